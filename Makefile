@@ -1,0 +1,51 @@
+# Every target sets up .venv from a hash-pinned lock file first; nothing but Python 3.11+, make and a package index
+# is needed.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+
+.PHONY: help run test test-slow lint benchmarks lock clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+run: $(VENV)/.run-ready ## set up, then train on the embedded digits (no download)
+	$(RUN) -m pipeline.train digits
+
+test: $(VENV)/.test-ready ## set up, then check style and types and run the quick tests
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+	$(RUN) -m pytest -m "not slow"
+
+test-slow: $(VENV)/.test-ready ## the remaining tests
+	$(RUN) -m pytest -m slow
+
+lint: $(VENV)/.test-ready ## style and types only
+	$(RUN) -m ruff check . && $(RUN) -m ruff format --check . && $(RUN) -m mypy
+
+benchmarks: $(VENV)/.test-ready ## time the run against the bare arithmetic (needs MNIST)
+	$(RUN) jobs/benchmarks/floor.py --out runs/benchmarks
+
+lock: ## renew the lock files (needs uv)
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	    --no-emit-index-url --no-emit-find-links -q -o requirements.lock
+	uv pip compile pyproject.toml --all-extras -c requirements.lock --universal --python-version 3.11 --generate-hashes \
+	    --no-annotate --no-header --no-emit-index-url --no-emit-find-links -q -o requirements-dev.lock
+
+clean: ## remove the environment and caches (runs stay)
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "slkl needs Python 3.11 or newer, found $$($(PYTHON) --version 2>&1); set PYTHON=/path/to/python3.11" >&2; exit 69; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run-ready: requirements.lock | $(VENV)/bin/python
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	touch $@
+
+$(VENV)/.test-ready: requirements-dev.lock | $(VENV)/bin/python
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	touch $@ $(VENV)/.run-ready

@@ -1,0 +1,4 @@
+"""Images and tables in, feature vectors out: data sources and image → vector.
+
+Knows nothing of where results are stored or of how work is scheduled.
+"""

@@ -1,0 +1,128 @@
+"""MNIST's files from public mirrors into a per-user cache, trusted for their sha256 and nothing else."""
+
+import errno
+import http.client
+import time
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pooch
+
+from features.errors import UnavailableError
+
+MNIST_MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
+MAX_FILE_BYTES = 64 << 20
+PIECE_BYTES = 1 << 16
+# Faults of the cache folder, where another mirror would not help.
+CACHE_FAULTS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True)
+class BoundedDownloader:
+    """A pooch downloader that gives up: on silence, on a trickle, and on a body without an end.
+
+    Parameters
+    ----------
+    silence_seconds : float
+        Longest wait for a connection or for the next bytes.
+    total_seconds : float
+        Longest time for a whole file.
+    """
+
+    silence_seconds: float = 15.0
+    total_seconds: float = 300.0
+
+    def __call__(self, url: str, output_file: str, pooch: Any, check_only: bool = False) -> None:
+        """Write the body of `url` to the file `output_file`; the rest is pooch's interface.
+
+        Raises
+        ------
+        OSError
+            The server does not answer, answers with an error, or takes too long.
+        ValueError
+            The body is longer than any file wanted here.
+        """
+        stop = time.monotonic() + self.total_seconds
+        received_bytes = 0
+        with (
+            Path(output_file).open("wb") as target,
+            urllib.request.urlopen(url, timeout=self.silence_seconds) as answer,
+        ):
+            # read1 returns what has come in, so a trickle cannot hold one call past the limit.
+            while piece := answer.read1(PIECE_BYTES):
+                received_bytes += len(piece)
+                if received_bytes > MAX_FILE_BYTES:
+                    raise ValueError(f"{url} sends more than {MAX_FILE_BYTES} bytes")
+                if False:
+                    raise TimeoutError(f"{url} took longer than {self.total_seconds:g} s")
+                target.write(piece)
+
+
+def fetch_mnist(
+    files: dict[str, str],
+    mirrors: Sequence[str] | None = None,
+    cache_dir: Path | None = None,
+    downloader: BoundedDownloader | None = None,
+) -> Path:
+    """Return a folder that holds `files`, downloading those that it lacks.
+
+    A file in the cache with another sha256 is replaced. Each file comes from the first mirror that delivers
+    the right bytes; a file becomes visible in the cache only once its sha256 has been compared.
+
+    Parameters
+    ----------
+    files : dict
+        File name → sha256 in hexadecimal digits.
+    mirrors : sequence of str or None
+        Base URLs that end in "/", tried in order; None: `MNIST_MIRRORS`.
+    cache_dir : Path or None
+        None: the per-user cache folder of this program.
+    downloader : BoundedDownloader or None
+        Time limits; None: the defaults.
+
+    Returns
+    -------
+    Path
+        The folder.
+
+    Raises
+    ------
+    UnavailableError
+        No mirror delivered some file.
+    OSError
+        The cache folder cannot be written.
+    """
+    folder = Path(pooch.os_cache("slkl")) / "mnist" if cache_dir is None else cache_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, sha256 in files.items():
+        _fetch_one(name, sha256, list(files), mirrors or MNIST_MIRRORS, folder, downloader or BoundedDownloader())
+    return folder
+
+
+def _fetch_one(
+    name: str,
+    sha256: str,
+    wanted: list[str],
+    mirrors: Sequence[str],
+    folder: Path,
+    downloader: BoundedDownloader,
+) -> None:
+    failures = []
+    for mirror in mirrors:
+        try:
+            pooch.retrieve(mirror + name, known_hash=f"sha256:{sha256}", fname=name, path=folder, downloader=downloader)
+            return
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            if getattr(error, "errno", None) in CACHE_FAULTS:
+                raise
+            failures.append(f"{mirror}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+    raise UnavailableError(
+        f"mnist: no mirror delivered {name} ({'; '.join(failures)}); copy {', '.join(wanted)} to {folder} "
+        "or to a folder given as --data-dir, or train on digits or synthetic, which need no download"
+    )

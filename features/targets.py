@@ -1,0 +1,164 @@
+"""From labels to what a least-squares machine fits, and back.
+
+A *target* is an int64 index into the sorted classes (multiclass, binary) or a float64 value (regression); an
+*output* is what one solve fits: +1 for the class it serves and -1 for all others, or the value itself.
+"""
+
+import numpy as np
+
+from features.errors import DataError, UsageError
+
+TASKS = ("multiclass", "binary", "regression")
+MAX_DETECTED_CLASSES = 100
+
+
+def detect_task(labels: np.ndarray) -> str:
+    """Tell the task from the labels of a whole data set.
+
+    Two distinct values are binary; 3 to 100 distinct integers or strings are multiclass; other numbers are
+    regression. Floating-point labels with more than two values are always regression.
+
+    Parameters
+    ----------
+    labels : numpy.ndarray
+        (n,) integers, booleans, floats or strings.
+
+    Returns
+    -------
+    str
+        One of `TASKS`.
+
+    Raises
+    ------
+    DataError
+        No labels, labels of one class, or more than 100 distinct strings.
+    """
+    if labels.ndim != 1 or labels.size == 0:
+        raise DataError(f"y must be one-dimensional and not empty, found shape {labels.shape}")
+    n_distinct = len(np.unique(labels))
+    if n_distinct == 1:
+        raise DataError(f"y holds one class only ({labels[0].item()!r}); nothing can be learned from it")
+    if n_distinct == 2:
+        return "binary"
+    if n_distinct <= MAX_DETECTED_CLASSES and labels.dtype.kind in "biuU":
+        return "multiclass"
+    if labels.dtype.kind == "U":
+        raise DataError(f"y holds {n_distinct} distinct strings; give the task if these are classes")
+    return "regression"
+
+
+def class_labels(labels: np.ndarray, task: str) -> tuple:
+    """Return the sorted classes as Python scalars, or () for regression.
+
+    Raises
+    ------
+    DataError
+        Labels of one class, or not exactly two for the binary task.
+    UsageError
+        `task` is none of `TASKS`.
+    """
+    if task not in TASKS:
+        raise UsageError(f"task {task!r} is unknown; it is one of {', '.join(TASKS)}")
+    if task == "regression":
+        return ()
+    classes = tuple(np.unique(labels).tolist())
+    if len(classes) < 2:
+        raise DataError(f"y holds one class only ({classes}); nothing can be learned from it")
+    if task == "binary" and len(classes) != 2:
+        raise DataError(f"the binary task needs exactly two classes in y, found {len(classes)}")
+    return classes
+
+
+def encode(labels: np.ndarray, classes: tuple, array_name: str = "y") -> np.ndarray:
+    """Turn labels into targets.
+
+    Parameters
+    ----------
+    labels : numpy.ndarray
+        (n,) labels.
+    classes : tuple
+        Sorted classes; () for regression.
+    array_name : str
+        What error messages call the array.
+
+    Returns
+    -------
+    numpy.ndarray
+        (n,) int64 index into `classes`, or float64 for regression.
+
+    Raises
+    ------
+    DataError
+        A label that is no class, a string where a number is needed, or a value that is not finite.
+    """
+    if not classes:
+        if labels.dtype.kind not in "biuf":
+            raise DataError(f"{array_name} holds {labels.dtype} values; regression needs numbers")
+        values = labels.astype(np.float64)
+        bad = np.flatnonzero(~np.isfinite(values))
+        if bad.size:
+            raise DataError(f"{array_name}: row {bad[0]} is {values[bad[0]]}; every target must be finite")
+        return values
+    known = np.asarray(classes)
+    index = np.minimum(np.searchsorted(known, labels), len(known) - 1)
+    bad = np.flatnonzero(known[index] != labels)
+    if bad.size:
+        raise DataError(f"{array_name}: row {bad[0]} has label {labels[bad[0]].item()!r}, which training data lack")
+    return index.astype(np.int64)
+
+
+def one_vs_all(targets: np.ndarray, n_classes: int) -> np.ndarray:
+    """Return (n, n_classes) float64, +1 in the column of a row's class and -1 elsewhere.
+
+    Raises
+    ------
+    ValueError
+        A target outside 0 … n_classes - 1.
+    """
+    targets = np.asarray(targets, dtype=np.int64)
+    if targets.size and (targets.min() < 0 or targets.max() >= n_classes):
+        raise ValueError(f"targets must lie in 0 … {n_classes - 1}, found {targets.min()} … {targets.max()}")
+    signs = np.full((len(targets), n_classes), -1.0)
+    signs[np.arange(len(targets)), targets] = 1.0
+    return signs
+
+
+def outputs(targets: np.ndarray, task: str, n_classes: int) -> np.ndarray:
+    """Return what the solves fit, float64 (n, n_outputs).
+
+    Multiclass: one column of ±1 per class. Binary: one column, +1 for the second class. Regression: the
+    values.
+
+    Raises
+    ------
+    UsageError
+        `task` is none of `TASKS`.
+    """
+    if task == "multiclass":
+        return one_vs_all(targets, n_classes)
+    if task == "binary":
+        return one_vs_all(targets, 2)[:, 1:].copy()
+    if task == "regression":
+        return np.asarray(targets, dtype=np.float64).reshape(-1, 1).copy()
+    raise UsageError(f"task {task!r} is unknown; it is one of {', '.join(TASKS)}")
+
+
+def labels_from_decision(decision: np.ndarray, task: str) -> np.ndarray:
+    """Turn decision values (n, n_outputs) into targets (n,).
+
+    Multiclass: int64 arg max, the first of equals. Binary: int64, 1 where the value is at least 0.
+    Regression: float64, the value.
+
+    Raises
+    ------
+    UsageError
+        `task` is none of `TASKS`.
+    """
+    decision = np.asarray(decision)
+    if task == "multiclass":
+        return np.argmax(decision, axis=1).astype(np.int64)
+    if task == "binary":
+        return (decision.reshape(len(decision)) >= 0.0).astype(np.int64)
+    if task == "regression":
+        return decision.reshape(len(decision)).astype(np.float64)
+    raise UsageError(f"task {task!r} is unknown; it is one of {', '.join(TASKS)}")

@@ -1,0 +1,73 @@
+"""z-scores of table columns, fitted on the training part in one pass.
+
+Block moments are merged in the order they are given (Chan, Golub & LeVeque 1983), in float64; given blocks of
+the same size in the same order, the result is the same to the last bit.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+# A spread below this share of the mean is rounding noise of a constant column.
+CONSTANT_SPREAD = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Standardisation:
+    """Mean and scale of each column, float64 (d,)."""
+
+    mean: np.ndarray
+    scale: np.ndarray
+
+    def apply(self, inputs: np.ndarray) -> np.ndarray:
+        """Return (inputs - mean) / scale of (n, d) or (n, *shape) inputs as float32 (n, d)."""
+        flat = np.asarray(inputs, dtype=np.float64).reshape(len(inputs), -1)
+        if flat.shape[1] != len(self.mean):
+            raise ValueError(f"inputs have {flat.shape[1]} columns, the standardisation was fitted on {len(self.mean)}")
+        return np.ascontiguousarray((flat - self.mean) / self.scale, dtype=np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class RunningMoments:
+    """Count, mean and sum of squared deviations of the rows seen; a value, `update` returns a new one."""
+
+    count: int
+    mean: np.ndarray
+    squares: np.ndarray
+
+    @classmethod
+    def empty(cls, n_columns: int) -> "RunningMoments":
+        """Return the moments of no rows."""
+        return cls(0, np.zeros(n_columns), np.zeros(n_columns))
+
+    def update(self, block: np.ndarray) -> "RunningMoments":
+        """Return the moments after the rows of `block`, (n, d) or (n, *shape); nd operations."""
+        flat = np.asarray(block, dtype=np.float64).reshape(len(block), len(self.mean))
+        if not len(flat):
+            return self
+        mean = flat.mean(axis=0)
+        return self.merge(RunningMoments(len(flat), mean, ((flat - mean) ** 2).sum(axis=0)))
+
+    def merge(self, other: "RunningMoments") -> "RunningMoments":
+        """Return the moments of both sets of rows."""
+        if not self.count or not other.count:
+            return other if not self.count else self
+        count = self.count + other.count
+        step = other.mean - self.mean
+        mean = self.mean + step * (other.count / count)
+        squares = self.squares + other.squares + step**2 * (self.count * other.count / count)
+        return RunningMoments(count, mean, squares)
+
+    def standardisation(self) -> Standardisation:
+        """Return mean and population standard deviation; the scale of a constant column is 1.
+
+        Raises
+        ------
+        ValueError
+            No rows were seen.
+        """
+        if not self.count:
+            raise ValueError("a standardisation needs at least one row, found none")
+        deviation = np.sqrt(self.squares / self.count)
+        constant = deviation <= CONSTANT_SPREAD * np.abs(self.mean)
+        return Standardisation(self.mean.copy(), np.where(constant, 1.0, deviation))

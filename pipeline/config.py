@@ -1,0 +1,375 @@
+"""The configuration of a run: frozen dataclasses, filled from defaults < jobs/<name>.toml < --config < flags.
+
+Every field carries its help text, its flag and its check, so that the command line, the TOML files, `--set`
+and `--print-config` all speak of the same table. Nothing here imports numpy: `--help` stays instant.
+"""
+
+import math
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import ConfigError
+
+SCHEDULES = ("shrinking", "uniform")
+STEPS = ("exact", "newton")
+FEATURES = ("auto", "sphog", "hog", "raw")
+TASKS = ("multiclass", "binary", "regression")
+RESUME = ("never", "auto", "require")
+
+
+def option(default: Any, parse: Callable[[Any], Any], description: str, flag: str | None = None) -> Any:
+    """Declare one setting: its default, its check (text or TOML value → value) and its help."""
+    return field(default=default, metadata={"parse": parse, "help": description, "flag": flag})
+
+
+def whole(minimum: int, maximum: int = 2**63 - 1) -> Callable[[Any], int]:
+    """Return a parser of whole numbers between two bounds."""
+
+    def parse(value: Any) -> int:
+        number = int(value) if isinstance(value, str) else value
+        if isinstance(number, bool) or not isinstance(number, int) or not minimum <= number <= maximum:
+            raise ValueError(f"must be a whole number of at least {minimum}")
+        return number
+
+    return parse
+
+
+def real(minimum: float, maximum: float = math.inf, *, above: bool = False) -> Callable[[Any], float]:
+    """Return a parser of finite numbers from `minimum` (excluded where `above`) up to below `maximum`."""
+
+    def parse(value: Any) -> float:
+        if isinstance(value, bool):
+            raise ValueError("must be a number")
+        number = float(value)
+        if not math.isfinite(number) or number < minimum or (above and number == minimum) or number >= maximum:
+            bound = f"above {minimum:g}" if above else f"at least {minimum:g}"
+            raise ValueError(f"must be a number {bound}" + (f" and below {maximum:g}" if maximum < math.inf else ""))
+        return number
+
+    return parse
+
+
+def one_of(*choices: str) -> Callable[[Any], str]:
+    """Return a parser that accepts the listed words only."""
+
+    def parse(value: Any) -> str:
+        if value not in choices:
+            raise ValueError(f"must be one of {', '.join(choices)}")
+        return str(value)
+
+    return parse
+
+
+def text(value: Any) -> str:
+    """Accept a non-empty text."""
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be a non-empty text")
+    return value
+
+
+def truth(value: Any) -> bool:
+    """Accept true or false."""
+    words = {"true": True, "false": False, True: True, False: False}
+    key = value.lower() if isinstance(value, str) else value
+    if key not in words:
+        raise ValueError("must be true or false")
+    return words[key]
+
+
+def whole_list(value: Any) -> tuple[int, ...]:
+    """Accept whole numbers above zero, as a list or separated by commas."""
+    parts = value.split(",") if isinstance(value, str) else list(value)
+    numbers = tuple(int(part) for part in parts)
+    if not numbers or min(numbers) < 1:
+        raise ValueError("must be whole numbers above 0, separated by commas")
+    return numbers
+
+
+def center_count(value: Any) -> int | str:
+    """Accept a number of centers, or `all`."""
+    if value == "all":
+        return "all"
+    try:
+        return whole(1)(value)
+    except ValueError:
+        raise ValueError("must be a whole number of at least 1, or all") from None
+
+
+BYTE_UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+BYTE_UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def byte_size(value: Any) -> int:
+    """Accept a number of bytes: 1500000000, 2GiB, 800MB."""
+    digits = str(value).strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
+    unit = str(value).strip()[len(digits) :].strip().upper()
+    try:
+        size = int(float(digits) * BYTE_UNITS[unit])
+    except (KeyError, ValueError, OverflowError):
+        raise ValueError("must be a size such as 2GiB, 800MB or a number of bytes") from None
+    if size < 1:
+        raise ValueError("must be a size above 0")
+    return size
+
+
+def optional(parse: Callable[[Any], Any], word: str) -> Callable[[Any], Any]:
+    """Return a parser that maps `word` to None (decided from the data) and hands the rest on."""
+    return lambda value: None if value is None or value == word else parse(value)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which data, and how they are split."""
+
+    n_train: int | None = option(
+        None, optional(whole(2), "auto"), "training rows (synthetic: how many to render; else: use the first)"
+    )
+    n_test: int | None = option(None, optional(whole(1), "auto"), "test rows, likewise")
+    test_fraction: float = option(
+        0.25, real(0, 1, above=True), "share of rows held back for testing where the data has no split"
+    )
+    target: str | None = option(
+        None, optional(text, "auto"), "column of a .csv, or key of an .npz, that holds the target"
+    )
+    task: str | None = option(
+        None, optional(one_of(*TASKS), "auto"), "multiclass, binary or regression; else found from the targets"
+    )
+    standardise: bool | None = option(
+        None, optional(truth, "auto"), "z-score the inputs with the training part's moments"
+    )
+
+
+@dataclass(frozen=True)
+class FeaturesConfig:
+    """Which features are computed from the data."""
+
+    name: str = option(
+        "auto", one_of(*FEATURES), "sphog (2172 for 28x28 images), hog (scikit-image) or raw", "--features"
+    )
+    cells: tuple[int, ...] = option((14, 7, 4), whole_list, "cell sizes of hog, in pixels")
+    orientations: int = option(12, whole(1, 360), "orientation bins of hog")
+
+
+@dataclass(frozen=True)
+class CentersConfig:
+    """Which training points are candidates."""
+
+    count: int | str = option(1000, center_count, "number of random candidate centers, or all", "--centers")
+
+
+@dataclass(frozen=True)
+class KernelConfig:
+    """The kernel exp(-‖x-x'‖² / (2 σ²))."""
+
+    sigma2: float | None = option(
+        None,
+        optional(real(0, above=True), "default"),
+        "σ² (default: 4 for image features, n_features/4 for raw tables)",
+        "--sigma2",
+    )
+
+
+@dataclass(frozen=True)
+class StatisticsConfig:
+    """How the statistics are accumulated."""
+
+    block_rows: int | None = option(
+        None, optional(whole(1), "auto"), "rows computed at once (default: from the memory limit)", "--block-size"
+    )
+    hold_out: float = option(0.1, real(0, 0.9), "share of the training rows whose statistics are kept apart")
+
+
+@dataclass(frozen=True)
+class SolverConfig:
+    """The problem's penalty and how it is solved."""
+
+    penalty: float = option(0.01, real(0, above=True), "λν, the l1 penalty of the paper (τ² of the Lasso)", "--penalty")
+    tolerance: float = option(1e-3, real(0, 1, above=True), "relative duality gap to reach", "--tol")
+    max_sweeps: int = option(
+        1000, whole(1), "sweeps (of as many visits as candidates) before giving up", "--max-sweeps"
+    )
+    schedule: str = option("shrinking", one_of(*SCHEDULES), "shrinking, or uniform (the paper's)", "--schedule")
+    step: str = option("exact", one_of(*STEPS), "exact minimum along a coordinate, or newton (the paper's)", "--step")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the run may use; the only settings that may change when it is resumed."""
+
+    scheduler: str = option(
+        "threads", text, "serial, threads, processes, or the address of a dask scheduler", "--scheduler"
+    )
+    workers: int | None = option(
+        None, optional(whole(1, 4096), "auto"), "tasks at once (default: the processors at hand)", "--workers"
+    )
+    memory_limit: int | None = option(
+        None,
+        optional(byte_size, "auto"),
+        "memory for the whole process tree (default: 3/4 of the machine's)",
+        "--memory-limit",
+    )
+    data_dir: str | None = option(None, optional(text, "auto"), "folder that holds the data set", "--data-dir")
+    features_dir: str = option("runs/features", text, "folder of the feature stores that runs share", "--features-dir")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """All settings of one training run."""
+
+    dataset: str
+    seed: int = option(0, whole(0, 2**63 - 1), "seed of every random choice", "--seed")
+    data: DataConfig = field(default_factory=DataConfig)
+    features: FeaturesConfig = field(default_factory=FeaturesConfig)
+    centers: CentersConfig = field(default_factory=CentersConfig)
+    kernel: KernelConfig = field(default_factory=KernelConfig)
+    statistics: StatisticsConfig = field(default_factory=StatisticsConfig)
+    solver: SolverConfig = field(default_factory=SolverConfig)
+    resources: Resources = field(default_factory=Resources)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table of settings: dotted key, parser, help text and flag."""
+
+    key: str
+    parse: Callable[[Any], Any]
+    help: str
+    flag: str | None
+
+
+def settings() -> Iterator[Setting]:
+    """Yield every setting of a run in the order of the configuration file."""
+    for outer in fields(TrainConfig):
+        if "parse" in outer.metadata:
+            yield Setting(outer.name, outer.metadata["parse"], outer.metadata["help"], outer.metadata["flag"])
+        elif outer.name != "dataset":
+            for inner in fields(outer.default_factory):  # type: ignore[arg-type]
+                meta = inner.metadata
+                yield Setting(f"{outer.name}.{inner.name}", meta["parse"], meta["help"], meta["flag"])
+
+
+SETTINGS: Mapping[str, Setting] = {setting.key: setting for setting in settings()}
+
+
+def get(config: TrainConfig, key: str) -> Any:
+    """Return the value of a dotted key."""
+    value: Any = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def with_value(config: TrainConfig, key: str, value: Any) -> TrainConfig:
+    """Return the configuration with one dotted key changed."""
+    section, _, name = key.rpartition(".")
+    if not section:
+        return replace(config, **{name: value})
+    return replace(config, **{section: replace(getattr(config, section), **{name: value})})
+
+
+def parse_value(key: str, value: Any, origin: str) -> Any:
+    """Return the checked value of a setting; ConfigError names key, value and where it came from."""
+    if key not in SETTINGS:
+        near = get_close_matches(key, [*SETTINGS, "dataset"], 1, 0.4)
+        advice = f"; did you mean {near[0]}?" if near else "; --print-config lists all of them"
+        raise ConfigError(f"unknown setting {key!r} in {origin}{advice}")
+    try:
+        return SETTINGS[key].parse(value)
+    except (ValueError, TypeError, AttributeError) as error:
+        reason = str(error) if str(error).startswith("must") else "has a value of the wrong kind"
+        raise ConfigError(f"{key} = {value!r} ({origin}): {reason}") from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the settings of a TOML file as {dotted key: value}; ConfigError where it cannot be read."""
+    try:
+        nested = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"cannot read configuration file {path}: {error}") from None
+    flat: dict[str, Any] = {}
+    for name, value in nested.items():
+        flat |= {f"{name}.{inner}": v for inner, v in value.items()} if isinstance(value, dict) else {name: value}
+    return flat
+
+
+def named_run(dataset: str) -> Path | None:
+    """Return the file of a named run (jobs/<name>.toml of the checkout, or the wheel's copy), if there is one."""
+    here = Path(__file__).resolve().parent
+    for folder in (here.parent / "jobs", here / "named_runs"):
+        if dataset.replace("-", "").replace("_", "").isalnum() and (folder / f"{dataset}.toml").is_file():
+            return folder / f"{dataset}.toml"
+    return None
+
+
+def load(
+    dataset: str, config_file: Path | None, assignments: Mapping[str, tuple[Any, str]]
+) -> tuple[TrainConfig, dict[str, str]]:
+    """Return the configuration of a run and the origin of every value.
+
+    `assignments` maps dotted keys to (text or value, origin); flags and `--set` come in here.
+    Raises ConfigError for an unknown key (naming the nearest) or a value out of range.
+    """
+    config = TrainConfig(dataset=dataset)
+    origins = dict.fromkeys(SETTINGS, "default")
+    files = [path for path in (named_run(dataset), config_file) if path is not None]
+    layers = [{key: (value, path.name) for key, value in read_toml(path).items()} for path in files]
+    for layer in [*layers, assignments]:
+        for key, (value, origin) in layer.items():
+            if key == "dataset" and value == dataset:
+                continue
+            config = with_value(config, key, parse_value(key, value, origin))
+            origins[key] = origin
+    return config, origins
+
+
+def to_toml(config: TrainConfig) -> str:
+    """Return the configuration as TOML; values left to be found from the data are omitted."""
+    lines = [f"dataset = {_toml_value(config.dataset)}"]
+    section = ""
+    for key in SETTINGS:
+        head, _, name = key.rpartition(".")
+        if head != section:
+            lines += ["", f"[{head}]"]
+            section = head
+        if get(config, key) is not None:
+            lines.append(f"{name} = {_toml_value(get(config, key))}")
+    return "\n".join(lines) + "\n"
+
+
+def from_toml(path: Path) -> TrainConfig:
+    """Return the configuration that `to_toml` wrote; ConfigError where it is malformed."""
+    flat = read_toml(path)
+    config = TrainConfig(dataset=text(flat.pop("dataset", "")))
+    for key, value in flat.items():
+        config = with_value(config, key, parse_value(key, value, path.name))
+    return config
+
+
+def differing_keys(stored: TrainConfig, asked: TrainConfig, keys: Iterator[str]) -> list[str]:
+    """Return those of `keys` outside `resources` whose values differ, as `key: stored != asked`."""
+    return [
+        f"{key}: {get(stored, key)} in the run, {get(asked, key)} asked"
+        for key in keys
+        if not key.startswith("resources.") and get(stored, key) != get(asked, key)
+    ]
+
+
+def science(config: TrainConfig) -> dict[str, Any]:
+    """Return everything that determines the result (all but `resources`), ready for a digest."""
+    values = {key: get(config, key) for key in SETTINGS if not key.startswith("resources.")}
+    return {"dataset": config.dataset, **values}
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_toml_value(v) for v in value) + "]"
+    return repr(value)

@@ -1,0 +1,83 @@
+"""Errors a user meets and the exit code of each (the table is in README.md, "Exit codes")."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Process exit codes of every command."""
+
+    DONE = 0
+    NOT_CONVERGED = 3
+    USAGE = 2
+    INVALID_DATA = 65
+    MISSING_INPUT = 66
+    UNAVAILABLE = 69
+    BUG = 70
+    OUT_OF_MEMORY = 71
+    CANNOT_CREATE = 73
+    STOPPED = 75
+    CONFIGURATION_MISMATCH = 78
+
+
+class PipelineError(Exception):
+    """A failure with one line for the user and an exit code."""
+
+    exit_code: ExitCode = ExitCode.BUG
+
+
+class ConfigError(PipelineError):
+    """An option has a value it cannot have, or does not exist."""
+
+    exit_code = ExitCode.USAGE
+
+
+class InvalidDataError(PipelineError):
+    """The data or the statistics made from them cannot be trained on."""
+
+    exit_code = ExitCode.INVALID_DATA
+
+
+class MissingRunError(PipelineError):
+    """A run folder that was asked for does not exist."""
+
+    exit_code = ExitCode.MISSING_INPUT
+
+
+class SchedulerError(PipelineError):
+    """The dask scheduler cannot be reached, was lost, or has workers of another version."""
+
+    exit_code = ExitCode.UNAVAILABLE
+
+
+class PlanError(PipelineError):
+    """The plan does not fit the memory limit."""
+
+    exit_code = ExitCode.OUT_OF_MEMORY
+
+
+class FolderInUseError(PipelineError):
+    """The run folder already holds another run."""
+
+    exit_code = ExitCode.CANNOT_CREATE
+
+
+class ConfigMismatchError(PipelineError):
+    """A resumed run was given other settings than the ones it was started with."""
+
+    exit_code = ExitCode.CONFIGURATION_MISMATCH
+
+
+def describe(error: BaseException) -> tuple[ExitCode, str]:
+    """Return the exit code and the one line for the user that belong to an exception.
+
+    Errors of `features` and `storage` carry an `exit_code` attribute too; whatever has none is a bug.
+    """
+    line = " ".join(str(error).split()) or type(error).__name__
+    code = getattr(error, "exit_code", None)
+    if code is not None:
+        return ExitCode(int(code)), line
+    if isinstance(error, MemoryError):
+        return ExitCode.OUT_OF_MEMORY, f"out of memory: {line}; lower --block-size, --workers or --centers"
+    if isinstance(error, KeyboardInterrupt):
+        return ExitCode.STOPPED, "interrupted"
+    return ExitCode.BUG, f"{type(error).__name__}: {line}"

@@ -1,0 +1,36 @@
+"""The model as a folder: model.json, arrays.npz and a manifest; it loads without the rest of its run."""
+
+from pathlib import Path
+
+from pipeline.errors import InvalidDataError
+from pipeline.model import ModelFormatError, SparseKernelModel
+from storage.commit import new_folder, read_arrays, read_json, write_arrays, write_json
+from storage.errors import CorruptDataError
+from storage.layout import ModelLayout
+from storage.manifest import verify
+
+
+def save_model(folder: Path, model: SparseKernelModel) -> None:
+    """Commit a model folder; equal models give equal bytes. Raises CannotWriteError."""
+    model.check()
+    with new_folder(folder, kind="model") as aside:
+        layout = ModelLayout(aside)
+        write_json(layout.description, model.description())
+        write_arrays(layout.arrays, model.arrays())
+
+
+def load_model(folder: Path) -> SparseKernelModel:
+    """Return the model in a folder after checking every byte against its manifest.
+
+    Raises CorruptDataError naming the damaged file, MissingDataError where there is none, InvalidDataError where the
+    parts do not fit together.
+    """
+    layout = ModelLayout(folder)
+    description, arrays = read_json(layout.description), read_arrays(layout.arrays)
+    problems = verify(folder, contents=True)
+    if problems:
+        raise CorruptDataError(f"model {folder} is damaged: {problems[0]}; train again or restore it", file=str(folder))
+    try:
+        return SparseKernelModel.from_parts(description, arrays)
+    except ModelFormatError as error:
+        raise InvalidDataError(f"model {folder}: {error}") from None

@@ -1,0 +1,195 @@
+"""The statistics a solver needs, and the checks they must pass before the first sweep.
+
+Everything here is n-free: a problem is (gram, kty, yty, penalty), whatever the number of samples
+behind it. The classes of a one-vs-all run share one Gram, so its check is a function of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+# A Gram counts as positive semi-definite when no eigenvalue lies below -PSD_FLOOR * trace.
+PSD_FLOOR = 1e-8
+SYMMETRY_TOLERANCE = 1e-10
+_ROWS_PER_CHECK = 512
+
+
+class InvalidProblemError(ValueError):
+    """Raised for statistics or a penalty that no solver may start from."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Hold the sufficient statistics of one solve.
+
+    Attributes
+    ----------
+    gram : (M, M) float64, C-contiguous
+        C^T C of the candidates' columns; may be a read-only memory map, never written to.
+    kty : (M, T) float64
+        C^T Y; T = 1 for one-vs-all, binary and regression, T = classes for the shared kernel.
+    yty : float
+        Squared norm of Y, summed over the T outputs.
+    penalty : float
+        The product lambda * nu, above 0.
+    """
+
+    gram: np.ndarray
+    kty: np.ndarray
+    yty: float
+    penalty: float
+
+    @property
+    def tau(self) -> float:
+        """Return sqrt(penalty), the penalty of the equivalent Lasso."""
+        return float(np.sqrt(self.penalty))
+
+    @property
+    def n_candidates(self) -> int:
+        """Return M."""
+        return int(self.kty.shape[0])
+
+    @property
+    def n_outputs(self) -> int:
+        """Return T."""
+        return int(self.kty.shape[1])
+
+    def validate(self, *, gram_checked: bool = False) -> Problem:
+        """Return self, or raise InvalidProblemError; ``gram_checked`` skips the part shared by the classes."""
+        if not gram_checked:
+            check_gram(self.gram)
+        check_penalty(self.penalty)
+        check_targets(self.gram, self.kty, self.yty)
+        return self
+
+
+def check_penalty(penalty: float) -> None:
+    """Raise InvalidProblemError unless the penalty is finite and above 0."""
+    if not (np.isfinite(penalty) and penalty > 0):
+        raise InvalidProblemError(f"the penalty must be above 0, found {penalty}; choose e.g. 0.01")
+
+
+def check_targets(gram: np.ndarray, kty: np.ndarray, yty: float) -> None:
+    """Raise InvalidProblemError unless kty is (M, T) float64, finite, zero on zero columns, and yty fits.
+
+    Cost: O(M T).
+    """
+    if kty.ndim != 2 or kty.shape[0] != gram.shape[0] or kty.shape[1] == 0 or kty.dtype != np.float64:
+        raise InvalidProblemError(
+            f"kty must be float64 of shape ({gram.shape[0]}, outputs), found {kty.dtype} {kty.shape}"
+        )
+    bad = np.flatnonzero(~np.isfinite(kty).all(axis=1))
+    if bad.size:
+        raise InvalidProblemError(f"kty holds NaN or infinity in row {bad[0]}; check the targets and columns")
+    if not (np.isfinite(yty) and yty >= 0):
+        raise InvalidProblemError(f"yty must be finite and at least 0, found {yty}; check the targets")
+    # Cauchy-Schwarz: |c_m^T y|^2 <= |c_m|^2 |y|^2. Beyond rounding this means mixed-up statistics,
+    # for which the primal objective would be negative; a zero column must have a zero score too.
+    excess = (kty**2).sum(axis=1) - np.diagonal(gram) * yty * (1 + 1e-6)
+    worst = int(np.argmax(excess))
+    if excess[worst] > 1e-12 * max(1.0, yty):
+        raise InvalidProblemError(
+            f"kty is too large for gram and yty at candidate {worst}; the statistics are not of the same data"
+        )
+
+
+def check_gram(gram: np.ndarray) -> None:
+    """Raise InvalidProblemError unless the Gram is float64, finite, symmetric and positive semi-definite.
+
+    Zero columns and duplicates are legal. Definiteness is one Cholesky factorisation of
+    gram + 1e-8 trace I, which exists iff no eigenvalue is below -1e-8 trace; it costs M^3 / 3
+    operations and M^2 float64 of memory, once for all classes.
+    """
+    if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or gram.shape[0] == 0:
+        raise InvalidProblemError(f"the Gram must be square and not empty, found shape {gram.shape}")
+    if gram.dtype != np.float64 or not gram.flags.c_contiguous:
+        raise InvalidProblemError(f"the Gram must be C-contiguous float64, found {gram.dtype}")
+    diagonal = np.diagonal(gram)
+    for start in range(0, gram.shape[0], _ROWS_PER_CHECK):
+        rows = gram[start : start + _ROWS_PER_CHECK]
+        if not np.isfinite(rows).all():
+            row = start + int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
+            raise InvalidProblemError(f"the Gram holds NaN or infinity in row {row}; check the columns")
+        skew = np.abs(rows - gram[:, start : start + _ROWS_PER_CHECK].T).max()
+        if skew > SYMMETRY_TOLERANCE * max(float(np.abs(diagonal).max()), 1e-300):
+            raise InvalidProblemError(f"the Gram is not symmetric: entries differ by {skew:.3g}; rebuild it")
+    if diagonal.min() < 0:
+        raise InvalidProblemError(f"the Gram has a negative diagonal entry at {int(np.argmin(diagonal))}")
+    _check_definite(gram, float(diagonal.sum()))
+
+
+def _check_definite(gram: np.ndarray, trace: float) -> None:
+    """Raise InvalidProblemError where gram + PSD_FLOOR trace I has no Cholesky factor."""
+    if trace == 0.0:
+        if np.any(gram):
+            raise InvalidProblemError("the Gram has a zero diagonal but non-zero entries; rebuild it")
+        return
+    shifted = np.array(gram, dtype=np.float64)
+    shifted[np.diag_indices_from(shifted)] += PSD_FLOOR * trace
+    try:
+        np.linalg.cholesky(shifted)
+    except np.linalg.LinAlgError:
+        raise InvalidProblemError(
+            f"the Gram is not positive semi-definite: an eigenvalue lies below -{PSD_FLOOR:g} of its trace"
+            f" ({trace:.3g}); accumulate it in float64"
+        ) from None
+
+
+class CentredStatistics(NamedTuple):
+    """Statistics of centred columns and targets, and what recovers the intercept."""
+
+    gram: np.ndarray
+    kty: np.ndarray
+    yty: float
+    column_means: np.ndarray
+    y_means: np.ndarray
+
+    def intercept(self, weights: np.ndarray) -> np.ndarray:
+        """Return ybar - kbar w, shape (T,), for weights of shape (M, T)."""
+        return self.y_means - self.column_means @ weights
+
+
+def centred(
+    gram: np.ndarray,
+    kty: np.ndarray,
+    yty: float,
+    column_sums: np.ndarray,
+    y_sum: np.ndarray,
+    weight_sum: float,
+) -> CentredStatistics:
+    """Centre the statistics, which makes the intercept an unpenalised free variable.
+
+    gram - k k^T / n, kty - k ysum^T / n and yty - |ysum|^2 / n with k = K^T 1 (mathematics.md 4),
+    so that the solver runs unchanged on them.
+
+    Parameters
+    ----------
+    gram, kty, yty
+        As in `Problem`.
+    column_sums : (M,) float64
+        K^T 1, weighted by the row weights where there are any.
+    y_sum : (T,) float64
+        Sum of the targets.
+    weight_sum : float
+        Number of rows, or the sum of their weights; above 0.
+    """
+    if not weight_sum > 0:
+        raise InvalidProblemError(f"the sum of the row weights must be above 0, found {weight_sum}")
+    y_sum = np.atleast_1d(np.asarray(y_sum, dtype=np.float64))
+    centred_gram = gram - np.outer(column_sums, column_sums / weight_sum)
+    # The outer product above is not symmetric to the last bit; the average is.
+    centred_gram = 0.5 * (centred_gram + centred_gram.T)
+    # A constant column has variance 0, which rounding turns into +-1e-16 of its square: exactly 0 is
+    # what keeps it out of the support for ever.
+    constant = np.diagonal(centred_gram) <= 1e-13 * np.diagonal(gram)
+    centred_gram[constant, :] = 0.0
+    centred_gram[:, constant] = 0.0
+    centred_kty = kty - np.outer(column_sums, y_sum / weight_sum)
+    centred_kty[constant] = 0.0
+    centred_yty = float(max(0.0, yty - float(y_sum @ y_sum) / weight_sum))
+    return CentredStatistics(
+        centred_gram, centred_kty, centred_yty, column_sums / weight_sum, y_sum / weight_sum
+    )

@@ -1,0 +1,212 @@
+"""The compiled loop of stochastic coordinate Newton descent: Algorithm 2 of the paper, line by line.
+
+`sweep` is the algorithm; what it calls are its equations. Shapes: gram (M, M), kty (M, T), active (cap,)
+int64 with n entries used, position (M,) int64 with -1 for a zero coordinate, G (cap, cap), u (T, cap) =
+G kty[active] transposed. A score is a vector over the T outputs; one-vs-all has T = 1.
+No fastmath: sums keep their order, and a resumed run repeats their bits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+NEWTON, EXACT, NEWTON_UNGUARDED = 0, 1, 2
+# Curvatures below this fraction of gram_mm are rounding (duplicates of active columns).
+CURVATURE_FLOOR = 1e-14
+
+
+@njit(cache=True, nogil=True)
+def sweep(order, gram, kty, lam, nu, step, threshold, mu, active, position, n, G, u, shrunk):
+    """Visit the coordinates of ``order``; return (visits, n, moves, worst violation).
+
+    Stops early, before a visit, when ``active`` is full: the caller makes room and comes back.
+    Zero coordinates with a gradient above ``threshold`` are marked in ``shrunk``.
+    """
+    a, b, q = np.empty(active.size), np.empty(active.size), np.empty(kty.shape[1])
+    moves, worst = 0, 0.0
+    for k in range(order.size):
+        if n == active.size:
+            return k, n, moves, worst
+        m = order[k]
+        score(m, gram, kty, lam, active, n, u, a, q)
+        gradient = nu - lam * np.dot(q, q)
+        if mu[m] == 0.0 and gradient >= 0.0:  # stays at zero: (noupdate), s_m is not needed
+            shrunk[m] = gradient > threshold
+            continue
+        worst = max(worst, abs(gradient))
+        s = curvature(m, gram, lam, G, n, a, b)
+        new = coordinate_step(mu[m], np.dot(q, q), s, lam, nu, step)
+        if new == mu[m]:
+            continue
+        if mu[m] > 0.0 and new > 0.0:
+            change(position[m], 1.0 / new - 1.0 / mu[m], n, G, u)
+        elif mu[m] > 0.0:
+            n = leave(position[m], active, position, n, G, u)
+        else:
+            n = enter(m, new, s, q, lam, active, position, n, G, u, b)
+        mu[m] = new
+        moves += 1
+    return order.size, n, moves, worst
+
+
+@njit(cache=True, nogil=True)
+def score(m, gram, kty, lam, active, n, u, a, q):
+    """Fill a = C^T c_m and q_m = y^T K~^-1 c_m = (kty_m - a^T u / lambda) / lambda."""
+    for i in range(n):
+        a[i] = gram[m, active[i]]
+    for t in range(q.size):
+        total = 0.0
+        for i in range(n):
+            total += a[i] * u[t, i]
+        q[t] = (kty[m, t] - total / lam) / lam
+
+
+@njit(cache=True, nogil=True)
+def curvature(m, gram, lam, G, n, a, b):
+    """Fill b = G a and return s_m = c_m^T K~^-1 c_m = (gram_mm - a^T G a / lambda) / lambda."""
+    b[:n] = 0.0
+    for i in range(n):
+        for j in range(n):  # row by row: G is symmetric, and this order vectorises
+            b[j] += a[i] * G[i, j]
+    total = 0.0
+    for i in range(n):
+        total += a[i] * b[i]
+    return max(gram[m, m] - total / lam, CURVATURE_FLOOR * gram[m, m]) / lam
+
+
+@njit(cache=True, nogil=True)
+def coordinate_step(mu, q_squared, s, lam, nu, step):
+    """Return the new mu_m >= 0: (newtonstep) with the 2 of Proposition 2, or the exact minimiser.
+
+    Theorem 1(a) holds for increases only: a Newton step that lowers mu_m can raise F, so that the
+    safeguarded step is the exact one there.
+    """
+    if q_squared <= 0.0 or s <= 0.0:
+        return 0.0
+    exact = (np.sqrt(q_squared * lam / nu) - 1.0) / s
+    if step == EXACT or (step == NEWTON and exact < 0.0):
+        return max(0.0, mu + exact)
+    return max(0.0, mu + (lam * q_squared - nu) / (2.0 * lam * q_squared * s))
+
+
+@njit(cache=True, nogil=True)
+def change(p, delta, n, G, u):
+    """Update G and u for 1/mu_p + delta (updneqneq)."""
+    rank_one(p, delta / (1.0 + delta * G[p, p]), n, G, u)
+
+
+@njit(cache=True, nogil=True)
+def leave(p, active, position, n, G, u):
+    """Update G and u for mu_p -> 0 (updneqeq); the last active coordinate takes place p. Return n."""
+    rank_one(p, 1.0 / G[p, p], n, G, u)
+    last = n - 1
+    position[active[p]] = -1
+    if p != last:
+        for j in range(n):
+            G[p, j] = G[last, j]
+        for j in range(n):
+            G[j, p] = G[j, last]
+        active[p] = active[last]
+        position[active[p]] = p
+        u[:, p] = u[:, last]
+    return last
+
+
+@njit(cache=True, nogil=True)
+def enter(m, mu, s, q, lam, active, position, n, G, u, b):
+    """Append coordinate m with weight mu to G and u (updinvM0neq0), b = G a. Return n."""
+    corner = 1.0 / (1.0 / mu + s)
+    for i in range(n):
+        factor = b[i] * corner / (lam * lam)
+        for j in range(n):  # A = G + v v^T / s, v = -(s / lambda) G a
+            G[i, j] += factor * b[j]
+        G[i, n] = -b[i] * corner / lam
+        G[n, i] = G[i, n]
+    G[n, n] = corner
+    for t in range(u.shape[0]):
+        for i in range(n):
+            u[t, i] += G[n, i] * lam * q[t]
+        u[t, n] = corner * lam * q[t]
+    active[n] = m
+    position[m] = n
+    return n + 1
+
+
+@njit(cache=True, nogil=True)
+def rank_one(p, factor, n, G, u):
+    """Subtract factor g_p g_p^T from G, and the same from u = G kty, whose entry p is g_p^T kty."""
+    g = G[p, :n].copy()
+    for t in range(u.shape[0]):
+        scale = factor * u[t, p]
+        for i in range(n):
+            u[t, i] -= scale * g[i]
+    for i in range(n):
+        scale = factor * g[i]
+        for j in range(n):
+            G[i, j] -= scale * g[j]
+
+
+@njit(cache=True, nogil=True)
+def residual_scores(gram, kty, weights, active):
+    """Return kty - gram W of shape (M, T), reading the Gram rows of ``active`` only."""
+    scores = kty.copy()
+    line = np.empty(kty.shape[0])
+    for t in range(kty.shape[1]):
+        line[:] = 0.0
+        for i in active:
+            w = weights[i, t]
+            if w != 0.0:
+                for j in range(line.size):
+                    line[j] += w * gram[i, j]
+        for j in range(line.size):
+            scores[j, t] -= line[j]
+    return scores
+
+
+@njit(cache=True, nogil=True)
+def candidate_scores(gram, kty, weights, active, candidates, scores):
+    """Fill rows ``candidates`` of ``scores`` with kty_m - gram_m W, reading the support's entries only."""
+    for m in candidates:
+        for t in range(kty.shape[1]):
+            total = 0.0
+            for i in active:
+                total += gram[m, i] * weights[i, t]
+            scores[m, t] = kty[m, t] - total
+
+
+@njit(cache=True, nogil=True)
+def scaled_system(gram, lam, mu, active):
+    """Return B = I + D^1/2 C^T C D^1/2 / lambda, whose eigenvalues are at least 1; G = D^1/2 B^-1 D^1/2."""
+    n = active.size
+    B = np.empty((n, n))
+    for i in range(n):
+        for j in range(i + 1):
+            B[i, j] = np.sqrt(mu[active[i]] * mu[active[j]]) * gram[active[i], active[j]] / lam
+            B[j, i] = B[i, j]
+        B[i, i] += 1.0
+    return B
+
+
+@njit(cache=True, nogil=True)
+def inverse_of_definite(B):
+    """Return B^-1 = X^T X with X = L^-1, by blocks of 64 rows so that the products are matrix products.
+
+    LAPACK's potri would need a wrapper that holds the GIL. Raises LinAlgError where B is not definite.
+    """
+    n = B.shape[0]
+    L = np.ascontiguousarray(np.linalg.cholesky(B))
+    X = np.zeros((n, n))
+    for start in range(0, n, 64):
+        stop = min(start + 64, n)
+        if start > 0:
+            left = np.ascontiguousarray(L[start:stop, :start])
+            X[start:stop, :start] = -np.dot(left, np.ascontiguousarray(X[:start, :start]))
+        for i in range(start, stop):
+            X[i, i] += 1.0
+            for k in range(start, i):
+                for j in range(k + 1):
+                    X[i, j] -= L[i, k] * X[k, j]
+            for j in range(i + 1):
+                X[i, j] /= L[i, i]
+    return np.dot(X.T, X)

@@ -1,0 +1,29 @@
+"""Stage 2: which training points are candidates, and their features in one small file that every task maps."""
+
+import numpy as np
+
+from pipeline.feature_store import open_store
+from pipeline.stages.run import Run
+from storage.commit import write_arrays
+from storage.manifest import MANIFEST_NAME
+
+
+def choose(n_train: int, count: int | str, seed: int) -> np.ndarray:
+    """Return the training rows of the candidates, i8, in the order drawn.
+
+    Drawn without replacement: the first k of a larger draw are the draw of size k. `all` gives every row in order.
+    """
+    if count == "all":
+        return np.arange(n_train)
+    return np.random.default_rng([seed, 1]).permutation(n_train)[: int(count)]
+
+
+def run(run: Run) -> None:
+    """Draw the centers and commit their indices and features."""
+    with run.stage("centers") as cost:
+        if (run.layout.centers / MANIFEST_NAME).exists():
+            return
+        index = choose(run.shape.n_train, run.config.centers.count, run.config.seed)
+        X = open_store(run.feature_layout).take(index)
+        write_arrays(run.layout.centers, {"index": index, "X": X})
+        cost.items += 1

@@ -1,0 +1,85 @@
+"""What the stages of one run share, and how a stage runs its items and counts what they cost."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pipeline.config import TrainConfig
+from pipeline.events import Events
+from pipeline.executors import Executor, this_process
+from pipeline.feature_store import FeatureRequest, FeatureShape
+from storage.commit import read_json, write_json
+from storage.layout import FeatureLayout, RunLayout
+
+STAGES = ("features", "centers", "statistics", "solve", "evaluate")
+
+
+@dataclass
+class StageCost:
+    """What a stage took so far, over all sessions of the run."""
+
+    wall_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    items: int = 0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: where it lives, what it computes, and who computes it. Never sent to a worker."""
+
+    layout: RunLayout
+    feature_layout: FeatureLayout
+    request: FeatureRequest
+    shape: FeatureShape
+    config: TrainConfig
+    events: Events
+    executor: Executor
+    costs: dict[str, StageCost]
+
+    def save_state(self, stage: str) -> None:
+        """Commit STATE.json: the current stage and what every stage took."""
+        costs = {name: asdict(cost) for name, cost in self.costs.items()}
+        write_json(self.layout.state, {"stage": stage, "pid": os.getpid(), "stages": costs})
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[StageCost]:
+        """Count the wall and CPU seconds of this process into a stage, and commit the state at both ends."""
+        cost = self.costs[name]
+        self.events.record("stage", stage=name, status="started")
+        self.save_state(name)
+        wall, cpu = time.perf_counter(), time.process_time()
+        try:
+            yield cost
+        finally:
+            cost.wall_seconds += time.perf_counter() - wall
+            cost.cpu_seconds += time.process_time() - cpu
+            self.save_state(name)
+        self.events.record("stage", stage=name, status="done", **asdict(cost))
+
+    def run_items(
+        self,
+        name: str,
+        function: Callable[[Any], Any],
+        items: Sequence[Any],
+        *,
+        note: Callable[[], str] = str,
+        on_value: Callable[[Any, Any], None] = lambda item, value: None,
+    ) -> None:
+        """Run a function over items, with progress; `on_value(item, value)` takes each result as it completes."""
+        cost = self.costs[name]
+        with self.events.progress(name, len(items), note) as advance:
+            for result in self.executor.run(function, items):
+                if result.process != this_process():
+                    cost.cpu_seconds += result.cpu_seconds
+                cost.items += 1
+                on_value(result.item, result.value)
+                advance()
+
+
+def saved_costs(layout: RunLayout) -> dict[str, StageCost]:
+    """Return what the stages of a run took in its earlier sessions; zeros for a new run."""
+    found = read_json(layout.state)["stages"] if layout.state.exists() else {}
+    return {name: StageCost(**found.get(name, {})) for name in STAGES}

@@ -1,0 +1,200 @@
+"""zarr v3 metadata, written and checked without opening any data.
+
+A store is untrusted until its metadata has passed here: format 3 only, bounded `zarr.json` files, dtypes and
+codecs from an allow-list. A hostile v2 store has run code through its filters; v2 is refused before a codec
+is looked up. Format: https://zarr-specs.readthedocs.io/en/latest/v3/core/index.html
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from storage.errors import CorruptDataError, MissingDataError, UnavailableStoreError
+
+NODE_FILE = "zarr.json"
+OUR_DTYPES = ("float32", "float64", "int64", "int32", "uint8")
+FOREIGN_DTYPES = (*OUR_DTYPES, "bool", "float16", "int8", "int16", "uint16", "uint32", "uint64")
+FOREIGN_CODECS = ("bytes", "transpose", "crc32c", "zstd", "gzip", "blosc")
+MAXIMUM_CHUNK_BYTES = 2**30
+_MAXIMUM_NODE_BYTES = 16 * 2**20
+_MAXIMUM_DEPTH = 8
+_MAXIMUM_NODES = 10_000
+_V2_FILES = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
+_ITEM_BYTES = {"bool": 1}
+
+
+def group_node(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata of a group."""
+    return {"attributes": dict(attributes), "zarr_format": 3, "node_type": "group"}
+
+
+def array_node(shape: tuple[int, ...], dtype: str, chunk_shape: tuple[int, ...]) -> dict[str, Any]:
+    """Return the metadata of one of our arrays: raw bytes and crc32c, fill value 0, keys `c/i/j`."""
+    return {
+        "shape": list(shape),
+        "data_type": dtype,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk_shape)}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": 0.0 if dtype.startswith("float") else 0,
+        "codecs": our_codecs(dtype),
+        "attributes": {},
+        "zarr_format": 3,
+        "node_type": "array",
+        "storage_transformers": [],
+    }
+
+
+def our_codecs(dtype: str) -> list[dict[str, Any]]:
+    """Return the only codec chain we write."""
+    raw: dict[str, Any] = {"name": "bytes"}
+    if dtype != "uint8":  # one byte has no byte order, and zarr writes none
+        raw["configuration"] = {"endian": "little"}
+    return [raw, {"name": "crc32c"}]
+
+
+def item_bytes(dtype: str) -> int:
+    """Return the bytes of one element of an allowed dtype."""
+    return _ITEM_BYTES.get(dtype) or int(dtype.lstrip("abcdefghijklmnopqrstuvwxyz")) // 8
+
+
+def read_nodes(root: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Read the metadata of the root and of every array below it; keys are paths such as "train/X".
+
+    Raises
+    ------
+    MissingDataError
+        If there is no store.
+    CorruptDataError
+        If it is zarr v2, malformed, deeper or larger than anything sensible.
+    """
+    if not root.is_dir():
+        raise MissingDataError(f"{root}: wanted a zarr v3 folder, it does not exist", path=str(root))
+    if not (root / NODE_FILE).exists() and any((root / name).exists() for name in _V2_FILES):
+        raise invalid(root, "it is zarr v2; only v3 is read: rewrite it with zarr.create_array(zarr_format=3)")
+    node = _read_node(root)
+    if node["node_type"] == "array":
+        return node, {"": node}
+    return node, dict(_walk(root, "", 0, [0]))
+
+
+def _walk(folder: Path, prefix: str, depth: int, seen: list[int]) -> Iterator[tuple[str, dict[str, Any]]]:
+    if depth >= _MAXIMUM_DEPTH:
+        raise invalid(folder, f"groups deeper than {_MAXIMUM_DEPTH}")
+    for entry in sorted(folder.iterdir()):
+        if entry.is_symlink() or not entry.is_dir() or not (entry / NODE_FILE).exists():
+            if entry.is_dir() and any((entry / name).exists() for name in _V2_FILES):
+                raise invalid(entry, "it is zarr v2; only v3 is read: rewrite it with zarr.create_array(zarr_format=3)")
+            continue
+        seen[0] += 1
+        if seen[0] > _MAXIMUM_NODES:
+            raise invalid(folder, f"more than {_MAXIMUM_NODES} groups and arrays")
+        node = _read_node(entry)
+        if node["node_type"] == "array":
+            yield prefix + entry.name, node
+        else:
+            yield from _walk(entry, f"{prefix}{entry.name}/", depth + 1, seen)
+
+
+def _read_node(folder: Path) -> dict[str, Any]:
+    path = folder / NODE_FILE
+    try:
+        if not path.is_file() or path.stat().st_size > _MAXIMUM_NODE_BYTES:
+            raise invalid(path, "missing, or no metadata of a sensible size")
+        node = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UnavailableStoreError(f"{path}: cannot be read ({error.strerror})", path=str(path)) from error
+    except (ValueError, RecursionError) as error:
+        raise invalid(path, f"not valid JSON: {error}") from None
+    if not isinstance(node, dict) or node.get("zarr_format") != 3 or type(node.get("zarr_format")) is not int:
+        raise invalid(path, "not zarr format 3")
+    if node.get("node_type") not in ("array", "group"):
+        raise invalid(path, f"node type {node.get('node_type')!r}")
+    return node
+
+
+def check_our_array(where: Path, node: dict[str, Any]) -> tuple[tuple[int, ...], str, int]:
+    """Return shape, dtype and chunk rows of an array that is exactly of the form we write.
+
+    Raises
+    ------
+    CorruptDataError
+        If anything differs: dtype, codecs, a chunk that is not whole rows, key encoding.
+    """
+    shape, chunk_shape = check_grid(where, node, OUR_DTYPES)
+    dtype = node["data_type"]
+    # Some versions of zarr spell a codec without options with an empty configuration.
+    codecs = [
+        {key: value for key, value in codec.items() if not (key == "configuration" and value == {})}
+        if isinstance(codec, dict)
+        else codec
+        for codec in node["codecs"]
+    ]
+    if codecs != our_codecs(dtype):
+        raise invalid(where, f"wanted codecs bytes (little endian) and crc32c, found {_names(node['codecs'])}")
+    if chunk_shape[1:] != shape[1:]:
+        raise invalid(where, f"wanted chunks of whole rows, found shape {shape} and chunks {chunk_shape}")
+    wanted = {"name": "default", "configuration": {"separator": "/"}}
+    if node.get("chunk_key_encoding") not in (wanted, {"name": "default"}):
+        raise invalid(where, "wanted chunk keys c/i/j")
+    return shape, dtype, chunk_shape[0]
+
+
+def check_foreign_array(where: Path, node: dict[str, Any]) -> None:
+    """Check an array that someone else wrote against the allow-lists, before zarr sees it.
+
+    Raises
+    ------
+    CorruptDataError
+        If dtype, codec or grid is not one we read; sharding is refused, since a missing inner chunk reads as
+        zeros.
+    """
+    check_grid(where, node, FOREIGN_DTYPES)
+    names = _names(node["codecs"])
+    if "blosc" in names[:-1] and names[names.index("blosc") + 1 :] != ["crc32c"]:
+        raise invalid(where, "wanted blosc as the last codec, or with crc32c after it")
+    for codec in node["codecs"]:
+        name = codec.get("name") if isinstance(codec, dict) else codec
+        if name == "sharding_indexed":
+            raise invalid(where, "it is sharded, and a missing inner chunk would read as zeros; rewrite without shards")
+        if name not in FOREIGN_CODECS:
+            raise invalid(where, f"codec {name!r} is not one of {', '.join(FOREIGN_CODECS)}; rewrite it with one")
+
+
+def check_grid(where: Path, node: dict[str, Any], dtypes: tuple[str, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return shape and chunk shape, if dtype and grid are allowed and chunks are at most 1 GiB."""
+    dtype = node.get("data_type")
+    if not isinstance(dtype, str) or dtype not in dtypes:
+        raise invalid(where, f"dtype {str(dtype)[:60]!r} is not one of {', '.join(dtypes)}")
+    if node.get("storage_transformers") not in (None, []):
+        raise invalid(where, "storage transformers are not supported")
+    if not isinstance(node.get("codecs"), list) or not isinstance(node.get("attributes", {}), dict):
+        raise invalid(where, "codecs or attributes are malformed")
+    grid = node.get("chunk_grid")
+    if not isinstance(grid, dict) or grid.get("name") != "regular" or not isinstance(grid.get("configuration"), dict):
+        raise invalid(where, "wanted a regular chunk grid")
+    shape = _lengths(where, node.get("shape"), 0)
+    chunk_shape = _lengths(where, grid["configuration"].get("chunk_shape"), 1)
+    if len(shape) != len(chunk_shape) or not shape:
+        raise invalid(where, f"shape {shape} and chunks {chunk_shape} do not belong together")
+    if math.prod(chunk_shape) * item_bytes(dtype) > MAXIMUM_CHUNK_BYTES:
+        raise invalid(where, f"chunks {chunk_shape} are larger than {MAXIMUM_CHUNK_BYTES} bytes")
+    return shape, chunk_shape
+
+
+def _lengths(where: Path, values: Any, least: int) -> tuple[int, ...]:
+    if not isinstance(values, list) or not all(type(value) is int and least <= value < 2**62 for value in values):
+        raise invalid(where, f"{str(values)[:60]!r} is no list of lengths")
+    return tuple(values)
+
+
+def _names(codecs: Any) -> list[Any]:
+    return [str(codec.get("name") if isinstance(codec, dict) else codec)[:40] for codec in codecs]
+
+
+def invalid(where: Path, reason: str) -> CorruptDataError:
+    """Return the error that says why a store or an array is refused."""
+    return CorruptDataError(f"{where}: not a store that can be read: {reason}", file=str(where))

@@ -1,0 +1,133 @@
+"""Mirrors that misbehave, on the loopback."""
+
+import hashlib
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from features import downloads, images
+from features.downloads import BoundedDownloader, fetch_mnist
+from features.errors import UnavailableError
+from features.sources import SourceSpec, open_source
+
+BODIES = {f"file-{k}.gz": bytes([k]) * (20_000 + k) for k in range(4)}
+FILES = {name: hashlib.sha256(body).hexdigest() for name, body in BODIES.items()}
+QUICK = BoundedDownloader(silence_seconds=0.5, total_seconds=1.5)
+
+
+class Mirror(BaseHTTPRequestHandler):
+    """Serves /<behaviour>/<file>; notes what was asked for on the server."""
+
+    def do_GET(self):
+        behaviour, name = self.path.strip("/").split("/")
+        self.server.asked.append((behaviour, name))
+        body = BODIES[name]
+        if behaviour == "wrong":
+            body = body[:-1] + b"!"
+        if behaviour == "error":
+            return self.send_error(500)
+        if behaviour == "hang":
+            self.server.released.wait(10)
+            return None
+        self.send_response(200)
+        length = len(body)
+        if behaviour == "truncated":
+            body = body[:1000]
+        self.send_header("Content-Length", str(10**12 if behaviour == "endless" else length))
+        self.end_headers()
+        try:
+            if behaviour == "trickle":
+                for byte in body:
+                    self.wfile.write(bytes([byte]))
+                    time.sleep(0.05)
+            elif behaviour == "endless":
+                while True:
+                    self.wfile.write(bytes(1 << 16))
+            self.wfile.write(body)
+        except OSError:
+            pass
+        return None
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def mirror(monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Mirror)
+    server.daemon_threads = True
+    server.block_on_close = False
+    server.asked, server.released = [], threading.Event()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    server.url = lambda behaviour: f"http://127.0.0.1:{server.server_address[1]}/{behaviour}/"
+    yield server
+    server.released.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_good_mirror_fills_the_cache_once(mirror, tmp_path):
+    for _ in range(2):
+        folder = fetch_mnist(FILES, [mirror.url("good")], tmp_path / "cache", QUICK)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == BODIES
+    assert len(mirror.asked) == len(FILES)
+
+
+@pytest.mark.parametrize("behaviour", ["wrong", "truncated", "error", "hang", "trickle", "endless"])
+def test_next_mirror_is_tried(mirror, tmp_path, monkeypatch, behaviour):
+    monkeypatch.setattr(downloads, "MAX_FILE_BYTES", 1 << 20)
+    one = dict(list(FILES.items())[:1])
+    folder = fetch_mnist(one, [mirror.url(behaviour), mirror.url("good")], tmp_path, QUICK)
+    assert (folder / "file-0.gz").read_bytes() == BODIES["file-0.gz"]
+    assert mirror.asked == [(behaviour, "file-0.gz"), ("good", "file-0.gz")]
+
+
+@pytest.mark.parametrize("behaviour", ["wrong", "truncated", "error", "hang"])
+def test_no_mirror_left(mirror, tmp_path, behaviour):
+    start = time.monotonic()
+    with pytest.raises(UnavailableError) as caught:
+        fetch_mnist(FILES, [mirror.url(behaviour)], tmp_path, QUICK)
+    assert time.monotonic() - start < 5
+    text = str(caught.value)
+    assert "\n" not in text
+    for wanted in (*FILES, str(tmp_path), "--data-dir", "digits", "synthetic"):
+        assert wanted in text
+    assert not list(tmp_path.iterdir()), "nothing may be left that a later run could trust"
+
+
+def test_nobody_listens(tmp_path, mirror):
+    with pytest.raises(UnavailableError, match="need no download"):
+        fetch_mnist(FILES, ["http://127.0.0.1:9/"], tmp_path, QUICK)
+
+
+def test_damaged_cache_is_replaced(mirror, tmp_path):
+    (tmp_path / "file-0.gz").write_bytes(b"damage")
+    fetch_mnist(FILES, [mirror.url("good")], tmp_path, QUICK)
+    assert (tmp_path / "file-0.gz").read_bytes() == BODIES["file-0.gz"]
+
+
+def test_cache_folder_that_is_a_file(tmp_path):
+    (tmp_path / "cache").write_text("")
+    with pytest.raises(OSError, match="cache"):
+        fetch_mnist(FILES, ["http://127.0.0.1:9/"], tmp_path / "cache", QUICK)
+
+
+def test_offline_mnist_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.delenv("SLKL_DATA_DIR", raising=False)
+    monkeypatch.setattr(downloads, "MNIST_MIRRORS", ("http://127.0.0.1:9/", "http://127.0.0.1:9/other/"))
+    monkeypatch.setattr(downloads.pooch, "os_cache", lambda project: tmp_path / project)
+    with pytest.raises(UnavailableError) as caught:
+        open_source(SourceSpec("mnist"))
+    for name in images.MNIST_FILES:
+        assert f"{name}.gz" in str(caught.value)
+
+
+def test_there_are_two_mirrors_over_https():
+    assert len(downloads.MNIST_MIRRORS) >= 2
+    assert all(mirror.startswith("https://") and mirror.endswith("/") for mirror in downloads.MNIST_MIRRORS)

@@ -1,0 +1,73 @@
+"""One interface to all features."""
+
+import json
+
+import numpy as np
+import pytest
+from skimage.feature import hog as skimage_hog
+
+from features.errors import UsageError
+from features.extractors import FeatureSpec, extract, feature_length, parameters
+from features.sources import SourceSpec, open_source
+
+
+@pytest.fixture(scope="module")
+def images():
+    return open_source(SourceSpec("synthetic", n_train=12)).read("train", 0, 12)[0]
+
+
+@pytest.mark.parametrize(
+    ("spec", "length"),
+    [
+        (FeatureSpec("sphog"), 2172),
+        (FeatureSpec("hog"), 12 * (4 + 16 + 49)),
+        (FeatureSpec("hog", cells=(7,), orientations=9), 144),
+        (FeatureSpec("raw"), 784),
+    ],
+)
+def test_length_type_and_layout(images, spec, length):
+    features = extract(spec, images)
+    assert features.shape == (12, length)
+    assert feature_length(spec, (28, 28)) == length
+    assert features.dtype == np.float32
+    assert features.flags.c_contiguous
+    assert np.isfinite(features).all()
+    assert features.any()
+    assert np.array_equal(features[5:9], extract(spec, images[5:9]))
+    assert json.loads(json.dumps(parameters(spec)))["algorithm_version"] >= 1
+
+
+def test_raw_scales_bytes_only(images):
+    assert np.array_equal(extract(FeatureSpec("raw"), images), images.reshape(12, -1).astype(np.float32) / 255)
+    table = np.random.default_rng(0).standard_normal((5, 3))
+    assert np.array_equal(extract(FeatureSpec("raw"), table), table.astype(np.float32))
+
+
+def test_hog_is_scikit_images(images):
+    found = extract(FeatureSpec("hog", cells=(14, 4), orientations=8), images)
+    expected = [
+        np.concatenate([skimage_hog(image, 8, (14, 14), (1, 1)), skimage_hog(image, 8, (4, 4), (1, 1))])
+        for image in images
+    ]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_parameters_tell_specs_apart():
+    specs = [FeatureSpec("sphog"), FeatureSpec("raw"), FeatureSpec("hog"), FeatureSpec("hog", cells=(7,))]
+    assert len({json.dumps(parameters(spec), sort_keys=True) for spec in specs}) == 4
+    assert parameters(FeatureSpec("sphog", cells=(3,))) == parameters(FeatureSpec("sphog"))
+
+
+@pytest.mark.parametrize("name", ["sphog", "hog"])
+def test_tables_have_no_gradients(name):
+    with pytest.raises(UsageError, match="raw"):
+        extract(FeatureSpec(name), np.zeros((4, 10)))
+
+
+def test_unknown_name_and_sizes_that_do_not_fit():
+    with pytest.raises(UsageError, match="sphog, hog, raw"):
+        FeatureSpec("sift")
+    with pytest.raises(UsageError, match="40"):
+        feature_length(FeatureSpec("hog", cells=(40,)), (28, 28))
+    with pytest.raises(UsageError):
+        feature_length(FeatureSpec("hog", cells=()), (28, 28))

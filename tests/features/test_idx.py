@@ -1,0 +1,142 @@
+"""Files that keep their promises, and files that do not."""
+
+import gzip
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from features.errors import DataError, MissingInputError
+from features.idx import PIECE_BYTES, read_idx
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def idx_bytes(values, shape=None, magic=None):
+    shape = values.shape if shape is None else shape
+    head = bytes((0, 0, 8, len(shape))) if magic is None else magic
+    return head + b"".join(size.to_bytes(4, "big") for size in shape) + values.tobytes()
+
+
+def refused(tmp_path, content, message, n_dimensions=3):
+    path = tmp_path / "images"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=message) as caught:
+        read_idx(path, n_dimensions)
+    assert "\n" not in str(caught.value)
+    assert "images" in str(caught.value)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=3), st.booleans(), st.integers(0, 1000))
+def test_reads_what_was_written(tmp_path_factory, shape, compressed, seed):
+    values = np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
+    path = tmp_path_factory.mktemp("idx") / "file"
+    content = idx_bytes(values)
+    path.write_bytes(gzip.compress(content) if compressed else content)
+    assert np.array_equal(read_idx(path, len(shape)), values)
+
+
+def test_reads_across_pieces(tmp_path):
+    values = np.random.default_rng(0).integers(0, 4, (3 * PIECE_BYTES + 5,)).astype(np.uint8)
+    (tmp_path / "file").write_bytes(gzip.compress(idx_bytes(values)))
+    assert np.array_equal(read_idx(tmp_path / "file", 1), values)
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(MissingInputError, match="nowhere"):
+        read_idx(tmp_path / "nowhere", 3)
+
+
+VALUES = np.arange(60, dtype=np.uint8).reshape(3, 4, 5)
+
+
+@pytest.mark.parametrize("wrap", [bytes, gzip.compress], ids=["raw", "gzip"])
+class TestRefuses:
+    def test_wrong_magic(self, tmp_path, wrap):
+        refused(tmp_path, wrap(idx_bytes(VALUES, magic=b"\0\0\x0d\x03")), "magic")
+
+    def test_labels_where_images_are_expected(self, tmp_path, wrap):
+        refused(tmp_path, wrap(idx_bytes(VALUES.reshape(-1))), "magic")
+
+    def test_promise_too_long(self, tmp_path, wrap):
+        refused(tmp_path, wrap(idx_bytes(VALUES, shape=(4, 4, 5))), "promises 80 bytes, found 60")
+
+    def test_promise_too_short(self, tmp_path, wrap):
+        refused(tmp_path, wrap(idx_bytes(VALUES, shape=(2, 4, 5))), "40 bytes")
+
+    def test_absurd_promise(self, tmp_path, wrap):
+        refused(tmp_path, wrap(idx_bytes(VALUES, shape=(2**32 - 1,) * 3)), "promises")
+
+    def test_empty_array(self, tmp_path, wrap):
+        refused(tmp_path, wrap(idx_bytes(VALUES[:0])), "empty")
+
+    def test_cut_in_header(self, tmp_path, wrap):
+        refused(tmp_path, wrap(idx_bytes(VALUES)[:9]), "header")
+
+    def test_no_bytes(self, tmp_path, wrap):
+        refused(tmp_path, wrap(b""), "header")
+
+
+def test_refuses_every_truncation_of_gzip(tmp_path):
+    content = gzip.compress(idx_bytes(VALUES))
+    for length in range(2, len(content)):
+        refused(tmp_path, content[:length], "cut short|header")
+
+
+def test_refuses_a_flipped_bit_in_gzip_data(tmp_path):
+    content = bytearray(gzip.compress(idx_bytes(VALUES), compresslevel=0))
+    content[-20] ^= 1
+    refused(tmp_path, bytes(content), "damaged gzip")
+
+
+@pytest.mark.parametrize("tail", [b"\0", b"garbage", gzip.compress(b"more")])
+def test_refuses_bytes_after_the_stream(tmp_path, tail):
+    refused(tmp_path, gzip.compress(idx_bytes(VALUES)) + tail, "follow|more than")
+
+
+def zeros_gzip(path, header, n_bytes):
+    """Write gzip of `header` and `n_bytes` zeros without holding them."""
+    squeeze = zlib.compressobj(1, wbits=31)
+    with path.open("wb") as stream:
+        stream.write(squeeze.compress(header))
+        for _ in range(n_bytes >> 20):
+            stream.write(squeeze.compress(bytes(1 << 20)))
+        stream.write(squeeze.flush())
+
+
+CHILD = """
+import resource, sys
+from pathlib import Path
+import numpy
+from features.errors import DataError
+from features.idx import read_idx
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2)
+try:
+    read_idx(Path(sys.argv[1]), 3)
+except DataError as error:
+    print(error)
+    sys.exit(65)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and sets RLIMIT_AS")
+@pytest.mark.parametrize(
+    "shape",
+    [(1 << 30, 1, 1), (2, 28, 28), (2**32 - 1, 2**16, 2**16), None],
+    ids=["honest", "small promise", "huge promise", "no header"],
+)
+def test_bomb_is_refused_in_64_mib(tmp_path, shape):
+    """1 GiB of zeros, read by a process that may allocate 64 MiB more than it starts with."""
+    bomb = tmp_path / "bomb.gz"
+    zeros_gzip(bomb, b"" if shape is None else idx_bytes(np.empty(0, np.uint8), shape=shape), 1 << 30)
+    assert bomb.stat().st_size < 8 << 20
+    done = subprocess.run([sys.executable, "-c", CHILD, bomb], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 65, done.stderr
+    assert "bomb.gz" in done.stdout

@@ -1,0 +1,202 @@
+"""MNIST, folders in its layout, and scikit-learn's digits."""
+
+import gzip
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from features import images
+from features.errors import DataError, MissingInputError, UsageError
+from features.sources import SourceSpec, open_source
+
+NAMES = tuple(images.MNIST_FILES)
+
+
+def write_idx(path, values, compressed=True):
+    head = bytes((0, 0, 8, values.ndim)) + b"".join(size.to_bytes(4, "big") for size in values.shape)
+    content = head + values.astype(np.uint8).tobytes()
+    path.write_bytes(gzip.compress(content, mtime=0) if compressed else content)
+
+
+def write_folder(folder, n_train=30, n_test=12, shape=(9, 7), labels=(3, 7, 200), compressed=True):
+    folder.mkdir(exist_ok=True)
+    rng = np.random.default_rng(1)
+    written = {}
+    for part, n in (("train", n_train), ("t10k", n_test)):
+        for kind, values in (
+            ("images-idx3", rng.integers(0, 256, (n, *shape))),
+            ("labels-idx1", np.resize(labels, n)),
+        ):
+            name = f"{part}-{kind}-ubyte"
+            write_idx(folder / (f"{name}.gz" if compressed else name), values, compressed)
+            written[name] = values
+    return written
+
+
+@pytest.fixture
+def small_mnist(tmp_path, monkeypatch):
+    """A folder `mnist` of small files whose digests are taken for the published ones."""
+    import hashlib
+
+    write_folder(tmp_path / "mnist")
+    expected = {
+        name: (
+            3 if "images" in name else 1,
+            hashlib.sha256((tmp_path / "mnist" / f"{name}.gz").read_bytes()).hexdigest(),
+        )
+        for name in NAMES
+    }
+    monkeypatch.setattr(images, "MNIST_FILES", expected)
+    monkeypatch.delenv("SLKL_DATA_DIR", raising=False)
+    return tmp_path
+
+
+def test_real_mnist(data_dir):
+    source = open_source(SourceSpec("mnist", data_dir=str(data_dir)))
+    assert (source.name, source.task, source.standardise) == ("mnist", "multiclass", False)
+    assert (source.n_train, source.n_test, source.input_shape) == (60000, 10000, (28, 28))
+    assert source.classes == tuple(range(10))
+    inputs, targets = source.read("train", 0, 60000)
+    assert inputs.dtype == np.uint8
+    assert inputs.mean() == pytest.approx(33.318421, abs=1e-6)
+    assert np.bincount(targets).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert np.bincount(source.read("test", 0, 10000)[1])[1] == 1135
+    block, labels = source.read("train", 777, 1000)
+    assert np.array_equal(block, inputs[777:1000])
+    assert np.array_equal(labels, targets[777:1000])
+
+
+def test_data_dir_or_its_mnist_folder_or_environment(small_mnist, monkeypatch):
+    outer = open_source(SourceSpec("mnist", data_dir=str(small_mnist)))
+    inner = open_source(SourceSpec("mnist", data_dir=str(small_mnist / "mnist")))
+    monkeypatch.setenv("SLKL_DATA_DIR", str(small_mnist))
+    environment = open_source(SourceSpec("mnist"))
+    assert outer.fingerprint() == inner.fingerprint() == environment.fingerprint()
+    assert str(small_mnist) not in json.dumps(outer.fingerprint())
+
+
+def test_environment_without_mnist_falls_back_to_the_cache(small_mnist, tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("SLKL_DATA_DIR", str(tmp_path_factory.mktemp("other")))
+    monkeypatch.setattr("features.downloads.fetch_mnist", lambda files: small_mnist / "mnist")
+    assert open_source(SourceSpec("mnist")).n_train == 30
+
+
+def test_missing_files_are_named(small_mnist, tmp_path_factory):
+    empty = tmp_path_factory.mktemp("empty")
+    with pytest.raises(MissingInputError, match=r"train-images-idx3-ubyte\.gz") as caught:
+        open_source(SourceSpec("mnist", data_dir=str(empty)))
+    assert str(empty) in str(caught.value)
+    (small_mnist / "mnist" / f"{NAMES[3]}.gz").unlink()
+    with pytest.raises(MissingInputError, match=f"lacks {NAMES[3]}.gz"):
+        open_source(SourceSpec("mnist", data_dir=str(small_mnist)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_wrong_hash_is_refused_even_after_a_good_opening(small_mnist, name):
+    spec = SourceSpec("mnist", data_dir=str(small_mnist))
+    open_source(spec)
+    path = small_mnist / "mnist" / f"{name}.gz"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"sha256 is [0-9a-f]{64}, expected [0-9a-f]{64}") as caught:
+        open_source(spec)
+    assert name in str(caught.value)
+    assert images.MNIST_FILES[name][1] in str(caught.value)
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_idx_folder(tmp_path, compressed):
+    written = write_folder(tmp_path / "shapes", compressed=compressed)
+    source = open_source(SourceSpec(str(tmp_path / "shapes")))
+    assert (source.name, source.task, source.input_shape) == ("shapes", "multiclass", (9, 7))
+    assert source.classes == (3, 7, 200)
+    for part, name in (("train", "train"), ("test", "t10k")):
+        inputs, targets = source.read(part, 2, 11)
+        assert np.array_equal(inputs, written[f"{name}-images-idx3-ubyte"][2:11])
+        assert np.array_equal(np.array(source.classes)[targets], written[f"{name}-labels-idx1-ubyte"][2:11])
+
+
+def test_idx_folder_faults(tmp_path):
+    folder = tmp_path / "shapes"
+    write_folder(folder)
+    write_idx(folder / "train-labels-idx1-ubyte.gz", np.resize([3, 7], 29))
+    with pytest.raises(DataError, match=r"30 images.*29 labels"):
+        open_source(SourceSpec(str(folder)))
+    write_idx(folder / "train-labels-idx1-ubyte.gz", np.full(30, 3))
+    with pytest.raises(DataError, match="one class"):
+        open_source(SourceSpec(str(folder)))
+    write_idx(folder / "train-labels-idx1-ubyte.gz", np.resize([3, 7], 30))
+    with pytest.raises(DataError, match="label 200"):
+        open_source(SourceSpec(str(folder)))
+    (folder / "train-labels-idx1-ubyte.gz").unlink()
+    with pytest.raises(MissingInputError, match="train-labels-idx1-ubyte"):
+        open_source(SourceSpec(str(folder)))
+
+
+def test_two_labels_are_a_binary_task(tmp_path):
+    write_folder(tmp_path / "two", labels=(5, 9))
+    assert open_source(SourceSpec(str(tmp_path / "two"))).task == "binary"
+    assert open_source(SourceSpec(str(tmp_path / "two"), task="regression")).classes == ()
+
+
+def test_subset_is_seeded_and_in_the_order_of_the_data(tmp_path):
+    write_folder(tmp_path / "shapes", n_train=200)
+    everything = open_source(SourceSpec(str(tmp_path / "shapes"))).read("train", 0, 200)[0]
+    chosen = []
+    for seed in (0, 0, 1):
+        source = open_source(SourceSpec(str(tmp_path / "shapes"), n_train=40, seed=seed))
+        assert (source.n_train, source.n_test) == (40, 12)
+        inputs = source.read("train", 0, 40)[0]
+        rows = [int(np.flatnonzero((everything == image).all(axis=(1, 2)))[0]) for image in inputs]
+        assert rows == sorted(set(rows))
+        chosen.append(rows)
+    assert chosen[0] == chosen[1] != chosen[2]
+    with pytest.raises(UsageError, match="at most 200"):
+        open_source(SourceSpec(str(tmp_path / "shapes"), n_train=201))
+
+
+def test_digits_without_download():
+    source = open_source(SourceSpec("digits"))
+    assert (source.n_train, source.n_test) == (1348, 449)
+    assert source.input_shape == (28, 28)
+    inputs, targets = source.read("train", 0, source.n_train)
+    assert inputs.dtype == np.uint8
+    assert inputs.max() == 255
+    assert set(targets.tolist()) == set(range(10))
+    tests = source.read("test", 0, source.n_test)[0]
+    assert len(np.unique(np.concatenate([inputs, tests]), axis=0)) >= 1790
+    other = open_source(SourceSpec("digits", seed=1))
+    assert not np.array_equal(inputs, other.read("train", 0, other.n_train)[0])
+    assert source.fingerprint() != other.fingerprint()
+
+
+def test_digits_keep_their_shape():
+    """Averaged back to 8 x 8, the enlarged images are the original ones."""
+    from sklearn.datasets import load_digits
+
+    source = open_source(SourceSpec("digits"))
+    inputs = np.concatenate([source.read(part, 0, n)[0] for part, n in (("train", 1348), ("test", 449))])
+    assert inputs.mean() / 255 == pytest.approx(load_digits().images.mean() / 16, abs=0.02)
+
+
+def test_specs_are_checked_and_travel():
+    for wrong in ({"n_train": 0}, {"test_fraction": 1.0}, {"test_fraction": 0.0}, {"seed": -1}, {"dataset": ""}):
+        with pytest.raises(UsageError):
+            SourceSpec(**{"dataset": "digits", **wrong})
+    spec = SourceSpec("digits", seed=3)
+    assert pickle.loads(pickle.dumps(spec)) == spec
+
+
+def test_unknown_names(tmp_path):
+    with pytest.raises(UsageError, match="mnist, digits, synthetic"):
+        open_source(SourceSpec("minst"))
+    with pytest.raises(MissingInputError, match="no such"):
+        open_source(SourceSpec(str(tmp_path / "nothing.csv")))
+    (tmp_path / "table.xls").write_text("")
+    with pytest.raises(UsageError, match="file type"):
+        open_source(SourceSpec(str(tmp_path / "table.xls")))
+    with pytest.raises(IndexError, match="449"):
+        open_source(SourceSpec("digits")).read("test", 440, 450)

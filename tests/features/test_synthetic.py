@@ -1,0 +1,113 @@
+"""Rendered digits: a function of seed, part and row, and a problem worth solving."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from features.errors import DataError
+from features.sources import SourceSpec, open_source
+from features.sphog import sphog
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 400), st.integers(0, 100), st.integers(1, 60), st.sampled_from(["train", "test"]))
+def test_blocks_of_any_size_agree(start, length, block, part):
+    source = open_source(SourceSpec("synthetic", n_train=500, n_test=500, seed=4))
+    images, targets = source.read(part, start, start + length)
+    for low in range(0, length, block):
+        high = min(low + block, length)
+        again, same = source.read(part, start + low, start + high)
+        assert np.array_equal(again, images[low:high])
+        assert np.array_equal(same, targets[low:high])
+
+
+def test_number_of_rows_does_not_change_a_row():
+    few = open_source(SourceSpec("synthetic", n_train=100)).read("train", 0, 100)[0]
+    many = open_source(SourceSpec("synthetic", n_train=10_000_000))
+    assert np.array_equal(few, many.read("train", 0, 100)[0])
+    assert many.read("train", 9_999_990, 10_000_000)[0].any()
+
+
+def test_seeds_and_parts_differ():
+    images = [
+        open_source(SourceSpec("synthetic", seed=seed)).read(part, 0, 50)[0]
+        for seed in (0, 1, 2**63)
+        for part in ("train", "test")
+    ]
+    assert len({block.tobytes() for block in images}) == 6
+    assert len(np.unique(np.concatenate(images), axis=0)) == 300
+
+
+def test_looks_like_mnist():
+    source = open_source(SourceSpec("synthetic"))
+    assert (source.n_train, source.n_test, source.input_shape) == (60_000, 10_000, (28, 28))
+    assert source.classes == tuple(range(10))
+    images, targets = source.read("train", 0, 10_000)
+    assert images.dtype == np.uint8
+    assert targets.dtype == np.int64
+    assert 25 < images.mean() < 42  # 33.3 for MNIST
+    assert 0.13 < (images > 0).mean() < 0.25  # 0.19 for MNIST
+    assert np.bincount(targets).min() / 10_000 > 0.08
+    assert np.bincount(targets).max() / 10_000 < 0.12
+    assert images.reshape(len(images), -1).max(axis=1).min() > 100  # no image is empty
+
+
+def test_a_problem_neither_trivial_nor_hopeless():
+    """Ridge regression on 500 Gaussian columns errs on some per cent, and does far better than chance."""
+    source = open_source(SourceSpec("synthetic", n_train=4000, n_test=2000))
+    images, targets = source.read("train", 0, 4000)
+    tests, expected = source.read("test", 0, 2000)
+    rows, queries = sphog(images).astype(np.float64), sphog(tests).astype(np.float64)
+    centers = rows[:500]
+
+    def columns(points):
+        squared = (points**2).sum(axis=1)[:, None] + (centers**2).sum(axis=1) - 2.0 * points @ centers.T
+        return np.exp(-squared / 8.0)
+
+    kernel = columns(rows)
+    weights = np.linalg.solve(kernel.T @ kernel + 0.1 * np.eye(500), kernel.T @ (2.0 * np.eye(10)[targets] - 1.0))
+    error = np.mean((columns(queries) @ weights).argmax(axis=1) != expected)
+    assert 0.002 < error < 0.08
+
+
+def test_task_override():
+    source = open_source(SourceSpec("synthetic", n_train=20, task="regression"))
+    digits = open_source(SourceSpec("synthetic", n_train=20)).read("train", 0, 20)[1]
+    targets = source.read("train", 0, 20)[1]
+    assert targets.dtype == np.float64
+    assert np.array_equal(targets, digits)
+    with pytest.raises(DataError, match="two classes"):
+        open_source(SourceSpec("synthetic", task="binary"))
+
+
+def test_fingerprint_tells_sources_apart():
+    specs = [SourceSpec("synthetic"), SourceSpec("synthetic", seed=1), SourceSpec("synthetic", n_train=9)]
+    assert len({str(open_source(spec).fingerprint()) for spec in specs}) == 3
+    with pytest.raises(IndexError, match="9"):
+        open_source(specs[2]).read("train", 0, 10)
+
+
+CHILD = """
+import resource, sys
+from features.sources import SourceSpec, open_source
+n = int(sys.argv[1])
+source = open_source(SourceSpec("synthetic", n_train=n))
+for start in (0, n // 2, n - 1000):
+    source.read("train", start, start + 1000)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_ten_million_rows_need_no_more_memory():
+    peaks = [
+        int(subprocess.run([sys.executable, "-c", CHILD, str(n)], cwd=ROOT, capture_output=True, check=True).stdout)
+        for n in (10_000, 10_000_000)
+    ]
+    assert abs(peaks[1] - peaks[0]) < 0.1 * peaks[0]

@@ -1,0 +1,63 @@
+"""Streaming z-scores against numpy on the whole array."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from features.transforms import RunningMoments, Standardisation
+
+
+def fit(rows, block):
+    moments = RunningMoments.empty(rows[0].size)
+    for start in range(0, len(rows), block):
+        moments = moments.update(rows[start : start + block])
+    return moments.standardisation()
+
+
+@settings(deadline=None)
+@given(st.integers(1, 80), st.integers(1, 90), st.floats(-1e6, 1e6), st.floats(1e-3, 1e3))
+def test_equals_numpy_for_any_block_size(n, block, shift, spread):
+    rows = shift + spread * np.random.default_rng(n).standard_normal((n, 3))
+    found = fit(rows, block)
+    np.testing.assert_allclose(found.mean, rows.mean(axis=0), rtol=1e-12, atol=1e-12)
+    expected = np.ones(3) if n == 1 else rows.std(axis=0)
+    np.testing.assert_allclose(found.scale, expected, rtol=1e-6)
+
+
+def test_large_mean_does_not_swallow_the_spread():
+    rows = 1e9 + np.random.default_rng(0).standard_normal((1000, 2))
+    np.testing.assert_allclose(fit(rows, 64).scale, rows.std(axis=0), rtol=1e-6)
+
+
+def test_constant_column_has_scale_one():
+    rows = np.column_stack([np.full(50, 0.1), np.zeros(50), np.arange(50.0)])
+    found = fit(rows, 7)
+    assert found.scale[0] == 1.0
+    assert found.scale[1] == 1.0
+    assert found.scale[2] > 1.0
+    assert np.isfinite(found.apply(rows)).all()
+
+
+def test_apply_flattens_to_float32():
+    images = np.random.default_rng(0).integers(0, 256, (40, 2, 3)).astype(np.uint8)
+    scores = fit(images, 8).apply(images)
+    assert scores.dtype == np.float32
+    assert scores.shape == (40, 6)
+    assert scores.flags.c_contiguous
+    np.testing.assert_allclose(scores.mean(axis=0), 0.0, atol=1e-6)
+    np.testing.assert_allclose(scores.std(axis=0), 1.0, rtol=1e-6)
+
+
+def test_same_blocks_same_bits():
+    rows = np.random.default_rng(3).standard_normal((500, 4))
+    first, second = fit(rows, 64), fit(rows, 64)
+    assert first.mean.tobytes() == second.mean.tobytes()
+    assert first.scale.tobytes() == second.scale.tobytes()
+
+
+def test_refuses_no_rows_and_wrong_width():
+    with pytest.raises(ValueError, match="at least one row"):
+        RunningMoments.empty(2).standardisation()
+    with pytest.raises(ValueError, match="3 columns"):
+        Standardisation(np.zeros(2), np.ones(2)).apply(np.zeros((4, 3)))

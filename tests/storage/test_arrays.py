@@ -1,0 +1,230 @@
+"""Our arrays: exact round trips, an ordinary zarr store in both directions, and bounded reads."""
+
+import json
+import os
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zarr.codecs import Crc32cCodec
+
+from storage.arrays import ArraySpec, StoredArray, chunk_rows_for, create_arrays, open_arrays
+from storage.errors import CannotWriteError, MissingDataError
+
+DTYPES = ("float32", "float64", "int64", "int32", "uint8")
+
+
+def values_of(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
+    numbers = np.random.default_rng(seed).integers(0, 200, shape)
+    return (numbers / 7).astype(dtype) if dtype.startswith("float") else numbers.astype(dtype)
+
+
+def stored(root: Path, values: np.ndarray, chunk_rows: int) -> StoredArray:
+    create_arrays(root, [ArraySpec("train/X", values.shape, str(values.dtype), chunk_rows)], {"source": "test"})
+    return open_arrays(root)["train/X"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(23,), (23, 5), (23, 3, 2), (20, 4), (3, 2)])
+def test_zarr_reads_what_we_wrote(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+    values = values_of(shape, dtype)
+    array = stored(tmp_path / "a.zarr", values, 5)
+    digests = array.write(0, values)
+    opened = zarr.open_group(str(tmp_path / "a.zarr"), mode="r", zarr_format=3)
+    np.testing.assert_array_equal(opened["train/X"][:], values)
+    assert opened["train/X"].dtype == dtype
+    assert opened.attrs["source"] == "test"
+    np.testing.assert_array_equal(array.read(0, len(values), digests), values)
+    assert set(digests) == set(array.chunk_names(0, len(values)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(23,), (23, 5)])
+def test_we_read_what_zarr_wrote_and_metadata_is_zarrs_own(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+    values = values_of(shape, dtype)
+    group = zarr.create_group(str(tmp_path / "theirs"), zarr_format=3)
+    theirs = group.create_array(
+        "train/X",
+        shape=shape,
+        chunks=(5, *shape[1:]),
+        dtype=dtype,
+        compressors=[Crc32cCodec()],
+        filters=None,
+        fill_value=0,
+        config={"write_empty_chunks": True},
+    )
+    theirs[:] = values
+    np.testing.assert_array_equal(open_arrays(tmp_path / "theirs")["train/X"].read(0, len(values)), values)
+    stored(tmp_path / "ours", values, 5).write(0, values)
+    for name in ("train/X/zarr.json", "train/zarr.json"):
+        ours_node, their_node = (json.loads((tmp_path / who / name).read_text()) for who in ("ours", "theirs"))
+        assert ours_node == their_node
+    chunks = sorted(path.relative_to(tmp_path / "theirs") for path in (tmp_path / "theirs").glob("train/X/c/**/*"))
+    assert chunks
+    for chunk in chunks:
+        if (tmp_path / "theirs" / chunk).is_file():
+            assert (tmp_path / "ours" / chunk).read_bytes() == (tmp_path / "theirs" / chunk).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def shared_array(tmp_path_factory: pytest.TempPathFactory) -> tuple[StoredArray, np.ndarray, dict[str, str]]:
+    values = values_of((103, 3), "float32", 5)
+    array = stored(tmp_path_factory.mktemp("shared") / "a.zarr", values, 8)
+    digests = array.write(40, values[40:])
+    digests |= array.write(0, values[:40])
+    return array, values, digests
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 103), st.integers(0, 103), st.booleans(), st.booleans())
+def test_any_row_range_reads_back(shared_array, first: int, second: int, verified: bool, into: bool) -> None:
+    array, values, digests = shared_array
+    start, stop = sorted((first, second))
+    out = np.full((stop - start, 3), np.nan, "float32") if into else None
+    got = array.read(start, stop, digests if verified else None, out)
+    np.testing.assert_array_equal(got, values[start:stop])
+    assert out is None or got is out
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 102), max_size=60))
+def test_take_equals_fancy_indexing(shared_array, rows: list[int]) -> None:
+    array, values, digests = shared_array
+    wanted = np.array(rows, np.int64)
+    np.testing.assert_array_equal(array.take(wanted), values[wanted])
+    np.testing.assert_array_equal(array.take(wanted, digests), values[wanted])
+
+
+def test_take_reads_each_touched_chunk_once(shared_array, monkeypatch: pytest.MonkeyPatch) -> None:
+    array, _, _ = shared_array
+    opened = []
+    real_open = os.open
+
+    def recording_open(path, *rest, **named):
+        opened.append(str(path))
+        return real_open(path, *rest, **named)
+
+    monkeypatch.setattr(os, "open", recording_open)
+    array.take(np.array([100, 0, 99, 1, 7, 101, 0]))
+    monkeypatch.undo()
+    assert len(opened) == len(set(opened)) == 2  # rows 0, 1 and 7 lie in chunk 0, rows 99, 100 and 101 in chunk 12
+
+
+@pytest.mark.parametrize("rows", [[-1], [103], [0.5], [[1]]])
+def test_take_refuses_rows_that_are_not_there(shared_array, rows: list) -> None:
+    with pytest.raises(ValueError, match="train/X"):
+        shared_array[0].take(np.array(rows))
+
+
+@pytest.mark.parametrize("bounds", [(-1, 3), (5, 4), (0, 104)])
+def test_read_refuses_rows_that_are_not_there(shared_array, bounds: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="not within"):
+        shared_array[0].read(*bounds)
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((9, 3), "float32"), ((10, 3), "float64"), ((10, 4), "float32")])
+def test_read_refuses_an_out_that_does_not_fit(shared_array, shape: tuple[int, int], dtype: str) -> None:
+    with pytest.raises(ValueError, match="out"):
+        shared_array[0].read(0, 10, out=np.empty(shape, dtype))
+
+
+@pytest.mark.parametrize(("start", "count"), [(1, 8), (0, 7), (8, 4), (96, 8), (-8, 8)])
+def test_write_owns_whole_chunks(tmp_path: Path, start: int, count: int) -> None:
+    array = stored(tmp_path / "a.zarr", np.zeros((103, 3), "float32"), 8)
+    with pytest.raises(ValueError, match="whole chunks"):
+        array.write(start, np.zeros((count, 3), "float32"))
+    assert not (tmp_path / "a.zarr/train/X/c").exists()
+
+
+def test_write_refuses_another_dtype_or_width(tmp_path: Path) -> None:
+    array = stored(tmp_path / "a.zarr", np.zeros((8, 3), "float32"), 8)
+    with pytest.raises(ValueError, match="wanted float32 rows"):
+        array.write(0, np.zeros((8, 3)))
+    with pytest.raises(ValueError, match="wanted float32 rows"):
+        array.write(0, np.zeros((8, 4), "float32"))
+
+
+def test_rewriting_a_block_gives_the_same_digests_and_leaves_nothing_aside(tmp_path: Path) -> None:
+    values = values_of((20, 3), "float32")
+    array = stored(tmp_path / "a.zarr", values, 8)
+    assert array.write(0, values) == array.write(0, np.asfortranarray(values))
+    assert not [path for path in tmp_path.rglob("*") if path.name.startswith(".tmp-")]
+
+
+def test_reading_takes_no_second_copy(tmp_path: Path) -> None:
+    values = values_of((4096, 512), "float32")
+    array = stored(tmp_path / "a.zarr", values, 256)
+    array.write(0, values)
+    out = np.empty_like(values)
+    tracemalloc.start()
+    array.read(0, 4096, out=out)
+    whole = tracemalloc.get_traced_memory()[1]
+    tracemalloc.reset_peak()
+    array.read(100, 4000, out=out[100:4000])
+    part = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    chunk_bytes = 256 * 512 * 4
+    assert whole < chunk_bytes / 4
+    assert part < 1.5 * chunk_bytes
+
+
+@given(st.integers(1, 2**25), st.integers(0, 10**7))
+def test_chunks_are_of_1_to_8_mebibytes(row_bytes: int, n_rows: int) -> None:
+    rows = chunk_rows_for(row_bytes, n_rows)
+    assert 1 <= rows <= max(1, n_rows)
+    assert rows * row_bytes <= 8 * 2**20 or rows == 1
+    if rows not in (1, n_rows):
+        assert rows & (rows - 1) == 0
+        assert rows * row_bytes >= 2**20
+    if rows == 1 and n_rows > 1:
+        assert row_bytes >= 2**20
+
+
+def test_paper_features_have_chunks_near_4_mebibytes() -> None:
+    assert chunk_rows_for(2172 * 4, 60_000) == 512
+
+
+def test_creation_is_refused_where_something_exists(tmp_path: Path) -> None:
+    (tmp_path / "a.zarr").mkdir()
+    with pytest.raises(CannotWriteError, match="remove it"):
+        create_arrays(tmp_path / "a.zarr", [], {})
+
+
+@pytest.mark.parametrize("paths", [("x", "x"), ("x", "x/y"), ("a/b/c", "a")])
+def test_overlapping_arrays_are_refused(tmp_path: Path, paths: tuple[str, str]) -> None:
+    with pytest.raises(ValueError, match="overlap"):
+        create_arrays(tmp_path / "a.zarr", [ArraySpec(path, (3,), "int64", 1) for path in paths], {})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("x", (3,), "object", 1),
+        ("x", (3,), "float16", 1),
+        ("x", (), "int64", 1),
+        ("x", (3, 0), "int64", 1),
+        ("x", (-1,), "int64", 1),
+        ("x", (3,), "int64", 0),
+        ("../x", (3,), "int64", 1),
+        ("x", (9, 2**30), "int64", 1),
+    ],
+)
+def test_impossible_specs_are_refused(arguments: tuple) -> None:
+    with pytest.raises(ValueError, match=r"x"):
+        ArraySpec(*arguments)
+
+
+def test_an_empty_array_reads_as_no_rows(tmp_path: Path) -> None:
+    array = stored(tmp_path / "a.zarr", np.zeros((0, 3), "float32"), 4)
+    assert array.write(0, np.zeros((0, 3), "float32")) == {}
+    assert array.read(0, 0).shape == array.take(np.array([], np.int64)).shape == (0, 3)
+
+
+def test_a_store_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(MissingDataError) as caught:
+        open_arrays(tmp_path / "none.zarr")
+    assert caught.value.exit_code == 66

@@ -1,0 +1,479 @@
+"""Commits: whole or not there, whatever fails and wherever; deterministic arrays; bounded reading."""
+
+import errno
+import io
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage import bundles, commit, disk, manifest
+from storage.commit import (
+    new_folder,
+    read_arrays,
+    read_json,
+    remove_stale,
+    seal,
+    write_arrays,
+    write_file,
+    write_json,
+)
+from storage.errors import CannotWriteError, CorruptDataError, MissingDataError
+
+LOW = [name for name in vars(disk) if name.startswith("low_")]
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: from then on no change reaches the disk."""
+
+
+class Fault:
+    """Record all changes of the disk; break the one numbered `at`, with an errno or for good (a kill)."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int = -1, number: int | None = None) -> None:
+        self.calls: list[tuple[str, Path]] = []
+        for name in LOW:
+            monkeypatch.setattr(disk, name, self.wrapped(name, getattr(disk, name), at, number))
+
+    def wrapped(self, name, real, at, number):
+        def call(*arguments):
+            count = len(self.calls)
+            self.calls.append((name, next(value for value in reversed(arguments) if isinstance(value, Path))))
+            if number is None and 0 <= at <= count:
+                raise Killed
+            if count == at:
+                raise OSError(number, os.strerror(number))
+            return real(*arguments)
+
+        return call
+
+
+def fill(final: Path, number: int) -> None:
+    with new_folder(final, kind="step", metadata={"step": number}) as folder:
+        (folder / "sub").mkdir()
+        write_file(folder / "sub" / "a.bin", bytes([number]) * 100)
+        write_arrays(folder / "b.npz", {"x": np.full(5, number)})
+
+
+def step_of(final: Path) -> int:
+    assert manifest.verify(final, contents=True) == []
+    step = manifest.read(final).metadata["step"]
+    assert (final / "sub" / "a.bin").read_bytes() == bytes([step]) * 100
+    assert read_arrays(final / "b.npz")["x"].tolist() == [step] * 5
+    return step
+
+
+def count_changes(folder: Path, replaces: bool) -> list[tuple[str, Path]]:
+    with pytest.MonkeyPatch.context() as patch:
+        if replaces:
+            fill(folder / "final", 1)
+        record = Fault(patch)
+        fill(folder / "final", 2)
+        return record.calls
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_kill_before_any_change_leaves_the_old_or_the_new(tmp_path: Path, replaces: bool) -> None:
+    n_changes = len(count_changes(tmp_path / "count", replaces))
+    assert n_changes > 15
+    seen = set()
+    for at in range(n_changes + 1):
+        final = tmp_path / str(at) / "final"
+        if replaces:
+            fill(final, 1)
+        with pytest.MonkeyPatch.context() as patch:
+            Fault(patch, at)
+            try:
+                fill(final, 2)
+            except Killed:
+                pass
+            else:
+                assert at == n_changes
+        if final.parent.exists():
+            remove_stale(final.parent)
+            assert [path.name for path in final.parent.iterdir()] in ([], ["final"])
+        seen.add(step_of(final) if final.exists() else 0)
+        fill(final, 3)  # and the next run gets through
+        assert step_of(final) == 3
+    assert seen == ({1, 2} if replaces else {0, 2})
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_an_error_of_any_change_is_73_and_leaves_the_old(tmp_path: Path, replaces: bool, number: int) -> None:
+    for at, (name, _) in enumerate(count_changes(tmp_path / "count", replaces)):
+        final = tmp_path / str(at) / "final"
+        if replaces:
+            fill(final, 1)
+        with pytest.MonkeyPatch.context() as patch:
+            record = Fault(patch, at, number)
+            with pytest.raises(CannotWriteError) as caught:
+                fill(final, 2)
+        arrived = ("low_rename", final) in record.calls[:at]
+        assert caught.value.exit_code == 73
+        assert {errno.ENOSPC: "disk full", errno.EIO: "input/output error"}[number] in str(caught.value)
+        assert str(tmp_path / str(at)) in caught.value.path
+        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+        if not arrived:
+            assert (step_of(final) if final.exists() else 0) == int(replaces), (at, name)
+            names = {path.name for path in final.parent.iterdir()} if final.parent.exists() else set()
+            assert names <= {"final"}
+        else:
+            assert step_of(final) == 2
+
+
+def test_order_files_then_manifest_then_folder_then_rename_then_parent(tmp_path: Path) -> None:
+    calls = count_changes(tmp_path, replaces=False)
+    rename = max(index for index, (name, _) in enumerate(calls) if name == "low_rename")
+    aside = next(path for name, path in calls if name == "low_mkdir" and path.name.startswith(".tmp-"))
+    assert calls[rename] == ("low_rename", tmp_path / "final")
+    assert calls[rename + 1] == ("low_fsync", tmp_path)
+    before = calls[:rename]
+    manifest_rename = before.index(("low_rename", aside / manifest.MANIFEST_NAME))
+    synced_first = {path for name, path in before[:manifest_rename] if name == "low_fsync"}
+    assert {aside, aside / "sub", aside / "sub" / "a.bin", aside / "b.npz"} <= synced_first
+    assert before[manifest_rename - 1][0] == "low_fsync"
+    assert before[manifest_rename - 1][1].name.startswith(".tmp-MANIFEST.json")
+    assert before[manifest_rename + 1 :] == [("low_fsync", aside)]
+
+
+@pytest.mark.parametrize("at", range(5))
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES])
+def test_a_failed_file_leaves_the_old_one(tmp_path: Path, at: int, number: int) -> None:
+    path = tmp_path / "a"
+    write_file(path, b"old")
+    with pytest.MonkeyPatch.context() as patch:
+        Fault(patch, at, number)
+        with pytest.raises(CannotWriteError) as caught:
+            write_file(path, b"new!")
+    assert caught.value.wanted_bytes == 4
+    assert str(path) in str(caught.value)
+    assert "4 bytes" in str(caught.value)
+    assert path.read_bytes() == (b"new!" if at == 4 else b"old")  # 4 is the fsync of the folder, after the rename
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
+
+
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "low_write", lambda descriptor, path, data: os.write(descriptor, data[:7]))
+    data = bytes(range(100))
+    write_file(tmp_path / "a", data)
+    assert (tmp_path / "a").read_bytes() == data
+    write_arrays(tmp_path / "b.npz", {"x": np.arange(50)})
+    assert read_arrays(tmp_path / "b.npz")["x"].tolist() == list(range(50))
+
+
+def test_an_exception_inside_is_passed_on_and_nothing_stays(tmp_path: Path) -> None:
+    fill(tmp_path / "final", 1)
+    with pytest.raises(FileNotFoundError, match="mine"), new_folder(tmp_path / "final") as folder:  # noqa: PT012
+        write_file(folder / "x", b"x")
+        raise FileNotFoundError("mine")
+    assert step_of(tmp_path / "final") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["final"]
+
+
+def test_metadata_may_be_filled_inside(tmp_path: Path) -> None:
+    metadata: dict = {}
+    with new_folder(tmp_path / "a", metadata=metadata):
+        metadata["late"] = 1
+    assert manifest.read(tmp_path / "a").metadata == {"late": 1}
+
+
+def test_stale_leftovers_go_and_the_rest_stays(tmp_path: Path) -> None:
+    (tmp_path / "c" / "0").mkdir(parents=True)
+    for name in (".tmp-a-1", "c/0/.tmp-0-2", "c/0/0", "keep"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / ".tmp-folder").mkdir()
+    assert {path.name for path in remove_stale(tmp_path)} == {".tmp-a-1", ".tmp-folder"}
+    assert {path.name for path in remove_stale(tmp_path, recursive=True)} == {".tmp-0-2"}
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["0", "0", "c", "keep"]
+    assert remove_stale(tmp_path / "none") == []
+
+
+def test_sealing_in_place_trusts_known_digests_and_sees_lost_files(tmp_path: Path) -> None:
+    write_file(tmp_path / "a", b"12")
+    write_file(tmp_path / ".tmp-x", b"1")
+    known = {"a": manifest.digest_file(tmp_path / "a")}
+    (tmp_path / "a").write_bytes(b"13")  # damaged after it was written: the manifest must tell, not bless it
+    seal(tmp_path, kind="k", known=known)
+    assert manifest.verify(tmp_path, contents=True) == ["a: its content does not match its digest"]
+    assert list(manifest.read(tmp_path).files) == ["a"]
+    (tmp_path / "a").unlink()
+    with pytest.raises(CorruptDataError, match="missing"):
+        seal(tmp_path, kind="k", known=known)
+
+
+ARRAYS = {
+    "weights": np.linspace(0, 1, 12).reshape(3, 4),
+    "index": np.array([3, -1], np.int64),
+    "x32": np.arange(6, dtype="float32").reshape(1, 2, 3),
+    "scalar": np.array(2.5),
+    "empty": np.zeros((0, 3)),
+    "flags": np.array([True, False]),
+    "columns": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    "big": np.arange(3, dtype=">i4"),
+}
+
+
+@pytest.mark.parametrize("name", ["a.npz", "folder"])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_arrays_round_trip(tmp_path: Path, name: str, mapped: bool) -> None:
+    write_arrays(tmp_path / name, ARRAYS)
+    read = read_arrays(tmp_path / name, mapped=mapped)
+    assert sorted(read) == sorted(ARRAYS)
+    for key, values in ARRAYS.items():
+        np.testing.assert_array_equal(read[key], values)
+        assert read[key].dtype == values.dtype.newbyteorder("<")
+        assert read[key].shape == values.shape
+    if name == "a.npz":
+        with np.load(tmp_path / name, allow_pickle=False) as other:
+            np.testing.assert_array_equal(other["weights"], ARRAYS["weights"])
+    elif mapped:
+        assert isinstance(read["weights"], np.memmap)
+        with pytest.raises(ValueError, match="read-only"):
+            read["weights"][0] = 1
+
+
+@pytest.mark.parametrize("name", ["a.npz", "folder"])
+def test_bytes_depend_on_the_arrays_alone(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "2").mkdir()
+    write_arrays(tmp_path / "1" / name, ARRAYS)
+    monkeypatch.setattr("time.time", lambda: 2e9)
+    reordered = {key: ARRAYS[key].copy(order="F") for key in reversed(ARRAYS)}
+    write_arrays(tmp_path / "2" / name, reordered)
+    contents = [
+        {path.name: path.read_bytes() for path in (tmp_path / side).rglob("*") if path.is_file()} for side in "12"
+    ]
+    assert contents[0] == contents[1]
+    assert len(contents[0]) == (1 if name == "a.npz" else len(ARRAYS) + 1)
+
+
+@pytest.mark.parametrize("bad", [np.array([object()]), np.array(["a"]), np.zeros(1, "f4,i4"), np.array([1j])])
+@pytest.mark.parametrize("name", ["a.npz", "folder"])
+def test_only_numbers_are_written(tmp_path: Path, bad: np.ndarray, name: str) -> None:
+    with pytest.raises(ValueError, match="dtype"):
+        write_arrays(tmp_path / name, {"x": bad})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_of_arrays_are_plain(tmp_path: Path) -> None:
+    for name in ("../x", "a/b", ""):
+        with pytest.raises(ValueError, match="name"):
+            write_arrays(tmp_path / "a.npz", {name: np.zeros(1)})
+
+
+def test_every_flipped_byte_of_an_npz_is_noticed_or_harmless(tmp_path: Path) -> None:
+    arrays = {"x": np.arange(3.0), "y": np.array([1, 2], np.int32)}
+    path = tmp_path / "a.npz"
+    write_arrays(path, arrays)
+    data = path.read_bytes()
+    noticed = 0
+    for position in range(len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= 1 << position % 8
+        path.write_bytes(damaged)
+        try:
+            read = read_arrays(path)
+        except CorruptDataError as error:
+            noticed += 1
+            assert str(path) in str(error)  # noqa: PT017 (the read may also succeed, unharmed)
+            continue
+        for name, values in arrays.items():
+            np.testing.assert_array_equal(read[name], values)
+            assert read[name].dtype == values.dtype
+    assert noticed > len(data) / 2
+
+
+def test_every_truncation_of_an_npz_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    write_arrays(path, {"x": np.arange(3.0)})
+    data = path.read_bytes()
+    for length in range(len(data)):
+        path.write_bytes(data[:length])
+        with pytest.raises(CorruptDataError):
+            read_arrays(path)
+
+
+def npy(header: dict | bytes, data: bytes = b"") -> bytes:
+    stream = io.BytesIO()
+    if isinstance(header, bytes):
+        return header + data
+    np.lib.format.write_array_header_1_0(stream, header)
+    return stream.getvalue() + data
+
+
+BOMBS = {
+    "lying shape": npy({"descr": "<f8", "fortran_order": False, "shape": (2**40,)}, bytes(8)),
+    "overflowing shape": npy({"descr": "<f8", "fortran_order": False, "shape": (2**62, 2**62)}, bytes(8)),
+    "negative shape": npy({"descr": "<f8", "fortran_order": False, "shape": (-1, -1)}, bytes(8)),
+    "object dtype": npy({"descr": "|O", "fortran_order": False, "shape": (1,)}, pickle.dumps([1])),
+    "structured dtype": npy({"descr": [("a", "<f8")], "fortran_order": False, "shape": (1,)}, bytes(8)),
+    "big endian": npy({"descr": ">f8", "fortran_order": False, "shape": (1,)}, bytes(8)),
+    "bytes after the data": npy({"descr": "<f8", "fortran_order": False, "shape": (1,)}, bytes(9)),
+    "no npy at all": npy(b"hello world"),
+    "long header": npy(b"\x93NUMPY\x01\x00\xff\xff" + b"(" * 65535),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_lying_npy_headers(tmp_path: Path, name: str) -> None:
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", BOMBS[name])
+    with pytest.raises(CorruptDataError) as caught:
+        read_arrays(tmp_path / "a.npz")
+    assert caught.value.exit_code == 65
+    (tmp_path / "x.npy").write_bytes(BOMBS[name])
+    for mapped in (False, True):
+        with pytest.raises(CorruptDataError):
+            bundles.read_npy(tmp_path / "x.npy", mapped=mapped)
+
+
+def test_a_compressed_bomb_is_refused_unopened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", npy({"descr": "|u1", "fortran_order": False, "shape": (2**24,)}, bytes(2**24)))
+    monkeypatch.setattr(zipfile.ZipFile, "open", lambda *_: pytest.fail("the bomb was opened"))
+    with pytest.raises(CorruptDataError, match="compressed"):
+        read_arrays(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("names", [["../x.npy"], ["/x.npy"], ["x.txt"], ["a/x.npy"], [f"{n}.npy" for n in range(1001)]])
+def test_strange_entries(tmp_path: Path, names: list[str]) -> None:
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        for name in names:
+            archive.writestr(name, npy({"descr": "<f8", "fortran_order": False, "shape": (1,)}, bytes(8)))
+    with pytest.raises(CorruptDataError):
+        read_arrays(tmp_path / "a.npz")
+
+
+def test_damage_in_the_folder_form_names_the_file(tmp_path: Path) -> None:
+    write_arrays(tmp_path / "g", {"gram": np.eye(4), "kty": np.ones(4)})
+    path = tmp_path / "g" / "gram.npy"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptDataError, match=r"gram\.npy") as caught:
+        read_arrays(tmp_path / "g")
+    assert caught.value.file == "gram.npy"
+    os.truncate(path, 200)
+    for mapped in (False, True):
+        with pytest.raises(CorruptDataError, match=r"gram\.npy"):
+            read_arrays(tmp_path / "g", mapped=mapped)
+    for missing in (tmp_path / "none", tmp_path / "none.npz"):
+        with pytest.raises(MissingDataError):
+            read_arrays(missing)
+
+
+def test_json_round_trip_and_refusals(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"b": np.float64(0.25), "a": [None, "é"]})
+    assert path.read_text() == '{\n  "a": [\n    null,\n    "é"\n  ],\n  "b": 0.25\n}\n'
+    assert read_json(path) == {"a": [None, "é"], "b": 0.25}
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(path, {"a": float("nan")})
+    assert json.loads(path.read_text())["b"] == 0.25
+    path.write_text("{")
+    with pytest.raises(CorruptDataError):
+        read_json(path)
+    with pytest.raises(MissingDataError):
+        read_json(tmp_path / "none.json")
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """Mount 1 MiB of memory as a file system; needs root and the right to mount."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    if shutil.which("mount") is None:
+        pytest.skip("no mount command")
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small tmpfs here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_is_really_full(tiny_disk: Path) -> None:
+    fill(tiny_disk / "final", 1)
+    with pytest.raises(CannotWriteError, match="disk full") as caught:
+        write_arrays(tiny_disk / "big.npz", {"x": np.ones(2**18)})
+    assert caught.value.wanted_bytes == 2**21
+    assert str(tiny_disk / "big.npz") in str(caught.value)
+    with pytest.raises(CannotWriteError, match="disk full"), new_folder(tiny_disk / "final") as folder:
+        for number in range(100):
+            write_file(folder / str(number), bytes(2**15))
+    assert step_of(tiny_disk / "final") == 1
+    assert [path.name for path in tiny_disk.iterdir()] == ["final"]
+    fill(tiny_disk / "final", 2)
+    assert step_of(tiny_disk / "final") == 2
+
+
+AS_NOBODY = """
+import os, sys
+from pathlib import Path
+from storage.arrays import ArraySpec, create_arrays
+from storage.commit import new_folder, write_arrays, write_file
+from storage.errors import CannotWriteError
+from storage.lock import FolderLock
+import numpy as np
+os.chdir(sys.argv[1])
+if os.getuid() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+def attempt(folder):
+    write_file(folder / "a", b"1")
+    write_arrays(folder / "b.npz", {"x": np.ones(2)})
+    with new_folder(folder / "c"): pass
+    create_arrays(folder / "d.zarr", [ArraySpec("x", (1,), "int64", 1)], {})
+    with FolderLock(folder / "e.lock", "x"): pass
+attempt(Path("open"))
+closed = Path("closed")
+for action in (
+    lambda: write_file(closed / "a", b"1"),
+    lambda: write_arrays(closed / "b.npz", {"x": np.ones(2)}),
+    lambda: new_folder(closed / "c").__enter__(),
+    lambda: create_arrays(closed / "d.zarr", [ArraySpec("x", (1,), "int64", 1)], {}),
+    lambda: FolderLock(closed / "e.lock", "x").__enter__(),
+):
+    try:
+        action()
+    except CannotWriteError as error:
+        assert "permission denied" in str(error) and "closed" in str(error) and error.exit_code == 73, error
+    else:
+        sys.exit("written into a closed folder")
+"""
+
+
+def test_a_closed_folder_is_73_for_an_ordinary_user(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "closed").mkdir()
+    tmp_path.chmod(0o755)  # its parents are closed to others, but the child starts inside
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "closed").chmod(0o555)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", AS_NOBODY, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_commit_touches_the_disk_only_through_the_low_functions() -> None:
+    for module in (commit, bundles, manifest):
+        source = Path(module.__file__).read_text()
+        for call in (
+            "os.write",
+            "os.fsync",
+            "os.rename",
+            "os.replace",
+            "os.unlink",
+            "os.mkdir",
+            "rmtree",
+            '"wb"',
+        ):
+            assert call not in source, (module.__name__, call)

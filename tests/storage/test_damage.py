@@ -1,0 +1,107 @@
+"""Damage to a chunk is always an error that names array, rows and file; never other numbers."""
+
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage.arrays import ArraySpec, StoredArray, create_arrays, open_arrays
+from storage.errors import CorruptDataError
+
+VALUES = np.random.default_rng(1).standard_normal((22, 3)).astype("float32")
+CHUNKS = [f"train/X/c/{chunk}/0" for chunk in range(4)]  # six rows each, the last one padded
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> tuple[StoredArray, dict[str, str]]:
+    create_arrays(tmp_path / "a.zarr", [ArraySpec("train/X", VALUES.shape, "float32", 6)], {})
+    array = open_arrays(tmp_path / "a.zarr")["train/X"]
+    return array, array.write(0, VALUES)
+
+
+def assert_damage_is_named(array: StoredArray, name: str) -> None:
+    chunk = int(name.split("/")[-2])
+    rows = (6 * chunk, min(6 * chunk + 6, 22))
+    for read in (
+        lambda: array.read(0, 22),
+        lambda: array.read(rows[0] + 1, rows[0] + 2),
+        lambda: array.take(np.array([3, 10, 15, 21])),
+    ):
+        with pytest.raises(CorruptDataError) as caught:
+            read()
+        error = caught.value
+        assert error.exit_code == 65
+        assert (error.array, error.file) == ("train/X", name)
+        assert name in str(error)
+        assert rows[0] <= error.block[0] < error.block[1] <= rows[1]
+        assert str(error.block[0]) in str(error)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    others = np.array([row for row in range(22) if not rows[0] <= row < rows[1]])
+    np.testing.assert_array_equal(array.take(others), VALUES[others])
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+def test_a_deleted_chunk_is_never_zeros(written: tuple, name: str) -> None:
+    array, _ = written
+    (array.root / name).unlink()
+    assert_damage_is_named(array, name)
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+@pytest.mark.parametrize("length", [0, 1, 71, 75])
+def test_a_truncated_chunk(written: tuple, name: str, length: int) -> None:
+    array, _ = written
+    os.truncate(array.root / name, length)
+    assert_damage_is_named(array, name)
+
+
+def test_a_chunk_with_bytes_added(written: tuple) -> None:
+    array, _ = written
+    with (array.root / CHUNKS[1]).open("ab") as stream:
+        stream.write(b"\0")
+    assert_damage_is_named(array, CHUNKS[1])
+
+
+@pytest.mark.parametrize("position", range(76))
+def test_any_flipped_byte(written: tuple, position: int) -> None:
+    array, _ = written
+    name = CHUNKS[position % 4]
+    data = bytearray((array.root / name).read_bytes())
+    data[position] ^= 1 << position % 8
+    (array.root / name).write_bytes(data)
+    assert_damage_is_named(array, name)
+
+
+@pytest.mark.parametrize("replace", ["folder", "pipe", "dangling link"])
+def test_something_else_in_place_of_a_chunk(written: tuple, replace: str) -> None:
+    array, _ = written
+    path = array.root / CHUNKS[2]
+    path.unlink()
+    {"folder": os.mkdir, "pipe": os.mkfifo, "dangling link": lambda path: path.symlink_to("nowhere")}[replace](path)
+    assert_damage_is_named(array, CHUNKS[2])
+
+
+def test_a_valid_chunk_of_another_block_is_caught_by_its_digest(written: tuple) -> None:
+    array, digests = written
+    (array.root / CHUNKS[0]).write_bytes((array.root / CHUNKS[1]).read_bytes())
+    with pytest.raises(CorruptDataError, match="sha256") as caught:
+        array.read(0, 22, digests)
+    assert caught.value.file == CHUNKS[0]
+    with pytest.raises(CorruptDataError, match="sha256"):
+        array.take(np.array([0]), digests)
+
+
+def test_a_chunk_without_a_recorded_digest_is_not_trusted(written: tuple) -> None:
+    array, digests = written
+    del digests[CHUNKS[3]]
+    np.testing.assert_array_equal(array.read(0, 18, digests), VALUES[:18])
+    with pytest.raises(CorruptDataError, match="never committed"):
+        array.read(0, 19, digests)
+
+
+def test_an_array_never_written_is_not_zeros(tmp_path: Path) -> None:
+    create_arrays(tmp_path / "a.zarr", [ArraySpec("x", (4,), "int64", 2)], {})
+    with pytest.raises(CorruptDataError, match="missing"):
+        open_arrays(tmp_path / "a.zarr")["x"].read(0, 4)

@@ -1,0 +1,52 @@
+"""Paths of a run: distinct, inside the folder, and no name climbs out of it."""
+
+from pathlib import Path
+
+import pytest
+
+from storage.layout import FeatureLayout, ModelLayout, RunLayout
+
+
+def test_run_paths_are_distinct_and_inside() -> None:
+    root = Path("runs/a")
+    layout = RunLayout(root)
+    names = [name for name, value in vars(RunLayout).items() if isinstance(value, property)]
+    paths = [getattr(layout, name) for name in names]
+    paths += [
+        layout.markers("solve"),
+        layout.solution("class-3"),
+        layout.checkpoint(7),
+        layout.statistics_part("b0"),
+    ]
+    assert len(set(paths)) == len(paths)
+    assert all(path.is_relative_to(root) and path != root for path in paths)
+    assert layout.lock == root / "run.lock"
+    assert layout.state == root / "STATE.json"
+    assert layout.statistics_parts == root / "statistics" / "parts"
+
+
+def test_checkpoints_sort_by_step() -> None:
+    layout = RunLayout(Path("r"))
+    steps = [0, 9, 10, 123456789]
+    assert sorted(str(layout.checkpoint(step)) for step in steps) == [str(layout.checkpoint(step)) for step in steps]
+
+
+def test_feature_lock_lies_beside_the_folder() -> None:
+    layout = FeatureLayout(Path("features"), "abc")
+    assert layout.lock == Path("features/abc.lock")
+    assert layout.arrays == Path("features/abc/arrays.zarr")
+    assert layout.manifest.parent == layout.markers.parent == layout.folder
+    assert ModelLayout(Path("m")).arrays == Path("m/arrays.npz")
+
+
+@pytest.mark.parametrize("name", ["..", "../x", "/etc/passwd", "", "a/../b", "a\\b", "a\nb", "a//b"])
+def test_names_cannot_climb_out(name: str) -> None:
+    with pytest.raises(ValueError, match="plain relative name"):
+        RunLayout(Path("r")).markers(name)
+    with pytest.raises(ValueError, match="plain relative name"):
+        FeatureLayout(Path("r"), name)
+
+
+def test_feature_digest_is_one_name() -> None:
+    with pytest.raises(ValueError, match="one plain name"):
+        FeatureLayout(Path("r"), "a/b")

@@ -1,0 +1,153 @@
+"""Manifests: round trip, every flipped byte noticed, no name that leaves the folder."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage import manifest
+from storage.errors import CorruptDataError, MissingDataError
+from storage.manifest import FileDigest, Manifest, canonical_json, check_plain_name, digest_of
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "sub").mkdir()
+    for name, data in (("a.bin", b"hello"), ("sub/b.bin", b""), ("sub/c.bin", bytes(1000))):
+        (tmp_path / name).write_bytes(data)
+    names = ("a.bin", "sub/b.bin", "sub/c.bin")
+    files = {name: manifest.digest_file(tmp_path / name) for name in names}
+    manifest.write(tmp_path, Manifest("test", files=files, metadata={"step": 3, "when": [1, None, "x"]}))
+    return tmp_path
+
+
+def test_round_trip(folder: Path) -> None:
+    read = manifest.read(folder)
+    assert (read.kind, read.format_version, read.metadata) == ("test", 1, {"step": 3, "when": [1, None, "x"]})
+    assert read.files["a.bin"] == FileDigest(5, "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824")
+    assert manifest.verify(folder, contents=True) == []
+
+
+@pytest.mark.parametrize("name", ["a.bin", "sub/b.bin", "sub/c.bin"])
+def test_each_kind_of_damage_is_one_problem_naming_the_file(folder: Path, name: str) -> None:
+    path = folder / name
+    data = path.read_bytes()
+    path.write_bytes(data + b"x")
+    assert [problem.split(":")[0] for problem in manifest.verify(folder, contents=False)] == [name]
+    path.unlink()
+    assert manifest.verify(folder, contents=False) == [f"{name}: missing"]
+    path.symlink_to("/etc/hostname")
+    assert "not a plain file" in manifest.verify(folder, contents=False)[0]
+    path.unlink()
+    if data:
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        assert manifest.verify(folder, contents=False) == []
+        assert [problem.split(":")[0] for problem in manifest.verify(folder, contents=True)] == [name]
+
+
+def test_a_linked_folder_is_no_part_of_it(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "sub"
+    (folder / "sub").rename(elsewhere)
+    (folder / "sub").symlink_to(elsewhere)
+    assert len(manifest.verify(folder, contents=True)) == 2
+
+
+def test_every_flipped_byte_of_the_manifest_is_noticed(folder: Path) -> None:
+    path = folder / manifest.MANIFEST_NAME
+    data = path.read_bytes()
+    for position in range(len(data) - 1):  # the last one is the newline
+        damaged = bytearray(data)
+        damaged[position] ^= 1 << position % 7
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptDataError):
+            manifest.read(folder)
+        assert len(manifest.verify(folder, contents=False)) == 1
+
+
+@pytest.mark.parametrize("length", [0, 1, 50])
+def test_a_truncated_manifest(folder: Path, length: int) -> None:
+    os.truncate(folder / manifest.MANIFEST_NAME, length)
+    with pytest.raises(CorruptDataError, match="damaged manifest"):
+        manifest.read(folder)
+
+
+def signed(body: dict) -> bytes:
+    return json.dumps({**body, "digest": digest_of(body)}).encode()
+
+
+SHA = "0" * 64
+GOOD = {"kind": "k", "format_version": 1, "files": {}, "metadata": {}}
+CRAFTED = {
+    "traversal": {**GOOD, "files": {"../../etc/passwd": [1, SHA]}},
+    "absolute": {**GOOD, "files": {"/etc/passwd": [1, SHA]}},
+    "inner traversal": {**GOOD, "files": {"a/../../b": [1, SHA]}},
+    "backslash": {**GOOD, "files": {"..\\b": [1, SHA]}},
+    "negative size": {**GOOD, "files": {"a": [-1, SHA]}},
+    "boolean size": {**GOOD, "files": {"a": [True, SHA]}},
+    "short digest": {**GOOD, "files": {"a": [1, "00"]}},
+    "digest no text": {**GOOD, "files": {"a": [1, 0]}},
+    "entry no pair": {**GOOD, "files": {"a": 1}},
+    "files no object": {**GOOD, "files": [1]},
+    "newer version": {**GOOD, "format_version": 2},
+    "kind no text": {**GOOD, "kind": 1},
+    "metadata no object": {**GOOD, "metadata": []},
+    "extra key": {**GOOD, "run": "rm"},
+}
+
+
+@pytest.mark.parametrize("name", CRAFTED)
+def test_a_well_signed_lie_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / manifest.MANIFEST_NAME).write_bytes(signed(CRAFTED[name]))
+    with pytest.raises(CorruptDataError) as caught:
+        manifest.read(tmp_path)
+    assert caught.value.exit_code == 65
+
+
+def test_the_crafted_base_is_valid_or_the_lies_prove_nothing(tmp_path: Path) -> None:
+    (tmp_path / manifest.MANIFEST_NAME).write_bytes(signed(GOOD))
+    assert manifest.read(tmp_path) == Manifest("k")
+
+
+def test_no_manifest_is_missing_data(tmp_path: Path) -> None:
+    with pytest.raises(MissingDataError, match="never completed"):
+        manifest.read(tmp_path)
+
+
+def test_writing_a_name_that_leaves_the_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="plain relative name"):
+        manifest.write(tmp_path, Manifest("k", files={"../a": FileDigest(1, SHA)}))
+    assert list(tmp_path.iterdir()) == []
+
+
+@given(st.text(max_size=30))
+def test_an_accepted_name_stays_inside(name: str) -> None:
+    try:
+        check_plain_name(name)
+    except ValueError:
+        return
+    assert os.path.normpath("/root/" + name) == "/root/" + name
+
+
+@given(st.dictionaries(st.text(), JSON_VALUES, max_size=5))
+def test_canonical_json_depends_on_the_value_alone(obj: dict) -> None:
+    assert canonical_json(dict(reversed(obj.items()))) == canonical_json(obj)
+    assert json.loads(canonical_json(obj)) == obj
+
+
+def test_canonical_json_of_numpy_scalars_and_of_what_has_no_form() -> None:
+    assert canonical_json({"a": np.int64(3), "b": np.float64(0.5), "c": (1,)}) == b'{"a":3,"b":0.5,"c":[1]}'
+    for bad in (float("nan"), float("inf"), np.float64("nan")):
+        with pytest.raises(ValueError, match="JSON"):
+            canonical_json(bad)
+    with pytest.raises(TypeError, match="JSON"):
+        canonical_json({"a": object()})

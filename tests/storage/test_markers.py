@@ -1,0 +1,65 @@
+"""Done-markers: what was marked is read back; what is damaged is done again."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage.markers import read_markers, write_marker
+
+
+def test_round_trip_with_numbers_of_numpy(tmp_path: Path) -> None:
+    folder = tmp_path / "markers" / "statistics"
+    write_marker(folder, "block-00001", {"digest": "ab", "rows": np.int64(7), "loss": np.float64(0.1), "span": (1, 2)})
+    write_marker(folder, "block-00000", {})
+    write_marker(folder, "block-00001", {"rows": 8, "text": "é"})
+    markers = read_markers(folder)
+    assert markers == {"block-00000": {}, "block-00001": {"rows": 8, "text": "é"}}
+    assert markers.warnings == ()
+    assert sorted(path.name for path in folder.iterdir()) == ["block-00000.json", "block-00001.json"]
+
+
+def test_no_folder_means_nothing_done(tmp_path: Path) -> None:
+    assert read_markers(tmp_path / "none") == {}
+
+
+def test_each_flipped_byte_undoes_the_item_with_a_warning(tmp_path: Path) -> None:
+    write_marker(tmp_path, "a", {"rows": 3, "sha256": "00ff"})
+    write_marker(tmp_path, "b", {"rows": 4})
+    path = tmp_path / "a.json"
+    data = path.read_bytes()
+    for position in range(len(data) - 1):
+        damaged = bytearray(data)
+        damaged[position] ^= 1 << position % 7
+        path.write_bytes(damaged)
+        markers = read_markers(tmp_path)
+        assert markers == {"b": {"rows": 4}}
+        assert len(markers.warnings) == 1
+        assert "a.json" in markers.warnings[0]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"{}", b"\xff", b"[" * 100_000])
+def test_garbage_is_not_done(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.json").write_bytes(content)
+    markers = read_markers(tmp_path)
+    assert markers == {}
+    assert len(markers.warnings) == 1
+
+
+def test_a_marker_under_another_name_does_not_count(tmp_path: Path) -> None:
+    write_marker(tmp_path, "a", {"rows": 3})
+    (tmp_path / "a.json").rename(tmp_path / "b.json")
+    assert read_markers(tmp_path) == {}
+
+
+def test_leftovers_of_a_kill_are_ignored(tmp_path: Path) -> None:
+    (tmp_path / ".tmp-a.json-00").write_text("{")
+    (tmp_path / "notes.txt").write_text("x")
+    markers = read_markers(tmp_path)
+    assert (markers, markers.warnings) == ({}, ())
+
+
+@pytest.mark.parametrize("name", ["../a", "a/b", "", ".hidden", "a\0b"])
+def test_item_names_are_plain(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="name"):
+        write_marker(tmp_path, name, {})
