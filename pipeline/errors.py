@@ -2,6 +2,8 @@
 
 from enum import IntEnum
 
+from features.errors import DataError, MissingInputError, UnavailableError, UsageError
+
 
 class ExitCode(IntEnum):
     """Process exit codes of every command."""
@@ -67,15 +69,29 @@ class ConfigMismatchError(PipelineError):
     exit_code = ExitCode.CONFIGURATION_MISMATCH
 
 
+_FEATURE_ERRORS: dict[type[Exception], ExitCode] = {
+    DataError: ExitCode.INVALID_DATA,
+    MissingInputError: ExitCode.MISSING_INPUT,
+    UnavailableError: ExitCode.UNAVAILABLE,
+    UsageError: ExitCode.USAGE,
+}
+
+
 def describe(error: BaseException) -> tuple[ExitCode, str]:
     """Return the exit code and the one line for the user that belong to an exception.
 
-    Errors of `features` and `storage` carry an `exit_code` attribute too; whatever has none is a bug.
+    Ours, and those of `storage`, carry an `exit_code`; those of `features` are told by their class. What is none of
+    these is a bug.
     """
     line = " ".join(str(error).split()) or type(error).__name__
     code = getattr(error, "exit_code", None)
     if code is not None:
         return ExitCode(int(code)), line
+    for kind, known in _FEATURE_ERRORS.items():
+        if isinstance(error, kind):
+            return known, line
+    if isinstance(error, PermissionError):
+        return ExitCode.CANNOT_CREATE, f"{error.filename}: permission denied; choose a folder you can write to"
     if isinstance(error, MemoryError):
         return ExitCode.OUT_OF_MEMORY, f"out of memory: {line}; lower --block-size, --workers or --centers"
     if isinstance(error, KeyboardInterrupt):

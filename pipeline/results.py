@@ -61,7 +61,7 @@ def table(report: dict[str, Any]) -> list[str]:
     for one in report["solves"]:
         mark = "" if one["converged"] else "  not converged"
         lines.append(
-            f"{str(one['outputs'][0]):<10}{one['objective']:>14.6g}{one['relative_gap']:>11.1e}"
+            f"{one['outputs'][0]!s:<10}{one['objective']:>14.6g}{one['relative_gap']:>11.1e}"
             f"{one['n_active']:>8}{one['sweeps']:>8}{one['visits']:>10}{one['wall_seconds']:>9.2f}{mark}"
         )
     lines += ["", f"{'stage':<12}{'wall s':>9}{'CPU s':>9}{'items':>8}"]

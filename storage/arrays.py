@@ -1,14 +1,13 @@
 """Our arrays on disk: an ordinary zarr v3 group whose chunks are whole rows, uncompressed, with crc32c.
 
-Metadata and chunks are written here byte by byte, in the form that zarr itself gives them (the tests compare
-both ways), because zarr neither fsyncs nor refuses a missing chunk. One writer owns whole chunks. Arrays of
-other people are opened by `open_user_arrays`.
+zarr creates the store; chunks are written and read here, byte for byte in the form that zarr itself gives them
+(the tests compare both ways), because zarr neither fsyncs nor refuses a missing chunk. One writer owns whole
+chunks. Arrays of other people are opened by `open_user_arrays`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from storage import disk, zarr_metadata
-from storage.chunks import ChunkReader, write_chunk
+from storage.chunks import CRC_BYTES, ChunkReader, write_chunk
 from storage.errors import CannotWriteError
 from storage.manifest import check_plain_name
 from storage.user_arrays import UserArray, open_user_arrays
@@ -90,6 +89,10 @@ def create_arrays(root: Path, specs: Sequence[ArraySpec], attributes: Mapping[st
     CannotWriteError
         If `root` exists or cannot be written.
     """
+    # Imported here: reading our own arrays, which every task does, needs no zarr (0.4 s to import).
+    import zarr
+    from zarr.codecs import Crc32cCodec
+
     paths = [spec.path for spec in specs]
     groups = {path.rsplit("/", depth)[0] for path in paths for depth in range(1, path.count("/") + 1)}
     if len(set(paths)) != len(paths) or groups.intersection(paths):
@@ -99,18 +102,20 @@ def create_arrays(root: Path, specs: Sequence[ArraySpec], attributes: Mapping[st
             f"{root}: wanted a new store, the folder exists; remove it", path=str(root), cause="exists"
         )
     disk.make_folder(root.parent)
-    nodes = {"": zarr_metadata.group_node(attributes)}
-    nodes |= {group: zarr_metadata.group_node({}) for group in sorted(groups)}
-    nodes |= {
-        spec.path: zarr_metadata.array_node(spec.shape, spec.dtype, (spec.chunk_rows, *spec.shape[1:]))
-        for spec in specs
-    }
     aside = disk.temporary_path(root)
-    for path, node in nodes.items():
-        disk.make_folder(aside / path)
-        text = json.dumps(node, indent=2, allow_nan=False)
-        disk.write_file(aside / path / zarr_metadata.NODE_FILE, text.encode())
     try:
+        group = zarr.create_group(aside, zarr_format=3, attributes=dict(attributes))
+        for spec in specs:
+            group.create_array(
+                spec.path,
+                shape=spec.shape,
+                chunks=(spec.chunk_rows, *spec.shape[1:]),
+                dtype=spec.dtype,
+                filters=None,
+                compressors=Crc32cCodec(),
+                config={"write_empty_chunks": True},
+            )
+        disk.fsync_tree(aside)
         disk.low_rename(aside, root)
         disk.fsync_folder(root.parent)
     except OSError as error:
@@ -136,6 +141,11 @@ class StoredArray:
     def row_bytes(self) -> int:
         """Return the bytes of one row."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+    @property
+    def chunk_file_bytes(self) -> int:
+        """Return the size of every chunk file, its crc32c included."""
+        return self.chunk_rows * self.row_bytes + CRC_BYTES
 
     def write(self, start: int, values: ArrayLike) -> dict[str, str]:
         """Write whole chunks from row `start` on, fsync them, and return the sha256 (hex) of each chunk file.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -59,8 +58,12 @@ def read_json(path: Path) -> Any:
         raise CorruptDataError(f"{path}: not valid JSON ({error}); restore or remove it", file=str(path)) from None
 
 
-def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], *, metadata: Mapping[str, Any] | None = None) -> None:
+def write_arrays(
+    path: Path, arrays: Mapping[str, np.ndarray], *, metadata: Mapping[str, Any] | None = None, durable: bool = True
+) -> None:
     """Write named arrays durably: an .npz if the name ends so, else a folder of .npy files to be mapped.
+
+    `durable=False` (an .npz only) saves the fsync of what a resumed run can check and make again.
 
     The bytes depend on the arrays alone. The folder form carries a manifest of kind "arrays" with `metadata`.
 
@@ -75,7 +78,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], *, metadata: Mapp
     if path.suffix == ".npz":
         if metadata is not None:
             raise ValueError(f"{path}: metadata is only kept by the folder form; drop it or the .npz suffix")
-        with replacing(path, wanted_bytes) as stream:
+        with replacing(path, wanted_bytes, sync_file=durable, sync_folder=durable) as stream:
             bundles.write_npz(stream, arrays)  # type: ignore[arg-type]  # RawIOBase is all that zipfile needs
         return
     with new_folder(path, kind="arrays", metadata=metadata) as folder:
@@ -109,18 +112,6 @@ def read_arrays(path: Path, *, mapped: bool = False) -> dict[str, np.ndarray]:
     return {name.removesuffix(".npy"): bundles.read_npy(path / name, mapped=mapped) for name in names}
 
 
-def _fsync_tree(root: Path) -> None:
-    for folder, _, names in os.walk(root, topdown=False):
-        for name in sorted(names):
-            path = Path(folder, name)
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                disk.low_fsync(descriptor, path)
-            finally:
-                os.close(descriptor)
-        fsync_folder(Path(folder))
-
-
 def seal(
     folder: Path,
     *,
@@ -143,7 +134,7 @@ def seal(
     known = known or {}
     try:
         remove_stale(folder, recursive=True)
-        _fsync_tree(folder)
+        disk.fsync_tree(folder)
         names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
     except OSError as error:
         raise cannot_write(folder, error) from error

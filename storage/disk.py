@@ -112,11 +112,13 @@ def cannot_write(path: Path, error: OSError, wanted_bytes: int | None = None) ->
 
 
 @contextlib.contextmanager
-def replacing(path: Path, wanted_bytes: int | None = None, *, sync_folder: bool = True) -> Iterator[_AsideFile]:
+def replacing(
+    path: Path, wanted_bytes: int | None = None, *, sync_folder: bool = True, sync_file: bool = True
+) -> Iterator[_AsideFile]:
     """Yield a stream whose content becomes `path` in one step at the end; on any error nothing changes.
 
     `sync_folder=False` leaves the fsync of the folder to the caller, who must do it before claiming
-    completion.
+    completion; `sync_file=False` is for what may be lost with the power, but never be half there after a kill.
 
     Raises
     ------
@@ -129,7 +131,8 @@ def replacing(path: Path, wanted_bytes: int | None = None, *, sync_folder: bool 
         try:
             with stream:
                 yield stream
-                low_fsync(stream.descriptor, aside)
+                if sync_file:
+                    low_fsync(stream.descriptor, aside)
             low_rename(aside, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -189,3 +192,16 @@ def fsync_folder(path: Path) -> None:
         low_fsync(descriptor, path)
     finally:
         os.close(descriptor)
+
+
+def fsync_tree(root: Path) -> None:
+    """Bring every file and folder below `root`, and `root` itself, to the disk. Raises OSError."""
+    for folder, _, names in os.walk(root, topdown=False):
+        for name in sorted(names):
+            path = Path(folder, name)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                low_fsync(descriptor, path)
+            finally:
+                os.close(descriptor)
+        fsync_folder(Path(folder))

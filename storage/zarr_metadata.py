@@ -1,4 +1,4 @@
-"""zarr v3 metadata, written and checked without opening any data.
+"""zarr v3 metadata, checked without opening any data.
 
 A store is untrusted until its metadata has passed here: format 3 only, bounded `zarr.json` files, dtypes and
 codecs from an allow-list. A hostile v2 store has run code through its filters; v2 is refused before a codec
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,27 +25,6 @@ _MAXIMUM_DEPTH = 8
 _MAXIMUM_NODES = 10_000
 _V2_FILES = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
 _ITEM_BYTES = {"bool": 1}
-
-
-def group_node(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of a group."""
-    return {"attributes": dict(attributes), "zarr_format": 3, "node_type": "group"}
-
-
-def array_node(shape: tuple[int, ...], dtype: str, chunk_shape: tuple[int, ...]) -> dict[str, Any]:
-    """Return the metadata of one of our arrays: raw bytes and crc32c, fill value 0, keys `c/i/j`."""
-    return {
-        "shape": list(shape),
-        "data_type": dtype,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk_shape)}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": 0.0 if dtype.startswith("float") else 0,
-        "codecs": our_codecs(dtype),
-        "attributes": {},
-        "zarr_format": 3,
-        "node_type": "array",
-        "storage_transformers": [],
-    }
 
 
 def our_codecs(dtype: str) -> list[dict[str, Any]]:

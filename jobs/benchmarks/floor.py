@@ -20,14 +20,14 @@ from statistics import median
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import numpy as np  # noqa: E402
-from threadpoolctl import threadpool_limits  # noqa: E402
+import numpy as np
+from threadpoolctl import threadpool_limits
 
-from pipeline.config import from_toml  # noqa: E402
-from pipeline.train import main as train  # noqa: E402
-from storage.arrays import open_arrays  # noqa: E402
-from storage.commit import read_arrays  # noqa: E402
-from storage.layout import RunLayout  # noqa: E402
+from pipeline.config import from_toml
+from pipeline.train import main as train
+from storage.arrays import open_arrays
+from storage.commit import read_arrays
+from storage.layout import RunLayout
 
 
 def bare_arithmetic(X: np.ndarray, centers: np.ndarray, block_rows: int, workers: int) -> float:
@@ -74,7 +74,7 @@ def main() -> None:
     first = RunLayout(found.out / f"warm-up-{stamp}")
     block_rows = from_toml(first.config).statistics.block_rows
     centers = read_arrays(first.centers)["X"]
-    (store,) = [path for path in (found.out / "features").glob("*/arrays.zarr")]
+    (store,) = list((found.out / "features").glob("*/arrays.zarr"))
     X = open_arrays(store)["train/X"]
     X = X.read(0, X.n_rows)
 

@@ -13,11 +13,13 @@ from numba import njit
 
 
 @njit(cache=True, nogil=True)
-def minimise_faces(gram, kty, tau, ridge, max_steps, mode, weights, signs, active, n):
+def minimise_faces(gram, kty, tau, ridge, max_steps, drop_all, weights, signs, active, n):
     """Move weights to the minimiser of the face they end on; return (n, Newton steps, settled).
 
     Parameters: gram (M, M), kty (M,), weights (M,), signs (M,), active (cap,) with n used; the last three
-    change in place. ``ridge`` is a proximal term: it bounds the pivots from below where columns are
+    change in place. With ``drop_all`` every weight that crosses zero on the way to the target is dropped at
+    once, which is several times faster and lowers the objective of a settled face almost always; without it
+    each step ends at the exact minimum of its segment, and the objective falls at every step. ``ridge`` is a proximal term: it bounds the pivots from below where columns are
     duplicates, and vanishes from the fixed point since it pulls towards the current weights.
     Raises LinAlgError where gram + ridge is not positive definite; the arrays stay consistent.
     """
@@ -35,15 +37,10 @@ def minimise_faces(gram, kty, tau, ridge, max_steps, mode, weights, signs, activ
             if ridge * np.abs(d).max() <= 1e-9 * tau:
                 return n, step + 1, True
             continue
-        if mode == 0:
-            w = best_on_path(A, w, s, g, d, tau)
+        if drop_all:
+            w = np.where((w + d) * s <= 0.0, 0.0, w + d)
         else:
-            t = segment_minimum(A, w, s, g, d, tau) if mode == 1 else 1.0
-            point = w + t * d
-            for i in range(n):
-                if point[i] * s[i] <= 0.0 or (w[i]+d[i])*s[i]<=0 and -w[i] / d[i] == t:
-                    point[i] = 0.0
-            w = point
+            w = exact_point(A, w, s, g, d, tau)
         n = keep_nonzero(w, weights, signs, active, n)
     return n, max_steps, False
 
@@ -78,15 +75,11 @@ def newton_direction(A, g, ridge):
         for j in range(i + 1, n):
             x[j] -= x[i] * U[i, j]
     for i in range(n - 1, -1, -1):
-        x[i] = (x[i] - dot_from(U[i],x,i+1)) / U[i, i]
+        total = 0.0
+        for j in range(i + 1, n):
+            total += U[i, j] * x[j]
+        x[i] = (x[i] - total) / U[i, i]
     return x
-
-
-@njit(cache=True, nogil=True)
-def dot_from(a, b, start):
-    t=0.0
-    for i in range(start,a.size): t+=a[i]*b[i]
-    return t
 
 
 @njit(cache=True, nogil=True)
@@ -102,37 +95,14 @@ def drop_blocked(d, weights, signs, active, n):
 
 
 @njit(cache=True, nogil=True)
-def best_on_path(A, w, s, g, d, tau):
-    """Return the lowest of three points: the exact minimum of the segment from w to w + d, the same point with
-    every crossed weight set to zero, and w + d with every crossed weight set to zero.
-
-    The first always lowers the objective; the others, where they do better, drop many at once.
-    """
+def exact_point(A, w, s, g, d, tau):
+    """Return the exact minimum of P on the segment from w to w + d, with what reaches zero set to zero."""
     length = segment_minimum(A, w, s, g, d, tau)
-    best = w + length * d
+    point = w + length * d
     for i in range(w.size):
-        if best[i] * s[i] < 0.0 and length == -w[i] / d[i]:
-            best[i] = 0.0
-    lowest = change_of_objective(A, w, s, g, best, tau)
-    for t in (length, 1.0):
-        point = w + t * d
-        for i in range(w.size):
-            if point[i] * s[i] <= 0.0 or (point[i] != 0.0 and -w[i] / d[i] == t):
-                point[i] = 0.0
-        value = change_of_objective(A, w, s, g, point, tau)
-        if value <= lowest:
-            best, lowest = point, value
-    return best
-
-
-@njit(cache=True, nogil=True)
-def change_of_objective(A, w, s, g, point, tau):
-    """Return P(point) - P(w) = 1/2 v^T A v - g^T v + tau sum(|point| - s point), v = point - w."""
-    v = point - w
-    total = 0.5 * np.dot(v, np.dot(A, v)) - np.dot(g, v)
-    for i in range(v.size):
-        total += tau * (abs(point[i]) - s[i] * point[i])
-    return total
+        if point[i] * s[i] <= 0.0 and (d[i] == 0.0 or length == -w[i] / d[i]):
+            point[i] = 0.0
+    return point
 
 
 @njit(cache=True, nogil=True)

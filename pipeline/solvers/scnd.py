@@ -16,6 +16,8 @@ from pipeline.solvers.problem import Problem
 
 STEPS = {"newton": loop.NEWTON, "exact": loop.EXACT, "newton-unguarded": loop.NEWTON_UNGUARDED}
 _FIRST_CAPACITY = 128
+# F computed afresh may exceed its last value by this much, relatively: its own rounding.
+RISE = 1e-13
 
 
 @dataclass
@@ -79,8 +81,9 @@ def factorise(
     if n:
         roots = np.sqrt(mu[support])
         B = loop.scaled_system(read_only(problem.gram), lam, mu, active[:n])
-        G[:n, :n] = loop.inverse_of_definite(B) * np.outer(roots, roots)
-        u[:, :n] = (G[:n, :n] @ problem.kty[support]).T
+        compact = loop.inverse_of_definite(B) * np.outer(roots, roots)
+        u[:, :n] = (compact @ problem.kty[support]).T
+        G[:n, :n] = compact
     return ActiveInverse(mu.copy(), active, position, n, G, u)
 
 
@@ -119,26 +122,26 @@ def run_sweep(
     -----
     Cost: O(m0) to test a zero coordinate, O(m0^2) to move one.
     """
-    moves, worst, drift = 0, 0.0, 0.0
-    for start in range(0, order.size, refactor_every):
-        segment = order[start : start + refactor_every]
-        moved, largest = _visit(problem, inverse, segment, shrunk, lam, step, threshold)
-        worst = max(worst, largest)
-        moves += moved
-        if moved:
-            stale = inverse
-            inverse = factorise(problem, lam, stale.mu, stale.support, stale.active.size)
-            drift = max(drift, relative_drift(stale, inverse))
+    moves, worst, drift, done, span = 0, 0.0, 0.0, 0, refactor_every
+    lowest = objective(problem, lam, inverse)
+    while done < order.size:
+        segment = order[done : min(done + span, refactor_every * (done // refactor_every + 1))]
+        mu, support, before = inverse.mu.copy(), inverse.support.copy(), shrunk.copy()
+        visits, moved, largest = _visit(problem, inverse, segment, shrunk, lam, step, threshold)
+        if moved == 0:
+            done, worst = done + visits, max(worst, largest)
+            continue
+        fresh = factorise(problem, lam, inverse.mu, inverse.support, inverse.active.size)
+        drift = max(drift, relative_drift(inverse, fresh))
+        value = objective(problem, lam, fresh)
+        if value > lowest * (1.0 + RISE) and visits > 1 and step != "newton-unguarded":
+            # G drifted until a step went uphill: take the segment back and repeat it in shorter ones.
+            inverse, span = factorise(problem, lam, mu, support, fresh.active.size), max(1, visits // 4)
+            shrunk[:] = before
+            continue
+        inverse, lowest, span = fresh, value, refactor_every
+        done, moves, worst = done + visits, moves + moved, max(worst, largest)
     return inverse, SweepReport(order.size, moves, worst, drift)
-
-
-def relative_drift(stale: ActiveInverse, fresh: ActiveInverse) -> float:
-    """Return |G_rec - G_fresh| / |G_fresh| in the Frobenius norm, 0 for an empty support."""
-    n = fresh.n_active
-    if n == 0:
-        return 0.0
-    G = fresh.G[:n, :n]
-    return float(np.linalg.norm(stale.G[:n, :n] - G) / np.linalg.norm(G))
 
 
 def _visit(
@@ -149,20 +152,30 @@ def _visit(
     lam: float,
     step: str,
     threshold: float,
-) -> tuple[int, float]:
-    """Run the compiled sweep over ``order``, making room in G whenever it is full."""
-    gram, moves, worst = read_only(problem.gram), 0, 0.0
+) -> tuple[int, int, float]:
+    """Visit ``order`` in place from a fresh G; return (visits, moves, worst).
+
+    Fewer visits than asked for where G must be computed afresh before the next.
+    """
+    gram, done, moves, worst = read_only(problem.gram), 0, 0, 0.0
     while True:
         visits, inverse.n_active, moved, largest = loop.sweep(
-            order, gram, problem.kty, lam, problem.penalty / lam, STEPS[step], threshold,
-            inverse.mu, inverse.active, inverse.position, inverse.n_active, inverse.G, inverse.u, shrunk,
+            order[done:], gram, problem.kty, lam, problem.penalty / lam, STEPS[step], threshold, inverse.mu,
+            inverse.active, inverse.position, inverse.n_active, inverse.G, inverse.u, shrunk, moves == 0,
         )  # fmt: skip
-        moves += moved
-        worst = max(worst, largest)
-        if visits == order.size:
-            return moves, worst
-        order = order[visits:]
+        done, moves, worst = done + visits, moves + moved, max(worst, largest)
+        if done == order.size or inverse.n_active < inverse.active.size:
+            return done, moves, worst
         _grow(inverse)
+
+
+def relative_drift(stale: ActiveInverse, fresh: ActiveInverse) -> float:
+    """Return |G_rec - G_fresh| / |G_fresh| in the Frobenius norm, 0 for an empty support."""
+    n = fresh.n_active
+    if n == 0:
+        return 0.0
+    G = fresh.G[:n, :n]
+    return float(np.linalg.norm(stale.G[:n, :n] - G) / np.linalg.norm(G))
 
 
 def _grow(inverse: ActiveInverse) -> None:

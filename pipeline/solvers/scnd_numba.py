@@ -12,15 +12,18 @@ import numpy as np
 from numba import njit
 
 NEWTON, EXACT, NEWTON_UNGUARDED = 0, 1, 2
-# Curvatures below this fraction of gram_mm are rounding (duplicates of active columns).
-CURVATURE_FLOOR = 1e-14
+# Below DOUBT gram_mm a curvature is the small difference of two large numbers: it is believed only from a
+# fresh G. Below CURVATURE_FLOOR gram_mm it is rounding even then.
+DOUBT = 1e-7
+CURVATURE_FLOOR = 1e-11
 
 
 @njit(cache=True, nogil=True)
-def sweep(order, gram, kty, lam, nu, step, threshold, mu, active, position, n, G, u, shrunk):
+def sweep(order, gram, kty, lam, nu, step, threshold, mu, active, position, n, G, u, shrunk, fresh):
     """Visit the coordinates of ``order``; return (visits, n, moves, worst violation).
 
-    Stops early, before a visit, when ``active`` is full: the caller makes room and comes back.
+    Stops early, before a visit, when ``active`` is full or a curvature is in doubt and G not ``fresh``:
+    the caller makes room or computes G afresh, and comes back.
     Zero coordinates with a gradient above ``threshold`` are marked in ``shrunk``.
     """
     a, b, q = np.empty(active.size), np.empty(active.size), np.empty(kty.shape[1])
@@ -35,7 +38,9 @@ def sweep(order, gram, kty, lam, nu, step, threshold, mu, active, position, n, G
             shrunk[m] = gradient > threshold
             continue
         worst = max(worst, abs(gradient))
-        s = curvature(m, gram, lam, G, n, a, b)
+        s = curvature(m, gram, lam, mu[m], position[m], G, n, a, b)
+        if mu[m] == 0.0 and lam * s < DOUBT * gram[m, m] and (moves > 0 or not fresh):
+            return k, n, moves, worst
         new = coordinate_step(mu[m], np.dot(q, q), s, lam, nu, step)
         if new == mu[m]:
             continue
@@ -63,8 +68,14 @@ def score(m, gram, kty, lam, active, n, u, a, q):
 
 
 @njit(cache=True, nogil=True)
-def curvature(m, gram, lam, G, n, a, b):
-    """Fill b = G a and return s_m = c_m^T K~^-1 c_m = (gram_mm - a^T G a / lambda) / lambda."""
+def curvature(m, gram, lam, mu, p, G, n, a, b):
+    """Return s_m = c_m^T K~^-1 c_m = (gram_mm - a^T G a / lambda) / lambda, filling b = G a.
+
+    For an active coordinate s_m = (mu_m - G_pp) / mu_m^2 as well, at no cost, without the cancellation of
+    the first form where s_m << gram_mm, and b is not needed.
+    """
+    if mu > 0.0 and mu - G[p, p] > 1e-6 * mu:
+        return (mu - G[p, p]) / (mu * mu)
     b[:n] = 0.0
     for i in range(n):
         for j in range(n):  # row by row: G is symmetric, and this order vectorises

@@ -2,7 +2,7 @@
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import InvalidDataError
-from pipeline.solvers import InvalidProblemError, Problem, SolverOptions, check_gram, solve
+from pipeline.solvers import (
+    InvalidProblemError,
+    Problem,
+    Record,
+    SolverOptions,
+    SolverState,
+    check_gram,
+    solve,
+)
 from pipeline.stages import statistics
 from pipeline.stages.run import Run
 from storage.commit import make_folder, read_arrays, write_arrays
@@ -77,19 +85,19 @@ def solve_output(task: SolveTask, output: int) -> bool:
     generator = np.random.default_rng([task.seed, 3, output])
     with task.layout.solution_records(item_name(output)).open("w", encoding="utf-8") as records:
 
-        def on_record(record: dict[str, Any]) -> None:
-            records.write(json.dumps({"output": output, **record}) + "\n")
+        def on_record(record: Record, _: SolverState) -> None:
+            records.write(json.dumps({"output": output, **asdict(record)}) + "\n")
             records.flush()
 
         solution = solve(problem, task.options, generator, on_record=on_record)
-    active = np.flatnonzero(np.any(solution.weights != 0, axis=1))
+    active = np.flatnonzero(solution.weights.any(axis=1))
     arrays = {"active": active, "weights": solution.weights[active]}
     write_arrays(task.layout.solution(item_name(output) + ".npz"), arrays)
     summary = {
-        "objective": 2 * solution.certificate.primal,
+        "objective": solution.objective,
         "relative_gap": solution.certificate.relative_gap,
         "converged": solution.converged,
-        "status": str(solution.status.value),
+        "status": solution.status.value,
         "n_active": len(active),
         "sweeps": solution.sweeps,
         "visits": solution.visits,
@@ -150,5 +158,6 @@ def _progress_note(paths: list[Path]) -> str:
         lines = path.read_text(encoding="utf-8").splitlines()
         if lines and lines[-1].endswith("}"):
             record = json.loads(lines[-1])
-            return f"output {record['output']}: objective {record['objective']:.6g} gap {record['relative_gap']:.1e}"
+            gap = "unknown" if record["relative_gap"] is None else f"{record['relative_gap']:.1e}"
+            return f"output {record['output']}: objective {record['objective']:.6g} gap {gap}"
     return ""

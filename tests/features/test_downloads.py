@@ -39,7 +39,7 @@ class Mirror(BaseHTTPRequestHandler):
         self.end_headers()
         try:
             if behaviour == "trickle":
-                for byte in body:
+                for byte in body[:200]:
                     self.wfile.write(bytes([byte]))
                     time.sleep(0.05)
             elif behaviour == "endless":

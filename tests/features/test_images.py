@@ -143,15 +143,17 @@ def test_two_labels_are_a_binary_task(tmp_path):
 
 
 def test_subset_is_seeded_and_in_the_order_of_the_data(tmp_path):
-    write_folder(tmp_path / "shapes", n_train=200)
+    written = write_folder(tmp_path / "shapes", n_train=200)
     everything = open_source(SourceSpec(str(tmp_path / "shapes"))).read("train", 0, 200)[0]
     chosen = []
     for seed in (0, 0, 1):
         source = open_source(SourceSpec(str(tmp_path / "shapes"), n_train=40, seed=seed))
         assert (source.n_train, source.n_test) == (40, 12)
-        inputs = source.read("train", 0, 40)[0]
+        inputs, targets = source.read("train", 0, 40)
         rows = [int(np.flatnonzero((everything == image).all(axis=(1, 2)))[0]) for image in inputs]
         assert rows == sorted(set(rows))
+        labels = written["train-labels-idx1-ubyte"][rows]
+        assert np.array_equal(np.array(source.classes)[targets], labels)
         chosen.append(rows)
     assert chosen[0] == chosen[1] != chosen[2]
     with pytest.raises(UsageError, match="at most 200"):

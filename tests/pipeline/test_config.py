@@ -100,7 +100,9 @@ def test_toml_round_trip(tmp_path_factory: pytest.TempPathFactory, values: dict,
     assert configuration.from_toml(path) == config
 
 
-@pytest.mark.parametrize(("text", "size"), [("2GiB", 2**31), ("800MB", 8 * 10**8), ("4096", 4096), ("1.5 GiB", 3 * 2**29)])
+@pytest.mark.parametrize(
+    ("text", "size"), [("2GiB", 2**31), ("800MB", 8 * 10**8), ("4096", 4096), ("1.5 GiB", 3 * 2**29)]
+)
 def test_byte_sizes(text: str, size: int) -> None:
     assert byte_size(text) == size
 

@@ -74,7 +74,10 @@ def test_blas_threads_are_restored(tmp_path: Path) -> None:
 
 
 def test_an_unknown_scheduler_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="must be serial, threads, processes"), open_executor("mpi", 1, 2**30, tmp_path):
+    with (
+        pytest.raises(ConfigError, match="must be serial, threads, processes"),
+        open_executor("mpi", 1, 2**30, tmp_path),
+    ):
         pass
 
 
@@ -91,15 +94,11 @@ def test_a_dead_address_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def cluster(tmp_path: Path) -> Iterator[str]:
     """A scheduler and one worker of their own, on loopback."""
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    dask = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
     file = tmp_path / "scheduler.json"
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    scheduler = subprocess.Popen([*dask, "--scheduler-file", str(file)], env=environment, **quiet)
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "distributed.cli.dask_worker", "--scheduler-file", str(file), "--nthreads", "2"]
-        + ["--no-dashboard", "--host", "127.0.0.1", "--local-directory", str(tmp_path)],
-        env=environment,
-        **quiet,
+    common = ["--scheduler-file", str(file), "--host", "127.0.0.1", "--no-dashboard"]
+    scheduler = _start("distributed.cli.dask_scheduler", [*common, "--port", "0"], environment)
+    worker = _start(
+        "distributed.cli.dask_worker", [*common, "--nthreads", "2", "--local-directory", str(tmp_path)], environment
     )
     try:
         yield _address(file)
@@ -107,6 +106,11 @@ def cluster(tmp_path: Path) -> Iterator[str]:
         for process in (worker, scheduler):
             process.terminate()
             process.wait(20)
+
+
+def _start(module: str, arguments: list[str], environment: dict[str, str]) -> subprocess.Popen:
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen([sys.executable, "-m", module, *arguments], env=environment, stdout=quiet, stderr=quiet)
 
 
 def _address(file: Path) -> str:

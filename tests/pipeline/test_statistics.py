@@ -1,5 +1,7 @@
 """Accumulated statistics against the dense products they stand for."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -73,6 +75,6 @@ def test_gram_is_positive_semi_definite_even_for_duplicates() -> None:
 def test_hold_out_does_not_depend_on_the_blocks(cuts: list[int], seed: int, fraction: float) -> None:
     whole = hold_out_rows(seed, fraction, 0, 20_000)
     edges = [0, *sorted(cuts), 20_000]
-    pieces = [hold_out_rows(seed, fraction, a, b) for a, b in zip(edges, edges[1:], strict=False)]
+    pieces = [hold_out_rows(seed, fraction, a, b) for a, b in itertools.pairwise(edges)]
     assert np.array_equal(whole, np.concatenate(pieces))
     assert abs(whole.mean() - fraction) < 0.02

@@ -40,6 +40,7 @@ def test_zarr_reads_what_we_wrote(tmp_path: Path, dtype: str, shape: tuple[int, 
     assert opened.attrs["source"] == "test"
     np.testing.assert_array_equal(array.read(0, len(values), digests), values)
     assert set(digests) == set(array.chunk_names(0, len(values)))
+    assert {(array.root / name).stat().st_size for name in digests} == {array.chunk_file_bytes}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -25,10 +25,13 @@ from storage.lock import FolderLock
 with FolderLock(Path(sys.argv[1]), "test run"):
     child = 0
     if sys.argv[2] == "fork":
+        ready, started = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(1)
+            os.write(started, b"x")
             time.sleep(60)
+        os.read(ready, 1)
     if sys.argv[2] == "exec":
         # close_fds=False: only O_CLOEXEC stands between the child and the lock
         child = subprocess.Popen(["sleep", "60"], close_fds=False, stdout=subprocess.DEVNULL).pid
@@ -92,7 +95,7 @@ def test_the_file_stays_and_the_lock_can_be_taken_again(tmp_path: Path) -> None:
 
 def test_two_in_one_process_exclude_each_other_and_errors_free(tmp_path: Path) -> None:
     path = tmp_path / "run.lock"
-    with pytest.raises(RuntimeError, match="inside"), FolderLock(path, "a"):
+    with pytest.raises(RuntimeError, match="inside"), FolderLock(path, "a"):  # noqa: PT012
         with pytest.raises(LockedError), FolderLock(path, "b"):
             pass
         raise RuntimeError("inside")

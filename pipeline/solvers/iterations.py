@@ -1,0 +1,298 @@
+"""One iteration of a solve, as a function from state to state: a sweep, or a polish round."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from pipeline.solvers import newton
+from pipeline.solvers.certificate import Certificate, certify, gap_safe_screen, read_only, row_norms
+from pipeline.solvers.options import SolverOptions
+from pipeline.solvers.problem import Problem
+from pipeline.solvers.scheduler import (
+    Shrinkage,
+    after_sweep,
+    restored,
+    shrinking_order,
+    start_shrinkage,
+    uniform_order,
+    with_screened,
+)
+from pipeline.solvers.scnd import ActiveInverse, SweepReport, factorise, objective, run_sweep
+from pipeline.solvers.scnd_numba import residual_scores
+from pipeline.solvers.state import Record, SolverState
+
+# A shrinking run certifies at least every so many sweeps, even where violations are still large.
+_SWEEPS_BETWEEN_CERTIFICATES = 5
+# Rounds of dropping all at once before exact segment minima take over.
+_ROUNDS_UPHILL = 6
+
+
+def begin(
+    problem: Problem, options: SolverOptions, generator: np.random.Generator, start: SolverState | None
+) -> SolverState:
+    """Return the state to start from: mu = 0, or ``start`` as it is, or warm weights to be scored here."""
+    if start is not None and start.iterations > 0:
+        return start
+    state = start if start is not None else cold_state(problem)
+    scores = all_scores(problem, state.weights, state.support)
+    certificate = certify(state.weights, scores, problem.kty, problem.yty, problem.penalty)
+    warm = state.support.size > 0
+    direct = polishes(problem, options) and (warm or options.opening_visits == 0)
+    return replace(
+        state,
+        phase="polish" if direct else "sweep",
+        settled=direct and not warm,
+        mu=mu_of_weights(state.weights, problem, options.lam),
+        scores=scores,
+        shrinkage=start_shrinkage(problem.n_candidates, options.tolerance),
+        generator_state=generator.bit_generator.state,
+        objective=certificate.objective,
+        relative_gap=certificate.relative_gap,
+        certified=True,
+        # Zero weights have scores kty at no cost.
+        evaluations=problem.n_candidates if warm else 0,
+    )
+
+
+def cold_state(problem: Problem) -> SolverState:
+    """Return the state of zero weights."""
+    return warm_state(np.zeros((problem.n_candidates, problem.n_outputs)))
+
+
+def warm_state(weights: np.ndarray) -> SolverState:
+    """Return a state to start from ``weights``, (M, T): at another penalty, or in another working set."""
+    return SolverState(
+        phase="sweep",
+        mu=np.zeros(weights.shape[0]),
+        weights=np.array(weights, dtype=np.float64),
+        scores=np.zeros(weights.shape),
+        support=np.flatnonzero(weights.any(axis=1)),
+        shrinkage=start_shrinkage(weights.shape[0], np.inf),
+        generator_state={},
+        objective=np.inf,
+        previous_objective=np.inf,
+        relative_gap=np.inf,
+        certified=False,
+    )
+
+
+def generator_of(state: SolverState) -> np.random.Generator:
+    """Return a generator that goes on where the state's left off."""
+    kind = getattr(np.random, state.generator_state["bit_generator"])
+    bits = kind()
+    bits.state = state.generator_state
+    return np.random.Generator(bits)
+
+
+def all_scores(problem: Problem, weights: np.ndarray, support: np.ndarray) -> np.ndarray:
+    """Return c_m^T r over all candidates, (M, T), summed in the order of the support."""
+    return residual_scores(read_only(problem.gram), problem.kty, weights, support)
+
+
+def mu_of_weights(weights: np.ndarray, problem: Problem, lam: float) -> np.ndarray:
+    """Return mu_m = |W_m| sqrt(lambda / nu) = |W_m| lambda / tau, at which F(mu) <= 2 P(W)."""
+    return row_norms(weights) * (lam / problem.tau)
+
+
+def sweep_iteration(
+    problem: Problem,
+    options: SolverOptions,
+    state: SolverState,
+    inverse: ActiveInverse | None,
+    generator: np.random.Generator,
+) -> tuple[SolverState, ActiveInverse, Record]:
+    """Run one sweep of the schedule; ``inverse`` is that of the state, or None to compute it."""
+    if inverse is None:
+        inverse = factorise(problem, options.lam, state.mu, state.support)
+    shrinkage = state.shrinkage
+    if options.schedule == "uniform":
+        order, threshold = uniform_order(generator, problem.n_candidates), np.inf
+    else:
+        order, threshold = shrinking_order(generator, shrinkage), shrinkage.threshold
+        if polishes(problem, options) and state.iterations == 0:
+            order = order[: options.opening_visits]
+    shrunk = shrinkage.shrunk.copy()
+    n_screened = int(np.count_nonzero(shrinkage.screened))
+    inverse, report = run_sweep(
+        problem, inverse, order, shrunk,
+        lam=options.lam, step=options.step, threshold=threshold, refactor_every=options.refactor_every,
+    )  # fmt: skip
+    if options.schedule == "shrinking":
+        shrinkage = after_sweep(shrinkage, shrunk, report.worst)
+    state = replace(
+        state,
+        mu=inverse.mu.copy(),
+        weights=inverse.weights(options.lam),
+        support=inverse.support.copy(),
+        shrinkage=shrinkage,
+        generator_state=generator.bit_generator.state,
+        previous_objective=state.objective,
+        objective=objective(problem, options.lam, inverse),
+        certified=False,
+        settled=False,
+        iterations=state.iterations + 1,
+        visits=state.visits + report.visits,
+        evaluations=state.evaluations + report.visits,
+        moves=state.moves + report.moves,
+        phase="polish" if polishes(problem, options) else "sweep",
+    )
+    certificate = None
+    if _certificate_is_due(problem, options, state, report):
+        state, certificate = _certified(problem, options, state, report.worst)
+    record = Record(
+        iteration=state.iterations,
+        phase="sweep",
+        objective=state.objective,
+        primal=certificate.primal if certificate else None,
+        dual=certificate.dual if certificate else None,
+        relative_gap=certificate.relative_gap if certificate else None,
+        n_active=int(state.support.size),
+        visited=report.visits,
+        skipped=problem.n_candidates - np.unique(order).size - n_screened,
+        screened=n_screened,
+        moved=report.moves,
+        evaluations=state.evaluations,
+        drift=report.drift,
+    )
+    return state, inverse, record
+
+
+def polish_iteration(
+    problem: Problem, options: SolverOptions, state: SolverState
+) -> tuple[SolverState, Record]:
+    """Admit the worst violators, minimise on the faces met, certify; a stalled round asks for a sweep."""
+    new, certificate, steps = _polish(problem, options, state, drop_all=True)
+    if new.objective > new.previous_objective:
+        # Dropping all at once ended uphill (rare): again, with exact segment minima, which cannot.
+        spent, wasted = new.evaluations, steps
+        new, certificate, steps = _polish(problem, options, state, drop_all=False)
+        new = replace(new, evaluations=new.evaluations + spent - state.evaluations)
+        steps += wasted
+    new = replace(new, iterations=state.iterations + 1, moves=state.moves + steps)
+    new = _with_stall(state, new)
+    changed = np.count_nonzero((new.weights != 0.0) != (state.weights != 0.0))
+    n_screened = int(np.count_nonzero(state.shrinkage.screened))
+    record = Record(
+        iteration=new.iterations,
+        phase="polish",
+        objective=new.objective,
+        primal=certificate.primal,
+        dual=certificate.dual,
+        relative_gap=certificate.relative_gap,
+        n_active=int(new.support.size),
+        visited=int(np.union1d(state.support, new.support).size),
+        skipped=int(problem.n_candidates - np.union1d(state.support, new.support).size - n_screened),
+        screened=n_screened,
+        moved=int(changed),
+        evaluations=new.evaluations,
+        drift=0.0,
+    )
+    return new, record
+
+
+def polishes(problem: Problem, options: SolverOptions) -> bool:
+    """Return whether the solve ends in Newton steps."""
+    return options.polish and options.schedule == "shrinking" and problem.n_outputs == 1
+
+
+def _certificate_is_due(
+    problem: Problem, options: SolverOptions, state: SolverState, report: SweepReport
+) -> bool:
+    """Return whether to spend M evaluations on a certificate after this sweep."""
+    if options.schedule == "uniform" or polishes(problem, options):
+        return True
+    nu = problem.penalty / options.lam
+    return (
+        report.worst <= state.shrinkage.level * nu
+        or state.iterations % _SWEEPS_BETWEEN_CERTIFICATES == 0
+        or state.iterations >= options.max_sweeps
+    )
+
+
+def _certified(
+    problem: Problem, options: SolverOptions, state: SolverState, worst: float
+) -> tuple[SolverState, Certificate]:
+    """Score all candidates, screen, and restore the shrunk ones where their absence has converged."""
+    scores = all_scores(problem, state.weights, state.support)
+    certificate = certify(state.weights, scores, problem.kty, problem.yty, problem.penalty)
+    shrinkage = state.shrinkage
+    if options.schedule == "shrinking":
+        shrinkage = _screened(problem, state, scores, certificate)
+        level = shrinkage.level
+        if worst <= level * problem.penalty / options.lam:
+            shrinkage = restored(shrinkage, level / 10.0)
+    state = replace(
+        state,
+        scores=scores,
+        shrinkage=shrinkage,
+        certified=True,
+        relative_gap=certificate.relative_gap,
+        evaluations=state.evaluations + problem.n_candidates,
+    )
+    return state, certificate
+
+
+def _screened(
+    problem: Problem, state: SolverState, scores: np.ndarray, certificate: Certificate
+) -> Shrinkage:
+    """Return the shrinkage with the zero coordinates discarded that the Gap Safe test excludes."""
+    norms = np.sqrt(np.maximum(np.diagonal(problem.gram), 0.0))
+    safe = gap_safe_screen(scores, norms, certificate.theta_scale, certificate.gap, problem.tau)
+    return with_screened(state.shrinkage, safe & (state.mu == 0.0))
+
+
+def _polish(
+    problem: Problem, options: SolverOptions, state: SolverState, *, drop_all: bool
+) -> tuple[SolverState, Certificate, int]:
+    """Admit and minimise, until the objective is below the one before; return the Newton steps too.
+
+    One round does, but for ``drop_all`` from a support far too large: what was dropped too eagerly comes
+    back in the next rounds, and only the round that ends lower makes a record.
+    """
+    start = certify(state.weights, state.scores, problem.kty, problem.yty, problem.penalty)
+    steps, evaluations = 0, state.evaluations
+    weights, support, scores, settled = state.weights, state.support, state.scores, state.settled
+    for _ in range(_ROUNDS_UPHILL if drop_all else 1):
+        admitted = np.zeros(0, dtype=np.int64)
+        if settled:
+            admitted = newton.admit(scores[:, 0], support, problem.tau, state.shrinkage.screened)
+        weights, support, report = newton.minimise(
+            problem, weights, support, admitted, scores, drop_all=drop_all
+        )
+        steps, settled = steps + report.steps, report.settled
+        scores = all_scores(problem, weights, support)
+        evaluations += problem.n_candidates
+        certificate = certify(weights, scores, problem.kty, problem.yty, problem.penalty)
+        if certificate.primal <= start.primal and settled:
+            break
+    new = replace(
+        state,
+        weights=weights,
+        support=support,
+        mu=mu_of_weights(weights, problem, options.lam),
+        scores=scores,
+        previous_objective=start.objective,
+        objective=certificate.objective,  # F(mu) = 2P, which the weights of a settled face meet
+        relative_gap=certificate.relative_gap,
+        certified=True,
+        settled=settled,
+        evaluations=evaluations,
+    )
+    return replace(new, shrinkage=_screened(problem, new, scores, certificate)), certificate, steps
+
+
+def _with_stall(state: SolverState, new: SolverState) -> SolverState:
+    """Send a round that gained nothing back to a sweep, and give up when a whole cycle gained nothing.
+
+    A round that ended uphill (by rounding only: its steps were exact) is undone.
+    """
+    gained = new.objective < new.previous_objective
+    if gained or (new.settled and not state.settled and new.objective == new.previous_objective):
+        return new
+    if new.objective > new.previous_objective:
+        new = replace(state, iterations=new.iterations, evaluations=new.evaluations, moves=new.moves)
+    return replace(
+        new, phase="sweep", cycle_objective=new.objective, stalled=new.objective >= state.cycle_objective
+    )

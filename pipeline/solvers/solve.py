@@ -1,0 +1,176 @@
+"""Solve one problem to a certified gap: sweeps of the paper's method, then a Newton polish.
+
+The state between two records is a value: stopping after any record and going on from its state gives the
+same bytes as never having stopped. What one iteration does is in `iterations`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+
+from pipeline.solvers.certificate import Certificate, certify
+from pipeline.solvers.iterations import all_scores, begin, generator_of, polish_iteration, sweep_iteration
+from pipeline.solvers.options import SolverOptions
+from pipeline.solvers.problem import Problem
+from pipeline.solvers.scnd import ActiveInverse
+from pipeline.solvers.state import Record, SolverState
+
+
+class Status(Enum):
+    """Say how a solve ended; the value is the advice."""
+
+    CONVERGED = "the relative gap is within the tolerance"
+    PAPER_RULE = "the objective fell by less than epsilon of itself in a sweep; the gap may exceed the tolerance"
+    SWEEP_LIMIT = "the sweep limit came before the tolerance; raise --max-sweeps or --tol"
+    STALLED = "no step lowers the objective in float64; raise --tol, or check the Gram for float32 sums"
+    STOPPED = "stopped on request; resume to go on"
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Hold the answer and its proof.
+
+    Attributes
+    ----------
+    weights : (M, T) float64
+    mu : (M,) float64, with |W_m| = mu_m |q_m|
+    certificate : Certificate
+        Of ``weights``, over all candidates.
+    state : SolverState
+        What a later call may start from.
+    """
+
+    weights: np.ndarray
+    mu: np.ndarray
+    certificate: Certificate
+    status: Status
+    state: SolverState
+
+    @property
+    def converged(self) -> bool:
+        """Return whether the stopping rule that was asked for was met."""
+        return self.status in (Status.CONVERGED, Status.PAPER_RULE)
+
+    @property
+    def objective(self) -> float:
+        """Return 2P of ``weights``."""
+        return self.certificate.objective
+
+    @property
+    def n_active(self) -> int:
+        """Return the number of candidates with a non-zero weight."""
+        return int(np.count_nonzero(self.weights.any(axis=1)))
+
+    @property
+    def sweeps(self) -> int:
+        """Return the iterations: sweeps and polish rounds."""
+        return self.state.iterations
+
+    @property
+    def visits(self) -> int:
+        """Return the coordinates visited by sweeps."""
+        return self.state.visits
+
+    @property
+    def evaluations(self) -> int:
+        """Return every score evaluated, those of certificates and polish rounds included."""
+        return self.state.evaluations
+
+    @property
+    def moves(self) -> int:
+        """Return the changes of a coordinate of mu by sweeps, and Newton steps by polish rounds."""
+        return self.state.moves
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """Return one record per iteration."""
+        return self.state.records
+
+
+def solve(
+    problem: Problem,
+    options: SolverOptions,
+    generator: np.random.Generator,
+    *,
+    start: SolverState | None = None,
+    on_record: Callable[[Record, SolverState], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Solution:
+    """Minimise F over mu >= 0, to a certified relative gap.
+
+    Parameters
+    ----------
+    problem : Problem
+        Already validated (`Problem.validate`), once per Gram.
+    options : SolverOptions
+    generator : numpy.random.Generator
+        Draws the visits. Left untouched where ``start`` holds a generator state, which is used instead.
+    start : SolverState, optional
+        A state from `Solution.state` or ``on_record`` to go on from, to the same bytes; or
+        `SolverState.warm` to begin from known weights, for instance at another penalty.
+    on_record : callable, optional
+        Gets each record and the state behind it, once per iteration.
+    should_stop : callable, optional
+        Asked after each record; True ends the solve with `Status.STOPPED`.
+
+    Returns
+    -------
+    Solution
+        Also where the tolerance was not reached: ``converged`` and ``status`` say so.
+
+    Raises
+    ------
+    InvalidOptionsError
+        For options that make no sense.
+
+    Notes
+    -----
+    Independent of the number of samples. Memory: about 3 m0^2 float64 beside the Gram.
+    """
+    options.validate()
+    state = begin(problem, options, generator, start)
+    generator = generator_of(state)
+    clock = time.perf_counter() - (state.records[-1].seconds if state.records else 0.0)
+    inverse: ActiveInverse | None = None
+    while (status := _finished(options, state)) is None:
+        if state.phase == "sweep":
+            state, inverse, record = sweep_iteration(problem, options, state, inverse, generator)
+        else:
+            state, record = polish_iteration(problem, options, state)
+            inverse = None
+        record = replace(record, seconds=time.perf_counter() - clock)
+        state = replace(state, records=(*state.records, record))
+        if on_record is not None:
+            on_record(record, state)
+        if should_stop is not None and should_stop():
+            status = _finished(options, state) or Status.STOPPED
+            break
+    return _solution(problem, state, status)
+
+
+def _finished(options: SolverOptions, state: SolverState) -> Status | None:
+    """Return why to stop before another iteration, or None."""
+    if state.certified and state.relative_gap <= options.tolerance:
+        return Status.CONVERGED
+    if options.stop == "paper" and state.iterations > 1:
+        fall = state.previous_objective - state.objective
+        if fall < options.paper_epsilon * state.previous_objective:
+            return Status.PAPER_RULE
+    if state.stalled:
+        return Status.STALLED
+    return Status.SWEEP_LIMIT if state.iterations >= options.max_sweeps else None
+
+
+def _solution(problem: Problem, state: SolverState, status: Status) -> Solution:
+    """Certify the weights of the last state over all candidates, where no iteration did, and return them."""
+    scores = state.scores
+    if not state.certified:
+        scores = all_scores(problem, state.weights, state.support)
+        state = replace(state, scores=scores, evaluations=state.evaluations + problem.n_candidates)
+    certificate = certify(state.weights, scores, problem.kty, problem.yty, problem.penalty)
+    return Solution(state.weights, state.mu, certificate, status, state)

@@ -1,0 +1,174 @@
+"""Named arrays: exact round trips, bytes that depend on the arrays alone, bounded reading of damaged or lying files."""
+
+import io
+import os
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage import bundles
+from storage.commit import read_arrays, write_arrays
+from storage.errors import CorruptDataError, MissingDataError
+
+ARRAYS = {
+    "weights": np.linspace(0, 1, 12).reshape(3, 4),
+    "index": np.array([3, -1], np.int64),
+    "x32": np.arange(6, dtype="float32").reshape(1, 2, 3),
+    "scalar": np.array(2.5),
+    "empty": np.zeros((0, 3)),
+    "flags": np.array([True, False]),
+    "columns": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    "big": np.arange(3, dtype=">i4"),
+}
+
+
+@pytest.mark.parametrize("name", ["a.npz", "folder"])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_arrays_round_trip(tmp_path: Path, name: str, mapped: bool) -> None:
+    write_arrays(tmp_path / name, ARRAYS)
+    read = read_arrays(tmp_path / name, mapped=mapped)
+    assert sorted(read) == sorted(ARRAYS)
+    for key, values in ARRAYS.items():
+        np.testing.assert_array_equal(read[key], values)
+        assert read[key].dtype == values.dtype.newbyteorder("<")
+        assert read[key].shape == values.shape
+    if name == "a.npz":
+        with np.load(tmp_path / name, allow_pickle=False) as other:
+            np.testing.assert_array_equal(other["weights"], ARRAYS["weights"])
+    elif mapped:
+        assert isinstance(read["weights"], np.memmap)
+        with pytest.raises(ValueError, match="read-only"):
+            read["weights"][0] = 1
+
+
+@pytest.mark.parametrize("name", ["a.npz", "folder"])
+def test_bytes_depend_on_the_arrays_alone(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "2").mkdir()
+    write_arrays(tmp_path / "1" / name, ARRAYS)
+    monkeypatch.setattr("time.time", lambda: 2e9)
+    reordered = {key: ARRAYS[key].copy(order="F") for key in reversed(ARRAYS)}
+    write_arrays(tmp_path / "2" / name, reordered)
+    contents = [
+        {path.name: path.read_bytes() for path in (tmp_path / side).rglob("*") if path.is_file()} for side in "12"
+    ]
+    assert contents[0] == contents[1]
+    assert len(contents[0]) == (1 if name == "a.npz" else len(ARRAYS) + 1)
+
+
+@pytest.mark.parametrize("bad", [np.array([object()]), np.array(["a"]), np.zeros(1, "f4,i4"), np.array([1j])])
+@pytest.mark.parametrize("name", ["a.npz", "folder"])
+def test_only_numbers_are_written(tmp_path: Path, bad: np.ndarray, name: str) -> None:
+    with pytest.raises(ValueError, match="dtype"):
+        write_arrays(tmp_path / name, {"x": bad})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_of_arrays_are_plain(tmp_path: Path) -> None:
+    for name in ("../x", "a/b", ""):
+        with pytest.raises(ValueError, match="name"):
+            write_arrays(tmp_path / "a.npz", {name: np.zeros(1)})
+
+
+def test_every_flipped_byte_of_an_npz_is_noticed_or_harmless(tmp_path: Path) -> None:
+    arrays = {"x": np.arange(3.0), "y": np.array([1, 2], np.int32)}
+    path = tmp_path / "a.npz"
+    write_arrays(path, arrays)
+    data = path.read_bytes()
+    noticed = 0
+    for position in range(len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= 1 << position % 8
+        path.write_bytes(damaged)
+        try:
+            read = read_arrays(path)
+        except CorruptDataError as error:
+            noticed += 1
+            assert str(path) in str(error)  # noqa: PT017 (the read may also succeed, unharmed)
+            continue
+        for name, values in arrays.items():
+            np.testing.assert_array_equal(read[name], values)
+            assert read[name].dtype == values.dtype
+    assert noticed > len(data) / 2
+
+
+def test_every_truncation_of_an_npz_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    write_arrays(path, {"x": np.arange(3.0)})
+    data = path.read_bytes()
+    for length in range(len(data)):
+        path.write_bytes(data[:length])
+        with pytest.raises(CorruptDataError):
+            read_arrays(path)
+
+
+def npy(header: dict | bytes, data: bytes = b"") -> bytes:
+    stream = io.BytesIO()
+    if isinstance(header, bytes):
+        return header + data
+    np.lib.format.write_array_header_1_0(stream, header)
+    return stream.getvalue() + data
+
+
+BOMBS = {
+    "lying shape": npy({"descr": "<f8", "fortran_order": False, "shape": (2**40,)}, bytes(8)),
+    "overflowing shape": npy({"descr": "<f8", "fortran_order": False, "shape": (2**62, 2**62)}, bytes(8)),
+    "negative shape": npy({"descr": "<f8", "fortran_order": False, "shape": (-1, -1)}, bytes(8)),
+    "object dtype": npy({"descr": "|O", "fortran_order": False, "shape": (1,)}, pickle.dumps([1])),
+    "structured dtype": npy({"descr": [("a", "<f8")], "fortran_order": False, "shape": (1,)}, bytes(8)),
+    "big endian": npy({"descr": ">f8", "fortran_order": False, "shape": (1,)}, bytes(8)),
+    "bytes after the data": npy({"descr": "<f8", "fortran_order": False, "shape": (1,)}, bytes(9)),
+    "no npy at all": npy(b"hello world"),
+    "long header": npy(b"\x93NUMPY\x01\x00\xff\xff" + b"(" * 65535),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_lying_npy_headers(tmp_path: Path, name: str) -> None:
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", BOMBS[name])
+    with pytest.raises(CorruptDataError) as caught:
+        read_arrays(tmp_path / "a.npz")
+    assert caught.value.exit_code == 65
+    (tmp_path / "x.npy").write_bytes(BOMBS[name])
+    for mapped in (False, True):
+        with pytest.raises(CorruptDataError):
+            bundles.read_npy(tmp_path / "x.npy", mapped=mapped)
+
+
+def test_a_compressed_bomb_is_refused_unopened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", npy({"descr": "|u1", "fortran_order": False, "shape": (2**24,)}, bytes(2**24)))
+    monkeypatch.setattr(zipfile.ZipFile, "open", lambda *_: pytest.fail("the bomb was opened"))
+    with pytest.raises(CorruptDataError, match="compressed"):
+        read_arrays(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("names", [["../x.npy"], ["/x.npy"], ["x.txt"], ["a/x.npy"], [f"{n}.npy" for n in range(1001)]])
+def test_strange_entries(tmp_path: Path, names: list[str]) -> None:
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        for name in names:
+            archive.writestr(name, npy({"descr": "<f8", "fortran_order": False, "shape": (1,)}, bytes(8)))
+    with pytest.raises(CorruptDataError):
+        read_arrays(tmp_path / "a.npz")
+
+
+def test_damage_in_the_folder_form_names_the_file(tmp_path: Path) -> None:
+    write_arrays(tmp_path / "g", {"gram": np.eye(4), "kty": np.ones(4)})
+    path = tmp_path / "g" / "gram.npy"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptDataError, match=r"gram\.npy") as caught:
+        read_arrays(tmp_path / "g")
+    assert caught.value.file == "gram.npy"
+    os.truncate(path, 200)
+    for mapped in (False, True):
+        with pytest.raises(CorruptDataError, match=r"gram\.npy"):
+            read_arrays(tmp_path / "g", mapped=mapped)
+    for missing in (tmp_path / "none", tmp_path / "none.npz"):
+        with pytest.raises(MissingDataError):
+            read_arrays(missing)
