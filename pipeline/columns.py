@@ -65,7 +65,7 @@ class ColumnGenerator:
             raise ValueError(f"rows have {X.shape[1:]} features, the centers have {self.centers.shape[1]}")
         order = np.arange(len(X)) if row_order is None else row_order
         dots = X @ self.centers.T
-        out = np.empty(dots.shape, np.float64 if dtype == np.float64 else out_dtype)
+        out: NDArray[np.floating] = np.empty(dots.shape, np.float64 if dtype == np.float64 else out_dtype)
         self._epilogue(dots, _squared_norms(X), self._norms, self._scales, order, out)
         return out
 

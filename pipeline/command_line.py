@@ -82,6 +82,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="print errors and warnings only")
     for key, setting in SETTINGS.items():
-        if setting.flag:
+        if setting.flag and key == "solver.intercept":
+            parser.add_argument(setting.flag, dest=key, action="store_const", const=True, help=setting.help)
+        elif setting.flag:
             parser.add_argument(setting.flag, dest=key, metavar="VALUE", help=setting.help.replace("%", "%%"))
     return parser

@@ -16,6 +16,9 @@ from pipeline.errors import ConfigError
 
 SCHEDULES = ("shrinking", "uniform")
 STEPS = ("exact", "newton")
+STOPS = ("gap", "paper")
+COUPLINGS = ("one-vs-all", "shared")
+REFITS = ("none", "ridge")
 FEATURES = ("auto", "sphog", "hog", "raw")
 TASKS = ("multiclass", "binary", "regression")
 RESUME = ("never", "auto", "require")
@@ -97,6 +100,37 @@ def center_count(value: Any) -> int | str:
         return whole(1)(value)
     except ValueError:
         raise ValueError("must be a whole number of at least 1, or all") from None
+
+
+@dataclass(frozen=True)
+class PenaltyPath:
+    """Penalties from `first` (None: where all weights are zero) to `last`, evenly spaced in the logarithm."""
+
+    first: float | None
+    last: float
+    count: int
+
+
+def penalty(value: Any) -> float | str:
+    """Accept a penalty above 0, `auto`, or `path:FROM:TO:N`."""
+    if value == "auto" or (isinstance(value, str) and value.startswith("path:")):
+        penalty_path(value)
+        return str(value)
+    return real(0, above=True)(value)
+
+
+def penalty_path(value: str) -> PenaltyPath | None:
+    """Return the path that `path:FROM:TO:N` names, None for `auto`."""
+    if value == "auto":
+        return None
+    parts = value.split(":")[1:]
+    if len(parts) != 3:
+        raise ValueError("must be a number above 0, auto, or path:FROM:TO:N such as path:max:0.01:20")
+    first = None if parts[0] == "max" else real(0, above=True)(parts[0])
+    path = PenaltyPath(first, real(0, above=True)(parts[1]), whole(2, 1000)(parts[2]))
+    if path.first is not None and path.first <= path.last:
+        raise ValueError("must fall: FROM above TO in path:FROM:TO:N")
+    return path
 
 
 BYTE_UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -187,13 +221,27 @@ class StatisticsConfig:
 class SolverConfig:
     """The problem's penalty and how it is solved."""
 
-    penalty: float = option(0.01, real(0, above=True), "λν, the l1 penalty of the paper (τ² of the Lasso)", "--penalty")
+    penalty: float | str = option(
+        0.01,
+        penalty,
+        "λν, the l1 penalty of the paper (τ² of the Lasso); auto: by held-out error; path:FROM:TO:N, FROM may be max",
+        "--penalty",
+    )
+    coupling: str = option(
+        "one-vs-all",
+        one_of(*COUPLINGS),
+        "one-vs-all, or shared: one kernel (and support) for all classes",
+        "--coupling",
+    )
+    intercept: bool = option(False, truth, "fit an unpenalised intercept", "--intercept")
+    refit: str = option("none", one_of(*REFITS), "ridge: least squares on the selected centers, or none", "--refit")
     tolerance: float = option(1e-3, real(0, 1, above=True), "relative duality gap to reach", "--tol")
     max_sweeps: int = option(
         1000, whole(1), "sweeps (of as many visits as candidates) before giving up", "--max-sweeps"
     )
     schedule: str = option("shrinking", one_of(*SCHEDULES), "shrinking, or uniform (the paper's)", "--schedule")
     step: str = option("exact", one_of(*STEPS), "exact minimum along a coordinate, or newton (the paper's)", "--step")
+    stop: str = option("gap", one_of(*STOPS), "gap, or paper: the paper's rule (needs schedule = uniform)")
 
 
 @dataclass(frozen=True)

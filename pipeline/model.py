@@ -1,7 +1,7 @@
 """The trained model: f(x) = Σ_m w_m k(x, x_m) + b over the centers with a non-zero weight."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -51,6 +51,10 @@ class SparseKernelModel:
     @cached_property
     def _generator(self) -> ColumnGenerator:
         return ColumnGenerator(self.centers, self.center_sigma2)
+
+    def with_weights(self, weights: NDArray[np.float64], intercept: NDArray[np.float64]) -> "SparseKernelModel":
+        """Return a model on the same centers with other weights (m, T) and intercept (T,)."""
+        return replace(self, weights=weights, intercept=intercept)
 
     def features_of(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
         """Return the features (rows, d) f4 of inputs (rows, *input_shape) as the training data had them."""

@@ -14,7 +14,7 @@ from features.sources import Source, SourceSpec
 from pipeline.config import TrainConfig, with_value
 from pipeline.errors import ConfigError, PlanError
 from pipeline.feature_store import ITEM_CHUNKS, FeatureRequest, FeatureShape
-from pipeline.stages.statistics import span_count
+from pipeline.stages.rows import span_count
 from storage.errors import CannotWriteError
 from storage.layout import FeatureLayout
 
@@ -101,10 +101,23 @@ def fill_in(config: TrainConfig, shape: FeatureShape, centers_asked: bool) -> Tr
                 f"centers.count = {count}: {shape.dataset} has {shape.n_train} training rows; ask for fewer, or all"
             )
         config = with_value(config, "centers.count", shape.n_train)
+    _check_combinations(config, shape)
     if config.kernel.sigma2 is None:
         raw = config.features.name == "raw"
         config = with_value(config, "kernel.sigma2", shape.n_features / 4 if raw else 4.0)
     return config
+
+
+def _check_combinations(config: TrainConfig, shape: FeatureShape) -> None:
+    """Raise ConfigError where settings make no sense together."""
+    solver, hold_out = config.solver, config.statistics.hold_out
+    if solver.coupling == "shared" and shape.n_outputs == 1:
+        raise ConfigError(f"--coupling shared: {shape.dataset} has one output ({shape.task}); leave it out")
+    if solver.stop == "paper" and solver.schedule != "uniform":
+        raise ConfigError("solver.stop = paper needs --schedule uniform; choose both or neither")
+    if hold_out == 0 and (solver.refit != "none" or isinstance(solver.penalty, str)):
+        asked = "--refit ridge" if solver.refit != "none" else f"--penalty {solver.penalty}"
+        raise ConfigError(f"{asked} needs held-out rows, statistics.hold_out is 0; set it to 0.1")
 
 
 def make_plan(config: TrainConfig, shape: FeatureShape, workers: int) -> Plan:

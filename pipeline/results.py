@@ -2,20 +2,24 @@
 
 from typing import Any
 
+from pipeline.feature_store import FeatureShape
 from pipeline.model_folder import load_model
 from pipeline.stages import solve, statistics
-from pipeline.stages.evaluate import Score
+from pipeline.stages.evaluate import Score, Scores
 from pipeline.stages.run import Run
 
 FORMAT_VERSION = 1
 
 
-def build(run: Run, score: Score, peak_rss_bytes: int) -> dict[str, Any]:
-    """Return the content of report.json of a run whose stages are done; what does not apply is None."""
-    config, shape = run.config, run.shape
-    solves = solve.summaries(run.layout, shape.n_outputs)
-    classify = shape.task != "regression"
-    labels = list(shape.classes) if shape.task == "multiclass" else [shape.classes[1] if classify else "y"]
+def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
+    """Return the content of report.json of a run whose stages are done; what does not apply is None.
+
+    `objective`, `relative_gap` and `n_active` of the solves are those of the penalised weights, which a refit replaces
+    in the model; `penalised` then says how those fared on the test part.
+    """
+    config, shape, solver = run.config, run.shape, run.config.solver
+    found = solve.summary(run.layout)
+    refitted = found["ridge"] is not None
     return {
         "format_version": FORMAT_VERSION,
         "dataset": shape.dataset,
@@ -26,58 +30,108 @@ def build(run: Run, score: Score, peak_rss_bytes: int) -> dict[str, Any]:
         "features": config.features.name,
         "n_centers": statistics.n_centers(run),
         "sigma2": [config.kernel.sigma2],
-        "penalty": config.solver.penalty,
-        "coupling": "one-vs-all" if shape.task == "multiclass" else None,
+        "penalty": found["penalty"],
+        "coupling": solver.coupling if shape.task == "multiclass" else None,
         "select": None,
-        "refit": None,
-        "intercept": False,
-        "tolerance": config.solver.tolerance,
+        "refit": solver.refit if solver.refit != "none" else None,
+        "intercept": solver.intercept,
+        "tolerance": solver.tolerance,
         "seed": config.seed,
-        "converged": all(one["converged"] for one in solves),
-        "error_rate": score.n_errors / score.rows if classify else None,
-        "n_errors": score.n_errors if classify else None,
-        "mse": None if classify else score.squared_error / score.rows,
-        "hold_out": None,
-        "path": None,
-        "confusion": [list(row) for row in score.confusion] if classify else None,
+        "converged": all(one["converged"] for one in found["solves"]),
+        **_errors(scores.model, shape.task),
+        "penalised": _errors(scores.penalised, shape.task) if refitted else None,
+        "hold_out": _hold_out(run, found),
+        "path": found["path"],
+        "confusion": [list(row) for row in scores.model.confusion] or None,
         "model_n_centers": load_model(run.layout.model).n_centers,
         "kernel_entries": statistics.kernel_entries(run.layout),
         "peak_rss_bytes": peak_rss_bytes,
         "wall_seconds": sum(cost.wall_seconds for cost in run.costs.values()),
         "stages": {name: dict(vars(cost)) for name, cost in run.costs.items()},
-        "solves": [{"outputs": [label], **one} for label, one in zip(labels, solves, strict=True)],
+        "solves": [{**one, "outputs": _labels(shape, one["outputs"])} for one in found["solves"]],
     }
 
 
+def _errors(score: Score, task: str) -> dict[str, Any]:
+    if task == "regression":
+        return {"error_rate": None, "n_errors": None, "mse": score.squared_error / score.rows}
+    return {"error_rate": score.n_errors / score.rows, "n_errors": score.n_errors, "mse": None}
+
+
+def _hold_out(run: Run, found: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what the held-out rows decided: the penalty's error along the path, the ridge and its errors."""
+    if found["path"] is None and found["ridge"] is None:
+        return None
+    chosen = [point["hold_out_error"] for point in found["path"] or [] if point["penalty"] == found["penalty"]]
+    return {
+        "fraction": run.config.statistics.hold_out,
+        "n_rows": int(statistics.load(run.layout, "hold_out").weight_sum),
+        "error": chosen[0] if chosen else None,
+        "ridge": found["ridge"],
+        "ridges": found["ridges"],
+    }
+
+
+def _labels(shape: FeatureShape, outputs: list[int]) -> list[Any]:
+    """Return the labels that outputs serve: the classes, the second of two, or y."""
+    if shape.task == "multiclass":
+        return [shape.classes[output] for output in outputs]
+    return [shape.classes[1] if shape.task == "binary" else "y"]
+
+
 def table(report: dict[str, Any]) -> list[str]:
-    """Return the report as a short table: error, gaps, sizes, stage times."""
+    """Return the report as short tables: setting, path, solves, stages, model, error."""
     lines = [
         f"{report['dataset']}: {report['n_train']} training rows, {report['n_test']} test rows, "
         f"{report['n_features']} {report['features']} features",
         f"{report['n_centers']} candidate centers, sigma2 {_list(report['sigma2'])}, penalty {report['penalty']:g}",
-        "",
-        f"{'output':<10}{'objective':>14}{'rel. gap':>11}{'active':>8}{'sweeps':>8}{'visits':>10}{'seconds':>9}",
     ]
-    for one in report["solves"]:
-        mark = "" if one["converged"] else "  not converged"
-        lines.append(
-            f"{one['outputs'][0]!s:<10}{one['objective']:>14.6g}{one['relative_gap']:>11.1e}"
-            f"{one['n_active']:>8}{one['sweeps']:>8}{one['visits']:>10}{one['wall_seconds']:>9.2f}{mark}"
-        )
+    lines += _path_table(report["path"]) if report["path"] else []
+    lines += _solve_table(report["solves"])
     lines += ["", f"{'stage':<12}{'wall s':>9}{'CPU s':>9}{'items':>8}"]
     for name, cost in report["stages"].items():
         lines.append(f"{name:<12}{cost['wall_seconds']:>9.2f}{cost['cpu_seconds']:>9.2f}{cost['items']:>8}")
     lines += ["", f"model: {report['model_n_centers']} centers; peak memory {report['peak_rss_bytes'] / 2**20:.0f} MiB"]
-    if report["mse"] is None:
-        lines.append(f"test error: {100 * report['error_rate']:.2f} % ({report['n_errors']} of {report['n_test']})")
-    else:
-        lines.append(f"test mean squared error: {report['mse']:.6g}")
+    if report["penalised"]:
+        lines.append(f"before the refit: {_error_words(report['penalised'], report['n_test'])}")
+    lines.append(_error_words(report, report["n_test"]))
     if not report["converged"]:
         lines.append(
             f"NOT CONVERGED: the relative gap {report['tolerance']:g} was not reached within the sweeps allowed; "
             "raise --max-sweeps or --tol"
         )
     return lines
+
+
+def _path_table(path: list[dict[str, Any]]) -> list[str]:
+    lines = ["", f"{'penalty':>12}{'objective':>14}{'centers':>9}{'held-out error':>16}{'seconds':>9}"]
+    for point in path:
+        lines.append(
+            f"{point['penalty']:>12.4g}{point['objective']:>14.6g}{point['n_centers']:>9}"
+            f"{point['hold_out_error']:>16.6g}{point['wall_seconds']:>9.2f}"
+        )
+    return lines
+
+
+def _solve_table(solves: list[dict[str, Any]]) -> list[str]:
+    lines = [
+        "",
+        f"{'output':<10}{'objective':>14}{'rel. gap':>11}{'active':>8}{'sweeps':>8}{'visits':>10}{'seconds':>9}",
+    ]
+    for one in solves:
+        name = str(one["outputs"][0]) if len(one["outputs"]) == 1 else "all"
+        mark = "" if one["converged"] else "  not converged"
+        lines.append(
+            f"{name:<10}{one['objective']:>14.6g}{one['relative_gap']:>11.1e}"
+            f"{one['n_active']:>8}{one['sweeps']:>8}{one['visits']:>10}{one['wall_seconds']:>9.2f}{mark}"
+        )
+    return lines
+
+
+def _error_words(errors: dict[str, Any], n_test: int) -> str:
+    if errors["mse"] is None:
+        return f"test error: {100 * errors['error_rate']:.2f} % ({errors['n_errors']} of {n_test})"
+    return f"test mean squared error: {errors['mse']:.6g}"
 
 
 def _list(values: list[float]) -> str:

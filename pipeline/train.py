@@ -90,8 +90,8 @@ def _run(
             centers.run(run)
             statistics.run(run)
             solve.run(run)
-            score = evaluate.run(run)
-            report = results.build(run, score, meter.peak_bytes)
+            scores = evaluate.run(run)
+            report = results.build(run, scores, meter.peak_bytes)
             write_json(layout.report, report)
             return report
         except BaseException as error:

@@ -18,7 +18,17 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def train(run: Path, data_dir: Path, *arguments: str, dataset: str = "mnist") -> dict[str, Any]:
-    command = [sys.executable, "-m", "pipeline.train", dataset, "-q", "--run-dir", str(run), "--data-dir", str(data_dir)]
+    command = [
+        sys.executable,
+        "-m",
+        "pipeline.train",
+        dataset,
+        "-q",
+        "--run-dir",
+        str(run),
+        "--data-dir",
+        str(data_dir),
+    ]
     subprocess.run([*command, "--features-dir", str(run.parent / "features"), *arguments], cwd=ROOT, check=True)
     return json.loads(RunLayout(run).report.read_text())
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from pipeline.solvers import newton
 from pipeline.solvers.certificate import Certificate, certify, gap_safe_screen, read_only, row_norms
+from pipeline.solvers.group_newton import newton_step
 from pipeline.solvers.options import SolverOptions
 from pipeline.solvers.problem import Problem
 from pipeline.solvers.scheduler import (
@@ -39,7 +40,7 @@ def begin(
     scores = all_scores(problem, state.weights, state.support)
     certificate = certify(state.weights, scores, problem.kty, problem.yty, problem.penalty)
     warm = state.support.size > 0
-    direct = polishes(problem, options) and (warm or options.opening_visits == 0)
+    direct = polishes(options) and problem.n_outputs == 1 and (warm or options.opening_visits == 0)
     return replace(
         state,
         phase="polish" if direct else "sweep",
@@ -111,7 +112,7 @@ def sweep_iteration(
         order, threshold = uniform_order(generator, problem.n_candidates), np.inf
     else:
         order, threshold = shrinking_order(generator, shrinkage), shrinkage.threshold
-        if polishes(problem, options) and state.iterations == 0:
+        if polishes(options) and problem.n_outputs == 1 and state.iterations == 0:
             order = order[: options.opening_visits]
     shrunk = shrinkage.shrunk.copy()
     n_screened = int(np.count_nonzero(shrinkage.screened))
@@ -136,7 +137,7 @@ def sweep_iteration(
         visits=state.visits + report.visits,
         evaluations=state.evaluations + report.visits,
         moves=state.moves + report.moves,
-        phase="polish" if polishes(problem, options) else "sweep",
+        phase="polish" if polishes(options) else "sweep",
     )
     certificate = None
     if _certificate_is_due(problem, options, state, report):
@@ -163,6 +164,8 @@ def polish_iteration(
     problem: Problem, options: SolverOptions, state: SolverState
 ) -> tuple[SolverState, Record]:
     """Admit the worst violators, minimise on the faces met, certify; a stalled round asks for a sweep."""
+    if problem.n_outputs > 1:
+        return _group_iteration(problem, options, state)
     new, certificate, steps = _polish(problem, options, state, drop_all=True)
     if new.objective > new.previous_objective:
         # Dropping all at once ended uphill (rare): again, with exact segment minima, which cannot.
@@ -172,9 +175,41 @@ def polish_iteration(
         steps += wasted
     new = replace(new, iterations=state.iterations + 1, moves=state.moves + steps)
     new = _with_stall(state, new)
-    changed = np.count_nonzero((new.weights != 0.0) != (state.weights != 0.0))
-    n_screened = int(np.count_nonzero(state.shrinkage.screened))
-    record = Record(
+    return new, _polish_record(problem, state, new, certificate)
+
+
+def _group_iteration(
+    problem: Problem, options: SolverOptions, state: SolverState
+) -> tuple[SolverState, Record]:
+    """Take a Newton step on the support's mu and certify; the next iteration is a sweep."""
+    inverse = factorise(problem, options.lam, state.mu, state.support)
+    inverse, fell = newton_step(problem, options.lam, inverse)
+    new = replace(
+        state,
+        phase="sweep",
+        mu=inverse.mu.copy(),
+        weights=inverse.weights(options.lam),
+        support=inverse.support.copy(),
+        previous_objective=state.objective,
+        objective=objective(problem, options.lam, inverse),
+        iterations=state.iterations + 1,
+        moves=state.moves + int(fell),
+    )
+    new, certificate = _certified(problem, options, new, new.shrinkage.threshold)
+    # A sweep and a Newton step that both gain nothing, with all candidates in the game, end it.
+    idle = not fell and new.objective >= state.cycle_objective and not new.shrinkage.shrunk.any()
+    new = replace(new, cycle_objective=new.objective, stalled=idle)
+    return new, _polish_record(problem, state, new, certificate)
+
+
+def _polish_record(
+    problem: Problem, state: SolverState, new: SolverState, certificate: Certificate
+) -> Record:
+    """Return the record of a polish iteration that led from ``state`` to ``new``."""
+    active, was_active = new.weights.any(axis=1), state.weights.any(axis=1)
+    visited = int(np.count_nonzero(active | was_active))
+    n_screened = int(np.count_nonzero(new.shrinkage.screened))
+    return Record(
         iteration=new.iterations,
         phase="polish",
         objective=new.objective,
@@ -182,26 +217,27 @@ def polish_iteration(
         dual=certificate.dual,
         relative_gap=certificate.relative_gap,
         n_active=int(new.support.size),
-        visited=int(np.union1d(state.support, new.support).size),
-        skipped=int(problem.n_candidates - np.union1d(state.support, new.support).size - n_screened),
+        visited=visited,
+        skipped=problem.n_candidates - visited - n_screened,
         screened=n_screened,
-        moved=int(changed),
+        moved=int(np.count_nonzero(active != was_active)),
         evaluations=new.evaluations,
         drift=0.0,
     )
-    return new, record
 
 
-def polishes(problem: Problem, options: SolverOptions) -> bool:
+def polishes(options: SolverOptions) -> bool:
     """Return whether the solve ends in Newton steps."""
-    return options.polish and options.schedule == "shrinking" and problem.n_outputs == 1
+    return options.polish and options.schedule == "shrinking"
 
 
 def _certificate_is_due(
     problem: Problem, options: SolverOptions, state: SolverState, report: SweepReport
 ) -> bool:
     """Return whether to spend M evaluations on a certificate after this sweep."""
-    if options.schedule == "uniform" or polishes(problem, options):
+    if polishes(options):  # a group's Newton step follows, and certifies
+        return problem.n_outputs == 1 or state.iterations >= options.max_sweeps
+    if options.schedule == "uniform":
         return True
     nu = problem.penalty / options.lam
     return (

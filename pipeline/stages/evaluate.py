@@ -1,10 +1,13 @@
-"""Stage 5: the model is assembled from the solutions and tried on the test part, row block by row block."""
+"""Stage 5: the model is assembled from the weights and tried on the test part, row block by row block."""
 
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from features.targets import labels_from_decision
 from pipeline.feature_store import open_data, open_store
 from pipeline.model import SparseKernelModel
 from pipeline.model_folder import load_model, save_model
@@ -26,6 +29,7 @@ class EvaluateTask:
     feature_layout: FeatureLayout
     task: str
     n_classes: int
+    refitted: bool
 
 
 @dataclass(frozen=True)
@@ -48,15 +52,28 @@ class Score:
         return self.rows - sum(self.confusion[k][k] for k in range(len(self.confusion)))
 
 
-def run(run: Run) -> Score:
+@dataclass(frozen=True)
+class Scores:
+    """The score of the model, and of its weights before the refit (the same where there was none)."""
+
+    model: Score
+    penalised: Score
+
+    def __add__(self, other: "Scores") -> "Scores":
+        """Return the scores of the rows of both."""
+        return Scores(self.model + other.model, self.penalised + other.penalised)
+
+
+def run(run: Run) -> Scores:
     """Assemble and commit the model, and return its score on the test part."""
     with run.stage(STAGE):
         if not (run.layout.model / MANIFEST_NAME).exists():
             save_model(run.layout.model, assemble(run))
-        task = EvaluateTask(run.layout, run.feature_layout, run.shape.task, len(run.shape.classes))
+        refitted = run.config.solver.refit != "none"
+        task = EvaluateTask(run.layout, run.feature_layout, run.shape.task, len(run.shape.classes), refitted)
         assert run.config.statistics.block_rows  # the plan has filled it in
         blocks = row_blocks(run.shape.n_test, run.config.statistics.block_rows)
-        scores: dict[int, Score] = {}
+        scores: dict[int, Scores] = {}
         run.run_items(STAGE, partial(score_block, task), blocks, on_value=lambda b, s: scores.update({b.index: s}))
         total = scores[0]
         for index in range(1, len(blocks)):
@@ -65,39 +82,46 @@ def run(run: Run) -> Score:
 
 
 def assemble(run: Run) -> SparseKernelModel:
-    """Return the model of the committed solutions: only centers with a non-zero weight, in candidate order."""
-    centers = read_arrays(run.layout.centers, mapped=True)
-    weights = solve.weights(run.layout, len(centers["index"]), run.shape.n_outputs)
-    kept = np.flatnonzero(np.any(weights != 0, axis=1))
-    store = open_store(run.feature_layout)
-    source = open_data(run.request.source)
+    """Return the model of the committed weights: only centers with a non-zero weight, in candidate order."""
+    candidates = read_arrays(run.layout.centers, mapped=True)
+    final = solve.final_weights(run.layout)
     return SparseKernelModel(
         task=run.shape.task,
         labels=run.shape.classes,
         features=run.request.features,
-        center_index=np.asarray(centers["index"][kept], np.int64),
-        centers=np.ascontiguousarray(centers["X"][kept], np.float32),
-        center_sigma2=np.full(len(kept), run.config.kernel.sigma2, np.float64),
-        weights=weights[kept],
-        intercept=np.zeros(run.shape.n_outputs),
-        selection_order=np.arange(len(kept)),
-        standardisation=store.standardisation() if run.request.standardise else None,
-        input_shape=source.input_shape,
+        center_index=np.asarray(candidates["index"][final.active], np.int64),
+        centers=np.ascontiguousarray(candidates["X"][final.active], np.float32),
+        center_sigma2=np.full(len(final.active), run.config.kernel.sigma2, np.float64),
+        weights=final.weights,
+        intercept=final.intercept,
+        selection_order=np.arange(len(final.active)),
+        standardisation=open_store(run.feature_layout).standardisation() if run.request.standardise else None,
+        input_shape=open_data(run.request.source).input_shape,
     )
 
 
-def score_block(task: EvaluateTask, block: Block) -> Score:
+def score_block(task: EvaluateTask, block: Block) -> Scores:
     """Predict one block of test rows and count."""
     store = open_store(task.feature_layout)
     X, truth = store.read("test", block.start, block.stop), store.targets("test", block.start, block.stop)
-    predicted = _model(task.layout).predict_targets(X)
+    model, before = _models(task.layout, task.refitted)
+    score = _score(task, model.decision_function(X), truth)
+    return Scores(score, _score(task, before.decision_function(X), truth) if task.refitted else score)
+
+
+def _score(task: EvaluateTask, decision: NDArray[np.float64], truth: NDArray[Any]) -> Score:
+    predicted = labels_from_decision(decision, task.task)
     if task.task == "regression":
-        return Score(len(X), squared_error=float(np.sum((predicted - truth) ** 2)))
+        return Score(len(truth), squared_error=float(np.sum((predicted - truth) ** 2)))
     counts = np.zeros((task.n_classes, task.n_classes), np.int64)
     np.add.at(counts, (truth, predicted), 1)
-    return Score(len(X), tuple(tuple(int(v) for v in row) for row in counts))
+    return Score(len(truth), tuple(tuple(int(v) for v in row) for row in counts))
 
 
 @lru_cache(maxsize=2)
-def _model(layout: RunLayout) -> SparseKernelModel:
-    return load_model(layout.model)
+def _models(layout: RunLayout, refitted: bool) -> tuple[SparseKernelModel, SparseKernelModel]:
+    model = load_model(layout.model)
+    if not refitted:
+        return model, model
+    final = solve.final_weights(layout)
+    return model, model.with_weights(final.penalised_weights, final.penalised_intercept)

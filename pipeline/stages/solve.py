@@ -1,163 +1,94 @@
-"""Stage 4: one solve for each output (class), all on the one Gram file that the tasks map read-only."""
+"""Stage 4: the weights of the model, from the statistics alone: penalty path, solves, refit.
 
-import json
-import time
+Where a penalty path is asked for, it comes first: solved on the fit rows and scored on the held-out ones. Then the
+solves run on all rows, and the centers they select may be refitted by least squares.
+"""
+
 from dataclasses import asdict, dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError
 
 from pipeline.errors import InvalidDataError
-from pipeline.solvers import (
-    InvalidProblemError,
-    Problem,
-    Record,
-    SolverOptions,
-    SolverState,
-    check_gram,
-    solve,
-)
-from pipeline.stages import statistics
+from pipeline.solvers.refit import Refit, refit
+from pipeline.stages import group_solve, path, statistics
 from pipeline.stages.run import Run
-from storage.commit import make_folder, read_arrays, write_arrays
-from storage.errors import CorruptDataError
+from storage.commit import read_arrays, write_arrays
 from storage.layout import RunLayout
-from storage.manifest import verify
 from storage.markers import read_markers, write_marker
 
-STAGE = "solve"
+STAGE = group_solve.STAGE
+FINAL = "final"
 
 
 @dataclass(frozen=True)
-class SolveTask:
-    """What a worker needs to solve for any output."""
+class FinalWeights:
+    """The weights the model is made of, on its `active` candidates.
 
-    layout: RunLayout
-    penalty: float
-    options: SolverOptions
-    seed: int
+    active (a,) i8; weights (a, T), intercept (T,) f8; penalised: the same before a refit (equal without one).
+    """
+
+    active: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    intercept: NDArray[np.float64]
+    penalised_weights: NDArray[np.float64]
+    penalised_intercept: NDArray[np.float64]
 
 
 def run(run: Run) -> None:
-    """Solve for every output and commit the solutions.
+    """Find the weights and commit them, with a summary of every solve.
 
     Raises InvalidDataError for statistics that no solver may start from, CorruptDataError for damaged ones.
     """
-    with run.stage(STAGE) as cost:
-        done = read_markers(run.layout.markers(STAGE))
-        outputs = range(run.shape.n_outputs)
-        waiting = [output for output in outputs if item_name(output) not in done]
-        cost.items += len(outputs) - len(waiting)
-        if not waiting:
+    with run.stage(STAGE):
+        if FINAL in read_markers(run.layout.markers(STAGE)):
             return
-        _check(run.layout)
         solver = run.config.solver
-        options = SolverOptions(
-            tolerance=solver.tolerance, max_sweeps=solver.max_sweeps, schedule=solver.schedule, step=solver.step
-        )
-        task = SolveTask(run.layout, solver.penalty, options, run.config.seed)
-        make_folder(run.layout.solutions)
-        for output in waiting:
-            run.layout.solution_records(item_name(output)).unlink(missing_ok=True)
-        run.run_items(
-            STAGE,
-            partial(solve_output, task),
-            waiting,
-            note=partial(_progress_note, [run.layout.solution_records(item_name(output)) for output in waiting]),
-            on_value=lambda output, value: _keep_records(run, output),
-        )
+        points: list[path.PathPoint] = []
+        penalty = solver.penalty
+        if isinstance(penalty, str):
+            penalty, points = path.run(run, penalty)
+        solves = group_solve.solve_all(run, "all", [penalty])
+        final, refitted = _final(run)
+        write_arrays(run.layout.solution(f"{FINAL}.npz"), vars(final))
+        summary = {
+            "penalty": penalty,
+            "solves": [_summary(solve) for solve in solves],
+            "path": [asdict(point) for point in points] or None,
+            "ridge": refitted.ridge if refitted else None,
+            "ridges": [list(pair) for pair in refitted.hold_out_errors] if refitted else None,
+        }
+        write_marker(run.layout.markers(STAGE), FINAL, summary)
 
 
-def item_name(output: int) -> str:
-    """Return the name of the solution and of the marker of an output."""
-    return f"output-{output:04d}"
+def summary(layout: RunLayout) -> dict[str, Any]:
+    """Return the committed summary: penalty, solves, path, ridge."""
+    return dict(read_markers(layout.markers(STAGE))[FINAL])
 
 
-def solve_output(task: SolveTask, output: int) -> bool:
-    """Solve for one output, commit weights and summary, and return whether the tolerance was reached.
-
-    Every iteration record is appended to the item's records file as it comes, for whoever watches.
-    """
-    started = time.perf_counter()
-    problem = _problem(task, output)
-    generator = np.random.default_rng([task.seed, 3, output])
-    with task.layout.solution_records(item_name(output)).open("w", encoding="utf-8") as records:
-
-        def on_record(record: Record, _: SolverState) -> None:
-            records.write(json.dumps({"output": output, **asdict(record)}) + "\n")
-            records.flush()
-
-        solution = solve(problem, task.options, generator, on_record=on_record)
-    active = np.flatnonzero(solution.weights.any(axis=1))
-    arrays = {"active": active, "weights": solution.weights[active]}
-    write_arrays(task.layout.solution(item_name(output) + ".npz"), arrays)
-    summary = {
-        "objective": solution.objective,
-        "relative_gap": solution.certificate.relative_gap,
-        "converged": solution.converged,
-        "status": solution.status.value,
-        "n_active": len(active),
-        "sweeps": solution.sweeps,
-        "visits": solution.visits,
-        "moves": solution.moves,
-        "evaluations": solution.evaluations,
-        "wall_seconds": time.perf_counter() - started,
-    }
-    write_marker(task.layout.markers(STAGE), item_name(output), summary)
-    return solution.converged
+def final_weights(layout: RunLayout) -> FinalWeights:
+    """Return the committed weights."""
+    return FinalWeights(**read_arrays(layout.solution(f"{FINAL}.npz")))
 
 
-def summaries(layout: RunLayout, n_outputs: int) -> list[dict[str, Any]]:
-    """Return the committed summary of every output, in order."""
-    done = read_markers(layout.markers(STAGE))
-    return [done[item_name(output)] for output in range(n_outputs)]
-
-
-def weights(layout: RunLayout, n_candidates: int, n_outputs: int) -> np.ndarray:
-    """Return the weights of all outputs over all candidates, (n_candidates, n_outputs) f8."""
-    table = np.zeros((n_candidates, n_outputs))
-    for output in range(n_outputs):
-        solution = read_arrays(layout.solution(item_name(output) + ".npz"))
-        table[solution["active"], output] = solution["weights"][:, 0]
-    return table
-
-
-def _check(layout: RunLayout) -> None:
-    problems = verify(layout.statistics_file("all"), contents=True)
-    if problems:
-        raise CorruptDataError(f"statistics {layout.statistics_file('all')}: {problems[0]}; start a new run")
+def _final(run: Run) -> tuple[FinalWeights, Refit | None]:
+    weights = group_solve.weights(run, "all")[-1]
+    active = np.flatnonzero(weights.any(axis=1))
+    weights = weights[active]
+    solver, everything = run.config.solver, statistics.load(run.layout, "all").cut(active)
+    intercept = everything.intercept(weights) if solver.intercept else np.zeros(run.shape.n_outputs)
+    if solver.refit == "none" or not len(active):
+        return FinalWeights(active, weights, intercept, weights, intercept), None
+    fit, hold_out = (statistics.load(run.layout, part).cut(active) for part in ("fit", "hold_out"))
     try:
-        check_gram(statistics.load(layout, "all").gram)
-    except InvalidProblemError as error:
-        raise InvalidDataError(str(error)) from None
+        found = refit(fit, hold_out, everything, intercept=solver.intercept)
+    except LinAlgError as error:
+        raise InvalidDataError(f"refit: {error}; use a larger --penalty, or --refit none") from None
+    return FinalWeights(active, found.weights, found.intercept, weights, intercept), found
 
 
-def _problem(task: SolveTask, output: int) -> Problem:
-    found = statistics.load(task.layout, "all")
-    problem = Problem(found.gram, found.kty[:, [output]], float(found.yty[output]), task.penalty)
-    try:
-        return problem.validate(gram_checked=True)
-    except InvalidProblemError as error:
-        raise InvalidDataError(f"output {output}: {error}") from None
-
-
-def _keep_records(run: Run, output: int) -> None:
-    """Move an output's iteration records into metrics.jsonl."""
-    path = run.layout.solution_records(item_name(output))
-    for line in path.read_text(encoding="utf-8").splitlines():
-        run.events.metric(stage=STAGE, **json.loads(line))
-    path.unlink()
-
-
-def _progress_note(paths: list[Path]) -> str:
-    """Return objective and gap of the output whose records grew last."""
-    alive = [path for path in paths if path.exists()]
-    for path in sorted(alive, key=lambda p: p.stat().st_mtime, reverse=True):
-        lines = path.read_text(encoding="utf-8").splitlines()
-        if lines and lines[-1].endswith("}"):
-            record = json.loads(lines[-1])
-            gap = "unknown" if record["relative_gap"] is None else f"{record['relative_gap']:.1e}"
-            return f"output {record['output']}: objective {record['objective']:.6g} gap {gap}"
-    return ""
+def _summary(solve: dict[str, Any]) -> dict[str, Any]:
+    """Return the summary of a solve at its one penalty, flat."""
+    return {"outputs": solve["outputs"], **solve["points"][-1], "wall_seconds": solve["wall_seconds"]}

@@ -1,0 +1,90 @@
+"""The training rows as the stages stream them: features, targets and who is held out, block by block."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import InvalidDataError
+from pipeline.feature_store import FeatureShape, encoded_targets, open_store
+from pipeline.stages.run import Run
+from pipeline.statistics import hold_out_rows
+from storage.blocks import Block, spans
+from storage.layout import FeatureLayout, RunLayout
+
+
+class RowBlock(NamedTuple):
+    """Some training rows: features (rows, d) f4, targets (rows, T) f8, held out or not (rows,) bool."""
+
+    X: NDArray[np.float32]
+    targets: NDArray[np.float64]
+    held_out: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class RowTask:
+    """What a worker needs to stream any span of training rows through the kernel. Small and picklable."""
+
+    layout: RunLayout
+    feature_layout: FeatureLayout
+    shape: FeatureShape
+    sigma2: float
+    block_rows: int
+    hold_out: float
+    seed: int
+
+    @property
+    def read_rows(self) -> int:
+        """How many rows are read from the store at once: whole chunks, at least one block."""
+        return max(self.block_rows, self.shape.chunk_rows)
+
+
+def task_of(run: Run) -> RowTask:
+    """Return the task of a run, whose plan has filled in block size and kernel width."""
+    config = run.config
+    assert config.statistics.block_rows is not None
+    assert config.kernel.sigma2 is not None
+    return RowTask(
+        layout=run.layout,
+        feature_layout=run.feature_layout,
+        shape=run.shape,
+        sigma2=config.kernel.sigma2,
+        block_rows=config.statistics.block_rows,
+        hold_out=config.statistics.hold_out,
+        seed=config.seed,
+    )
+
+
+def grid(task: RowTask, n_centers: int) -> tuple[Block, ...]:
+    """Return the spans into which the training rows are cut."""
+    return spans(task.shape.n_train, task.read_rows, span_count(task.shape, n_centers))
+
+
+def span_count(shape: FeatureShape, n_centers: int) -> int:
+    """Return into how many spans the rows are cut: about half a second of work each, at most 64.
+
+    It depends on the data and the centers alone, never on the workers, since the order of summation does too.
+    """
+    operations = shape.n_train * n_centers * (2.0 * shape.n_features + n_centers)
+    return int(np.clip(operations // 4e10, 1, 64))
+
+
+def blocks(task: RowTask, span: Block) -> Iterator[RowBlock]:
+    """Yield the blocks of a span in order; whole chunks are read at a time.
+
+    Raises InvalidDataError naming the row where a feature is not finite, CorruptDataError where the store is damaged.
+    """
+    store = open_store(task.feature_layout)
+    for start in range(span.start, span.stop, task.read_rows):
+        stop = min(start + task.read_rows, span.stop)
+        X = store.read("train", start, stop)
+        if not np.isfinite(X).all():
+            bad = start + int(np.flatnonzero(~np.isfinite(X).all(axis=1))[0])
+            raise InvalidDataError(f"train features: row {bad} is not finite; build the feature store again")
+        targets = encoded_targets(store, task.shape, "train", start, stop)
+        held_out = hold_out_rows(task.seed, task.hold_out, start, stop)
+        for first in range(0, stop - start, task.block_rows):
+            rows = slice(first, first + task.block_rows)
+            yield RowBlock(X[rows], targets[rows], held_out[rows])

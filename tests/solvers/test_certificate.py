@@ -1,0 +1,135 @@
+"""The certificate against the samples, a second library, and screening that must be safe."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import Lasso
+
+from pipeline.solvers import (
+    Problem,
+    SolverOptions,
+    certify,
+    certify_problem,
+    certify_support,
+    gap_safe_screen,
+    scores_from_gram,
+    solve,
+)
+
+
+def dense_certificate(C, Y, W, tau):
+    """P, D and gap from the residual itself."""
+    r = Y - C @ W
+    largest = np.linalg.norm(C.T @ r, axis=1).max()
+    theta = r * min(1.0, tau / largest)
+    primal = 0.5 * (r**2).sum() + tau * np.linalg.norm(W, axis=1).sum()
+    return primal, (theta * Y).sum() - 0.5 * (theta**2).sum()
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 10**6), outputs=st.integers(1, 3), size=st.floats(1e-3, 3.0))
+def test_certificate_equals_the_dense_one_and_bounds_the_optimum(seed, outputs, size):
+    rng = np.random.default_rng(seed)
+    C, Y = rng.standard_normal((20, 7)), rng.standard_normal((20, outputs))
+    problem = Problem(C.T @ C, C.T @ Y, float((Y**2).sum()), 0.7)
+    W = rng.standard_normal((7, outputs)) * size * (rng.random((7, 1)) < 0.6)
+    certificate = certify_problem(problem, W)
+    primal, dual = dense_certificate(C, Y, W, problem.tau)
+    assert certificate.primal == pytest.approx(primal, rel=1e-10)
+    assert certificate.dual == pytest.approx(dual, rel=1e-9, abs=1e-9)
+    assert certificate.gap >= 0
+    best = solve(problem, SolverOptions(tolerance=1e-7), np.random.default_rng(0))
+    assert best.certificate.primal <= certificate.primal * (1 + 1e-7)
+    assert certificate.dual <= best.certificate.primal * (1 + 1e-12)
+
+
+def test_scores_from_outside_give_the_same_certificate(make_kernel):
+    C, Y, problem = make_kernel(0, outputs=2)
+    W = np.zeros((80, 2))
+    W[[3, 8, 50]] = 0.3
+    streamed = C.T @ (Y - C @ W)
+    np.testing.assert_allclose(scores_from_gram(problem, W), streamed, atol=1e-9)
+    whole = certify(W, streamed, problem.kty, problem.yty, problem.penalty)
+    support = np.flatnonzero(W.any(axis=1))
+    part = certify_support(
+        W[support], streamed[support], problem.kty[support], problem.yty, problem.tau,
+        float(np.linalg.norm(streamed, axis=1).max()),
+    )  # fmt: skip
+    assert whole.gap == pytest.approx(part.gap, rel=1e-12)
+    assert whole.gap == pytest.approx(certify_problem(problem, W).gap, rel=1e-9)
+
+
+def test_the_certificate_sees_candidates_outside_the_support(make_kernel):
+    """A gap over a subset certifies nothing: the optimum on half the candidates is not one on all."""
+    _, _, problem = make_kernel(2)
+    half = np.arange(40)
+    part = Problem(
+        np.ascontiguousarray(problem.gram[:40, :40]), problem.kty[half], problem.yty, problem.penalty
+    )
+    solution = solve(part, SolverOptions(tolerance=1e-8), np.random.default_rng(0))
+    W = np.zeros((80, 1))
+    W[half] = solution.weights
+    assert solution.certificate.relative_gap <= 1e-8
+    assert certify_problem(problem, W).relative_gap > 1e-3
+
+
+@pytest.mark.parametrize("polish", [True, False])
+@pytest.mark.parametrize("penalty", [2.0, 20.0])
+def test_lasso_identity_with_a_second_library(polish, penalty):
+    """min F = min |y - C w|^2 + 2 sqrt(lambda nu) |w|_1, same predictor, mu = |w| / tau."""
+    rng = np.random.default_rng(4)
+    C = rng.standard_normal((200, 40))
+    y = C[:, :6] @ rng.standard_normal(6) + rng.standard_normal(200)
+    problem = Problem(C.T @ C, (C.T @ y)[:, None], float(y @ y), penalty)
+    options = SolverOptions(tolerance=1e-13, polish=polish, max_sweeps=3000)
+    solution = solve(problem, options, np.random.default_rng(0))
+    other = Lasso(alpha=problem.tau / 200, fit_intercept=False, tol=1e-14, max_iter=100_000).fit(C, y)
+    np.testing.assert_allclose(solution.weights[:, 0], other.coef_, atol=1e-8)
+    np.testing.assert_allclose(solution.mu, np.abs(other.coef_) / problem.tau, atol=1e-6)
+    value = ((y - C @ other.coef_) ** 2).sum() + 2 * problem.tau * np.abs(other.coef_).sum()
+    assert solution.objective == pytest.approx(value, rel=1e-10)
+    K = (C * solution.mu) @ C.T
+    F = y @ np.linalg.solve(np.eye(200) + K, y) + problem.penalty * solution.mu.sum()
+    assert F == pytest.approx(value, rel=1e-8)
+
+
+def sparse_problem(seed, m=600):
+    """Orthogonal-ish columns of very different norms: here the safe test bites."""
+    rng = np.random.default_rng(seed)
+    C = rng.standard_normal((400, m)) * np.exp(rng.uniform(-3, 0, m))
+    y = C[:, :5].sum(axis=1) * 3 + rng.standard_normal(400)
+    return Problem(C.T @ C, (C.T @ y)[:, None], float(y @ y), 1500.0)
+
+
+@pytest.mark.parametrize("polish", [True, False])
+def test_screened_and_skipped_coordinates_are_zero_at_the_unscreened_optimum(polish):
+    problem = sparse_problem(0)
+    reference = solve(
+        problem, SolverOptions(tolerance=1e-13, schedule="uniform", max_sweeps=500), np.random.default_rng(1)
+    )
+    solution = solve(problem, SolverOptions(tolerance=1e-12, polish=polish), np.random.default_rng(0))
+    assert reference.certificate.relative_gap < 1e-12
+    screened = solution.state.shrinkage.screened
+    assert screened.sum() >= 300
+    assert not np.any(reference.weights[screened])
+    assert not np.any(solution.weights[screened])
+    assert max(record.skipped for record in solution.records) >= 200
+    np.testing.assert_allclose(solution.weights, reference.weights, atol=1e-5)
+
+
+def test_screening_rejects_what_an_unsafe_radius_would_drop():
+    """With the gap left out, active coordinates near the threshold would go: the radius matters."""
+    problem = sparse_problem(1)
+    best = solve(problem, SolverOptions(tolerance=1e-13), np.random.default_rng(0))
+    rough = best.weights * 0.3
+    scores = scores_from_gram(problem, rough)
+    certificate = certify(rough, scores, problem.kty, problem.yty, problem.penalty)
+    norms = np.sqrt(np.diagonal(problem.gram))
+    unsafe = gap_safe_screen(scores, norms, certificate.theta_scale, 0.0, problem.tau)
+    safe = gap_safe_screen(scores, norms, certificate.theta_scale, certificate.gap, problem.tau)
+    active = best.weights.any(axis=1)
+    assert np.any(unsafe & active)
+    assert not np.any(safe & active)

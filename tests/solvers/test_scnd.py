@@ -1,0 +1,193 @@
+"""Every quantity of the paper against dense formulas in the samples, and the descent of F."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pipeline.solvers import SolverOptions, solve
+from pipeline.solvers import scnd_numba as loop
+from pipeline.solvers.scnd import ActiveInverse, factorise, objective, relative_drift, run_sweep
+
+TOLERANCE = 1e-10
+
+
+def dense_inverse(C, mu, lam):
+    """K~^-1 = (lambda I + C D C^T)^-1, written out."""
+    return np.linalg.inv(lam * np.eye(C.shape[0]) + (C * mu) @ C.T)
+
+
+def dense_objective(C, Y, mu, lam, nu):
+    """F(mu) = tr Y^T (I + K~ / lambda)^-1 Y + nu sum mu (ourprob), with K~(mu) = C D C^T."""
+    K = (C * mu) @ C.T
+    return np.trace(Y.T @ np.linalg.inv(np.eye(len(Y)) + K / lam) @ Y) + nu * mu.sum()
+
+
+def dense_G(C, mu, support, lam):
+    part = C[:, support]
+    return np.linalg.inv(np.diag(1 / mu[support]) + part.T @ part / lam)
+
+
+def some_inverse(problem, lam, seed, n_active):
+    rng = np.random.default_rng(seed)
+    mu = np.zeros(problem.n_candidates)
+    support = rng.permutation(problem.n_candidates)[:n_active].astype(np.int64)
+    mu[support] = rng.random(n_active) + 0.1
+    return factorise(problem, lam, mu, support)
+
+
+def visit_quantities(problem, inverse, lam, m):
+    a, b = np.empty(inverse.active.size), np.empty(inverse.active.size)
+    q = np.empty(problem.n_outputs)
+    loop.score(m, problem.gram, problem.kty, lam, inverse.active, inverse.n_active, inverse.u, a, q)
+    s = loop.curvature(
+        m, problem.gram, lam, inverse.mu[m], inverse.position[m], inverse.G, inverse.n_active, a, b
+    )
+    return q, s
+
+
+@pytest.mark.parametrize("lam", [1.0, 0.3])
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_score_curvature_objective_and_predictor_match_dense_formulas(make_columns, seed, outputs, lam):
+    C, Y, problem = make_columns(seed, outputs=outputs)
+    inverse = some_inverse(problem, lam, seed, 5)
+    K_inverse = dense_inverse(C, inverse.mu, lam)
+    for m in range(problem.n_candidates):
+        q, s = visit_quantities(problem, inverse, lam, m)
+        np.testing.assert_allclose(q, Y.T @ K_inverse @ C[:, m], atol=TOLERANCE, rtol=TOLERANCE)
+        np.testing.assert_allclose(s, C[:, m] @ K_inverse @ C[:, m], atol=TOLERANCE, rtol=TOLERANCE)
+    expected = dense_objective(C, Y, inverse.mu, lam, problem.penalty / lam)
+    assert objective(problem, lam, inverse) == pytest.approx(expected, rel=TOLERANCE)
+    alpha = 2 * np.linalg.inv(np.eye(len(Y)) + (C * inverse.mu) @ C.T / lam) @ Y  # (alphastar)
+    alpha_tilde = inverse.mu[:, None] * (C.T @ alpha)  # (alphatilde), k(x, x) = 1
+    np.testing.assert_allclose(
+        inverse.weights(lam), alpha_tilde / (2 * lam), atol=TOLERANCE, rtol=TOLERANCE
+    )  # (optappfunc)
+    np.testing.assert_allclose(2 * (Y - C @ inverse.weights(lam)), alpha, atol=1e-9)
+
+
+@pytest.mark.parametrize("lam", [1.0, 0.3])
+@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("case", ["no update", "change", "leave", "enter"])
+def test_each_update_of_G_matches_its_definition(make_columns, case, outputs, lam):
+    for seed in range(5):
+        C, _, problem = make_columns(seed, outputs=outputs)
+        inverse = some_inverse(problem, lam, seed, 5)
+        mu, n = inverse.mu.copy(), inverse.n_active
+        if case in ("change", "leave"):
+            p = seed % n
+            m = inverse.active[p]
+            mu[m] = 0.0 if case == "leave" else 1.7 * mu[m]
+            if case == "change":
+                loop.change(p, 1 / mu[m] - 1 / inverse.mu[m], n, inverse.G, inverse.u)
+            else:
+                n = loop.leave(p, inverse.active, inverse.position, n, inverse.G, inverse.u)
+        elif case == "enter":
+            m = int(np.flatnonzero(mu == 0)[0])
+            mu[m] = 0.4
+            a, b, q = np.empty(inverse.active.size), np.empty(inverse.active.size), np.empty(outputs)
+            loop.score(m, problem.gram, problem.kty, lam, inverse.active, n, inverse.u, a, q)
+            s = loop.curvature(m, problem.gram, lam, 0.0, -1, inverse.G, n, a, b)
+            n = loop.enter(m, mu[m], s, q, lam, inverse.active, inverse.position, n, inverse.G, inverse.u, b)
+        support = inverse.active[:n]
+        assert set(support) == set(np.flatnonzero(mu))
+        assert all(inverse.position[m] == i for i, m in enumerate(support))
+        assert (inverse.position >= 0).sum() == n
+        G = dense_G(C, mu, support, lam)
+        np.testing.assert_allclose(inverse.G[:n, :n], G, atol=TOLERANCE, rtol=TOLERANCE)
+        np.testing.assert_allclose(inverse.u[:, :n], (G @ problem.kty[support]).T, atol=1e-9, rtol=1e-9)
+
+
+def naive_step(q2, s, mu, lam, nu, step):
+    if step == "exact":
+        return max(0.0, mu + (np.sqrt(q2 * lam / nu) - 1) / s)
+    return max(0.0, mu + (lam * q2 - nu) / (2 * lam * q2 * s))
+
+
+@pytest.mark.parametrize("step", ["exact", "newton-unguarded"])
+@pytest.mark.parametrize("lam", [1.0, 2.5])
+def test_a_sweep_equals_the_naive_algorithm(make_columns, step, lam):
+    """Dense Algorithm 2, one coordinate at a time, against the compiled sweep."""
+    C, Y, problem = make_columns(7, m=9, penalty=0.8)
+    nu = problem.penalty / lam
+    order = np.random.default_rng(1).integers(0, 9, 40)
+    mu = np.zeros(9)
+    for m in order:
+        K_inverse = dense_inverse(C, mu, lam)
+        q, s = Y[:, 0] @ K_inverse @ C[:, m], C[:, m] @ K_inverse @ C[:, m]
+        if mu[m] > 0 or lam * q * q > nu:
+            mu[m] = naive_step(q * q, s, mu[m], lam, nu, step)
+    inverse = factorise(problem, lam, np.zeros(9), np.zeros(0, np.int64))
+    inverse, report = run_sweep(
+        problem, inverse, order, np.zeros(9, bool), lam=lam, step=step, refactor_every=7
+    )
+    np.testing.assert_allclose(inverse.mu, mu, atol=1e-9)
+    assert report.visits == 40
+
+
+@pytest.mark.parametrize("step", ["exact", "newton"])
+@pytest.mark.parametrize("seed", range(24))
+def test_the_objective_never_rises(make_columns, step, seed):
+    C, Y, problem = make_columns(seed, m=10)
+    inverse = factorise(problem, 1.0, np.zeros(10), np.zeros(0, np.int64))
+    last = dense_objective(C, Y, inverse.mu, 1.0, problem.penalty)
+    for m in np.random.default_rng(seed).integers(0, 10, 60):
+        inverse, _ = run_sweep(problem, inverse, np.array([m]), np.zeros(10, bool), step=step)
+        value = dense_objective(C, Y, inverse.mu, 1.0, problem.penalty)
+        assert value <= last * (1 + 1e-12)
+        last = value
+
+
+def test_the_unguarded_newton_step_can_raise_the_objective(make_columns):
+    """Theorem 1(a) does not hold for steps that lower mu_m: the safeguard is needed."""
+    rises = 0
+    for seed in range(24):
+        C, Y, problem = make_columns(seed, m=10)
+        inverse = factorise(problem, 1.0, np.zeros(10), np.zeros(0, np.int64))
+        last = dense_objective(C, Y, inverse.mu, 1.0, problem.penalty)
+        for m in np.random.default_rng(seed).integers(0, 10, 60):
+            inverse, _ = run_sweep(
+                problem, inverse, np.array([m]), np.zeros(10, bool), step="newton-unguarded"
+            )
+            value = dense_objective(C, Y, inverse.mu, 1.0, problem.penalty)
+            rises += value > last * (1 + 1e-6)
+            last = value
+    assert rises > 0
+
+
+def test_proposition_3_equal_product_equal_predictor(make_kernel):
+    _, _, problem = make_kernel(0, n=150, m=30, penalty=0.3)
+    options = {"schedule": "uniform", "tolerance": 1e-9, "max_sweeps": 3000}
+    solutions = [
+        solve(problem, SolverOptions(lam=lam, **options), np.random.default_rng(0)) for lam in (1.0, 4.0, 0.2)
+    ]
+    for lam, solution in zip((1.0, 4.0, 0.2), solutions, strict=True):
+        assert solution.converged
+        np.testing.assert_allclose(solution.weights, solutions[0].weights, atol=1e-4)
+        np.testing.assert_allclose(solution.mu / lam, solutions[0].mu, atol=1e-3)
+        assert solution.objective == pytest.approx(solutions[0].objective, rel=1e-8)
+
+
+def test_refactorisation_keeps_the_drift_small_and_reports_it(make_kernel):
+    _, _, problem = make_kernel(1, penalty=0.001)
+    order = np.random.default_rng(0).permutation(80)
+    empty = factorise(problem, 1.0, np.zeros(80), np.zeros(0, np.int64))
+    inverse, report = run_sweep(problem, empty, order, np.zeros(80, bool), refactor_every=5)
+    assert 0 < report.drift < 1e-6
+    fresh = factorise(problem, 1.0, inverse.mu, inverse.support)
+    assert relative_drift(inverse, fresh) == 0.0
+    spoilt = ActiveInverse(fresh.mu, fresh.active, fresh.position, fresh.n_active, fresh.G * 1.01, fresh.u)
+    assert relative_drift(spoilt, fresh) == pytest.approx(0.01)
+
+
+def test_growing_the_active_list_changes_nothing(make_kernel):
+    _, _, problem = make_kernel(3, n=400, m=300, penalty=1e-4, width=0.05)
+    order = np.random.default_rng(0).permutation(300)
+    small = factorise(problem, 1.0, np.zeros(300), np.zeros(0, np.int64))
+    large = factorise(problem, 1.0, np.zeros(300), np.zeros(0, np.int64), 301)
+    assert small.active.size < 301
+    small, _ = run_sweep(problem, small, order, np.zeros(300, bool))
+    large, _ = run_sweep(problem, large, order, np.zeros(300, bool))
+    assert small.n_active > 128
+    np.testing.assert_array_equal(small.mu, large.mu)

@@ -1,0 +1,263 @@
+"""The whole solve: optimum, certificate, resume to the same bytes, statuses, degenerate problems."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.linear_model import Lasso
+
+from pipeline.solvers import (
+    InvalidOptionsError,
+    Problem,
+    SolverOptions,
+    SolverState,
+    Status,
+    centred,
+    certify_problem,
+    solve,
+    warm_state,
+)
+
+WAYS = {
+    "polished": SolverOptions(tolerance=1e-9, opening_visits=20),
+    "cold polish": SolverOptions(tolerance=1e-9, opening_visits=0),
+    "shrinking": SolverOptions(tolerance=1e-6, polish=False),
+    "newton": SolverOptions(tolerance=1e-6, polish=False, step="newton"),
+    "uniform": SolverOptions(tolerance=1e-6, schedule="uniform", max_sweeps=5000),
+}
+
+
+def never_rises(solution):
+    values = [record.objective for record in solution.records]
+    return all(b <= a * (1 + 1e-12) for a, b in zip(values, values[1:], strict=False))
+
+
+@pytest.mark.parametrize("outputs", [1, 4])
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_ends_at_the_same_certified_optimum(make_kernel, way, outputs):
+    C, Y, problem = make_kernel(3, outputs=outputs, penalty=0.2)
+    solution = solve(problem.validate(), WAYS[way], np.random.default_rng(0))
+    reference = solve(problem, SolverOptions(tolerance=1e-10), np.random.default_rng(5))
+    assert reference.converged
+    assert solution.converged and solution.status is Status.CONVERGED
+    assert solution.certificate.relative_gap <= WAYS[way].tolerance
+    assert solution.objective == pytest.approx(reference.objective, rel=1e-5)
+    assert never_rises(solution)
+    r = Y - C @ solution.weights
+    value = (r**2).sum() + 2 * problem.tau * np.linalg.norm(solution.weights, axis=1).sum()
+    assert solution.objective == pytest.approx(value, rel=1e-9)
+    last = solution.records[-1]
+    assert last.evaluations == solution.evaluations
+    assert last.n_active == solution.n_active == np.count_nonzero(solution.mu)
+    assert last.relative_gap == solution.certificate.relative_gap
+
+
+def test_shared_kernel_matches_a_dense_twin(make_kernel):
+    """Proximal gradient on the group Lasso, in the samples, started far away."""
+    rng = np.random.default_rng(0)
+    C, Y = rng.standard_normal((80, 15)), rng.standard_normal((80, 3))
+    problem = Problem(C.T @ C, C.T @ Y, float((Y**2).sum()), 40.0)
+    solution = solve(problem, SolverOptions(tolerance=1e-12), np.random.default_rng(0))
+    W, length = np.ones((15, 3)), 1 / np.linalg.norm(C, 2) ** 2
+    for _ in range(5000):
+        V = W + length * C.T @ (Y - C @ W)
+        norms = np.linalg.norm(V, axis=1, keepdims=True)
+        W = V * np.maximum(0, 1 - length * problem.tau / norms)
+    assert solution.converged
+    assert 0 < solution.n_active < 15
+    np.testing.assert_allclose(solution.weights, W, atol=1e-6)
+    K = (C * solution.mu) @ C.T
+    F = np.trace(Y.T @ np.linalg.solve(np.eye(80) + K, Y)) + problem.penalty * solution.mu.sum()
+    assert solution.records[-1].objective == pytest.approx(F, rel=1e-9)
+    np.testing.assert_allclose(np.linalg.norm(W, axis=1) / problem.tau, solution.mu, atol=1e-6)
+
+
+RESUMED = {**WAYS, "stalling": SolverOptions(tolerance=1e-18, max_sweeps=30)}
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("way", RESUMED)
+def test_resuming_from_any_record_gives_the_same_bytes(make_kernel, way, outputs):
+    _, _, problem = make_kernel(5, n=150, m=40, outputs=outputs, penalty=0.1)
+    states = []
+
+    def keep(record, state):
+        arrays, scalars = state.to_arrays()
+        states.append((arrays, json.loads(json.dumps(scalars))))
+
+    options = RESUMED[way]
+    whole = solve(problem, options, np.random.default_rng(2), on_record=keep)
+    assert len(states) == whole.sweeps
+    for arrays, scalars in states[:: max(1, len(states) // 12)]:
+        state = SolverState.from_arrays(arrays, scalars)
+        again = solve(problem, options, np.random.default_rng(99), start=state)
+        assert again.weights.tobytes() == whole.weights.tobytes()
+        assert again.mu.tobytes() == whole.mu.tobytes()
+        assert again.status is whole.status
+        assert without_seconds(again) == without_seconds(whole)
+
+
+def without_seconds(solution):
+    return [{**vars(record), "seconds": 0} for record in solution.records]
+
+
+def test_stopping_on_request_is_resumable(make_kernel):
+    _, _, problem = make_kernel(5)
+    options = SolverOptions(tolerance=1e-9, opening_visits=10)
+    whole = solve(problem, options, np.random.default_rng(2))
+    stopped = solve(problem, options, np.random.default_rng(2), should_stop=lambda: True)
+    assert stopped.status is Status.STOPPED and not stopped.converged and stopped.sweeps == 1
+    rest = solve(problem, options, np.random.default_rng(0), start=stopped.state)
+    assert rest.weights.tobytes() == whole.weights.tobytes()
+
+
+def test_a_state_of_another_format_is_refused(make_kernel):
+    _, _, problem = make_kernel(5)
+    arrays, scalars = solve(problem, SolverOptions(), np.random.default_rng(0)).state.to_arrays()
+    with pytest.raises(ValueError, match="format"):
+        SolverState.from_arrays(arrays, {**scalars, "state_format_version": 99})
+
+
+def test_the_same_seed_gives_the_same_bytes_and_a_read_only_gram_suffices(make_kernel, tmp_path):
+    _, _, problem = make_kernel(6)
+    first = solve(problem, WAYS["polished"], np.random.default_rng(1))
+    np.save(tmp_path / "gram.npy", problem.gram)
+    mapped = np.load(tmp_path / "gram.npy", mmap_mode="r")
+    second = solve(
+        Problem(mapped, problem.kty, problem.yty, problem.penalty).validate(),
+        WAYS["polished"],
+        np.random.default_rng(1),
+    )
+    assert first.weights.tobytes() == second.weights.tobytes()
+
+
+def test_the_iteration_limit_is_said(make_kernel):
+    _, _, problem = make_kernel(7)
+    for options in (
+        SolverOptions(tolerance=1e-9, max_sweeps=2),
+        SolverOptions(tolerance=1e-9, max_sweeps=2, schedule="uniform"),
+        SolverOptions(tolerance=1e-9, max_sweeps=2, polish=False),
+    ):
+        solution = solve(problem, options, np.random.default_rng(0))
+        assert solution.status is Status.SWEEP_LIMIT and not solution.converged
+        assert solution.sweeps == 2
+        assert solution.certificate.relative_gap > 1e-9
+
+
+def test_an_unreachable_tolerance_ends_as_stalled_not_in_a_loop(make_kernel):
+    _, _, problem = make_kernel(8)
+    solution = solve(problem, SolverOptions(tolerance=1e-300, max_sweeps=300), np.random.default_rng(0))
+    assert solution.status in (Status.STALLED, Status.CONVERGED)
+    assert solution.certificate.relative_gap < 1e-9
+
+
+def test_the_papers_stopping_rule(make_kernel):
+    _, _, problem = make_kernel(9)
+    options = SolverOptions(schedule="uniform", stop="paper", tolerance=1e-12)
+    solution = solve(problem, options, np.random.default_rng(0))
+    assert solution.status is Status.PAPER_RULE and solution.converged
+    before, last = solution.records[-2].objective, solution.records[-1].objective
+    assert before - last < 1e-4 * before
+    assert all(
+        a.objective - b.objective >= 1e-4 * a.objective
+        for a, b in zip(solution.records[:-2], solution.records[1:-1], strict=True)
+    )
+
+
+def test_the_shrinking_schedule_needs_fewer_evaluations(make_kernel):
+    _, _, problem = make_kernel(10, n=400, m=200, penalty=0.05)
+    uniform = solve(
+        problem, SolverOptions(tolerance=1e-4, schedule="uniform", max_sweeps=2000), np.random.default_rng(0)
+    )
+    shrinking = solve(problem, SolverOptions(tolerance=1e-4), np.random.default_rng(0))
+    assert uniform.converged and shrinking.converged
+    assert 3 * shrinking.evaluations < uniform.visits
+
+
+def test_warm_start_at_another_penalty(make_kernel):
+    _, _, problem = make_kernel(11, penalty=1.0)
+    first = solve(problem, SolverOptions(tolerance=1e-8), np.random.default_rng(0))
+    lower = Problem(problem.gram, problem.kty, problem.yty, 0.3)
+    warm = solve(
+        lower, SolverOptions(tolerance=1e-8), np.random.default_rng(0), start=warm_state(first.weights)
+    )
+    cold = solve(lower, SolverOptions(tolerance=1e-8), np.random.default_rng(0))
+    assert warm.converged
+    assert warm.objective == pytest.approx(cold.objective, rel=1e-8)
+    assert warm.evaluations < cold.evaluations
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("way", ["polished", "cold polish", "shrinking"])
+def test_duplicates_and_zero_columns_are_legal(make_columns, way, outputs):
+    C, Y, plain = make_columns(0, m=10, outputs=outputs)
+    doubled = np.hstack([C, C, np.zeros((C.shape[0], 2)), C[:, :3]])
+    problem = Problem(doubled.T @ doubled, doubled.T @ Y, plain.yty, plain.penalty).validate()
+    solution = solve(problem, WAYS[way], np.random.default_rng(0))
+    reference = solve(plain, WAYS["polished"], np.random.default_rng(0))
+    assert solution.converged
+    assert solution.objective == pytest.approx(reference.objective, rel=2e-6)
+    assert not np.any(solution.weights[20:22])
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_a_penalty_above_the_largest_gives_zero_weights(make_kernel, outputs):
+    _, _, problem = make_kernel(12, outputs=outputs)
+    largest = float((problem.kty**2).sum(axis=1).max())
+    problem = Problem(problem.gram, problem.kty, problem.yty, largest * 1.001)
+    solution = solve(problem, SolverOptions(), np.random.default_rng(0))
+    assert solution.converged and solution.n_active == 0
+    assert solution.objective == pytest.approx(problem.yty)
+
+
+def test_zero_targets_are_solved_by_zero(make_kernel):
+    _, _, problem = make_kernel(12)
+    zero = Problem(problem.gram, np.zeros_like(problem.kty), 0.0, 0.1).validate()
+    solution = solve(zero, SolverOptions(), np.random.default_rng(0))
+    assert solution.converged and solution.n_active == 0
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_intercept_equals_explicitly_centred_data(make_kernel, outputs):
+    C, Y, problem = make_kernel(13, outputs=outputs)
+    C[:, 4] = 0.7  # a constant column is the intercept itself: never active
+    gram, kty = C.T @ C, C.T @ Y
+    statistics = centred(gram, kty, problem.yty, C.sum(axis=0), Y.sum(axis=0), len(Y))
+    Cc, Yc = C - C.mean(axis=0), Y - Y.mean(axis=0)
+    np.testing.assert_allclose(statistics.gram, Cc.T @ Cc, atol=1e-9)
+    np.testing.assert_allclose(statistics.kty, Cc.T @ Yc, atol=1e-9)
+    assert statistics.yty == pytest.approx((Yc**2).sum())
+    free = Problem(statistics.gram, statistics.kty, statistics.yty, 0.5).validate()
+    solution = solve(free, SolverOptions(tolerance=1e-10), np.random.default_rng(0))
+    assert solution.converged and not solution.weights[4].any()
+    residual = Y - C @ solution.weights - statistics.intercept(solution.weights)
+    np.testing.assert_allclose(residual.sum(axis=0), 0, atol=1e-7)
+    if outputs == 1:
+        other = Lasso(alpha=free.tau / len(Y), tol=1e-12, max_iter=200_000).fit(C, Y[:, 0])
+        prediction = other.predict(C)
+        value = ((Y[:, 0] - prediction) ** 2).sum() + 2 * free.tau * np.abs(other.coef_).sum()
+        assert solution.objective <= value * (1 + 1e-9)
+        assert solution.objective == pytest.approx(value, rel=1e-3)
+    assert certify_problem(free, solution.weights).relative_gap <= 1e-10
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tolerance": 0.0},
+        {"tolerance": float("nan")},
+        {"max_sweeps": 0},
+        {"schedule": "cyclic"},
+        {"step": "gradient"},
+        {"stop": "never"},
+        {"stop": "paper"},
+        {"lam": -1.0},
+        {"refactor_every": 0},
+    ],
+)
+def test_options_that_make_no_sense_are_refused(make_kernel, change):
+    _, _, problem = make_kernel(0)
+    with pytest.raises(InvalidOptionsError):
+        solve(problem, SolverOptions(**change), np.random.default_rng(0))
