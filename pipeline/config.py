@@ -4,7 +4,6 @@ Every field carries its help text, its flag and its check, so that the command l
 and `--print-config` all speak of the same table. Nothing here imports numpy: `--help` stays instant.
 """
 
-import math
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -13,6 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError
+from pipeline.setting_types import (
+    byte_size,
+    center_count,
+    one_of,
+    optional,
+    penalty,
+    real,
+    text,
+    truth,
+    whole,
+    whole_list,
+)
 
 SCHEDULES = ("shrinking", "uniform")
 STEPS = ("exact", "newton")
@@ -27,132 +38,6 @@ RESUME = ("never", "auto", "require")
 def option(default: Any, parse: Callable[[Any], Any], description: str, flag: str | None = None) -> Any:
     """Declare one setting: its default, its check (text or TOML value → value) and its help."""
     return field(default=default, metadata={"parse": parse, "help": description, "flag": flag})
-
-
-def whole(minimum: int, maximum: int = 2**63 - 1) -> Callable[[Any], int]:
-    """Return a parser of whole numbers between two bounds."""
-
-    def parse(value: Any) -> int:
-        number = int(value) if isinstance(value, str) else value
-        if isinstance(number, bool) or not isinstance(number, int) or not minimum <= number <= maximum:
-            raise ValueError(f"must be a whole number of at least {minimum}")
-        return number
-
-    return parse
-
-
-def real(minimum: float, maximum: float = math.inf, *, above: bool = False) -> Callable[[Any], float]:
-    """Return a parser of finite numbers from `minimum` (excluded where `above`) up to below `maximum`."""
-
-    def parse(value: Any) -> float:
-        if isinstance(value, bool):
-            raise ValueError("must be a number")
-        number = float(value)
-        if not math.isfinite(number) or number < minimum or (above and number == minimum) or number >= maximum:
-            bound = f"above {minimum:g}" if above else f"at least {minimum:g}"
-            raise ValueError(f"must be a number {bound}" + (f" and below {maximum:g}" if maximum < math.inf else ""))
-        return number
-
-    return parse
-
-
-def one_of(*choices: str) -> Callable[[Any], str]:
-    """Return a parser that accepts the listed words only."""
-
-    def parse(value: Any) -> str:
-        if value not in choices:
-            raise ValueError(f"must be one of {', '.join(choices)}")
-        return str(value)
-
-    return parse
-
-
-def text(value: Any) -> str:
-    """Accept a non-empty text."""
-    if not isinstance(value, str) or not value:
-        raise ValueError("must be a non-empty text")
-    return value
-
-
-def truth(value: Any) -> bool:
-    """Accept true or false."""
-    words = {"true": True, "false": False, True: True, False: False}
-    key = value.lower() if isinstance(value, str) else value
-    if key not in words:
-        raise ValueError("must be true or false")
-    return words[key]
-
-
-def whole_list(value: Any) -> tuple[int, ...]:
-    """Accept whole numbers above zero, as a list or separated by commas."""
-    parts = value.split(",") if isinstance(value, str) else list(value)
-    numbers = tuple(int(part) for part in parts)
-    if not numbers or min(numbers) < 1:
-        raise ValueError("must be whole numbers above 0, separated by commas")
-    return numbers
-
-
-def center_count(value: Any) -> int | str:
-    """Accept a number of centers, or `all`."""
-    if value == "all":
-        return "all"
-    try:
-        return whole(1)(value)
-    except ValueError:
-        raise ValueError("must be a whole number of at least 1, or all") from None
-
-
-@dataclass(frozen=True)
-class PenaltyPath:
-    """Penalties from `first` (None: where all weights are zero) to `last`, evenly spaced in the logarithm."""
-
-    first: float | None
-    last: float
-    count: int
-
-
-def penalty(value: Any) -> float | str:
-    """Accept a penalty above 0, `auto`, or `path:FROM:TO:N`."""
-    if value == "auto" or (isinstance(value, str) and value.startswith("path:")):
-        penalty_path(value)
-        return str(value)
-    return real(0, above=True)(value)
-
-
-def penalty_path(value: str) -> PenaltyPath | None:
-    """Return the path that `path:FROM:TO:N` names, None for `auto`."""
-    if value == "auto":
-        return None
-    parts = value.split(":")[1:]
-    if len(parts) != 3:
-        raise ValueError("must be a number above 0, auto, or path:FROM:TO:N such as path:max:0.01:20")
-    first = None if parts[0] == "max" else real(0, above=True)(parts[0])
-    path = PenaltyPath(first, real(0, above=True)(parts[1]), whole(2, 1000)(parts[2]))
-    if path.first is not None and path.first <= path.last:
-        raise ValueError("must fall: FROM above TO in path:FROM:TO:N")
-    return path
-
-
-BYTE_UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-BYTE_UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-
-def byte_size(value: Any) -> int:
-    """Accept a number of bytes: 1500000000, 2GiB, 800MB."""
-    digits = str(value).strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
-    unit = str(value).strip()[len(digits) :].strip().upper()
-    try:
-        size = int(float(digits) * BYTE_UNITS[unit])
-    except (KeyError, ValueError, OverflowError):
-        raise ValueError("must be a size such as 2GiB, 800MB or a number of bytes") from None
-    if size < 1:
-        raise ValueError("must be a size above 0")
-    return size
-
-
-def optional(parse: Callable[[Any], Any], word: str) -> Callable[[Any], Any]:
-    """Return a parser that maps `word` to None (decided from the data) and hands the rest on."""
-    return lambda value: None if value is None or value == word else parse(value)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from features.targets import labels_from_decision
 from pipeline.columns import ColumnGenerator
-from pipeline.config import PenaltyPath, penalty_path
+from pipeline.setting_types import PenaltyPath, penalty_path
 from pipeline.solvers.path import penalty_max, spaced
 from pipeline.solvers.refit import refit
 from pipeline.stages import group_solve, rows, statistics

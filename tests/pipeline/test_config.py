@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline import config as configuration
-from pipeline.config import SETTINGS, TrainConfig, byte_size, get, load, with_value
+from pipeline.config import SETTINGS, TrainConfig, get, load, with_value
 from pipeline.errors import ConfigError
+from pipeline.setting_types import byte_size
 
 
 def test_layers_override_each_other_in_order(tmp_path: Path) -> None:
@@ -32,6 +33,11 @@ BAD = [
     ("kernel.sigma2", "nan"),
     ("solver.penalty", "0"),
     ("solver.penalty", "inf"),
+    ("solver.penalty", "path:1:2:5"),
+    ("solver.penalty", "path:max:0.1"),
+    ("solver.penalty", "path:max:0.1:1"),
+    ("solver.coupling", "both"),
+    ("solver.refit", "lasso"),
     ("solver.tolerance", "1"),
     ("solver.max_sweeps", "0"),
     ("solver.max_sweeps", "1.5"),
