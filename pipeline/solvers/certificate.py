@@ -44,9 +44,7 @@ class Certificate:
         return 2.0 * self.primal
 
 
-def certify(
-    weights: np.ndarray, scores: np.ndarray, kty: np.ndarray, yty: float, penalty: float
-) -> Certificate:
+def certify(weights: np.ndarray, scores: np.ndarray, kty: np.ndarray, yty: float, penalty: float) -> Certificate:
     """Certify weights from scores supplied from outside, over all candidates.
 
     Parameters

@@ -160,9 +160,7 @@ def sweep_iteration(
     return state, inverse, record
 
 
-def polish_iteration(
-    problem: Problem, options: SolverOptions, state: SolverState
-) -> tuple[SolverState, Record]:
+def polish_iteration(problem: Problem, options: SolverOptions, state: SolverState) -> tuple[SolverState, Record]:
     """Admit the worst violators, minimise on the faces met, certify; a stalled round asks for a sweep."""
     if problem.n_outputs > 1:
         return _group_iteration(problem, options, state)
@@ -178,9 +176,7 @@ def polish_iteration(
     return new, _polish_record(problem, state, new, certificate)
 
 
-def _group_iteration(
-    problem: Problem, options: SolverOptions, state: SolverState
-) -> tuple[SolverState, Record]:
+def _group_iteration(problem: Problem, options: SolverOptions, state: SolverState) -> tuple[SolverState, Record]:
     """Take a Newton step on the support's mu and certify; the next iteration is a sweep."""
     inverse = factorise(problem, options.lam, state.mu, state.support)
     inverse, fell = newton_step(problem, options.lam, inverse)
@@ -202,9 +198,7 @@ def _group_iteration(
     return new, _polish_record(problem, state, new, certificate)
 
 
-def _polish_record(
-    problem: Problem, state: SolverState, new: SolverState, certificate: Certificate
-) -> Record:
+def _polish_record(problem: Problem, state: SolverState, new: SolverState, certificate: Certificate) -> Record:
     """Return the record of a polish iteration that led from ``state`` to ``new``."""
     active, was_active = new.weights.any(axis=1), state.weights.any(axis=1)
     visited = int(np.count_nonzero(active | was_active))
@@ -231,9 +225,7 @@ def polishes(options: SolverOptions) -> bool:
     return options.polish and options.schedule == "shrinking"
 
 
-def _certificate_is_due(
-    problem: Problem, options: SolverOptions, state: SolverState, report: SweepReport
-) -> bool:
+def _certificate_is_due(problem: Problem, options: SolverOptions, state: SolverState, report: SweepReport) -> bool:
     """Return whether to spend M evaluations on a certificate after this sweep."""
     if polishes(options):  # a group's Newton step follows, and certifies
         return problem.n_outputs == 1 or state.iterations >= options.max_sweeps
@@ -270,9 +262,7 @@ def _certified(
     return state, certificate
 
 
-def _screened(
-    problem: Problem, state: SolverState, scores: np.ndarray, certificate: Certificate
-) -> Shrinkage:
+def _screened(problem: Problem, state: SolverState, scores: np.ndarray, certificate: Certificate) -> Shrinkage:
     """Return the shrinkage with the zero coordinates discarded that the Gap Safe test excludes."""
     norms = np.sqrt(np.maximum(np.diagonal(problem.gram), 0.0))
     safe = gap_safe_screen(scores, norms, certificate.theta_scale, certificate.gap, problem.tau)
@@ -294,9 +284,7 @@ def _polish(
         admitted = np.zeros(0, dtype=np.int64)
         if settled:
             admitted = newton.admit(scores[:, 0], support, problem.tau, state.shrinkage.screened)
-        weights, support, report = newton.minimise(
-            problem, weights, support, admitted, scores, drop_all=drop_all
-        )
+        weights, support, report = newton.minimise(problem, weights, support, admitted, scores, drop_all=drop_all)
         steps, settled = steps + report.steps, report.settled
         scores = all_scores(problem, weights, support)
         evaluations += problem.n_candidates
@@ -329,6 +317,4 @@ def _with_stall(state: SolverState, new: SolverState) -> SolverState:
         return new
     if new.objective > new.previous_objective:
         new = replace(state, iterations=new.iterations, evaluations=new.evaluations, moves=new.moves)
-    return replace(
-        new, phase="sweep", cycle_objective=new.objective, stalled=new.objective >= state.cycle_objective
-    )
+    return replace(new, phase="sweep", cycle_objective=new.objective, stalled=new.objective >= state.cycle_objective)

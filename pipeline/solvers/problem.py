@@ -190,6 +190,4 @@ def centred(
     centred_kty = kty - np.outer(column_sums, y_sum / weight_sum)
     centred_kty[constant] = 0.0
     centred_yty = float(max(0.0, yty - float(y_sum @ y_sum) / weight_sum))
-    return CentredStatistics(
-        centred_gram, centred_kty, centred_yty, column_sums / weight_sum, y_sum / weight_sum
-    )
+    return CentredStatistics(centred_gram, centred_kty, centred_yty, column_sums / weight_sum, y_sum / weight_sum)

@@ -62,9 +62,7 @@ class SweepReport:
     drift: float
 
 
-def factorise(
-    problem: Problem, lam: float, mu: np.ndarray, support: np.ndarray, capacity: int = 0
-) -> ActiveInverse:
+def factorise(problem: Problem, lam: float, mu: np.ndarray, support: np.ndarray, capacity: int = 0) -> ActiveInverse:
     """Compute G and u afresh by Cholesky from (mu, gram), (invM).
 
     Cost: about 4/3 m0^3 operations. Raises LinAlgError where the Gram is too far from positive
@@ -82,9 +80,7 @@ def factorise(
         roots = np.sqrt(mu[support])
         B = loop.scaled_system(read_only(problem.gram), lam, mu, active[:n])
         compact = loop.inverse_of_definite(B) * np.outer(roots, roots)
-        u[:, :n] = _refined(
-            problem.gram[np.ix_(support, support)] / lam, mu[support], compact, problem.kty[support]
-        )
+        u[:, :n] = _refined(problem.gram[np.ix_(support, support)] / lam, mu[support], compact, problem.kty[support])
         G[:n, :n] = compact
     return ActiveInverse(mu.copy(), active, position, n, G, u)
 

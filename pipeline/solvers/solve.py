@@ -25,9 +25,7 @@ class Status(Enum):
     """Say how a solve ended; the value is the advice."""
 
     CONVERGED = "the relative gap is within the tolerance"
-    PAPER_RULE = (
-        "the objective fell by less than epsilon of itself in a sweep; the gap may exceed the tolerance"
-    )
+    PAPER_RULE = "the objective fell by less than epsilon of itself in a sweep; the gap may exceed the tolerance"
     SWEEP_LIMIT = "the sweep limit came before the tolerance; raise --max-sweeps or --tol"
     STALLED = "no step lowers the objective in float64; raise --tol, or check the Gram for float32 sums"
     STOPPED = "stopped on request; resume to go on"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -76,7 +77,7 @@ class SolverState:
     scores: np.ndarray
     support: np.ndarray
     shrinkage: Shrinkage
-    generator_state: dict[str, Any]
+    generator_state: Mapping[str, Any]
     objective: float
     previous_objective: float
     relative_gap: float
@@ -110,9 +111,7 @@ class SolverState:
         """Return the state that `to_arrays` wrote. Raises ValueError for another format version."""
         found = scalars.get("state_format_version")
         if found != STATE_FORMAT_VERSION:
-            raise ValueError(
-                f"solver state of format {found} found, {STATE_FORMAT_VERSION} asked for; start anew"
-            )
+            raise ValueError(f"solver state of format {found} found, {STATE_FORMAT_VERSION} asked for; start anew")
         shrinkage = Shrinkage(
             np.array(arrays["shrunk"]),
             np.array(arrays["screened"]),

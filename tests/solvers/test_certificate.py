@@ -66,9 +66,7 @@ def test_the_certificate_sees_candidates_outside_the_support(make_kernel):
     """A gap over a subset certifies nothing: the optimum on half the candidates is not one on all."""
     _, _, problem = make_kernel(2)
     half = np.arange(40)
-    part = Problem(
-        np.ascontiguousarray(problem.gram[:40, :40]), problem.kty[half], problem.yty, problem.penalty
-    )
+    part = Problem(np.ascontiguousarray(problem.gram[:40, :40]), problem.kty[half], problem.yty, problem.penalty)
     solution = solve(part, SolverOptions(tolerance=1e-8), np.random.default_rng(0))
     W = np.zeros((80, 1))
     W[half] = solution.weights
@@ -93,7 +91,7 @@ def test_lasso_identity_with_a_second_library(polish, penalty):
     assert solution.objective == pytest.approx(value, rel=1e-10)
     K = (C * solution.mu) @ C.T
     F = y @ np.linalg.solve(np.eye(200) + K, y) + problem.penalty * solution.mu.sum()
-    assert F == pytest.approx(value, rel=1e-8)
+    assert pytest.approx(value, rel=1e-8) == F
 
 
 def sparse_problem(seed, m=600):

@@ -23,7 +23,7 @@ def dense_objective(C, Y, mu, lam, nu):
     return np.trace(Y.T @ np.linalg.inv(np.eye(len(Y)) + K / lam) @ Y) + nu * mu.sum()
 
 
-def dense_G(C, mu, support, lam):
+def dense_inverse_matrix(C, mu, support, lam):
     part = C[:, support]
     return np.linalg.inv(np.diag(1 / mu[support]) + part.T @ part / lam)
 
@@ -40,9 +40,7 @@ def visit_quantities(problem, inverse, lam, m):
     a, b = np.empty(inverse.active.size), np.empty(inverse.active.size)
     q = np.empty(problem.n_outputs)
     loop.score(m, problem.gram, problem.kty, lam, inverse.active, inverse.n_active, inverse.u, a, q)
-    s = loop.curvature(
-        m, problem.gram, lam, inverse.mu[m], inverse.position[m], inverse.G, inverse.n_active, a, b
-    )
+    s = loop.curvature(m, problem.gram, lam, inverse.mu[m], inverse.position[m], inverse.G, inverse.n_active, a, b)
     return q, s
 
 
@@ -70,7 +68,7 @@ def test_score_curvature_objective_and_predictor_match_dense_formulas(make_colum
 @pytest.mark.parametrize("lam", [1.0, 0.3])
 @pytest.mark.parametrize("outputs", [1, 2])
 @pytest.mark.parametrize("case", ["no update", "change", "leave", "enter"])
-def test_each_update_of_G_matches_its_definition(make_columns, case, outputs, lam):
+def test_each_update_of_the_inverse_matches_its_definition(make_columns, case, outputs, lam):
     for seed in range(5):
         C, _, problem = make_columns(seed, outputs=outputs)
         inverse = some_inverse(problem, lam, seed, 5)
@@ -94,7 +92,7 @@ def test_each_update_of_G_matches_its_definition(make_columns, case, outputs, la
         assert set(support) == set(np.flatnonzero(mu))
         assert all(inverse.position[m] == i for i, m in enumerate(support))
         assert (inverse.position >= 0).sum() == n
-        G = dense_G(C, mu, support, lam)
+        G = dense_inverse_matrix(C, mu, support, lam)
         np.testing.assert_allclose(inverse.G[:n, :n], G, atol=TOLERANCE, rtol=TOLERANCE)
         np.testing.assert_allclose(inverse.u[:, :n], (G @ problem.kty[support]).T, atol=1e-9, rtol=1e-9)
 
@@ -119,9 +117,7 @@ def test_a_sweep_equals_the_naive_algorithm(make_columns, step, lam):
         if mu[m] > 0 or lam * q * q > nu:
             mu[m] = naive_step(q * q, s, mu[m], lam, nu, step)
     inverse = factorise(problem, lam, np.zeros(9), np.zeros(0, np.int64))
-    inverse, report = run_sweep(
-        problem, inverse, order, np.zeros(9, bool), lam=lam, step=step, refactor_every=7
-    )
+    inverse, report = run_sweep(problem, inverse, order, np.zeros(9, bool), lam=lam, step=step, refactor_every=7)
     np.testing.assert_allclose(inverse.mu, mu, atol=1e-9)
     assert report.visits == 40
 
@@ -147,9 +143,7 @@ def test_the_unguarded_newton_step_can_raise_the_objective(make_columns):
         inverse = factorise(problem, 1.0, np.zeros(10), np.zeros(0, np.int64))
         last = dense_objective(C, Y, inverse.mu, 1.0, problem.penalty)
         for m in np.random.default_rng(seed).integers(0, 10, 60):
-            inverse, _ = run_sweep(
-                problem, inverse, np.array([m]), np.zeros(10, bool), step="newton-unguarded"
-            )
+            inverse, _ = run_sweep(problem, inverse, np.array([m]), np.zeros(10, bool), step="newton-unguarded")
             value = dense_objective(C, Y, inverse.mu, 1.0, problem.penalty)
             rises += value > last * (1 + 1e-6)
             last = value
@@ -159,9 +153,7 @@ def test_the_unguarded_newton_step_can_raise_the_objective(make_columns):
 def test_proposition_3_equal_product_equal_predictor(make_kernel):
     _, _, problem = make_kernel(0, n=150, m=30, penalty=0.3)
     options = {"schedule": "uniform", "tolerance": 1e-9, "max_sweeps": 3000}
-    solutions = [
-        solve(problem, SolverOptions(lam=lam, **options), np.random.default_rng(0)) for lam in (1.0, 4.0, 0.2)
-    ]
+    solutions = [solve(problem, SolverOptions(lam=lam, **options), np.random.default_rng(0)) for lam in (1.0, 4.0, 0.2)]
     for lam, solution in zip((1.0, 4.0, 0.2), solutions, strict=True):
         assert solution.converged
         np.testing.assert_allclose(solution.weights, solutions[0].weights, atol=1e-4)

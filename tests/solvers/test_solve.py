@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
@@ -31,7 +32,7 @@ WAYS = {
 
 def never_rises(solution):
     values = [record.objective for record in solution.records]
-    return all(b <= a * (1 + 1e-12) for a, b in zip(values, values[1:], strict=False))
+    return all(b <= a * (1 + 1e-12) for a, b in itertools.pairwise(values))
 
 
 @pytest.mark.parametrize("outputs", [1, 4])
@@ -41,7 +42,8 @@ def test_every_way_ends_at_the_same_certified_optimum(make_kernel, way, outputs)
     solution = solve(problem.validate(), WAYS[way], np.random.default_rng(0))
     reference = solve(problem, SolverOptions(tolerance=1e-10), np.random.default_rng(5))
     assert reference.converged
-    assert solution.converged and solution.status is Status.CONVERGED
+    assert solution.converged
+    assert solution.status is Status.CONVERGED
     assert solution.certificate.relative_gap <= WAYS[way].tolerance
     assert solution.objective == pytest.approx(reference.objective, rel=1e-5)
     assert never_rises(solution)
@@ -108,7 +110,9 @@ def test_stopping_on_request_is_resumable(make_kernel):
     options = SolverOptions(tolerance=1e-9, opening_visits=10)
     whole = solve(problem, options, np.random.default_rng(2))
     stopped = solve(problem, options, np.random.default_rng(2), should_stop=lambda: True)
-    assert stopped.status is Status.STOPPED and not stopped.converged and stopped.sweeps == 1
+    assert stopped.status is Status.STOPPED
+    assert not stopped.converged
+    assert stopped.sweeps == 1
     rest = solve(problem, options, np.random.default_rng(0), start=stopped.state)
     assert rest.weights.tobytes() == whole.weights.tobytes()
 
@@ -141,7 +145,8 @@ def test_the_iteration_limit_is_said(make_kernel):
         SolverOptions(tolerance=1e-9, max_sweeps=2, polish=False),
     ):
         solution = solve(problem, options, np.random.default_rng(0))
-        assert solution.status is Status.SWEEP_LIMIT and not solution.converged
+        assert solution.status is Status.SWEEP_LIMIT
+        assert not solution.converged
         assert solution.sweeps == 2
         assert solution.certificate.relative_gap > 1e-9
 
@@ -157,7 +162,8 @@ def test_the_papers_stopping_rule(make_kernel):
     _, _, problem = make_kernel(9)
     options = SolverOptions(schedule="uniform", stop="paper", tolerance=1e-12)
     solution = solve(problem, options, np.random.default_rng(0))
-    assert solution.status is Status.PAPER_RULE and solution.converged
+    assert solution.status is Status.PAPER_RULE
+    assert solution.converged
     before, last = solution.records[-2].objective, solution.records[-1].objective
     assert before - last < 1e-4 * before
     assert all(
@@ -172,7 +178,8 @@ def test_the_shrinking_schedule_needs_fewer_evaluations(make_kernel):
         problem, SolverOptions(tolerance=1e-4, schedule="uniform", max_sweeps=2000), np.random.default_rng(0)
     )
     shrinking = solve(problem, SolverOptions(tolerance=1e-4), np.random.default_rng(0))
-    assert uniform.converged and shrinking.converged
+    assert uniform.converged
+    assert shrinking.converged
     assert 3 * shrinking.evaluations < uniform.visits
 
 
@@ -180,9 +187,7 @@ def test_warm_start_at_another_penalty(make_kernel):
     _, _, problem = make_kernel(11, penalty=1.0)
     first = solve(problem, SolverOptions(tolerance=1e-8), np.random.default_rng(0))
     lower = Problem(problem.gram, problem.kty, problem.yty, 0.3)
-    warm = solve(
-        lower, SolverOptions(tolerance=1e-8), np.random.default_rng(0), start=warm_state(first.weights)
-    )
+    warm = solve(lower, SolverOptions(tolerance=1e-8), np.random.default_rng(0), start=warm_state(first.weights))
     cold = solve(lower, SolverOptions(tolerance=1e-8), np.random.default_rng(0))
     assert warm.converged
     assert warm.objective == pytest.approx(cold.objective, rel=1e-8)
@@ -208,7 +213,8 @@ def test_a_penalty_above_the_largest_gives_zero_weights(make_kernel, outputs):
     largest = float((problem.kty**2).sum(axis=1).max())
     problem = Problem(problem.gram, problem.kty, problem.yty, largest * 1.001)
     solution = solve(problem, SolverOptions(), np.random.default_rng(0))
-    assert solution.converged and solution.n_active == 0
+    assert solution.converged
+    assert solution.n_active == 0
     assert solution.objective == pytest.approx(problem.yty)
 
 
@@ -216,7 +222,8 @@ def test_zero_targets_are_solved_by_zero(make_kernel):
     _, _, problem = make_kernel(12)
     zero = Problem(problem.gram, np.zeros_like(problem.kty), 0.0, 0.1).validate()
     solution = solve(zero, SolverOptions(), np.random.default_rng(0))
-    assert solution.converged and solution.n_active == 0
+    assert solution.converged
+    assert solution.n_active == 0
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
@@ -231,7 +238,8 @@ def test_intercept_equals_explicitly_centred_data(make_kernel, outputs):
     assert statistics.yty == pytest.approx((Yc**2).sum())
     free = Problem(statistics.gram, statistics.kty, statistics.yty, 0.5).validate()
     solution = solve(free, SolverOptions(tolerance=1e-10), np.random.default_rng(0))
-    assert solution.converged and not solution.weights[4].any()
+    assert solution.converged
+    assert not solution.weights[4].any()
     residual = Y - C @ solution.weights - statistics.intercept(solution.weights)
     np.testing.assert_allclose(residual.sum(axis=0), 0, atol=1e-7)
     if outputs == 1:

@@ -1,0 +1,121 @@
+"""Refit against scikit-learn's ridge, the path against separate solves, the intercept against a free column."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import Ridge
+
+from pipeline.solvers import Problem, SolverOptions, solve
+from pipeline.solvers.path import penalty_max, solve_path, spaced
+from pipeline.solvers.refit import least_squares, refit
+from pipeline.statistics import GramStatistics
+
+
+def columns(n: int = 400, m: int = 25, t: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X, Z = rng.normal(size=(n, 2)), rng.normal(size=(m, 2))
+    K = np.exp(-((X[:, None] - Z[None]) ** 2).sum(-1) / 2)
+    return K, np.column_stack([np.sin(2 * X[:, 0]), X[:, 1] > 0, X[:, 0] * X[:, 1]][:t]) + 0.1 * rng.normal(size=(n, t))
+
+
+def statistics(K: np.ndarray, Y: np.ndarray) -> GramStatistics:
+    return GramStatistics(K.T @ K, K.T @ Y, (Y**2).sum(0), K.sum(0), Y.sum(0), float(len(K)))
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_least_squares_is_scikit_learns_ridge(intercept: bool) -> None:
+    K, Y = columns()
+    weights, offset = least_squares(statistics(K, Y), 0.3, intercept=intercept)
+    twin = Ridge(alpha=0.3, fit_intercept=intercept, solver="svd").fit(K, Y)
+    assert np.allclose(weights, twin.coef_.T, rtol=1e-7, atol=1e-8)
+    assert np.allclose(offset, twin.intercept_, rtol=1e-7, atol=1e-8)
+
+
+def test_squared_error_needs_no_rows() -> None:
+    K, Y = columns()
+    rng = np.random.default_rng(1)
+    weights, offset = rng.normal(size=(25, 3)), rng.normal(size=3)
+    truth = ((Y - K @ weights - offset) ** 2).sum(0)
+    assert np.allclose(statistics(K, Y).squared_error(weights, offset), truth, rtol=1e-10)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_refit_takes_the_ridge_that_held_out_rows_prefer(intercept: bool) -> None:
+    K, Y = columns(n=120, m=60)
+    fit, held = statistics(K[:60], Y[:60]), statistics(K[60:], Y[60:])
+    found = refit(fit, held, statistics(K, Y), intercept=intercept)
+    best = min(found.hold_out_errors, key=lambda pair: pair[1])
+    assert best[1] < found.hold_out_errors[0][1]  # the choice is a real one here: the smallest ridge overfits
+    assert np.isclose(found.ridge, best[0] * np.trace(K.T @ K) / 60)
+    twin = Ridge(alpha=best[0] * np.trace(K[:60].T @ K[:60]) / 60, fit_intercept=intercept, solver="svd")
+    error = ((twin.fit(K[:60], Y[:60]).predict(K[60:]) - Y[60:]) ** 2).sum() / 60
+    assert np.isclose(best[1], error, rtol=1e-5)
+
+
+def test_refit_survives_duplicate_columns() -> None:
+    K, Y = columns()
+    double = np.hstack([K, K])
+    both = statistics(double, Y)
+    assert np.isfinite(refit(both, both, both, intercept=False).weights).all()
+    found = refit(both, both, both, intercept=False, fractions=(1e-6,))
+    twin = Ridge(alpha=found.ridge / 2, fit_intercept=False, solver="svd").fit(K, Y)  # a pair shares its penalty
+    assert np.allclose(double @ found.weights, twin.predict(K), atol=1e-6)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_all_weights_are_zero_at_the_largest_penalty_and_not_below(shared: bool) -> None:
+    K, Y = columns()
+    Y = Y if shared else Y[:, :1]
+    largest = penalty_max(K.T @ Y, shared=shared)
+    for factor, empty in ((1.0001, True), (0.98, False)):
+        problem = Problem(K.T @ K, K.T @ Y, float((Y**2).sum()), factor * largest)
+        solution = solve(problem, SolverOptions(tolerance=1e-8), np.random.default_rng(0))
+        assert (solution.n_active == 0) == empty
+
+
+def test_penalties_are_spaced_in_the_logarithm_and_end_exactly() -> None:
+    path = spaced(1000.0, 0.1, 5)
+    assert path[0] == 1000.0
+    assert path[-1] == 0.1
+    assert np.allclose(np.diff(np.log(path)), np.log(0.1))
+    assert spaced(5.0, 2.0, 1) == (2.0,)
+
+
+def test_a_path_meets_the_separate_solves() -> None:
+    K, Y = columns()
+    problem = Problem(K.T @ K, K.T @ Y[:, :1], float((Y[:, 0] ** 2).sum()), 1.0)
+    penalties = spaced(penalty_max(problem.kty, shared=False), 1e-4, 8)
+    seen = []
+    options = SolverOptions(tolerance=1e-9)
+    path = solve_path(
+        problem,
+        penalties,
+        options,
+        np.random.default_rng(0),
+        on_record=lambda penalty, record, state: seen.append(penalty),
+    )
+    assert sorted(set(seen), reverse=True) == [p for p in penalties if p in seen]
+    for penalty, solution in zip(penalties, path, strict=True):
+        alone = solve(Problem(problem.gram, problem.kty, problem.yty, penalty), options, np.random.default_rng(0))
+        assert solution.converged
+        assert np.isclose(solution.objective, alone.objective, rtol=1e-8)
+
+
+def test_centred_statistics_fit_an_unpenalised_intercept() -> None:
+    """Against explicitly centred columns and targets."""
+    K, Y = columns()
+    Y = Y + np.array([5.0, -3.0, 0.0])
+    found = statistics(K, Y).centred()
+    C, R = K - K.mean(0), Y - Y.mean(0)
+    assert np.allclose(found.gram, C.T @ C, atol=1e-10)
+    assert np.allclose(found.kty, C.T @ R, atol=1e-10)
+    assert np.allclose(found.yty, (R**2).sum(0))
+    weights = np.random.default_rng(0).normal(size=(25, 3))
+    assert np.allclose(found.intercept(weights), (Y - K @ weights).mean(0))
+
+
+def test_a_constant_column_is_exactly_zero_when_centred() -> None:
+    K, Y = columns()
+    K[:, 3] = 0.7
+    found = statistics(K, Y).centred()
+    assert not found.gram[3].any()
+    assert not found.kty[3].any()
