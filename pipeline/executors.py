@@ -23,6 +23,7 @@ from pipeline import __version__
 from pipeline.errors import ConfigError, PlanError, SchedulerError
 
 CONNECT_SECONDS = 30  # an address that does not answer within this is given up
+_LOOPBACK = "127.0.0.1:0"
 _ALLOWED_WORKER_DEATHS = 10  # of one item, before the run stops
 
 
@@ -170,6 +171,8 @@ def _local_client(processes: bool, workers: int, worker_memory_bytes: int) -> It
         "logging.distributed": "critical",
         "distributed.scheduler.allowed-failures": _ALLOWED_WORKER_DEATHS,
         "distributed.worker.profile.enabled": False,
+        "distributed.scheduler.http.routes": [],
+        "distributed.worker.http.routes": [],
         "distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS": 1,
         "distributed.nanny.pre-spawn-environ.OPENBLAS_NUM_THREADS": 1,
     }
@@ -180,7 +183,10 @@ def _local_client(processes: bool, workers: int, worker_memory_bytes: int) -> It
             threads_per_worker=1 if processes else workers,
             processes=processes,
             host="127.0.0.1" if processes else None,
-            dashboard_address=None,
+            # Given no address, dask serves HTTP on every interface. This one is loopback, and serves nothing.
+            dashboard_address=_LOOPBACK,
+            worker_dashboard_address=_LOOPBACK,
+            scheduler_kwargs={"dashboard": False},
             memory_limit=worker_memory_bytes if processes else 0,
             silence_logs=logging.CRITICAL,
         ) as cluster,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from threadpoolctl import threadpool_info
 
@@ -64,6 +65,12 @@ def test_only_processes_leave_this_process(executor: tuple) -> None:
     name, opened = executor
     away = {result.value for result in opened.run(process_id, range(8))} - {os.getpid()}
     assert bool(away) == (name == "processes")
+
+
+def test_no_socket_is_open_to_other_machines(executor: tuple) -> None:
+    ours = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    open_sockets = [socket for process in ours for socket in process.net_connections() if socket.status == "LISTEN"]
+    assert {socket.laddr.ip for socket in open_sockets} <= {"127.0.0.1", "::1"}
 
 
 def test_blas_threads_are_restored(tmp_path: Path) -> None:
