@@ -4,8 +4,9 @@ Every field carries its help text, its flag and its check, so that the command l
 and `--print-config` all speak of the same table. Nothing here imports numpy: `--help` stays instant.
 """
 
+import os
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,6 +20,7 @@ from pipeline.setting_types import (
     optional,
     penalty,
     real,
+    scheduler,
     text,
     truth,
     whole,
@@ -30,6 +32,7 @@ STEPS = ("exact", "newton")
 STOPS = ("gap", "paper")
 COUPLINGS = ("one-vs-all", "shared")
 REFITS = ("none", "ridge")
+DATASETS = ("mnist", "digits", "synthetic")
 FEATURES = ("auto", "sphog", "hog", "raw")
 TASKS = ("multiclass", "binary", "regression")
 RESUME = ("never", "auto", "require")
@@ -134,7 +137,7 @@ class Resources:
     """What the run may use; the only settings that may change when it is resumed."""
 
     scheduler: str = option(
-        "threads", text, "serial, threads, processes, or the address of a dask scheduler", "--scheduler"
+        "threads", scheduler, "serial, threads, processes, or the address of a dask scheduler", "--scheduler"
     )
     workers: int | None = option(
         None, optional(whole(1, 4096), "auto"), "tasks at once (default: the processors at hand)", "--workers"
@@ -238,25 +241,51 @@ def named_run(dataset: str) -> Path | None:
     return None
 
 
-def load(
-    dataset: str, config_file: Path | None, assignments: Mapping[str, tuple[Any, str]]
-) -> tuple[TrainConfig, dict[str, str]]:
-    """Return the configuration of a run and the origin of every value.
+@dataclass(frozen=True)
+class Loaded:
+    """A configuration, where every value came from, and which keys the user set for this command."""
 
-    `assignments` maps dotted keys to (text or value, origin); flags and `--set` come in here.
-    Raises ConfigError for an unknown key (naming the nearest) or a value out of range.
+    config: TrainConfig
+    origins: Mapping[str, str]
+    explicit: frozenset[str]
+
+
+def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple[Any, str]]) -> Loaded:
+    """Return the configuration of a run: defaults < named run < configuration file < assignments.
+
+    `assignments` maps dotted keys to (text or value, origin); flags and `--set` come in here. The environment's
+    DASK_SCHEDULER_ADDRESS stands above the named run. Raises ConfigError for an unknown key (naming the nearest) or a
+    value out of range.
     """
-    config = TrainConfig(dataset=dataset)
-    origins = dict.fromkeys(SETTINGS, "default")
-    files = [path for path in (named_run(dataset), config_file) if path is not None]
-    layers = [{key: (value, path.name) for key, value in read_toml(path).items()} for path in files]
-    for layer in [*layers, assignments]:
+    config = TrainConfig(dataset=absolute_path(dataset))
+    origins, explicit = dict.fromkeys(SETTINGS, "default"), set[str]()
+    named = named_run(dataset)
+    layers: list[tuple[Mapping[str, tuple[Any, str]], bool]] = []
+    if named is not None:
+        layers.append(({key: (value, named.name) for key, value in read_toml(named).items()}, False))
+    if address := os.environ.get("DASK_SCHEDULER_ADDRESS"):
+        layers.append(({"resources.scheduler": (address, "DASK_SCHEDULER_ADDRESS")}, False))
+    if config_file is not None:
+        layers.append(({key: (value, config_file.name) for key, value in read_toml(config_file).items()}, True))
+    for layer, typed in [*layers, (assignments, True)]:
         for key, (value, origin) in layer.items():
-            if key == "dataset" and value == dataset:
+            if key == "dataset":
+                if absolute_path(str(value)) != config.dataset:
+                    raise ConfigError(f"dataset = {value!r} ({origin}), but the command names {dataset}; drop one")
                 continue
             config = with_value(config, key, parse_value(key, value, origin))
             origins[key] = origin
-    return config, origins
+            explicit |= {key} if typed else set()
+    for key in ("resources.features_dir", "resources.data_dir"):
+        if get(config, key) is not None:
+            config = with_value(config, key, str(Path(get(config, key)).expanduser().absolute()))
+    return Loaded(config, origins, frozenset(explicit))
+
+
+def absolute_path(dataset: str) -> str:
+    """Return the absolute path of a dataset that is a path, and a name as it is: a run may be resumed from anywhere."""
+    is_name = dataset in DATASETS or not (os.sep in dataset or Path(dataset).suffix or Path(dataset).exists())
+    return dataset if is_name else str(Path(dataset).absolute())
 
 
 def to_toml(config: TrainConfig) -> str:
@@ -282,7 +311,7 @@ def from_toml(path: Path) -> TrainConfig:
     return config
 
 
-def differing_keys(stored: TrainConfig, asked: TrainConfig, keys: Iterator[str]) -> list[str]:
+def differing_keys(stored: TrainConfig, asked: TrainConfig, keys: Iterable[str]) -> list[str]:
     """Return those of `keys` outside `resources` whose values differ, as `key: stored != asked`."""
     return [
         f"{key}: {get(stored, key)} in the run, {get(asked, key)} asked"

@@ -1,5 +1,6 @@
 """Errors a user meets and the exit code of each (the table is in README.md, "Exit codes")."""
 
+import errno
 from enum import IntEnum
 
 from features.errors import DataError, MissingInputError, UnavailableError, UsageError
@@ -57,6 +58,12 @@ class PlanError(PipelineError):
     exit_code = ExitCode.OUT_OF_MEMORY
 
 
+class StoppedError(PipelineError):
+    """The run was stopped on request and can be resumed."""
+
+    exit_code = ExitCode.STOPPED
+
+
 class FolderInUseError(PipelineError):
     """The run folder already holds another run."""
 
@@ -69,6 +76,7 @@ class ConfigMismatchError(PipelineError):
     exit_code = ExitCode.CONFIGURATION_MISMATCH
 
 
+_DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 _FEATURE_ERRORS: dict[type[Exception], ExitCode] = {
     DataError: ExitCode.INVALID_DATA,
     MissingInputError: ExitCode.MISSING_INPUT,
@@ -91,7 +99,9 @@ def describe(error: BaseException) -> tuple[ExitCode, str]:
         if isinstance(error, kind):
             return known, line
     if isinstance(error, PermissionError):
-        return ExitCode.CANNOT_CREATE, f"{error.filename}: permission denied; choose a folder you can write to"
+        return ExitCode.CANNOT_CREATE, f"{error.filename}: permission denied; choose a path you have the rights for"
+    if isinstance(error, OSError) and error.errno in _DISK_TROUBLE:
+        return ExitCode.CANNOT_CREATE, f"{line}; free some space or choose another disk"
     if isinstance(error, MemoryError):
         return ExitCode.OUT_OF_MEMORY, f"out of memory: {line}; lower --block-size, --workers or --centers"
     if isinstance(error, KeyboardInterrupt):

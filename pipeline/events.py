@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,14 +16,14 @@ from typing import Any, TextIO
 import psutil
 
 LINE_SECONDS = 5.0  # between two progress lines where there is no terminal
-SAMPLE_SECONDS = 0.25  # between two samples of the memory of the process tree
+SAMPLE_SECONDS = 0.1  # between two samples of the memory of the process tree
 
 
 class MemoryMeter:
     """Samples the memory of this process and its children; `peak_bytes` is the largest seen."""
 
-    def __init__(self) -> None:
-        self.peak_bytes = 0
+    def __init__(self, peak_bytes: int = 0) -> None:
+        self.peak_bytes = peak_bytes  # of the earlier sessions of a run
         self._process = psutil.Process()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="memory-meter", daemon=True)
@@ -172,7 +172,8 @@ def _repeating(seconds: float, action: Callable[[], None]) -> Iterator[None]:
 
     def loop() -> None:
         while not stop.wait(seconds):
-            action()
+            with suppress(OSError, ValueError):  # progress is told again soon; a full disk is the run's to report
+                action()
 
     thread = threading.Thread(target=loop, name="progress", daemon=True)
     thread.start()

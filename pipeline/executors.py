@@ -23,6 +23,8 @@ from pipeline import __version__
 from pipeline.errors import ConfigError, PlanError, SchedulerError
 
 CONNECT_SECONDS = 30  # an address that does not answer within this is given up
+_IGNORE_INTERRUPTS = "import signal, threading\nif threading.current_thread() is threading.main_thread():\n"
+_IGNORE_INTERRUPTS += "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
 _LOOPBACK = "127.0.0.1:0"
 _ALLOWED_WORKER_DEATHS = 10  # of one item, before the run stops
 
@@ -46,6 +48,9 @@ class Executor(Protocol):
     def run(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[ItemResult]:
         """Yield the result of every item as it completes; the first error of an item is raised."""
 
+    def check_paths(self, paths: Iterable[Path]) -> None:
+        """Raise SchedulerError where a worker does not see one of the paths that the items use."""
+
 
 class SerialExecutor:
     """The reference: one item after the other, in this process."""
@@ -56,6 +61,9 @@ class SerialExecutor:
         """Yield the result of every item in order."""
         for item in items:
             yield _run_item(function, item)
+
+    def check_paths(self, paths: Iterable[Path]) -> None:
+        """Do nothing: this process sees what it sees."""
 
 
 class DaskExecutor:
@@ -83,6 +91,13 @@ class DaskExecutor:
         finally:
             self._client.cancel([future for future in running.futures if not future.done()])
 
+    def check_paths(self, paths: Iterable[Path]) -> None:
+        """Raise SchedulerError naming a path that some worker does not see."""
+        for path in paths:
+            for worker, seen in self._client.run(_sees, str(path)).items():
+                if not seen:
+                    raise SchedulerError(f"worker {worker} does not see {path}; put it on a file system they share")
+
     def _submit(self, function: Callable[[Any], Any], item: Any) -> Any:
         self._submitted += 1
         key = f"{getattr(function, '__name__', None) or 'item'}-{os.getpid()}-{id(self)}-{self._submitted}"
@@ -90,28 +105,24 @@ class DaskExecutor:
 
 
 @contextmanager
-def open_executor(
-    scheduler: str, workers: int | None, worker_memory_bytes: int, shared_folder: Path
-) -> Iterator[Executor]:
+def open_executor(scheduler: str, workers: int, worker_memory_bytes: int) -> Iterator[Executor]:
     """Open the executor that `--scheduler` names, and close it afterwards.
 
-    scheduler: serial, threads, processes, or tcp://host:port, tls://host:port; workers: tasks at once (None: the
-    processors this process may use); worker_memory_bytes bounds each worker process; shared_folder must be
-    visible to the workers of a cluster. Raises ConfigError for another word, SchedulerError where a cluster
-    does not answer, has another version of this software, or does not see the folder.
+    scheduler: serial, threads, processes, or tcp://host:port, tls://host:port; workers: tasks at once here (a cluster
+    brings its own); worker_memory_bytes bounds each worker process. Raises ConfigError for another word,
+    SchedulerError where a cluster does not answer or has another version of this software.
     """
-    count = workers or available_processors()
     with ExitStack() as stack:
         if scheduler == "serial":
             stack.enter_context(_pinned_blas())
             yield SerialExecutor()
         elif scheduler in ("threads", "processes"):
             stack.enter_context(_pinned_blas())
-            client = stack.enter_context(_local_client(scheduler == "processes", count, worker_memory_bytes))
-            yield DaskExecutor(client, count)
+            client = stack.enter_context(_local_client(scheduler == "processes", workers, worker_memory_bytes))
+            yield DaskExecutor(client, workers)
         elif scheduler.startswith(("tcp://", "tls://")):
             client = stack.enter_context(_remote_client(scheduler))
-            yield DaskExecutor(client, _check_cluster(client, shared_folder))
+            yield DaskExecutor(client, _check_cluster(client))
         else:
             raise ConfigError(
                 f"resources.scheduler = {scheduler!r}: must be serial, threads, processes, tcp://HOST:PORT or tls://HOST:PORT"
@@ -173,6 +184,9 @@ def _local_client(processes: bool, workers: int, worker_memory_bytes: int) -> It
         "distributed.worker.profile.enabled": False,
         "distributed.scheduler.http.routes": [],
         "distributed.worker.http.routes": [],
+        # Ctrl-C is the driver's to answer; a worker that dies of it first prints pages.
+        "distributed.nanny.preload": [_IGNORE_INTERRUPTS],
+        "distributed.worker.preload": [_IGNORE_INTERRUPTS],
         "distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS": 1,
         "distributed.nanny.pre-spawn-environ.OPENBLAS_NUM_THREADS": 1,
     }
@@ -216,30 +230,32 @@ def _remote_client(address: str) -> Iterator[Any]:
         yield client
 
 
-def _check_cluster(client: Any, shared_folder: Path) -> int:
-    """Return the number of worker threads; every worker must have our version and see the shared folder."""
+def _check_cluster(client: Any) -> int:
+    """Return the number of worker threads; every worker must have our version."""
     try:
         client.wait_for_workers(1, timeout=CONNECT_SECONDS)
     except TimeoutError:
         raise SchedulerError(f"no worker joined the dask scheduler within {CONNECT_SECONDS} s; start one") from None
     try:
-        found = client.run(_worker_state, str(shared_folder))
+        found = client.run(_version)
     except Exception as error:
         raise SchedulerError(
             f"the workers cannot import slkl ({error}); install version {__version__} where they run"
         ) from None
-    for worker, (version, sees_folder) in found.items():
+    for worker, version in found.items():
         if version != __version__:
             raise SchedulerError(f"worker {worker} has slkl {version}, this is {__version__}; install the same on both")
-        if not sees_folder:
-            raise SchedulerError(f"worker {worker} does not see {shared_folder}; put --run-dir on a shared file system")
     return sum(int(threads) for threads in client.nthreads().values())
 
 
-def _worker_state(folder: str) -> tuple[str, bool]:
+def _version() -> str:
     import pipeline
 
-    return pipeline.__version__, Path(folder).is_dir()
+    return pipeline.__version__
+
+
+def _sees(path: str) -> bool:
+    return Path(path).exists()
 
 
 def _result_of(future: Any) -> ItemResult:

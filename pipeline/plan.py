@@ -3,6 +3,8 @@
 A run that cannot fit its memory limit or its disk is refused here, with the smallest limit that would do.
 """
 
+import math
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,8 @@ from features.extractors import FeatureSpec
 from features.sources import Source, SourceSpec
 from pipeline.config import TrainConfig, with_value
 from pipeline.errors import ConfigError, PlanError
-from pipeline.feature_store import ITEM_CHUNKS, FeatureRequest, FeatureShape
+from pipeline.executors import available_processors
+from pipeline.feature_store import ITEM_CHUNKS, FeatureRequest, FeatureShape, describe, open_data
 from pipeline.stages.rows import span_count
 from storage.errors import CannotWriteError
 from storage.layout import FeatureLayout
@@ -22,6 +25,7 @@ DRIVER_BYTES = 400 * 2**20  # interpreter, libraries and compiled code of the ma
 WORKER_BYTES = 300 * 2**20  # the same for one worker process
 BLOCK_ROWS = (4096, 2048, 1024, 512, 256, 128)  # sizes to choose from, largest first
 AIM_BLOCK_BYTES = 96 * 2**20  # of one worker; larger blocks are no faster
+_MNIST_FILE = "train-images-idx3-ubyte.gz"
 IMAGE_SIDE = 14  # images smaller than this have no cell of every size
 
 
@@ -49,21 +53,66 @@ class Plan:
         """Memory of the most demanding stage."""
         return max(stage.memory_bytes for stage in self.stages)
 
-    def lines(self) -> list[str]:
-        """Return the plan as a table for people."""
-        rows = [f"{'stage':<12}{'items':>8}{'memory':>14}{'disk':>14}"]
+    def lines(self, shape: FeatureShape, built: bool) -> list[str]:
+        """Return the plan as a table for people; `built`: the feature store exists."""
+        rows = [
+            f"{shape.dataset}: {shape.n_train} training rows, {shape.n_test} test rows, {shape.n_features} features"
+            + (" (the feature store exists)" if built else ""),
+            f"{'stage':<12}{'items':>8}{'memory':>14}{'disk':>14}",
+        ]
         for stage in self.stages:
             rows.append(f"{stage.name:<12}{stage.items:>8}{_size(stage.memory_bytes):>14}{_size(stage.disk_bytes):>14}")
         rows.append(f"limit {_size(self.limit_bytes)}, {self.workers} workers, blocks of {self.block_rows} rows")
         return rows
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """All that is known before a run starts: settings filled in, data described, stages planned."""
+
+    config: TrainConfig
+    request: FeatureRequest
+    shape: FeatureShape
+    store: FeatureLayout
+    plan: Plan
+    notes: tuple[str, ...]
+
+
+def prepare(config: TrainConfig, explicit: frozenset[str], *, frozen: bool) -> Prepared:
+    """Open the data, fill in what they decide, and plan the stages. Writes nothing.
+
+    `explicit` are the keys the user set; a `frozen` configuration comes from a run folder and is left as it is.
+    Raises ConfigError for settings that make no sense for these data, PlanError where nothing fits the memory limit,
+    and the errors of opening the data.
+    """
+    source = open_data(source_spec(config))
+    config, request = feature_request(config, source)
+    shape = describe(request)
+    notes: list[str] = []
+    if not frozen:
+        _check_used(config, explicit)
+        config, notes = fill_in(config, shape, explicit)
+    workers = config.resources.workers or available_processors()
+    plan = make_plan(config, shape, workers, _source_bytes(config, source))
+    if plan.workers < workers and config.resources.scheduler in ("threads", "processes"):
+        notes.append(f"{plan.workers} of {workers} workers: more do not fit the limit of {_size(plan.limit_bytes)}")
+    config = with_value(config, "statistics.block_rows", plan.block_rows)
+    store = FeatureLayout(Path(config.resources.features_dir).absolute(), shape.digest)
+    return Prepared(config, request, shape, store, plan, tuple(notes))
+
+
 def source_spec(config: TrainConfig) -> SourceSpec:
-    """Return the description of the data that `features` opens."""
-    data = config.data
+    """Return the description of the data that `features` opens.
+
+    A folder named by SLKL_DATA_DIR is put in here, since the workers of a cluster may not have that variable.
+    """
+    data, data_dir = config.data, config.resources.data_dir
+    named = os.environ.get("SLKL_DATA_DIR")
+    if data_dir is None and named and any((Path(named) / sub / _MNIST_FILE).exists() for sub in ("", "mnist")):
+        data_dir = str(Path(named).absolute())
     return SourceSpec(
         dataset=config.dataset,
-        data_dir=config.resources.data_dir,
+        data_dir=data_dir if config.dataset == "mnist" else None,
         n_train=data.n_train,
         n_test=data.n_test,
         test_fraction=data.test_fraction,
@@ -89,23 +138,38 @@ def feature_request(config: TrainConfig, source: Source) -> tuple[TrainConfig, F
     return config, FeatureRequest(source_spec(config), features, standardise)
 
 
-def fill_in(config: TrainConfig, shape: FeatureShape, centers_asked: bool) -> TrainConfig:
-    """Fill in the number of centers and the kernel width from the data.
+def fill_in(config: TrainConfig, shape: FeatureShape, explicit: frozenset[str]) -> tuple[TrainConfig, list[str]]:
+    """Fill in the number of centers and the kernel width from the data; return notes for the user too.
 
-    Raises ConfigError where more centers were asked for than there are training rows; the default is lowered.
+    Raises ConfigError where more centers were asked for than there are training rows; a default is lowered.
     """
-    count = config.centers.count
+    count, notes = config.centers.count, []
     if count != "all" and int(count) > shape.n_train:
-        if centers_asked:
+        if "centers.count" in explicit:
             raise ConfigError(
                 f"centers.count = {count}: {shape.dataset} has {shape.n_train} training rows; ask for fewer, or all"
             )
         config = with_value(config, "centers.count", shape.n_train)
+        notes.append(f"{shape.n_train} candidate centers instead of {count}: there are no more training rows")
     _check_combinations(config, shape)
     if config.kernel.sigma2 is None:
         raw = config.features.name == "raw"
         config = with_value(config, "kernel.sigma2", shape.n_features / 4 if raw else 4.0)
-    return config
+    return config, notes
+
+
+def _check_used(config: TrainConfig, explicit: frozenset[str]) -> None:
+    """Raise ConfigError for a setting that was asked for and would have no effect."""
+    name, is_table = config.features.name, Path(config.dataset).suffix in (".npz", ".csv")
+    unused = {
+        "features.cells": name != "hog",
+        "features.orientations": name != "hog",
+        "data.target": not is_table,
+        "data.test_fraction": config.dataset in ("mnist", "synthetic"),
+    }
+    for key in sorted(explicit):
+        if unused.get(key):
+            raise ConfigError(f"{key} has no effect on {config.dataset} with {name} features; leave it out")
 
 
 def _check_combinations(config: TrainConfig, shape: FeatureShape) -> None:
@@ -120,26 +184,28 @@ def _check_combinations(config: TrainConfig, shape: FeatureShape) -> None:
         raise ConfigError(f"{asked} needs held-out rows, statistics.hold_out is 0; set it to 0.1")
 
 
-def make_plan(config: TrainConfig, shape: FeatureShape, workers: int) -> Plan:
-    """Choose the block size and return the plan.
+def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, source_bytes: int) -> Plan:
+    """Choose the block size, then how many workers fit beside each other, and return the plan.
 
-    Raises PlanError, naming the smallest limit that would do, where no block size fits.
+    The block size depends on data, centers and limit, never on the workers: the model's bytes depend on it. Raises
+    PlanError, naming the smallest limit that would do, where nothing fits.
     """
     limit = config.resources.memory_limit or default_limit_bytes()
     asked = config.statistics.block_rows
-    plans = [_plan_for(config, shape, workers, rows, limit) for rows in ([asked] if asked else BLOCK_ROWS)]
-    fitting = [plan for plan in plans if plan.memory_bytes <= limit]
+    sizes = [asked] if asked else [rows for rows in BLOCK_ROWS if _block_bytes(config, shape, rows) <= AIM_BLOCK_BYTES]
+    alone = [_plan_for(config, shape, 1, rows, limit, source_bytes) for rows in sizes or BLOCK_ROWS[-1:]]
+    fitting = [plan for plan in alone if plan.memory_bytes <= limit]
     if not fitting:
-        smallest = min(plans, key=lambda plan: plan.memory_bytes)
+        smallest = min(alone, key=lambda plan: plan.memory_bytes)
         worst = max(smallest.stages, key=lambda stage: stage.memory_bytes)
         needed = -(-smallest.memory_bytes // 2**20)
         raise PlanError(
-            f"stage {worst.name} needs {_size(smallest.memory_bytes)} with {workers} workers, "
-            f"the limit is {_size(limit)}; "
-            f"use --memory-limit {needed}MiB or more, fewer --workers, or fewer --centers"
+            f"stage {worst.name} needs {_size(smallest.memory_bytes)}, the limit is {_size(limit)}; "
+            f"use --memory-limit {needed}MiB or more, or fewer --centers"
         )
-    modest = [plan for plan in fitting if _block_bytes(config, shape, plan.block_rows) <= AIM_BLOCK_BYTES]
-    return (modest or fitting[-1:])[0]
+    rows = fitting[0].block_rows
+    together = [_plan_for(config, shape, count, rows, limit, source_bytes) for count in range(workers, 0, -1)]
+    return next(plan for plan in together if plan.memory_bytes <= limit)
 
 
 def default_limit_bytes() -> int:
@@ -153,14 +219,18 @@ def default_limit_bytes() -> int:
     return machine * 3 // 4
 
 
-def check_disk(plan: Plan, run_folder: Path, features_folder: Path, shape: FeatureShape) -> None:
+def check_disk(plan: Plan, run_folder: Path, store: FeatureLayout, shape: FeatureShape) -> None:
     """Raise CannotWriteError where a disk has less free space than the plan needs; a store that exists needs none."""
     needs = {run_folder: sum(stage.disk_bytes for stage in plan.stages if stage.name != "features")}
-    if not FeatureLayout(features_folder, shape.digest).manifest.exists():
-        needs[features_folder] = shape.disk_bytes
+    if not store.manifest.exists():
+        needs[store.root] = shape.disk_bytes
+    by_disk: dict[int, tuple[Path, int]] = {}
     for folder, needed in needs.items():
         existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
-        free = shutil.disk_usage(existing).free
+        before = by_disk.get(existing.stat().st_dev, (existing, 0))[1]
+        by_disk[existing.stat().st_dev] = (existing, before + needed)
+    for folder, needed in by_disk.values():
+        free = shutil.disk_usage(folder).free
         if needed > free:
             raise CannotWriteError(
                 f"{folder}: needs {_size(needed)}, the disk has {_size(free)} free; "
@@ -174,19 +244,23 @@ def worker_limit_bytes(config: TrainConfig, workers: int) -> int:
     return max((limit - DRIVER_BYTES) // workers, WORKER_BYTES)
 
 
-def _plan_for(config: TrainConfig, shape: FeatureShape, workers: int, block_rows: int, limit: int) -> Plan:
+def _plan_for(
+    config: TrainConfig, shape: FeatureShape, workers: int, block_rows: int, limit: int, source_bytes: int
+) -> Plan:
     m = shape.n_train if config.centers.count == "all" else int(config.centers.count)
     d, t = shape.n_features, shape.n_outputs
     workers = 1 if config.resources.scheduler == "serial" else workers
-    base = DRIVER_BYTES + (workers * WORKER_BYTES if config.resources.scheduler == "processes" else 0)
+    base = DRIVER_BYTES + source_bytes
+    base += workers * (WORKER_BYTES + source_bytes) if config.resources.scheduler == "processes" else 0
     item_rows = min(ITEM_CHUNKS * shape.chunk_rows, shape.n_train)
+    n_items = sum(-(-rows // (ITEM_CHUNKS * shape.chunk_rows)) for rows in (shape.n_train, shape.n_test))
     n_spans = span_count(shape, m)
     gram, centers = 8 * m * m, 4 * m * d
     blocks = _block_bytes(config, shape, block_rows)
     read = 4 * d * min(max(block_rows, shape.chunk_rows), shape.n_train)
     test_blocks = -(-shape.n_test // block_rows)
     stages = (
-        StagePlan("features", -(-shape.n_train // item_rows), base + workers * 3 * item_rows * d * 4, shape.disk_bytes),
+        StagePlan("features", n_items, base + workers * 3 * item_rows * d * 4, shape.disk_bytes),
         StagePlan("centers", 1, base + 2 * centers + 8 * 2**20, centers),
         # two Grams (fit, hold-out) a worker; the reduction holds two parts of two and their sums
         StagePlan(
@@ -200,6 +274,14 @@ def _plan_for(config: TrainConfig, shape: FeatureShape, workers: int, block_rows
         StagePlan("evaluate", test_blocks, base + centers + workers * (blocks + read), centers),
     )
     return Plan(stages, block_rows, workers, limit)
+
+
+def _source_bytes(config: TrainConfig, source: Source) -> int:
+    """Bytes of the data that a process holds while it reads them; rendered and zarr data are never held whole."""
+    if config.dataset == "synthetic" or config.dataset.rstrip("/").endswith(".zarr"):
+        return 0
+    item_bytes = 1 if len(source.input_shape) == 2 else 8
+    return 2 * (source.n_train + source.n_test) * math.prod(source.input_shape) * item_bytes
 
 
 def _block_bytes(config: TrainConfig, shape: FeatureShape, block_rows: int) -> int:

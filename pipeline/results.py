@@ -83,7 +83,7 @@ def table(report: dict[str, Any]) -> list[str]:
     """Return the report as short tables: setting, path, solves, stages, model, error."""
     lines = [
         f"{report['dataset']}: {report['n_train']} training rows, {report['n_test']} test rows, "
-        f"{report['n_features']} {report['features']} features",
+        f"{report['n_features']} {report['features']} features, {report['task']}",
         f"{report['n_centers']} candidate centers, sigma2 {_list(report['sigma2'])}, penalty {report['penalty']:g}",
     ]
     lines += _path_table(report["path"]) if report["path"] else []
@@ -95,12 +95,21 @@ def table(report: dict[str, Any]) -> list[str]:
     if report["penalised"]:
         lines.append(f"before the refit: {_error_words(report['penalised'], report['n_test'])}")
     lines.append(_error_words(report, report["n_test"]))
-    if not report["converged"]:
-        lines.append(
-            f"NOT CONVERGED: the relative gap {report['tolerance']:g} was not reached within the sweeps allowed; "
-            "raise --max-sweeps or --tol"
-        )
-    return lines
+    return lines + not_converged(report)
+
+
+def not_converged(report: dict[str, Any]) -> list[str]:
+    """Return a line for every solve that missed the tolerance: its gap, and what its status advises."""
+    return [
+        f"NOT CONVERGED: output {_output_name(one)}: relative gap {one['relative_gap']:.1e}, "
+        f"asked {report['tolerance']:g}: {one['status']}"
+        for one in report["solves"]
+        if not one["converged"]
+    ]
+
+
+def _output_name(solve: dict[str, Any]) -> str:
+    return str(solve["outputs"][0]) if len(solve["outputs"]) == 1 else "all"
 
 
 def _path_table(path: list[dict[str, Any]]) -> list[str]:
@@ -119,10 +128,9 @@ def _solve_table(solves: list[dict[str, Any]]) -> list[str]:
         f"{'output':<10}{'objective':>14}{'rel. gap':>11}{'active':>8}{'sweeps':>8}{'visits':>10}{'seconds':>9}",
     ]
     for one in solves:
-        name = str(one["outputs"][0]) if len(one["outputs"]) == 1 else "all"
         mark = "" if one["converged"] else "  not converged"
         lines.append(
-            f"{name:<10}{one['objective']:>14.6g}{one['relative_gap']:>11.1e}"
+            f"{_output_name(one):<10}{one['objective']:>14.6g}{one['relative_gap']:>11.1e}"
             f"{one['n_active']:>8}{one['sweeps']:>8}{one['visits']:>10}{one['wall_seconds']:>9.2f}{mark}"
         )
     return lines

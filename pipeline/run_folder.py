@@ -4,6 +4,7 @@ import os
 import platform
 import re
 import secrets
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +15,8 @@ from typing import Any
 
 from pipeline import __version__
 from pipeline.config import TrainConfig, from_toml, to_toml
-from pipeline.errors import FolderInUseError, MissingRunError
-from storage.commit import make_folder, remove_stale, write_file, write_json
+from pipeline.errors import ConfigMismatchError, FolderInUseError, MissingRunError
+from storage.commit import make_folder, read_json, remove_stale, write_file, write_json
 from storage.layout import RunLayout
 from storage.lock import FolderLock
 
@@ -28,19 +29,20 @@ def default_run_dir(dataset: str) -> Path:
     return Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
 
 
-def stored_config(root: Path, resume: str, dataset: str) -> TrainConfig | None:
+def stored_config(root: Path | None, resume: str, dataset: str) -> TrainConfig | None:
     """Return the configuration of the run in a folder that is to be resumed, None where a new run starts.
 
     Raises FolderInUseError for a used folder without `resume`, or one that holds something else;
     MissingRunError where `resume` requires a run and there is none.
     """
+    if root is None:
+        if resume == "require":
+            raise MissingRunError("--resume require needs --run-dir: which run?")
+        return None
     layout = RunLayout(root)
     if layout.config.exists():
         if resume == "never":
-            raise FolderInUseError(
-                f"{root} holds a run already; continue it with: "
-                f"python -m pipeline.train {dataset} --run-dir {root} --resume auto"
-            )
+            raise FolderInUseError(f"{root} holds a run already; continue it with: " + resume_command(dataset, root))
         return from_toml(layout.config)
     if resume == "require":
         raise MissingRunError(f"{root} holds no run to resume; start one with --resume auto")
@@ -51,19 +53,34 @@ def stored_config(root: Path, resume: str, dataset: str) -> TrainConfig | None:
     return None
 
 
-@contextmanager
-def taken(root: Path, config: TrainConfig) -> Iterator[RunLayout]:
-    """Hold the run's lock; freeze configuration and environment at the first start.
+def resume_command(dataset: str, root: Path) -> str:
+    """Return the command that continues the run in a folder."""
+    return f"python -m pipeline.train {shlex.quote(dataset)} --run-dir {shlex.quote(str(root))} --resume auto"
 
-    Raises LockedError naming the process that holds the folder, CannotWriteError where it cannot be created.
+
+@contextmanager
+def taken(root: Path, config: TrainConfig, features_digest: str, stored: TrainConfig | None) -> Iterator[RunLayout]:
+    """Hold the run's lock; freeze configuration, environment and the digest of the features at the first start.
+
+    `stored` is the configuration found in the folder before it was locked, None for a new run. Raises LockedError
+    naming the process that holds the folder, FolderInUseError where another run came between, ConfigMismatchError
+    where the data are no longer those of the run, CannotWriteError where the folder cannot be created.
     """
     layout = RunLayout(root.absolute())
     make_folder(layout.root)
     with FolderLock(layout.lock, "training"):
-        remove_stale(layout.root)
-        if not layout.config.exists():
-            write_json(layout.environment, environment())
+        remove_stale(layout.root, recursive=True)
+        found = from_toml(layout.config) if layout.config.exists() else None
+        if found != stored:
+            raise FolderInUseError(f"{root} was taken by another run meanwhile; choose another --run-dir")
+        if found is None:
+            write_json(layout.environment, environment() | {"features": features_digest})
             write_file(layout.config, to_toml(config).encode())
+        elif read_json(layout.environment)["features"] != features_digest:
+            raise ConfigMismatchError(
+                f"the data or features are no longer those that the run in {root} was started with; "
+                "restore them, or start a new run"
+            )
         yield layout
 
 

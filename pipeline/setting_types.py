@@ -15,7 +15,8 @@ def whole(minimum: int, maximum: int = 2**63 - 1) -> Callable[[Any], int]:
     def parse(value: Any) -> int:
         number = int(value) if isinstance(value, str) else value
         if isinstance(number, bool) or not isinstance(number, int) or not minimum <= number <= maximum:
-            raise ValueError(f"must be a whole number of at least {minimum}")
+            bound = f"at least {minimum}" if maximum > 2**62 else f"{minimum} to {maximum}"
+            raise ValueError(f"must be a whole number of {bound}")
         return number
 
     return parse
@@ -52,6 +53,13 @@ def text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError("must be a non-empty text")
     return value
+
+
+def scheduler(value: Any) -> str:
+    """Accept serial, threads, processes, or the address of a dask scheduler."""
+    if value in ("serial", "threads", "processes") or str(value).startswith(("tcp://", "tls://")):
+        return str(value)
+    raise ValueError("must be serial, threads, processes, tcp://HOST:PORT or tls://HOST:PORT")
 
 
 def truth(value: Any) -> bool:

@@ -3,89 +3,91 @@
 The story of a run: settings → plan → features → centers → statistics → solve → evaluate → report.
 """
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pipeline import config as configuration
 from pipeline.command_line import Arguments, parse
-from pipeline.config import TrainConfig
-from pipeline.errors import ConfigMismatchError, ExitCode, describe
+from pipeline.config import Loaded, TrainConfig
+from pipeline.errors import ConfigMismatchError, ExitCode, StoppedError, describe
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; errors become one line on standard error."""
     try:
         return _train(parse(argv))
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitCode.DONE)
     except (Exception, KeyboardInterrupt) as error:
         code, line = describe(error)
-        if code is ExitCode.BUG:
+        if code is ExitCode.BUG and not getattr(error, "__notes__", None):
             traceback.print_exc()
-        print(f"error: {line}", file=sys.stderr)
+        print("error: " + " ".join([line, *getattr(error, "__notes__", [])]), file=sys.stderr)
         return int(code)
 
 
 def _train(arguments: Arguments) -> int:
-    config, origins = configuration.load(arguments.dataset, arguments.config_file, arguments.assignments)
-    if arguments.print_config:
-        _print_config(config, origins)
-        return ExitCode.DONE
+    loaded = configuration.load(arguments.dataset, arguments.config_file, arguments.assignments)
+    if arguments.print_config and arguments.resume == "never":
+        return _print_config(loaded.config, loaded.origins)
     # Heavy imports wait until here, so that --help and --print-config answer at once.
     from pipeline import plan as planning
     from pipeline import run_folder
-    from pipeline.executors import available_processors
-    from pipeline.feature_store import describe as describe_features
-    from pipeline.feature_store import open_data
+    from pipeline.executors import open_executor
 
+    stored = run_folder.stored_config(arguments.run_dir, arguments.resume, arguments.dataset)
+    config = loaded.config if stored is None else _resumed(stored, loaded)
     root = arguments.run_dir or run_folder.default_run_dir(arguments.dataset)
-    stored = run_folder.stored_config(root, arguments.resume, arguments.dataset)
-    if stored is not None:
-        config = _resumed(stored, config, origins)
+    if arguments.print_config:
+        return _print_config(config, dict.fromkeys(loaded.origins, "the run" if stored else "as started"))
+    if stored is not None and not arguments.dry_run:
         finished = _finished_report(root)
         if finished is not None:
             return _conclude(finished, root, arguments.quiet)
 
-    config, request = planning.feature_request(config, open_data(planning.source_spec(config)))
-    shape = describe_features(request)
-    config = planning.fill_in(config, shape, origins["centers.count"] != "default")
-    workers = config.resources.workers or available_processors()
-    plan = planning.make_plan(config, shape, workers)
-    config = configuration.with_value(config, "statistics.block_rows", plan.block_rows)
+    prepared = planning.prepare(config, loaded.explicit, frozen=stored is not None)
+    planning.check_disk(prepared.plan, root, prepared.store, prepared.shape)
     if arguments.dry_run:
-        print("\n".join(plan.lines()))
-    planning.check_disk(plan, root, Path(config.resources.features_dir), shape)
-    if arguments.dry_run:
-        return ExitCode.DONE
-    with run_folder.taken(root, config) as layout:
-        report = _run(arguments, config, request, shape, layout, workers)
+        print("\n".join(prepared.plan.lines(prepared.shape, prepared.store.manifest.exists())))
+        return int(ExitCode.DONE)
+    plan = prepared.plan
+    memory = planning.worker_limit_bytes(prepared.config, plan.workers)
+    with (
+        open_executor(prepared.config.resources.scheduler, plan.workers, memory) as executor,
+        run_folder.taken(root, prepared.config, prepared.shape.digest, stored) as layout,
+    ):
+        try:
+            report = _run(prepared, layout, executor, quiet=arguments.quiet)
+        except KeyboardInterrupt:
+            command = run_folder.resume_command(arguments.dataset, root)
+            raise StoppedError(f"stopped; continue with: {command}") from None
     return _conclude(report, root, arguments.quiet)
 
 
-def _run(
-    arguments: Arguments, config: TrainConfig, request: Any, shape: Any, layout: Any, workers: int
-) -> dict[str, Any]:
+def _run(prepared: Any, layout: Any, executor: Any, *, quiet: bool) -> dict[str, Any]:
     from pipeline import results
     from pipeline.events import Events, MemoryMeter
-    from pipeline.executors import open_executor
-    from pipeline.plan import worker_limit_bytes
     from pipeline.stages import centers, evaluate, features, solve, statistics
-    from pipeline.stages.run import Run, saved_costs
-    from storage.commit import write_json
-    from storage.layout import FeatureLayout
+    from pipeline.stages.run import Run, saved_state
+    from storage.commit import make_folder, write_json
 
-    store = FeatureLayout(Path(config.resources.features_dir).absolute(), shape.digest)
-    with (
-        MemoryMeter() as meter,
-        Events(layout.log, layout.metrics, meter, quiet=arguments.quiet) as events,
-        open_executor(
-            config.resources.scheduler, workers, worker_limit_bytes(config, workers), layout.root
-        ) as executor,
-    ):
+    costs, peak_bytes = saved_state(layout)
+    with MemoryMeter(peak_bytes) as meter, Events(layout.log, layout.metrics, meter, quiet=quiet) as events:
         try:
-            run = Run(layout, store, request, shape, config, events, executor, saved_costs(layout))
             events.say(f"run folder {layout.root}")
+            for note in prepared.notes:
+                events.say(note)
+            make_folder(prepared.store.root)
+            executor.check_paths([layout.root, prepared.store.root, *_paths(prepared.request.source)])
+            run = Run(
+                layout, prepared.store, prepared.request, prepared.shape, prepared.config, events, executor, costs
+            )
             features.run(run)
             centers.run(run)
             statistics.run(run)
@@ -95,50 +97,68 @@ def _run(
             write_json(layout.report, report)
             return report
         except BaseException as error:
-            events.record("error", error=type(error).__name__, traceback=traceback.format_exc())
+            with suppress(OSError):
+                events.record("error", error=type(error).__name__, traceback=traceback.format_exc())
+                error.add_note(f"(traceback in {layout.log})") if describe(error)[0] is ExitCode.BUG else None
             raise
 
 
-def _resumed(stored: TrainConfig, asked: TrainConfig, origins: dict[str, str]) -> TrainConfig:
+def _paths(source: Any) -> list[Path]:
+    """Return the files and folders that the data come from; the workers of a cluster must see them too."""
+    return [Path(path) for path in (source.dataset, source.data_dir) if path and Path(path).is_absolute()]
+
+
+def _resumed(stored: TrainConfig, loaded: Loaded) -> TrainConfig:
     """Return the stored configuration with the resources asked for now; anything else that was asked must agree."""
-    explicit = [key for key, origin in origins.items() if origin.startswith("--") or origin.endswith(".toml")]
-    named = configuration.named_run(asked.dataset)
-    explicit = [key for key in explicit if named is None or origins[key] != named.name]
-    differing = configuration.differing_keys(stored, asked, iter(explicit))
+    asked = loaded.config
+    differing = configuration.differing_keys(stored, asked, sorted(loaded.explicit))
     if stored.dataset != asked.dataset:
         differing.insert(0, f"dataset: {stored.dataset} in the run, {asked.dataset} asked")
     if differing:
         raise ConfigMismatchError(
             f"the run was started with other settings ({'; '.join(differing)}); drop them, or start a new run"
         )
-    resources = {key: configuration.get(asked, key) for key in explicit if key.startswith("resources.")}
-    for key, value in resources.items():
-        stored = configuration.with_value(stored, key, value)
+    for key in loaded.explicit:
+        if key.startswith("resources."):
+            stored = configuration.with_value(stored, key, configuration.get(asked, key))
     return stored
 
 
 def _finished_report(root: Path) -> dict[str, Any] | None:
+    """Return the report of a finished run whose model is whole, None where there is something left to do."""
     from storage.commit import read_json
+    from storage.errors import CorruptDataError
     from storage.layout import RunLayout
+    from storage.manifest import verify
 
-    path = RunLayout(root).report
-    return dict(read_json(path)) if path.exists() else None
+    layout = RunLayout(root)
+    if not layout.report.exists():
+        return None
+    problems = verify(layout.model, contents=True)
+    if problems:
+        raise CorruptDataError(
+            f"model {layout.model}: {problems[0]}; restore it, or delete report.json to make it again"
+        )
+    return dict(read_json(layout.report))
 
 
 def _conclude(report: dict[str, Any], root: Path, quiet: bool) -> int:
     """Print the table and where things are; return the exit code."""
-    from pipeline.results import table
+    from pipeline.results import not_converged, table
 
     if not quiet:
         print("\n".join(["", *table(report), f"model and report: {root}"]))
+    elif not report["converged"]:
+        print("\n".join(not_converged(report)), file=sys.stderr)
     return int(ExitCode.DONE if report["converged"] else ExitCode.NOT_CONVERGED)
 
 
-def _print_config(config: TrainConfig, origins: dict[str, str]) -> None:
+def _print_config(config: TrainConfig, origins: Any) -> int:
     print(f"dataset = {config.dataset}")
     for key, origin in origins.items():
         value = configuration.get(config, key)
         print(f"{key} = {'(from the data)' if value is None else value}  # {origin}")
+    return int(ExitCode.DONE)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pipeline.stages.run import Run
 from storage.blocks import Block, row_blocks
 from storage.commit import read_arrays
 from storage.layout import FeatureLayout, RunLayout
-from storage.manifest import MANIFEST_NAME
+from storage.manifest import MANIFEST_NAME, digest_file
 
 STAGE = "evaluate"
 
@@ -30,6 +30,7 @@ class EvaluateTask:
     task: str
     n_classes: int
     refitted: bool
+    model_digest: str
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,19 @@ class Scores:
 
 def run(run: Run) -> Scores:
     """Assemble and commit the model, and return its score on the test part."""
-    with run.stage(STAGE):
+    with run.stage(STAGE) as cost:
+        cost.items = 0
         if not (run.layout.model / MANIFEST_NAME).exists():
             save_model(run.layout.model, assemble(run))
         refitted = run.config.solver.refit != "none"
-        task = EvaluateTask(run.layout, run.feature_layout, run.shape.task, len(run.shape.classes), refitted)
+        task = EvaluateTask(
+            layout=run.layout,
+            feature_layout=run.feature_layout,
+            task=run.shape.task,
+            n_classes=len(run.shape.classes),
+            refitted=refitted,
+            model_digest=digest_file(run.layout.model / MANIFEST_NAME).sha256,
+        )
         assert run.config.statistics.block_rows  # the plan has filled it in
         blocks = row_blocks(run.shape.n_test, run.config.statistics.block_rows)
         scores: dict[int, Scores] = {}
@@ -104,7 +113,7 @@ def score_block(task: EvaluateTask, block: Block) -> Scores:
     """Predict one block of test rows and count."""
     store = open_store(task.feature_layout)
     X, truth = store.read("test", block.start, block.stop), store.targets("test", block.start, block.stop)
-    model, before = _models(task.layout, task.refitted)
+    model, before = _models(task)
     score = _score(task, model.decision_function(X), truth)
     return Scores(score, _score(task, before.decision_function(X), truth) if task.refitted else score)
 
@@ -119,9 +128,10 @@ def _score(task: EvaluateTask, decision: NDArray[np.float64], truth: NDArray[Any
 
 
 @lru_cache(maxsize=2)
-def _models(layout: RunLayout, refitted: bool) -> tuple[SparseKernelModel, SparseKernelModel]:
-    model = load_model(layout.model)
-    if not refitted:
+def _models(task: EvaluateTask) -> tuple[SparseKernelModel, SparseKernelModel]:
+    """Return the model and the one before the refit; the task carries the digest, so another model is read anew."""
+    model = load_model(task.layout.model)
+    if not task.refitted:
         return model, model
-    final = solve.final_weights(layout)
+    final = solve.final_weights(task.layout)
     return model, model.with_weights(final.penalised_weights, final.penalised_intercept)

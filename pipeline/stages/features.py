@@ -2,6 +2,7 @@
 
 from pipeline import feature_store
 from pipeline.stages.run import Run
+from storage.lock import holder
 
 WAIT_SECONDS = 24 * 3600.0  # for another run that builds the same store
 
@@ -16,6 +17,9 @@ def run(run: Run) -> None:
         if feature_store.is_built(layout):
             run.events.record("features reused", digest=layout.digest)
             return
+        held_by = holder(layout.lock)
+        if held_by is not None:
+            run.events.say(f"waiting for process {held_by['pid']} on {held_by['host']} to build {layout.folder}")
         with feature_store.building(layout, WAIT_SECONDS):
             if not feature_store.is_built(layout):
                 task, items = feature_store.prepare(layout, shape, run.request)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from pipeline.config import TrainConfig
@@ -13,6 +14,7 @@ from pipeline.executors import Executor, this_process
 from pipeline.feature_store import FeatureRequest, FeatureShape
 from storage.commit import read_json, write_json
 from storage.layout import FeatureLayout, RunLayout
+from storage.markers import read_markers
 
 STAGES = ("features", "centers", "statistics", "solve", "evaluate")
 
@@ -40,9 +42,17 @@ class Run:
     costs: dict[str, StageCost]
 
     def save_state(self, stage: str) -> None:
-        """Commit STATE.json: the current stage and what every stage took."""
+        """Commit STATE.json: the current stage, what every stage took, and the peak of the memory."""
         costs = {name: asdict(cost) for name, cost in self.costs.items()}
-        write_json(self.layout.state, {"stage": stage, "pid": os.getpid(), "stages": costs})
+        facts = {"stage": stage, "pid": os.getpid(), "stages": costs, "peak_rss_bytes": self.events.meter.peak_bytes}
+        write_json(self.layout.state, facts)
+
+    def done(self, markers: Path) -> dict[str, dict[str, Any]]:
+        """Return the payloads of the items done, and warn of markers that are damaged."""
+        found = read_markers(markers)
+        for warning in found.warnings:
+            self.events.warn(warning)
+        return found
 
     @contextmanager
     def stage(self, name: str) -> Iterator[StageCost]:
@@ -79,7 +89,7 @@ class Run:
                 advance()
 
 
-def saved_costs(layout: RunLayout) -> dict[str, StageCost]:
-    """Return what the stages of a run took in its earlier sessions; zeros for a new run."""
-    found = read_json(layout.state)["stages"] if layout.state.exists() else {}
-    return {name: StageCost(**found.get(name, {})) for name in STAGES}
+def saved_state(layout: RunLayout) -> tuple[dict[str, StageCost], int]:
+    """Return what the stages of a run took in its earlier sessions, and its peak of memory; zeros for a new run."""
+    found: dict[str, Any] = read_json(layout.state) if layout.state.exists() else {"stages": {}, "peak_rss_bytes": 0}
+    return {name: StageCost(**found["stages"].get(name, {})) for name in STAGES}, found["peak_rss_bytes"]

@@ -42,9 +42,10 @@ def run(run: Run) -> None:
 
     Raises InvalidDataError for statistics that no solver may start from, CorruptDataError for damaged ones.
     """
-    with run.stage(STAGE):
-        if FINAL in read_markers(run.layout.markers(STAGE)):
+    with run.stage(STAGE) as cost:
+        if FINAL in run.done(run.layout.markers(STAGE)):
             return
+        cost.items = 0
         solver = run.config.solver
         points: list[path.PathPoint] = []
         penalty = solver.penalty

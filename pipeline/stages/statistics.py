@@ -35,9 +35,9 @@ def run(run: Run) -> None:
         task = rows.task_of(run)
         grid = rows.grid(task, n_centers(run))
         make_folder(run.layout.statistics_parts)
-        done = read_markers(run.layout.markers(STAGE))
+        done = run.done(run.layout.markers(STAGE))
         waiting = [span for span in grid if item_name(span) not in done or not _is_whole(run.layout, span)]
-        cost.items += len(grid) - len(waiting)
+        cost.items = len(grid) - len(waiting)
         run.run_items(STAGE, partial(accumulate_span, task), waiting)
         _reduce(run, grid)
 

@@ -15,15 +15,42 @@ from pipeline.setting_types import byte_size
 def test_layers_override_each_other_in_order(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text("[solver]\npenalty = 0.5\ntolerance = 1e-5\n")
-    config, origins = load("mnist", file, {"solver.penalty": ("0.25", "--penalty")})
+    loaded = load("mnist", file, {"solver.penalty": ("0.25", "--penalty")})
+    config, origins = loaded.config, loaded.origins
     assert (config.solver.penalty, origins["solver.penalty"]) == (0.25, "--penalty")
     assert (config.solver.tolerance, origins["solver.tolerance"]) == (1e-5, "mine.toml")
     assert (config.kernel.sigma2, origins["kernel.sigma2"]) == (4.0, "mnist.toml")
     assert (config.statistics.hold_out, origins["statistics.hold_out"]) == (0.1, "default")
+    assert loaded.explicit == {"solver.penalty", "solver.tolerance"}
+
+
+def test_the_environment_names_a_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", "tcp://127.0.0.1:8786")
+    loaded = load("digits", None, {})
+    assert (loaded.config.resources.scheduler, loaded.origins["resources.scheduler"]) == (
+        "tcp://127.0.0.1:8786",
+        "DASK_SCHEDULER_ADDRESS",
+    )
+    assert load("digits", None, {"resources.scheduler": ("serial", "x")}).config.resources.scheduler == "serial"
+
+
+def test_paths_are_absolute_and_names_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load("mine.csv", None, {}).config.dataset == str(tmp_path / "mine.csv")
+    assert load("digits", None, {}).config.dataset == "digits"
+    assert load("digits", None, {}).config.resources.features_dir == str(tmp_path / "runs" / "features")
+
+
+def test_a_file_may_name_the_dataset_but_not_another(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('dataset = "digits"\n')
+    assert load("digits", file, {}).config.dataset == "digits"
+    with pytest.raises(ConfigError, match="the command names mnist"):
+        load("mnist", file, {})
 
 
 def test_mnist_defaults_are_the_papers_setting() -> None:
-    config, _ = load("mnist", None, {})
+    config = load("mnist", None, {}).config
     assert (config.centers.count, config.kernel.sigma2, config.solver.penalty, config.seed) == (1000, 4.0, 0.01, 0)
 
 
@@ -50,7 +77,9 @@ BAD = [
     ("data.standardise", "maybe"),
     ("resources.memory_limit", "2 potatoes"),
     ("resources.workers", "0"),
+    ("resources.scheduler", "carrier-pigeon"),
     ("seed", "-1"),
+    ("seed", str(2**63)),
     ("seed", [1]),
 ]
 

@@ -39,8 +39,8 @@ def process_id(_: int) -> int:
 
 
 @pytest.fixture(scope="module", params=LOCAL)
-def executor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple]:
-    with open_executor(request.param, 2, 2**30, tmp_path_factory.mktemp("shared")) as opened:
+def executor(request: pytest.FixtureRequest) -> Iterator[tuple]:
+    with open_executor(request.param, 2, 2**30) as opened:
         yield request.param, opened
 
 
@@ -73,26 +73,26 @@ def test_no_socket_is_open_to_other_machines(executor: tuple) -> None:
     assert {socket.laddr.ip for socket in open_sockets} <= {"127.0.0.1", "::1"}
 
 
-def test_blas_threads_are_restored(tmp_path: Path) -> None:
+def test_blas_threads_are_restored() -> None:
     before = [pool["num_threads"] for pool in threadpool_info()]
-    with open_executor("serial", 1, 2**30, tmp_path):
+    with open_executor("serial", 1, 2**30):
         pass
     assert [pool["num_threads"] for pool in threadpool_info()][: len(before)] == before
 
 
-def test_an_unknown_scheduler_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_scheduler_is_refused() -> None:
     with (
         pytest.raises(ConfigError, match="must be serial, threads, processes"),
-        open_executor("mpi", 1, 2**30, tmp_path),
+        open_executor("mpi", 1, 2**30),
     ):
         pass
 
 
-def test_a_dead_address_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_address_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.executors.CONNECT_SECONDS", 1)
     with (
         pytest.raises(SchedulerError, match=r"127\.0\.0\.1:9.*does not answer"),
-        open_executor("tcp://127.0.0.1:9", None, 2**30, tmp_path),
+        open_executor("tcp://127.0.0.1:9", 1, 2**30),
     ):
         pass
 
@@ -131,9 +131,20 @@ def _address(file: Path) -> str:
     raise AssertionError("the scheduler did not start")
 
 
-def test_a_cluster_runs_items_and_must_see_the_folder(cluster: str, tmp_path: Path) -> None:
-    with open_executor(cluster, None, 2**30, tmp_path) as executor:
+def test_a_cluster_runs_items_and_must_see_the_paths(cluster: str, tmp_path: Path) -> None:
+    with open_executor(cluster, 1, 2**30) as executor:
         assert executor.workers == 2
         assert sorted(result.value for result in executor.run(abs, range(20))) == list(range(20))
-    with pytest.raises(SchedulerError, match="does not see"), open_executor(cluster, None, 2**30, tmp_path / "absent"):
-        pass
+        executor.check_paths([tmp_path])
+        with pytest.raises(SchedulerError, match="does not see"):
+            executor.check_paths([tmp_path / "absent"])
+
+
+def test_a_cluster_gives_the_same_model_bytes(cluster: str, tmp_path: Path) -> None:
+    from pipeline.train import main
+
+    common = ["digits", "-q", "--centers", "40", "--features-dir", str(tmp_path / "features")]
+    for name, scheduler in (("serial", "serial"), ("cluster", cluster)):
+        assert main([*common, "--run-dir", str(tmp_path / name), "--scheduler", scheduler]) == 0
+    for name in ("model.json", "arrays.npz"):
+        assert (tmp_path / "serial/model" / name).read_bytes() == (tmp_path / "cluster/model" / name).read_bytes()

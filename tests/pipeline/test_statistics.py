@@ -62,8 +62,8 @@ def test_parts_equal_dense_statistics_of_their_rows(block_rows: int) -> None:
 
 
 def test_gram_is_positive_semi_definite_even_for_duplicates() -> None:
-    generator, X, Y = problem(n=500, m=23)
-    twice = ColumnGenerator(np.vstack([generator.centers, generator.centers]), 3.0)
+    _, X, Y = problem(n=500, m=23)
+    twice = ColumnGenerator(np.vstack([X[:23], X[:23]]), 3.0)
     part, rest = StatisticsAccumulator(46, 4), StatisticsAccumulator(46, 4)
     add_block(twice, X, Y, np.zeros(len(X), bool), part, rest)
     gram = part.statistics().gram

@@ -5,9 +5,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 
 from pipeline.model_folder import load_model
 from pipeline.train import main
+from storage.arrays import open_arrays
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["--centers", "60", "-q"]
@@ -111,7 +114,6 @@ def test_the_objective_is_that_of_the_saved_weights(serial: Path, features: Path
     """2P recomputed from the model and the features alone, in float64."""
     from features.targets import one_vs_all
     from pipeline.columns import ColumnGenerator
-    from storage.arrays import open_arrays
 
     model, report = load_model(serial / "model"), report_of(serial)
     (store,) = features.glob("*/arrays.zarr")
@@ -182,6 +184,58 @@ def test_stages_done_are_not_done_again(serial: Path, features: Path, tmp_path: 
     before = (run / "statistics" / "all" / "gram.npy").stat().st_mtime_ns
     assert train(run, features, "-q", "--resume", "require") == 0
     assert (run / "statistics" / "all" / "gram.npy").stat().st_mtime_ns == before
+    assert bytes_of(run / "model") == bytes_of(serial / "model")
+
+
+def test_resuming_after_the_data_changed_is_refused(
+    features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, run = tmp_path / "data.npz", tmp_path / "run"
+    assert train(run, features, "--centers", "20", "-q", dataset=table(data, *sine(100))) == 0
+    (run / "report.json").unlink()
+    table(data, *sine(120))
+    assert train(run, features, "-q", "--resume", "auto", dataset=str(data)) == 78
+    assert "no longer those" in capsys.readouterr().err
+
+
+def test_the_same_folder_may_hold_another_run_later(tmp_path: Path) -> None:
+    """In one process: nothing of the first run may live on in a cache."""
+    features, run = tmp_path / "features", tmp_path / "run"
+    errors = []
+    for width in ("2", "0.05"):
+        assert train(run, features, *SMALL, "--sigma2", width) == 0
+        report, model = report_of(run), load_model(run / "model")
+        store = next(features.glob("*/arrays.zarr"))
+        arrays = open_arrays(store)
+        X, truth = (arrays[f"test/{name}"].read(0, report["n_test"]) for name in "Xy")
+        errors.append(int(np.sum(model.predict_targets(X) != truth)))
+        assert report["n_errors"] == errors[-1]
+        shutil.rmtree(run)
+    assert errors[0] != errors[1]
+
+
+def test_a_finished_run_with_a_damaged_model_is_not_answered_from(
+    serial: Path, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(serial, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "model")
+    assert train(tmp_path / "run", features, "-q", "--resume", "require") == 65
+    assert "model" in capsys.readouterr().err
+
+
+def test_ctrl_c_says_how_to_continue_and_the_run_ends_with_the_same_bytes(
+    serial: Path, features: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "with space"
+    command = [sys.executable, "-m", "pipeline.train", "digits", "--run-dir", str(run), "--features-dir", str(features)]
+    process = subprocess.Popen([*command, *SMALL, "--scheduler", "serial"], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    while not (run / "STATE.json").exists():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    error = process.communicate(timeout=60)[1].strip()
+    assert process.returncode == 75
+    assert error == f"error: stopped; continue with: python -m pipeline.train digits --run-dir '{run}' --resume auto"
+    assert train(run, features, "-q", "--resume", "auto") == 0
     assert bytes_of(run / "model") == bytes_of(serial / "model")
 
 
@@ -278,7 +332,10 @@ BAD_INPUT = {
     "more centers than rows": ("digits", ["--centers", "100000"], 2, "1348"),
     "a limit too small": ("digits", ["--memory-limit", "100MiB"], 71, "--memory-limit"),
     "resume what is not there": ("digits", ["--resume", "require"], 66, "holds no run"),
-    "an unreachable scheduler": ("digits", ["--scheduler", "carrier-pigeon"], 2, "tcp://"),
+    "an unknown scheduler": ("digits", ["--scheduler", "carrier-pigeon"], 2, "tcp://"),
+    "an unreachable scheduler": ("digits", ["--scheduler", "tcp://127.0.0.1:9"], 69, "does not answer"),
+    "a setting without effect": ("digits", ["--set", "features.cells=8"], 2, "no effect"),
+    "resume without a folder": ("digits", ["--resume", "require"], 66, "holds no run"),
     "image features of a table": ("TABLE", ["--features", "sphog"], 2, "raw"),
     "NaN in the data": ("NAN", [], 65, "row 37"),
     "labels of one class": ("ONE", [], 65, "one class"),
@@ -287,18 +344,25 @@ BAD_INPUT = {
 
 @pytest.mark.parametrize("case", BAD_INPUT)
 def test_bad_input_gives_one_line_the_exit_code_and_leaves_nothing(
-    case: str, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    case: str,
+    features: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     dataset, arguments, code, words = BAD_INPUT[case]
     made = {"TABLE": (X, Y), "NAN": (NAN, Y), "ONE": (X, np.ones(80, int))}
     if dataset in made:
         dataset = table(tmp_path / "data.npz", *made[dataset])
     run = tmp_path / "run"
+    monkeypatch.setattr("pipeline.executors.CONNECT_SECONDS", 1)
     assert train(run, features, *arguments, "-q", dataset=dataset) == code
     error = capsys.readouterr().err.strip()
     assert error.count("\n") == 0
     assert error.startswith("error: ")
     assert words in error
+    # A row that turns out bad while features are computed leaves a folder; what is seen before leaves none.
+    assert run.exists() == (case == "NaN in the data")
     assert not (run / "model").exists()
     assert not (run / "report.json").exists()
 
@@ -310,7 +374,7 @@ def test_an_unwritable_folder_is_refused() -> None:
     folder = Path(tempfile.mkdtemp())  # pytest's own folders are closed to other users
     folder.chmod(0o755)
     code = (
-        "import os, sys; from pipeline import train; import pipeline.stages.evaluate, pipeline.feature_store\n"
+        "import os, sys; from pipeline import train; import pipeline.plan, pipeline.run_folder, distributed\n"
         "from features.sources import SourceSpec, open_source; open_source(SourceSpec('digits'))\n"
         "os.setgid(65534); os.setuid(65534)\n"
         f"sys.exit(train.main(['digits', '-q', '--run-dir', {str(folder / 'run')!r}]))"

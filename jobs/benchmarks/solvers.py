@@ -1,0 +1,346 @@
+"""The solver against what a user would pick instead, on the statistics of real MNIST.
+
+COMMAND: python jobs/benchmarks/solvers.py --out DIR [--centers 1000,2000] [--penalties 1,0.1,0.01] [--cap 600]
+         [--classes 0] [--solvers ours,uniform,lars,...] [--parts peers,evaluations,speed] [--data-dir DIR]
+
+Three parts. `peers`: each solver in a process of its own on one BLAS thread (`peers.py` says how each is called),
+killed once a solve is silent for the cap; seconds to a relative gap, which is the project's own from each one's
+weights. `evaluations`: scores evaluated by the default schedule and by the paper's uniform one, ten classes. `speed`:
+ten solves against the statistics stage of the same run. Writes DIR/solvers.json and DIR/solvers.png.
+"""
+
+import argparse
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from features.targets import outputs
+from pipeline.columns import ColumnGenerator
+from pipeline.feature_store import FeatureStore
+from pipeline.solvers import Problem, SolverOptions, check_gram, solve
+from pipeline.stages.centers import choose
+from pipeline.statistics import StatisticsAccumulator
+from pipeline.train import main as train
+from storage.layout import FeatureLayout, RunLayout
+
+TARGETS = (1e-3, 1e-4)
+SOLVERS = ("ours", "uniform", "lars", "lasso-gram", "celer", "celer-path", "celer-root", "skglm", "skglm-root")
+OWN, ON_COLUMNS = ("ours", "uniform"), ("celer", "celer-path", "skglm")
+SIGMA2, BLOCK_ROWS, START_SECONDS = 4.0, 2048, 300.0  # start: imports, reading columns, just-in-time compilation
+Facts = dict[str, Any]
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--centers", type=_whole_numbers, default=(1000, 2000))
+    parser.add_argument("--penalties", type=_numbers, default=(1.0, 0.1, 0.01))
+    parser.add_argument("--cap", type=float, default=600.0, help="seconds for each solve of a peer")
+    parser.add_argument("--classes", type=_whole_numbers, default=(0,), help="classes of the part peers")
+    parser.add_argument("--solvers", type=lambda text: text.split(","), default=SOLVERS)
+    parser.add_argument("--parts", type=lambda text: text.split(","), default=("peers", "evaluations", "speed"))
+    parser.add_argument("--sweep-cap", type=int, default=200, help="sweeps of the uniform schedule")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of the part speed")
+    parser.add_argument("--data-dir")
+    found = parser.parse_args()
+    unknown = set(found.solvers) - set(SOLVERS) | set(found.parts) - {"peers", "evaluations", "speed"}
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; solvers are {', '.join(SOLVERS)}")
+    return found
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(item) for item in text.split(","))
+
+
+def _whole_numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(item) for item in text.split(","))
+
+
+def run_folder(asked: argparse.Namespace, name: str, *arguments: str) -> RunLayout:
+    """Train on MNIST into a new folder, and return its layout."""
+    folder = asked.out / f"{name}-{time.time():.0f}"
+    common = ["--features-dir", str(asked.out / "features"), "--run-dir", str(folder), "-q"]
+    common += ["--data-dir", asked.data_dir] if asked.data_dir else []
+    code = train(["mnist", *common, *arguments])
+    assert code == 0, f"the run ended with exit code {code}"
+    return RunLayout(folder)
+
+
+def training_rows(asked: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
+    """Return all training features (n, d) f4 and ±1 targets (n, 10) f8, from a feature store built where needed."""
+    run_folder(asked, "features-run", "--centers", "10", "--penalty", "100")
+    (manifest,) = (asked.out / "features").glob("*/arrays.zarr")
+    store = FeatureStore(FeatureLayout(asked.out / "features", manifest.parent.name))
+    n_rows = store._arrays["train/X"].n_rows
+    return store.read("train", 0, n_rows), outputs(store.targets("train", 0, n_rows), "multiclass", 10)
+
+
+def prepare(folder: Path, X: np.ndarray, Y: np.ndarray, n_centers: int, keep_columns: bool) -> Facts:
+    """Write what `peers.py` reads for a number of centers; return the seconds of each part, on one thread."""
+    generator = ColumnGenerator(X[np.sort(choose(len(X), n_centers, 0))], SIGMA2)
+    sums = StatisticsAccumulator(n_centers, Y.shape[1])
+    columns = np.empty((len(X), n_centers), order="F") if keep_columns else None
+    seconds = dict.fromkeys(("columns", "gram", "gram_check", "root"), 0.0)
+
+    def spent(part: str, since: float) -> float:
+        seconds[part] += time.perf_counter() - since
+        return time.perf_counter()
+
+    with threadpool_limits(1):
+        for start in range(0, len(X), BLOCK_ROWS):
+            rows, now = slice(start, start + BLOCK_ROWS), time.perf_counter()
+            block = generator.block(X[rows], out_dtype=np.float64)
+            now = spent("columns", now)
+            sums.add(block, Y[rows])
+            spent("gram", now)
+            if columns is not None:
+                columns[rows] = block
+        found, now = sums.statistics(), time.perf_counter()
+        check_gram(found.gram)
+        now = spent("gram_check", now)
+        values, vectors = np.linalg.eigh(found.gram)
+        kept = values > 1e-15 * values[-1]
+        root = np.asfortranarray((vectors[:, kept] * np.sqrt(values[kept])).T)
+        root_targets = (vectors[:, kept].T @ found.kty) / np.sqrt(values[kept])[:, None]
+        spent("root", now)
+    arrays = {"gram": found.gram, "kty": found.kty, "yty": found.yty, "targets": Y}
+    arrays |= {"root": root, "root_targets": root_targets} | ({} if columns is None else {"columns": columns})
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    return seconds
+
+
+def run_peer(folder: Path, name: str, output: int, penalty: float, cap: float) -> Facts:
+    """Return the points of one solver, and how it ended: done, capped, or the error it died of."""
+    script = Path(__file__).with_name("peers.py")
+    command = [sys.executable, str(script), str(folder), name, str(output), str(penalty), str(cap)]
+    points: list[Facts] = []
+    with (
+        (folder / "errors.txt").open("w+", encoding="utf-8") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
+        lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=_forward, args=(process.stdout, lines), daemon=True).start()
+        # The project's own schedules stop by themselves, with all their points at the end.
+        patience, ended = (2 * cap + 60 if name in OWN else cap), "done"
+        try:
+            line = lines.get(timeout=START_SECONDS)
+            while line is not None:
+                points.append(json.loads(line))
+                line = lines.get(timeout=patience)
+        except queue.Empty:
+            process.kill()
+            ended = "capped"
+        if process.wait() and ended == "done":
+            errors.seek(0)
+            ended = (errors.read().strip().splitlines() or ["no message"])[-1]
+    return {"solver": name, "class": output, "ended": ended, "points": [p for p in points if "seconds" in p]}
+
+
+def _forward(stream: Any, lines: "queue.Queue[str | None]") -> None:
+    for line in stream:
+        lines.put(line)
+    lines.put(None)
+
+
+def seconds_to(points: list[Facts], target: float) -> float | None:
+    """Return the seconds of the fastest point within a relative gap, None where there is none."""
+    return min((point["seconds"] for point in points if point["relative_gap"] <= target), default=None)
+
+
+def compare_with_peers(asked: argparse.Namespace, n_centers: int, folder: Path) -> list[Facts]:
+    """Run every solver at every penalty and class; print each row as it comes."""
+    rows = []
+    print(f"{'M':>6}{'penalty':>9}{'class':>6} {'solver':<12}{'s to 1e-3':>11}{'s to 1e-4':>11}", end="")
+    print(f"{'best gap':>10}{'support':>8}  ended")
+    for penalty in asked.penalties:
+        for output in asked.classes:
+            for name in asked.solvers:
+                row = run_peer(folder, name, output, penalty, asked.cap)
+                points, cap = row["points"], f"> {asked.cap:g} s"
+                row |= {"n_centers": n_centers, "penalty": penalty, "seconds_to": {}}
+                row["seconds_to"] = {f"{target:g}": seconds_to(points, target) for target in TARGETS}
+                best = min(points, key=lambda point: point["relative_gap"], default=None)
+                missed = cap if row["ended"] == "capped" or name == "uniform" else "never"
+                cells = [missed if s is None else f"{s:.3f}" for s in row["seconds_to"].values()]
+                gap, support = (f"{best['relative_gap']:.1e}", best["n_active"]) if best else ("none", "-")
+                print(f"{n_centers:>6}{penalty:>9g}{output:>6} {name:<12}{cells[0]:>11}{cells[1]:>11}", end="")
+                print(f"{gap:>10}{support:>8}  {row['ended']}", flush=True)
+                rows.append(row)
+    return rows
+
+
+def verdicts(rows: list[Facts], cap: float) -> list[Facts]:
+    """Return for each problem and gap how many times faster ours is than the best of the peers."""
+    found = []
+    for ours in (row for row in rows if row["solver"] == "ours" and row["points"]):
+        key = ("n_centers", "penalty", "class")
+        peers = [row for row in rows if row["solver"] not in OWN and all(row[k] == ours[k] for k in key)]
+        for target, own in ours["seconds_to"].items():
+            times = {row["solver"]: row["seconds_to"][target] for row in peers}
+            reached = {name: seconds for name, seconds in times.items() if seconds is not None}
+            best = min(reached, key=lambda name: reached[name], default=None)
+            seconds = cap if best is None else reached[best]
+            support = ours["points"][-1]["n_active"]
+            fact = {k: ours[k] for k in key} | {"gap": target, "support": support, "ours": own}
+            fact |= {"best": best, "best_seconds": seconds, "times_ahead": seconds / own if own else None}
+            found.append(fact | {"asked_times": 3.0 if support > 500 else 1.0})
+    return found
+
+
+def print_verdicts(facts: list[Facts]) -> None:
+    print("\nours against the best of the others")
+    for fact in facts:
+        best = fact["best"] or "none within the cap"
+        ahead = "ours: not reached" if fact["times_ahead"] is None else f"{fact['times_ahead']:.2f} times"
+        short = fact["times_ahead"] is None or fact["times_ahead"] < fact["asked_times"]
+        print(
+            f"M {fact['n_centers']}, penalty {fact['penalty']:g}, class {fact['class']}, gap {fact['gap']}, "
+            f"support {fact['support']}: {ahead} ahead of {best} ({fact['best_seconds']:.3f} s)"
+            f"{'  FALLS SHORT of ' + str(fact['asked_times']) if short else ''}"
+        )
+
+
+def class_evaluations(problem: Problem, schedule: str, sweep_cap: int) -> dict[str, tuple[int, int] | None]:
+    """Return for each gap the score evaluations, with certificates and without; None: not within the sweeps."""
+    found: dict[str, tuple[int, int] | None] = {}
+    for target in TARGETS:
+        choice = SolverOptions(tolerance=target, schedule=schedule, max_sweeps=sweep_cap)
+        solution = solve(problem, choice, np.random.default_rng(0))
+        # Ours certifies to decide what to do next: its certificates are work of the method, and always count.
+        plain = solution.visits if schedule == "uniform" else solution.evaluations
+        found[f"{target:g}"] = (solution.evaluations, plain) if solution.converged else None
+    return found
+
+
+def count_evaluations(asked: argparse.Namespace, folder: Path) -> list[Facts]:
+    """Count evaluations of both schedules over ten classes; the sum where uniform is capped is a lower bound."""
+    gram, kty, yty = (np.load(folder / f"{name}.npy") for name in ("gram", "kty", "yty"))
+    cap, limit = asked.sweep_cap, asked.sweep_cap * len(gram)
+    print(f"\nscore evaluations, ten classes, M = {len(gram)}; uniform is given {cap} sweeps")
+    print(f"{'penalty':>8}{'gap':>7}{'ours':>10}{'uniform':>11}{'times':>7}{'- certif.':>11}{'times':>7}  capped")
+    facts = []
+    for penalty in asked.penalties:
+        problems = [Problem(gram, np.ascontiguousarray(kty[:, [k]]), float(yty[k]), penalty) for k in range(len(yty))]
+        counts = {}
+        with threadpool_limits(1), ThreadPoolExecutor(2) as pool:
+            for name in ("shrinking", "uniform"):
+                sweeps = cap if name == "uniform" else 10_000
+                counts[name] = list(pool.map(lambda p, name=name, s=sweeps: class_evaluations(p, name, s), problems))
+        for target in map("{:g}".format, TARGETS):
+            own = [one[target] for one in counts["shrinking"]]
+            assert all(own), "the default schedule did not converge"
+            uniform = [one[target] for one in counts["uniform"]]
+            ours = sum(pair[0] for pair in own)
+            both, plain = (sum(pair[i] if pair else (2 - i) * limit for pair in uniform) for i in (0, 1))
+            capped = uniform.count(None)
+            fact = {"penalty": penalty, "gap": target, "ours": ours, "uniform": both, "uniform_visits": plain}
+            facts.append(fact | {"classes_capped": capped, "sweep_cap": cap, "classes": counts})
+            mark = ">" if capped else ""
+            print(
+                f"{penalty:>8g}{target:>7}{ours:>10}{mark + str(both):>11}{both / ours:>7.2f}"
+                f"{mark + str(plain):>11}{plain / ours:>7.2f}  {capped} of {len(yty)}",
+                flush=True,
+            )
+    return facts
+
+
+def measure_speed(asked: argparse.Namespace) -> list[Facts]:
+    """Run the whole command at penalty 0.01 to a gap of 1e-4; solve stage against statistics stage."""
+    print("\nten classes, M = 1000, penalty 0.01, gap 1e-4, two workers")
+    rows = []
+    for repeat in range(asked.repeats):
+        arguments = ["--centers", "1000", "--sigma2", str(SIGMA2), "--penalty", "0.01", "--tol", "1e-4"]
+        layout = run_folder(asked, f"speed-{repeat}", "--workers", "2", *arguments)
+        report = json.loads(layout.report.read_text(encoding="utf-8"))
+        row = {name: report["stages"][name]["wall_seconds"] for name in ("statistics", "solve")}
+        row |= {"times": row["solve"] / row["statistics"]}
+        row |= {"worst_gap": max(one["relative_gap"] for one in report["solves"])}
+        rows.append(row)
+        print("  ".join(f"{name} {value:.3g}" for name, value in row.items()), "(at most 2 times is asked for)")
+    return rows
+
+
+def plot(rows: list[Facts], path: Path) -> None:
+    """Draw gap against seconds, one panel for each number of centers and penalty."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    heights = sorted({row["n_centers"] for row in rows})
+    widths = sorted({row["penalty"] for row in rows}, reverse=True)
+    figure, axes = pyplot.subplots(
+        len(heights), len(widths), figsize=(5 * len(widths), 4 * len(heights)), squeeze=False, sharey=True
+    )
+    for row in (row for row in rows if row["points"]):
+        axis = axes[heights.index(row["n_centers"])][widths.index(row["penalty"])]
+        points = sorted((point["seconds"], max(point["relative_gap"], 1e-12)) for point in row["points"])
+        color = f"C{SOLVERS.index(row['solver'])}"
+        label = row["solver"] if row["class"] == rows[0]["class"] else None
+        axis.loglog(*zip(*points, strict=True), "o-", markersize=3, color=color, label=label)
+        axis.set_title(f"M = {row['n_centers']}, penalty {row['penalty']:g}")
+    for axis in axes.flat:
+        axis.axhline(TARGETS[0], color="0.8", zorder=0)
+        axis.axhline(TARGETS[1], color="0.8", zorder=0)
+        axis.set(xlabel="seconds, from cold", ylabel="relative gap")
+        axis.legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    asked = options()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    facts: Facts = {
+        "sigma2": SIGMA2,
+        "cap_seconds": asked.cap,
+        "preparation": {},
+        "peers": [],
+        "processors": os.cpu_count(),
+    }
+
+    def save() -> None:  # after each part: a long run that is broken off leaves what it has
+        (asked.out / "solvers.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+    if "speed" in asked.parts:
+        run_folder(asked, "warm-up", "--centers", "100", "--penalty", "0.01")  # features built, code compiled
+        facts["speed"] = measure_speed(asked)
+        save()
+    X, Y = training_rows(asked)
+    for n_centers in asked.centers:
+        with tempfile.TemporaryDirectory(dir=asked.out, prefix="statistics-") as name:
+            keep = "peers" in asked.parts and bool(set(asked.solvers) & set(ON_COLUMNS))
+            seconds = prepare(Path(name), X, Y, n_centers, keep)
+            facts["preparation"][n_centers] = seconds
+            words = ", ".join(f"{part.replace('_', ' ')} {value:.2f} s" for part, value in seconds.items())
+            print(f"\nM = {n_centers}, one thread, not counted below: {words}")
+            if "evaluations" in asked.parts and n_centers == asked.centers[0]:
+                facts["evaluations"] = count_evaluations(asked, Path(name))
+            if "peers" in asked.parts:
+                facts["peers"] += compare_with_peers(asked, n_centers, Path(name))
+            save()
+    if facts["peers"]:
+        facts["verdicts"] = verdicts(facts["peers"], asked.cap)
+        print_verdicts(facts["verdicts"])
+        plot(facts["peers"], asked.out / "solvers.png")
+    save()
+
+
+if __name__ == "__main__":
+    main()
