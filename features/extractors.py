@@ -67,7 +67,8 @@ def extract(spec: FeatureSpec, inputs: np.ndarray) -> np.ndarray:
     Returns
     -------
     numpy.ndarray
-        (n, d) float32, C-contiguous.
+        (n, d) float32, C-contiguous; not finite in rows whose inputs are too large, without a warning: whoever
+        stores features refuses such a row by its number.
 
     Raises
     ------
@@ -78,8 +79,10 @@ def extract(spec: FeatureSpec, inputs: np.ndarray) -> np.ndarray:
     if spec.name == "sphog":
         return sphog.sphog(inputs)
     if spec.name == "hog":
-        return hog.hog(inputs, spec.cells, spec.orientations)
-    flat = np.ascontiguousarray(inputs.reshape(len(inputs), -1), dtype=np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return hog.hog(inputs, spec.cells, spec.orientations)
+    with np.errstate(over="ignore"):
+        flat = np.ascontiguousarray(inputs.reshape(len(inputs), -1), dtype=np.float32)
     return flat / np.float32(255.0) if inputs.dtype == np.uint8 else flat
 
 

@@ -116,7 +116,9 @@ _cache_lock = threading.Lock()
 _CACHE_SIZE = 2
 
 
-def open_source(spec: SourceSpec, arrays: Mapping[str, Any] | None = None) -> Source:
+def open_source(
+    spec: SourceSpec, arrays: Mapping[str, Any] | None = None, digests: Mapping[str, str] | None = None
+) -> Source:
     """Open what `spec` describes.
 
     Parameters
@@ -126,6 +128,8 @@ def open_source(spec: SourceSpec, arrays: Mapping[str, Any] | None = None) -> So
     arrays : mapping or None
         Opened array-likes (shape, dtype, slicing by rows) with keys ``X, y`` or ``train/X, train/y, test/X,
         test/y``, instead of the file that `spec.dataset` names. X is never read whole. Not cached.
+    digests : mapping or None
+        What `features.tables.digest_arrays` returned for `arrays`, which saves a pass over X.
 
     Returns
     -------
@@ -146,7 +150,7 @@ def open_source(spec: SourceSpec, arrays: Mapping[str, Any] | None = None) -> So
     if arrays is not None:
         from features.tables import open_arrays
 
-        return open_arrays(spec, arrays)
+        return open_arrays(spec, arrays, digests)
     # Under one lock: threads that start together must not each read the same 55 MB.
     with _cache_lock:
         key = (spec, os.environ.get("SLKL_DATA_DIR"), _stamp(spec))

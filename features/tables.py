@@ -21,14 +21,16 @@ MAX_HEADER_BYTES = 1 << 16
 MAX_EXPANSION = 100
 ALWAYS_ALLOWED_BYTES = 64 << 20
 TARGET_NAMES = ("y", "target", "label")
+SPLIT_KEYS = ("train/X", "train/y", "test/X", "test/y")
 PART_KEYS = ("X_train", "y_train", "X_test", "y_test")
 ROWS_PER_PIECE = 4096
 
 
-def open_arrays(spec: SourceSpec, arrays: Mapping[str, Any]) -> RowSource:
+def open_arrays(spec: SourceSpec, arrays: Mapping[str, Any], digests: Mapping[str, str] | None = None) -> RowSource:
     """Open array-likes: ``X, y`` (split by seed) or ``train/X, train/y, test/X, test/y``.
 
-    y is read whole, X by rows only, once here for its digest.
+    y is read whole, X by rows only: once here for its digest, unless `digests` (of `digest_arrays`, for the same
+    arrays) are given.
 
     Raises
     ------
@@ -36,26 +38,41 @@ def open_arrays(spec: SourceSpec, arrays: Mapping[str, Any]) -> RowSource:
         A key is missing, shapes disagree, or the values are no real numbers.
     """
     name = Path(spec.dataset).stem
+    keys = _array_keys(spec.dataset, arrays)
+    identity = {"source": "arrays", "sha256": dict(digests or digest_arrays(spec, arrays))}
+    inputs_of = [_checked_inputs(arrays[key], key) for key in keys if key.endswith("X")]
+    labels_of = [_label_array(np.asarray(arrays[key][:]), key) for key in keys if key.endswith("y")]
+    table = _is_table(inputs_of[0])
+    if len(keys) == 2:
+        return split_source(spec, name, inputs_of[0], labels_of[0], table, identity)
+    return parts_source(spec, name, (inputs_of[0], inputs_of[1]), (labels_of[0], labels_of[1]), table, identity)
+
+
+def digest_arrays(spec: SourceSpec, arrays: Mapping[str, Any]) -> dict[str, str]:
+    """Return the sha256 of every array that `open_arrays` uses, by key; one pass over all of X.
+
+    Raises
+    ------
+    DataError
+        As `open_arrays`.
+    """
+    digests = {}
+    for key in _array_keys(spec.dataset, arrays):
+        if key.endswith("X"):
+            digests[key] = digest_rows(_checked_inputs(arrays[key], key))
+        else:
+            digests[key] = digest_rows(_label_array(np.asarray(arrays[key][:]), key))
+    return digests
+
+
+def _array_keys(dataset: str, arrays: Mapping[str, Any]) -> tuple[str, ...]:
     if "X" in arrays and "y" in arrays:
-        inputs, labels = arrays["X"], _label_array(np.asarray(arrays["y"][:]), "y")
-        digests = {"X": _checked_digest(inputs, "X"), "y": digest_rows(labels)}
-        identity = {"source": "arrays", "sha256": digests}
-        return split_source(spec, name, inputs, labels, _is_table(inputs), identity)
-    keys = ("train/X", "train/y", "test/X", "test/y")
-    missing = [key for key in keys if key not in arrays]
+        return ("X", "y")
+    missing = [key for key in SPLIT_KEYS if key not in arrays]
     if missing:
         found = ", ".join(sorted(arrays)) or "nothing"
-        raise DataError(f"{spec.dataset}: needs arrays X and y, or {', '.join(keys)}; found {found}")
-    both = (arrays["train/X"], arrays["test/X"])
-    labels_of = [_label_array(np.asarray(arrays[key][:]), key) for key in ("train/y", "test/y")]
-    digests = {
-        "train/X": _checked_digest(both[0], "train/X"),
-        "train/y": digest_rows(labels_of[0]),
-        "test/X": _checked_digest(both[1], "test/X"),
-        "test/y": digest_rows(labels_of[1]),
-    }
-    identity = {"source": "arrays", "sha256": digests}
-    return parts_source(spec, name, both, (labels_of[0], labels_of[1]), _is_table(both[0]), identity)
+        raise DataError(f"{dataset}: needs arrays X and y, or {', '.join(SPLIT_KEYS)}; found {found}")
+    return SPLIT_KEYS
 
 
 def open_npz(spec: SourceSpec, path: Path) -> RowSource:
@@ -250,11 +267,11 @@ def _is_table(inputs: Any) -> bool:
     return len(inputs.shape) == 2
 
 
-def _checked_digest(inputs: Any, name: str) -> str:
+def _checked_inputs(inputs: Any, name: str) -> Any:
     if len(inputs.shape) < 2 or 0 in inputs.shape:
         raise DataError(f"{name} has shape {tuple(inputs.shape)}; inputs are needed, (n, d) or (n, H, W)")
     input_dtype(inputs)
-    return digest_rows(inputs)
+    return inputs
 
 
 def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> np.ndarray:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from features.errors import DataError
+
 # A spread below this share of the mean is rounding noise of a constant column.
 CONSTANT_SPREAD = 1e-12
 
@@ -20,11 +22,15 @@ class Standardisation:
     scale: np.ndarray
 
     def apply(self, inputs: np.ndarray) -> np.ndarray:
-        """Return (inputs - mean) / scale of (n, d) or (n, *shape) inputs as float32 (n, d)."""
+        """Return (inputs - mean) / scale of (n, d) or (n, *shape) inputs as float32 (n, d).
+
+        A value too far from the mean for float32 becomes an infinity, which whoever stores features refuses.
+        """
         flat = np.asarray(inputs, dtype=np.float64).reshape(len(inputs), -1)
         if flat.shape[1] != len(self.mean):
             raise ValueError(f"inputs have {flat.shape[1]} columns, the standardisation was fitted on {len(self.mean)}")
-        return np.ascontiguousarray((flat - self.mean) / self.scale, dtype=np.float32)
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray((flat - self.mean) / self.scale, dtype=np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,21 +47,26 @@ class RunningMoments:
         return cls(0, np.zeros(n_columns), np.zeros(n_columns))
 
     def update(self, block: np.ndarray) -> "RunningMoments":
-        """Return the moments after the rows of `block`, (n, d) or (n, *shape); nd operations."""
+        """Return the moments after the rows of `block`, (n, d) or (n, *shape); nd operations.
+
+        Moments beyond float64 become infinities, which `standardisation` refuses.
+        """
         flat = np.asarray(block, dtype=np.float64).reshape(len(block), len(self.mean))
         if not len(flat):
             return self
-        mean = flat.mean(axis=0)
-        return self.merge(RunningMoments(len(flat), mean, ((flat - mean) ** 2).sum(axis=0)))
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = flat.mean(axis=0)
+            return self.merge(RunningMoments(len(flat), mean, ((flat - mean) ** 2).sum(axis=0)))
 
     def merge(self, other: "RunningMoments") -> "RunningMoments":
         """Return the moments of both sets of rows."""
         if not self.count or not other.count:
             return other if not self.count else self
         count = self.count + other.count
-        step = other.mean - self.mean
-        mean = self.mean + step * (other.count / count)
-        squares = self.squares + other.squares + step**2 * (self.count * other.count / count)
+        with np.errstate(over="ignore", invalid="ignore"):
+            step = other.mean - self.mean
+            mean = self.mean + step * (other.count / count)
+            squares = self.squares + other.squares + step**2 * (self.count * other.count / count)
         return RunningMoments(count, mean, squares)
 
     def standardisation(self) -> Standardisation:
@@ -65,9 +76,17 @@ class RunningMoments:
         ------
         ValueError
             No rows were seen.
+        DataError
+            The moments of a column are no float64 numbers; names the first such column.
         """
         if not self.count:
             raise ValueError("a standardisation needs at least one row, found none")
         deviation = np.sqrt(self.squares / self.count)
+        bad = np.flatnonzero(~(np.isfinite(self.mean) & np.isfinite(deviation)))
+        if bad.size:
+            raise DataError(
+                f"inputs, column {bad[0]}: mean {self.mean[bad[0]]:g} and standard deviation {deviation[bad[0]]:g}; "
+                "its values are too large to be standardised in float64: rescale the column"
+            )
         constant = deviation <= CONSTANT_SPREAD * np.abs(self.mean)
         return Standardisation(self.mean.copy(), np.where(constant, 1.0, deviation))

@@ -1,4 +1,4 @@
-"""One BLAS routine that numpy and scipy do not offer without the interpreter lock or a temporary.
+"""Two BLAS routines that numpy and scipy do not offer without the interpreter lock or a temporary.
 
 `numpy.matmul` needs an M×M temporary and mirrors it for every row block (1.5 times slower at M = 1000), and
 `scipy.linalg.blas.dsyrk` holds the interpreter lock, so two threads run one after the other. Calling the same
@@ -25,6 +25,7 @@ def _routine(name: str, n_arguments: int) -> "ctypes._CFunctionType":
 
 
 _dsyrk = _routine("dsyrk", 10)
+_dgemm = _routine("dgemm", 13)
 
 
 def add_gram(columns: NDArray[np.float64], gram: NDArray[np.float64]) -> None:
@@ -42,3 +43,26 @@ def add_gram(columns: NDArray[np.float64], gram: NDArray[np.float64]) -> None:
     size, depth, one = ctypes.c_int(n_columns), ctypes.c_int(rows), ctypes.c_double(1.0)
     n, k, alpha = ctypes.addressof(size), ctypes.addressof(depth), ctypes.addressof(one)
     _dsyrk(b"U", b"N", n, k, alpha, columns.ctypes.data, n, alpha, gram.ctypes.data, n)
+
+
+def add_product(left: NDArray[np.float64], right: NDArray[np.float64], out: NDArray[np.float64]) -> None:
+    """Add leftᵀ right to `out`, in place.
+
+    left (rows, M), right (rows, N) and out (M, N), all f8, with contiguous rows (a slice of the columns of a
+    C-contiguous array will do). Costs 2·rows·M·N operations, no temporary.
+    """
+    rows, m = left.shape
+    n = right.shape[1]
+    for array, shape in ((left, (rows, m)), (right, (rows, n)), (out, (m, n))):
+        strided = array.strides[1] == 8 and array.strides[0] >= 8 * shape[1] if array.size else True
+        if array.dtype != np.float64 or array.shape != shape or not strided:
+            raise ValueError(f"expected float64 rows of shape {shape}, got {array.dtype} {array.shape}")
+    if not rows or not m or not n:
+        return
+    # Fortran reads row-major arrays as their transposes: outᵀ (n, m) += rightᵀ (n, rows) · left (rows, m).
+    sizes = [ctypes.c_int(value) for value in (n, m, rows, *(array.strides[0] // 8 for array in (right, left, out)))]
+    columns, lines, depth, lead_right, lead_left, lead_out = (ctypes.addressof(size) for size in sizes)
+    one = ctypes.c_double(1.0)
+    alpha = ctypes.addressof(one)
+    a, b, c = right.ctypes.data, left.ctypes.data, out.ctypes.data
+    _dgemm(b"N", b"T", columns, lines, depth, alpha, a, lead_right, b, lead_left, alpha, c, lead_out)

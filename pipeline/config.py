@@ -81,6 +81,9 @@ class CentersConfig:
     """Which training points are candidates."""
 
     count: int | str = option(1000, center_count, "number of random candidate centers, or all", "--centers")
+    working_set: int | None = option(
+        None, optional(whole(2), "auto"), "candidates with a Gram at once (default: all where memory allows)"
+    )
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,7 @@ class KernelConfig:
         "σ² (default: 4 for image features, n_features/4 for raw tables)",
         "--sigma2",
     )
+    precision: str = option("float32", one_of("float32", "float64"), "of kernel values; float64 for exact comparisons")
 
 
 @dataclass(frozen=True)

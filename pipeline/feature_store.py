@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from features import targets as target_coding
 from features.extractors import FeatureSpec, extract, feature_length, parameters
 from features.sources import Part, Source, SourceSpec, open_source
+from features.tables import digest_arrays
 from features.transforms import RunningMoments, Standardisation
 from pipeline.errors import ConfigError, InvalidDataError
 from storage.arrays import ArraySpec, chunk_rows_for, create_arrays, open_arrays, open_user_arrays
@@ -87,11 +88,58 @@ class FeatureItem:
         return f"{self.part}-{self.block.index:06d}"
 
 
-def open_data(spec: SourceSpec) -> Source:
-    """Open any source; zarr data are opened by `storage` and handed to `features` as array-likes."""
-    if spec.dataset.rstrip("/").endswith(".zarr"):
-        return open_source(spec, open_user_arrays(Path(spec.dataset)))
-    return open_source(spec)
+@dataclass(frozen=True)
+class DataIdentity:
+    """What the driver knows of zarr data, so that no task reads all of it again: picklable, and the key of caches.
+
+    stamp: digest of the names, sizes and time stamps of its files; digests: sha256 of each array.
+    """
+
+    stamp: str
+    digests: tuple[tuple[str, str], ...]
+
+
+def open_data(spec: SourceSpec, known: DataIdentity | None = None) -> Source:
+    """Open any source; zarr data are opened by `storage` and handed to `features` as array-likes.
+
+    Zarr data are digested once in this process for as long as their files do not change, and not at all where their
+    identity is `known`. What reads as damaged raises CorruptDataError.
+    """
+    if not _is_zarr(spec):
+        return open_source(spec)
+    return _open_zarr(spec, known or identify(spec))
+
+
+def identify(spec: SourceSpec) -> DataIdentity:
+    """Return the identity of zarr data: one pass over their bytes, or over their files' stamps if seen before."""
+    return _identity(spec.dataset, _stamp_of_files(Path(spec.dataset)))
+
+
+def _is_zarr(spec: SourceSpec) -> bool:
+    return spec.dataset.rstrip("/").endswith(".zarr")
+
+
+@lru_cache(maxsize=2)
+def _open_zarr(spec: SourceSpec, known: DataIdentity) -> Source:
+    return open_source(spec, open_user_arrays(Path(spec.dataset)), dict(known.digests))
+
+
+@lru_cache(maxsize=4)
+def _identity(dataset: str, stamp: str) -> DataIdentity:
+    digests = digest_arrays(SourceSpec(dataset), open_user_arrays(Path(dataset)))
+    return DataIdentity(stamp, tuple(digests.items()))
+
+
+def _stamp_of_files(folder: Path) -> str:
+    """Return a digest of names, sizes and modification times below a folder; no file is opened."""
+    stamps = []
+    for path in sorted(folder.rglob("*")):
+        try:
+            status = path.stat()
+        except OSError:
+            continue  # a dangling link; whoever needs it will say so
+        stamps.append([path.relative_to(folder).as_posix(), status.st_size, status.st_mtime_ns])
+    return digest_of(stamps)
 
 
 def describe(request: FeatureRequest) -> FeatureShape:
@@ -151,9 +199,18 @@ class FeatureStore:
         return Standardisation(mean, self._arrays["standardisation/scale"].read(0, n_inputs, self._digests))
 
 
-@lru_cache(maxsize=4)
 def open_store(layout: FeatureLayout) -> FeatureStore:
-    """Return an opened store, kept open for the tasks of this process."""
+    """Return an opened store, kept open for the tasks of this process until its manifest is another file."""
+    try:
+        status = layout.manifest.stat()
+        version = (status.st_mtime_ns, status.st_size, status.st_ino)
+    except OSError:
+        version = ()  # opening it says what is wrong
+    return _open_version(layout, version)
+
+
+@lru_cache(maxsize=4)
+def _open_version(layout: FeatureLayout, version: tuple[int, ...]) -> FeatureStore:
     return FeatureStore(layout)
 
 
@@ -164,6 +221,7 @@ class BlockTask:
     layout: FeatureLayout
     request: FeatureRequest
     standardisation: Standardisation | None
+    data: DataIdentity | None = None  # of zarr data
 
 
 def build_item(task: BlockTask, item: FeatureItem) -> int:
@@ -172,7 +230,7 @@ def build_item(task: BlockTask, item: FeatureItem) -> int:
     Raises InvalidDataError where a feature is not finite, naming part and row.
     """
     rows, block = item.block.n_rows, item.block
-    inputs, targets = open_data(task.request.source).read(item.part, block.start, block.stop)
+    inputs, targets = open_data(task.request.source, task.data).read(item.part, block.start, block.stop)
     if task.standardisation is not None:
         inputs = task.standardisation.apply(inputs)
     X = extract(task.request.features, inputs)
@@ -223,7 +281,8 @@ def prepare(layout: FeatureLayout, shape: FeatureShape, request: FeatureRequest)
         for block in row_blocks(shape.n_rows(part), ITEM_CHUNKS * shape.chunk_rows)
     ]
     done = read_markers(layout.markers)
-    return BlockTask(layout, request, standardisation), [item for item in items if item.name not in done]
+    data = identify(request.source) if _is_zarr(request.source) else None
+    return BlockTask(layout, request, standardisation, data), [item for item in items if item.name not in done]
 
 
 def build_function(task: BlockTask) -> partial[int]:

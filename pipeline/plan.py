@@ -18,6 +18,8 @@ from pipeline.errors import ConfigError, PlanError
 from pipeline.executors import available_processors
 from pipeline.feature_store import ITEM_CHUNKS, FeatureRequest, FeatureShape, describe, open_data
 from pipeline.stages.rows import span_count
+from pipeline.stages.scores import LINE_ROWS
+from pipeline.stages.solve import TILE_ROWS
 from storage.errors import CannotWriteError
 from storage.layout import FeatureLayout
 
@@ -26,6 +28,8 @@ WORKER_BYTES = 300 * 2**20  # the same for one worker process
 BLOCK_ROWS = (4096, 2048, 1024, 512, 256, 128)  # sizes to choose from, largest first
 AIM_BLOCK_BYTES = 96 * 2**20  # of one worker; larger blocks are no faster
 _MNIST_FILE = "train-images-idx3-ubyte.gz"
+_FACTOR_BYTES = 8 * 3000**2  # of an active set larger than any seen
+_WORKING_SETS = [*range(40_000, 2000, -500), *range(2000, 0, -100)]  # to choose from where not all candidates fit
 IMAGE_SIDE = 14  # images smaller than this have no cell of every size
 
 
@@ -93,7 +97,10 @@ def prepare(config: TrainConfig, explicit: frozenset[str], *, frozen: bool) -> P
         _check_used(config, explicit)
         config, notes = fill_in(config, shape, explicit)
     workers = config.resources.workers or available_processors()
-    plan = make_plan(config, shape, workers, _source_bytes(config, source))
+    config, plan = make_plan(config, shape, workers, _source_bytes(config, source))
+    if (config.centers.working_set or 0) < _n_candidates(config, shape):
+        _check_rounds(config)
+        notes.append(f"working set of at most {config.centers.working_set} candidates: the Gram of all does not fit")
     if plan.workers < workers and config.resources.scheduler in ("threads", "processes"):
         notes.append(f"{plan.workers} of {workers} workers: more do not fit the limit of {_size(plan.limit_bytes)}")
     config = with_value(config, "statistics.block_rows", plan.block_rows)
@@ -158,6 +165,15 @@ def fill_in(config: TrainConfig, shape: FeatureShape, explicit: frozenset[str]) 
     return config, notes
 
 
+def _check_rounds(config: TrainConfig) -> None:
+    """Raise ConfigError for what needs the Gram of all candidates."""
+    if isinstance(config.solver.penalty, str):
+        raise ConfigError(
+            f"--penalty {config.solver.penalty} needs the Gram of all candidates, which does not fit; "
+            "give a number, raise --memory-limit, or choose the penalty with fewer --centers"
+        )
+
+
 def _check_used(config: TrainConfig, explicit: frozenset[str]) -> None:
     """Raise ConfigError for a setting that was asked for and would have no effect."""
     name, is_table = config.features.name, Path(config.dataset).suffix in (".npz", ".csv")
@@ -184,28 +200,43 @@ def _check_combinations(config: TrainConfig, shape: FeatureShape) -> None:
         raise ConfigError(f"{asked} needs held-out rows, statistics.hold_out is 0; set it to 0.1")
 
 
-def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, source_bytes: int) -> Plan:
-    """Choose the block size, then how many workers fit beside each other, and return the plan.
+def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, source_bytes: int) -> tuple[TrainConfig, Plan]:
+    """Choose the working set and the block size, then how many workers fit beside each other.
 
-    The block size depends on data, centers and limit, never on the workers: the model's bytes depend on it. Raises
-    PlanError, naming the smallest limit that would do, where nothing fits.
+    The working set is all candidates where their Gram fits, else as large as the limit allows. Sizes depend on data,
+    centers and limit, never on the workers: the model's bytes depend on them. Raises PlanError, naming the smallest
+    limit that would do, where nothing fits.
     """
     limit = config.resources.memory_limit or default_limit_bytes()
+    n_candidates = _n_candidates(config, shape)
+    if config.centers.working_set is not None:
+        choices = [min(config.centers.working_set, n_candidates)]
+    else:
+        choices = [n_candidates, *(size for size in _WORKING_SETS if size < n_candidates)]
+    plans = []
+    for working_set in choices:
+        sized = with_value(config, "centers.working_set", working_set)
+        plans.append(_best_blocks(sized, shape, limit, source_bytes))
+        if plans[-1].memory_bytes <= limit:
+            together = (
+                _plan_for(sized, shape, count, plans[-1].block_rows, limit, source_bytes)
+                for count in range(workers, 0, -1)
+            )
+            return sized, next(plan for plan in together if plan.memory_bytes <= limit)
+    smallest = min(plans, key=lambda plan: plan.memory_bytes)
+    worst = max(smallest.stages, key=lambda stage: stage.memory_bytes)
+    raise PlanError(
+        f"stage {worst.name} needs {_size(smallest.memory_bytes)}, the limit is {_size(limit)}; "
+        f"use --memory-limit {-(-smallest.memory_bytes // 2**20)}MiB or more, or fewer --centers"
+    )
+
+
+def _best_blocks(config: TrainConfig, shape: FeatureShape, limit: int, source_bytes: int) -> Plan:
+    """Return the plan for one worker with the largest blocks that fit, or with the smallest where none does."""
     asked = config.statistics.block_rows
     sizes = [asked] if asked else [rows for rows in BLOCK_ROWS if _block_bytes(config, shape, rows) <= AIM_BLOCK_BYTES]
-    alone = [_plan_for(config, shape, 1, rows, limit, source_bytes) for rows in sizes or BLOCK_ROWS[-1:]]
-    fitting = [plan for plan in alone if plan.memory_bytes <= limit]
-    if not fitting:
-        smallest = min(alone, key=lambda plan: plan.memory_bytes)
-        worst = max(smallest.stages, key=lambda stage: stage.memory_bytes)
-        needed = -(-smallest.memory_bytes // 2**20)
-        raise PlanError(
-            f"stage {worst.name} needs {_size(smallest.memory_bytes)}, the limit is {_size(limit)}; "
-            f"use --memory-limit {needed}MiB or more, or fewer --centers"
-        )
-    rows = fitting[0].block_rows
-    together = [_plan_for(config, shape, count, rows, limit, source_bytes) for count in range(workers, 0, -1)]
-    return next(plan for plan in together if plan.memory_bytes <= limit)
+    plans = [_plan_for(config, shape, 1, rows, limit, source_bytes) for rows in sizes or BLOCK_ROWS[-1:]]
+    return next((plan for plan in plans if plan.memory_bytes <= limit), plans[-1])
 
 
 def default_limit_bytes() -> int:
@@ -247,33 +278,59 @@ def worker_limit_bytes(config: TrainConfig, workers: int) -> int:
 def _plan_for(
     config: TrainConfig, shape: FeatureShape, workers: int, block_rows: int, limit: int, source_bytes: int
 ) -> Plan:
-    m = shape.n_train if config.centers.count == "all" else int(config.centers.count)
-    d, t = shape.n_features, shape.n_outputs
     workers = 1 if config.resources.scheduler == "serial" else workers
     base = DRIVER_BYTES + source_bytes
     base += workers * (WORKER_BYTES + source_bytes) if config.resources.scheduler == "processes" else 0
     item_rows = min(ITEM_CHUNKS * shape.chunk_rows, shape.n_train)
     n_items = sum(-(-rows // (ITEM_CHUNKS * shape.chunk_rows)) for rows in (shape.n_train, shape.n_test))
-    n_spans = span_count(shape, m)
-    gram, centers = 8 * m * m, 4 * m * d
+    w, d = config.centers.working_set or 0, shape.n_features
+    centers, gram = 4 * w * d, 8 * w * w
     blocks = _block_bytes(config, shape, block_rows)
     read = 4 * d * min(max(block_rows, shape.chunk_rows), shape.n_train)
     test_blocks = -(-shape.n_test // block_rows)
+    in_rounds = w < _n_candidates(config, shape)
+    solving = _solve_in_rounds if in_rounds else _solve_at_once
     stages = (
         StagePlan("features", n_items, base + workers * 3 * item_rows * d * 4, shape.disk_bytes),
-        StagePlan("centers", 1, base + 2 * centers + 8 * 2**20, centers),
-        # two Grams (fit, hold-out) a worker; the reduction holds two parts of two and their sums
-        StagePlan(
-            "statistics",
-            n_spans,
-            base + centers * workers + max(workers * (2 * gram + blocks + read), 5 * gram),
-            (2 * n_spans + 3) * gram,
-        ),
-        # one mapped Gram shared by all; the factor and inverse of an active set of at most all candidates
-        StagePlan("solve", t, base + gram + workers * 3 * gram, t * m * 16),
+        StagePlan("centers", 1, base + 8 * 2**20 + (0 if in_rounds else 2 * centers), centers),
+        *solving(shape, w, base, workers, workers * (centers + blocks + read), gram),
         StagePlan("evaluate", test_blocks, base + centers + workers * (blocks + read), centers),
     )
     return Plan(stages, block_rows, workers, limit)
+
+
+def _solve_at_once(
+    shape: FeatureShape, w: int, base: int, workers: int, streams: int, gram: int
+) -> tuple[StagePlan, StagePlan]:
+    """Two Grams (fit, hold-out) a worker, five while they are added; then one mapped Gram, and the active sets."""
+    n_spans = span_count(shape, w)
+    statistics = base + max(workers * 2 * gram + streams, 5 * gram)
+    return (
+        StagePlan("statistics", n_spans, statistics, (2 * n_spans + 3) * gram),
+        StagePlan(
+            "solve", shape.n_outputs, base + gram + workers * 3 * min(gram, _FACTOR_BYTES), shape.n_outputs * w * 16
+        ),
+    )
+
+
+def _solve_in_rounds(
+    shape: FeatureShape, w: int, base: int, workers: int, streams: int, gram: int
+) -> tuple[StagePlan, StagePlan]:
+    """At most half of the working set comes in at once: its Gram rows in each worker, or the old Gram and the new."""
+    n, t = shape.n_train, shape.n_outputs
+    growing = base + max(workers * 3 * gram // 4, gram // 4) + gram // 4 + streams
+    joining = base + gram + gram // 4 + gram // 2
+    tile = 2 * 4 * TILE_ROWS * shape.n_features + 12 * LINE_ROWS * TILE_ROWS + 8 * n * (t + 1)
+    scoring = base + gram + workers * tile + 5 * 8 * n * (t + 1)
+    factors = base + gram + workers * 3 * min(gram, _FACTOR_BYTES)
+    return (
+        StagePlan("statistics", workers, max(growing, joining), 3 * gram),
+        StagePlan("solve", -(-n // TILE_ROWS), max(scoring, factors), 3 * 8 * n * (t + 1) * (-(-n // TILE_ROWS))),
+    )
+
+
+def _n_candidates(config: TrainConfig, shape: FeatureShape) -> int:
+    return shape.n_train if config.centers.count == "all" else int(config.centers.count)
 
 
 def _source_bytes(config: TrainConfig, source: Source) -> int:
@@ -286,8 +343,7 @@ def _source_bytes(config: TrainConfig, source: Source) -> int:
 
 def _block_bytes(config: TrainConfig, shape: FeatureShape, block_rows: int) -> int:
     """Bytes of one block in one worker: inner products f4 and columns f8."""
-    m = shape.n_train if config.centers.count == "all" else int(config.centers.count)
-    return min(block_rows, shape.n_train) * m * 12
+    return min(block_rows, shape.n_train) * (config.centers.working_set or 0) * 12
 
 
 def _size(n_bytes: int) -> str:

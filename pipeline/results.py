@@ -2,11 +2,14 @@
 
 from typing import Any
 
+import numpy as np
+
 from pipeline.feature_store import FeatureShape
 from pipeline.model_folder import load_model
 from pipeline.stages import solve, statistics
 from pipeline.stages.evaluate import Score, Scores
 from pipeline.stages.run import Run
+from pipeline.statistics import hold_out_rows
 
 FORMAT_VERSION = 1
 
@@ -44,7 +47,10 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "path": found["path"],
         "confusion": [list(row) for row in scores.model.confusion] or None,
         "model_n_centers": load_model(run.layout.model).n_centers,
-        "kernel_entries": statistics.kernel_entries(run.layout),
+        "passes": found["passes"],
+        "kernel_entries": sum(record["kernel_entries"] for record in found["passes"])
+        if found["passes"]
+        else statistics.kernel_entries(run.layout),
         "peak_rss_bytes": peak_rss_bytes,
         "wall_seconds": sum(cost.wall_seconds for cost in run.costs.values()),
         "stages": {name: dict(vars(cost)) for name, cost in run.costs.items()},
@@ -62,10 +68,11 @@ def _hold_out(run: Run, found: dict[str, Any]) -> dict[str, Any] | None:
     """Return what the held-out rows decided: the penalty's error along the path, the ridge and its errors."""
     if found["path"] is None and found["ridge"] is None:
         return None
+    held_out = hold_out_rows(run.config.seed, run.config.statistics.hold_out, 0, run.shape.n_train)
     chosen = [point["hold_out_error"] for point in found["path"] or [] if point["penalty"] == found["penalty"]]
     return {
         "fraction": run.config.statistics.hold_out,
-        "n_rows": int(statistics.load(run.layout, "hold_out").weight_sum),
+        "n_rows": int(np.count_nonzero(held_out)),
         "error": chosen[0] if chosen else None,
         "ridge": found["ridge"],
         "ridges": found["ridges"],

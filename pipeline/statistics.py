@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pipeline.blas import add_gram
 from pipeline.columns import ColumnGenerator
+from pipeline.errors import InvalidDataError
 
 _HOLD_OUT_GROUP_ROWS = 4096  # rows drawn from one generator; fixed, so that block sizes do not change the draw
 
@@ -35,6 +36,10 @@ class GramStatistics:
         """Return the statistics of the rows of both; what is summed later comes second (bits depend on it)."""
         return GramStatistics(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
+    def __sub__(self, other: "GramStatistics") -> "GramStatistics":
+        """Return the statistics of the rows of this that are not among those of the other."""
+        return GramStatistics(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+
     @property
     def n_centers(self) -> int:
         """Number of columns M."""
@@ -55,8 +60,14 @@ class GramStatistics:
         """Return the statistics about the means of columns and targets; the sums stay as they are.
 
         A solver run on them fits an unpenalised intercept, which `intercept` recovers (mathematics: gram - k kᵀ/n
-        with k = Kᵀ1). Constant columns become exactly zero, so that no rounding makes them look useful.
+        with k = Kᵀ1). Constant columns become exactly zero, so that no rounding makes them look useful. Raises
+        InvalidDataError where there are no rows.
         """
+        if not self.weight_sum > 0:
+            raise InvalidDataError(
+                "an intercept needs rows to be fitted on, these statistics have none; lower statistics.hold_out, or "
+                "leave --intercept out"
+            )
         means, n = self.column_sums / self.weight_sum, self.weight_sum
         gram = self.gram - np.outer(self.column_sums, means)
         gram = 0.5 * (gram + gram.T)  # the outer product is not symmetric to the last bit
@@ -104,7 +115,7 @@ class StatisticsAccumulator:
 
     def statistics(self) -> GramStatistics:
         """Return the sums so far; the Gram is completed from its lower triangle in place, so call it once."""
-        _mirror_lower(self._lower)
+        mirror_lower(self._lower)
         return GramStatistics(
             self._lower, self._kty, self._yty, self._column_sums, self._target_sums, float(self._rows)
         )
@@ -145,7 +156,7 @@ def hold_out_rows(seed: int, fraction: float, start: int, stop: int) -> NDArray[
     return drawn[start - first : stop - first] < fraction
 
 
-def _mirror_lower(matrix: NDArray[np.float64], stripe: int = 256) -> None:
+def mirror_lower(matrix: NDArray[np.float64], stripe: int = 256) -> None:
     """Copy the lower triangle onto the upper one, a stripe at a time (no M×M temporary)."""
     for start in range(0, len(matrix), stripe):
         stop = min(start + stripe, len(matrix))

@@ -57,6 +57,22 @@ class RunLayout:
         """Return the path of the partial sums of one item."""
         return self.statistics_parts / check_plain_name(item_name)
 
+    def scores(self, name: str) -> Path:
+        """Return the folder of what a pass of scores reads."""
+        return self.root / "scores" / check_plain_name(name)
+
+    def score_found(self, name: str) -> Path:
+        """Return the path of what a pass of scores found."""
+        return self.root / "scores" / f"{check_plain_name(name)}-found.npz"
+
+    def residual_file(self, name: str) -> Path:
+        """Return the path of the weights whose residuals are computed."""
+        return self.root / "scores" / f"{check_plain_name(name)}-weights.npz"
+
+    def score_part(self, name: str, index: int) -> Path:
+        """Return the path of the scores that one item of a pass adds."""
+        return self.root / "scores" / f"{check_plain_name(name)}-part-{index:04d}.npz"
+
     def markers(self, stage: str) -> Path:
         """Return the folder of the done-markers of one stage."""
         return self.root / "markers" / check_plain_name(stage)

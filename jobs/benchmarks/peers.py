@@ -7,18 +7,15 @@ column a class), and, where a solver wants them, the columns C, float64 and Fort
 {"ready": true}, once imports, reading and just-in-time compilation are over, then one point each: seconds from a cold
 start, relative gap, support, and the tolerance asked for.
 
-No peer stops on our gap, so each runs down a ladder of its own tolerances, anew at each, until our gap is at most
-1e-4. `-root` gives the solver R and z instead of C and y: M rows instead of n, the same Lasso (‖y - C w‖² and
+No peer stops on our gap, so each runs down a ladder of its own tolerances and limits, anew at each, until our gap is
+at most 1e-4. `-root` gives the solver R and z instead of C and y: M rows instead of n, the same Lasso (‖y - C w‖² and
 ‖z - R w‖² differ by a constant), which is kinder to it than anything its users have at hand.
 """
 
+import json
+import math
 import os
 import sys
-
-for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
-    os.environ[_name] = "1"
-
-import json
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -28,6 +25,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+os.environ.update(dict.fromkeys((f"{name}_NUM_THREADS" for name in ("OPENBLAS", "OMP", "MKL", "NUMBA")), "1"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
@@ -35,10 +33,35 @@ import numpy as np
 from pipeline.solvers import Problem, SolverOptions, certify_problem, solve
 
 TARGETS = (1e-3, 1e-4)
-LADDER = 10.0 ** -np.arange(1.0, 10.01, 0.5)
+RUNGS = 20
 REPEATS, REPEAT_BELOW_SECONDS = 3, 3.0  # short solves are repeated, and the median counts
 Point = dict[str, Any]
-Fit = Callable[[float], np.ndarray]  # tolerance → weights (M,)
+Fit = Callable[["Rung"], np.ndarray]  # → weights (M,)
+
+
+@dataclass(frozen=True)
+class Rung:
+    """What one fit may cost: its tolerance, and limits on iterations that grow √10 times a rung in all.
+
+    Without the limits, a solver whose loosest tolerance is out of reach would have no point at all.
+    """
+
+    index: int
+
+    @property
+    def tolerance(self) -> float:
+        """0.1, 0.0316, 0.01, …"""
+        return 10.0 ** -(1 + self.index / 2)
+
+    @property
+    def max_iter(self) -> int:
+        """Working sets, from 5."""
+        return math.ceil(5 * 10 ** (self.index / 4))
+
+    @property
+    def max_epochs(self) -> int:
+        """Epochs of coordinate descent in each, from 20."""
+        return math.ceil(20 * 10 ** (self.index / 4))
 
 
 @dataclass(frozen=True)
@@ -109,15 +132,15 @@ def own_points(task: Task, schedule: str) -> Iterator[Point]:
             yield point(task, weights[:, 0], seconds, tolerance)
 
 
-def ladder_points(task: Task, fit: Fit, tolerances: np.ndarray) -> Iterator[Point]:
-    """Yield a point for each tolerance, the fit cold each time, down to the smallest gap asked for."""
-    for tolerance in tolerances:
+def ladder_points(task: Task, fit: Fit, rungs: int = RUNGS) -> Iterator[Point]:
+    """Yield a point for each rung, the fit cold each time, down to the smallest gap asked for."""
+    for rung in map(Rung, range(rungs)):
         runs: list[float] = []
         while not runs or (len(runs) < REPEATS and runs[-1] < REPEAT_BELOW_SECONDS):
             started = time.perf_counter()
-            weights = fit(float(tolerance))
+            weights = fit(rung)
             runs.append(time.perf_counter() - started)
-        found = point(task, weights, median(runs), float(tolerance))
+        found = point(task, weights, median(runs), rung.tolerance if rungs > 1 else None)
         yield found
         if found["relative_gap"] <= TARGETS[-1]:
             return
@@ -130,7 +153,7 @@ def lars(task: Task, _: str) -> Iterator[Point]:
     gram, kty = np.asfortranarray(task.problem.gram), task.problem.kty[:, 0]
     n = len(task.array("targets"))
 
-    def fit(_: float) -> np.ndarray:
+    def fit(_: Rung) -> np.ndarray:
         found = lars_path_gram(
             kty.copy(), gram, n_samples=n, method="lasso", alpha_min=task.problem.tau / n, max_iter=20_000,
             copy_Gram=True, return_path=False,
@@ -138,7 +161,7 @@ def lars(task: Task, _: str) -> Iterator[Point]:
         return found[2]
 
     yield {"ready": True}
-    yield from ladder_points(task, fit, np.zeros(1))
+    yield from ladder_points(task, fit, rungs=1)
 
 
 def lasso(task: Task, form: str) -> Iterator[Point]:
@@ -146,14 +169,17 @@ def lasso(task: Task, form: str) -> Iterator[Point]:
     from sklearn.linear_model import Lasso
 
     X, y, alpha = task.data(form)
-    gram = np.asfortranarray(task.problem.gram)
+    gram = task.problem.gram
 
-    def fit(tolerance: float) -> np.ndarray:
-        model = Lasso(alpha, fit_intercept=False, copy_X=False, precompute=gram, tol=tolerance, max_iter=1_000_000)
+    def fit(rung: Rung) -> np.ndarray:
+        sweeps = 10 * rung.max_iter * rung.max_epochs
+        model = Lasso(
+            alpha, fit_intercept=False, copy_X=False, precompute=gram, tol=rung.tolerance, max_iter=sweeps
+        )  # fmt: skip
         return model.fit(X, y).coef_
 
     yield {"ready": True}
-    yield from ladder_points(task, fit, LADDER)
+    yield from ladder_points(task, fit)
 
 
 def celer(task: Task, form: str) -> Iterator[Point]:
@@ -161,14 +187,15 @@ def celer(task: Task, form: str) -> Iterator[Point]:
 
     X, y, alpha = task.data(form)
 
-    def fit(tolerance: float) -> np.ndarray:
+    def fit(rung: Rung) -> np.ndarray:
         model = Lasso(
-            alpha, fit_intercept=False, tol=tolerance, max_iter=100, max_epochs=50_000, p0=10, prune=True
+            alpha, fit_intercept=False, tol=rung.tolerance, max_iter=rung.max_iter, max_epochs=rung.max_epochs,
+            p0=10, prune=True,
         )  # fmt: skip
         return model.fit(X, y).coef_
 
     yield {"ready": True}
-    yield from ladder_points(task, fit, LADDER)
+    yield from ladder_points(task, fit)
 
 
 def celer_path(task: Task, form: str) -> Iterator[Point]:
@@ -178,12 +205,13 @@ def celer_path(task: Task, form: str) -> Iterator[Point]:
     X, y, alpha = task.data(form)
     largest = float(np.abs(task.problem.kty).max()) / len(y)
 
-    def fit(tolerance: float) -> np.ndarray:
+    def fit(rung: Rung) -> np.ndarray:
         alphas = np.geomspace(largest, alpha, 10)
-        return path(X, y, pb="lasso", alphas=alphas, tol=tolerance, max_iter=100, prune=True)[1][:, -1]
+        limits = {"tol": rung.tolerance, "max_iter": rung.max_iter, "max_epochs": rung.max_epochs}
+        return path(X, y, pb="lasso", alphas=alphas, prune=True, **limits)[1][:, -1]
 
     yield {"ready": True}
-    yield from ladder_points(task, fit, LADDER)
+    yield from ladder_points(task, fit)
 
 
 def skglm(task: Task, form: str) -> Iterator[Point]:
@@ -192,15 +220,15 @@ def skglm(task: Task, form: str) -> Iterator[Point]:
     from skglm.penalties import L1
     from skglm.solvers import AndersonCD
 
-    def model(alpha: float, tolerance: float) -> Any:  # its tolerance is a violation of the optimality conditions
-        anderson = AndersonCD(tol=tolerance * alpha, fit_intercept=False, max_iter=100, max_epochs=50_000)
+    def model(alpha: float, rung: Rung) -> Any:  # its tolerance is a violation of the optimality conditions
+        anderson = AndersonCD(rung.max_iter, rung.max_epochs, tol=rung.tolerance * alpha, fit_intercept=False)
         return GeneralizedLinearEstimator(Quadratic(), L1(alpha), anderson)
 
     X, y, alpha = task.data(form)
     small = np.random.default_rng(0).standard_normal((50, 20))
-    model(0.01, 1e-3).fit(np.asfortranarray(small), small[:, 0].copy())  # compiles
+    model(0.01, Rung(4)).fit(np.asfortranarray(small), small[:, 0].copy())  # compiles
     yield {"ready": True}
-    yield from ladder_points(task, lambda tolerance: model(alpha, tolerance).fit(X, y).coef_, LADDER)
+    yield from ladder_points(task, lambda rung: model(alpha, rung).fit(X, y).coef_)
 
 
 # Name → (function, what it is given). Those on `columns` need C itself: n·M·8 bytes.

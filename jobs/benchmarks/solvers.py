@@ -18,7 +18,10 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,7 @@ from threadpoolctl import threadpool_limits
 from features.targets import outputs
 from pipeline.columns import ColumnGenerator
 from pipeline.feature_store import FeatureStore
-from pipeline.solvers import Problem, SolverOptions, check_gram, solve
+from pipeline.solvers import Problem, SolverOptions, check_gram, newton_numba, solve
 from pipeline.stages.centers import choose
 from pipeline.statistics import StatisticsAccumulator
 from pipeline.train import main as train
@@ -83,16 +86,16 @@ def run_folder(asked: argparse.Namespace, name: str, *arguments: str) -> RunLayo
 
 def training_rows(asked: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
     """Return all training features (n, d) f4 and ±1 targets (n, 10) f8, from a feature store built where needed."""
-    run_folder(asked, "features-run", "--centers", "10", "--penalty", "100")
+    layout = run_folder(asked, "features-run", "--centers", "10", "--penalty", "100")
     (manifest,) = (asked.out / "features").glob("*/arrays.zarr")
     store = FeatureStore(FeatureLayout(asked.out / "features", manifest.parent.name))
-    n_rows = store._arrays["train/X"].n_rows
+    n_rows = json.loads(layout.report.read_text(encoding="utf-8"))["n_train"]
     return store.read("train", 0, n_rows), outputs(store.targets("train", 0, n_rows), "multiclass", 10)
 
 
 def prepare(folder: Path, X: np.ndarray, Y: np.ndarray, n_centers: int, keep_columns: bool) -> Facts:
     """Write what `peers.py` reads for a number of centers; return the seconds of each part, on one thread."""
-    generator = ColumnGenerator(X[np.sort(choose(len(X), n_centers, 0))], SIGMA2)
+    generator = ColumnGenerator(X[choose(len(X), n_centers, 0)], SIGMA2)
     sums = StatisticsAccumulator(n_centers, Y.shape[1])
     columns = np.empty((len(X), n_centers), order="F") if keep_columns else None
     seconds = dict.fromkeys(("columns", "gram", "gram_check", "root"), 0.0)
@@ -206,58 +209,97 @@ def verdicts(rows: list[Facts], cap: float) -> list[Facts]:
 def print_verdicts(facts: list[Facts]) -> None:
     print("\nours against the best of the others")
     for fact in facts:
-        best = fact["best"] or "none within the cap"
-        ahead = "ours: not reached" if fact["times_ahead"] is None else f"{fact['times_ahead']:.2f} times"
+        if fact["ours"] is None:
+            words = "ours did not reach it"
+        elif fact["best"] is None:
+            words = f"ours {fact['ours']:.3f} s, no other reached it within the cap"
+        else:
+            words = f"{fact['times_ahead']:.2f} times ahead of {fact['best']} ({fact['best_seconds']:.3f} s)"
         short = fact["times_ahead"] is None or fact["times_ahead"] < fact["asked_times"]
-        print(
-            f"M {fact['n_centers']}, penalty {fact['penalty']:g}, class {fact['class']}, gap {fact['gap']}, "
-            f"support {fact['support']}: {ahead} ahead of {best} ({fact['best_seconds']:.3f} s)"
-            f"{'  FALLS SHORT of ' + str(fact['asked_times']) if short else ''}"
-        )
+        words += f"  FALLS SHORT of {fact['asked_times']:g}" if short else ""
+        place = f"M {fact['n_centers']}, penalty {fact['penalty']:g}, class {fact['class']}, gap {fact['gap']}"
+        print(f"{place}, support {fact['support']}: {words}")
 
 
-def class_evaluations(problem: Problem, schedule: str, sweep_cap: int) -> dict[str, tuple[int, int] | None]:
-    """Return for each gap the score evaluations, with certificates and without; None: not within the sweeps."""
-    found: dict[str, tuple[int, int] | None] = {}
-    for target in TARGETS:
-        choice = SolverOptions(tolerance=target, schedule=schedule, max_sweeps=sweep_cap)
-        solution = solve(problem, choice, np.random.default_rng(0))
-        # Ours certifies to decide what to do next: its certificates are work of the method, and always count.
-        plain = solution.visits if schedule == "uniform" else solution.evaluations
-        found[f"{target:g}"] = (solution.evaluations, plain) if solution.converged else None
-    return found
+@contextmanager
+def face_scores_counted() -> Iterator[list[int]]:
+    """Count the scores evaluated inside the Newton steps, which `Solution.evaluations` leaves out.
+
+    A step on a face begins with c_mᵀr of all its coordinates (`gather`). The loop that calls it runs interpreted here,
+    to the same bits, so that the calls can be counted; not for timing, and not for two threads.
+    """
+    loop, gather = newton_numba.minimise_faces, newton_numba.gather
+    count = [0]
+
+    def counting(*arguments: Any) -> Any:
+        count[0] += int(arguments[-1])
+        return gather(*arguments)
+
+    newton_numba.minimise_faces, newton_numba.gather = loop.py_func, counting
+    try:
+        yield count
+    finally:
+        newton_numba.minimise_faces, newton_numba.gather = loop, gather
+
+
+def own_evaluations(problem: Problem, target: float) -> tuple[int, int]:
+    """Return the evaluations that the default schedule reports, and the face scores it does not."""
+    with face_scores_counted() as count:
+        solution = solve(problem, SolverOptions(tolerance=target, max_sweeps=10_000), np.random.default_rng(0))
+    assert solution.converged, solution.status.value
+    return solution.evaluations, count[0]
+
+
+def uniform_visits(sweep_cap: int, problem: Problem) -> list[int | None]:
+    """Return for each gap the visits of the uniform schedule, None where its sweeps did not do.
+
+    It certifies after each sweep (M more scores), which is how we know when to stop, and not what the method needs.
+    """
+    options = SolverOptions(tolerance=TARGETS[-1], schedule="uniform", max_sweeps=sweep_cap)
+    gaps = [record.relative_gap for record in solve(problem, options, np.random.default_rng(0)).records]
+    sweeps = [next((i for i, gap in enumerate(gaps, 1) if gap is not None and gap <= t), None) for t in TARGETS]
+    return [None if count is None else count * problem.n_candidates for count in sweeps]
 
 
 def count_evaluations(asked: argparse.Namespace, folder: Path) -> list[Facts]:
     """Count evaluations of both schedules over ten classes; the sum where uniform is capped is a lower bound."""
     gram, kty, yty = (np.load(folder / f"{name}.npy") for name in ("gram", "kty", "yty"))
-    cap, limit = asked.sweep_cap, asked.sweep_cap * len(gram)
-    print(f"\nscore evaluations, ten classes, M = {len(gram)}; uniform is given {cap} sweeps")
-    print(f"{'penalty':>8}{'gap':>7}{'ours':>10}{'uniform':>11}{'times':>7}{'- certif.':>11}{'times':>7}  capped")
+    print(f"\nscore evaluations, ten classes, M = {len(gram)}; uniform is given {asked.sweep_cap} sweeps")
+    print(f"{'penalty':>8}{'gap':>7}{'ours: reported':>15}{'+ in faces':>11}{'= all':>9}", end="")
+    print(f"{'uniform visits':>16}{'times':>7}{'+ certificates':>16}{'times':>7}  capped")
     facts = []
     for penalty in asked.penalties:
         problems = [Problem(gram, np.ascontiguousarray(kty[:, [k]]), float(yty[k]), penalty) for k in range(len(yty))]
-        counts = {}
         with threadpool_limits(1), ThreadPoolExecutor(2) as pool:
-            for name in ("shrinking", "uniform"):
-                sweeps = cap if name == "uniform" else 10_000
-                counts[name] = list(pool.map(lambda p, name=name, s=sweeps: class_evaluations(p, name, s), problems))
-        for target in map("{:g}".format, TARGETS):
-            own = [one[target] for one in counts["shrinking"]]
-            assert all(own), "the default schedule did not converge"
-            uniform = [one[target] for one in counts["uniform"]]
-            ours = sum(pair[0] for pair in own)
-            both, plain = (sum(pair[i] if pair else (2 - i) * limit for pair in uniform) for i in (0, 1))
-            capped = uniform.count(None)
-            fact = {"penalty": penalty, "gap": target, "ours": ours, "uniform": both, "uniform_visits": plain}
-            facts.append(fact | {"classes_capped": capped, "sweep_cap": cap, "classes": counts})
-            mark = ">" if capped else ""
-            print(
-                f"{penalty:>8g}{target:>7}{ours:>10}{mark + str(both):>11}{both / ours:>7.2f}"
-                f"{mark + str(plain):>11}{plain / ours:>7.2f}  {capped} of {len(yty)}",
-                flush=True,
-            )
+            uniform = list(pool.map(partial(uniform_visits, asked.sweep_cap), problems))
+        for index, target in enumerate(TARGETS):
+            with threadpool_limits(1):
+                own = [own_evaluations(problem, target) for problem in problems]
+            found = [one[index] for one in uniform]
+            reported, faces = (sum(pair[i] for pair in own) for i in (0, 1))
+            visits = sum(asked.sweep_cap * len(gram) if count is None else count for count in found)
+            fact = {
+                "penalty": penalty,
+                "gap": target,
+                "sweep_cap": asked.sweep_cap,
+                "classes_capped": found.count(None),
+            }
+            fact |= {"reported": reported, "in_faces": faces, "uniform_visits": visits, "uniform_certificates": visits}
+            fact |= {"own_by_class": own, "uniform_visits_by_class": found}
+            facts.append(fact)
+            print_evaluations(fact)
     return facts
+
+
+def print_evaluations(fact: Facts) -> None:
+    every, visits = fact["reported"] + fact["in_faces"], fact["uniform_visits"]
+    mark = ">" if fact["classes_capped"] else ""
+    print(
+        f"{fact['penalty']:>8g}{fact['gap']:>7g}{fact['reported']:>15}{fact['in_faces']:>11}{every:>9}"
+        f"{mark + str(visits):>16}{visits / every:>7.2f}{mark + str(2 * visits):>16}{2 * visits / every:>7.2f}"
+        f"  {fact['classes_capped']} of {len(fact['own_by_class'])}",
+        flush=True,
+    )
 
 
 def measure_speed(asked: argparse.Namespace) -> list[Facts]:

@@ -11,10 +11,8 @@ from pipeline.solvers.certificate import (
 from pipeline.solvers.iterations import warm_state
 from pipeline.solvers.options import InvalidOptionsError, SolverOptions
 from pipeline.solvers.problem import (
-    CentredStatistics,
     InvalidProblemError,
     Problem,
-    centred,
     check_gram,
     check_penalty,
     check_targets,
@@ -23,7 +21,6 @@ from pipeline.solvers.solve import Solution, Status, solve
 from pipeline.solvers.state import Record, SolverState
 
 __all__ = [
-    "CentredStatistics",
     "Certificate",
     "InvalidOptionsError",
     "InvalidProblemError",
@@ -33,7 +30,6 @@ __all__ = [
     "SolverOptions",
     "SolverState",
     "Status",
-    "centred",
     "certify",
     "certify_problem",
     "certify_support",

@@ -84,7 +84,8 @@ def certify_support(
     scale = min(1.0, tau / max_score) if max_score > 0 else 1.0
     primal = 0.5 * residual_squared + penalty_term
     gap = 0.5 * (1.0 - scale) ** 2 * residual_squared + max(0.0, penalty_term - scale * aligned)
-    return Certificate(primal, primal - gap, gap, gap / primal if primal > 0 else 0.0, scale, max_score)
+    relative_gap = 0.0 if primal == 0 else gap / primal  # NaN stays NaN: it proves nothing
+    return Certificate(primal, primal - gap, gap, relative_gap, scale, max_score)
 
 
 def certify_problem(problem: Problem, weights: np.ndarray) -> Certificate:

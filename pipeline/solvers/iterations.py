@@ -48,7 +48,7 @@ def begin(
         mu=mu_of_weights(state.weights, problem, options.lam),
         scores=scores,
         shrinkage=start_shrinkage(problem.n_candidates, options.tolerance),
-        generator_state=generator.bit_generator.state,
+        generator_state=dict(generator.bit_generator.state),
         objective=certificate.objective,
         relative_gap=certificate.relative_gap,
         certified=True,
@@ -83,7 +83,7 @@ def generator_of(state: SolverState) -> np.random.Generator:
     """Return a generator that goes on where the state's left off."""
     kind = getattr(np.random, state.generator_state["bit_generator"])
     bits = kind()
-    bits.state = state.generator_state
+    bits.state = dict(state.generator_state)
     return np.random.Generator(bits)
 
 
@@ -128,7 +128,7 @@ def sweep_iteration(
         weights=inverse.weights(options.lam),
         support=inverse.support.copy(),
         shrinkage=shrinkage,
-        generator_state=generator.bit_generator.state,
+        generator_state=dict(generator.bit_generator.state),
         previous_objective=state.objective,
         objective=objective(problem, options.lam, inverse),
         certified=False,

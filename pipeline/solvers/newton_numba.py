@@ -19,8 +19,9 @@ def minimise_faces(gram, kty, tau, ridge, max_steps, drop_all, weights, signs, a
     Parameters: gram (M, M), kty (M,), weights (M,), signs (M,), active (cap,) with n used; the last three
     change in place. With ``drop_all`` every weight that crosses zero on the way to the target is dropped at
     once, which is several times faster and lowers the objective of a settled face almost always; without it
-    each step ends at the exact minimum of its segment, and the objective falls at every step. ``ridge`` is a proximal term: it bounds the pivots from below where columns are
-    duplicates, and vanishes from the fixed point since it pulls towards the current weights.
+    each step ends at the exact minimum of its segment, and the objective falls at every step. ``ridge`` is a
+    proximal term: it bounds the pivots from below where columns are duplicates, and vanishes from the fixed
+    point since it pulls towards the current weights.
     Raises LinAlgError where gram + ridge is not positive definite; the arrays stay consistent.
     """
     for step in range(max_steps):
@@ -37,10 +38,7 @@ def minimise_faces(gram, kty, tau, ridge, max_steps, drop_all, weights, signs, a
             if ridge * np.abs(d).max() <= 1e-9 * tau:
                 return n, step + 1, True
             continue
-        if drop_all:
-            w = np.where((w + d) * s <= 0.0, 0.0, w + d)
-        else:
-            w = exact_point(A, w, s, g, d, tau)
+        w = np.where((w + d) * s <= 0.0, 0.0, w + d) if drop_all else exact_point(A, w, s, g, d, tau)
         n = keep_nonzero(w, weights, signs, active, n)
     return n, max_steps, False
 

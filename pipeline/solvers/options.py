@@ -22,7 +22,11 @@ class SolverOptions:
     tolerance : float
         Relative duality gap over all candidates to stop at.
     max_sweeps : int
-        Limit on iterations: a sweep or a polish round is one.
+        Limit on iterations. One iteration is one sweep or one polish round, whatever it visits. A sweep visits M
+        coordinates (uniform), or those neither shrunk nor screened (shrinking; the one before a polish at most
+        ``opening_visits``). A polish round admits the worst violators and minimises on the faces it meets, or is
+        one Newton step on mu where several outputs share a kernel; it visits no coordinate. Each iteration makes
+        one `Record`, and `Solution.sweeps` counts them all.
     schedule : "shrinking" or "uniform"
     step : "exact", "newton" (safeguarded) or "newton-unguarded" (Algorithm 2 with its factor 2 restored)
     lam : float

@@ -38,16 +38,19 @@ def solve_path(
     options: SolverOptions,
     generator: np.random.Generator,
     *,
+    start_weights: np.ndarray | None = None,
     on_record: Callable[[float, Record, SolverState], None] | None = None,
 ) -> list[Solution]:
     """Solve the problem at each penalty in turn, each started from the weights of the one before.
 
-    `problem.penalty` is ignored; `on_record(penalty, record, state)` gets every iteration. Costs little more than the
-    last solve where the penalties fall, since supports grow along them.
+    `problem.penalty` is ignored; the first solve starts from `start_weights` (M, T), or from zero;
+    `on_record(penalty, record, state)` gets every iteration. Costs little more than the last solve where the penalties
+    fall, since supports grow along them.
     """
     solutions: list[Solution] = []
     for penalty in penalties:
-        start = warm_state(solutions[-1].weights) if solutions else None
+        before = solutions[-1].weights if solutions else start_weights
+        start = None if before is None else warm_state(before)
         report = None if on_record is None else _with_penalty(on_record, penalty)
         at = replace(problem, penalty=penalty)
         solutions.append(solve(at, options, generator, start=start, on_record=report))

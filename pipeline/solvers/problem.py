@@ -7,7 +7,6 @@ behind it. The classes of a one-vs-all run share one Gram, so its check is a fun
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -136,58 +135,3 @@ def _check_definite(gram: np.ndarray, trace: float) -> None:
             f"the Gram is not positive semi-definite: an eigenvalue lies below -{PSD_FLOOR:g} of its trace"
             f" ({trace:.3g}); accumulate it in float64"
         ) from None
-
-
-class CentredStatistics(NamedTuple):
-    """Statistics of centred columns and targets, and what recovers the intercept."""
-
-    gram: np.ndarray
-    kty: np.ndarray
-    yty: float
-    column_means: np.ndarray
-    y_means: np.ndarray
-
-    def intercept(self, weights: np.ndarray) -> np.ndarray:
-        """Return ybar - kbar w, shape (T,), for weights of shape (M, T)."""
-        return self.y_means - self.column_means @ weights
-
-
-def centred(
-    gram: np.ndarray,
-    kty: np.ndarray,
-    yty: float,
-    column_sums: np.ndarray,
-    y_sum: np.ndarray,
-    weight_sum: float,
-) -> CentredStatistics:
-    """Centre the statistics, which makes the intercept an unpenalised free variable.
-
-    gram - k k^T / n, kty - k ysum^T / n and yty - |ysum|^2 / n with k = K^T 1 (mathematics.md 4),
-    so that the solver runs unchanged on them.
-
-    Parameters
-    ----------
-    gram, kty, yty
-        As in `Problem`.
-    column_sums : (M,) float64
-        K^T 1, weighted by the row weights where there are any.
-    y_sum : (T,) float64
-        Sum of the targets.
-    weight_sum : float
-        Number of rows, or the sum of their weights; above 0.
-    """
-    if not weight_sum > 0:
-        raise InvalidProblemError(f"the sum of the row weights must be above 0, found {weight_sum}")
-    y_sum = np.atleast_1d(np.asarray(y_sum, dtype=np.float64))
-    centred_gram = gram - np.outer(column_sums, column_sums / weight_sum)
-    # The outer product above is not symmetric to the last bit; the average is.
-    centred_gram = 0.5 * (centred_gram + centred_gram.T)
-    # A constant column has variance 0, which rounding turns into +-1e-16 of its square: exactly 0 is
-    # what keeps it out of the support for ever.
-    constant = np.diagonal(centred_gram) <= 1e-13 * np.diagonal(gram)
-    centred_gram[constant, :] = 0.0
-    centred_gram[:, constant] = 0.0
-    centred_kty = kty - np.outer(column_sums, y_sum / weight_sum)
-    centred_kty[constant] = 0.0
-    centred_yty = float(max(0.0, yty - float(y_sum @ y_sum) / weight_sum))
-    return CentredStatistics(centred_gram, centred_kty, centred_yty, column_sums / weight_sum, y_sum / weight_sum)

@@ -31,9 +31,7 @@ class Refit:
     hold_out_errors: tuple[tuple[float, float], ...]
 
 
-def least_squares(
-    statistics: GramStatistics, ridge: float, *, intercept: bool
-) -> tuple[np.ndarray, np.ndarray]:
+def least_squares(statistics: GramStatistics, ridge: float, *, intercept: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return weights (m, T) and intercept (T,) of ridge regression; m³/3 + m²·T operations.
 
     Raises LinAlgError where the Gram with this ridge is not positive definite in float64.

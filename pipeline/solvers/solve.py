@@ -16,7 +16,7 @@ import numpy as np
 from pipeline.solvers.certificate import Certificate, certify
 from pipeline.solvers.iterations import all_scores, begin, generator_of, polish_iteration, sweep_iteration
 from pipeline.solvers.options import SolverOptions
-from pipeline.solvers.problem import Problem
+from pipeline.solvers.problem import InvalidProblemError, Problem
 from pipeline.solvers.scnd import ActiveInverse
 from pipeline.solvers.state import Record, SolverState
 
@@ -68,7 +68,12 @@ class Solution:
 
     @property
     def sweeps(self) -> int:
-        """Return the iterations: sweeps and polish rounds."""
+        """Return the number of iterations, each of them a sweep or a polish round (`SolverOptions.max_sweeps`).
+
+        It is the number of records. A sweep visits M coordinates in the uniform schedule, those neither shrunk nor
+        screened in the shrinking one (`opening_visits` at most in the one before a polish); a polish round visits
+        none. `visits` counts coordinates.
+        """
         return self.state.iterations
 
     @property
@@ -127,6 +132,8 @@ def solve(
     ------
     InvalidOptionsError
         For options that make no sense.
+    InvalidProblemError
+        Where the objective, its gap or G leaves the range of float64: mu grows as 1 / sqrt(penalty).
 
     Notes
     -----
@@ -138,11 +145,8 @@ def solve(
     clock = time.perf_counter() - (state.records[-1].seconds if state.records else 0.0)
     inverse: ActiveInverse | None = None
     while (status := _finished(options, state)) is None:
-        if state.phase == "sweep":
-            state, inverse, record = sweep_iteration(problem, options, state, inverse, generator)
-        else:
-            state, record = polish_iteration(problem, options, state)
-            inverse = None
+        state, inverse, record = _iteration(problem, options, state, inverse, generator)
+        _check_finite(problem, state.objective, record.drift)
         record = replace(record, seconds=time.perf_counter() - clock)
         state = replace(state, records=(*state.records, record))
         if on_record is not None:
@@ -151,6 +155,24 @@ def solve(
             status = _finished(options, state) or Status.STOPPED
             break
     return _solution(problem, state, status)
+
+
+def _iteration(
+    problem: Problem,
+    options: SolverOptions,
+    state: SolverState,
+    inverse: ActiveInverse | None,
+    generator: np.random.Generator,
+) -> tuple[SolverState, ActiveInverse | None, Record]:
+    # What overflows is refused in words by `_check_finite`; what divides by zero or has no factor, here.
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        try:
+            if state.phase == "sweep":
+                return sweep_iteration(problem, options, state, inverse, generator)
+            state, record = polish_iteration(problem, options, state)
+        except (ZeroDivisionError, np.linalg.LinAlgError):
+            raise _too_small(problem) from None
+        return state, None, record
 
 
 def _finished(options: SolverOptions, state: SolverState) -> Status | None:
@@ -166,6 +188,18 @@ def _finished(options: SolverOptions, state: SolverState) -> Status | None:
     return Status.SWEEP_LIMIT if state.iterations >= options.max_sweeps else None
 
 
+def _check_finite(problem: Problem, *values: float) -> None:
+    if not np.isfinite(values).all():
+        raise _too_small(problem)
+
+
+def _too_small(problem: Problem) -> InvalidProblemError:
+    return InvalidProblemError(
+        f"the penalty {problem.penalty:g} is too small for float64 with this Gram: the objective, its gap or the"
+        " inverse is no finite number; use a larger penalty"
+    )
+
+
 def _solution(problem: Problem, state: SolverState, status: Status) -> Solution:
     """Certify the weights of the last state over all candidates, where no iteration did, and return them."""
     scores = state.scores
@@ -173,4 +207,5 @@ def _solution(problem: Problem, state: SolverState, status: Status) -> Solution:
         scores = all_scores(problem, state.weights, state.support)
         state = replace(state, scores=scores, evaluations=state.evaluations + problem.n_candidates)
     certificate = certify(state.weights, scores, problem.kty, problem.yty, problem.penalty)
+    _check_finite(problem, certificate.relative_gap)
     return Solution(state.weights, state.mu, certificate, status, state)

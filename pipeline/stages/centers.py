@@ -3,6 +3,7 @@
 import numpy as np
 
 from pipeline.feature_store import open_store
+from pipeline.stages import statistics
 from pipeline.stages.run import Run
 from storage.commit import write_arrays
 from storage.manifest import MANIFEST_NAME
@@ -24,6 +25,8 @@ def run(run: Run) -> None:
         if (run.layout.centers / MANIFEST_NAME).exists():
             return
         index = choose(run.shape.n_train, run.config.centers.count, run.config.seed)
-        X = open_store(run.feature_layout).take(index)
-        write_arrays(run.layout.centers, {"index": index, "X": X})
+        arrays = {"index": index}
+        if not statistics.in_rounds(run):  # else the candidates may be all rows: tasks take what they need of them
+            arrays["X"] = open_store(run.feature_layout).take(index)
+        write_arrays(run.layout.centers, arrays)
         cost.items += 1

@@ -92,19 +92,20 @@ def run(run: Run) -> Scores:
 
 def assemble(run: Run) -> SparseKernelModel:
     """Return the model of the committed weights: only centers with a non-zero weight, in candidate order."""
-    candidates = read_arrays(run.layout.centers, mapped=True)
     final = solve.final_weights(run.layout)
+    index = np.asarray(read_arrays(run.layout.centers, mapped=True)["index"][final.active], np.int64)
+    store = open_store(run.feature_layout)
     return SparseKernelModel(
         task=run.shape.task,
         labels=run.shape.classes,
         features=run.request.features,
-        center_index=np.asarray(candidates["index"][final.active], np.int64),
-        centers=np.ascontiguousarray(candidates["X"][final.active], np.float32),
+        center_index=index,
+        centers=store.take(index),
         center_sigma2=np.full(len(final.active), run.config.kernel.sigma2, np.float64),
         weights=final.weights,
         intercept=final.intercept,
         selection_order=np.arange(len(final.active)),
-        standardisation=open_store(run.feature_layout).standardisation() if run.request.standardise else None,
+        standardisation=store.standardisation() if run.request.standardise else None,
         input_shape=open_data(run.request.source).input_shape,
     )
 

@@ -27,6 +27,7 @@ from storage.manifest import MANIFEST_NAME, verify
 from storage.markers import read_markers, write_marker
 
 STAGE = "solve"
+LARGEST_CHECKED = 4000  # candidates; larger Grams are made by the same code, and the certificate judges the result
 Outputs = tuple[int, ...]
 
 
@@ -87,9 +88,9 @@ def solve_all(run: Run, part: str, penalties: Sequence[float]) -> list[dict[str,
     return [done[item_name(group)] for group in groups(run)]
 
 
-def weights(run: Run, part: str) -> NDArray[np.float64]:
+def weights(run: Run, part: str, n_candidates: int) -> NDArray[np.float64]:
     """Return the committed weights, (penalties, candidates, outputs) f8; zero where nothing is selected."""
-    name, n_candidates = _name(run, part), statistics.n_centers(run)
+    name = _name(run, part)
     found = {group: _read_solution(run.layout, name, group) for group in groups(run)}
     n_penalties = len(next(iter(found.values()))["weights"])
     table = np.zeros((n_penalties, n_candidates, run.shape.n_outputs))
@@ -97,6 +98,11 @@ def weights(run: Run, part: str) -> NDArray[np.float64]:
         for column, output in enumerate(group):
             table[:, solution["active"], output] = solution["weights"][:, :, column]
     return table
+
+
+def start_name(part: str) -> str:
+    """Return the name of the file of weights (candidates, outputs) from which the solves on a part start."""
+    return f"{part}-start.npz"
 
 
 def item_name(group: Outputs) -> str:
@@ -107,7 +113,8 @@ def item_name(group: Outputs) -> str:
 def solve_group(task: SolveTask, group: Outputs) -> None:
     """Solve for a group of outputs at every penalty of the task, and commit weights and summaries.
 
-    Every iteration record is appended to the item's records file as it comes, for whoever watches.
+    Every iteration record is appended to the item's records file as it comes, for whoever watches. Raises
+    InvalidDataError naming output and penalty where the objective leaves the range of float64.
     """
     name = f"{task.statistics}-{item_name(group)}"
     problem = _problem(task, group)
@@ -120,7 +127,17 @@ def solve_group(task: SolveTask, group: Outputs) -> None:
             records.write(json.dumps(facts | asdict(record)) + "\n")
             records.flush()
 
-        solutions = solve_path(problem, task.penalties, task.options, generator, on_record=on_record)
+        try:
+            solutions = solve_path(
+                problem,
+                task.penalties,
+                task.options,
+                generator,
+                start_weights=_start_weights(task, group),
+                on_record=on_record,
+            )
+        except InvalidProblemError as error:
+            raise InvalidDataError(f"output {group[0]}: {error}") from None
     table = np.stack([solution.weights for solution in solutions])
     active = np.flatnonzero(table.any(axis=(0, 2)))
     arrays = {"active": active, "weights": table[:, active], "penalties": np.array(task.penalties)}
@@ -159,8 +176,11 @@ def _prepared(run: Run, part: str) -> str:
     if name != part and not (run.layout.statistics_file(name) / MANIFEST_NAME).exists():
         centred = statistics.load(run.layout, part).centred()
         write_arrays(run.layout.statistics_file(name), statistics.to_arrays(centred))
+    gram = statistics.load(run.layout, name).gram
+    if len(gram) > LARGEST_CHECKED:  # a factorisation as large as the Gram would take its memory again
+        return name
     try:
-        check_gram(statistics.load(run.layout, name).gram)
+        check_gram(gram)
     except InvalidProblemError as error:
         raise InvalidDataError(str(error)) from None
     return name
@@ -176,6 +196,11 @@ def _problem(task: SolveTask, group: Outputs) -> Problem:
         raise InvalidDataError(f"output {group[0]}: {error}") from None
 
 
+def _start_weights(task: SolveTask, group: Outputs) -> NDArray[np.float64] | None:
+    path = task.layout.solution(start_name(task.statistics.removesuffix("-centred")))
+    return np.ascontiguousarray(read_arrays(path)["weights"][:, list(group)]) if path.exists() else None
+
+
 def _read_solution(layout: RunLayout, name: str, group: Outputs) -> dict[str, NDArray[Any]]:
     return read_arrays(layout.solution(f"{name}-{item_name(group)}.npz"))
 
@@ -189,13 +214,31 @@ def _keep_records(run: Run, name: str) -> None:
 
 
 def _progress_note(paths: list[Path]) -> str:
-    """Return objective and gap of the solve whose records grew last."""
-    alive = [(path.stat().st_mtime, path) for path in paths if path.exists()]
-    for _, path in sorted(alive, reverse=True):
-        lines = path.read_text(encoding="utf-8").splitlines()
-        if lines and lines[-1].endswith("}"):
-            record = json.loads(lines[-1])
+    """Return objective and gap of the solve whose records grew last.
+
+    The driver removes the records of a finished solve while another thread may ask: a file may be gone at any step.
+    """
+    found = [(written, path) for path in paths if (written := _last_written(path)) is not None]
+    for _, path in sorted(found, reverse=True):
+        record = _last_record(path)
+        if record is not None:
             gap = "unknown" if record["relative_gap"] is None else f"{record['relative_gap']:.1e}"
             outputs = ",".join(map(str, record["outputs"]))
             return f"output {outputs}: objective {record['objective']:.6g} gap {gap}"
     return ""
+
+
+def _last_written(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def _last_record(path: Path) -> dict[str, Any] | None:
+    """Return the last record of a file, or None where it is gone, empty or only half written."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return dict(json.loads(lines[-1])) if lines else None
+    except (OSError, ValueError):
+        return None

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.targets import labels_from_decision
-from pipeline.columns import ColumnGenerator
 from pipeline.setting_types import PenaltyPath, penalty_path
 from pipeline.solvers.path import penalty_max, spaced
 from pipeline.solvers.refit import refit
@@ -47,7 +46,7 @@ def run(run: Run, setting: str) -> tuple[float, list[PathPoint]]:
     path = penalty_path(setting)
     penalties = _penalties(run, path)
     summaries = group_solve.solve_all(run, "fit", penalties)
-    table = group_solve.weights(run, "fit")
+    table = group_solve.weights(run, "fit", statistics.n_centers(run))
     errors = _hold_out_errors(run, table)
     points = []
     for index, penalty in enumerate(penalties):
@@ -117,7 +116,7 @@ def count_errors(task: RowTask, span: Block) -> NDArray[np.int64]:
     active, weights, intercepts = _path_weights(task.layout)
     n_penalties, _, n_outputs = weights.shape
     centers = read_arrays(task.layout.centers, mapped=True)["X"][active]
-    generator = ColumnGenerator(centers, task.sigma2)
+    generator = task.generator(centers)
     stacked = weights.transpose(1, 0, 2).reshape(len(active), n_penalties * n_outputs)
     wrong = np.zeros(n_penalties, np.int64)
     for block in rows.blocks(task, span):

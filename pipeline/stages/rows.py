@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.columns import ColumnGenerator
 from pipeline.errors import InvalidDataError
 from pipeline.feature_store import FeatureShape, encoded_targets, open_store
 from pipeline.stages.run import Run
@@ -31,9 +32,14 @@ class RowTask:
     feature_layout: FeatureLayout
     shape: FeatureShape
     sigma2: float
+    precision: str
     block_rows: int
     hold_out: float
     seed: int
+
+    def generator(self, centers: NDArray[np.float32]) -> ColumnGenerator:
+        """Return the generator of the columns of some centers."""
+        return ColumnGenerator(centers, self.sigma2, np.dtype(self.precision).type)
 
     @property
     def read_rows(self) -> int:
@@ -51,6 +57,7 @@ def task_of(run: Run) -> RowTask:
         feature_layout=run.feature_layout,
         shape=run.shape,
         sigma2=config.kernel.sigma2,
+        precision=config.kernel.precision,
         block_rows=config.statistics.block_rows,
         hold_out=config.statistics.hold_out,
         seed=config.seed,

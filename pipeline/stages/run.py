@@ -69,6 +69,17 @@ class Run:
             self.save_state(name)
         self.events.record("stage", stage=name, status="done", **asdict(cost))
 
+    @contextmanager
+    def charged(self, name: str, instead_of: str) -> Iterator[None]:
+        """Count what happens inside into another stage than the one that is under way."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        try:
+            yield
+        finally:
+            for stage, sign in ((name, 1), (instead_of, -1)):
+                self.costs[stage].wall_seconds += sign * (time.perf_counter() - wall)
+                self.costs[stage].cpu_seconds += sign * (time.process_time() - cpu)
+
     def run_items(
         self,
         name: str,

@@ -13,14 +13,17 @@ from scipy.linalg import LinAlgError
 
 from pipeline.errors import InvalidDataError
 from pipeline.solvers.refit import Refit, refit
-from pipeline.stages import group_solve, path, statistics
+from pipeline.stages import group_solve, held_out, path, statistics, working_set
+from pipeline.stages.all_scores import Problem
 from pipeline.stages.run import Run
+from pipeline.statistics import GramStatistics
 from storage.commit import read_arrays, write_arrays
 from storage.layout import RunLayout
 from storage.markers import read_markers, write_marker
 
 STAGE = group_solve.STAGE
 FINAL = "final"
+TILE_ROWS = 4096  # of the tiles that score all candidates
 
 
 @dataclass(frozen=True)
@@ -46,18 +49,14 @@ def run(run: Run) -> None:
         if FINAL in run.done(run.layout.markers(STAGE)):
             return
         cost.items = 0
-        solver = run.config.solver
-        points: list[path.PathPoint] = []
-        penalty = solver.penalty
-        if isinstance(penalty, str):
-            penalty, points = path.run(run, penalty)
-        solves = group_solve.solve_all(run, "all", [penalty])
-        final, refitted = _final(run)
+        found = _solved_in_rounds(run) if statistics.in_rounds(run) else _solved_at_once(run)
+        final, refitted = _final(run, found)
         write_arrays(run.layout.solution(f"{FINAL}.npz"), vars(final))
         summary = {
-            "penalty": penalty,
-            "solves": [_summary(solve) for solve in solves],
-            "path": [asdict(point) for point in points] or None,
+            "penalty": found.penalty,
+            "solves": [_summary(solve) for solve in found.summaries],
+            "path": [asdict(point) for point in found.path] or None,
+            "passes": [asdict(record) for record in found.passes] or None,
             "ridge": refitted.ridge if refitted else None,
             "ridges": [list(pair) for pair in refitted.hold_out_errors] if refitted else None,
         }
@@ -74,20 +73,65 @@ def final_weights(layout: RunLayout) -> FinalWeights:
     return FinalWeights(**read_arrays(layout.solution(f"{FINAL}.npz")))
 
 
-def _final(run: Run) -> tuple[FinalWeights, Refit | None]:
-    weights = group_solve.weights(run, "all")[-1]
+@dataclass(frozen=True)
+class Solved:
+    """What the solves found, before a refit: active candidates (a,), weights (a, T), statistics cut to them."""
+
+    penalty: float
+    active: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    statistics: GramStatistics
+    summaries: list[dict[str, Any]]
+    path: list[path.PathPoint]
+    passes: list[working_set.PassRecord]
+
+
+def _solved_at_once(run: Run) -> Solved:
+    """Solve with the Gram of all candidates, at the end of a penalty path where one is asked for."""
+    points: list[path.PathPoint] = []
+    penalty = run.config.solver.penalty
+    if isinstance(penalty, str):
+        penalty, points = path.run(run, penalty)
+    summaries = group_solve.solve_all(run, "all", [penalty])
+    weights = group_solve.weights(run, "all", statistics.n_centers(run))[-1]
     active = np.flatnonzero(weights.any(axis=1))
-    weights = weights[active]
-    solver, everything = run.config.solver, statistics.load(run.layout, "all").cut(active)
+    everything = statistics.load(run.layout, "all").cut(active)
+    return Solved(penalty, active, weights[active], everything, summaries, points, [])
+
+
+def _solved_in_rounds(run: Run) -> Solved:
+    """Solve on a working set that grows until no candidate is missing."""
+    penalty, candidates = run.config.solver.penalty, read_arrays(run.layout.centers)["index"]
+    assert isinstance(penalty, float)  # the plan refuses a path here
+    shared = run.config.solver.coupling == "shared"
+    problem = Problem(candidates, penalty, shared, TILE_ROWS)
+    sizes = working_set.sizes(run.config.centers.working_set, len(group_solve.groups(run)))
+    result = working_set.run(run, problem, sizes)
+    rows = result.working_set.rows[result.weights.columns]
+    order = np.argsort(candidates)
+    active = order[np.searchsorted(candidates, rows, sorter=order)]
+    ordered = np.argsort(active)
+    cut = result.working_set.statistics.cut(result.weights.columns[ordered])
+    weights = result.weights.weights[ordered]
+    return Solved(penalty, active[ordered], weights, cut, result.summaries, [], result.passes)
+
+
+def _final(run: Run, found: Solved) -> tuple[FinalWeights, Refit | None]:
+    solver, everything, weights = run.config.solver, found.statistics, found.weights
     intercept = everything.intercept(weights) if solver.intercept else np.zeros(run.shape.n_outputs)
-    if solver.refit == "none" or not len(active):
-        return FinalWeights(active, weights, intercept, weights, intercept), None
-    fit, hold_out = (statistics.load(run.layout, part).cut(active) for part in ("fit", "hold_out"))
+    if solver.refit == "none" or not len(found.active):
+        return FinalWeights(found.active, weights, intercept, weights, intercept), None
+    if statistics.in_rounds(run):
+        candidates = read_arrays(run.layout.centers)["index"]
+        hold_out = held_out.accumulate(run, candidates[found.active])
+        fit = everything - hold_out
+    else:
+        fit, hold_out = (statistics.load(run.layout, part).cut(found.active) for part in ("fit", "hold_out"))
     try:
-        found = refit(fit, hold_out, everything, intercept=solver.intercept)
+        again = refit(fit, hold_out, everything, intercept=solver.intercept)
     except LinAlgError as error:
         raise InvalidDataError(f"refit: {error}; use a larger --penalty, or --refit none") from None
-    return FinalWeights(active, found.weights, found.intercept, weights, intercept), found
+    return FinalWeights(found.active, again.weights, again.intercept, weights, intercept), again
 
 
 def _summary(solve: dict[str, Any]) -> dict[str, Any]:

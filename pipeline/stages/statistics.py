@@ -10,7 +10,6 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.columns import ColumnGenerator
 from pipeline.stages import rows
 from pipeline.stages.rows import RowTask
 from pipeline.stages.run import Run
@@ -29,6 +28,8 @@ PARTS = ("fit", "hold_out")
 def run(run: Run) -> None:
     """Accumulate the statistics of all training rows and commit them as fit, hold_out and all."""
     with run.stage(STAGE) as cost:
+        if in_rounds(run):
+            return  # the solve stage computes them, for the columns it needs
         if (run.layout.statistics_file("all") / MANIFEST_NAME).exists():
             shutil.rmtree(run.layout.statistics_parts, ignore_errors=True)  # left by a kill at the last moment
             return
@@ -48,6 +49,11 @@ def n_centers(run: Run) -> int:
     return run.shape.n_train if count == "all" else int(count)
 
 
+def in_rounds(run: Run) -> bool:
+    """Tell whether the Gram of all candidates does not fit, so that a working set grows instead."""
+    return (run.config.centers.working_set or 0) < n_centers(run)
+
+
 def kernel_entries(layout: RunLayout) -> int:
     """Return how many kernel entries the committed statistics took."""
     return sum(int(done["kernel_entries"]) for done in read_markers(layout.markers(STAGE)).values())
@@ -60,7 +66,7 @@ def item_name(span: Block) -> str:
 
 def accumulate_span(task: RowTask, span: Block) -> None:
     """Accumulate one span and commit its partial sums."""
-    generator = ColumnGenerator(read_arrays(task.layout.centers, mapped=True)["X"], task.sigma2)
+    generator = task.generator(read_arrays(task.layout.centers, mapped=True)["X"])
     parts = {name: StatisticsAccumulator(generator.n_centers, task.shape.n_outputs) for name in PARTS}
     for block in rows.blocks(task, span):
         add_block(generator, block.X, block.targets, block.held_out, parts["fit"], parts["hold_out"])
@@ -80,8 +86,15 @@ def to_arrays(statistics: GramStatistics) -> dict[str, NDArray[np.float64]]:
 
 
 def from_arrays(arrays: dict[str, NDArray[np.float64]]) -> GramStatistics:
-    """Return the statistics that `to_arrays` turned into arrays."""
-    return GramStatistics(**(arrays | {"weight_sum": float(arrays["weight_sum"])}))  # type: ignore[arg-type]
+    """Return the statistics that `to_arrays` turned into arrays; other arrays may be among them."""
+    return GramStatistics(
+        gram=arrays["gram"],
+        kty=arrays["kty"],
+        yty=arrays["yty"],
+        column_sums=arrays["column_sums"],
+        target_sums=arrays["target_sums"],
+        weight_sum=float(arrays["weight_sum"]),
+    )
 
 
 def load(layout: RunLayout, part: str) -> GramStatistics:

@@ -71,3 +71,10 @@ def test_unknown_name_and_sizes_that_do_not_fit():
         feature_length(FeatureSpec("hog", cells=(40,)), (28, 28))
     with pytest.raises(UsageError):
         feature_length(FeatureSpec("hog", cells=()), (28, 28))
+
+
+@pytest.mark.parametrize("name", ["sphog", "hog", "raw"])
+def test_inputs_beyond_float32_give_no_warning_and_no_finite_row(name):
+    inputs = np.random.default_rng(0).random((3, 28, 28))
+    inputs[1] *= 1e200
+    assert np.isfinite(extract(FeatureSpec(name), inputs)).all(axis=1).tolist() == [True, False, True]

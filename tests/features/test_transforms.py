@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from features.errors import DataError
 from features.transforms import RunningMoments, Standardisation
 
 
@@ -61,3 +62,27 @@ def test_refuses_no_rows_and_wrong_width():
         RunningMoments.empty(2).standardisation()
     with pytest.raises(ValueError, match="3 columns"):
         Standardisation(np.zeros(2), np.ones(2)).apply(np.zeros((4, 3)))
+
+
+@pytest.mark.parametrize("block", [7, 50])
+@pytest.mark.parametrize("scale", [1e160, 1e200, 1e308])
+def test_a_column_whose_moments_overflow_is_named(scale, block):
+    rows = np.random.default_rng(4).uniform(-1, 1, (50, 3))
+    rows[:, 1] *= scale
+    with pytest.raises(DataError, match="column 1.*rescale"):
+        fit(rows, block)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-150, 1e100, 1e150])
+def test_any_scale_whose_square_is_a_number_is_standardised(scale):
+    rows = scale * np.random.default_rng(5).standard_normal((60, 2))
+    if scale == 1e-300:  # the squares are zero: a constant column, left as it is
+        assert np.array_equal(fit(rows, 9).scale, np.ones(2))
+    else:
+        np.testing.assert_allclose(fit(rows, 9).apply(rows).std(axis=0), 1.0, rtol=1e-5)
+
+
+def test_a_value_far_beyond_the_fitted_ones_becomes_an_infinity_without_a_warning():
+    scores = Standardisation(np.zeros(2), np.ones(2)).apply(np.array([[1e200, 1.0]]))
+    assert np.isinf(scores[0, 0])
+    assert scores[0, 1] == 1.0

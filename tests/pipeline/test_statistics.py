@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.linear_model import Lasso
 
 from pipeline.blas import add_gram
 from pipeline.columns import ColumnGenerator
+from pipeline.errors import InvalidDataError
+from pipeline.solvers import Problem, SolverOptions, solve
 from pipeline.statistics import GramStatistics, StatisticsAccumulator, add_block, hold_out_rows
 
 
@@ -78,3 +81,49 @@ def test_hold_out_does_not_depend_on_the_blocks(cuts: list[int], seed: int, frac
     pieces = [hold_out_rows(seed, fraction, a, b) for a, b in itertools.pairwise(edges)]
     assert np.array_equal(whole, np.concatenate(pieces))
     assert abs(whole.mean() - fraction) < 0.02
+
+
+def kernel_columns(outputs: int) -> tuple[np.ndarray, np.ndarray]:
+    """Gaussian columns of 300 points and targets of +-1; the fifth column is constant: the intercept itself."""
+    rng = np.random.default_rng(13)
+    X = rng.standard_normal((300, 3))
+    K = np.exp(-((X[:, None, :] - X[None, :80, :]) ** 2).sum(-1) / 4)
+    K[:, 4] = 0.7
+    return K, np.stack([np.sign(np.sin(2 * X[:, 0] + k) + 0.3 * X[:, 1]) for k in range(outputs)], axis=1)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_centred_statistics_equal_those_of_centred_data(outputs: int) -> None:
+    K, Y = kernel_columns(outputs)
+    found, Kc, Yc = dense(K, Y).centred(), K - K.mean(0), Y - Y.mean(0)
+    np.testing.assert_allclose(found.gram, Kc.T @ Kc, atol=1e-9)
+    np.testing.assert_allclose(found.kty, Kc.T @ Yc, atol=1e-9)
+    np.testing.assert_allclose(found.yty, (Yc**2).sum(0))
+    assert np.array_equal(found.gram, found.gram.T)
+    assert not found.gram[4].any()
+    assert not found.gram[:, 4].any()
+    assert not found.kty[4].any()
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_a_solve_on_centred_statistics_fits_an_unpenalised_intercept(outputs: int) -> None:
+    """The residual has mean zero, a constant column is never used, and scikit-learn finds nothing better."""
+    K, Y = kernel_columns(outputs)
+    statistics = dense(K, Y)
+    found = statistics.centred()
+    free = Problem(found.gram, found.kty, float(found.yty.sum()), 0.5).validate()
+    solution = solve(free, SolverOptions(tolerance=1e-10), np.random.default_rng(0))
+    assert solution.converged
+    assert not solution.weights[4].any()
+    for intercept in (statistics.intercept(solution.weights), found.intercept(solution.weights)):
+        np.testing.assert_allclose((Y - K @ solution.weights - intercept).sum(axis=0), 0, atol=1e-7)
+    if outputs == 1:
+        other = Lasso(alpha=free.tau / len(Y), tol=1e-12, max_iter=200_000).fit(K, Y[:, 0])
+        value = ((Y[:, 0] - other.predict(K)) ** 2).sum() + 2 * free.tau * np.abs(other.coef_).sum()
+        assert solution.objective <= value * (1 + 1e-9)
+        assert solution.objective == pytest.approx(value, rel=1e-3)
+
+
+def test_centring_needs_rows() -> None:
+    with pytest.raises(InvalidDataError, match="hold_out"):
+        dense(np.zeros((0, 4)), np.zeros((0, 2))).centred()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.solvers import InvalidProblemError, Problem, centred, check_gram
+from pipeline.solvers import InvalidProblemError, Problem, check_gram
 
 
 def damaged(problem, **change):
@@ -89,9 +89,3 @@ def test_the_gram_is_checked_once_for_all_classes(make_columns):
         broken.validate()
     with pytest.raises(InvalidProblemError, match="too large"):
         broken.validate(gram_checked=True)  # the targets are still checked
-
-
-def test_centring_needs_rows(make_columns):
-    C, Y, problem = make_columns(0)
-    with pytest.raises(InvalidProblemError, match="row weights"):
-        centred(problem.gram, problem.kty, problem.yty, C.sum(0), Y.sum(0), 0.0)

@@ -98,24 +98,27 @@ def test_each_update_of_the_inverse_matches_its_definition(make_columns, case, o
 
 
 def naive_step(q2, s, mu, lam, nu, step):
-    if step == "exact":
-        return max(0.0, mu + (np.sqrt(q2 * lam / nu) - 1) / s)
+    exact = max(0.0, mu + (np.sqrt(q2 * lam / nu) - 1) / s)
+    if step == "exact" or (step == "newton" and exact < mu):  # the safeguard: Theorem 1(a) is for increases only
+        return exact
     return max(0.0, mu + (lam * q2 - nu) / (2 * lam * q2 * s))
 
 
-@pytest.mark.parametrize("step", ["exact", "newton-unguarded"])
+@pytest.mark.parametrize("step", ["exact", "newton", "newton-unguarded"])
 @pytest.mark.parametrize("lam", [1.0, 2.5])
 def test_a_sweep_equals_the_naive_algorithm(make_columns, step, lam):
     """Dense Algorithm 2, one coordinate at a time, against the compiled sweep."""
     C, Y, problem = make_columns(7, m=9, penalty=0.8)
     nu = problem.penalty / lam
     order = np.random.default_rng(1).integers(0, 9, 40)
-    mu = np.zeros(9)
+    mu, falls = np.zeros(9), 0
     for m in order:
         K_inverse = dense_inverse(C, mu, lam)
         q, s = Y[:, 0] @ K_inverse @ C[:, m], C[:, m] @ K_inverse @ C[:, m]
         if mu[m] > 0 or lam * q * q > nu:
-            mu[m] = naive_step(q * q, s, mu[m], lam, nu, step)
+            before, mu[m] = mu[m], naive_step(q * q, s, mu[m], lam, nu, step)
+            falls += 0 < mu[m] < before
+    assert falls  # else the safeguard would not have been met
     inverse = factorise(problem, lam, np.zeros(9), np.zeros(0, np.int64))
     inverse, report = run_sweep(problem, inverse, order, np.zeros(9, bool), lam=lam, step=step, refactor_every=7)
     np.testing.assert_allclose(inverse.mu, mu, atol=1e-9)

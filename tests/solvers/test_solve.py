@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.linear_model import Lasso
 
 from pipeline.solvers import (
     InvalidOptionsError,
+    InvalidProblemError,
     Problem,
     SolverOptions,
     SolverState,
     Status,
-    centred,
     certify_problem,
+    newton,
     solve,
     warm_state,
 )
+from pipeline.solvers import newton_numba as loop
+from pipeline.solvers.scnd import factorise, objective
 
 WAYS = {
     "polished": SolverOptions(tolerance=1e-9, opening_visits=20),
@@ -227,28 +231,70 @@ def test_zero_targets_are_solved_by_zero(make_kernel):
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
-def test_intercept_equals_explicitly_centred_data(make_kernel, outputs):
-    C, Y, problem = make_kernel(13, outputs=outputs)
-    C[:, 4] = 0.7  # a constant column is the intercept itself: never active
-    gram, kty = C.T @ C, C.T @ Y
-    statistics = centred(gram, kty, problem.yty, C.sum(axis=0), Y.sum(axis=0), len(Y))
-    Cc, Yc = C - C.mean(axis=0), Y - Y.mean(axis=0)
-    np.testing.assert_allclose(statistics.gram, Cc.T @ Cc, atol=1e-9)
-    np.testing.assert_allclose(statistics.kty, Cc.T @ Yc, atol=1e-9)
-    assert statistics.yty == pytest.approx((Yc**2).sum())
-    free = Problem(statistics.gram, statistics.kty, statistics.yty, 0.5).validate()
-    solution = solve(free, SolverOptions(tolerance=1e-10), np.random.default_rng(0))
+@pytest.mark.parametrize("way", ["polished", "shrinking", "newton", "uniform"])
+@pytest.mark.parametrize("penalty", [1e-160, 1e-200, 1e-250, 1e-300, 1e-320])
+def test_a_penalty_beyond_float64_is_refused_in_words_or_not_converged(make_kernel, penalty, way, outputs):
+    _, _, problem = make_kernel(0, n=60, m=20, outputs=outputs, penalty=penalty)
+    options = replace(WAYS[way], max_sweeps=10)
+    with contextlib.suppress(InvalidProblemError):
+        solution = solve(problem.validate(), options, np.random.default_rng(0))
+        assert not solution.converged
+        assert np.isfinite(solution.objective)
+
+
+def test_a_penalty_beyond_float64_says_what_to_do(make_kernel):
+    _, _, problem = make_kernel(0, n=60, m=20, penalty=1e-300)
+    with pytest.raises(InvalidProblemError, match="larger penalty"):
+        solve(problem.validate(), SolverOptions(), np.random.default_rng(0))
+
+
+def test_a_gap_that_is_no_number_proves_nothing(make_kernel):
+    _, _, problem = make_kernel(0, m=20, penalty=1.0)
+    weights = np.zeros((20, 1))
+    weights[3] = np.nan
+    assert np.isnan(certify_problem(problem, weights).relative_gap)
+
+
+@pytest.mark.parametrize(("polish", "outputs"), [(False, 1), (False, 3), (True, 3)])
+def test_coordinates_shrunk_by_mistake_come_back(make_kernel, polish, outputs):
+    """The heuristic has left out all that was zero after one sweep; the optimum needs some of it."""
+    _, _, problem = make_kernel(3, outputs=outputs, penalty=0.2)
+    options = SolverOptions(tolerance=1e-6, polish=polish, max_sweeps=2000)
+    begun = solve(problem, replace(options, max_sweeps=1, opening_visits=5), np.random.default_rng(0)).state
+    support = np.arange(problem.n_candidates) < 5
+    inverse = factorise(problem, 1.0, np.where(support, 1.0, 0.0), np.flatnonzero(support))
+    wrong = replace(
+        begun,
+        phase="sweep",
+        mu=inverse.mu,
+        support=inverse.support.copy(),
+        weights=inverse.weights(1.0),
+        objective=objective(problem, 1.0, inverse),
+        shrinkage=replace(begun.shrinkage, shrunk=~support, screened=np.zeros_like(support)),
+        certified=False,
+    )
+    solution = solve(problem, options, np.random.default_rng(0), start=wrong)
+    reference = solve(problem, WAYS["polished"], np.random.default_rng(1))
+    assert reference.weights[~support].any()
     assert solution.converged
-    assert not solution.weights[4].any()
-    residual = Y - C @ solution.weights - statistics.intercept(solution.weights)
-    np.testing.assert_allclose(residual.sum(axis=0), 0, atol=1e-7)
-    if outputs == 1:
-        other = Lasso(alpha=free.tau / len(Y), tol=1e-12, max_iter=200_000).fit(C, Y[:, 0])
-        prediction = other.predict(C)
-        value = ((Y[:, 0] - prediction) ** 2).sum() + 2 * free.tau * np.abs(other.coef_).sum()
-        assert solution.objective <= value * (1 + 1e-9)
-        assert solution.objective == pytest.approx(value, rel=1e-3)
-    assert certify_problem(free, solution.weights).relative_gap <= 1e-10
+    assert solution.objective == pytest.approx(reference.objective, rel=1e-5)
+
+
+@pytest.mark.timeout(60)
+def test_exact_duplicates_keep_a_cholesky_factor_and_a_settled_face():
+    """Whole numbers: the second pivot of two equal columns is exactly zero without the proximal term."""
+    gram, kty = np.array([[4.0, 4.0], [4.0, 4.0]]), np.array([[8.0], [8.0]])
+    direction = loop.newton_direction(gram, np.array([7.0, 7.0]), 1e-12)
+    np.testing.assert_allclose(gram @ direction, 7.0, rtol=1e-9)
+    problem = Problem(gram, kty, 16.0, 1.0).validate()
+    nothing, both = np.zeros(0, np.int64), np.arange(2)
+    for drop_all in (True, False):
+        weights, support, report = newton.minimise(
+            problem, np.zeros((2, 1)), nothing, both, kty.copy(), drop_all=drop_all
+        )
+        assert report.settled
+        assert support.size
+        assert weights.sum() == pytest.approx(7 / 4, rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,164 @@
+"""Scores of all candidates round after round: evaluated where they might matter, bounded where they cannot."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline import working_set as rules
+from pipeline.solvers import Certificate, certify_support, gap_safe_screen
+from pipeline.stages import group_solve, residual, scores
+from pipeline.stages.grown_gram import WorkingSet
+from pipeline.stages.run import Run
+from storage.commit import read_arrays, write_arrays
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights on a working set: the columns that are active (a,), their weights (a, T), the intercept (T,)."""
+
+    columns: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    intercept: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What all rounds share: the candidates (training rows), the penalty, who shares a kernel, the tiles."""
+
+    candidates: NDArray[np.int64]
+    penalty: float
+    shared: bool
+    tile_rows: int
+
+    @property
+    def tau(self) -> float:
+        """√penalty."""
+        return float(np.sqrt(self.penalty))
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Scores (M, T) of all candidates as last evaluated, with what bounds them until they are evaluated again.
+
+    norm_bounds (M,) ≥ ‖c_m‖; residuals (n, T) of the last pass; moved (M, T): how far the residuals have moved since
+    each candidate was evaluated; screened (M,): zero in every solution, never evaluated again. evaluated, skipped
+    count candidates of the last pass.
+    """
+
+    scores: NDArray[np.float64]
+    norm_bounds: NDArray[np.float64]
+    residuals: NDArray[np.float64]
+    moved: NDArray[np.float64]
+    screened: NDArray[np.bool_]
+    evaluated: int
+    kernel_entries: int
+
+
+def score(run: Run, current: WorkingSet, weights: Weights, problem: Problem, previous: str | None) -> Scored:
+    """Return the scores of all candidates at the weights: committed ones, or a pass over those that need one.
+
+    `previous` names the round before, whose scores bound those of now.
+    """
+    path = run.layout.score_found(current.name)
+    if path.exists():
+        return _read(path)
+    active = current.rows[weights.columns]
+    residuals, entries = residual.run(run, current.name, active, weights.weights, weights.intercept)
+    before = _read(run.layout.score_found(previous)) if previous else None
+    needed, moved = _needed(before, residuals, active, problem)
+    found = scores.run_pass(run, current.name, residuals, problem.candidates[needed], problem.tile_rows, "solve")
+    values = np.zeros((len(problem.candidates), residuals.shape[1])) if before is None else before.scores.copy()
+    values[needed], moved[needed] = found.scores, 0.0
+    # Inside the working set the Gram gives the scores. Tiles of another shape round their float32 columns otherwise,
+    # and the gap of weights that are exact for the Gram would end at that rounding instead of near zero.
+    inside = _places(problem.candidates, current.rows)
+    values[inside], moved[inside] = _gram_scores(current, weights), 0.0
+    scored = Scored(
+        scores=values,
+        norm_bounds=np.sqrt(found.column_sums) if before is None else before.norm_bounds,
+        residuals=residuals,
+        moved=moved,
+        screened=np.zeros(len(values), bool) if before is None else before.screened,
+        evaluated=len(needed),
+        kernel_entries=found.kernel_entries + entries,
+    )
+    scored = _screened(run, current, weights, scored, problem)
+    write_arrays(path, {name: np.asarray(value) for name, value in vars(scored).items()})
+    return scored
+
+
+def certify(run: Run, current: WorkingSet, weights: Weights, scored: Scored, problem: Problem) -> list[Certificate]:
+    """Return the certificate of every solve over all candidates.
+
+    A candidate that was not evaluated is bounded by τ, so that it does not scale the dual point.
+    """
+    at = _places(problem.candidates, current.rows[weights.columns])
+    statistics = current.statistics.cut(weights.columns)
+    statistics = statistics.centred() if run.config.solver.intercept else statistics
+    certificates = []
+    for group in group_solve.groups(run):
+        outputs = list(group)
+        sizes = np.linalg.norm(scored.scores[:, outputs], axis=1)
+        fresh = ~(scored.moved[:, outputs] > 0).any(axis=1)
+        certificates.append(
+            certify_support(
+                weights.weights[:, outputs],
+                scored.scores[at][:, outputs],
+                statistics.kty[:, outputs],
+                float(statistics.yty[outputs].sum()),
+                problem.tau,
+                float(sizes[fresh].max(initial=0.0)),
+            )
+        )
+    return certificates
+
+
+def _places(candidates: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where training rows stand among the candidates."""
+    order = np.argsort(candidates)
+    return order[np.searchsorted(candidates, rows, sorter=order)]
+
+
+def _gram_scores(current: WorkingSet, weights: Weights, stripe: int = 512) -> NDArray[np.float64]:
+    """Return c_mᵀr of the working set, (W, T), from its statistics; a stripe of the Gram at a time."""
+    found = current.statistics
+    scores = found.kty - np.outer(found.column_sums, weights.intercept)
+    for start in range(0, len(scores), stripe):
+        scores[start : start + stripe] -= found.gram[start : start + stripe][:, weights.columns] @ weights.weights
+    return scores
+
+
+def _needed(
+    before: Scored | None, residuals: NDArray[np.float64], active: NDArray[np.int64], problem: Problem
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return which candidates to evaluate, and how far the residuals have moved since each was evaluated."""
+    n = len(problem.candidates)
+    if before is None:
+        return np.arange(n), np.zeros((n, residuals.shape[1]))
+    moved = before.moved + np.linalg.norm(residuals - before.residuals, axis=0)
+    idle = rules.cannot_be_active(before.scores, moved, before.norm_bounds, problem.tau, shared=problem.shared)
+    idle = (idle | before.screened) & ~np.isin(problem.candidates, active)
+    # Where the kernel is symmetric, a whole pass costs half: leaving out a few candidates would cost more.
+    if np.count_nonzero(idle) < n // 2:
+        idle[:] = False
+    return np.flatnonzero(~idle), moved
+
+
+def _screened(run: Run, current: WorkingSet, weights: Weights, scored: Scored, problem: Problem) -> Scored:
+    """Return the scores with the candidates marked that the Gap Safe test excludes for every solve."""
+    excluded = np.ones(len(scored.scores), bool)
+    pairs = zip(group_solve.groups(run), certify(run, current, weights, scored, problem), strict=True)
+    for group, certificate in pairs:
+        values = np.abs(scored.scores[:, list(group)])
+        fresh = ~(scored.moved[:, list(group)] > 0).any(axis=1)
+        safe = gap_safe_screen(values, scored.norm_bounds, certificate.theta_scale, certificate.gap, problem.tau)
+        excluded &= safe & fresh
+    return replace(scored, screened=scored.screened | excluded)
+
+
+def _read(path: Path) -> Scored:
+    arrays = read_arrays(path)
+    counts = {name: int(arrays.pop(name)) for name in ("evaluated", "kernel_entries")}
+    return Scored(**arrays, **counts)  # type: ignore[arg-type]

@@ -1,0 +1,142 @@
+"""The Gram of a working set, grown by the columns that are admitted: only their rows of it are computed.
+
+An item streams its rows through the column generator of kept and new columns and commits its share of the new Gram
+rows; the shares are added in the order of the spans.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.blas import add_gram, add_product
+from pipeline.feature_store import open_store
+from pipeline.stages import rows, statistics
+from pipeline.stages.rows import RowTask
+from pipeline.stages.run import Run
+from pipeline.statistics import GramStatistics, mirror_lower
+from storage.blocks import Block, spans
+from storage.commit import make_folder, read_arrays, write_arrays
+from storage.manifest import read as read_manifest
+
+
+@dataclass(frozen=True)
+class WorkingSet:
+    """A round of the working set: its name, its candidates (training rows, in the order of the Gram), statistics."""
+
+    name: str
+    rows: NDArray[np.int64]
+    statistics: GramStatistics
+
+
+@dataclass(frozen=True)
+class GrowTask:
+    """What a worker needs: the rows to stream, and the training rows of the kept and of the new columns."""
+
+    rows: RowTask
+    name: str
+    n_kept: int
+    block_rows: int
+
+
+def grow(run: Run, name: str, kept: WorkingSet | None, places: NDArray[np.int64], new: NDArray[np.int64]) -> WorkingSet:
+    """Compute and commit the statistics of the kept columns and the new ones; return the new working set.
+
+    `places` are the columns of `kept` that stay, `new` the training rows that come in. Costs n·(k + m)·2d operations
+    for the columns and n·m·(2k + m) for their Gram, k kept and m new.
+    """
+    with run.charged("statistics", instead_of="solve"):
+        return _grown(run, name, kept, places, new)
+
+
+def _grown(
+    run: Run, name: str, kept: WorkingSet | None, places: NDArray[np.int64], new: NDArray[np.int64]
+) -> WorkingSet:
+    own = kept.rows[places] if kept is not None else np.empty(0, np.int64)
+    members = np.concatenate([own, new])
+    folder = run.layout.statistics_file(name)
+    make_folder(run.layout.statistics_parts)
+    write_arrays(run.layout.statistics_part(f"{name}-rows.npz"), {"rows": members})
+    row_task = rows.task_of(run)
+    block_rows = min(row_task.block_rows, max(64, 2**26 // max(8 * len(members), 1)))
+    task = GrowTask(row_task, name, len(own), block_rows)
+    grid = spans(run.shape.n_train, row_task.read_rows, run.executor.workers)
+    done: dict[int, int] = {}
+    run.run_items("statistics", partial(grow_span, task), grid, on_value=lambda span, n: done.update({span.index: n}))
+    found = _joined(run, name, kept, places, len(new), [span.index for span in grid])
+    entries = {"kernel_entries": sum(done.values())}
+    write_arrays(folder, statistics.to_arrays(found) | {"rows": members}, metadata=entries)
+    for path in run.layout.statistics_parts.glob(f"{name}-*"):
+        path.unlink()
+    return load(run, name)
+
+
+def load(run: Run, name: str) -> WorkingSet:
+    """Return a committed working set, its Gram mapped read-only."""
+    arrays = read_arrays(run.layout.statistics_file(name), mapped=True)
+    members = np.asarray(arrays.pop("rows"))
+    return WorkingSet(name, members, statistics.from_arrays(arrays))
+
+
+def kernel_entries(run: Run, name: str) -> int:
+    """Return how many kernel entries a round's statistics took."""
+    return int(read_manifest(run.layout.statistics_file(name)).metadata["kernel_entries"])
+
+
+def grow_span(task: GrowTask, span: Block) -> int:
+    """Accumulate the new Gram rows over one span and commit them; return the kernel entries computed."""
+    part = task.rows.layout.statistics_part
+    members = read_arrays(part(f"{task.name}-rows.npz"))["rows"]
+    generator = task.rows.generator(open_store(task.rows.feature_layout).take(members))
+    k, m = task.n_kept, len(members) - task.n_kept
+    gram = np.zeros((m, k + m))
+    square = np.zeros((m, m)) if k else gram
+    kty = np.zeros((m, task.rows.shape.n_outputs))
+    yty, target_sums = np.zeros(kty.shape[1]), np.zeros(kty.shape[1])
+    column_sums = np.zeros(m)
+    n_rows = 0
+    for block in rows.blocks(task.rows, span):
+        for first in range(0, len(block.X), task.block_rows):
+            X, Y = block.X[first : first + task.block_rows], block.targets[first : first + task.block_rows]
+            K: NDArray[np.float64] = generator.block(X, out_dtype=np.float64)  # type: ignore[assignment]
+            new = np.ascontiguousarray(K[:, k:])
+            add_gram(new, square)
+            if k:
+                add_product(new, K[:, :k], gram[:, :k])
+            kty += new.T @ Y
+            column_sums += new.sum(axis=0)
+            yty += np.einsum("it,it->t", Y, Y)
+            target_sums += Y.sum(axis=0)
+            n_rows += len(X)
+    mirror_lower(square)
+    if k:
+        gram[:, k:] = square
+    arrays = {"gram": gram, "kty": kty, "column_sums": column_sums, "yty": yty, "target_sums": target_sums}
+    write_arrays(part(f"{task.name}-{span.index:04d}.npz"), arrays | {"rows": np.array(n_rows)}, durable=False)
+    return n_rows * (k + m)
+
+
+def _joined(
+    run: Run, name: str, kept: WorkingSet | None, places: NDArray[np.int64], n_new: int, spans: list[int]
+) -> GramStatistics:
+    """Add the parts in order to the statistics of the kept columns."""
+    k = len(places)
+    gram = np.empty((k + n_new, k + n_new))
+    if kept is not None:
+        old = kept.statistics
+        for start in range(0, k, 512):  # by stripes: the old Gram is mapped, and may be as large as the new one
+            gram[start : min(start + 512, k), :k] = old.gram[places[start : start + 512]][:, places]
+    gram[k:] = 0.0
+    sums: dict[str, NDArray[np.float64]] = {}
+    for index in spans:
+        part = read_arrays(run.layout.statistics_part(f"{name}-{index:04d}.npz"))
+        gram[k:] += part.pop("gram")
+        sums = {key: sums[key] + value for key, value in part.items()} if sums else part
+    gram[:k, k:] = gram[k:, :k].T
+    if kept is None:
+        kty, columns = sums["kty"], sums["column_sums"]
+    else:
+        kty = np.concatenate([kept.statistics.kty[places], sums["kty"]])
+        columns = np.concatenate([kept.statistics.column_sums[places], sums["column_sums"]])
+    return GramStatistics(gram, kty, sums["yty"], columns, sums["target_sums"], float(sums["rows"]))

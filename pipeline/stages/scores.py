@@ -1,0 +1,98 @@
+"""One pass of scores: c_mᵀR of every candidate and output, streamed tile by tile; no column is kept.
+
+A tile is a block of rows against a block of candidates. Where the candidates are the training rows themselves, the
+kernel is symmetric: tile (i, j) serves rows i against candidates j and rows j against candidates i, so that only
+half of the tiles are computed. A column of ones beside R gives the column sums Kᵀ1 at no cost, which bound the norms:
+‖c_m‖² = Σ k² ≤ Σ k, since 0 ≤ k ≤ 1.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.feature_store import FeatureStore, open_store
+from pipeline.stages.rows import RowTask, task_of
+from pipeline.stages.run import Run
+from storage.blocks import Block, row_blocks
+from storage.commit import make_folder, read_arrays, write_arrays
+
+LINE_ROWS = 1024  # rows of a tile that are in memory as kernel values at once
+
+
+@dataclass(frozen=True)
+class ScoreTask:
+    """What a worker needs to score any block of candidates: residuals and candidates are read from `folder`."""
+
+    rows: RowTask
+    tile_rows: int
+    round_name: str
+    symmetric: bool
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one pass found: scores (M, T) f8 and column sums (M,) f8 of the evaluated candidates, and its cost."""
+
+    scores: NDArray[np.float64]
+    column_sums: NDArray[np.float64]
+    kernel_entries: int
+
+
+def run_pass(
+    run: Run, round_name: str, residuals: NDArray[np.float64], rows: NDArray[np.int64], tile_rows: int, stage: str
+) -> Pass:
+    """Score the candidates at training rows `rows` (M,) against residuals (n, T), and return what was found.
+
+    All training rows in order make the pass symmetric: half the kernel entries.
+    """
+    n_train = len(residuals)
+    symmetric = len(rows) == n_train and bool(np.array_equal(rows, np.arange(n_train)))
+    folder = run.layout.scores(round_name)
+    make_folder(folder.parent)
+    ones = np.ones((n_train, 1))
+    write_arrays(folder, {"residuals": np.hstack([residuals, ones]), "rows": rows})
+    task = ScoreTask(rows=task_of(run), tile_rows=tile_rows, round_name=round_name, symmetric=symmetric)
+    blocks = row_blocks(len(rows), tile_rows)
+    entries: list[int] = []
+    # The longest first, so that the workers end together.
+    order = sorted(blocks, key=lambda block: -block.index) if symmetric else blocks
+    run.run_items(stage, partial(score_block, task), order, on_value=lambda _, count: entries.append(count))
+    total = np.zeros((len(rows), residuals.shape[1] + 1))
+    for block in blocks:
+        total += read_arrays(run.layout.score_part(round_name, block.index))["scores"]
+    return Pass(total[:, :-1], total[:, -1], sum(entries))
+
+
+def score_block(task: ScoreTask, block: Block) -> int:
+    """Score one block of candidates against its rows, commit the sums, and return the kernel entries computed.
+
+    Where the kernel is symmetric, the rows are those of this block and the ones before it, and the sums serve both.
+    """
+    store = open_store(task.rows.feature_layout)
+    arrays = read_arrays(task.rows.layout.scores(task.round_name), mapped=True)
+    residuals, rows = arrays["residuals"], arrays["rows"]
+    centers = store.take(np.asarray(rows[block.start : block.stop]))
+    generator = task.rows.generator(centers)
+    scores = np.zeros((len(rows), residuals.shape[1]))
+    own = np.ascontiguousarray(residuals[block.start : block.stop]) if task.symmetric else None
+    entries = 0
+    for start, X in _lines(store, task, block.stop if task.symmetric else task.rows.shape.n_train):
+        stop = start + len(X)
+        K: NDArray[np.float64] = generator.block(X, out_dtype=np.float64)  # type: ignore[assignment]
+        scores[block.start : block.stop] += K.T @ residuals[start:stop]
+        if own is not None and start < block.start:
+            scores[start:stop] += K @ own
+        entries += K.size
+    write_arrays(task.rows.layout.score_part(task.round_name, block.index), {"scores": scores}, durable=False)
+    return entries
+
+
+def _lines(store: FeatureStore, task: ScoreTask, n_rows: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """Yield (first row, features) of the lines of the first `n_rows` rows; a tile's rows are read at once."""
+    for block in row_blocks(n_rows, task.tile_rows):
+        X = store.read("train", block.start, block.stop)
+        for first in range(0, block.n_rows, LINE_ROWS):
+            yield block.start + first, X[first : first + LINE_ROWS]

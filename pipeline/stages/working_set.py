@@ -1,0 +1,213 @@
+"""Candidates beyond memory: solve on a working set, score all candidates by streaming, admit violators, repeat.
+
+The gap that ends the loop is over all candidates. Every round is committed under its own name (round-000, …), so
+that a resumed run goes on with the last whole one.
+"""
+
+import shutil
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline import working_set as rules
+from pipeline.solvers import Certificate
+from pipeline.stages import all_scores, group_solve, grown_gram
+from pipeline.stages.all_scores import Problem, Scored, Weights
+from pipeline.stages.grown_gram import WorkingSet
+from pipeline.stages.run import Run
+from storage.commit import make_folder, write_arrays
+from storage.manifest import MANIFEST_NAME
+from storage.markers import write_marker
+
+STAGE = "solve"
+MARKERS = "passes"
+LEAST_ROOM = 0.05  # of the capacity; with less, a pass over all candidates serves too few of them
+SEED = 6000  # random candidates in the first working set
+ADMITTED_OF_SEED = 13  # tenths of the seed that all solves together may admit; what several want counts once
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes chosen from the memory limit, frozen in the run: columns with a Gram, seed, admission of each solve."""
+
+    capacity: int
+    seed: int
+    per_solve: int
+
+
+def sizes(capacity: int | None, n_solves: int) -> Sizes:
+    """Return the sizes for a working set of at most `capacity` columns: half of it at most comes in at once."""
+    assert capacity is not None  # the plan has filled it in
+    at_once = min(SEED, max(capacity // 2, 1))
+    return Sizes(capacity, at_once, max(at_once * ADMITTED_OF_SEED // (10 * n_solves), 1))
+
+
+@dataclass(frozen=True)
+class PassRecord:
+    """What one round did; `relative_gaps` are over all candidates, one for each solve; counts are of candidates."""
+
+    round: int
+    working_set: int
+    n_active: int
+    relative_gaps: tuple[float, ...]
+    violators: int
+    admitted: int
+    dropped: int
+    evaluated: int
+    skipped: int
+    screened: int
+    kernel_entries: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the loop ends with: the last working set, the weights on it, summaries of the solves, and the passes.
+
+    The gaps of the summaries are over all candidates, not over the working set.
+    """
+
+    working_set: WorkingSet
+    weights: Weights
+    summaries: list[dict[str, Any]]
+    passes: list[PassRecord]
+
+
+def run(run: Run, problem: Problem, sizes: Sizes) -> Result:
+    """Find the weights over all candidates.
+
+    Ends when the relative gap of every solve over all candidates is within the tolerance, or when nothing is left to
+    admit; the summaries say whether it converged.
+    """
+    current, passes = _latest(run, problem, sizes)
+    while True:
+        summaries = group_solve.solve_all(run, current.name, [problem.penalty])
+        weights = _weights(run, current)
+        previous = round_name(len(passes) - 1) if passes else None
+        scored = all_scores.score(run, current, weights, problem, previous)
+        certificates = all_scores.certify(run, current, weights, scored, problem)
+        gaps = np.array([certificate.relative_gap for certificate in certificates])
+        places, new = _next(run, current, weights, scored, gaps, problem, sizes)
+        passes.append(_record(run, current, weights, scored, gaps, problem, places, new))
+        if gaps.max() <= run.config.solver.tolerance or not len(new):
+            return Result(current, weights, _summaries(run, summaries, certificates), passes)
+        current = _grown(run, current, weights, places, new)
+
+
+def round_name(index: int) -> str:
+    """Return the name under which a round is committed."""
+    return f"round-{index:03d}"
+
+
+def _latest(run: Run, problem: Problem, sizes: Sizes) -> tuple[WorkingSet, list[PassRecord]]:
+    """Return the last whole round of the run, or a first one, and the records of the rounds before it."""
+    folders = (path.parent.name for path in run.layout.statistics.glob(f"round-*/{MANIFEST_NAME}"))
+    names = sorted(name for name in folders if not name.endswith("-centred"))
+    if not names:
+        seed = rules.seed_candidates(len(problem.candidates), min(sizes.seed, sizes.capacity), run.config.seed)
+        new = problem.candidates[seed]
+        return grown_gram.grow(run, round_name(0), None, np.empty(0, np.int64), new), []
+    done = run.done(run.layout.markers(MARKERS))
+    earlier = [done[name] for name in sorted(done) if name < names[-1]]
+    records = [PassRecord(**{**record, "relative_gaps": tuple(record["relative_gaps"])}) for record in earlier]
+    return grown_gram.load(run, names[-1]), records
+
+
+def _weights(run: Run, current: WorkingSet) -> Weights:
+    table = group_solve.weights(run, current.name, len(current.rows))[-1]
+    columns = np.flatnonzero(table.any(axis=1))
+    intercept = np.zeros(table.shape[1])
+    if run.config.solver.intercept:
+        intercept = current.statistics.cut(columns).intercept(table[columns])
+    return Weights(columns, table[columns], intercept)
+
+
+def _next(
+    run: Run,
+    current: WorkingSet,
+    weights: Weights,
+    scored: Scored,
+    gaps: NDArray[np.float64],
+    problem: Problem,
+    sizes: Sizes,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the columns that stay in the working set and the training rows that come in.
+
+    Columns at zero leave: those of every solve are scored with all others, so whatever is missed comes back.
+    """
+    unsolved = gaps > run.config.solver.tolerance
+    violation = rules.violations(scored.scores, problem.tau, shared=problem.shared) * unsolved
+    inside = np.isin(problem.candidates, current.rows)
+    room = sizes.capacity - len(weights.columns)
+    if room < sizes.capacity * LEAST_ROOM:
+        return weights.columns, np.empty(0, np.int64)
+    new = rules.admitted(violation, inside, sizes.per_solve, room)
+    return weights.columns, problem.candidates[new]
+
+
+def _record(
+    run: Run,
+    current: WorkingSet,
+    weights: Weights,
+    scored: Scored,
+    gaps: NDArray[np.float64],
+    problem: Problem,
+    places: NDArray[np.int64],
+    new: NDArray[np.int64],
+) -> PassRecord:
+    """Commit and tell what the round did."""
+    outside = ~np.isin(problem.candidates, current.rows)
+    violation = rules.violations(scored.scores[outside], problem.tau, shared=problem.shared)
+    n_screened = int(np.count_nonzero(scored.screened))
+    record = PassRecord(
+        round=int(current.name.removeprefix("round-")),
+        working_set=len(current.rows),
+        n_active=len(weights.columns),
+        relative_gaps=tuple(float(gap) for gap in gaps),
+        violators=int(np.count_nonzero(violation.max(axis=1, initial=0.0))),
+        admitted=len(new),
+        dropped=len(current.rows) - len(places),
+        evaluated=scored.evaluated,
+        skipped=max(len(problem.candidates) - scored.evaluated - n_screened, 0),
+        screened=n_screened,
+        kernel_entries=scored.kernel_entries + grown_gram.kernel_entries(run, current.name),
+    )
+    write_marker(run.layout.markers(MARKERS), current.name, asdict(record))
+    run.events.metric(stage=STAGE, **asdict(record))
+    run.events.say(
+        f"pass {record.round}: gap {gaps.max():.1e} over {len(problem.candidates)} candidates; "
+        f"{record.working_set} in the working set, {record.n_active} active, {record.violators} violators, "
+        f"{record.admitted} admitted, {record.dropped} dropped; {record.evaluated} evaluated, "
+        f"{record.skipped} skipped by bound, {record.screened} screened; {record.kernel_entries:.3g} kernel entries"
+    )
+    return record
+
+
+def _grown(
+    run: Run, current: WorkingSet, weights: Weights, places: NDArray[np.int64], new: NDArray[np.int64]
+) -> WorkingSet:
+    """Commit the next round with the weights to start from, and drop what the last one took on disk."""
+    name = round_name(int(current.name.removeprefix("round-")) + 1)
+    dense = np.zeros((len(current.rows), weights.weights.shape[1]))
+    dense[weights.columns] = weights.weights
+    start = np.vstack([dense[places], np.zeros((len(new), dense.shape[1]))])
+    make_folder(run.layout.solutions)
+    write_arrays(run.layout.solution(group_solve.start_name(name)), {"weights": start})
+    grown = grown_gram.grow(run, name, current, places, new)
+    for old in (current.name, f"{current.name}-centred"):
+        shutil.rmtree(run.layout.statistics_file(old), ignore_errors=True)
+    return grown
+
+
+def _summaries(run: Run, summaries: list[dict[str, Any]], certificates: list[Certificate]) -> list[dict[str, Any]]:
+    """Return the summaries of the solves with objective and gap over all candidates."""
+    tolerance = run.config.solver.tolerance
+    updated = []
+    for summary, certificate in zip(summaries, certificates, strict=True):
+        converged = certificate.relative_gap <= tolerance
+        status = summary["points"][-1]["status"] if converged else "no candidate is left to admit; raise --memory-limit"
+        facts = {"objective": certificate.objective, "relative_gap": certificate.relative_gap}
+        point = {**summary["points"][-1], **facts, "converged": converged, "status": status}
+        updated.append({**summary, "points": [point]})
+    return updated
