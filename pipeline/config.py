@@ -153,6 +153,9 @@ class Resources:
         "--memory-limit",
     )
     data_dir: str | None = option(None, optional(text, "auto"), "folder that holds the data set", "--data-dir")
+    features_store: str = option(
+        "zarr", one_of("zarr", "none"), "zarr, or none: compute features whenever they are read", "--features-store"
+    )
     features_dir: str = option("runs/features", text, "folder of the feature stores that runs share", "--features-dir")
 
 

@@ -115,6 +115,11 @@ def identify(spec: SourceSpec) -> DataIdentity:
     return _identity(spec.dataset, _stamp_of_files(Path(spec.dataset)))
 
 
+def identity_of(request: FeatureRequest) -> DataIdentity | None:
+    """Return the identity of zarr data, so that no task digests them again; None for other data."""
+    return identify(request.source) if _is_zarr(request.source) else None
+
+
 def _is_zarr(spec: SourceSpec) -> bool:
     return spec.dataset.rstrip("/").endswith(".zarr")
 
@@ -203,7 +208,7 @@ def open_store(layout: FeatureLayout) -> FeatureStore:
     """Return an opened store, kept open for the tasks of this process until its manifest is another file."""
     try:
         status = layout.manifest.stat()
-        version = (status.st_mtime_ns, status.st_size, status.st_ino)
+        version: tuple[int, ...] = (status.st_mtime_ns, status.st_size, status.st_ino)
     except OSError:
         version = ()  # opening it says what is wrong
     return _open_version(layout, version)
@@ -273,7 +278,7 @@ def prepare(layout: FeatureLayout, shape: FeatureShape, request: FeatureRequest)
         make_folder(layout.folder)
         remove_stale(layout.folder, recursive=True)
         create_arrays(layout.arrays, _array_specs(shape, open_data(request.source)), {"description": shape.description})
-    standardisation = _fit(request, shape) if request.standardise else None
+    standardisation = fit_standardisation(request, shape) if request.standardise else None
     _store_standardisation(layout, standardisation)
     items = [
         FeatureItem(part, block)
@@ -281,8 +286,9 @@ def prepare(layout: FeatureLayout, shape: FeatureShape, request: FeatureRequest)
         for block in row_blocks(shape.n_rows(part), ITEM_CHUNKS * shape.chunk_rows)
     ]
     done = read_markers(layout.markers)
-    data = identify(request.source) if _is_zarr(request.source) else None
-    return BlockTask(layout, request, standardisation, data), [item for item in items if item.name not in done]
+    return BlockTask(layout, request, standardisation, identity_of(request)), [
+        item for item in items if item.name not in done
+    ]
 
 
 def build_function(task: BlockTask) -> partial[int]:
@@ -302,9 +308,9 @@ def finish(layout: FeatureLayout, shape: FeatureShape) -> None:
     seal(layout.folder, kind="features", metadata=metadata, known=known)
 
 
-def encoded_targets(store: FeatureStore, shape: FeatureShape, part: Part, start: int, stop: int) -> NDArray[np.float64]:
+def encoded_targets(targets: NDArray[Any], shape: FeatureShape) -> NDArray[np.float64]:
     """Return the targets that the solver sees, (rows, n_outputs) f8: ±1 for each class, or the values."""
-    return target_coding.outputs(store.targets(part, start, stop), shape.task, len(shape.classes))
+    return target_coding.outputs(targets, shape.task, len(shape.classes))
 
 
 def _array_specs(shape: FeatureShape, source: Source) -> list[ArraySpec]:
@@ -319,7 +325,8 @@ def _array_specs(shape: FeatureShape, source: Source) -> list[ArraySpec]:
     return specs
 
 
-def _fit(request: FeatureRequest, shape: FeatureShape) -> Standardisation:
+def fit_standardisation(request: FeatureRequest, shape: FeatureShape) -> Standardisation:
+    """Return the z-scoring of the training inputs; one pass over them."""
     source = open_data(request.source)
     moments = RunningMoments.empty(int(np.prod(source.input_shape)))
     for block in row_blocks(shape.n_train, ITEM_CHUNKS * shape.chunk_rows):

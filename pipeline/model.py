@@ -1,5 +1,6 @@
 """The trained model: f(x) = Σ_m w_m k(x, x_m) + b over the centers with a non-zero weight."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -8,16 +9,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.extractors import FeatureSpec, extract
+from features.errors import UsageError
+from features.extractors import FeatureSpec, extract, feature_length, parameters
 from features.targets import labels_from_decision
 from features.transforms import Standardisation
 from pipeline.columns import ColumnGenerator
+from pipeline.errors import InvalidDataError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 KERNEL = "gaussian"  # exp(-‖x-x'‖² / (2 σ²))
+TASKS = ("multiclass", "binary", "regression")
+MOST_INPUTS = 2**31  # values of one input; more is no model of ours, and could not be allocated
+DTYPES = {
+    "center_index": np.int64,
+    "centers": np.float32,
+    "center_sigma2": np.float64,
+    "weights": np.float64,
+    "intercept": np.float64,
+    "selection_order": np.int64,
+}
 
 
-class ModelFormatError(ValueError):
+class ModelFormatError(InvalidDataError):
     """A model description or its arrays do not fit together."""
 
 
@@ -80,11 +93,7 @@ class SparseKernelModel:
             "format_version": FORMAT_VERSION,
             "task": self.task,
             "kernel": {"name": KERNEL},
-            "features": {
-                "name": self.features.name,
-                "cells": list(self.features.cells),
-                "orientations": self.features.orientations,
-            },
+            "features": parameters(self.features),
             "standardise": self.standardisation is not None,
             "input_shape": list(self.input_shape),
             "labels": list(self.labels),
@@ -92,9 +101,8 @@ class SparseKernelModel:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the array half of the model, ready for an .npz."""
-        names = ("center_index", "centers", "center_sigma2", "weights", "intercept", "selection_order")
-        arrays = {name: getattr(self, name) for name in names}
-        n_inputs = int(np.prod(self.input_shape))
+        arrays = {name: getattr(self, name) for name in DTYPES}
+        n_inputs = math.prod(self.input_shape)
         fitted = self.standardisation or Standardisation(np.zeros(n_inputs), np.ones(n_inputs))
         return arrays | {"standardisation_mean": fitted.mean, "standardisation_scale": fitted.scale}
 
@@ -102,46 +110,122 @@ class SparseKernelModel:
     def from_parts(cls, description: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> "SparseKernelModel":
         """Return the model that `description` and `arrays` describe.
 
-        Raises ModelFormatError where a part is missing, of another format version, or does not fit the others.
+        Raises ModelFormatError where a part is missing, of another format version, does not fit the others, or where
+        the features were computed by another version of the algorithm than the one here.
         """
         try:
             if description["format_version"] != FORMAT_VERSION or description["kernel"]["name"] != KERNEL:
-                raise ModelFormatError("the model was written by another version of this software")
-            spec = description["features"]
+                raise ModelFormatError("it was written by another version of this software; train again")
+            standardise = description["standardise"]
+            if not isinstance(standardise, bool):
+                raise ModelFormatError(f"standardise is {standardise!r}, expected true or false")
             standardisation = Standardisation(arrays["standardisation_mean"], arrays["standardisation_scale"])
+            _check_moments(standardisation, _input_shape(description["input_shape"]))
             model = cls(
                 task=description["task"],
-                labels=tuple(description["labels"]),
-                features=FeatureSpec(spec["name"], tuple(spec["cells"]), spec["orientations"]),
-                center_index=arrays["center_index"],
-                centers=arrays["centers"],
-                center_sigma2=arrays["center_sigma2"],
-                weights=arrays["weights"],
-                intercept=arrays["intercept"],
-                selection_order=arrays["selection_order"],
-                standardisation=standardisation if description["standardise"] else None,
-                input_shape=tuple(description["input_shape"]),
+                labels=_labels(description["labels"]),
+                features=_feature_spec(description["features"]),
+                standardisation=standardisation if standardise else None,
+                input_shape=_input_shape(description["input_shape"]),
+                **{name: arrays[name] for name in DTYPES},
             )
-        except (KeyError, TypeError) as error:
-            raise ModelFormatError(f"the model lacks {error}") from None
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ModelFormatError(f"its description or arrays lack something ({error})") from None
         model.check()
         return model
 
     def check(self) -> None:
-        """Raise ModelFormatError unless shapes agree and every number is finite."""
-        m, n_outputs = len(self.centers), len(self.intercept)
-        shapes = {
+        """Raise ModelFormatError unless types, shapes and values fit together and every number is finite."""
+        for name, dtype in DTYPES.items():
+            array = getattr(self, name)
+            if not isinstance(array, np.ndarray) or array.dtype != dtype:
+                raise ModelFormatError(
+                    f"{name} has the dtype {getattr(array, 'dtype', None)}, expected {dtype.__name__}"
+                )
+            if not np.isfinite(array).all():
+                raise ModelFormatError(f"{name} holds a value that is not finite")
+        self._check_task()
+        self._check_shapes()
+        if self.n_centers and not self.center_sigma2.min() > 0:
+            raise ModelFormatError(f"center_sigma2 holds {self.center_sigma2.min()}, expected numbers above 0")
+        if self.n_centers and self.center_index.min() < -1:
+            raise ModelFormatError(f"center_index holds {self.center_index.min()}, expected rows, or -1")
+        if not np.array_equal(np.sort(self.selection_order), np.arange(self.n_centers)):
+            raise ModelFormatError(f"selection_order is no order of {self.n_centers} centers")
+        if self.standardisation is not None:
+            _check_moments(self.standardisation, self.input_shape)
+
+    def _check_task(self) -> None:
+        n_labels = len(self.labels)
+        fitting = {"multiclass": n_labels >= 2, "binary": n_labels == 2, "regression": n_labels == 0}
+        if self.task not in TASKS or not fitting[self.task]:
+            raise ModelFormatError(f"the task {self.task!r:.40} with {n_labels} labels does not exist")
+
+    def _check_shapes(self) -> None:
+        n_outputs = len(self.labels) if self.task == "multiclass" else 1
+        try:
+            d = feature_length(self.features, self.input_shape)
+        except UsageError as error:
+            raise ModelFormatError(f"inputs of shape {self.input_shape}: {error}") from None
+        m = len(self.centers) if self.centers.ndim else 0
+        shapes: dict[str, tuple[int, ...]] = {
+            "centers": (m, d),
             "center_index": (m,),
             "center_sigma2": (m,),
             "weights": (m, n_outputs),
+            "intercept": (n_outputs,),
             "selection_order": (m,),
         }
         for name, shape in shapes.items():
             if getattr(self, name).shape != shape:
                 raise ModelFormatError(f"{name} has shape {getattr(self, name).shape}, expected {shape}")
-        for name in ("centers", "center_sigma2", "weights", "intercept"):
-            if not np.isfinite(getattr(self, name)).all():
-                raise ModelFormatError(f"{name} holds a value that is not finite")
-        expected_outputs = len(self.labels) if self.task == "multiclass" else 1
-        if n_outputs != expected_outputs:
-            raise ModelFormatError(f"{n_outputs} outputs, expected {expected_outputs} for the task {self.task}")
+
+
+def _feature_spec(found: Any) -> FeatureSpec:
+    """Return the features that a description names; they must be what this software computes under that name."""
+    try:
+        if found["name"] == "hog":
+            spec = FeatureSpec("hog", tuple(found["cells"]), found["orientations"])
+        else:
+            spec = FeatureSpec(found["name"])
+    except UsageError as error:
+        raise ModelFormatError(str(error)) from None
+    expected = parameters(spec)
+    whole = [*spec.cells, spec.orientations, found["algorithm_version"]]
+    if found != expected or not all(type(number) is int for number in whole):
+        raise ModelFormatError(
+            f"its features are {found!r:.200}, this software computes {expected!r:.200}; "
+            "train again, or use the version that wrote the model"
+        )
+    return spec
+
+
+def _input_shape(found: Any) -> tuple[int, ...]:
+    shape = tuple(found)
+    if not 1 <= len(shape) <= 8 or not all(type(size) is int and 1 <= size <= MOST_INPUTS for size in shape):
+        raise ModelFormatError(f"input_shape is {found!r:.60}, expected sizes of at least 1")
+    if math.prod(shape) > MOST_INPUTS:
+        raise ModelFormatError(f"input_shape {shape} has more than {MOST_INPUTS} values")
+    return shape
+
+
+def _labels(found: Any) -> tuple[Any, ...]:
+    labels = tuple(found) if isinstance(found, list | tuple) else None
+    if labels is None or not all(isinstance(label, str | int | float) for label in labels):
+        raise ModelFormatError(f"labels are {found!r:.60}, expected a list of numbers or strings")
+    if len(set(labels)) != len(labels) or any(label != label for label in labels):
+        raise ModelFormatError(f"labels are {found!r:.60}, expected each once")
+    return labels
+
+
+def _check_moments(moments: Standardisation, input_shape: tuple[int, ...]) -> None:
+    for name, values in (("mean", moments.mean), ("scale", moments.scale)):
+        n_inputs = math.prod(input_shape)
+        if values.shape != (n_inputs,) or values.dtype != np.float64:
+            raise ModelFormatError(
+                f"standardisation_{name} has shape {values.shape} {values.dtype}, expected ({n_inputs},) float64"
+            )
+        if not np.isfinite(values).all():
+            raise ModelFormatError(f"standardisation_{name} holds a value that is not finite")
+    if not moments.scale.min() > 0:
+        raise ModelFormatError(f"standardisation_scale holds {moments.scale.min()}, expected numbers above 0")

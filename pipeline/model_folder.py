@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from pipeline.errors import InvalidDataError
 from pipeline.model import ModelFormatError, SparseKernelModel
 from storage.commit import new_folder, read_arrays, read_json, write_arrays, write_json
 from storage.errors import CorruptDataError
@@ -22,8 +21,8 @@ def save_model(folder: Path, model: SparseKernelModel) -> None:
 def load_model(folder: Path) -> SparseKernelModel:
     """Return the model in a folder after checking every byte against its manifest.
 
-    Raises CorruptDataError naming the damaged file, MissingDataError where there is none, InvalidDataError where the
-    parts do not fit together.
+    Raises CorruptDataError naming the damaged file, MissingDataError where there is none, ModelFormatError where the
+    parts do not fit together or were written by another version of this software.
     """
     layout = ModelLayout(folder)
     description, arrays = read_json(layout.description), read_arrays(layout.arrays)
@@ -33,4 +32,4 @@ def load_model(folder: Path) -> SparseKernelModel:
     try:
         return SparseKernelModel.from_parts(description, arrays)
     except ModelFormatError as error:
-        raise InvalidDataError(f"model {folder}: {error}") from None
+        raise ModelFormatError(f"model {folder}: {error}") from None

@@ -209,19 +209,15 @@ def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, source_byt
     """
     limit = config.resources.memory_limit or default_limit_bytes()
     n_candidates = _n_candidates(config, shape)
-    if config.centers.working_set is not None:
-        choices = [min(config.centers.working_set, n_candidates)]
-    else:
-        choices = [n_candidates, *(size for size in _WORKING_SETS if size < n_candidates)]
+    asked = config.centers.working_set
+    choices = [(min(asked, n_candidates), 1)] if asked is not None else _choices(n_candidates)
     plans = []
-    for working_set in choices:
+    for working_set, beside_each_other in choices:
         sized = with_value(config, "centers.working_set", working_set)
-        plans.append(_best_blocks(sized, shape, limit, source_bytes))
+        plans.append(_best_blocks(sized, shape, beside_each_other, limit, source_bytes))
         if plans[-1].memory_bytes <= limit:
-            together = (
-                _plan_for(sized, shape, count, plans[-1].block_rows, limit, source_bytes)
-                for count in range(workers, 0, -1)
-            )
+            rows = plans[-1].block_rows
+            together = (_plan_for(sized, shape, n, rows, limit, source_bytes) for n in range(workers, 0, -1))
             return sized, next(plan for plan in together if plan.memory_bytes <= limit)
     smallest = min(plans, key=lambda plan: plan.memory_bytes)
     worst = max(smallest.stages, key=lambda stage: stage.memory_bytes)
@@ -231,11 +227,17 @@ def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, source_byt
     )
 
 
-def _best_blocks(config: TrainConfig, shape: FeatureShape, limit: int, source_bytes: int) -> Plan:
-    """Return the plan for one worker with the largest blocks that fit, or with the smallest where none does."""
+def _choices(n_candidates: int) -> list[tuple[int, int]]:
+    """Return the working sets to try, with the workers that shall fit: two where it grows, lest one core idles."""
+    smaller = [size for size in _WORKING_SETS if size < n_candidates]
+    return [(n_candidates, 1), *((size, 2) for size in smaller), *((size, 1) for size in smaller)]
+
+
+def _best_blocks(config: TrainConfig, shape: FeatureShape, workers: int, limit: int, source_bytes: int) -> Plan:
+    """Return the plan for some workers with the largest blocks that fit, or with the smallest where none does."""
     asked = config.statistics.block_rows
     sizes = [asked] if asked else [rows for rows in BLOCK_ROWS if _block_bytes(config, shape, rows) <= AIM_BLOCK_BYTES]
-    plans = [_plan_for(config, shape, 1, rows, limit, source_bytes) for rows in sizes or BLOCK_ROWS[-1:]]
+    plans = [_plan_for(config, shape, workers, rows, limit, source_bytes) for rows in sizes or BLOCK_ROWS[-1:]]
     return next((plan for plan in plans if plan.memory_bytes <= limit), plans[-1])
 
 
@@ -250,10 +252,10 @@ def default_limit_bytes() -> int:
     return machine * 3 // 4
 
 
-def check_disk(plan: Plan, run_folder: Path, store: FeatureLayout, shape: FeatureShape) -> None:
+def check_disk(plan: Plan, run_folder: Path, store: FeatureLayout, shape: FeatureShape, *, stored: bool) -> None:
     """Raise CannotWriteError where a disk has less free space than the plan needs; a store that exists needs none."""
     needs = {run_folder: sum(stage.disk_bytes for stage in plan.stages if stage.name != "features")}
-    if not store.manifest.exists():
+    if not store.manifest.exists() and stored:
         needs[store.root] = shape.disk_bytes
     by_disk: dict[int, tuple[Path, int]] = {}
     for folder, needed in needs.items():
@@ -320,7 +322,8 @@ def _solve_in_rounds(
     n, t = shape.n_train, shape.n_outputs
     growing = base + max(workers * 3 * gram // 4, gram // 4) + gram // 4 + streams
     joining = base + gram + gram // 4 + gram // 2
-    tile = 2 * 4 * TILE_ROWS * shape.n_features + 12 * LINE_ROWS * TILE_ROWS + 8 * n * (t + 1)
+    side = min(TILE_ROWS, n)
+    tile = 2 * 4 * side * shape.n_features + 12 * min(LINE_ROWS, n) * side + 8 * n * (t + 1)
     scoring = base + gram + workers * tile + 5 * 8 * n * (t + 1)
     factors = base + gram + workers * 3 * min(gram, _FACTOR_BYTES)
     return (

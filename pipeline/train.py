@@ -52,7 +52,8 @@ def _train(arguments: Arguments) -> int:
             return _conclude(finished, root, arguments.quiet)
 
     prepared = planning.prepare(config, loaded.explicit, frozen=stored is not None)
-    planning.check_disk(prepared.plan, root, prepared.store, prepared.shape)
+    stored_features = prepared.config.resources.features_store == "zarr"
+    planning.check_disk(prepared.plan, root, prepared.store, prepared.shape, stored=stored_features)
     if arguments.dry_run:
         print("\n".join(prepared.plan.lines(prepared.shape, prepared.store.manifest.exists())))
         return int(ExitCode.DONE)
@@ -73,6 +74,7 @@ def _train(arguments: Arguments) -> int:
 def _run(prepared: Any, layout: Any, executor: Any, *, quiet: bool) -> dict[str, Any]:
     from pipeline import results
     from pipeline.events import Events, MemoryMeter
+    from pipeline.live_features import live
     from pipeline.stages import centers, evaluate, features, solve, statistics
     from pipeline.stages.run import Run, saved_state
     from storage.commit import make_folder, write_json
@@ -85,8 +87,17 @@ def _run(prepared: Any, layout: Any, executor: Any, *, quiet: bool) -> dict[str,
                 events.say(note)
             make_folder(prepared.store.root)
             executor.check_paths([layout.root, prepared.store.root, *_paths(prepared.request.source)])
+            stored = prepared.config.resources.features_store == "zarr"
             run = Run(
-                layout, prepared.store, prepared.request, prepared.shape, prepared.config, events, executor, costs
+                layout=layout,
+                feature_layout=prepared.store,
+                features=prepared.store if stored else live(prepared.request, prepared.shape),
+                request=prepared.request,
+                shape=prepared.shape,
+                config=prepared.config,
+                events=events,
+                executor=executor,
+                costs=costs,
             )
             features.run(run)
             centers.run(run)

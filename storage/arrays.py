@@ -89,10 +89,6 @@ def create_arrays(root: Path, specs: Sequence[ArraySpec], attributes: Mapping[st
     CannotWriteError
         If `root` exists or cannot be written.
     """
-    # Imported here: reading our own arrays, which every task does, needs no zarr (0.4 s to import).
-    import zarr
-    from zarr.codecs import Crc32cCodec
-
     paths = [spec.path for spec in specs]
     groups = {path.rsplit("/", depth)[0] for path in paths for depth in range(1, path.count("/") + 1)}
     if len(set(paths)) != len(paths) or groups.intersection(paths):
@@ -104,22 +100,30 @@ def create_arrays(root: Path, specs: Sequence[ArraySpec], attributes: Mapping[st
     disk.make_folder(root.parent)
     aside = disk.temporary_path(root)
     try:
-        group = zarr.create_group(aside, zarr_format=3, attributes=dict(attributes))
-        for spec in specs:
-            group.create_array(
-                spec.path,
-                shape=spec.shape,
-                chunks=(spec.chunk_rows, *spec.shape[1:]),
-                dtype=spec.dtype,
-                filters=None,
-                compressors=Crc32cCodec(),
-                config={"write_empty_chunks": True},
-            )
+        _write_metadata(aside, specs, attributes)
         disk.fsync_tree(aside)
         disk.low_rename(aside, root)
         disk.fsync_folder(root.parent)
     except OSError as error:
         raise disk.cannot_write(root, error) from error
+
+
+def _write_metadata(folder: Path, specs: Sequence[ArraySpec], attributes: Mapping[str, Any]) -> None:
+    # Imported here: reading our own arrays, which every task does, needs no zarr (0.4 s to import).
+    import zarr
+    from zarr.codecs import Crc32cCodec
+
+    group = zarr.create_group(folder, zarr_format=3, attributes=dict(attributes))
+    for spec in specs:
+        group.create_array(
+            spec.path,
+            shape=spec.shape,
+            chunks=(spec.chunk_rows, *spec.shape[1:]),
+            dtype=spec.dtype,
+            filters=None,
+            compressors=Crc32cCodec(),
+            config={"write_empty_chunks": True},
+        )
 
 
 @dataclass(frozen=True)
@@ -216,6 +220,11 @@ class StoredArray:
         for chunk, low, high in self._chunks(start, stop):
             reader.check_size(self._chunk_name(chunk), (low, high))
         out = self._output(stop - start, out)
+        self._fill(start, stop, reader, out)
+        return out
+
+    def _fill(self, start: int, stop: int, reader: ChunkReader, out: NDArray[Any]) -> None:
+        """Read rows start..stop into `out`: whole chunks in place, others by way of one buffer."""
         part: NDArray[np.uint8] | None = None
         for chunk, low, high in self._chunks(start, stop):
             name, target = self._chunk_name(chunk), out[low - start : high - start]
@@ -226,7 +235,6 @@ class StoredArray:
             reader.read(name, (low, high), part)
             first = low - chunk * self.chunk_rows
             target[...] = self._rows_of(part)[first : first + high - low]
-        return out
 
     def take(self, rows: ArrayLike, digests: Mapping[str, str] | None = None) -> NDArray[Any]:
         """Gather rows in the order given, repeats allowed; each touched chunk is read once, one at a time.

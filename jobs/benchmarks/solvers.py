@@ -29,16 +29,14 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
+from mnist_runs import feature_store_of, run_mnist
 from threadpoolctl import threadpool_limits
 
 from features.targets import outputs
 from pipeline.columns import ColumnGenerator
-from pipeline.feature_store import FeatureStore
 from pipeline.solvers import Problem, SolverOptions, check_gram, newton_numba, solve
 from pipeline.stages.centers import choose
 from pipeline.statistics import StatisticsAccumulator
-from pipeline.train import main as train
-from storage.layout import FeatureLayout, RunLayout
 
 TARGETS = (1e-3, 1e-4)
 SOLVERS = ("ours", "uniform", "lars", "lasso-gram", "celer", "celer-path", "celer-root", "skglm", "skglm-root")
@@ -74,22 +72,11 @@ def _whole_numbers(text: str) -> tuple[int, ...]:
     return tuple(int(item) for item in text.split(","))
 
 
-def run_folder(asked: argparse.Namespace, name: str, *arguments: str) -> RunLayout:
-    """Train on MNIST into a new folder, and return its layout."""
-    folder = asked.out / f"{name}-{time.time():.0f}"
-    common = ["--features-dir", str(asked.out / "features"), "--run-dir", str(folder), "-q"]
-    common += ["--data-dir", asked.data_dir] if asked.data_dir else []
-    code = train(["mnist", *common, *arguments])
-    assert code == 0, f"the run ended with exit code {code}"
-    return RunLayout(folder)
-
-
 def training_rows(asked: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
     """Return all training features (n, d) f4 and ±1 targets (n, 10) f8, from a feature store built where needed."""
-    layout = run_folder(asked, "features-run", "--centers", "10", "--penalty", "100")
-    (manifest,) = (asked.out / "features").glob("*/arrays.zarr")
-    store = FeatureStore(FeatureLayout(asked.out / "features", manifest.parent.name))
-    n_rows = json.loads(layout.report.read_text(encoding="utf-8"))["n_train"]
+    arguments = ["--centers", "10", "--penalty", "100"]
+    layout, report = run_mnist(asked.out, asked.data_dir, "features-run", *arguments)
+    store, n_rows = feature_store_of(layout, asked.out), report["n_train"]
     return store.read("train", 0, n_rows), outputs(store.targets("train", 0, n_rows), "multiclass", 10)
 
 
@@ -308,8 +295,7 @@ def measure_speed(asked: argparse.Namespace) -> list[Facts]:
     rows = []
     for repeat in range(asked.repeats):
         arguments = ["--centers", "1000", "--sigma2", str(SIGMA2), "--penalty", "0.01", "--tol", "1e-4"]
-        layout = run_folder(asked, f"speed-{repeat}", "--workers", "2", *arguments)
-        report = json.loads(layout.report.read_text(encoding="utf-8"))
+        _, report = run_mnist(asked.out, asked.data_dir, f"speed-{repeat}", "--workers", "2", *arguments)
         row = {name: report["stages"][name]["wall_seconds"] for name in ("statistics", "solve")}
         row |= {"times": row["solve"] / row["statistics"]}
         row |= {"worst_gap": max(one["relative_gap"] for one in report["solves"])}
@@ -361,7 +347,8 @@ def main() -> None:
         (asked.out / "solvers.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
     if "speed" in asked.parts:
-        run_folder(asked, "warm-up", "--centers", "100", "--penalty", "0.01")  # features built, code compiled
+        # Features built, code compiled.
+        run_mnist(asked.out, asked.data_dir, "warm-up", "--centers", "100", "--penalty", "0.01")
         facts["speed"] = measure_speed(asked)
         save()
     X, Y = training_rows(asked)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pipeline.feature_store import open_store
+from pipeline.live_features import open_features
 from pipeline.stages import statistics
 from pipeline.stages.run import Run
 from storage.commit import write_arrays
@@ -27,6 +27,6 @@ def run(run: Run) -> None:
         index = choose(run.shape.n_train, run.config.centers.count, run.config.seed)
         arrays = {"index": index}
         if not statistics.in_rounds(run):  # else the candidates may be all rows: tasks take what they need of them
-            arrays["X"] = open_store(run.feature_layout).take(index)
+            arrays["X"] = open_features(run.features).take(index)
         write_arrays(run.layout.centers, arrays)
         cost.items += 1

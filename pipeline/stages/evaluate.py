@@ -8,14 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.targets import labels_from_decision
-from pipeline.feature_store import open_data, open_store
+from pipeline.feature_store import open_data
+from pipeline.live_features import FeatureAccess, open_features
 from pipeline.model import SparseKernelModel
 from pipeline.model_folder import load_model, save_model
 from pipeline.stages import solve
 from pipeline.stages.run import Run
 from storage.blocks import Block, row_blocks
 from storage.commit import read_arrays
-from storage.layout import FeatureLayout, RunLayout
+from storage.layout import RunLayout
 from storage.manifest import MANIFEST_NAME, digest_file
 
 STAGE = "evaluate"
@@ -26,7 +27,7 @@ class EvaluateTask:
     """What a worker needs to evaluate any block of test rows."""
 
     layout: RunLayout
-    feature_layout: FeatureLayout
+    features: FeatureAccess
     task: str
     n_classes: int
     refitted: bool
@@ -74,7 +75,7 @@ def run(run: Run) -> Scores:
         refitted = run.config.solver.refit != "none"
         task = EvaluateTask(
             layout=run.layout,
-            feature_layout=run.feature_layout,
+            features=run.features,
             task=run.shape.task,
             n_classes=len(run.shape.classes),
             refitted=refitted,
@@ -94,7 +95,7 @@ def assemble(run: Run) -> SparseKernelModel:
     """Return the model of the committed weights: only centers with a non-zero weight, in candidate order."""
     final = solve.final_weights(run.layout)
     index = np.asarray(read_arrays(run.layout.centers, mapped=True)["index"][final.active], np.int64)
-    store = open_store(run.feature_layout)
+    store = open_features(run.features)
     return SparseKernelModel(
         task=run.shape.task,
         labels=run.shape.classes,
@@ -112,7 +113,7 @@ def assemble(run: Run) -> SparseKernelModel:
 
 def score_block(task: EvaluateTask, block: Block) -> Scores:
     """Predict one block of test rows and count."""
-    store = open_store(task.feature_layout)
+    store = open_features(task.features)
     X, truth = store.read("test", block.start, block.stop), store.targets("test", block.start, block.stop)
     model, before = _models(task)
     score = _score(task, model.decision_function(X), truth)

@@ -6,7 +6,7 @@ All of them map the one Gram file read-only. A solve may go through several pena
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,13 +65,17 @@ def options(run: Run) -> SolverOptions:
     )
 
 
-def solve_all(run: Run, part: str, penalties: Sequence[float]) -> list[dict[str, Any]]:
+def solve_all(
+    run: Run, part: str, penalties: Sequence[float], *, tolerance: float | None = None
+) -> list[dict[str, Any]]:
     """Solve on the statistics of a part (all, fit) at each penalty; return the committed summaries of the groups.
 
-    Raises InvalidDataError for statistics that no solver may start from, CorruptDataError for damaged ones.
+    `tolerance` replaces the configured one. Raises InvalidDataError for statistics that no solver may start from,
+    CorruptDataError for damaged ones.
     """
     name = _prepared(run, part)
-    task = SolveTask(run.layout, name, tuple(penalties), options(run), run.config.seed)
+    asked = options(run) if tolerance is None else replace(options(run), tolerance=tolerance)
+    task = SolveTask(run.layout, name, tuple(penalties), asked, run.config.seed)
     done = read_markers(task.markers)
     waiting = [group for group in groups(run) if item_name(group) not in done]
     run.costs[STAGE].items += len(groups(run)) - len(waiting)

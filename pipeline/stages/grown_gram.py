@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.blas import add_gram, add_product
-from pipeline.feature_store import open_store
+from pipeline.live_features import open_features
 from pipeline.stages import rows, statistics
 from pipeline.stages.rows import RowTask
 from pipeline.stages.run import Run
@@ -88,7 +88,7 @@ def grow_span(task: GrowTask, span: Block) -> int:
     """Accumulate the new Gram rows over one span and commit them; return the kernel entries computed."""
     part = task.rows.layout.statistics_part
     members = read_arrays(part(f"{task.name}-rows.npz"))["rows"]
-    generator = task.rows.generator(open_store(task.rows.feature_layout).take(members))
+    generator = task.rows.generator(open_features(task.rows.features).take(members))
     k, m = task.n_kept, len(members) - task.n_kept
     gram = np.zeros((m, k + m))
     square = np.zeros((m, m)) if k else gram

@@ -7,7 +7,7 @@ from operator import add
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.feature_store import open_store
+from pipeline.live_features import open_features
 from pipeline.stages import rows, statistics
 from pipeline.stages.rows import RowTask
 from pipeline.stages.run import Run
@@ -42,7 +42,7 @@ def accumulate(run: Run, centers: NDArray[np.int64]) -> GramStatistics:
 def accumulate_span(task: HeldOutTask, span: Block) -> None:
     """Accumulate the held-out rows of one span and commit their statistics."""
     part = task.rows.layout.statistics_part
-    centers = open_store(task.rows.feature_layout).take(read_arrays(part(ROWS_FILE))["rows"])
+    centers = open_features(task.rows.features).take(read_arrays(part(ROWS_FILE))["rows"])
     generator = task.rows.generator(centers)
     sums = StatisticsAccumulator(len(centers), task.rows.shape.n_outputs)
     for block in rows.blocks(task.rows, span):

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.feature_store import open_store
+from pipeline.live_features import open_features
 from pipeline.stages import rows
 from pipeline.stages.rows import RowTask
 from pipeline.stages.run import Run
@@ -46,7 +46,7 @@ def run(
 def residual_span(task: ResidualTask, span: Block) -> None:
     """Compute the residuals of one span and commit them."""
     arrays = read_arrays(task.rows.layout.residual_file(task.name))
-    generator = task.rows.generator(open_store(task.rows.feature_layout).take(arrays["centers"]))
+    generator = task.rows.generator(open_features(task.rows.features).take(arrays["centers"]))
     parts = []
     for block in rows.blocks(task.rows, span):
         K = generator.block(block.X, out_dtype=np.float64)

@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 
 from pipeline.columns import ColumnGenerator
 from pipeline.errors import InvalidDataError
-from pipeline.feature_store import FeatureShape, encoded_targets, open_store
+from pipeline.feature_store import FeatureShape, encoded_targets
+from pipeline.live_features import FeatureAccess, open_features
 from pipeline.stages.run import Run
 from pipeline.statistics import hold_out_rows
 from storage.blocks import Block, spans
-from storage.layout import FeatureLayout, RunLayout
+from storage.layout import RunLayout
 
 
 class RowBlock(NamedTuple):
@@ -29,7 +30,7 @@ class RowTask:
     """What a worker needs to stream any span of training rows through the kernel. Small and picklable."""
 
     layout: RunLayout
-    feature_layout: FeatureLayout
+    features: FeatureAccess
     shape: FeatureShape
     sigma2: float
     precision: str
@@ -54,7 +55,7 @@ def task_of(run: Run) -> RowTask:
     assert config.kernel.sigma2 is not None
     return RowTask(
         layout=run.layout,
-        feature_layout=run.feature_layout,
+        features=run.features,
         shape=run.shape,
         sigma2=config.kernel.sigma2,
         precision=config.kernel.precision,
@@ -83,14 +84,14 @@ def blocks(task: RowTask, span: Block) -> Iterator[RowBlock]:
 
     Raises InvalidDataError naming the row where a feature is not finite, CorruptDataError where the store is damaged.
     """
-    store = open_store(task.feature_layout)
+    store = open_features(task.features)
     for start in range(span.start, span.stop, task.read_rows):
         stop = min(start + task.read_rows, span.stop)
         X = store.read("train", start, stop)
         if not np.isfinite(X).all():
             bad = start + int(np.flatnonzero(~np.isfinite(X).all(axis=1))[0])
             raise InvalidDataError(f"train features: row {bad} is not finite; build the feature store again")
-        targets = encoded_targets(store, task.shape, "train", start, stop)
+        targets = encoded_targets(store.targets("train", start, stop), task.shape)
         held_out = hold_out_rows(task.seed, task.hold_out, start, stop)
         for first in range(0, stop - start, task.block_rows):
             rows = slice(first, first + task.block_rows)

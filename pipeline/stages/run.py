@@ -12,6 +12,7 @@ from pipeline.config import TrainConfig
 from pipeline.events import Events
 from pipeline.executors import Executor, this_process
 from pipeline.feature_store import FeatureRequest, FeatureShape
+from pipeline.live_features import FeatureAccess
 from storage.commit import read_json, write_json
 from storage.layout import FeatureLayout, RunLayout
 from storage.markers import read_markers
@@ -34,6 +35,7 @@ class Run:
 
     layout: RunLayout
     feature_layout: FeatureLayout
+    features: FeatureAccess
     request: FeatureRequest
     shape: FeatureShape
     config: TrainConfig

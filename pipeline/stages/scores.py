@@ -13,7 +13,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.feature_store import FeatureStore, open_store
+from pipeline.feature_store import FeatureStore
+from pipeline.live_features import LiveStore, open_features
 from pipeline.stages.rows import RowTask, task_of
 from pipeline.stages.run import Run
 from storage.blocks import Block, row_blocks
@@ -71,7 +72,7 @@ def score_block(task: ScoreTask, block: Block) -> int:
 
     Where the kernel is symmetric, the rows are those of this block and the ones before it, and the sums serve both.
     """
-    store = open_store(task.rows.feature_layout)
+    store = open_features(task.rows.features)
     arrays = read_arrays(task.rows.layout.scores(task.round_name), mapped=True)
     residuals, rows = arrays["residuals"], arrays["rows"]
     centers = store.take(np.asarray(rows[block.start : block.stop]))
@@ -90,7 +91,7 @@ def score_block(task: ScoreTask, block: Block) -> int:
     return entries
 
 
-def _lines(store: FeatureStore, task: ScoreTask, n_rows: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
+def _lines(store: FeatureStore | LiveStore, task: ScoreTask, n_rows: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """Yield (first row, features) of the lines of the first `n_rows` rows; a tile's rows are read at once."""
     for block in row_blocks(n_rows, task.tile_rows):
         X = store.read("train", block.start, block.stop)

@@ -23,6 +23,7 @@ from storage.markers import write_marker
 
 STAGE = "solve"
 MARKERS = "passes"
+INNER_TOLERANCE = 0.3  # of the tolerance, on the working set: what is left is for the candidates outside
 LEAST_ROOM = 0.05  # of the capacity; with less, a pass over all candidates serves too few of them
 SEED = 6000  # random candidates in the first working set
 ADMITTED_OF_SEED = 13  # tenths of the seed that all solves together may admit; what several want counts once
@@ -82,7 +83,8 @@ def run(run: Run, problem: Problem, sizes: Sizes) -> Result:
     """
     current, passes = _latest(run, problem, sizes)
     while True:
-        summaries = group_solve.solve_all(run, current.name, [problem.penalty])
+        inner = INNER_TOLERANCE * run.config.solver.tolerance
+        summaries = group_solve.solve_all(run, current.name, [problem.penalty], tolerance=inner)
         weights = _weights(run, current)
         previous = round_name(len(passes) - 1) if passes else None
         scored = all_scores.score(run, current, weights, problem, previous)
@@ -206,7 +208,9 @@ def _summaries(run: Run, summaries: list[dict[str, Any]], certificates: list[Cer
     updated = []
     for summary, certificate in zip(summaries, certificates, strict=True):
         converged = certificate.relative_gap <= tolerance
-        status = summary["points"][-1]["status"] if converged else "no candidate is left to admit; raise --memory-limit"
+        status = summary["points"][-1]["status"]
+        if not converged and summary["points"][-1]["converged"]:
+            status = "the working set has no room for the candidates it lacks; raise --memory-limit or --penalty"
         facts = {"objective": certificate.objective, "relative_gap": certificate.relative_gap}
         point = {**summary["points"][-1], **facts, "converged": converged, "status": status}
         updated.append({**summary, "points": [point]})

@@ -69,7 +69,7 @@ def test_refuses_no_rows_and_wrong_width():
 def test_a_column_whose_moments_overflow_is_named(scale, block):
     rows = np.random.default_rng(4).uniform(-1, 1, (50, 3))
     rows[:, 1] *= scale
-    with pytest.raises(DataError, match="column 1.*rescale"):
+    with pytest.raises(DataError, match=r"column 1.*rescale"):
         fit(rows, block)
 
 

@@ -414,3 +414,13 @@ def subprocess_train(run: Path, features: Path) -> int:
     """Train in a process of its own, which has no store open yet."""
     command = [sys.executable, "-m", "pipeline.train", "digits", "--run-dir", str(run), "--features-dir", str(features)]
     return subprocess.run([*command, *SMALL], cwd=ROOT, capture_output=True, check=False).returncode
+
+
+@pytest.mark.parametrize("data", ["digits", "table"])
+def test_features_computed_on_the_fly_give_the_same_model_bytes(tmp_path: Path, data: str) -> None:
+    dataset = "digits" if data == "digits" else table(tmp_path / "sinc.npz", *sine(300))
+    for name, kind in (("stored", "zarr"), ("live", "none")):
+        arguments = ("--centers", "40", "-q", "--features-store", kind, "--refit", "ridge")
+        assert train(tmp_path / name, tmp_path / f"features-{name}", *arguments, dataset=dataset) == 0
+    assert bytes_of(tmp_path / "live" / "model") == bytes_of(tmp_path / "stored" / "model")
+    assert not list((tmp_path / "features-live").glob("*/arrays.zarr"))

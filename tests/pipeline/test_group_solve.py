@@ -1,0 +1,67 @@
+"""What the solver stage says while it runs, and of penalties that float64 cannot hold."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.stages import group_solve
+from pipeline.train import main
+
+RECORD = {"outputs": [3], "objective": 12.5, "relative_gap": 0.25}
+
+
+def records(folder: Path, *texts: str) -> list[Path]:
+    paths = [folder / f"{index}.jsonl" for index in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text)
+    return paths
+
+
+def test_the_note_is_of_the_last_whole_record(tmp_path: Path) -> None:
+    line = json.dumps(RECORD)
+    for text in (line, line + "\n", "{}\n" + line + "\n"):
+        assert group_solve._progress_note(records(tmp_path, text)) == "output 3: objective 12.5 gap 2.5e-01"
+    unknown = json.dumps(RECORD | {"relative_gap": None})
+    assert group_solve._progress_note(records(tmp_path, unknown)).endswith("gap unknown")
+
+
+def test_nothing_is_said_of_records_that_are_gone_or_half_written(tmp_path: Path) -> None:
+    assert group_solve._progress_note([]) == ""
+    assert group_solve._progress_note([tmp_path / "gone.jsonl"]) == ""
+    assert group_solve._progress_note(records(tmp_path, "", json.dumps(RECORD)[:-5], '{"a": {"b": 1}')) == ""
+
+
+@pytest.mark.parametrize("step", ["exists", "stat", "read_text"])
+def test_a_file_may_vanish_at_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """As when the driver takes the records of a finished solve between two looks of the progress thread."""
+    (path,) = records(tmp_path, json.dumps(RECORD))
+    plain = getattr(Path, step)
+
+    def vanishing(self: Path, *arguments: Any, **options: Any) -> Any:
+        if self == path and step == "exists":
+            found = plain(self)
+            path.unlink(missing_ok=True)
+            return found
+        if self == path:
+            path.unlink(missing_ok=True)
+        return plain(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, step, vanishing)
+    assert group_solve._progress_note([path]) in ("", "output 3: objective 12.5 gap 2.5e-01")
+
+
+@pytest.mark.parametrize("arguments", [["--penalty", "1e-300"], ["--penalty", "path:max:1e-300:3"]])
+def test_a_penalty_beyond_float64_ends_in_words(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    X = np.random.default_rng(0).normal(size=(120, 3))
+    np.savez(tmp_path / "data.npz", X=X, y=(X[:, 0] > 0).astype(int))
+    folders = ["--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features")]
+    command = [str(tmp_path / "data.npz"), "--centers", "30", "--scheduler", "serial", "-q", *folders, *arguments]
+    assert main(command) == 65
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("error: output 0")
+    assert "larger penalty" in error
