@@ -129,7 +129,7 @@ class SolverConfig:
     refit: str = option("none", one_of(*REFITS), "ridge: least squares on the selected centers, or none", "--refit")
     tolerance: float = option(1e-3, real(0, 1, above=True), "relative duality gap to reach", "--tol")
     max_sweeps: int = option(
-        1000, whole(1), "sweeps (of as many visits as candidates) before giving up", "--max-sweeps"
+        1000, whole(1), "iterations (sweeps or Newton rounds) of a solve before giving up", "--max-sweeps"
     )
     schedule: str = option("shrinking", one_of(*SCHEDULES), "shrinking, or uniform (the paper's)", "--schedule")
     step: str = option("exact", one_of(*STEPS), "exact minimum along a coordinate, or newton (the paper's)", "--step")

@@ -16,7 +16,7 @@ from features.transforms import Standardisation
 from pipeline.columns import ColumnGenerator
 from pipeline.errors import InvalidDataError
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 1
 KERNEL = "gaussian"  # exp(-‖x-x'‖² / (2 σ²))
 TASKS = ("multiclass", "binary", "regression")
 MOST_INPUTS = 2**31  # values of one input; more is no model of ours, and could not be allocated
