@@ -17,6 +17,7 @@ from pipeline.config import TrainConfig, with_value
 from pipeline.errors import ConfigError, PlanError
 from pipeline.executors import available_processors
 from pipeline.feature_store import ITEM_CHUNKS, FeatureRequest, FeatureShape, describe, open_data
+from pipeline.stages.grown_gram import BLOCK_BYTES, N_SPANS
 from pipeline.stages.rows import span_count
 from pipeline.stages.scores import LINE_ROWS
 from pipeline.stages.solve import TILE_ROWS
@@ -320,14 +321,16 @@ def _solve_in_rounds(
 ) -> tuple[StagePlan, StagePlan]:
     """At most half of the working set comes in at once: its Gram rows in each worker, or the old Gram and the new."""
     n, t = shape.n_train, shape.n_outputs
-    growing = base + max(workers * 3 * gram // 4, gram // 4) + gram // 4 + streams
+    workers_growing = min(workers, N_SPANS)
+    block = min(BLOCK_BYTES * 3 // 2, 12 * n * w)
+    growing = base + workers_growing * (3 * gram // 4 + block) + gram // 4 + streams
     joining = base + gram + gram // 4 + gram // 2
     side = min(TILE_ROWS, n)
     tile = 2 * 4 * side * shape.n_features + 12 * min(LINE_ROWS, n) * side + 8 * n * (t + 1)
     scoring = base + gram + workers * tile + 5 * 8 * n * (t + 1)
     factors = base + gram + workers * 3 * min(gram, _FACTOR_BYTES)
     return (
-        StagePlan("statistics", workers, max(growing, joining), 3 * gram),
+        StagePlan("statistics", N_SPANS, max(growing, joining), 3 * gram),
         StagePlan("solve", -(-n // TILE_ROWS), max(scoring, factors), 3 * 8 * n * (t + 1) * (-(-n // TILE_ROWS))),
     )
 

@@ -4,7 +4,7 @@ An item streams its rows through the column generator of kept and new columns an
 rows; the shares are added in the order of the spans.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -19,6 +19,9 @@ from pipeline.statistics import GramStatistics, mirror_lower
 from storage.blocks import Block, spans
 from storage.commit import make_folder, read_arrays, write_arrays
 from storage.manifest import read as read_manifest
+
+N_SPANS = 2  # of rows; fixed, since the order of summation is: each holds a share of the new Gram rows
+BLOCK_BYTES = 2**26  # of one block of columns, f8
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,6 @@ class GrowTask:
     rows: RowTask
     name: str
     n_kept: int
-    block_rows: int
 
 
 def grow(run: Run, name: str, kept: WorkingSet | None, places: NDArray[np.int64], new: NDArray[np.int64]) -> WorkingSet:
@@ -58,10 +60,10 @@ def _grown(
     folder = run.layout.statistics_file(name)
     make_folder(run.layout.statistics_parts)
     write_arrays(run.layout.statistics_part(f"{name}-rows.npz"), {"rows": members})
-    row_task = rows.task_of(run)
-    block_rows = min(row_task.block_rows, max(64, 2**26 // max(8 * len(members), 1)))
-    task = GrowTask(row_task, name, len(own), block_rows)
-    grid = spans(run.shape.n_train, row_task.read_rows, run.executor.workers)
+    # Long blocks: each one passes over the whole of the Gram rows that it adds to.
+    block_rows = 2 ** max(6, int(np.log2(BLOCK_BYTES / (8 * len(members)))))
+    task = GrowTask(replace(rows.task_of(run), block_rows=block_rows), name, len(own))
+    grid = spans(run.shape.n_train, task.rows.read_rows, N_SPANS)
     done: dict[int, int] = {}
     run.run_items("statistics", partial(grow_span, task), grid, on_value=lambda span, n: done.update({span.index: n}))
     found = _joined(run, name, kept, places, len(new), [span.index for span in grid])
@@ -96,19 +98,17 @@ def grow_span(task: GrowTask, span: Block) -> int:
     yty, target_sums = np.zeros(kty.shape[1]), np.zeros(kty.shape[1])
     column_sums = np.zeros(m)
     n_rows = 0
-    for block in rows.blocks(task.rows, span):
-        for first in range(0, len(block.X), task.block_rows):
-            X, Y = block.X[first : first + task.block_rows], block.targets[first : first + task.block_rows]
-            K: NDArray[np.float64] = generator.block(X, out_dtype=np.float64)  # type: ignore[assignment]
-            new = np.ascontiguousarray(K[:, k:])
-            add_gram(new, square)
-            if k:
-                add_product(new, K[:, :k], gram[:, :k])
-            kty += new.T @ Y
-            column_sums += new.sum(axis=0)
-            yty += np.einsum("it,it->t", Y, Y)
-            target_sums += Y.sum(axis=0)
-            n_rows += len(X)
+    for X, Y, _ in rows.blocks(task.rows, span):
+        K: NDArray[np.float64] = generator.block(X, out_dtype=np.float64)  # type: ignore[assignment]
+        new = np.ascontiguousarray(K[:, k:])
+        add_gram(new, square)
+        if k:
+            add_product(new, K[:, :k], gram[:, :k])
+        kty += new.T @ Y
+        column_sums += new.sum(axis=0)
+        yty += np.einsum("it,it->t", Y, Y)
+        target_sums += Y.sum(axis=0)
+        n_rows += len(X)
     mirror_lower(square)
     if k:
         gram[:, k:] = square

@@ -140,7 +140,16 @@ def test_refit_needs_no_held_out_gram(features: Path, tmp_path: Path) -> None:
     assert abs(streamed["n_errors"] - dense["n_errors"]) <= 1
 
 
-@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+def test_executors_and_workers_give_the_same_bytes(features: Path, tmp_path: Path) -> None:
+    arguments = ("--centers", "all", "--refit", "ridge", *ROUNDS)
+    cases = {"serial": ("serial", "1"), "threads": ("threads", "3"), "processes": ("processes", "2")}
+    for name, (scheduler, workers) in cases.items():
+        train(tmp_path / name, features, *arguments, "--scheduler", scheduler, "--workers", workers)
+    models = {(tmp_path / name / "model" / "arrays.npz").read_bytes() for name in cases}
+    assert len(models) == 1
+
+
+@pytest.mark.parametrize("scheduler", ["serial", "threads"])
 def test_a_run_cut_off_in_any_round_ends_with_the_same_bytes(
     features: Path, tmp_path: Path, monkeypatch: Any, scheduler: str
 ) -> None:
