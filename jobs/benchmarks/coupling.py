@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,10 +85,9 @@ def open_pool(asked: argparse.Namespace, n_centers: int, seed: int) -> Pool:
     return Pool(layout, generator.block(X, out_dtype=np.float64), truth)
 
 
-def compare(asked: argparse.Namespace, n_centers: int) -> list[Facts]:
-    """Run both couplings at every penalty on every pool; print and return a row for each, and one for each pool."""
+def compare(asked: argparse.Namespace, n_centers: int) -> Iterator[Facts]:
+    """Run both couplings at every penalty on every pool; print and yield a row for each, and one for each pool."""
     pools = [open_pool(asked, n_centers, seed) for seed in range(asked.pools)]
-    rows = []
     for penalty in asked.penalties:
         for coupling in COUPLINGS:
             for seed in range(asked.pools):
@@ -97,12 +97,11 @@ def compare(asked: argparse.Namespace, n_centers: int) -> list[Facts]:
                 others = [pool for index, pool in enumerate(pools) if index != seed]
                 row["errors_random_elsewhere"] = [error for pool in others for error in pool.random_errors(count, 1)]
                 print_row(row)
-                rows.append(row)
+                yield row
     for seed, pool in enumerate(pools):
         error = pool.error(np.arange(n_centers))
-        rows.append({"n_centers": n_centers, "coupling": None, "pool": seed, "error_refitted": error})
+        yield {"n_centers": n_centers, "coupling": None, "pool": seed, "error_refitted": error}
         print(f"{n_centers:>5}  pool {seed}, all {n_centers} candidates refitted: {_percent([error])} %")
-    return rows
 
 
 def compared_row(asked: argparse.Namespace, n_centers: int, penalty: str, coupling: str, seed: int) -> Facts:
@@ -199,11 +198,14 @@ def main() -> None:
     for coupling in COUPLINGS:  # features built, code compiled
         run(asked, f"warm-up-{coupling}", "--centers", "100", "--penalty", "1", "--coupling", coupling)
     print_header()
-    rows = [row for n_centers in asked.centers for row in compare(asked, n_centers)]
+    rows: list[Facts] = []
+    for n_centers in asked.centers:
+        for row in compare(asked, n_centers):
+            rows.append(row)  # a run that is broken off leaves what it has
+            text = json.dumps({"sigma2": float(asked.sigma2), "rows": rows}, indent=2)
+            (asked.out / "coupling.json").write_text(text + "\n", encoding="utf-8")
     print_means(rows)
     plot(rows, asked.out / "coupling.png")
-    facts = {"sigma2": float(asked.sigma2), "rows": rows}
-    (asked.out / "coupling.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -153,9 +153,8 @@ def seconds_to(points: list[Facts], target: float) -> float | None:
     return min((point["seconds"] for point in points if point["relative_gap"] <= target), default=None)
 
 
-def compare_with_peers(asked: argparse.Namespace, n_centers: int, folder: Path) -> list[Facts]:
-    """Run every solver at every penalty and class; print each row as it comes."""
-    rows = []
+def compare_with_peers(asked: argparse.Namespace, n_centers: int, folder: Path) -> Iterator[Facts]:
+    """Run every solver at every penalty and class; print and yield each row as it comes."""
     print(f"{'M':>6}{'penalty':>9}{'class':>6} {'solver':<12}{'s to 1e-3':>11}{'s to 1e-4':>11}", end="")
     print(f"{'best gap':>10}{'support':>8}  ended")
     for penalty in asked.penalties:
@@ -171,8 +170,7 @@ def compare_with_peers(asked: argparse.Namespace, n_centers: int, folder: Path) 
                 gap, support = (f"{best['relative_gap']:.1e}", best["n_active"]) if best else ("none", "-")
                 print(f"{n_centers:>6}{penalty:>9g}{output:>6} {name:<12}{cells[0]:>11}{cells[1]:>11}", end="")
                 print(f"{gap:>10}{support:>8}  {row['ended']}", flush=True)
-                rows.append(row)
-    return rows
+                yield row
 
 
 def verdicts(rows: list[Facts], cap: float) -> list[Facts]:
@@ -343,7 +341,7 @@ def main() -> None:
         "processors": os.cpu_count(),
     }
 
-    def save() -> None:  # after each part: a long run that is broken off leaves what it has
+    def save() -> None:  # after each row: a long run that is broken off leaves what it has
         (asked.out / "solvers.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
     if "speed" in asked.parts:
@@ -362,7 +360,9 @@ def main() -> None:
             if "evaluations" in asked.parts and n_centers == asked.centers[0]:
                 facts["evaluations"] = count_evaluations(asked, Path(name))
             if "peers" in asked.parts:
-                facts["peers"] += compare_with_peers(asked, n_centers, Path(name))
+                for row in compare_with_peers(asked, n_centers, Path(name)):
+                    facts["peers"].append(row)
+                    save()
             save()
     if facts["peers"]:
         facts["verdicts"] = verdicts(facts["peers"], asked.cap)

@@ -47,7 +47,11 @@ def sizes(capacity: int | None, n_solves: int) -> Sizes:
 
 @dataclass(frozen=True)
 class PassRecord:
-    """What one round did; `relative_gaps` are over all candidates, one for each solve; counts are of candidates."""
+    """What one round did; counts are of candidates.
+
+    `relative_gaps`, one for each solve, are over all candidates where the round is `complete`, else over those near
+    to violating, which were evaluated first and still violate.
+    """
 
     round: int
     working_set: int
@@ -59,6 +63,7 @@ class PassRecord:
     evaluated: int
     skipped: int
     screened: int
+    complete: bool
     kernel_entries: int
 
 
@@ -87,12 +92,13 @@ def run(run: Run, problem: Problem, sizes: Sizes) -> Result:
         summaries = group_solve.solve_all(run, current.name, [problem.penalty], tolerance=inner)
         weights = _weights(run, current)
         previous = round_name(len(passes) - 1) if passes else None
-        scored = all_scores.score(run, current, weights, problem, previous)
+        full = _room(weights, sizes) == 0  # nothing more can be admitted: all that is left is to certify
+        scored = all_scores.score(run, current, weights, problem, previous, whole=full)
         certificates = all_scores.certify(run, current, weights, scored, problem)
         gaps = np.array([certificate.relative_gap for certificate in certificates])
         places, new = _next(run, current, weights, scored, gaps, problem, sizes)
         passes.append(_record(run, current, weights, scored, gaps, problem, places, new))
-        if gaps.max() <= run.config.solver.tolerance or not len(new):
+        if scored.complete and (gaps.max() <= run.config.solver.tolerance or not len(new)):
             return Result(current, weights, _summaries(run, summaries, certificates), passes)
         current = _grown(run, current, weights, places, new)
 
@@ -141,11 +147,14 @@ def _next(
     unsolved = gaps > run.config.solver.tolerance
     violation = rules.violations(scored.scores, problem.tau, shared=problem.shared) * unsolved
     inside = np.isin(problem.candidates, current.rows)
-    room = sizes.capacity - len(weights.columns)
-    if room < sizes.capacity * LEAST_ROOM:
-        return weights.columns, np.empty(0, np.int64)
-    new = rules.admitted(violation, inside, sizes.per_solve, room)
+    new = rules.admitted(violation, inside, sizes.per_solve, _room(weights, sizes))
     return weights.columns, problem.candidates[new]
+
+
+def _room(weights: Weights, sizes: Sizes) -> int:
+    """Return how many candidates may come in; none where there is room for too few to be worth a pass."""
+    room = sizes.capacity - len(weights.columns)
+    return room if room >= sizes.capacity * LEAST_ROOM else 0
 
 
 def _record(
@@ -173,12 +182,13 @@ def _record(
         evaluated=scored.evaluated,
         skipped=max(len(problem.candidates) - scored.evaluated - n_screened, 0),
         screened=n_screened,
+        complete=scored.complete,
         kernel_entries=scored.kernel_entries + grown_gram.kernel_entries(run, current.name),
     )
     write_marker(run.layout.markers(MARKERS), current.name, asdict(record))
     run.events.metric(stage=STAGE, **asdict(record))
     run.events.say(
-        f"pass {record.round}: gap {gaps.max():.1e} over {len(problem.candidates)} candidates; "
+        f"pass {record.round}: gap {gaps.max():.1e} over {'all' if scored.complete else 'the nearest'} candidates; "
         f"{record.working_set} in the working set, {record.n_active} active, {record.violators} violators, "
         f"{record.admitted} admitted, {record.dropped} dropped; {record.evaluated} evaluated, "
         f"{record.skipped} skipped by bound, {record.screened} screened; {record.kernel_entries:.3g} kernel entries"
