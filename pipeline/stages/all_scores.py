@@ -60,6 +60,11 @@ class Scored:
     kernel_entries: int
 
 
+def fresh(scored: Scored) -> NDArray[np.bool_]:
+    """Return which candidates' scores are those of the present weights, (M,) bool."""
+    return np.asarray(scored.moved.max(axis=1) == 0.0)
+
+
 def score(
     run: Run, current: WorkingSet, weights: Weights, problem: Problem, previous: str | None, *, whole: bool
 ) -> Scored:

@@ -146,6 +146,7 @@ def _next(
     """
     unsolved = gaps > run.config.solver.tolerance
     violation = rules.violations(scored.scores, problem.tau, shared=problem.shared) * unsolved
+    violation[~all_scores.fresh(scored)] = 0.0  # what violated before may not do so now
     inside = np.isin(problem.candidates, current.rows)
     new = rules.admitted(violation, inside, sizes.per_solve, _room(weights, sizes))
     return weights.columns, problem.candidates[new]
@@ -168,7 +169,7 @@ def _record(
     new: NDArray[np.int64],
 ) -> PassRecord:
     """Commit and tell what the round did."""
-    outside = ~np.isin(problem.candidates, current.rows)
+    outside = ~np.isin(problem.candidates, current.rows) & all_scores.fresh(scored)
     violation = rules.violations(scored.scores[outside], problem.tau, shared=problem.shared)
     n_screened = int(np.count_nonzero(scored.screened))
     record = PassRecord(
@@ -180,7 +181,7 @@ def _record(
         admitted=len(new),
         dropped=len(current.rows) - len(places),
         evaluated=scored.evaluated,
-        skipped=max(len(problem.candidates) - scored.evaluated - n_screened, 0),
+        skipped=max(len(problem.candidates) - scored.evaluated - n_screened, 0) if scored.complete else 0,
         screened=n_screened,
         complete=scored.complete,
         kernel_entries=scored.kernel_entries + grown_gram.kernel_entries(run, current.name),
