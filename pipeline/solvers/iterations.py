@@ -286,6 +286,7 @@ def _polish(
             admitted = newton.admit(scores[:, 0], support, problem.tau, state.shrinkage.screened)
         weights, support, report = newton.minimise(problem, weights, support, admitted, scores, drop_all=drop_all)
         steps, settled = steps + report.steps, report.settled
+        evaluations += report.evaluations
         scores = all_scores(problem, weights, support)
         evaluations += problem.n_candidates
         certificate = certify(weights, scores, problem.kty, problem.yty, problem.penalty)

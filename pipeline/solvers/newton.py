@@ -27,10 +27,11 @@ _SMALLEST_BATCH = 20
 
 @dataclass(frozen=True)
 class FaceReport:
-    """Say how a face minimisation went: Newton steps, and whether the face's minimiser was reached."""
+    """Say how a face minimisation went: Newton steps, scores evaluated, and whether its minimiser was reached."""
 
     steps: int
     settled: bool
+    evaluations: int
 
 
 def admit(scores: np.ndarray, support: np.ndarray, tau: float, blocked: np.ndarray) -> np.ndarray:
@@ -79,18 +80,17 @@ def minimise(
     signs[admitted] = np.sign(scores[admitted, 0])
     ridge = RIDGE * float(np.diagonal(problem.gram).max(initial=0.0))
     limit = 20 + (n if drop_all else 10 * n)
-    steps = 0
     while True:
         try:
-            n, taken, settled = loop.minimise_faces(
+            n, steps, settled, evaluations = loop.minimise_faces(
                 read_only(problem.gram), kty, problem.tau, ridge, limit, drop_all, new, signs, active, n
             )
             break
         except np.linalg.LinAlgError:
             ridge *= _RIDGE_RISE
             if ridge > _RIDGE_MOST * float(np.diagonal(problem.gram).max()):
-                taken, settled = 0, False
+                steps, settled, evaluations = 0, False, 0
                 break
     kept = active[:n]
     kept = kept[new[kept] != 0.0]
-    return new[:, None], kept, FaceReport(steps + taken, settled)
+    return new[:, None], kept, FaceReport(steps, settled, evaluations)

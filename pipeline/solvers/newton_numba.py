@@ -14,7 +14,7 @@ from numba import njit
 
 @njit(cache=True, nogil=True)
 def minimise_faces(gram, kty, tau, ridge, max_steps, drop_all, weights, signs, active, n):
-    """Move weights to the minimiser of the face they end on; return (n, Newton steps, settled).
+    """Move weights to the minimiser of the face they end on; return (n, Newton steps, settled, scores evaluated).
 
     Parameters: gram (M, M), kty (M,), weights (M,), signs (M,), active (cap,) with n used; the last three
     change in place. With ``drop_all`` every weight that crosses zero on the way to the target is dropped at
@@ -22,13 +22,16 @@ def minimise_faces(gram, kty, tau, ridge, max_steps, drop_all, weights, signs, a
     each step ends at the exact minimum of its segment, and the objective falls at every step. ``ridge`` is a
     proximal term: it bounds the pivots from below where columns are duplicates, and vanishes from the fixed
     point since it pulls towards the current weights.
-    Raises LinAlgError where gram + ridge is not positive definite; the arrays stay consistent.
+    The target of a step needs no score: (gram_PP + ridge I) w' = kty_P - tau s_P + ridge w. Only the exact minimum of
+    a segment does, for its slope. Raises LinAlgError where gram + ridge is not positive definite; the arrays stay
+    consistent.
     """
+    evaluated = 0
     for step in range(max_steps):
         if n == 0:
-            return n, step, True
-        A, w, s, g = gather(gram, kty, tau, weights, signs, active, n)
-        d = newton_direction(A, g, ridge)
+            return n, step, True, evaluated
+        A, w, s, b = gather(gram, kty, tau, weights, signs, active, n)
+        d = solve_definite(A, b + ridge * w, ridge) - w
         kept = drop_blocked(d, weights, signs, active, n)
         if kept < n:
             n = kept
@@ -36,38 +39,41 @@ def minimise_faces(gram, kty, tau, ridge, max_steps, drop_all, weights, signs, a
         if not np.any((w + d) * s <= 0.0):
             weights[active[:n]] = w + d
             if ridge * np.abs(d).max() <= 1e-9 * tau:
-                return n, step + 1, True
+                return n, step + 1, True, evaluated
             continue
-        w = np.where((w + d) * s <= 0.0, 0.0, w + d) if drop_all else exact_point(A, w, s, g, d, tau)
+        if drop_all:
+            w = np.where((w + d) * s <= 0.0, 0.0, w + d)
+        else:
+            evaluated += n
+            w = exact_point(A, w, s, b - np.dot(A, w), d, tau)
         n = keep_nonzero(w, weights, signs, active, n)
-    return n, max_steps, False
+    return n, max_steps, False, evaluated
 
 
 @njit(cache=True, nogil=True)
 def gather(gram, kty, tau, weights, signs, active, n):
-    """Return A = gram_PP, w_P, s_P and the downhill gradient g = kty_P - A w_P - tau s_P. Cost: n^2."""
+    """Return A = gram_PP, w_P, s_P and b = kty_P - tau s_P, which A w meets at the minimum. Cost: n^2 copies."""
     A = np.empty((n, n))
-    w, s, g = np.empty(n), np.empty(n), np.empty(n)
+    w, s, b = np.empty(n), np.empty(n), np.empty(n)
     for i in range(n):
         w[i], s[i] = weights[active[i]], signs[active[i]]
     for i in range(n):
         for j in range(n):
             A[i, j] = gram[active[i], active[j]]
-    product = np.dot(A, w)
     for i in range(n):
-        g[i] = kty[active[i]] - product[i] - tau * s[i]
-    return A, w, s, g
+        b[i] = kty[active[i]] - tau * s[i]
+    return A, w, s, b
 
 
 @njit(cache=True, nogil=True)
-def newton_direction(A, g, ridge):
-    """Return d = (A + ridge I)^-1 g, so that w + d = A^-1 (kty - tau s) where ridge is 0. Cost: n^3 / 3."""
-    n = g.size
+def solve_definite(A, b, ridge):
+    """Return (A + ridge I)^-1 b by Cholesky. Cost: n^3 / 3."""
+    n = b.size
     B = A.copy()
     for i in range(n):
         B[i, i] += ridge
     U = np.linalg.cholesky(B).T  # LAPACK's factor is column-major: its transpose has contiguous rows
-    x = g.copy()
+    x = b.copy()
     for i in range(n):
         x[i] /= U[i, i]
         for j in range(i + 1, n):

@@ -89,7 +89,7 @@ def test_a_later_change_of_the_features_refuses_the_models_of_today(monkeypatch:
 
 
 WRONG_DESCRIPTIONS: dict[str, dict[str, Any]] = {
-    "format": {"format_version": 1},
+    "format": {"format_version": 99},
     "kernel": {"kernel": {"name": "linear"}},
     "kernel of no kind": {"kernel": "gaussian"},
     "task": {"task": "ranking"},

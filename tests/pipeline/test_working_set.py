@@ -117,6 +117,7 @@ def test_bounds_and_screening_leave_candidates_out(features: Path, tmp_path: Pat
     assert report["passes"][-1]["relative_gaps"] == [solve["relative_gap"] for solve in report["solves"]]
 
 
+@pytest.mark.slow
 def test_a_symmetric_pass_computes_half_of_the_kernel(features: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("pipeline.stages.solve.TILE_ROWS", 128)
     report = train(tmp_path / "run", features, "--centers", "all", *ROUNDS)
@@ -134,6 +135,7 @@ def test_too_small_a_working_set_is_said(features: Path, tmp_path: Path, capsys:
     assert "--memory-limit" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_refit_needs_no_held_out_gram(features: Path, tmp_path: Path) -> None:
     arguments = ["--centers", "all", "--refit", "ridge", "--tol", "1e-7"]
     dense = train(tmp_path / "dense", features, *arguments)
@@ -143,6 +145,7 @@ def test_refit_needs_no_held_out_gram(features: Path, tmp_path: Path) -> None:
     assert abs(streamed["n_errors"] - dense["n_errors"]) <= 1
 
 
+@pytest.mark.slow
 def test_executors_and_workers_give_the_same_bytes(features: Path, tmp_path: Path) -> None:
     arguments = ("--centers", "all", "--refit", "ridge", *ROUNDS)
     cases = {"serial": ("serial", "1"), "threads": ("threads", "3"), "processes": ("processes", "2")}
@@ -152,6 +155,7 @@ def test_executors_and_workers_give_the_same_bytes(features: Path, tmp_path: Pat
     assert len(models) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", ["serial", "threads"])
 def test_a_run_cut_off_in_any_round_ends_with_the_same_bytes(
     features: Path, tmp_path: Path, monkeypatch: Any, scheduler: str
