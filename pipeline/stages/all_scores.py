@@ -13,8 +13,6 @@ from pipeline.stages.grown_gram import WorkingSet
 from pipeline.stages.run import Run
 from storage.commit import read_arrays, write_arrays
 
-NEAR_SHARE = 8  # one candidate in so many is near to violating, and evaluated before the others
-
 
 @dataclass(frozen=True)
 class Weights:
@@ -45,9 +43,8 @@ class Scored:
     """Scores (M, T) of all candidates as last evaluated, with what bounds them until they are evaluated again.
 
     norm_bounds (M,) ≥ ‖c_m‖; residuals (n, T) of the last pass; moved (M, T): how far the residuals have moved since
-    each candidate was evaluated; screened (M,): zero in every solution, never evaluated again; complete: every
-    candidate is evaluated at these weights or bounded by τ, so that a certificate holds. evaluated counts candidates
-    of the last pass.
+    each candidate was evaluated, 0 where it is evaluated at these weights (the others are bounded by τ); screened
+    (M,): zero in every solution, never evaluated again. evaluated counts candidates of the last pass.
     """
 
     scores: NDArray[np.float64]
@@ -55,7 +52,6 @@ class Scored:
     residuals: NDArray[np.float64]
     moved: NDArray[np.float64]
     screened: NDArray[np.bool_]
-    complete: bool
     evaluated: int
     kernel_entries: int
 
@@ -65,36 +61,24 @@ def fresh(scored: Scored) -> NDArray[np.bool_]:
     return np.asarray(scored.moved.max(axis=1) == 0.0)
 
 
-def score(
-    run: Run, current: WorkingSet, weights: Weights, problem: Problem, previous: str | None, *, whole: bool
-) -> Scored:
-    """Return the scores of the candidates at the weights: committed ones, or a pass.
+def score(run: Run, current: WorkingSet, weights: Weights, problem: Problem, previous: str | None) -> Scored:
+    """Return the scores of all candidates at the weights: committed ones, or a pass over those that need one.
 
-    `previous` names the round before, whose scores bound those of now and say which candidates are near to violating.
-    Those are evaluated first; while they still violate, the others can wait, and the result is not `complete`, unless
-    the `whole` is asked for.
+    `previous` names the round before, whose scores bound those of now.
     """
     path = run.layout.score_found(current.name)
     if path.exists():
         return _read(path)
     active = current.rows[weights.columns]
     residuals, entries = residual.run(run, current.name, active, weights.weights, weights.intercept)
-    before = _read(run.layout.score_found(previous)) if previous else None
-    scored = _first_pass(run, current, problem, residuals) if before is None else _moved(before, residuals)
+    if previous is None:
+        scored = _first_pass(run, current, problem, residuals)
+    else:
+        scored = _next_pass(run, current, problem, residuals, _read(run.layout.score_found(previous)))
     # Inside the working set the Gram gives the scores. Tiles of another shape round their float32 columns otherwise,
     # and the gap of weights that are exact for the Gram would end at that rounding instead of near zero.
-    inside = _places(problem.candidates, current.rows)
-    exact = _gram_scores(current, weights)
-    scored = _with_values(scored, inside, exact)
-    if before is not None:
-        needed, near = _needed(scored, inside, problem)
-        if len(near) < len(needed) and not whole:
-            scored = _with_values(_evaluated(run, f"{current.name}-near", problem, scored, near), inside, exact)
-        if whole or len(near) == len(needed) or not _violating(run, current, weights, scored, near, problem):
-            scored = _with_values(_evaluated(run, current.name, problem, scored, needed), inside, exact)
-            scored = replace(scored, complete=True)
-    if scored.complete:
-        scored = _screened(run, current, weights, scored, problem)
+    scored = _with_values(scored, places(problem.candidates, current.rows), _gram_scores(current, weights))
+    scored = _screened(run, current, weights, scored, problem)
     scored = replace(scored, kernel_entries=scored.kernel_entries + entries)
     write_arrays(path, {name: np.asarray(value) for name, value in vars(scored).items()})
     return scored
@@ -103,10 +87,9 @@ def score(
 def certify(run: Run, current: WorkingSet, weights: Weights, scored: Scored, problem: Problem) -> list[Certificate]:
     """Return the certificate of every solve over all candidates.
 
-    A candidate that was not evaluated is bounded by τ where the scores are complete, so that it does not scale the
-    dual point; where they are not, the gaps are only those of the candidates evaluated.
+    A candidate that was not evaluated is bounded by τ, so that it does not scale the dual point.
     """
-    at = _places(problem.candidates, current.rows[weights.columns])
+    at = places(problem.candidates, current.rows[weights.columns])
     statistics = current.statistics.cut(weights.columns)
     statistics = statistics.centred() if run.config.solver.intercept else statistics
     certificates = []
@@ -127,7 +110,7 @@ def certify(run: Run, current: WorkingSet, weights: Weights, scored: Scored, pro
     return certificates
 
 
-def _places(candidates: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def places(candidates: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return where training rows stand among the candidates."""
     order = np.argsort(candidates)
     return order[np.searchsorted(candidates, rows, sorter=order)]
@@ -151,24 +134,21 @@ def _first_pass(run: Run, current: WorkingSet, problem: Problem, residuals: NDAr
         residuals=residuals,
         moved=np.zeros_like(found.scores),
         screened=np.zeros(n, bool),
-        complete=True,
         evaluated=n,
         kernel_entries=found.kernel_entries,
     )
 
 
-def _moved(before: Scored, residuals: NDArray[np.float64]) -> Scored:
-    """Return the last scores with the bound on how far they may be from those of now; nothing evaluated yet."""
+def _next_pass(
+    run: Run, current: WorkingSet, problem: Problem, residuals: NDArray[np.float64], before: Scored
+) -> Scored:
+    """Return the last scores, evaluated again where the bound on how far they have moved leaves them above τ."""
     moved = before.moved + np.linalg.norm(residuals - before.residuals, axis=0)
-    return replace(before, residuals=residuals, moved=moved, complete=False, evaluated=0, kernel_entries=0)
-
-
-def _evaluated(run: Run, name: str, problem: Problem, scored: Scored, which: NDArray[np.int64]) -> Scored:
-    """Return the scores with some candidates evaluated."""
-    found = scores.run_pass(run, name, scored.residuals, problem.candidates[which], problem.tile_rows, "solve")
-    scored = _with_values(scored, which, found.scores)
-    evaluated, entries = scored.evaluated + len(which), scored.kernel_entries + found.kernel_entries
-    return replace(scored, evaluated=evaluated, kernel_entries=entries)
+    needed = _needed(replace(before, moved=moved), places(problem.candidates, current.rows), problem)
+    found = scores.run_pass(run, current.name, residuals, problem.candidates[needed], problem.tile_rows, "solve")
+    scored = replace(before, residuals=residuals, moved=moved)
+    scored = replace(scored, evaluated=len(needed), kernel_entries=found.kernel_entries)
+    return _with_values(scored, needed, found.scores)
 
 
 def _with_values(scored: Scored, which: NDArray[np.int64], values: NDArray[np.float64]) -> Scored:
@@ -178,18 +158,8 @@ def _with_values(scored: Scored, which: NDArray[np.int64], values: NDArray[np.fl
     return replace(scored, scores=all_scores, moved=moved)
 
 
-def _violating(
-    run: Run, current: WorkingSet, weights: Weights, scored: Scored, near: NDArray[np.int64], problem: Problem
-) -> bool:
-    """Tell whether there is something to admit among the candidates evaluated first, for a solve that needs it."""
-    gaps = [certificate.relative_gap for certificate in certify(run, current, weights, scored, problem)]
-    unsolved = np.array(gaps) > run.config.solver.tolerance
-    violation = rules.violations(scored.scores[near], problem.tau, shared=problem.shared)
-    return bool((violation * unsolved).any())
-
-
-def _needed(scored: Scored, inside: NDArray[np.int64], problem: Problem) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return which candidates a certificate needs evaluated, and those of them that are near to violating.
+def _needed(scored: Scored, inside: NDArray[np.int64], problem: Problem) -> NDArray[np.int64]:
+    """Return which candidates a certificate needs evaluated.
 
     The working set needs none; neither does what a bound or the screening holds at zero.
     """
@@ -197,13 +167,9 @@ def _needed(scored: Scored, inside: NDArray[np.int64], problem: Problem) -> tupl
     idle = rules.cannot_be_active(scored.scores, scored.moved, scored.norm_bounds, problem.tau, shared=problem.shared)
     idle |= scored.screened
     idle[inside] = True
-    sizes = np.linalg.norm(scored.scores, axis=1) if problem.shared else np.abs(scored.scores).max(axis=1)
-    sizes[idle] = -1.0
     waiting = np.flatnonzero(~idle)
-    near = np.sort(np.argsort(-sizes, kind="stable")[: min(max(n // NEAR_SHARE, 1), len(waiting))])
     # Where the kernel is symmetric, a whole pass costs half: leaving out a few candidates would cost more.
-    needed = waiting if len(waiting) <= n // 2 else np.arange(n)
-    return needed, near
+    return waiting if len(waiting) <= n // 2 else np.arange(n)
 
 
 def _screened(run: Run, current: WorkingSet, weights: Weights, scored: Scored, problem: Problem) -> Scored:
@@ -221,5 +187,4 @@ def _screened(run: Run, current: WorkingSet, weights: Weights, scored: Scored, p
 def _read(path: Path) -> Scored:
     arrays = read_arrays(path)
     counts = {name: int(arrays.pop(name)) for name in ("evaluated", "kernel_entries")}
-    complete = bool(arrays.pop("complete"))
-    return Scored(**arrays, complete=complete, **counts)  # type: ignore[arg-type]
+    return Scored(**arrays, **counts)  # type: ignore[arg-type]

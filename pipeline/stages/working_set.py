@@ -25,8 +25,7 @@ STAGE = "solve"
 MARKERS = "passes"
 INNER_TOLERANCE = 0.3  # of the tolerance, on the working set: what is left is for the candidates outside
 LEAST_ROOM = 0.05  # of the capacity; with less, a pass over all candidates serves too few of them
-SEED = 6000  # random candidates in the first working set
-ADMITTED_OF_SEED = 13  # tenths of the seed that all solves together may admit; what several want counts once
+SEED = 6000  # random candidates in the first working set, and at most as many come in at once
 
 
 @dataclass(frozen=True)
@@ -39,19 +38,15 @@ class Sizes:
 
 
 def sizes(capacity: int | None, n_solves: int) -> Sizes:
-    """Return the sizes for a working set of at most `capacity` columns: half of it at most comes in at once."""
+    """Return the sizes for a working set of at most `capacity` columns, half of which at most come in at once."""
     assert capacity is not None  # the plan has filled it in
     at_once = min(SEED, max(capacity // 2, 1))
-    return Sizes(capacity, at_once, max(at_once * ADMITTED_OF_SEED // (10 * n_solves), 1))
+    return Sizes(capacity, at_once, max(at_once // n_solves, 1))
 
 
 @dataclass(frozen=True)
 class PassRecord:
-    """What one round did; counts are of candidates.
-
-    `relative_gaps`, one for each solve, are over all candidates where the round is `complete`, else over those near
-    to violating, which were evaluated first and still violate.
-    """
+    """What one round did; `relative_gaps` are over all candidates, one for each solve; counts are of candidates."""
 
     round: int
     working_set: int
@@ -63,7 +58,6 @@ class PassRecord:
     evaluated: int
     skipped: int
     screened: int
-    complete: bool
     kernel_entries: int
 
 
@@ -92,13 +86,12 @@ def run(run: Run, problem: Problem, sizes: Sizes) -> Result:
         summaries = group_solve.solve_all(run, current.name, [problem.penalty], tolerance=inner)
         weights = _weights(run, current)
         previous = round_name(len(passes) - 1) if passes else None
-        full = _room(weights, sizes) == 0  # nothing more can be admitted: all that is left is to certify
-        scored = all_scores.score(run, current, weights, problem, previous, whole=full)
+        scored = all_scores.score(run, current, weights, problem, previous)
         certificates = all_scores.certify(run, current, weights, scored, problem)
         gaps = np.array([certificate.relative_gap for certificate in certificates])
         places, new = _next(run, current, weights, scored, gaps, problem, sizes)
         passes.append(_record(run, current, weights, scored, gaps, problem, places, new))
-        if scored.complete and (gaps.max() <= run.config.solver.tolerance or not len(new)):
+        if gaps.max() <= run.config.solver.tolerance or not len(new):
             return Result(current, weights, _summaries(run, summaries, certificates), passes)
         current = _grown(run, current, weights, places, new)
 
@@ -142,14 +135,21 @@ def _next(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the columns that stay in the working set and the training rows that come in.
 
-    Columns at zero leave: those of every solve are scored with all others, so whatever is missed comes back.
+    Columns at zero that are not near to violating leave: they are scored with all others, so what is missed comes back.
     """
     unsolved = gaps > run.config.solver.tolerance
-    violation = rules.violations(scored.scores, problem.tau, shared=problem.shared) * unsolved
-    violation[~all_scores.fresh(scored)] = 0.0  # what violated before may not do so now
-    inside = np.isin(problem.candidates, current.rows)
-    new = rules.admitted(violation, inside, sizes.per_solve, _room(weights, sizes))
-    return weights.columns, problem.candidates[new]
+    sizes_now = rules.sizes(scored.scores, problem.tau, shared=problem.shared) * unsolved
+    sizes_now[~all_scores.fresh(scored)] = 0.0  # what was large before may not be so now
+    at = all_scores.places(problem.candidates, current.rows)
+    active = np.zeros(len(problem.candidates), bool)
+    active[at[weights.columns]] = True
+    near = np.zeros_like(active)
+    near[rules.nearest(sizes_now, active, sizes.per_solve, _room(weights, sizes))] = True
+    stay = np.flatnonzero((active | near)[at])
+    near[at] = sizes_now[at] = 0
+    if not (sizes_now > 1.0).any():  # nothing violates for a solve that needs it: the solver fell short, not the set
+        near[:] = False
+    return stay, problem.candidates[near]
 
 
 def _room(weights: Weights, sizes: Sizes) -> int:
@@ -170,26 +170,25 @@ def _record(
 ) -> PassRecord:
     """Commit and tell what the round did."""
     outside = ~np.isin(problem.candidates, current.rows) & all_scores.fresh(scored)
-    violation = rules.violations(scored.scores[outside], problem.tau, shared=problem.shared)
+    sizes_outside = rules.sizes(scored.scores[outside], problem.tau, shared=problem.shared)
     n_screened = int(np.count_nonzero(scored.screened))
     record = PassRecord(
         round=int(current.name.removeprefix("round-")),
         working_set=len(current.rows),
         n_active=len(weights.columns),
         relative_gaps=tuple(float(gap) for gap in gaps),
-        violators=int(np.count_nonzero(violation.max(axis=1, initial=0.0))),
+        violators=int(np.count_nonzero(sizes_outside.max(axis=1, initial=0.0) > 1.0)),
         admitted=len(new),
         dropped=len(current.rows) - len(places),
         evaluated=scored.evaluated,
-        skipped=max(len(problem.candidates) - scored.evaluated - n_screened, 0) if scored.complete else 0,
+        skipped=max(len(problem.candidates) - scored.evaluated - n_screened, 0),
         screened=n_screened,
-        complete=scored.complete,
         kernel_entries=scored.kernel_entries + grown_gram.kernel_entries(run, current.name),
     )
     write_marker(run.layout.markers(MARKERS), current.name, asdict(record))
     run.events.metric(stage=STAGE, **asdict(record))
     run.events.say(
-        f"pass {record.round}: gap {gaps.max():.1e} over {'all' if scored.complete else 'the nearest'} candidates; "
+        f"pass {record.round}: gap {gaps.max():.1e} over {len(problem.candidates)} candidates; "
         f"{record.working_set} in the working set, {record.n_active} active, {record.violators} violators, "
         f"{record.admitted} admitted, {record.dropped} dropped; {record.evaluated} evaluated, "
         f"{record.skipped} skipped by bound, {record.screened} screened; {record.kernel_entries:.3g} kernel entries"
