@@ -16,6 +16,7 @@ from pipeline.errors import ConfigError
 from pipeline.setting_types import (
     byte_size,
     center_count,
+    duration,
     one_of,
     optional,
     penalty,
@@ -157,6 +158,13 @@ class Resources:
         "zarr", one_of("zarr", "none"), "zarr, or none: compute features whenever they are read", "--features-store"
     )
     features_dir: str = option("runs/features", text, "folder of the feature stores that runs share", "--features-dir")
+    checkpoint_every: float = option(
+        60.0, duration, "time between the checkpoints of a solve that is under way: 60s, 5m", "--checkpoint-every"
+    )
+    keep: int = option(2, whole(2, 1000), "checkpoints kept of each solve, at least 2", "--keep")
+    time_limit: float | None = option(
+        None, optional(duration, "none"), "stop cleanly after this time (55m, 12h), to be resumed", "--time-limit"
+    )
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,18 @@ from typing import Any, Protocol
 
 from threadpoolctl import threadpool_limits
 
-from pipeline import __version__
+from pipeline import __version__, stopping
 from pipeline.errors import ConfigError, PlanError, SchedulerError
 
 CONNECT_SECONDS = 30  # an address that does not answer within this is given up
-_IGNORE_INTERRUPTS = "import signal, threading\nif threading.current_thread() is threading.main_thread():\n"
-_IGNORE_INTERRUPTS += "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+_IGNORE_SIGNALS = """\
+import signal, threading
+if threading.current_thread() is threading.main_thread():
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+"""
 _LOOPBACK = "127.0.0.1:0"
+_POLL_SECONDS = 0.01
 _ALLOWED_WORKER_DEATHS = 10  # of one item, before the run stops
 
 
@@ -41,7 +46,7 @@ class ItemResult:
 
 
 class Executor(Protocol):
-    """Runs a function over items."""
+    """Runs a function over items, until the run is asked to stop: then StoppedError is raised between two of them."""
 
     workers: int
 
@@ -60,6 +65,7 @@ class SerialExecutor:
     def run(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[ItemResult]:
         """Yield the result of every item in order."""
         for item in items:
+            stopping.check()
             yield _run_item(function, item)
 
     def check_paths(self, paths: Iterable[Path]) -> None:
@@ -82,7 +88,12 @@ class DaskExecutor:
         first = [self._submit(function, item) for item in islice(waiting, 2 * self.workers)]
         running = as_completed(first, loop=self._client.loop)
         try:
-            for future in running:
+            while not running.is_empty():
+                stopping.check()
+                if not running.has_ready():
+                    time.sleep(_POLL_SECONDS)
+                    continue
+                future = next(running)
                 result = _result_of(future)
                 future.release()
                 for item in islice(waiting, 1):
@@ -184,9 +195,9 @@ def _local_client(processes: bool, workers: int, worker_memory_bytes: int) -> It
         "distributed.worker.profile.enabled": False,
         "distributed.scheduler.http.routes": [],
         "distributed.worker.http.routes": [],
-        # Ctrl-C is the driver's to answer; a worker that dies of it first prints pages.
-        "distributed.nanny.preload": [_IGNORE_INTERRUPTS],
-        "distributed.worker.preload": [_IGNORE_INTERRUPTS],
+        # Signals to the whole group are the driver's to answer; a worker that dies of one first prints pages.
+        "distributed.nanny.preload": [_IGNORE_SIGNALS],
+        "distributed.worker.preload": [_IGNORE_SIGNALS],
         "distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS": 1,
         "distributed.nanny.pre-spawn-environ.OPENBLAS_NUM_THREADS": 1,
     }

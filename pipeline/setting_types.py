@@ -138,6 +138,22 @@ def byte_size(value: Any) -> int:
     return size
 
 
+_TIME_UNITS = {"": 1.0, "S": 1.0, "M": 60.0, "MIN": 60.0, "H": 3600.0, "D": 86400.0}
+
+
+def duration(value: Any) -> float:
+    """Accept a time in seconds: 90, 90s, 55m, 12h, 2d."""
+    digits = str(value).strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
+    unit = str(value).strip()[len(digits) :].strip().upper()
+    try:
+        seconds = float(digits) * _TIME_UNITS[unit]
+    except (KeyError, ValueError):
+        raise ValueError("must be a time such as 90s, 55m, 12h or a number of seconds") from None
+    if not 0 < seconds < float("inf"):
+        raise ValueError("must be a time above 0")
+    return seconds
+
+
 def optional(parse: Callable[[Any], Any], word: str) -> Callable[[Any], Any]:
     """Return a parser that maps `word` to None (decided from the data) and hands the rest on."""
     return lambda value: None if value is None or value == word else parse(value)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import config as configuration
+from pipeline import stopping
 from pipeline.command_line import Arguments, parse
 from pipeline.config import Loaded, TrainConfig
 from pipeline.errors import ConfigMismatchError, ExitCode, StoppedError, describe
@@ -20,7 +21,8 @@ from pipeline.errors import ConfigMismatchError, ExitCode, StoppedError, describ
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; errors become one line on standard error."""
     try:
-        return _train(parse(argv))
+        with stopping.listening():
+            return _train(parse(argv))
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.DONE)
@@ -60,14 +62,15 @@ def _train(arguments: Arguments) -> int:
     plan = prepared.plan
     memory = planning.worker_limit_bytes(prepared.config, plan.workers)
     with (
+        stopping.working(prepared.config.resources.time_limit),
         open_executor(prepared.config.resources.scheduler, plan.workers, memory) as executor,
         run_folder.taken(root, prepared.config, prepared.shape.digest, stored) as layout,
     ):
         try:
             report = _run(prepared, layout, executor, quiet=arguments.quiet)
-        except KeyboardInterrupt:
+        except StoppedError as error:
             command = run_folder.resume_command(arguments.dataset, root)
-            raise StoppedError(f"stopped; continue with: {command}") from None
+            raise StoppedError(f"{error}; continue with: {command}") from None
     return _conclude(report, root, arguments.quiet)
 
 

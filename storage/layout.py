@@ -90,14 +90,9 @@ class RunLayout:
         """Return the iteration records of a solve that is under way."""
         return self.solutions / f"{check_plain_name(item_name)}.jsonl"
 
-    @property
-    def checkpoints(self) -> Path:
-        """Return the folder of the checkpoints."""
-        return self.root / "checkpoints"
-
-    def checkpoint(self, step: int) -> Path:
-        """Return the folder of the checkpoint of one step; names sort as the steps do."""
-        return self.checkpoints / f"step-{step:09d}"
+    def checkpoints(self, name: str) -> Path:
+        """Return the folder of the checkpoints of one solve."""
+        return self.root / "checkpoints" / check_plain_name(name)
 
     @property
     def model(self) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -39,22 +39,22 @@ def solve_path(
     generator: np.random.Generator,
     *,
     start_weights: np.ndarray | None = None,
+    start: SolverState | None = None,
     on_record: Callable[[float, Record, SolverState], None] | None = None,
-) -> list[Solution]:
-    """Solve the problem at each penalty in turn, each started from the weights of the one before.
+) -> Iterator[Solution]:
+    """Solve the problem at each penalty in turn, each started from the weights of the one before; yield as they come.
 
-    `problem.penalty` is ignored; the first solve starts from `start_weights` (M, T), or from zero;
-    `on_record(penalty, record, state)` gets every iteration. Costs little more than the last solve where the penalties
-    fall, since supports grow along them.
+    `problem.penalty` is ignored; the first solve starts from `start` (to the same bytes), else from `start_weights`
+    (M, T), else from zero; `on_record(penalty, record, state)` gets every iteration. Costs little more than the last
+    solve where the penalties fall, since supports grow along them.
     """
-    solutions: list[Solution] = []
     for penalty in penalties:
-        before = solutions[-1].weights if solutions else start_weights
-        start = None if before is None else warm_state(before)
+        if start is None and start_weights is not None:
+            start = warm_state(start_weights)
         report = None if on_record is None else _with_penalty(on_record, penalty)
-        at = replace(problem, penalty=penalty)
-        solutions.append(solve(at, options, generator, start=start, on_record=report))
-    return solutions
+        solution = solve(replace(problem, penalty=penalty), options, generator, start=start, on_record=report)
+        start, start_weights = None, solution.weights
+        yield solution
 
 
 def _with_penalty(

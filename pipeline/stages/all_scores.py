@@ -68,6 +68,7 @@ def score(run: Run, current: WorkingSet, weights: Weights, problem: Problem, pre
     """
     path = run.layout.score_found(current.name)
     if path.exists():
+        _clean(run, current)
         return _read(path)
     active = current.rows[weights.columns]
     residuals, entries = residual.run(run, current.name, active, weights.weights, weights.intercept)
@@ -81,7 +82,13 @@ def score(run: Run, current: WorkingSet, weights: Weights, problem: Problem, pre
     scored = _screened(run, current, weights, scored, problem)
     scored = replace(scored, kernel_entries=scored.kernel_entries + entries)
     write_arrays(path, {name: np.asarray(value) for name, value in vars(scored).items()})
+    _clean(run, current)
     return scored
+
+
+def _clean(run: Run, current: WorkingSet) -> None:
+    scores.clean(run, current.name)
+    residual.clean(run, current.name)
 
 
 def certify(run: Run, current: WorkingSet, weights: Weights, scored: Scored, problem: Problem) -> list[Certificate]:

@@ -1,7 +1,8 @@
 """Stage 5: the model is assembled from the weights and tried on the test part, row block by row block."""
 
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from dataclasses import asdict, dataclass
+from functools import lru_cache, partial, reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from storage.blocks import Block, row_blocks
 from storage.commit import read_arrays
 from storage.layout import RunLayout
 from storage.manifest import MANIFEST_NAME, digest_file
+from storage.markers import write_marker
 
 STAGE = "evaluate"
 
@@ -83,12 +85,22 @@ def run(run: Run) -> Scores:
         )
         assert run.config.statistics.block_rows  # the plan has filled it in
         blocks = row_blocks(run.shape.n_test, run.config.statistics.block_rows)
-        scores: dict[int, Scores] = {}
-        run.run_items(STAGE, partial(score_block, task), blocks, on_value=lambda b, s: scores.update({b.index: s}))
-        total = scores[0]
-        for index in range(1, len(blocks)):
-            total = total + scores[index]
-        return total
+        done = run.done(run.layout.markers(STAGE))
+        waiting = [block for block in blocks if done.get(_item_name(block), {}).get("model") != task.model_digest]
+        cost.items = len(blocks) - len(waiting)
+        run.run_items(STAGE, partial(score_block, task), waiting)
+        done = run.done(run.layout.markers(STAGE))
+        return reduce(add, (_scores(done[_item_name(block)]) for block in blocks))
+
+
+def _item_name(block: Block) -> str:
+    return f"block-{block.index:04d}"
+
+
+def _scores(payload: dict[str, Any]) -> Scores:
+    """Return the scores of one block from its marker."""
+    model, penalised = (Score(**payload[name]) for name in ("score", "penalised"))
+    return Scores(model, penalised)
 
 
 def assemble(run: Run) -> SparseKernelModel:
@@ -111,13 +123,15 @@ def assemble(run: Run) -> SparseKernelModel:
     )
 
 
-def score_block(task: EvaluateTask, block: Block) -> Scores:
-    """Predict one block of test rows and count."""
+def score_block(task: EvaluateTask, block: Block) -> None:
+    """Predict one block of test rows, count, and commit the counts."""
     store = open_features(task.features)
     X, truth = store.read("test", block.start, block.stop), store.targets("test", block.start, block.stop)
     model, before = _models(task)
     score = _score(task, model.decision_function(X), truth)
-    return Scores(score, _score(task, before.decision_function(X), truth) if task.refitted else score)
+    penalised = _score(task, before.decision_function(X), truth) if task.refitted else score
+    payload = {"model": task.model_digest, "score": asdict(score), "penalised": asdict(penalised)}
+    write_marker(task.layout.markers(STAGE), _item_name(block), payload)
 
 
 def _score(task: EvaluateTask, decision: NDArray[np.float64], truth: NDArray[Any]) -> Score:

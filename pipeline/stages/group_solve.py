@@ -6,7 +6,7 @@ All of them map the one Gram file read-only. A solve may go through several pena
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import InvalidDataError
-from pipeline.solvers import InvalidProblemError, Problem, Record, SolverOptions, SolverState, check_gram
+from pipeline.solvers import InvalidProblemError, Problem, SolverOptions, check_gram
 from pipeline.solvers.path import solve_path
 from pipeline.stages import statistics
 from pipeline.stages.run import Run
+from pipeline.stages.solve_progress import SolveProgress, latest_note
 from pipeline.statistics import GramStatistics
+from storage import checkpoints
 from storage.commit import make_folder, read_arrays, write_arrays
 from storage.errors import CorruptDataError
 from storage.layout import RunLayout
@@ -40,6 +42,8 @@ class SolveTask:
     penalties: tuple[float, ...]
     options: SolverOptions
     seed: int
+    checkpoint_every: float
+    checkpoints_kept: int
 
     @property
     def markers(self) -> Path:
@@ -75,7 +79,9 @@ def solve_all(
     """
     name = _prepared(run, part)
     asked = options(run) if tolerance is None else replace(options(run), tolerance=tolerance)
-    task = SolveTask(run.layout, name, tuple(penalties), asked, run.config.seed)
+    resources = run.config.resources
+    every, keep = resources.checkpoint_every, resources.keep
+    task = SolveTask(run.layout, name, tuple(penalties), asked, run.config.seed, every, keep)
     done = read_markers(task.markers)
     waiting = [group for group in groups(run) if item_name(group) not in done]
     run.costs[STAGE].items += len(groups(run)) - len(waiting)
@@ -85,8 +91,8 @@ def solve_all(
         STAGE,
         partial(solve_group, task),
         waiting,
-        note=partial(_progress_note, records),
-        on_value=lambda group, _: _keep_records(run, f"{name}-{item_name(group)}"),
+        note=partial(latest_note, records),
+        on_value=lambda group, warnings: _solved(run, f"{name}-{item_name(group)}", warnings),
     )
     done = read_markers(task.markers)
     return [done[item_name(group)] for group in groups(run)]
@@ -114,56 +120,52 @@ def item_name(group: Outputs) -> str:
     return f"output-{group[0]:04d}" if len(group) == 1 else "all-outputs"
 
 
-def solve_group(task: SolveTask, group: Outputs) -> None:
-    """Solve for a group of outputs at every penalty of the task, and commit weights and summaries.
+def solve_group(task: SolveTask, group: Outputs) -> tuple[str, ...]:
+    """Solve for a group of outputs at every penalty of the task, and commit weights and summaries; return warnings.
 
-    Every iteration record is appended to the item's records file as it comes, for whoever watches. Raises
-    InvalidDataError naming output and penalty where the objective leaves the range of float64.
+    Every iteration record is appended to the item's records file as it comes, for whoever watches. From time to time,
+    and before it stops on request (StoppedError), the solve is checkpointed; a later call goes on from there, to the
+    same bytes. Raises InvalidDataError naming output and penalty where the objective leaves the range of float64.
     """
     name = f"{task.statistics}-{item_name(group)}"
     problem = _problem(task, group)
-    generator = np.random.default_rng([task.seed, 3, *group])
     started = time.perf_counter()
-    with task.layout.solution_records(name).open("w", encoding="utf-8") as records:
-
-        def on_record(penalty: float, record: Record, _: SolverState) -> None:
-            facts = {"outputs": list(group), "statistics": task.statistics, "penalty": penalty}
-            records.write(json.dumps(facts | asdict(record)) + "\n")
-            records.flush()
-
+    with _progress(task, group) as progress:
+        first = len(progress.summaries)
         try:
-            solutions = solve_path(
+            for solution in solve_path(
                 problem,
-                task.penalties,
+                task.penalties[first:],
                 task.options,
-                generator,
-                start_weights=_start_weights(task, group),
-                on_record=on_record,
-            )
+                np.random.default_rng([task.seed, 3, *group]),
+                start_weights=progress.weights[-1] if first else _start_weights(task, group),
+                start=progress.state,
+                on_record=progress.on_record,
+            ):
+                progress.on_solution(solution)
         except InvalidProblemError as error:
             raise InvalidDataError(f"output {group[0]}: {error}") from None
-    table = np.stack([solution.weights for solution in solutions])
+    table = np.stack(progress.weights)
     active = np.flatnonzero(table.any(axis=(0, 2)))
     arrays = {"active": active, "weights": table[:, active], "penalties": np.array(task.penalties)}
     write_arrays(task.layout.solution(f"{name}.npz"), arrays)
-    summaries = [
-        {
-            "penalty": penalty,
-            "objective": solution.objective,
-            "relative_gap": solution.certificate.relative_gap,
-            "converged": solution.converged,
-            "status": solution.status.value,
-            "n_active": solution.n_active,
-            "sweeps": solution.sweeps,
-            "visits": solution.visits,
-            "moves": solution.moves,
-            "evaluations": solution.evaluations,
-            "wall_seconds": solution.records[-1].seconds if solution.records else 0.0,
-        }
-        for penalty, solution in zip(task.penalties, solutions, strict=True)
-    ]
-    payload = {"outputs": list(group), "points": summaries, "wall_seconds": time.perf_counter() - started}
+    seconds = time.perf_counter() - started
+    payload = {"outputs": list(group), "points": progress.summaries, "wall_seconds": seconds}
     write_marker(task.markers, item_name(group), payload)
+    checkpoints.remove(task.layout.checkpoints(name))
+    return progress.warnings
+
+
+def _progress(task: SolveTask, group: Outputs) -> SolveProgress:
+    name = f"{task.statistics}-{item_name(group)}"
+    return SolveProgress(
+        task.layout.solution_records(name),
+        task.layout.checkpoints(name),
+        task.penalties,
+        every=task.checkpoint_every,
+        keep=task.checkpoints_kept,
+        facts={"outputs": list(group), "statistics": task.statistics},
+    )
 
 
 def _name(run: Run, part: str) -> str:
@@ -209,40 +211,11 @@ def _read_solution(layout: RunLayout, name: str, group: Outputs) -> dict[str, ND
     return read_arrays(layout.solution(f"{name}-{item_name(group)}.npz"))
 
 
-def _keep_records(run: Run, name: str) -> None:
-    """Move the iteration records of a finished solve into metrics.jsonl."""
+def _solved(run: Run, name: str, warnings: tuple[str, ...]) -> None:
+    """Move the iteration records of a finished solve into metrics.jsonl, and tell what it warned of."""
+    for warning in warnings:
+        run.events.warn(warning)
     path = run.layout.solution_records(name)
     for line in path.read_text(encoding="utf-8").splitlines():
         run.events.metric(stage=STAGE, **json.loads(line))
     path.unlink()
-
-
-def _progress_note(paths: list[Path]) -> str:
-    """Return objective and gap of the solve whose records grew last.
-
-    The driver removes the records of a finished solve while another thread may ask: a file may be gone at any step.
-    """
-    found = [(written, path) for path in paths if (written := _last_written(path)) is not None]
-    for _, path in sorted(found, reverse=True):
-        record = _last_record(path)
-        if record is not None:
-            gap = "unknown" if record["relative_gap"] is None else f"{record['relative_gap']:.1e}"
-            outputs = ",".join(map(str, record["outputs"]))
-            return f"output {outputs}: objective {record['objective']:.6g} gap {gap}"
-    return ""
-
-
-def _last_written(path: Path) -> int | None:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return None
-
-
-def _last_record(path: Path) -> dict[str, Any] | None:
-    """Return the last record of a file, or None where it is gone, empty or only half written."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return dict(json.loads(lines[-1])) if lines else None
-    except (OSError, ValueError):
-        return None

@@ -6,6 +6,7 @@ rows; the shares are added in the order of the spans.
 
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from pipeline.blas import add_gram, add_product
 from pipeline.live_features import open_features
 from pipeline.stages import rows, statistics
 from pipeline.stages.rows import RowTask
-from pipeline.stages.run import Run
+from pipeline.stages.run import Run, is_whole
 from pipeline.statistics import GramStatistics, mirror_lower
 from storage.blocks import Block, spans
 from storage.commit import make_folder, read_arrays, write_arrays
@@ -64,18 +65,18 @@ def _grown(
     block_rows = 2 ** max(6, int(np.log2(BLOCK_BYTES / (8 * len(members)))))
     task = GrowTask(replace(rows.task_of(run), block_rows=block_rows), name, len(own))
     grid = spans(run.shape.n_train, task.rows.read_rows, N_SPANS)
-    done: dict[int, int] = {}
-    run.run_items("statistics", partial(grow_span, task), grid, on_value=lambda span, n: done.update({span.index: n}))
-    found = _joined(run, name, kept, places, len(new), [span.index for span in grid])
-    entries = {"kernel_entries": sum(done.values())}
+    waiting = [span for span in grid if not is_whole(_part(task, span))]
+    run.run_items("statistics", partial(grow_span, task), waiting)
+    found = _joined(kept, places, len(new), [_part(task, span) for span in grid])
+    entries = {"kernel_entries": run.shape.n_train * len(members)}
     write_arrays(folder, statistics.to_arrays(found) | {"rows": members}, metadata=entries)
-    for path in run.layout.statistics_parts.glob(f"{name}-*"):
-        path.unlink()
     return load(run, name)
 
 
 def load(run: Run, name: str) -> WorkingSet:
-    """Return a committed working set, its Gram mapped read-only."""
+    """Return a committed working set, its Gram mapped read-only; what its items left is removed."""
+    for path in run.layout.statistics_parts.glob(f"{name}-*"):
+        path.unlink()
     arrays = read_arrays(run.layout.statistics_file(name), mapped=True)
     members = np.asarray(arrays.pop("rows"))
     return WorkingSet(name, members, statistics.from_arrays(arrays))
@@ -86,10 +87,13 @@ def kernel_entries(run: Run, name: str) -> int:
     return int(read_manifest(run.layout.statistics_file(name)).metadata["kernel_entries"])
 
 
-def grow_span(task: GrowTask, span: Block) -> int:
-    """Accumulate the new Gram rows over one span and commit them; return the kernel entries computed."""
-    part = task.rows.layout.statistics_part
-    members = read_arrays(part(f"{task.name}-rows.npz"))["rows"]
+def _part(task: GrowTask, span: Block) -> Path:
+    return task.rows.layout.statistics_part(f"{task.name}-{span.index:04d}.npz")
+
+
+def grow_span(task: GrowTask, span: Block) -> None:
+    """Accumulate the new Gram rows over one span and commit them."""
+    members = read_arrays(task.rows.layout.statistics_part(f"{task.name}-rows.npz"))["rows"]
     generator = task.rows.generator(open_features(task.rows.features).take(members))
     k, m = task.n_kept, len(members) - task.n_kept
     gram = np.zeros((m, k + m))
@@ -113,13 +117,10 @@ def grow_span(task: GrowTask, span: Block) -> int:
     if k:
         gram[:, k:] = square
     arrays = {"gram": gram, "kty": kty, "column_sums": column_sums, "yty": yty, "target_sums": target_sums}
-    write_arrays(part(f"{task.name}-{span.index:04d}.npz"), arrays | {"rows": np.array(n_rows)}, durable=False)
-    return n_rows * (k + m)
+    write_arrays(_part(task, span), arrays | {"rows": np.array(n_rows)}, durable=False)
 
 
-def _joined(
-    run: Run, name: str, kept: WorkingSet | None, places: NDArray[np.int64], n_new: int, spans: list[int]
-) -> GramStatistics:
+def _joined(kept: WorkingSet | None, places: NDArray[np.int64], n_new: int, parts: list[Path]) -> GramStatistics:
     """Add the parts in order to the statistics of the kept columns."""
     k = len(places)
     gram = np.empty((k + n_new, k + n_new))
@@ -129,8 +130,8 @@ def _joined(
             gram[start : min(start + 512, k), :k] = old.gram[places[start : start + 512]][:, places]
     gram[k:] = 0.0
     sums: dict[str, NDArray[np.float64]] = {}
-    for index in spans:
-        part = read_arrays(run.layout.statistics_part(f"{name}-{index:04d}.npz"))
+    for path in parts:
+        part = read_arrays(path)
         gram[k:] += part.pop("gram")
         sums = {key: sums[key] + value for key, value in part.items()} if sums else part
     gram[:k, k:] = gram[k:, :k].T

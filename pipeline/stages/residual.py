@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from pipeline.live_features import open_features
 from pipeline.stages import rows
 from pipeline.stages.rows import RowTask
-from pipeline.stages.run import Run
+from pipeline.stages.run import Run, is_whole
 from storage.blocks import Block
 from storage.commit import make_folder, read_arrays, write_arrays
 
@@ -34,13 +35,23 @@ def run(
     write_arrays(run.layout.residual_file(name), arrays)
     task = ResidualTask(rows.task_of(run), name)
     grid = rows.grid(task.rows, max(len(centers), 1))
-    run.run_items("solve", partial(residual_span, task), grid)
+    waiting = [span for span in grid if not is_whole(_part(task, span))]
+    run.run_items("solve", partial(residual_span, task), waiting)
     residuals = np.empty((run.shape.n_train, len(intercept)))
     for span in grid:
-        path = run.layout.score_part(f"{name}-residual", span.index)
-        residuals[span.start : span.stop] = read_arrays(path)["residuals"]
-        path.unlink()
+        residuals[span.start : span.stop] = read_arrays(_part(task, span))["residuals"]
     return residuals, run.shape.n_train * len(centers)
+
+
+def clean(run: Run, name: str) -> None:
+    """Remove what was left for the items and by them, when what the residuals are for is committed."""
+    run.layout.residual_file(name).unlink(missing_ok=True)
+    for path in run.layout.residual_file(name).parent.glob(f"{name}-residual-part-*.npz"):
+        path.unlink()
+
+
+def _part(task: ResidualTask, span: Block) -> Path:
+    return task.rows.layout.score_part(f"{task.name}-residual", span.index)
 
 
 def residual_span(task: ResidualTask, span: Block) -> None:
@@ -51,5 +62,4 @@ def residual_span(task: ResidualTask, span: Block) -> None:
     for block in rows.blocks(task.rows, span):
         K = generator.block(block.X, out_dtype=np.float64)
         parts.append(block.targets - K @ arrays["weights"] - arrays["intercept"])
-    path = task.rows.layout.score_part(f"{task.name}-residual", span.index)
-    write_arrays(path, {"residuals": np.concatenate(parts)}, durable=False)
+    write_arrays(_part(task, span), {"residuals": np.concatenate(parts)}, durable=False)

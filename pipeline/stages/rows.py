@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline import stopping
 from pipeline.columns import ColumnGenerator
 from pipeline.errors import InvalidDataError
 from pipeline.feature_store import FeatureShape, encoded_targets
@@ -82,10 +83,12 @@ def span_count(shape: FeatureShape, n_centers: int) -> int:
 def blocks(task: RowTask, span: Block) -> Iterator[RowBlock]:
     """Yield the blocks of a span in order; whole chunks are read at a time.
 
-    Raises InvalidDataError naming the row where a feature is not finite, CorruptDataError where the store is damaged.
+    Raises InvalidDataError naming the row where a feature is not finite, CorruptDataError where the store is damaged,
+    StoppedError on request.
     """
     store = open_features(task.features)
     for start in range(span.start, span.stop, task.read_rows):
+        stopping.check()
         stop = min(start + task.read_rows, span.stop)
         X = store.read("train", start, stop)
         if not np.isfinite(X).all():

@@ -5,18 +5,22 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pipeline import stopping
 from pipeline.config import TrainConfig
 from pipeline.events import Events
 from pipeline.executors import Executor, this_process
 from pipeline.feature_store import FeatureRequest, FeatureShape
 from pipeline.live_features import FeatureAccess
-from storage.commit import read_json, write_json
+from storage.commit import read_arrays, read_json, write_json
+from storage.errors import CorruptDataError, MissingDataError
 from storage.layout import FeatureLayout, RunLayout
 from storage.markers import read_markers
 
+STATE_SECONDS = 2.0  # between two writes of the progress for whoever asks
 STAGES = ("features", "centers", "statistics", "solve", "evaluate")
 
 
@@ -43,11 +47,11 @@ class Run:
     executor: Executor
     costs: dict[str, StageCost]
 
-    def save_state(self, stage: str) -> None:
-        """Commit STATE.json: the current stage, what every stage took, and the peak of the memory."""
+    def save_state(self, stage: str, progress: dict[str, Any] | None = None) -> None:
+        """Commit STATE.json: the current stage and its progress, what every stage took, and the peak of the memory."""
         costs = {name: asdict(cost) for name, cost in self.costs.items()}
         facts = {"stage": stage, "pid": os.getpid(), "stages": costs, "peak_rss_bytes": self.events.meter.peak_bytes}
-        write_json(self.layout.state, facts)
+        write_json(self.layout.state, facts | {"progress": progress})
 
     def done(self, markers: Path) -> dict[str, dict[str, Any]]:
         """Return the payloads of the items done, and warn of markers that are damaged."""
@@ -59,6 +63,7 @@ class Run:
     @contextmanager
     def stage(self, name: str) -> Iterator[StageCost]:
         """Count the wall and CPU seconds of this process into a stage, and commit the state at both ends."""
+        stopping.check()
         cost = self.costs[name]
         self.events.record("stage", stage=name, status="started")
         self.save_state(name)
@@ -93,13 +98,33 @@ class Run:
     ) -> None:
         """Run a function over items, with progress; `on_value(item, value)` takes each result as it completes."""
         cost = self.costs[name]
+        stopping.check()
+        started, saved = _now(), -STATE_SECONDS
         with self.events.progress(name, len(items), note) as advance:
-            for result in self.executor.run(function, items):
+            for done, result in enumerate(self.executor.run(function, items), 1):
                 if result.process != this_process():
                     cost.cpu_seconds += result.cpu_seconds
                 cost.items += 1
                 on_value(result.item, result.value)
                 advance()
+                if time.monotonic() - saved >= STATE_SECONDS:
+                    saved = time.monotonic()
+                    self.save_state(name, {"done": done, "total": len(items), "started": started, "updated": _now()})
+
+
+def is_whole(part: Path) -> bool:
+    """Tell whether what an item committed is all there (every array has a checksum): it need not be done again."""
+    if not part.exists():
+        return False
+    try:
+        read_arrays(part)
+    except (CorruptDataError, MissingDataError):
+        return False
+    return True
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def saved_state(layout: RunLayout) -> tuple[dict[str, StageCost], int]:

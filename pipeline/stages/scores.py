@@ -6,6 +6,7 @@ half of the tiles are computed. A column of ones beside R gives the column sums 
 ‖c_m‖² = Σ k² ≤ Σ k, since 0 ≤ k ≤ 1.
 """
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -13,10 +14,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline import stopping
 from pipeline.feature_store import FeatureStore
 from pipeline.live_features import LiveStore, open_features
 from pipeline.stages.rows import RowTask, task_of
-from pipeline.stages.run import Run
+from pipeline.stages.run import Run, is_whole
 from storage.blocks import Block, row_blocks
 from storage.commit import make_folder, read_arrays, write_arrays
 
@@ -57,18 +59,27 @@ def run_pass(
     write_arrays(folder, {"residuals": np.hstack([residuals, ones]), "rows": rows})
     task = ScoreTask(rows=task_of(run), tile_rows=tile_rows, round_name=round_name, symmetric=symmetric)
     blocks = row_blocks(len(rows), tile_rows)
-    entries: list[int] = []
     # The longest first, so that the workers end together.
     order = sorted(blocks, key=lambda block: -block.index) if symmetric else blocks
-    run.run_items(stage, partial(score_block, task), order, on_value=lambda _, count: entries.append(count))
-    total = np.zeros((len(rows), residuals.shape[1] + 1))
+    waiting = [block for block in order if not is_whole(run.layout.score_part(round_name, block.index))]
+    run.run_items(stage, partial(score_block, task), waiting)
+    total, entries = np.zeros((len(rows), residuals.shape[1] + 1)), 0
     for block in blocks:
-        total += read_arrays(run.layout.score_part(round_name, block.index))["scores"]
-    return Pass(total[:, :-1], total[:, -1], sum(entries))
+        part = read_arrays(run.layout.score_part(round_name, block.index))
+        total += part["scores"]
+        entries += int(part["kernel_entries"])
+    return Pass(total[:, :-1], total[:, -1], entries)
 
 
-def score_block(task: ScoreTask, block: Block) -> int:
-    """Score one block of candidates against its rows, commit the sums, and return the kernel entries computed.
+def clean(run: Run, round_name: str) -> None:
+    """Remove what a pass left for its items, when what it found is committed."""
+    shutil.rmtree(run.layout.scores(round_name), ignore_errors=True)
+    for path in run.layout.scores(round_name).parent.glob(f"{round_name}-part-*.npz"):
+        path.unlink()
+
+
+def score_block(task: ScoreTask, block: Block) -> None:
+    """Score one block of candidates against its rows, and commit the sums and the count of kernel entries.
 
     Where the kernel is symmetric, the rows are those of this block and the ones before it, and the sums serve both.
     """
@@ -87,8 +98,8 @@ def score_block(task: ScoreTask, block: Block) -> int:
         if own is not None and start < block.start:
             scores[start:stop] += K @ own
         entries += K.size
-    write_arrays(task.rows.layout.score_part(task.round_name, block.index), {"scores": scores}, durable=False)
-    return entries
+    arrays = {"scores": scores, "kernel_entries": np.array(entries)}
+    write_arrays(task.rows.layout.score_part(task.round_name, block.index), arrays, durable=False)
 
 
 def _lines(store: FeatureStore | LiveStore, task: ScoreTask, n_rows: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
@@ -96,4 +107,5 @@ def _lines(store: FeatureStore | LiveStore, task: ScoreTask, n_rows: int) -> Ite
     for block in row_blocks(n_rows, task.tile_rows):
         X = store.read("train", block.start, block.stop)
         for first in range(0, block.n_rows, LINE_ROWS):
+            stopping.check()
             yield block.start + first, X[first : first + LINE_ROWS]

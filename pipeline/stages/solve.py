@@ -4,6 +4,7 @@ Where a penalty path is asked for, it comes first: solved on the fit rows and sc
 solves run on all rows, and the centers they select may be refitted by least squares.
 """
 
+import shutil
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -61,6 +62,7 @@ def run(run: Run) -> None:
             "ridges": [list(pair) for pair in refitted.hold_out_errors] if refitted else None,
         }
         write_marker(run.layout.markers(STAGE), FINAL, summary)
+        shutil.rmtree(run.layout.statistics_parts, ignore_errors=True)  # of the held-out rows
 
 
 def summary(layout: RunLayout) -> dict[str, Any]:

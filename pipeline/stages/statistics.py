@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from pipeline.stages import rows
 from pipeline.stages.rows import RowTask
-from pipeline.stages.run import Run
+from pipeline.stages.run import Run, is_whole
 from pipeline.statistics import GramStatistics, StatisticsAccumulator, add_block
 from storage.blocks import Block
 from storage.commit import make_folder, read_arrays, write_arrays
-from storage.errors import CorruptDataError, MissingDataError
 from storage.layout import RunLayout
 from storage.manifest import MANIFEST_NAME
 from storage.markers import read_markers, write_marker
@@ -37,7 +36,7 @@ def run(run: Run) -> None:
         grid = rows.grid(task, n_centers(run))
         make_folder(run.layout.statistics_parts)
         done = run.done(run.layout.markers(STAGE))
-        waiting = [span for span in grid if item_name(span) not in done or not _is_whole(run.layout, span)]
+        waiting = [span for span in grid if item_name(span) not in done or not _has_part(run, span)]
         cost.items = len(grid) - len(waiting)
         run.run_items(STAGE, partial(accumulate_span, task), waiting)
         _reduce(run, grid)
@@ -102,13 +101,8 @@ def load(layout: RunLayout, part: str) -> GramStatistics:
     return from_arrays(read_arrays(layout.statistics_file(part), mapped=True))
 
 
-def _is_whole(layout: RunLayout, span: Block) -> bool:
-    """Tell whether the partial sums that a resumed run finds are all there (every array has a checksum)."""
-    try:
-        read_arrays(layout.statistics_part(item_name(span) + ".npz"))
-    except (CorruptDataError, MissingDataError):
-        return False
-    return True
+def _has_part(run: Run, span: Block) -> bool:
+    return is_whole(run.layout.statistics_part(item_name(span) + ".npz"))
 
 
 def _reduce(run: Run, grid: tuple[Block, ...]) -> None:

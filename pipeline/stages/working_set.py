@@ -112,6 +112,8 @@ def _latest(run: Run, problem: Problem, sizes: Sizes) -> tuple[WorkingSet, list[
     done = run.done(run.layout.markers(MARKERS))
     earlier = [done[name] for name in sorted(done) if name < names[-1]]
     records = [PassRecord(**{**record, "relative_gaps": tuple(record["relative_gaps"])}) for record in earlier]
+    for name in names[:-1]:  # left by a kill at the last moment
+        _drop(run, name)
     return grown_gram.load(run, names[-1]), records
 
 
@@ -207,9 +209,14 @@ def _grown(
     make_folder(run.layout.solutions)
     write_arrays(run.layout.solution(group_solve.start_name(name)), {"weights": start})
     grown = grown_gram.grow(run, name, current, places, new)
-    for old in (current.name, f"{current.name}-centred"):
-        shutil.rmtree(run.layout.statistics_file(old), ignore_errors=True)
+    _drop(run, current.name)
     return grown
+
+
+def _drop(run: Run, name: str) -> None:
+    """Remove the statistics of an earlier round; they are the largest files of a run."""
+    for old in (name, f"{name}-centred"):
+        shutil.rmtree(run.layout.statistics_file(old), ignore_errors=True)
 
 
 def _summaries(run: Run, summaries: list[dict[str, Any]], certificates: list[Certificate]) -> list[dict[str, Any]]:

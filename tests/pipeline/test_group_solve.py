@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.stages import group_solve
+from pipeline.stages.solve_progress import latest_note
 from pipeline.train import main
 
 RECORD = {"outputs": [3], "objective": 12.5, "relative_gap": 0.25}
@@ -23,15 +23,15 @@ def records(folder: Path, *texts: str) -> list[Path]:
 def test_the_note_is_of_the_last_whole_record(tmp_path: Path) -> None:
     line = json.dumps(RECORD)
     for text in (line, line + "\n", "{}\n" + line + "\n"):
-        assert group_solve._progress_note(records(tmp_path, text)) == "output 3: objective 12.5 gap 2.5e-01"
+        assert latest_note(records(tmp_path, text)) == "output 3: objective 12.5 gap 2.5e-01"
     unknown = json.dumps(RECORD | {"relative_gap": None})
-    assert group_solve._progress_note(records(tmp_path, unknown)).endswith("gap unknown")
+    assert latest_note(records(tmp_path, unknown)).endswith("gap unknown")
 
 
 def test_nothing_is_said_of_records_that_are_gone_or_half_written(tmp_path: Path) -> None:
-    assert group_solve._progress_note([]) == ""
-    assert group_solve._progress_note([tmp_path / "gone.jsonl"]) == ""
-    assert group_solve._progress_note(records(tmp_path, "", json.dumps(RECORD)[:-5], '{"a": {"b": 1}')) == ""
+    assert latest_note([]) == ""
+    assert latest_note([tmp_path / "gone.jsonl"]) == ""
+    assert latest_note(records(tmp_path, "", json.dumps(RECORD)[:-5], '{"a": {"b": 1}')) == ""
 
 
 @pytest.mark.parametrize("step", ["exists", "stat", "read_text"])
@@ -50,7 +50,7 @@ def test_a_file_may_vanish_at_any_step(tmp_path: Path, monkeypatch: pytest.Monke
         return plain(self, *arguments, **options)
 
     monkeypatch.setattr(Path, step, vanishing)
-    assert group_solve._progress_note([path]) in ("", "output 3: objective 12.5 gap 2.5e-01")
+    assert latest_note([path]) in ("", "output 3: objective 12.5 gap 2.5e-01")
 
 
 @pytest.mark.parametrize("arguments", [["--penalty", "1e-300"], ["--penalty", "path:max:1e-300:3"]])

@@ -5,11 +5,9 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -221,22 +219,6 @@ def test_a_finished_run_with_a_damaged_model_is_not_answered_from(
     shutil.rmtree(tmp_path / "run" / "model")
     assert train(tmp_path / "run", features, "-q", "--resume", "require") == 65
     assert "model" in capsys.readouterr().err
-
-
-def test_ctrl_c_says_how_to_continue_and_the_run_ends_with_the_same_bytes(
-    serial: Path, features: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "with space"
-    command = [sys.executable, "-m", "pipeline.train", "digits", "--run-dir", str(run), "--features-dir", str(features)]
-    process = subprocess.Popen([*command, *SMALL, "--scheduler", "serial"], cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    while not (run / "STATE.json").exists():
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    error = process.communicate(timeout=60)[1].strip()
-    assert process.returncode == 75
-    assert error == f"error: stopped; continue with: python -m pipeline.train digits --run-dir '{run}' --resume auto"
-    assert train(run, features, "-q", "--resume", "auto") == 0
-    assert bytes_of(run / "model") == bytes_of(serial / "model")
 
 
 def test_missing_the_tolerance_is_never_a_silent_success(

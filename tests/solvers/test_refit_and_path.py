@@ -86,18 +86,25 @@ def test_a_path_meets_the_separate_solves() -> None:
     penalties = spaced(penalty_max(problem.kty, shared=False), 1e-4, 8)
     seen = []
     options = SolverOptions(tolerance=1e-9)
-    path = solve_path(
-        problem,
-        penalties,
-        options,
-        np.random.default_rng(0),
-        on_record=lambda penalty, record, state: seen.append(penalty),
-    )
+    states = []
+
+    def on_record(penalty, record, state):
+        seen.append(penalty)
+        states.append(state)
+
+    path = list(solve_path(problem, penalties, options, np.random.default_rng(0), on_record=on_record))
     assert sorted(set(seen), reverse=True) == [p for p in penalties if p in seen]
     for penalty, solution in zip(penalties, path, strict=True):
         alone = solve(Problem(problem.gram, problem.kty, problem.yty, penalty), options, np.random.default_rng(0))
         assert solution.converged
         assert np.isclose(solution.objective, alone.objective, rtol=1e-8)
+    # Cut off inside any of its solves, and gone on with from there, it ends with the same bytes.
+    at = seen.index(penalties[4])
+    before = [solution.weights for solution in path[: penalties.index(seen[at])]]
+    rest = solve_path(
+        problem, penalties[len(before) :], options, np.random.default_rng(9), start_weights=before[-1], start=states[at]
+    )
+    assert [s.weights.tobytes() for s in rest] == [s.weights.tobytes() for s in path[len(before) :]]
 
 
 def test_centred_statistics_fit_an_unpenalised_intercept() -> None:

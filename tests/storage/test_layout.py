@@ -15,7 +15,7 @@ def test_run_paths_are_distinct_and_inside() -> None:
     paths += [
         layout.markers("solve"),
         layout.solution("class-3"),
-        layout.checkpoint(7),
+        layout.checkpoints("class-3"),
         layout.statistics_part("b0"),
     ]
     assert len(set(paths)) == len(paths)
@@ -23,12 +23,6 @@ def test_run_paths_are_distinct_and_inside() -> None:
     assert layout.lock == root / "run.lock"
     assert layout.state == root / "STATE.json"
     assert layout.statistics_parts == root / "statistics" / "parts"
-
-
-def test_checkpoints_sort_by_step() -> None:
-    layout = RunLayout(Path("r"))
-    steps = [0, 9, 10, 123456789]
-    assert sorted(str(layout.checkpoint(step)) for step in steps) == [str(layout.checkpoint(step)) for step in steps]
 
 
 def test_feature_lock_lies_beside_the_folder() -> None:

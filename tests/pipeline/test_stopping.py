@@ -1,0 +1,116 @@
+"""Stopping on request: a flag that the work looks at, exit code 75, and the same bytes after going on."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline import stopping
+from pipeline.errors import StoppedError
+from pipeline.train import main
+
+ROOT = Path(__file__).resolve().parents[2]
+# The paper's plain schedule, far below the default tolerance: one solve of some seconds.
+LONG = ["--centers", "500", "--coupling", "shared", "--schedule", "uniform", "--tol", "1e-9", "--penalty", "0.001"]
+LONG += ["--sigma2", "8", "-q"]
+
+
+def interrupt(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+    time.sleep(1)
+
+
+@pytest.mark.parametrize("number", stopping.SIGNALS)
+def test_a_signal_ends_idle_code_and_only_flags_work(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with stopping.listening(), pytest.raises(StoppedError, match=number.name):
+        interrupt(number)
+    with stopping.listening(), stopping.working():
+        assert stopping.requested() is None
+        stopping.check()
+        os.kill(os.getpid(), number)
+        time.sleep(0.01)
+        assert stopping.requested() == number.name
+        with pytest.raises(StoppedError, match=number.name):
+            stopping.check()
+    assert signal.getsignal(number) is before
+    assert stopping.requested() is None
+
+
+def test_the_time_limit_asks_once_it_is_over() -> None:
+    with stopping.listening(), stopping.working(0.05):
+        stopping.check()
+        time.sleep(0.06)
+        with pytest.raises(StoppedError, match="time limit"):
+            stopping.check()
+
+
+@pytest.fixture(scope="module")
+def features(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("features")
+
+
+@pytest.fixture(scope="module")
+def whole(features: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "whole"
+    assert main(["digits", "--run-dir", str(run), "--features-dir", str(features), *LONG]) in (0, 3)
+    return run
+
+
+def same_model(one: Path, other: Path) -> bool:
+    names = ("model.json", "arrays.npz", "MANIFEST.json")
+    return all((one / "model" / name).read_bytes() == (other / "model" / name).read_bytes() for name in names)
+
+
+@pytest.mark.parametrize("scheduler", ["serial", "threads"])
+def test_a_solve_goes_on_from_its_checkpoint(
+    features: Path, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], scheduler: str
+) -> None:
+    """Every session is stopped by its time limit; the one solve ends all the same, with the same bytes."""
+    run = tmp_path / "with space"
+    command = ["digits", "--run-dir", str(run), "--features-dir", str(features), *LONG, "--scheduler", scheduler]
+    steps = []
+    for _ in range(60):
+        code = main([*command, "--resume", "auto", "--time-limit", "0.7s"])
+        if code != 75:
+            break
+        error = capsys.readouterr().err.strip()
+        assert error == (
+            f"error: stopped by the time limit; continue with: python -m pipeline.train digits --run-dir '{run}' "
+            "--resume auto"
+        )
+        found = sorted(path.name for path in (run / "checkpoints").glob("*/step-*"))
+        assert len(found) <= 2
+        steps.append(found[-1] if found else "")
+    assert code in (0, 3)
+    assert len(set(steps)) >= 2  # it got further in each session, inside one solve
+    assert steps == sorted(steps)
+    assert same_model(run, whole)
+    assert not list((run / "checkpoints").glob("*/step-*"))
+
+
+@pytest.mark.parametrize("number", stopping.SIGNALS)
+def test_a_signal_stops_the_command_in_time_and_loses_nothing(
+    features: Path, whole: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "pipeline.train", "digits", "--run-dir", str(run), "--features-dir", str(features)]
+    command += [*LONG, "--resume", "auto"]
+    moments = [run / "config.toml", run / "solutions"]  # the second one is in the middle of the solve
+    for moment in moments:
+        process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        while not moment.exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        started = time.monotonic()
+        process.send_signal(number)
+        error = process.communicate(timeout=25)[1]
+        assert process.returncode == 75, error
+        assert f"stopped by {number.name}" in error
+        assert time.monotonic() - started < 25
+    assert main([*command[3:]]) in (0, 3)
+    assert same_model(run, whole)
