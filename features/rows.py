@@ -203,7 +203,8 @@ def _source(
         "classes": list(classes),
         "n_train": len(train.targets),
         "n_test": len(test.targets),
-        "seed": spec.seed,
+        # Where every row is taken as it comes, the seed decides nothing: all seeds share one feature store.
+        "seed": spec.seed if any(part.rows is not None for part in parts) else None,
     }
     chosen = standardise if spec.standardise is None else spec.standardise
     return RowSource(name, task, classes, chosen, train, test, full_identity)

@@ -142,6 +142,14 @@ def test_two_labels_are_a_binary_task(tmp_path):
     assert open_source(SourceSpec(str(tmp_path / "two"), task="regression")).classes == ()
 
 
+def test_the_seed_counts_only_where_rows_are_chosen(tmp_path):
+    write_folder(tmp_path / "shapes", n_train=60)
+    whole = [open_source(SourceSpec(str(tmp_path / "shapes"), seed=seed)).fingerprint() for seed in (0, 1)]
+    some = [open_source(SourceSpec(str(tmp_path / "shapes"), n_train=40, seed=seed)).fingerprint() for seed in (0, 1)]
+    assert whole[0] == whole[1]
+    assert some[0] != some[1]
+
+
 def test_subset_is_seeded_and_in_the_order_of_the_data(tmp_path):
     written = write_folder(tmp_path / "shapes", n_train=200)
     everything = open_source(SourceSpec(str(tmp_path / "shapes"))).read("train", 0, 200)[0]
