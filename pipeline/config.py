@@ -82,6 +82,12 @@ class CentersConfig:
     """Which training points are candidates."""
 
     count: int | str = option(1000, center_count, "number of random candidate centers, or all", "--centers")
+    list: str | None = option(
+        None,
+        optional(text, "none"),
+        "file that lists the candidates' training rows, instead of a draw",
+        "--center-list",
+    )
     working_set: int | None = option(
         None, optional(whole(2), "auto"), "candidates with a Gram at once (default: all where memory allows)"
     )
@@ -291,7 +297,7 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
             config = with_value(config, key, parse_value(key, value, origin))
             origins[key] = origin
             explicit |= {key} if typed else set()
-    for key in ("resources.features_dir", "resources.data_dir"):
+    for key in ("resources.features_dir", "resources.data_dir", "centers.list"):
         if get(config, key) is not None:
             config = with_value(config, key, str(Path(get(config, key)).expanduser().absolute()))
     return Loaded(config, origins, frozenset(explicit))

@@ -13,6 +13,7 @@ import psutil
 
 from features.extractors import FeatureSpec
 from features.sources import Source, SourceSpec
+from pipeline.center_list import read_center_list
 from pipeline.config import TrainConfig, with_value
 from pipeline.errors import ConfigError, PlanError
 from pipeline.executors import available_processors
@@ -151,6 +152,11 @@ def fill_in(config: TrainConfig, shape: FeatureShape, explicit: frozenset[str]) 
 
     Raises ConfigError where more centers were asked for than there are training rows; a default is lowered.
     """
+    if config.centers.list is not None:
+        if "centers.count" in explicit:
+            raise ConfigError("--center-list already says how many candidates there are; leave --centers out")
+        listed = read_center_list(config.centers.list, shape.n_train)
+        config = with_value(config, "centers.count", len(listed))
     count, notes = config.centers.count, []
     if count != "all" and int(count) > shape.n_train:
         if "centers.count" in explicit:

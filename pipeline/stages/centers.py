@@ -1,7 +1,12 @@
 """Stage 2: which training points are candidates, and their features in one small file that every task maps."""
 
-import numpy as np
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.center_list import read_center_list
+from pipeline.errors import InvalidDataError
 from pipeline.live_features import open_features
 from pipeline.stages import statistics
 from pipeline.stages.run import Run
@@ -24,9 +29,22 @@ def run(run: Run) -> None:
     with run.stage("centers") as cost:
         if (run.layout.centers / MANIFEST_NAME).exists():
             return
-        index = choose(run.shape.n_train, run.config.centers.count, run.config.seed)
-        arrays = {"index": index}
+        index = _candidates(run)
+        arrays: dict[str, NDArray[Any]] = {"index": index}
         if not statistics.in_rounds(run):  # else the candidates may be all rows: tasks take what they need of them
             arrays["X"] = open_features(run.features).take(index)
         write_arrays(run.layout.centers, arrays)
         cost.items += 1
+
+
+def _candidates(run: Run) -> NDArray[np.int64]:
+    centers = run.config.centers
+    if centers.list is None:
+        return choose(run.shape.n_train, centers.count, run.config.seed)
+    listed = read_center_list(centers.list, run.shape.n_train)
+    if len(listed) != centers.count:
+        raise InvalidDataError(
+            f"--center-list {centers.list}: lists {len(listed)} rows, {centers.count} when the run was started; "
+            "restore it, or start a new run"
+        )
+    return listed
