@@ -44,7 +44,8 @@ class Scored:
 
     norm_bounds (M,) ≥ ‖c_m‖; residuals (n, T) of the last pass; moved (M, T): how far the residuals have moved since
     each candidate was evaluated, 0 where it is evaluated at these weights (the others are bounded by τ); screened
-    (M,): zero in every solution, never evaluated again. evaluated counts candidates of the last pass.
+    (M,): zero in every solution, never evaluated again. evaluated, skipped (outside the working set, for their bound)
+    count candidates of the last pass.
     """
 
     scores: NDArray[np.float64]
@@ -53,6 +54,7 @@ class Scored:
     moved: NDArray[np.float64]
     screened: NDArray[np.bool_]
     evaluated: int
+    skipped: int
     kernel_entries: int
 
 
@@ -142,6 +144,7 @@ def _first_pass(run: Run, current: WorkingSet, problem: Problem, residuals: NDAr
         moved=np.zeros_like(found.scores),
         screened=np.zeros(n, bool),
         evaluated=n,
+        skipped=0,
         kernel_entries=found.kernel_entries,
     )
 
@@ -151,10 +154,10 @@ def _next_pass(
 ) -> Scored:
     """Return the last scores, evaluated again where the bound on how far they have moved leaves them above τ."""
     moved = before.moved + np.linalg.norm(residuals - before.residuals, axis=0)
-    needed = _needed(replace(before, moved=moved), places(problem.candidates, current.rows), problem)
+    needed, skipped = _needed(replace(before, moved=moved), places(problem.candidates, current.rows), problem)
     found = scores.run_pass(run, current.name, residuals, problem.candidates[needed], problem.tile_rows, "solve")
     scored = replace(before, residuals=residuals, moved=moved)
-    scored = replace(scored, evaluated=len(needed), kernel_entries=found.kernel_entries)
+    scored = replace(scored, evaluated=len(needed), skipped=skipped, kernel_entries=found.kernel_entries)
     return _with_values(scored, needed, found.scores)
 
 
@@ -165,18 +168,22 @@ def _with_values(scored: Scored, which: NDArray[np.int64], values: NDArray[np.fl
     return replace(scored, scores=all_scores, moved=moved)
 
 
-def _needed(scored: Scored, inside: NDArray[np.int64], problem: Problem) -> NDArray[np.int64]:
-    """Return which candidates a certificate needs evaluated.
+def _needed(scored: Scored, inside: NDArray[np.int64], problem: Problem) -> tuple[NDArray[np.int64], int]:
+    """Return which candidates a certificate needs evaluated, and how many their bound alone leaves out.
 
     The working set needs none; neither does what a bound or the screening holds at zero.
     """
     n = len(problem.candidates)
-    idle = rules.cannot_be_active(scored.scores, scored.moved, scored.norm_bounds, problem.tau, shared=problem.shared)
-    idle |= scored.screened
-    idle[inside] = True
-    waiting = np.flatnonzero(~idle)
+    bounded = rules.cannot_be_active(
+        scored.scores, scored.moved, scored.norm_bounds, problem.tau, shared=problem.shared
+    )
+    known = scored.screened.copy()
+    known[inside] = True
+    waiting = np.flatnonzero(~(bounded | known))
     # Where the kernel is symmetric, a whole pass costs half: leaving out a few candidates would cost more.
-    return waiting if len(waiting) <= n // 2 else np.arange(n)
+    if len(waiting) > n // 2:
+        return np.arange(n), 0
+    return waiting, int(np.count_nonzero(bounded & ~known))
 
 
 def _screened(run: Run, current: WorkingSet, weights: Weights, scored: Scored, problem: Problem) -> Scored:
@@ -193,5 +200,5 @@ def _screened(run: Run, current: WorkingSet, weights: Weights, scored: Scored, p
 
 def _read(path: Path) -> Scored:
     arrays = read_arrays(path)
-    counts = {name: int(arrays.pop(name)) for name in ("evaluated", "kernel_entries")}
+    counts = {name: int(arrays.pop(name)) for name in ("evaluated", "skipped", "kernel_entries")}
     return Scored(**arrays, **counts)  # type: ignore[arg-type]

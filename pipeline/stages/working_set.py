@@ -173,7 +173,6 @@ def _record(
     """Commit and tell what the round did."""
     outside = ~np.isin(problem.candidates, current.rows) & all_scores.fresh(scored)
     sizes_outside = rules.sizes(scored.scores[outside], problem.tau, shared=problem.shared)
-    n_screened = int(np.count_nonzero(scored.screened))
     record = PassRecord(
         round=int(current.name.removeprefix("round-")),
         working_set=len(current.rows),
@@ -183,8 +182,8 @@ def _record(
         admitted=len(new),
         dropped=len(current.rows) - len(places),
         evaluated=scored.evaluated,
-        skipped=max(len(problem.candidates) - scored.evaluated - n_screened, 0),
-        screened=n_screened,
+        skipped=scored.skipped,
+        screened=int(np.count_nonzero(scored.screened)),
         kernel_entries=scored.kernel_entries + grown_gram.kernel_entries(run, current.name),
     )
     write_marker(run.layout.markers(MARKERS), current.name, asdict(record))

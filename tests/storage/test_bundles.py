@@ -172,3 +172,14 @@ def test_damage_in_the_folder_form_names_the_file(tmp_path: Path) -> None:
     for missing in (tmp_path / "none", tmp_path / "none.npz"):
         with pytest.raises(MissingDataError):
             read_arrays(missing)
+
+
+def test_every_byte_of_a_bundle_is_checked(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    write_arrays(path, {"x": np.arange(3.0), "flag": np.array(True)})
+    bundles.check_npz(path)
+    data = path.read_bytes()
+    for position in range(len(data)):
+        path.write_bytes(data[:position] + bytes([data[position] ^ 1 << position % 8]) + data[position + 1 :])
+        with pytest.raises(CorruptDataError, match=r"a\.npz"):
+            bundles.check_npz(path)
