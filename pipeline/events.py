@@ -4,6 +4,7 @@ On a terminal tqdm draws a bar; elsewhere one line every few seconds tells stage
 """
 
 import json
+import os
 import sys
 import threading
 import time
@@ -62,8 +63,7 @@ class Events:
         self._stream = stream or sys.stderr
         self._quiet = quiet
         self._lock = threading.Lock()
-        self._log = log.open("a", encoding="utf-8")
-        self._metrics = metrics.open("a", encoding="utf-8")
+        self._log, self._metrics = _appended(log), _appended(metrics)
 
     def __enter__(self) -> "Events":
         """Return the events, open."""
@@ -145,6 +145,16 @@ class Events:
 
         with _repeating(LINE_SECONDS, line):
             yield advance
+
+
+def _appended(path: Path) -> TextIO:
+    """Open a file of lines to append to; a last line that a kill cut off is removed."""
+    if path.exists():
+        data = path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            os.truncate(path, whole)
+    return path.open("a", encoding="utf-8")
 
 
 def _now() -> str:

@@ -50,7 +50,7 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "passes": found["passes"],
         "kernel_entries": sum(record["kernel_entries"] for record in found["passes"])
         if found["passes"]
-        else statistics.kernel_entries(run.layout),
+        else shape.n_train * statistics.n_centers(run),
         "peak_rss_bytes": peak_rss_bytes,
         "wall_seconds": sum(cost.wall_seconds for cost in run.costs.values()),
         "stages": {name: dict(vars(cost)) for name, cost in run.costs.items()},

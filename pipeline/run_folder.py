@@ -1,5 +1,6 @@
 """The folder of a run: taking it, its lock, and the configuration frozen in it."""
 
+import hashlib
 import os
 import platform
 import re
@@ -16,11 +17,23 @@ from typing import Any
 from pipeline import __version__
 from pipeline.config import TrainConfig, from_toml, to_toml
 from pipeline.errors import ConfigMismatchError, FolderInUseError, MissingRunError
-from storage.commit import make_folder, read_json, remove_stale, write_file, write_json
+from storage.commit import (
+    TEMPORARY_PREFIX,
+    committed_files,
+    make_folder,
+    read_record,
+    remove_file,
+    remove_stale,
+    write_file,
+    write_record,
+)
+from storage.errors import CorruptDataError
 from storage.layout import RunLayout
 from storage.lock import FolderLock
+from storage.manifest import digest_file
 
 LIBRARIES = ("numpy", "scipy", "numba", "dask", "distributed", "zarr", "scikit-image", "scikit-learn")
+_REMEDY = "restore it, or start a new run"
 
 
 def default_run_dir(dataset: str) -> Path:
@@ -43,14 +56,39 @@ def stored_config(root: Path | None, resume: str, dataset: str) -> TrainConfig |
     if layout.config.exists():
         if resume == "never":
             raise FolderInUseError(f"{root} holds a run already; continue it with: " + resume_command(dataset, root))
-        return from_toml(layout.config)
+        return frozen_config(layout)
+    used = root.is_dir() and not _is_unused(layout)
+    if used and layout.environment.exists():
+        raise CorruptDataError(f"{layout.config}: missing; restore it, or start a new run", file=str(layout.config))
     if resume == "require":
         raise MissingRunError(f"{root} holds no run to resume; start one with --resume auto")
-    if root.is_dir() and any(entry.name != layout.lock.name for entry in root.iterdir()):
+    if used:
         raise FolderInUseError(f"{root} is not empty and holds no run; choose another --run-dir")
     if root.exists() and not root.is_dir():
         raise FolderInUseError(f"{root} is not a folder; choose another --run-dir")
     return None
+
+
+def frozen_config(layout: RunLayout) -> TrainConfig:
+    """Return the configuration frozen in a run folder, after checking it against the digest in env.json.
+
+    Raises CorruptDataError naming the file where either is damaged or was edited, MissingDataError where it is missing.
+    """
+    recorded = read_record(layout.environment, remedy=_REMEDY)["config"]
+    if digest_file(layout.config).sha256 != recorded:
+        raise CorruptDataError(
+            f"{layout.config}: not the file that the run was started with, it is damaged or was edited; restore it, or "
+            "start a new run with the settings you want",
+            file=str(layout.config),
+        )
+    return from_toml(layout.config)
+
+
+def _is_unused(layout: RunLayout) -> bool:
+    """Tell whether a folder holds nothing, or what is left of a run that was killed before it froze its settings."""
+    begun = {layout.lock.name, layout.environment.name}
+    names = (entry.name for entry in layout.root.iterdir())
+    return all(name in begun or name.startswith(TEMPORARY_PREFIX) for name in names)
 
 
 def resume_command(dataset: str, root: Path) -> str:
@@ -70,18 +108,37 @@ def taken(root: Path, config: TrainConfig, features_digest: str, stored: TrainCo
     make_folder(layout.root)
     with FolderLock(layout.lock, "training"):
         remove_stale(layout.root, recursive=True)
-        found = from_toml(layout.config) if layout.config.exists() else None
+        found = frozen_config(layout) if layout.config.exists() else None
         if found != stored:
             raise FolderInUseError(f"{root} was taken by another run meanwhile; choose another --run-dir")
         if found is None:
-            write_json(layout.environment, environment() | {"features": features_digest})
-            write_file(layout.config, to_toml(config).encode())
-        elif read_json(layout.environment)["features"] != features_digest:
+            text = to_toml(config).encode()
+            digests = {"features": features_digest, "config": hashlib.sha256(text).hexdigest()}
+            write_record(layout.environment, environment() | digests)
+            write_file(layout.config, text)  # last: it is what makes the folder one that holds a run
+        elif read_record(layout.environment, remedy=_REMEDY)["features"] != features_digest:
             raise ConfigMismatchError(
                 f"the data or features are no longer those that the run in {root} was started with; "
                 "restore them, or start a new run"
             )
+        remove_file(layout.contents)  # it tells of a finished run
         yield layout
+
+
+def finish(layout: RunLayout, report: dict[str, Any]) -> None:
+    """Commit the report of a run whose stages are done, and before it the list of the files that make the run whole.
+
+    Files that a manifest names are not listed, their manifest is. Raises CannotWriteError.
+    """
+    names = [path.relative_to(layout.root).as_posix() for path in committed_files(layout.root)]
+    own = {layout.lock.name, layout.contents.name, layout.report_html.name}
+    write_record(layout.contents, {"files": sorted({*names, layout.report.name} - own)})
+    write_record(layout.report, report)
+
+
+def finished_report(layout: RunLayout) -> dict[str, Any]:
+    """Return the report of a finished run. Raises MissingDataError, CorruptDataError."""
+    return read_record(layout.report, remedy="delete it and resume the run: it is made again")
 
 
 def environment() -> dict[str, Any]:

@@ -75,12 +75,12 @@ def _train(arguments: Arguments) -> int:
 
 
 def _run(prepared: Any, layout: Any, executor: Any, *, quiet: bool) -> dict[str, Any]:
-    from pipeline import results
+    from pipeline import results, run_folder
     from pipeline.events import Events, MemoryMeter
     from pipeline.live_features import live
     from pipeline.stages import centers, evaluate, features, solve, statistics
     from pipeline.stages.run import Run, saved_state
-    from storage.commit import make_folder, write_json
+    from storage.commit import make_folder
 
     costs, peak_bytes = saved_state(layout)
     with MemoryMeter(peak_bytes) as meter, Events(layout.log, layout.metrics, meter, quiet=quiet) as events:
@@ -108,7 +108,7 @@ def _run(prepared: Any, layout: Any, executor: Any, *, quiet: bool) -> dict[str,
             solve.run(run)
             scores = evaluate.run(run)
             report = results.build(run, scores, meter.peak_bytes)
-            write_json(layout.report, report)
+            run_folder.finish(layout, report)
             return report
         except BaseException as error:
             with suppress(OSError):
@@ -140,7 +140,7 @@ def _resumed(stored: TrainConfig, loaded: Loaded) -> TrainConfig:
 
 def _finished_report(root: Path) -> dict[str, Any] | None:
     """Return the report of a finished run whose model is whole, None where there is something left to do."""
-    from storage.commit import read_json
+    from pipeline.run_folder import finished_report
     from storage.errors import CorruptDataError
     from storage.layout import RunLayout
     from storage.manifest import verify
@@ -151,9 +151,10 @@ def _finished_report(root: Path) -> dict[str, Any] | None:
     problems = verify(layout.model, contents=True)
     if problems:
         raise CorruptDataError(
-            f"model {layout.model}: {problems[0]}; restore it, or delete report.json to make it again"
+            f"model {layout.model}: {problems[0]}; restore it, or delete the folder model and report.json and "
+            "resume: they are made again"
         )
-    return dict(read_json(layout.report))
+    return finished_report(layout)
 
 
 def _conclude(report: dict[str, Any], root: Path, quiet: bool) -> int:

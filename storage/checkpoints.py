@@ -1,12 +1,11 @@
 """Checkpoints of one piece of work: numbered steps, each a committed folder; the newest whole one counts.
 
-A step is written aside, sealed with the digests of its files, and renamed (`storage.commit`); only then are older
-steps pruned. A damaged step is passed over for the one before it, and said so.
+A step is written aside, sealed with the digests of its files, and renamed (`storage.commit`); only then are others
+pruned. A damaged step is passed over for the one before it, and said so.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from storage import disk, manifest
-from storage.commit import read_arrays, write_arrays
-from storage.disk import cannot_write
+from storage import manifest
+from storage.commit import read_arrays, remove_folder, write_arrays
 from storage.errors import CorruptDataError, MissingDataError
 
 FEWEST_KEPT = 2  # a step may turn out damaged when it is needed
@@ -37,16 +35,17 @@ class Checkpoint:
 def save(
     folder: Path, step: int, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any], *, keep: int = FEWEST_KEPT
 ) -> None:
-    """Commit a step, then prune all but the newest `keep` (at least two).
+    """Commit a step, then prune all but the newest `keep` (at least two), and all steps of a higher number.
 
-    Raises CannotWriteError as `write_arrays`; the steps before are then untouched.
+    Those of a higher number were damaged, or of other work, when this work was taken up at an earlier step: counted
+    among the newest, they would push out the whole ones. Raises CannotWriteError as `write_arrays`; the steps before
+    are then untouched.
     """
     write_arrays(folder / f"step-{step:09d}", arrays, metadata=metadata)
-    for old in _steps(folder)[: -max(keep, FEWEST_KEPT)]:
-        try:
-            disk.low_remove_tree(old)
-        except OSError as error:
-            raise cannot_write(old, error) from error
+    steps = _steps(folder)
+    ours = [path for path in steps if _number(path) <= step]
+    for path in [*ours[: -max(keep, FEWEST_KEPT)], *steps[len(ours) :]]:
+        remove_folder(path, durable=False)
 
 
 def load(folder: Path) -> Checkpoint | None:
@@ -72,9 +71,11 @@ def load(folder: Path) -> Checkpoint | None:
 
 
 def remove(folder: Path) -> None:
-    """Remove all steps, when what they were for is done. A folder that does not exist is fine."""
-    with contextlib.suppress(FileNotFoundError):
-        disk.low_remove_tree(folder)
+    """Remove all steps, when what they were for is done. A folder that does not exist is fine.
+
+    In one step: of a folder half removed, only damaged steps could be left. Raises CannotWriteError.
+    """
+    remove_folder(folder)
 
 
 def _steps(folder: Path) -> list[Path]:

@@ -58,6 +58,38 @@ def read_json(path: Path) -> Any:
         raise CorruptDataError(f"{path}: not valid JSON ({error}); restore or remove it", file=str(path)) from None
 
 
+def write_record(path: Path, body: Mapping[str, Any]) -> None:
+    """Write a JSON object that programs read back, durably, with the digest of its content under `digest`.
+
+    Raises
+    ------
+    ValueError, TypeError, CannotWriteError
+        As `write_json`; ValueError also where `body` has a `digest` of its own.
+    """
+    if "digest" in body:
+        raise ValueError(f"{path}: the key 'digest' is the record's own")
+    # Over the stored spelling, so that it holds for whatever JSON makes of tuples and numpy scalars.
+    stored = json.loads(manifest.canonical_json(body))
+    write_json(path, {**stored, "digest": manifest.digest_of(stored)})
+
+
+def read_record(path: Path, *, remedy: str = "restore it from a copy") -> dict[str, Any]:
+    """Read what `write_record` wrote, without its digest; layout and order of the text do not matter.
+
+    Raises
+    ------
+    MissingDataError, CorruptDataError, UnavailableStoreError
+        As `read_json`; CorruptDataError, ending with `remedy`, also where the content does not match its digest.
+    """
+    try:
+        body = read_json(path)
+    except CorruptDataError as error:
+        raise CorruptDataError(f"{str(error).partition(';')[0]}; {remedy}", file=str(path)) from None
+    if not isinstance(body, dict) or body.pop("digest", None) != manifest.digest_of(body):
+        raise CorruptDataError(f"{path}: its content does not match its own digest; {remedy}", file=str(path))
+    return body
+
+
 def write_arrays(
     path: Path, arrays: Mapping[str, np.ndarray], *, metadata: Mapping[str, Any] | None = None, durable: bool = True
 ) -> None:
@@ -110,6 +142,21 @@ def read_arrays(path: Path, *, mapped: bool = False) -> dict[str, np.ndarray]:
         )
     names = sorted(name for name in entries.files if name.endswith(".npy"))
     return {name.removesuffix(".npy"): bundles.read_npy(path / name, mapped=mapped) for name in names}
+
+
+def check_folder(folder: Path, *, remedy: str) -> None:
+    """Check every byte of a folder against its manifest, before its arrays are mapped. Cost: one pass over them.
+
+    Raises
+    ------
+    CorruptDataError
+        Naming the first file that is damaged, and ending with `remedy`.
+    """
+    problems = manifest.verify(folder, contents=True)
+    if problems:
+        raise CorruptDataError(
+            f"{folder}: damaged ({problems[0].partition(';')[0]}); {remedy}", file=problems[0].partition(":")[0]
+        )
 
 
 def seal(
@@ -199,6 +246,53 @@ def _move_in(aside: Path, final: Path) -> None:
     fsync_folder(final.parent)
     if replaces:
         disk.low_remove_tree(old)
+
+
+def committed_files(root: Path) -> Iterator[Path]:
+    """Yield the files below `root` in order; of a folder with a manifest the manifest alone, and no `.tmp-*`."""
+    entries = sorted(root.iterdir())
+    if root / MANIFEST_NAME in entries:
+        entries = [root / MANIFEST_NAME]
+    for entry in entries:
+        if entry.name.startswith(TEMPORARY_PREFIX):
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            yield from committed_files(entry)
+        else:
+            yield entry
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file; one that does not exist is fine. Raises CannotWriteError."""
+    try:
+        disk.low_unlink(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def remove_folder(path: Path, *, durable: bool = True) -> None:
+    """Remove a folder so that it is never half there under its name; one that does not exist is fine.
+
+    `durable=False` leaves it to the operating system when the disk learns of it: after a power loss it may be there
+    again, and damaged.
+
+    Raises
+    ------
+    CannotWriteError
+        If it cannot be removed.
+    """
+    aside = temporary_path(path)
+    try:
+        disk.low_rename(path, aside)
+        if durable:
+            fsync_folder(path.parent)  # or the files in it could go before its name does
+        disk.low_remove_tree(aside)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise cannot_write(path, error) from error
 
 
 def remove_stale(parent: Path, *, recursive: bool = False) -> list[Path]:

@@ -110,6 +110,11 @@ class RunLayout:
         return self.root / "metrics.jsonl"
 
     @property
+    def contents(self) -> Path:
+        """Return the list of the files of a finished run, written just before the report."""
+        return self.root / "CONTENTS.json"
+
+    @property
     def report(self) -> Path:
         """Return the report that programs read."""
         return self.root / "report.json"

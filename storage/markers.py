@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.disk import make_folder, write_file
-from storage.errors import UnavailableStoreError
+from storage.errors import CorruptDataError, UnavailableStoreError
 from storage.manifest import canonical_json, check_plain_name, digest_of
 
 _SUFFIX = ".json"
@@ -72,6 +72,14 @@ def read_markers(folder: Path) -> Markers:
         except (ValueError, TypeError, KeyError, OSError, RecursionError) as error:
             warnings.append(f"{path}: damaged marker ({error}); the item {item_name} is done again")
     return Markers(payloads, tuple(warnings))
+
+
+def check_marker(path: Path) -> None:
+    """Raise CorruptDataError where the marker in a file would not count as done."""
+    try:
+        _read_marker(path, path.name.removesuffix(_SUFFIX))
+    except (ValueError, TypeError, KeyError, OSError, RecursionError) as error:
+        raise CorruptDataError(f"{path}: damaged marker ({error})", file=str(path)) from None
 
 
 def _read_marker(path: Path, item_name: str) -> dict[str, Any]:

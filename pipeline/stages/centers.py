@@ -10,7 +10,7 @@ from pipeline.errors import InvalidDataError
 from pipeline.live_features import open_features
 from pipeline.stages import statistics
 from pipeline.stages.run import Run
-from storage.commit import write_arrays
+from storage.commit import check_folder, write_arrays
 from storage.manifest import MANIFEST_NAME
 
 
@@ -28,6 +28,7 @@ def run(run: Run) -> None:
     """Draw the centers and commit their indices and features."""
     with run.stage("centers") as cost:
         if (run.layout.centers / MANIFEST_NAME).exists():
+            check_folder(run.layout.centers, remedy="delete the folder and resume: they are drawn again, the same")
             return
         index = _candidates(run)
         arrays: dict[str, NDArray[Any]] = {"index": index}

@@ -15,12 +15,13 @@ from pipeline.events import Events
 from pipeline.executors import Executor, this_process
 from pipeline.feature_store import FeatureRequest, FeatureShape
 from pipeline.live_features import FeatureAccess
-from storage.commit import read_arrays, read_json, write_json
+from storage.commit import read_arrays, read_record, write_record
 from storage.errors import CorruptDataError, MissingDataError
 from storage.layout import FeatureLayout, RunLayout
 from storage.markers import read_markers
 
 STATE_SECONDS = 2.0  # between two writes of the progress for whoever asks
+STATE_REMEDY = "delete it: only the times that the stages took are lost"
 STAGES = ("features", "centers", "statistics", "solve", "evaluate")
 
 
@@ -51,7 +52,7 @@ class Run:
         """Commit STATE.json: the current stage and its progress, what every stage took, and the peak of the memory."""
         costs = {name: asdict(cost) for name, cost in self.costs.items()}
         facts = {"stage": stage, "pid": os.getpid(), "stages": costs, "peak_rss_bytes": self.events.meter.peak_bytes}
-        write_json(self.layout.state, facts | {"progress": progress})
+        write_record(self.layout.state, facts | {"progress": progress})
 
     def done(self, markers: Path) -> dict[str, dict[str, Any]]:
         """Return the payloads of the items done, and warn of markers that are damaged."""
@@ -129,5 +130,7 @@ def _now() -> str:
 
 def saved_state(layout: RunLayout) -> tuple[dict[str, StageCost], int]:
     """Return what the stages of a run took in its earlier sessions, and its peak of memory; zeros for a new run."""
-    found: dict[str, Any] = read_json(layout.state) if layout.state.exists() else {"stages": {}, "peak_rss_bytes": 0}
+    found: dict[str, Any] = {"stages": {}, "peak_rss_bytes": 0}
+    if layout.state.exists():
+        found = read_record(layout.state, remedy=STATE_REMEDY)
     return {name: StageCost(**found["stages"].get(name, {})) for name in STAGES}, found["peak_rss_bytes"]

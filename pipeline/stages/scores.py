@@ -6,7 +6,6 @@ half of the tiles are computed. A column of ones beside R gives the column sums 
 ‖c_m‖² = Σ k² ≤ Σ k, since 0 ≤ k ≤ 1.
 """
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,7 @@ from pipeline.live_features import LiveStore, open_features
 from pipeline.stages.rows import RowTask, task_of
 from pipeline.stages.run import Run, is_whole
 from storage.blocks import Block, row_blocks
-from storage.commit import make_folder, read_arrays, write_arrays
+from storage.commit import make_folder, read_arrays, remove_folder, write_arrays
 
 LINE_ROWS = 1024  # rows of a tile that are in memory as kernel values at once
 
@@ -73,7 +72,7 @@ def run_pass(
 
 def clean(run: Run, round_name: str) -> None:
     """Remove what a pass left for its items, when what it found is committed."""
-    shutil.rmtree(run.layout.scores(round_name), ignore_errors=True)
+    remove_folder(run.layout.scores(round_name), durable=False)
     for path in run.layout.scores(round_name).parent.glob(f"{round_name}-part-*.npz"):
         path.unlink()
 

@@ -4,7 +4,6 @@ Where a penalty path is asked for, it comes first: solved on the fit rows and sc
 solves run on all rows, and the centers they select may be refitted by least squares.
 """
 
-import shutil
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ from pipeline.stages import group_solve, held_out, path, statistics, working_set
 from pipeline.stages.all_scores import Problem
 from pipeline.stages.run import Run
 from pipeline.statistics import GramStatistics
-from storage.commit import read_arrays, write_arrays
+from storage.commit import read_arrays, remove_folder, write_arrays
 from storage.layout import RunLayout
 from storage.markers import read_markers, write_marker
 
@@ -62,7 +61,7 @@ def run(run: Run) -> None:
             "ridges": [list(pair) for pair in refitted.hold_out_errors] if refitted else None,
         }
         write_marker(run.layout.markers(STAGE), FINAL, summary)
-        shutil.rmtree(run.layout.statistics_parts, ignore_errors=True)  # of the held-out rows
+        remove_folder(run.layout.statistics_parts, durable=False)  # of the held-out rows
 
 
 def summary(layout: RunLayout) -> dict[str, Any]:

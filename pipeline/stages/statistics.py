@@ -4,7 +4,6 @@ An item streams its rows block by block through the column generator and commits
 then added in the order of the spans, so that every executor gives the same bits.
 """
 
-import shutil
 from functools import partial
 
 import numpy as np
@@ -15,13 +14,14 @@ from pipeline.stages.rows import RowTask
 from pipeline.stages.run import Run, is_whole
 from pipeline.statistics import GramStatistics, StatisticsAccumulator, add_block
 from storage.blocks import Block
-from storage.commit import make_folder, read_arrays, write_arrays
+from storage.commit import check_folder, make_folder, read_arrays, remove_folder, write_arrays
 from storage.layout import RunLayout
 from storage.manifest import MANIFEST_NAME
 from storage.markers import read_markers, write_marker
 
 STAGE = "statistics"
 PARTS = ("fit", "hold_out")
+REMEDY = "delete the folder statistics and resume: they are made again"
 
 
 def run(run: Run) -> None:
@@ -30,7 +30,9 @@ def run(run: Run) -> None:
         if in_rounds(run):
             return  # the solve stage computes them, for the columns it needs
         if (run.layout.statistics_file("all") / MANIFEST_NAME).exists():
-            shutil.rmtree(run.layout.statistics_parts, ignore_errors=True)  # left by a kill at the last moment
+            for name in PARTS:  # `all` is checked by the solves
+                check_folder(run.layout.statistics_file(name), remedy=REMEDY)
+            remove_folder(run.layout.statistics_parts, durable=False)  # left by a kill at the last moment
             return
         task = rows.task_of(run)
         grid = rows.grid(task, n_centers(run))
@@ -117,4 +119,4 @@ def _reduce(run: Run, grid: tuple[Block, ...]) -> None:
     # `all` comes last: it is what tells a resumed run that the stage is done.
     for name, statistics in [*sums.items(), ("all", sums["fit"] + sums["hold_out"])]:
         write_arrays(run.layout.statistics_file(name), to_arrays(statistics))
-    shutil.rmtree(run.layout.statistics_parts)
+    remove_folder(run.layout.statistics_parts, durable=False)

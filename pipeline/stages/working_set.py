@@ -4,7 +4,6 @@ The gap that ends the loop is over all candidates. Every round is committed unde
 that a resumed run goes on with the last whole one.
 """
 
-import shutil
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from pipeline.stages import all_scores, group_solve, grown_gram
 from pipeline.stages.all_scores import Problem, Scored, Weights
 from pipeline.stages.grown_gram import WorkingSet
 from pipeline.stages.run import Run
-from storage.commit import make_folder, write_arrays
+from storage.commit import make_folder, remove_folder, write_arrays
 from storage.manifest import MANIFEST_NAME
 from storage.markers import write_marker
 
@@ -215,7 +214,7 @@ def _grown(
 def _drop(run: Run, name: str) -> None:
     """Remove the statistics of an earlier round; they are the largest files of a run."""
     for old in (name, f"{name}-centred"):
-        shutil.rmtree(run.layout.statistics_file(old), ignore_errors=True)
+        remove_folder(run.layout.statistics_file(old), durable=False)
 
 
 def _summaries(run: Run, summaries: list[dict[str, Any]], certificates: list[Certificate]) -> list[dict[str, Any]]:

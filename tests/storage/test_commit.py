@@ -15,14 +15,18 @@ import pytest
 
 from storage import bundles, commit, disk, manifest
 from storage.commit import (
+    check_folder,
+    committed_files,
     new_folder,
     read_arrays,
     read_json,
+    read_record,
     remove_stale,
     seal,
     write_arrays,
     write_file,
     write_json,
+    write_record,
 )
 from storage.errors import CannotWriteError, CorruptDataError, MissingDataError
 
@@ -315,3 +319,43 @@ def test_commit_touches_the_disk_only_through_the_low_functions() -> None:
             '"wb"',
         ):
             assert call not in source, (module.__name__, call)
+
+
+def test_records_round_trip_and_notice_any_change(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_record(path, {"x": np.float64(1e-5), "span": (1, 2), "name": "é"})
+    assert read_record(path) == {"x": 1e-5, "span": [1, 2], "name": "é"}
+    data = path.read_bytes()
+    for position in range(len(data) - 1):
+        path.write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
+        with pytest.raises(CorruptDataError, match=r"a\.json: .*; do this"):
+            read_record(path, remedy="do this")
+    for content in (b"", b"[]", b"{}", b"null", data[:-3], b'{"x": 1}', b"[" * 100_000):
+        path.write_bytes(content)
+        with pytest.raises(CorruptDataError, match="restore it"):
+            read_record(path)
+    with pytest.raises(ValueError, match="digest"):
+        write_record(path, {"digest": 1})
+    with pytest.raises(MissingDataError):
+        read_record(tmp_path / "none")
+
+
+def test_committed_files_are_listed_by_their_manifests(tmp_path: Path) -> None:
+    fill(tmp_path / "b" / "final", 1)
+    write_file(tmp_path / "a", b"1")
+    write_file(tmp_path / ".tmp-a", b"1")
+    (tmp_path / ".tmp-folder").mkdir()
+    names = [path.relative_to(tmp_path).as_posix() for path in committed_files(tmp_path)]
+    assert names == ["a", "b/final/MANIFEST.json"]
+
+
+def test_checking_a_folder_names_the_file_and_what_to_do(tmp_path: Path) -> None:
+    fill(tmp_path / "final", 1)
+    check_folder(tmp_path / "final", remedy="do this")
+    (tmp_path / "final" / "sub" / "a.bin").write_bytes(bytes([2]) * 100)
+    with pytest.raises(CorruptDataError, match=r"final: damaged \(sub/a\.bin: .*\); do this") as caught:
+        check_folder(tmp_path / "final", remedy="do this")
+    assert caught.value.file == "sub/a.bin"
+    (tmp_path / "final" / "MANIFEST.json").unlink()
+    with pytest.raises(CorruptDataError, match="MANIFEST"):
+        check_folder(tmp_path / "final", remedy="do this")

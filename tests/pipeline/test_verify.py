@@ -1,0 +1,319 @@
+"""Damage to any file of a run is named, and no command ever returns other numbers from it."""
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import verify
+from pipeline.train import main as train
+from storage import checkpoints
+from storage.layout import RunLayout
+from storage.lock import FolderLock
+
+ROOT = Path(__file__).resolve().parents[2]
+REFUSALS = {65, 66}
+ARGUMENTS = ("--centers", "40", "--refit", "ridge", "--scheduler", "serial", "-q")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("verify")
+    assert resume(folder / "run", *ARGUMENTS, "--features-dir", str(folder / "features")) == 0
+    return folder / "run"
+
+
+def resume(run: Path, *arguments: str) -> int:
+    return train(["digits", "--run-dir", str(run), "--resume", "auto", *(arguments or ("-q",))])
+
+
+def numbers(run: Path) -> Any:
+    """Return the report without what differs from run to run."""
+    return _without_costs(json.loads((run / "report.json").read_text()))
+
+
+def _without_costs(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_costs(each) for each in value]
+    if isinstance(value, dict):
+        costs = ("seconds", "peak_rss", "stages", "digest")
+        return {key: _without_costs(each) for key, each in value.items() if not any(word in key for word in costs)}
+    return value
+
+
+def model_of(run: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted((run / "model").iterdir())}
+
+
+def kinds(folder: Path) -> dict[str, Path]:
+    """Return one file of every kind below a folder: names that differ in their numbers are of one kind."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock")
+    return {re.sub(r"\d+", "0", path.relative_to(folder).as_posix()): path for path in reversed(paths)}
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    # Lines of a log carry no digest: a letter may be another one, but bytes that are no text are seen.
+    data[len(data) // 2] ^= 0x80 if path.suffix == ".jsonl" else 1
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+DAMAGE: dict[str, Callable[[Path], None]] = {"flipped": flip, "truncated": truncate, "deleted": Path.unlink}
+
+
+@contextmanager
+def damaged(path: Path, damage: Callable[[Path], None]) -> Iterator[None]:
+    data = path.read_bytes()
+    damage(path)
+    try:
+        yield
+    finally:
+        path.write_bytes(data)
+
+
+def verified(run: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    capsys.readouterr()
+    code = verify.main([str(run), *arguments])
+    return code, capsys.readouterr().out
+
+
+def test_a_whole_run(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = verified(finished, capsys)
+    assert code == 0
+    assert "note" not in out
+    n_files = sum(path.is_file() and path.suffix != ".lock" for path in finished.parent.rglob("*"))
+    assert re.search(rf"whole; {n_files} files, \d+\.\d MiB, \d+\.\d s\n$", out)
+    assert verified(finished, capsys, "--quiet") == (0, "")
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_to_any_kind_of_file_is_named(finished: Path, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = kinds(finished) | {f"features: {name}": path for name, path in kinds(finished.parent / "features").items()}
+    assert len(found) > 40
+    unnamed = []
+    for kind, path in found.items():
+        with damaged(path, DAMAGE[damage]):
+            code, out = verified(finished, capsys, "-q")
+        lines = [line for line in out.splitlines() if path.name in line]
+        if code != 65 or not lines or not all("; " in line for line in lines):
+            unnamed.append((kind, code, out))
+    assert unnamed == []
+    assert verified(finished, capsys, "-q") == (0, "")
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_resuming_a_damaged_run_never_gives_other_numbers(finished: Path, damage: str) -> None:
+    model, report = model_of(finished), numbers(finished)
+    for kind, path in kinds(finished).items():
+        run = finished.parent / "copy"
+        shutil.copytree(finished, run)
+        DAMAGE[damage](run / path.relative_to(finished))
+        code = resume(run)
+        assert code in REFUSALS or (code, model_of(run), numbers(run)) == (0, model, report), kind
+        shutil.rmtree(run)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "deleted"])
+def test_an_unfinished_run_with_damage_gives_no_other_numbers(finished: Path, damage: str) -> None:
+    """Without report and model, everything that they are made of is read."""
+    model, report = model_of(finished), numbers(finished)
+    wrong = []
+    for kind, path in kinds(finished).items():
+        run = finished.parent / "copy"
+        shutil.copytree(finished, run)
+        (run / "report.json").unlink()
+        for folder in (run / "model", run / "markers" / "solve"):
+            shutil.rmtree(folder)
+        if (run / path.relative_to(finished)).exists():
+            DAMAGE[damage](run / path.relative_to(finished))
+        code = resume(run)
+        if code not in REFUSALS and (code, model_of(run), numbers(run)) != (0, model, report):
+            wrong.append((kind, code))
+        shutil.rmtree(run)
+    assert wrong == []
+
+
+@pytest.fixture
+def copy(finished: Path, tmp_path: Path) -> Path:
+    shutil.copytree(finished, tmp_path / "run")
+    return tmp_path / "run"
+
+
+# What is damaged, and what its advice says to delete.
+REPAIRS = {
+    "STATE.json": ("STATE.json", "report.json"),
+    "report.json": ("report.json",),
+    "CONTENTS.json": ("CONTENTS.json", "report.json"),
+    "model/arrays.npz": ("model", "report.json"),
+    "centers/index.npy": ("centers", "report.json"),
+    "markers/evaluate/block-0000.json": ("markers/evaluate/block-0000.json", "report.json"),
+    "markers/solve/final.json": ("markers/solve/final.json", "report.json"),
+    "markers/statistics/span-0000.json": ("statistics", "solutions", "scores", "markers", "report.json"),
+    "statistics/hold_out/kty.npy": ("statistics", "solutions", "scores", "markers", "report.json"),
+    "solutions/final.npz": ("statistics", "solutions", "scores", "markers", "report.json"),
+}
+
+
+@pytest.mark.parametrize("name", REPAIRS)
+def test_the_advice_leads_to_the_same_bytes(
+    finished: Path, copy: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flip(copy / name)
+    code, out = verified(copy, capsys, "-q")
+    assert code == 65
+    for each in REPAIRS[name]:
+        assert "delete it" in out if each == name else each in out.partition(";")[2]
+        path = copy / each
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+    assert resume(copy) == 0
+    assert (model_of(copy), numbers(copy)) == (model_of(finished), numbers(finished))
+    assert verified(copy, capsys, "-q") == (0, "")
+
+
+@pytest.mark.parametrize("name", ["config.toml", "env.json"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_settings_that_are_damaged_are_refused(
+    copy: Path, name: str, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for finished in (True, False):
+        if not finished:
+            (copy / "report.json").unlink()
+        with damaged(copy / name, DAMAGE[damage]):
+            assert resume(copy) in ({65} if name == "config.toml" else REFUSALS)
+        assert name in capsys.readouterr().err
+
+
+def test_settings_edited_by_hand_are_refused_with_what_to_do(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (copy / "config.toml").read_text()
+    (copy / "config.toml").write_text(text.replace("penalty = 0.01", "penalty = 0.02"))
+    assert resume(copy) == 65
+    error = capsys.readouterr().err
+    assert "config.toml" in error
+    assert "start a new run with the settings you want" in error
+
+
+def test_a_run_killed_before_its_settings_were_frozen_starts_again(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in ("run.lock", "env.json", ".tmp-config.toml-00"):
+        (run / name).write_text("")
+    assert resume(run, *ARGUMENTS, "--features-dir", str(finished.parent / "features")) == 0
+    assert (model_of(run), numbers(run)) == (model_of(finished), numbers(finished))
+
+
+def test_no_such_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verify.main([str(tmp_path / "none")]) == 66
+    assert verify.main([str(tmp_path)]) == 66
+    assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_a_store_that_is_gone_and_a_file_of_someone_else_are_notes(
+    copy: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (copy / "notes.txt").write_text("x")
+    (copy / "model" / "notes.txt").write_text("x")
+    features = finished.parent / "features"
+    features.rename(features.with_name("elsewhere"))
+    try:
+        code, out = verified(copy, capsys)
+    finally:
+        features.with_name("elsewhere").rename(features)
+    assert code == 0
+    assert out.count("note: ") == 3
+    assert "does not need them" in out
+    assert verified(copy, capsys, "-q") == (0, "")
+
+
+def unfinished(run: Path) -> None:
+    (run / "report.json").unlink()
+    (run / "CONTENTS.json").unlink()
+    with (run / "log.jsonl").open("ab") as stream:
+        stream.write(b'{"time": "2026')
+
+
+def test_a_torn_last_line_is_damage_of_a_finished_run_only(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (copy / "log.jsonl").open("ab") as stream:
+        stream.write(b'{"time": "2026')
+    code, out = verified(copy, capsys, "-q")
+    assert code == 65
+    assert "log.jsonl: line" in out
+    (copy / "report.json").unlink()
+    (copy / "CONTENTS.json").unlink()
+    assert verified(copy, capsys, "-q") == (0, "")
+
+
+@pytest.mark.parametrize("name", ["MANIFEST.json", "mu.npy"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_checkpoints_of_a_run_under_way(copy: Path, name: str, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    import numpy as np
+
+    unfinished(copy)
+    layout = RunLayout(copy)
+    checkpoints.save(layout.checkpoints("all-output-0000"), 7, {"mu": np.ones(3)}, {})
+    assert verified(copy, capsys, "-q") == (0, "")
+    DAMAGE[damage](layout.checkpoints("all-output-0000") / "step-000000007" / name)
+    code, out = verified(copy, capsys, "-q")
+    assert code == 65
+    assert "step-000000007" in out
+    assert "an older one is used" in out
+
+
+def test_what_a_live_run_replaces_and_removes_is_not_damage(
+    copy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything is in the middle of a change when it is looked at first: a folder half removed, a torn record."""
+    unfinished(copy)
+    state, gram = copy / "STATE.json", copy / "statistics" / "fit" / "gram.npy"
+    whole = state.read_bytes()
+    state.write_bytes(whole[:50])
+    gram.unlink()
+
+    def meanwhile(seconds: float) -> None:
+        state.write_bytes(whole)
+        shutil.rmtree(gram.parent, ignore_errors=True)
+
+    monkeypatch.setattr(verify.time, "sleep", meanwhile)
+    assert verified(copy, capsys, "-q")[0] == 65  # nobody is at work
+    with FolderLock(RunLayout(copy).lock, "training"):
+        assert verified(copy, capsys, "-q") == (0, "")
+
+
+def test_verifying_while_the_run_is_at_work(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "pipeline.train", "digits", "--run-dir", str(run), *ARGUMENTS]
+    command += ["--features-dir", str(finished.parent / "features"), "--checkpoint-every", "0.001s"]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as process:
+        looks = 0
+        while process.poll() is None:
+            if (run / "config.toml").exists():
+                assert verified(run, capsys, "-q") == (0, "")
+                looks += 1
+        assert (process.returncode, process.stderr.read()) == (0, b"")
+    assert looks > 1
+    assert model_of(run) == model_of(finished)
+
+
+def test_help_answers_at_once() -> None:
+    code = (
+        "import sys, pipeline.verify as v\n"
+        "try: v.main(['--help'])\n"
+        "except SystemExit as stop: assert not stop.code\n"
+        "assert not {'numpy', 'zarr', 'dask'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "RUN" in done.stdout

@@ -1,0 +1,181 @@
+"""Checkpoints: the newest whole step counts, damage is passed over and told, and steps never push out whole ones."""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from storage import checkpoints, commit, disk
+from storage.checkpoints import load, save
+from storage.errors import CannotWriteError, CorruptDataError
+
+FILES = ("MANIFEST.json", "state.npy", "weights.npy")
+
+
+def write(folder: Path, step: int, keep: int = 2) -> None:
+    save(folder, step, {"weights": np.full((3, 2), step / 7), "state": np.arange(step)}, {"step": step}, keep=keep)
+
+
+def assert_step(folder: Path, step: int, n_damaged: int = 0) -> checkpoints.Checkpoint:
+    found = load(folder)
+    assert found is not None
+    assert (found.step, found.metadata) == (step, {"step": step})
+    assert (found.arrays["weights"] == step / 7).all()
+    assert found.arrays["state"].tolist() == list(range(step))
+    assert len(found.warnings) == n_damaged
+    return found
+
+
+def steps(folder: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("step-")) for path in folder.iterdir())
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1 if path.suffix == ".npy" else len(data) // 2] ^= 1  # of an array, a value; else in the text
+    path.write_bytes(data)
+
+
+DAMAGE: dict[str, Callable[[Path], None]] = {
+    "flipped": flip,
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-1] if path.suffix == ".npy" else b"{"),
+    "emptied": lambda path: path.write_bytes(b""),
+    "removed": lambda path: path.unlink(),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"x"),
+}
+
+
+def test_none_where_there_is_no_step(tmp_path: Path) -> None:
+    assert load(tmp_path / "none") is None
+    (tmp_path / "empty").mkdir()
+    assert load(tmp_path / "empty") is None
+
+
+def test_the_newest_counts_and_older_ones_are_pruned(tmp_path: Path) -> None:
+    for step in (1, 2, 10, 11, 100):
+        write(tmp_path, step, keep=3)
+        assert_step(tmp_path, step)
+    assert steps(tmp_path) == [10, 11, 100]
+
+
+@pytest.mark.parametrize("keep", [-1, 0, 1, 2])
+def test_at_least_two_are_kept(tmp_path: Path, keep: int) -> None:
+    for step in (1, 2, 3):
+        write(tmp_path, step, keep=keep)
+    assert steps(tmp_path) == [2, 3]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_newest_is_passed_over_and_named(tmp_path: Path, name: str, damage: str) -> None:
+    write(tmp_path, 1)
+    write(tmp_path, 2)
+    DAMAGE[damage](tmp_path / "step-000000002" / name)
+    (warning,) = assert_step(tmp_path, 1, n_damaged=1).warnings
+    assert "step-000000002" in warning
+    assert name in warning
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(name=st.sampled_from(FILES), where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), cut=st.booleans())
+def test_any_byte_flipped_and_any_length(tmp_path: Path, name: str, where: float, bit: int, cut: bool) -> None:
+    shutil.rmtree(tmp_path / "a", ignore_errors=True)
+    write(tmp_path / "a", 1)
+    write(tmp_path / "a", 2)
+    path = tmp_path / "a" / "step-000000002" / name
+    data = bytearray(path.read_bytes())
+    position = int(where * (len(data) - 1))  # the last byte of a manifest is the end of its line
+    data[position] ^= 1 << bit
+    path.write_bytes(data[:position] if cut else data)
+    found = load(tmp_path / "a")
+    assert found is not None
+    if found.step == 2:  # a flip that JSON reads alike: 1e-5 as 1E-5
+        assert name == "MANIFEST.json"
+        assert_step(tmp_path / "a", 2)
+    else:
+        assert name in assert_step(tmp_path / "a", 1, n_damaged=1).warnings[0]
+
+
+def test_all_damaged_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        write(tmp_path, step, keep=3)
+        flip(tmp_path / f"step-{step:09d}" / "weights.npy")
+    with pytest.raises(CorruptDataError, match=r"weights\.npy.*delete the folder") as caught:
+        load(tmp_path)
+    assert caught.value.exit_code == 65
+    assert caught.value.file == str(tmp_path)
+
+
+def test_what_a_killed_process_left_is_ignored(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    write(tmp_path, 2)
+    shutil.copytree(tmp_path / "step-000000002", tmp_path / ".tmp-step-000000003-00ff")
+    (tmp_path / "step-7").mkdir()
+    (tmp_path / "notes").write_text("x")
+    assert_step(tmp_path, 2)
+
+
+def test_pruning_comes_after_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, 1)
+    write(tmp_path, 2)
+    real = disk.low_rename
+
+    def no_room(source: Path, target: Path) -> None:
+        if re.fullmatch(r"step-\d+", target.name):
+            raise OSError(28, "No space left on device")
+        real(source, target)
+
+    monkeypatch.setattr(disk, "low_rename", no_room)
+    with pytest.raises(CannotWriteError, match="disk full"):
+        write(tmp_path, 3)
+    assert steps(tmp_path) == [1, 2]
+    assert_step(tmp_path, 2)
+
+
+def test_damaged_steps_do_not_push_out_whole_ones(tmp_path: Path) -> None:
+    """Taken up at an earlier step, a run saves steps of lower numbers than the damaged ones."""
+    for step in (58, 60, 61):
+        write(tmp_path, step, keep=3)
+    for step in (60, 61):
+        flip(tmp_path / f"step-{step:09d}" / "weights.npy")
+    assert_step(tmp_path, 58, n_damaged=2)
+    write(tmp_path, 59)
+    assert steps(tmp_path) == [58, 59]
+    assert_step(tmp_path, 59)
+
+
+def test_a_step_is_replaced(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    write(tmp_path, 2)
+    flip(tmp_path / "step-000000002" / "state.npy")
+    write(tmp_path, 2)
+    assert_step(tmp_path, 2)
+    assert steps(tmp_path) == [1, 2]
+
+
+def test_removing(tmp_path: Path) -> None:
+    write(tmp_path / "a", 1)
+    checkpoints.remove(tmp_path / "a")
+    checkpoints.remove(tmp_path / "none" / "a")
+    assert list(tmp_path.iterdir()) == []
+    assert load(tmp_path / "a") is None
+
+
+def test_a_removal_cut_off_leaves_nothing_under_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a", 1)
+
+    def cut(path: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(disk, "low_remove_tree", cut)
+    with pytest.raises(CannotWriteError):
+        checkpoints.remove(tmp_path / "a")
+    monkeypatch.undo()
+    assert load(tmp_path / "a") is None
+    commit.remove_stale(tmp_path)
+    assert list(tmp_path.iterdir()) == []

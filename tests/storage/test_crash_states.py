@@ -1,0 +1,449 @@
+"""Power loss: in every state that the disk may then be in, what was committed loads, and nothing half-written does.
+
+The calls that change the disk are recorded while things are committed. A model of a disk replays them up to every
+point and enumerates what may be there after the power fails: of a file that was not fsynced nothing, a part, zeros or
+all of it; of the names changed in a folder since its last fsync any beginning of the changes, and, where they are
+few, any choice of them. Every state is built in a folder and read by the public readers. A test of the test drops
+one fsync at a time from the recording: a violation must then be found, or the fsync be known to be redundant.
+"""
+
+import itertools
+import os
+import random
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from storage import checkpoints, commit, disk, manifest, markers
+from storage.errors import StorageError
+
+MOST_STATES = 48  # at one point; beyond, a sample that holds the extremes
+FEW = 4  # changes of one folder of which any choice may arrive
+Call = tuple[Any, ...]
+
+
+@dataclass(eq=False)
+class File:
+    data: bytearray = field(default_factory=bytearray)
+    synced: bytes | None = None
+
+    def outcomes(self) -> list[bytes]:
+        data = bytes(self.data)
+        if self.synced == data:
+            return [data]
+        return list(dict.fromkeys([data, self.synced or b"", data[: len(data) // 2], bytes(len(data))]))
+
+
+@dataclass(eq=False)
+class Folder:
+    entries: dict[str, Any] = field(default_factory=dict)
+    synced: dict[str, Any] = field(default_factory=dict)
+    pending: list[Call] = field(default_factory=list)
+
+    def change(self, operation: Call) -> None:
+        self.pending.append(operation)
+        apply(self.entries, operation)
+
+    def outcomes(self) -> list[tuple[Call, ...]]:
+        changes = self.pending
+        if len(changes) <= FEW:
+            return [pick for n in range(len(changes), -1, -1) for pick in itertools.combinations(changes, n)]
+        return [tuple(changes[:n]) for n in range(len(changes), -1, -1)]
+
+
+def apply(entries: dict[str, Any], operation: Call) -> None:
+    kind, name, other = operation
+    if kind == "link":
+        entries[name] = other
+    elif kind == "unlink":
+        entries.pop(name, None)
+    elif name in entries and not isinstance(entries.get(other), Folder):  # a rename; never over a folder
+        entries[other] = entries.pop(name)
+
+
+class Disk:
+    """What a replay of calls leaves in memory and on the disk."""
+
+    def __init__(self) -> None:
+        self.root = Folder()
+        self.nodes: list[File | Folder] = [self.root]
+
+    def at(self, path: str) -> Any:
+        node = self.root
+        for name in filter(None, path.split("/")):
+            node = node.entries[name]
+        return node
+
+    def do(self, call: Call) -> None:
+        kind, path = call[:2]
+        parent, _, name = path.rpartition("/")
+        if kind in ("create", "mkdir"):
+            node = File() if kind == "create" else Folder()
+            self.nodes.append(node)
+            self.at(parent).change(("link", name, node))
+        elif kind == "write":
+            offset, data = call[2:]
+            self.at(path).data[offset : offset + len(data)] = data
+        elif kind == "fsync" and isinstance(node := self.at(path), File):
+            node.synced = bytes(node.data)
+        elif kind == "fsync":
+            node.synced, node.pending = dict(node.entries), []
+        elif kind == "rename":
+            target, _, new_name = call[2].rpartition("/")
+            assert target == parent, "all our renames stay in one folder"
+            self.at(parent).change(("rename", name, new_name))
+        elif kind == "remove":
+            self.at(parent).change(("unlink", name, None))
+
+    def states(self, seed: int) -> Iterator[tuple]:
+        """Yield the trees that may be there after the power is lost now."""
+        nodes = [node for node in self.nodes if len(node.outcomes()) > 1]
+        options = [node.outcomes() for node in nodes]
+        total = int(np.prod([len(each) for each in options], dtype=float)) if options else 1
+        picks: Iterator[tuple] = itertools.product(*options)
+        if total > MOST_STATES:
+            chance = random.Random(seed)
+            drawn = [tuple(chance.choice(each) for each in options) for _ in range(MOST_STATES - 2)]
+            # All arrived; and every file lost whose name arrived: the usual victims come first.
+            whole = tuple(each[0] for each in options)
+            bare = tuple(e[0] if isinstance(n, Folder) else e[-1] for n, e in zip(nodes, options, strict=True))
+            picks = iter([whole, bare, *drawn])
+        for pick in picks:
+            yield freeze(self.root, dict(zip(map(id, nodes), pick, strict=True)))
+
+
+def freeze(node: File | Folder, chosen: dict[int, Any]) -> Any:
+    if isinstance(node, File):
+        return chosen.get(id(node), node.synced if node.synced is not None else b"")
+    entries = dict(node.synced)
+    for operation in chosen.get(id(node), ()):
+        apply(entries, operation)
+    return tuple(sorted((name, freeze(child, chosen)) for name, child in entries.items()))
+
+
+def build(folder: Path, state: tuple) -> None:
+    folder.mkdir()
+    for name, content in state:
+        if isinstance(content, bytes):
+            (folder / name).write_bytes(content)
+        else:
+            build(folder / name, content)
+
+
+class Recording:
+    """The calls of one workload, and after which of them something was committed: (number of calls, what)."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.calls, self.commits = root, [], []
+
+    def committed(self, what: int) -> None:
+        self.commits.append((len(self.calls), what))
+
+    def promised(self, n_calls: int) -> int:
+        """Return what was committed last before so many calls were done."""
+        return max((what for at, what in self.commits if at <= n_calls), default=0)
+
+    def begun(self, n_calls: int) -> int:
+        """Return the newest that may be there already: the one under way."""
+        return min((what for at, what in self.commits if at > n_calls), default=self.commits[-1][1])
+
+    def name(self, path: Path) -> str:
+        return "" if path == self.root else path.relative_to(self.root).as_posix()
+
+    def listen(self, patch: pytest.MonkeyPatch) -> None:
+        real = {name: getattr(disk, name) for name in vars(disk) if name.startswith("low_")}
+        note = self.calls.append
+
+        def write(descriptor: int, path: Path, data: Any) -> int:
+            offset = os.lseek(descriptor, 0, os.SEEK_CUR)
+            taken = real["low_write"](descriptor, path, data)
+            note(("write", self.name(path), offset, bytes(data[:taken])))
+            return taken
+
+        def remove_tree(path: Path) -> None:
+            for folder, _, names in os.walk(path, topdown=False):
+                for each in sorted(names):
+                    note(("remove", self.name(Path(folder, each))))
+                note(("remove", self.name(Path(folder))))
+            real["low_remove_tree"](path)
+
+        def simple(name: str, kind: str) -> Callable[..., Any]:
+            def call(*arguments: Any) -> Any:
+                done = real[name](*arguments)
+                note((kind, *(self.name(each) for each in arguments if isinstance(each, Path))))
+                return done
+
+            return call
+
+        patch.setattr(disk, "low_write", write)
+        patch.setattr(disk, "low_remove_tree", remove_tree)
+        for name, kind in KINDS.items():
+            patch.setattr(disk, name, simple(name, kind))
+        assert {"low_write", "low_remove_tree", *KINDS} == set(real), "a change of the disk that is not recorded"
+
+
+KINDS = {"low_create": "create", "low_fsync": "fsync", "low_rename": "rename", "low_mkdir": "mkdir"}
+KINDS |= {"low_unlink": "remove"}
+
+
+def values(number: int) -> dict[str, np.ndarray]:
+    return {"a": np.full(40, number), "b": np.array(number / 2)}
+
+
+def assert_values(arrays: dict[str, np.ndarray], number: int) -> None:
+    assert arrays["a"].tolist() == [number] * 40
+    assert float(arrays["b"]) == number / 2
+
+
+GONE = 9  # committed: the steps were removed
+
+
+def save_checkpoints(recording: Recording, root: Path) -> None:
+    folder = root / "checkpoints" / "one"
+    for step in (1, 2, 3, 4):
+        checkpoints.save(folder, step, values(step), {"of": step}, keep=2)
+        recording.committed(step)
+    checkpoints.remove(folder)
+    recording.committed(GONE)
+
+
+def check_checkpoints(root: Path, promised: int, begun: int) -> None:
+    found = checkpoints.load(root / "checkpoints" / "one")
+    if found is None:
+        assert promised in (0, GONE) or begun == GONE, "the checkpoint is lost"
+        return
+    assert promised <= found.step <= begun
+    assert found.metadata == {"of": found.step}
+    assert_values(found.arrays, found.step)
+    assert promised == GONE or not found.warnings
+
+
+def replace_folder(recording: Recording, root: Path) -> None:
+    for number in (1, 2, 3):
+        commit.write_arrays(root / "statistics" / "all", values(number), metadata={"number": number})
+        recording.committed(number)
+
+
+def check_folder(root: Path, promised: int, begun: int) -> None:
+    path = root / "statistics" / "all"
+    if not path.exists() and promised == 0:
+        return
+    number = manifest.read(path).metadata["number"]
+    assert promised <= number <= begun
+    assert_values(commit.read_arrays(path), number)
+
+
+def write_record(recording: Recording, root: Path) -> None:
+    for number in (1, 2):
+        commit.write_record(root / "env.json", {"number": number})
+        recording.committed(number)
+
+
+def check_record(root: Path, promised: int, begun: int) -> None:
+    if promised or (root / "env.json").exists():
+        assert promised <= commit.read_record(root / "env.json")["number"] <= begun
+
+
+def write_npz(recording: Recording, root: Path) -> None:
+    for number in (1, 2):
+        commit.write_arrays(root / "one.npz", values(number))
+        recording.committed(number)
+
+
+def check_npz(root: Path, promised: int, begun: int) -> None:
+    if promised or (root / "one.npz").exists():
+        found = commit.read_arrays(root / "one.npz")
+        assert promised <= found["a"][0] <= begun
+        assert_values(found, int(found["a"][0]))
+
+
+def mark(recording: Recording, root: Path) -> None:
+    for number in (1, 2, 3):
+        markers.write_marker(root / "markers" / "solve", f"item-{number}", {"number": number})
+        recording.committed(number)
+
+
+def check_marks(root: Path, promised: int, begun: int) -> None:
+    found = markers.read_markers(root / "markers" / "solve")
+    assert found.warnings == ()
+    assert {f"item-{number}" for number in range(1, promised + 1)} <= set(found)
+    assert all(name == f"item-{payload['number']}" for name, payload in found.items())
+
+
+def seal_in_place(recording: Recording, root: Path) -> None:
+    """As a feature store: zarr writes and renames its chunks without an fsync, and then we seal."""
+    store = root / "store"
+    disk.make_folder(store)
+    for folder in (store / "x", store / "x" / "c"):
+        disk.low_mkdir(folder)
+    for name in ("x/zarr.json", "x/c/0", "x/c/1"):
+        path = store / name
+        descriptor = disk.low_create(path.with_name(f"{path.name}.partial"))
+        disk.low_write(descriptor, path.with_name(f"{path.name}.partial"), name.encode() * 9)
+        os.close(descriptor)
+        disk.low_rename(path.with_name(f"{path.name}.partial"), path)
+    commit.seal(store, kind="features")
+    recording.committed(1)
+
+
+def check_store(root: Path, promised: int, begun: int) -> None:
+    if promised or (root / "store" / manifest.MANIFEST_NAME).exists():
+        assert manifest.verify(root / "store", contents=True) == []
+        assert len(manifest.read(root / "store").files) == 3
+
+
+def recover(recording: Recording, root: Path) -> None:
+    """A run killed between moving a folder aside and moving the new one in, and the next one after it."""
+    commit.write_arrays(root / "statistics" / "all", values(1), metadata={"number": 1})
+    recording.committed(1)
+    disk.low_rename(root / "statistics" / "all", root / "statistics" / ".tmp-old-all")
+    disk.low_mkdir(root / "statistics" / ".tmp-all-1")
+    commit.remove_stale(root, recursive=True)
+    commit.write_arrays(root / "statistics" / "all", values(2), metadata={"number": 2})
+    recording.committed(2)
+
+
+Check = Callable[[Path, int, int], None]
+WORK: dict[str, tuple[Callable[[Recording, Path], None], Check]] = {
+    "checkpoints": (save_checkpoints, check_checkpoints),
+    "folder": (replace_folder, check_folder),
+    "record": (write_record, check_record),
+    "npz": (write_npz, check_npz),
+    "markers": (mark, check_marks),
+    "store": (seal_in_place, check_store),
+    "recovery": (recover, check_folder),
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("crash")
+
+
+class Judge:
+    """A recording with the verdicts on the states seen so far: most states come up again and again."""
+
+    def __init__(self, name: str, place: Path) -> None:
+        work, self.check = WORK[name]
+        root = place / name
+        root.mkdir()
+        self.recording, self.place = Recording(root), place
+        with pytest.MonkeyPatch.context() as patch:
+            self.recording.listen(patch)
+            work(self.recording, root)
+        self.seen: dict[tuple, str] = {}
+        self.fsyncs = [i for i, call in enumerate(self.recording.calls) if call[0] == "fsync"]
+
+    def violation(self, without: frozenset[int] = frozenset()) -> str:
+        """Return the first violation, empty if there is none; `without` these calls."""
+        model, calls = Disk(), self.recording.calls
+        for n_calls in range(len(calls) + 1):
+            if n_calls and n_calls - 1 not in without:
+                model.do(calls[n_calls - 1])
+            if n_calls < min(without, default=0):
+                continue  # as in the whole recording
+            promise = self.recording.promised(n_calls), self.recording.begun(n_calls)
+            for state in model.states(n_calls):
+                problem = self._judged(state, promise)
+                if problem:
+                    return f"after {n_calls} calls: {problem}"
+        return ""
+
+    def _judged(self, state: tuple, promise: tuple[int, int]) -> str:
+        key = (state, promise)
+        if key not in self.seen:
+            self.seen[key] = self._judge(state, promise)
+        return self.seen[key]
+
+    def _judge(self, state: tuple, promise: tuple[int, int]) -> str:
+        folder = self.place / "state"
+        build(folder, state)
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(disk, "low_fsync", lambda descriptor, path: None)  # this disk is only looked at
+                commit.remove_stale(folder, recursive=True)
+            assert not list(folder.rglob(".tmp-*")), "leftovers"
+            self.check(folder, *promise)
+        except (AssertionError, StorageError, ValueError) as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            shutil.rmtree(folder)
+        return ""
+
+    def path(self, index: int) -> str:
+        return self.recording.calls[index][1]
+
+    def label(self, index: int) -> str:
+        """Return what an fsync is of, without the random part of names, and its number among those."""
+        names = [re.sub(r"\.tmp-([^/]+)-[0-9a-f]{16}", r"~\1", self.path(i)) for i in self.fsyncs]
+        own = names[self.fsyncs.index(index)]
+        return f"{own or '.'} #{names[: self.fsyncs.index(index)].count(own) + 1}"
+
+
+@lru_cache
+def judge_of(name: str, place: Path) -> Judge:
+    return Judge(name, place)
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_what_was_committed_loads_after_any_power_loss(name: str, place: Path) -> None:
+    judge = judge_of(name, place)
+    assert judge.violation() == ""
+    assert len(judge.seen) > len(judge.recording.calls)  # several states at a point
+
+
+# One fsync less changes nothing here, since another one does the same:
+REDUNDANT = {
+    r".*~[^/]+/(~)?[ab]\.npy #\d": "each file is fsynced when it is written, and again before its folder is sealed",
+    r".*~(step-\d+|all) #[13579]": "the folder is fsynced before its manifest and after it, and renamed after both",
+    r"statistics #2 \(recovery\)": "what remove_stale moved back and then lost is moved back once more",
+}
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_one_fsync_less_is_found_unless_another_does_the_same(name: str, place: Path) -> None:
+    judge = judge_of(name, place)
+    redundant = {
+        label: any(re.fullmatch(pattern, text) for pattern in REDUNDANT for text in (label, f"{label} ({name})"))
+        for label in map(judge.label, judge.fsyncs)
+    }
+    found = {judge.label(index): bool(judge.violation(frozenset([index]))) for index in judge.fsyncs}
+    assert found == {label: not known for label, known in redundant.items()}
+    assert sum(found.values()) >= 3
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "folder"])
+@pytest.mark.parametrize("kind", [r"\.npy", r"MANIFEST", r"~(step-\d+|all) #"])
+def test_without_all_fsyncs_of_a_kind_a_violation_is_found(name: str, kind: str, place: Path) -> None:
+    judge = judge_of(name, place)
+    without = frozenset(index for index in judge.fsyncs if re.search(kind, judge.label(index)))
+    assert without
+    assert judge.violation(without)
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "folder", "recovery"])
+def test_both_fsyncs_of_any_one_file_of_a_folder_matter(name: str, place: Path) -> None:
+    judge = judge_of(name, place)
+    files: dict[str, list[int]] = {}
+    for index in judge.fsyncs:
+        found = re.fullmatch(r"(.*)/\.tmp-(step-\d+|all)-([0-9a-f]{16})/(?:\.tmp-)?([ab]\.npy).*", judge.path(index))
+        if found:
+            files.setdefault("".join(found.groups()), []).append(index)
+    assert files
+    for pair in files.values():
+        assert len(pair) == 2
+        assert judge.violation(frozenset(pair))
+
+
+def test_a_removal_file_by_file_is_found(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a folder of checkpoints half removed, only damaged ones may be left: that is why it is renamed first."""
+    monkeypatch.setattr(checkpoints, "remove", lambda folder: disk.low_remove_tree(folder))
+    (place / "removal").mkdir()
+    assert "no checkpoint is whole" in Judge("checkpoints", place / "removal").violation()
