@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: help run test test-slow lint benchmarks lock clean
+.PHONY: help run test test-slow test-slurm lint benchmarks lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -21,6 +21,11 @@ test: $(VENV)/.test-ready ## set up, then check style and types and run the quic
 
 test-slow: $(VENV)/.test-ready ## the remaining tests
 	$(RUN) -m pytest -m slow
+
+test-slurm: $(VENV)/.test-ready ## the batch script on a real one-node SLURM (root; installs slurm-wlm and munge with apt-get)
+	@{ command -v slurmctld && command -v munged; } >/dev/null || \
+	    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends slurm-wlm munge; }
+	$(RUN) -m pytest -rs tests/jobs/test_slurm.py
 
 lint: $(VENV)/.test-ready ## style and types only
 	$(RUN) -m ruff check . && $(RUN) -m ruff format --check . && $(RUN) -m mypy

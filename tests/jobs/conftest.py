@@ -1,0 +1,195 @@
+"""A real one-node SLURM on loopback, from Debian's packages, started and ended with the tests."""
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "squeue", "scancel")
+CONFIGURATION = """\
+ClusterName=slkl
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller_port}
+SlurmdPort={node_port}
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+CryptoType=crypto/munge
+AuthInfo=socket={folder}/munge/socket
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerParameters=batch_sched_delay=1,sched_interval=2,defer_batch
+ReturnToService=2
+KillWait=30
+MpiDefault=none
+{extra}
+NodeName={host} NodeAddr=127.0.0.1 CPUs=2 RealMemory=2000 State=UNKNOWN
+PartitionName=test Nodes={host} Default=YES MaxTime=INFINITE State=UP
+"""
+# Nothing here uses control groups, but older daemons want to know which kind there is.
+CGROUPS = "CgroupPlugin=autodetect\nIgnoreSystemd=yes\n"
+
+
+class Slurm:
+    """A running cluster of one node with 2 processors and 2000 MB."""
+
+    def __init__(self, folder: Path, ports: Sequence[int]) -> None:
+        self.folder = folder
+        self._ports = ports
+        self._extra = ""
+        self.environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
+
+    def configure(self, extra: str = "") -> None:
+        """Write slurm.conf with more lines in it."""
+        self._extra = extra
+        text = CONFIGURATION.format(
+            host=socket.gethostname().split(".")[0],
+            controller_port=self._ports[0],
+            node_port=self._ports[1],
+            folder=self.folder,
+            extra=extra,
+        )
+        aside = self.folder / "slurm.conf.new"  # a daemon may be reading the file just now
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(self.folder / "slurm.conf")
+        (self.folder / "cgroup.conf").write_text(CGROUPS, encoding="utf-8")
+
+    def reconfigure(self, extra: str = "") -> None:
+        """Let the daemons read a slurm.conf with these lines."""
+        if extra != self._extra:
+            self.configure(extra)
+            self.run("scontrol", "reconfigure")
+
+    def run(self, *command: str, cwd: Path | None = None, **variables: str) -> str:
+        """Return what a SLURM command printed."""
+        environment = {**self.environment, **variables}
+        done = subprocess.run(
+            command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout
+
+    def fields(self, job: str) -> dict[str, str]:
+        """Return what the controller knows of a job."""
+        words = self.run("scontrol", "--oneliner", "show", "job", job).split()
+        return dict(word.split("=", 1) for word in words if "=" in word)
+
+    def wait_for(self, job: str, states: Sequence[str], seconds: float) -> dict[str, str]:
+        """Return a job's fields once it is in one of the states."""
+        deadline = time.monotonic() + seconds
+        while (found := self.fields(job))["JobState"] not in states:
+            assert time.monotonic() < deadline, f"job {job} is {found}; {self.daemon_logs()}"
+            if found["JobState"] == "PENDING" and found.get("Reason") == "BeginTime":  # two minutes after a requeue
+                now = ["scontrol", "update", f"JobId={job}", "StartTime=now"]
+                subprocess.run(now, env=self.environment, capture_output=True, check=False)  # it may just have begun
+            time.sleep(0.3)
+        return found
+
+    def daemon_logs(self) -> str:
+        """Return the last lines of both daemons' logs."""
+        logs = [self.folder / f"{name}.log" for name in ("slurmctld", "slurmd")]
+        return "\n".join("\n".join(log.read_text().splitlines()[-20:]) for log in logs if log.exists())
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """A one-node cluster; the test is skipped where it cannot be started."""
+    missing = [name for name in PROGRAMS if not _program(name)]
+    if missing:
+        pytest.skip(f"no {', '.join(missing)} here: apt-get install slurm-wlm munge")
+    if os.geteuid() != 0:
+        pytest.skip("SLURM's daemons are started as root")
+    folder = tmp_path_factory.mktemp("slurm", numbered=True)
+    cluster = Slurm(folder, _free_ports(2))
+    for name in ("munge", "state", "spool"):
+        (folder / name).mkdir(mode=0o700)
+    cluster.configure()
+    daemons: list[subprocess.Popen[bytes]] = []
+    with ExitStack() as stack:
+        _start_munge(cluster, stack)
+        for name in ("slurmctld", "slurmd"):
+            command = [_program(name), "-D", "-f", str(folder / "slurm.conf")]
+            daemons.append(stack.enter_context(_daemon(command, cluster)))
+        _wait_until_idle(cluster, daemons)
+        stack.callback(_end_all_jobs, cluster)
+        yield cluster
+
+
+def _program(name: str) -> str:
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin") or ""
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def _start_munge(cluster: Slurm, stack: ExitStack) -> None:
+    folder = cluster.folder / "munge"
+    (folder / "key").write_bytes(secrets.token_bytes(128))
+    (folder / "key").chmod(0o400)
+    names = {"socket": "socket", "key-file": "key", "log-file": "log", "pid-file": "pid", "seed-file": "seed"}
+    options = [f"--{option}={folder / name}" for option, name in names.items()]
+    stack.enter_context(_daemon([_program("munged"), "--foreground", "--force", *options], cluster))
+    deadline = time.monotonic() + 20
+    while not (folder / "socket").exists():
+        assert time.monotonic() < deadline, (folder / "log").read_text()
+        time.sleep(0.1)
+
+
+@contextmanager
+def _daemon(command: list[str], cluster: Slurm) -> Iterator[subprocess.Popen[bytes]]:
+    with (cluster.folder / f"{Path(command[0]).name}.out").open("ab") as out:
+        process = subprocess.Popen(command, env=cluster.environment, stdout=out, stderr=out, cwd=cluster.folder)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_until_idle(cluster: Slurm, daemons: list[subprocess.Popen[bytes]]) -> None:
+    deadline = time.monotonic() + 40
+    while True:
+        done = subprocess.run(
+            ["sinfo", "--noheader", "--format=%t"], env=cluster.environment, capture_output=True, text=True, check=False
+        )
+        if done.stdout.strip() == "idle":
+            return
+        alive = all(daemon.poll() is None for daemon in daemons)
+        assert alive, cluster.daemon_logs()
+        assert time.monotonic() < deadline, f"{done.stdout} {done.stderr}\n{cluster.daemon_logs()}"
+        time.sleep(0.3)
+
+
+def _end_all_jobs(cluster: Slurm) -> None:
+    cluster.run("scancel", "--full", "--signal=KILL", "--state=RUNNING", "--user=root")
+    cluster.run("scancel", "--user=root")
+    deadline = time.monotonic() + 30
+    while cluster.run("squeue", "--noheader").strip() and time.monotonic() < deadline:
+        time.sleep(0.3)

@@ -1,0 +1,195 @@
+"""The SLURM batch script on a real one-node SLURM: completes, is requeued, runs into its walltime, is cancelled."""
+
+import re
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "jobs" / "slurm" / "train.sbatch"
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+# The paper's random schedule to a small gap takes its time on a small Gram: a few seconds to interrupt.
+INTERRUPTIBLE = ["synthetic", "--set", "data.n_train=3000", "--set", "data.n_test=200", "--penalty", "1e-3"]
+INTERRUPTIBLE += ["--schedule", "uniform", "--max-sweeps", "100000"]
+SHORT = [*INTERRUPTIBLE, "--centers", "500", "--tol", "1e-6"]
+LONG = [*INTERRUPTIBLE, "--centers", "900", "--tol", "1e-6"]  # longer than the 31 s in which SLURM warns at the latest
+
+pytestmark = pytest.mark.slow
+
+
+class Queue:
+    """Submits the script and follows its jobs; run folders and logs are in one folder."""
+
+    def __init__(self, slurm: Any, folder: Path) -> None:
+        self.slurm = slurm
+        self.folder = folder
+
+    def submit(self, *arguments: str, options: tuple[str, ...] = (), **variables: str) -> str:
+        """Return the number of a new job."""
+        asked = ["--parsable", "--cpus-per-task=1", "--mem=1500M", f"--output={self.folder}/%x-%j.log", *options]
+        script = [str(SCRIPT), *arguments, "--features-dir", str(self.folder / "features")]
+        variables = {"SLKL_PYTHON": sys.executable, "SLKL_RUNS": str(self.folder), **variables}
+        return self.slurm.run("sbatch", *asked, *script, cwd=ROOT, **variables).strip()
+
+    def run_dir(self, job: str) -> Path:
+        return self.folder / f"slkl-{job}"
+
+    def log(self, job: str) -> str:
+        path = self.folder / f"slkl-{job}.log"
+        return path.read_text(encoding="utf-8") if path.exists() else "no log"
+
+    def starts(self, job: str) -> int:
+        return self.log(job).count(" start ")
+
+    def wait_until_solving(self, job: str) -> None:
+        self.slurm.wait_for(job, ("RUNNING",), 40)
+        metrics = self.run_dir(job) / "metrics.jsonl"
+        deadline = time.monotonic() + 60
+        while not (metrics.exists() and metrics.stat().st_size):
+            assert time.monotonic() < deadline, self.log(job)
+            time.sleep(0.05)
+
+    def wait_until_done(self, job: str, seconds: float = 120) -> dict[str, str]:
+        found = self.slurm.wait_for(job, ENDED, seconds)
+        assert found["JobState"] == "COMPLETED", f"{found}\n{self.log(job)}"
+        return found
+
+
+@pytest.fixture
+def queue(slurm: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queue]:
+    slurm.reconfigure()
+    queue = Queue(slurm, tmp_path_factory.mktemp("queue"))
+    yield queue
+    slurm.run("scancel", "--user=root")
+
+
+def command(folder: Path, arguments: list[str]) -> list[str]:
+    there = ["--run-dir", str(folder), "--features-dir", str(folder.parent / "features"), "--workers", "1"]
+    return [sys.executable, "-m", "pipeline.train", *arguments, *there, "--quiet"]
+
+
+def model_bytes(run_dir: Path) -> dict[str, bytes]:
+    files = {path.name: path.read_bytes() for path in sorted((run_dir / "model").iterdir())}
+    assert "model.json" in files
+    return files
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(slurm: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("uninterrupted") / "run"
+    subprocess.run(command(folder, SHORT), cwd=ROOT, check=True)
+    return model_bytes(folder)
+
+
+def test_a_run_completes(queue: Queue) -> None:
+    job = queue.submit("digits", "--centers", "40")
+    found = queue.wait_until_done(job)
+    assert found["ExitCode"] == "0:0"
+    assert queue.starts(job) == 1
+    assert model_bytes(queue.run_dir(job))
+    assert "--workers 1 --memory-limit 1350MiB" in queue.log(job)
+
+
+@pytest.mark.parametrize("configuration", ["", "RequeueExit=75"])
+def test_an_error_is_not_requeued(queue: Queue, configuration: str) -> None:
+    queue.slurm.reconfigure(configuration)
+    job = queue.submit("digits", "--tol", "-1")
+    found = queue.slurm.wait_for(job, ENDED, 60)
+    assert (found["JobState"], found["ExitCode"], found["Restarts"]) == ("FAILED", "2:0", "0")
+
+
+@pytest.mark.parametrize("configuration", ["", "RequeueExit=74-76"])
+def test_a_stopped_run_puts_its_job_back(queue: Queue, uninterrupted: dict[str, bytes], configuration: str) -> None:
+    queue.slurm.reconfigure(configuration)
+    job = queue.submit(*SHORT)
+    queue.wait_until_solving(job)
+    queue.slurm.run("scancel", "--batch", "--signal=USR1", job)
+    found = queue.wait_until_done(job)
+    assert found["Restarts"] == "1"
+    assert queue.starts(job) == 2
+    assert model_bytes(queue.run_dir(job)) == uninterrupted
+
+
+def test_a_requeue_from_outside_resumes(queue: Queue, uninterrupted: dict[str, bytes]) -> None:
+    job = queue.submit(*SHORT)
+    queue.wait_until_solving(job)
+    queue.slurm.run("scontrol", "requeue", job)
+    found = queue.wait_until_done(job)
+    assert found["Restarts"] == "1"
+    assert queue.starts(job) == 2
+    assert model_bytes(queue.run_dir(job)) == uninterrupted
+
+
+def test_the_walltime_stops_and_requeues(queue: Queue, tmp_path: Path) -> None:
+    queue.slurm.reconfigure("RequeueExit=75")
+    with subprocess.Popen(command(tmp_path / "run", LONG), cwd=ROOT) as uninterrupted:
+        job = queue.submit(*LONG, options=("--time=1", "--signal=B:USR1@29"))
+        found = queue.wait_until_done(job, 240)
+        assert uninterrupted.wait(120) == 0
+    assert int(found["Restarts"]) >= 1
+    assert "SIGUSR1" in queue.log(job)
+    assert model_bytes(queue.run_dir(job)) == model_bytes(tmp_path / "run")
+
+
+def test_a_cancelled_job_stays_cancelled_and_its_run_can_be_continued(
+    queue: Queue, uninterrupted: dict[str, bytes]
+) -> None:
+    job = queue.submit(*SHORT)
+    queue.wait_until_solving(job)
+    queue.slurm.run("scancel", job)
+    found = queue.slurm.wait_for(job, ENDED, 40)
+    assert (found["JobState"], found["Restarts"]) == ("CANCELLED", "0")
+    again = queue.submit(*SHORT, "--run-dir", str(queue.run_dir(job)))
+    queue.wait_until_done(again)
+    assert queue.slurm.fields(job)["JobState"] == "CANCELLED"
+    assert model_bytes(queue.run_dir(job)) == uninterrupted
+
+
+def test_requeues_have_an_end(queue: Queue) -> None:
+    job = queue.submit(*SHORT, SLKL_MAX_REQUEUES="0")
+    queue.slurm.wait_for(job, ("RUNNING",), 40)
+    queue.slurm.run("scontrol", "requeue", job)
+    found = queue.slurm.wait_for(job, ENDED, 60)
+    assert (found["JobState"], found["ExitCode"]) == ("FAILED", "2:0")
+    assert "SLKL_MAX_REQUEUES" in queue.log(job)
+
+
+def answers_without_key(port: int) -> bool:
+    anyone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
+    try:
+        with socket.create_connection(("127.0.0.1", port), 10) as plain, anyone.wrap_socket(plain) as line:
+            return bool(line.recv(1))  # dask speaks first
+    except ssl.SSLError as error:
+        if "certificate required" not in str(error):
+            raise
+        return False
+
+
+def test_dask_workers_as_jobs_of_their_own(queue: Queue, uninterrupted: dict[str, bytes]) -> None:
+    pytest.importorskip("dask_jobqueue", reason="no dask-jobqueue here: pip install 'slkl[slurm]'")
+    state = queue.folder / "dask"
+    workers = f"--jobs 1 --job-cores 1 --job-memory 1GiB --job-time 00:10:00 --interface lo --state {state}"
+    job = queue.submit(*SHORT, SLKL_DASK=workers)
+    queue.wait_until_solving(job)
+    keys = list(state.glob(".tls-*/*.pem"))
+    assert len(keys) == 3
+    assert not [path for path in keys if (path.stat().st_mode | path.parent.stat().st_mode) & 0o077]
+    (port,) = re.findall(r"scheduler tls://127\.0\.0\.1:(\d+)", queue.log(job))
+    assert not answers_without_key(int(port))
+    queue.slurm.run("scancel", "--batch", "--signal=USR1", job)
+    found = queue.wait_until_done(job)
+    assert (found["Restarts"], queue.starts(job)) == ("1", 2)
+    assert not list(state.glob(".tls-*"))
+    assert model_bytes(queue.run_dir(job)) == uninterrupted
+    deadline = time.monotonic() + 20
+    while queue.slurm.run("squeue", "--noheader", "--name=slkl-worker").strip():
+        assert time.monotonic() < deadline, "worker jobs outlive their run"
+        time.sleep(0.3)
