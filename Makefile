@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: help run test test-slow test-slurm lint benchmarks lock clean
+.PHONY: help run test test-slow test-slurm test-faults test-kills paper lint benchmarks lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -26,6 +26,12 @@ test-slurm: $(VENV)/.test-ready ## the batch script on a real one-node SLURM (ro
 	@{ command -v slurmctld && command -v munged; } >/dev/null || \
 	    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends slurm-wlm munge; }
 	$(RUN) -m pytest -rs tests/jobs/test_slurm.py
+
+test-faults: $(VENV)/.test-ready ## break a toy run at every change of the disk (hours)
+	SLKL_BREAKS=0 $(RUN) -m pytest -m slow tests/faults/test_every_change.py --timeout 0
+
+test-kills: $(VENV)/.test-ready ## 50 random kill -9 of a run on MNIST (needs SLKL_DATA_DIR)
+	SLKL_KILLS=50 $(RUN) -m pytest -rs -m slow tests/faults/test_lost_processes.py -k mnist --timeout 0
 
 lint: $(VENV)/.test-ready ## style and types only
 	$(RUN) -m ruff check . && $(RUN) -m ruff format --check . && $(RUN) -m mypy

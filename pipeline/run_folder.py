@@ -1,21 +1,17 @@
 """The folder of a run: taking it, its lock, and the configuration frozen in it."""
 
 import hashlib
-import os
-import platform
 import re
 import secrets
 import shlex
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from pipeline import __version__
 from pipeline.config import TrainConfig, from_toml, to_toml
+from pipeline.environment import environment, environment_warnings
 from pipeline.errors import ConfigMismatchError, FolderInUseError, MissingRunError
 from storage.commit import (
     TEMPORARY_PREFIX,
@@ -32,7 +28,6 @@ from storage.layout import RunLayout
 from storage.lock import FolderLock
 from storage.manifest import digest_file
 
-LIBRARIES = ("numpy", "scipy", "numba", "dask", "distributed", "zarr", "scikit-image", "scikit-learn")
 _REMEDY = "restore it, or start a new run"
 
 
@@ -141,25 +136,6 @@ def finished_report(layout: RunLayout) -> dict[str, Any]:
     return read_record(layout.report, remedy="delete it and resume the run: it is made again")
 
 
-def environment() -> dict[str, Any]:
-    """Return versions, processor, BLAS and thread settings, as recorded in env.json."""
-    from threadpoolctl import threadpool_info
-
-    pools = [{key: pool.get(key) for key in ("internal_api", "version", "architecture")} for pool in threadpool_info()]
-    return {
-        "slkl": __version__,
-        "python": platform.python_version(),
-        "libraries": {name: _version(name) for name in LIBRARIES},
-        "machine": platform.machine(),
-        "system": platform.system(),
-        "blas": pools,
-        "processors": os.cpu_count(),
-        "arguments": sys.argv[1:],
-    }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+def environment_changes(layout: RunLayout) -> list[str]:
+    """Return a warning for each difference to the first start that may change the last bits of the model."""
+    return environment_warnings(read_record(layout.environment, remedy=_REMEDY), environment())

@@ -2,12 +2,15 @@
 
 import argparse
 import json
+import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+LOG_TAIL_BYTES = 2**16  # more than the last line, which may carry a traceback
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -15,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m pipeline.status",
         description="Tell what a run is doing, or how it ended. Reads only.",
-        epilog="Exit codes: 0 done, 66 no such run, 2 usage.",
+        epilog="Exit codes: 0 done, 66 no such run, 69 the folder cannot be read, 2 usage.",
         allow_abbrev=False,
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
@@ -25,84 +28,89 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         facts = status(arguments.run)
+        print(json.dumps(facts, indent=2) if arguments.json else "\n".join(lines(facts)))
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (Exception, KeyboardInterrupt) as error:
         code, line = describe(error)
         print(f"error: {line}", file=sys.stderr)
         return int(code)
-    print(json.dumps(facts, indent=2) if arguments.json else "\n".join(lines(facts)))
     return 0
 
 
 def status(root: Path) -> dict[str, Any]:
     """Return the facts; what is not known (yet) is None. Raises MissingRunError where there is no run.
 
-    state is running (someone holds the lock), finished (there is a report), or stopped (neither: killed or asked to).
+    `state` is running (a process holds the lock), finished (there is a report), stopped (on request), failed (with an
+    error: see `last_error`), or killed (none of these: the last session ended without a word). `damaged` lists what
+    could not be read; a status is no verdict on the rest, `pipeline.verify` is.
     """
-    from pipeline.config import read_toml
     from pipeline.errors import MissingRunError
     from pipeline.run_folder import resume_command
     from storage.layout import RunLayout
     from storage.lock import holder
 
     layout = RunLayout(root)
-    if not layout.config.exists():
+    damaged: list[str] = []
+    # Who holds the lock is asked first: a run that ends meanwhile is told as running once more, never as killed.
+    held_by = holder(layout.lock)
+    if not (layout.config.exists() or held_by):
         raise MissingRunError(f"{root} holds no run; name the folder of one")
-    dataset = str(read_toml(layout.config).get("dataset"))
-    held_by, report, stored = holder(layout.lock), _read(layout.report), _read(layout.state)
-    state = "running" if held_by else "finished" if report else "stopped"
+    dataset = _dataset(layout, damaged)
+    stored, report = _record(layout.state, damaged), _record(layout.report, damaged)
+    error = _last_error(layout)
+    state = _state(held_by is not None, layout.report.exists(), error)
     progress = stored.get("progress") if state == "running" else None
     return {
         "run": str(root),
         "dataset": dataset,
         "state": state,
         "held_by": held_by,
-        "stage": stored.get("stage"),
+        "stage": None if state == "finished" else stored.get("stage"),
         "progress": progress,
         "seconds_left": _seconds_left(progress),
-        "solve": _solve_note(layout, report),
-        "last_pass": _last_pass(layout, report),
+        **(_finished_solves(report) if state == "finished" else _latest_solve(layout, state)),
+        "last_pass": None if state == "finished" else _last_pass(layout),
         "checkpoint_age_seconds": _age(layout.root.glob("checkpoints/*/step-*/MANIFEST.json")),
         "last_commit_age_seconds": _age([layout.state, *layout.root.glob("markers/*/*.json")]),
         "peak_rss_bytes": stored.get("peak_rss_bytes"),
-        "last_error": _last_error(layout) if state == "stopped" else None,
+        "last_error": error if state == "failed" else None,
+        "converged": report.get("converged"),
         "error_rate": report.get("error_rate"),
         "mse": report.get("mse"),
-        "resume": resume_command(dataset, root) if state == "stopped" else None,
+        "resume": resume_command(dataset or "DATASET", root) if state in ("stopped", "failed", "killed") else None,
+        "damaged": damaged,
     }
 
 
 def lines(facts: dict[str, Any]) -> list[str]:
     """Return the facts as lines for people."""
-    held = facts["held_by"]
-    by = f" by process {held['pid']} on {held['host']} since {held.get('started', 'unknown')}" if held else ""
-    found = [f"{facts['run']}: {facts['dataset']}, {facts['state']}{by}"]
-    stage = facts["stage"]
-    if stage and facts["state"] != "finished":
-        found.append(f"stage: {stage}{_progress_words(facts)}")
-    for name in ("solve", "last_pass", "last_error"):
-        if facts[name]:
-            found.append(f"{name.replace('_', ' ')}: {facts[name]}")
-    if facts["checkpoint_age_seconds"] is not None:
-        found.append(f"last checkpoint inside a solve: {_duration(facts['checkpoint_age_seconds'])} ago")
-    if facts["last_commit_age_seconds"] is not None and facts["state"] != "finished":
-        found.append(f"last item committed: {_duration(facts['last_commit_age_seconds'])} ago")
-    if facts["peak_rss_bytes"]:
-        found.append(f"peak memory: {facts['peak_rss_bytes'] / 2**20:.0f} MiB")
-    if facts["error_rate"] is not None:
-        found.append(f"test error: {100 * facts['error_rate']:.2f} %")
-    if facts["mse"] is not None:
-        found.append(f"test mean squared error: {facts['mse']:.6g}")
-    if facts["resume"]:
-        found.append(f"continue with: {facts['resume']}")
-    return found
+    found = [f"{facts['run']}: {facts['dataset'] or 'unknown data'}, {facts['state']}{_holder_words(facts['held_by'])}"]
+    if facts["stage"]:
+        found.append(f"stage: {facts['stage']}{_progress_words(facts)}")
+    shown = {
+        "solve": facts["solve"],
+        "last pass": facts["last_pass"],
+        "last error": facts["last_error"],
+        "converged": {True: "yes", False: "no", None: None}[facts["converged"]],
+        "last checkpoint inside a solve": _ago(facts["checkpoint_age_seconds"]),
+        "last item committed": _ago(facts["last_commit_age_seconds"]),
+        "peak memory": _form("{:.0f} MiB", facts["peak_rss_bytes"], 1 / 2**20),
+        "test error": _form("{:.2f} %", facts["error_rate"], 100),
+        "test mean squared error": _form("{:.6g}", facts["mse"]),
+        "continue with": facts["resume"],
+    }
+    found += [f"{name}: {text}" for name, text in shown.items() if text is not None]
+    return found + [f"damaged: {line}" for line in facts["damaged"]]
 
 
-def _progress_words(facts: dict[str, Any]) -> str:
-    progress = facts["progress"]
-    if not progress:
-        return ""
-    left = facts["seconds_left"]
-    return f", item {progress['done']} of {progress['total']}" + (f", {_duration(left)} left" if left else "")
+def _state(held: bool, reported: bool, last_error: str | None) -> str:
+    if held:
+        return "running"
+    if reported:
+        return "finished"
+    return {None: "killed", "StoppedError": "stopped"}.get(last_error, "failed")
 
 
 def _seconds_left(progress: dict[str, Any] | None) -> float | None:
@@ -115,22 +123,34 @@ def _seconds_left(progress: dict[str, Any] | None) -> float | None:
     return max(each * (progress["total"] - progress["done"]) - since, 0.0)
 
 
-def _solve_note(layout: Any, report: dict[str, Any]) -> str | None:
-    """Return objective and gap: of the solve under way, or the worst of a finished run."""
-    from pipeline.stages.solve_progress import latest_note
+def _latest_solve(layout: Any, state: str) -> dict[str, str | None]:
+    """Return objective and gap of the solve whose records grew last; of a run that ended, where it was."""
+    paths = list(layout.solutions.glob("*.jsonl"))
+    if not paths:
+        return {"solve": None}
+    from pipeline.stages.solve_progress import latest_note  # brings numba, which takes longer than all else here
 
-    if report:
-        worst = max(report["solves"], key=lambda one: one["relative_gap"])
-        return f"{len(report['solves'])} done, the largest relative gap {worst['relative_gap']:.1e}"
-    return latest_note(list(layout.solutions.glob("*.jsonl"))) or None
+    note = latest_note(paths)
+    return {"solve": (note if state == "running" else f"{note} when it ended") if note else None}
 
 
-def _last_pass(layout: Any, report: dict[str, Any]) -> str | None:
+def _finished_solves(report: dict[str, Any]) -> dict[str, str | None]:
+    """Return the objective and the worst gap of the solves of a finished run."""
+    solves = report.get("solves") or []
+    if not solves:
+        return {"solve": None}
+    objective = sum(one["objective"] for one in solves)
+    gap = max(one["relative_gap"] for one in solves)
+    words = f"objective {objective:.6g}" if len(solves) == 1 else f"{len(solves)} done, objectives' sum {objective:.6g}"
+    return {"solve": f"{words} gap {gap:.1e}" + (" (the largest)" if len(solves) > 1 else "")}
+
+
+def _last_pass(layout: Any) -> str | None:
     """Return what the last pass over all candidates found, in a run whose working set grows."""
     from storage.markers import read_markers
 
     done = read_markers(layout.markers("passes"))
-    if report or not done:
+    if not done:
         return None
     record = done[max(done)]
     return (
@@ -140,15 +160,17 @@ def _last_pass(layout: Any, report: dict[str, Any]) -> str | None:
 
 
 def _last_error(layout: Any) -> str | None:
-    """Return the kind of the error that ended the last session, from the end of the log; None after a kill."""
+    """Return the kind of the error that ended the last session, from the end of the log; None where it told of none."""
     try:
-        last = layout.log.read_text(encoding="utf-8", errors="replace").splitlines()[-1]
-        return str(json.loads(last).get("error") or "") or None
-    except (OSError, ValueError, IndexError, AttributeError):
+        with layout.log.open("rb") as stream:
+            stream.seek(max(stream.seek(0, os.SEEK_END) - LOG_TAIL_BYTES, 0))
+            last = json.loads(stream.read().splitlines()[-1])
+    except (OSError, ValueError, IndexError):
         return None
+    return str(last["error"]) if isinstance(last, dict) and last.get("event") == "error" else None
 
 
-def _age(paths: Any) -> float | None:
+def _age(paths: Iterable[Path]) -> float | None:
     """Return the seconds since the newest of some files was written; None where there is none."""
     newest = 0.0
     for path in paths:
@@ -159,21 +181,56 @@ def _age(paths: Any) -> float | None:
     return max(time.time() - newest, 0.0) if newest else None
 
 
+def _dataset(layout: Any, damaged: list[str]) -> str | None:
+    from pipeline.config import read_toml
+    from pipeline.errors import PipelineError
+
+    try:
+        return str(read_toml(layout.config)["dataset"])
+    except (PipelineError, OSError, KeyError, ValueError) as error:
+        if layout.config.exists():
+            damaged.append(f"{layout.config}: {error}")
+        return None
+
+
+def _record(path: Path, damaged: list[str]) -> dict[str, Any]:
+    """Return a record, empty where it is missing; also where it cannot be read, which is noted."""
+    from storage.commit import read_record
+    from storage.errors import MissingDataError, StorageError
+
+    try:
+        return read_record(path, remedy="python -m pipeline.verify tells what to do")
+    except MissingDataError:
+        return {}
+    except StorageError as error:
+        damaged.append(str(error))
+        return {}
+
+
+def _holder_words(held: dict[str, Any] | None) -> str:
+    return f" by process {held['pid']} on {held['host']} since {held.get('started', 'unknown')}" if held else ""
+
+
+def _progress_words(facts: dict[str, Any]) -> str:
+    progress, left = facts["progress"], facts["seconds_left"]
+    if not progress:
+        return ""
+    words = f", item {progress['done']} of {progress['total']}"
+    return words if left is None else f"{words}, {_duration(left)} left"
+
+
+def _ago(seconds: float | None) -> str | None:
+    return None if seconds is None else f"{_duration(seconds)} ago"
+
+
 def _duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """Return a record, empty where it is missing or damaged: a status is no verdict (`pipeline.verify` is)."""
-    from storage.commit import read_record
-    from storage.errors import StorageError
-
-    try:
-        return read_record(path)
-    except StorageError:
-        return {}
+def _form(template: str, value: float | None, factor: float = 1.0) -> str | None:
+    return None if value is None else template.format(value * factor)
 
 
 if __name__ == "__main__":

@@ -88,6 +88,8 @@ def _run(prepared: Any, layout: Any, executor: Any, *, quiet: bool) -> dict[str,
             events.say(f"run folder {layout.root}")
             for note in prepared.notes:
                 events.say(note)
+            for warning in run_folder.environment_changes(layout):
+                events.warn(warning)
             make_folder(prepared.store.root)
             executor.check_paths([layout.root, prepared.store.root, *_paths(prepared.request.source)])
             stored = prepared.config.resources.features_store == "zarr"

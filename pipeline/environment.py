@@ -1,0 +1,73 @@
+"""What a run was computed with: versions, processor, BLAS and threads, and what of it has changed since."""
+
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from pipeline import __version__
+
+LIBRARIES = ("numpy", "scipy", "numba", "dask", "distributed", "zarr", "scikit-image", "scikit-learn")
+DECISIVE = ("numpy", "scipy", "numba")  # those whose code the numbers come out of
+_BLAS = ("openblas", "mkl", "blis", "flexiblas")  # the pools of other kinds compute nothing themselves
+
+
+def environment() -> dict[str, Any]:
+    """Return versions, processor, BLAS and thread settings, as recorded in env.json."""
+    import scipy.linalg  # noqa: F401  (scipy carries a BLAS of its own, which must be loaded to be seen)
+    from threadpoolctl import threadpool_info
+
+    pools = [{key: pool.get(key) for key in ("internal_api", "version", "architecture")} for pool in threadpool_info()]
+    return {
+        "slkl": __version__,
+        "python": platform.python_version(),
+        "libraries": {name: _version(name) for name in LIBRARIES},
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "blas": pools,
+        "processors": os.cpu_count(),
+        "arguments": sys.argv[1:],
+    }
+
+
+def environment_warnings(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return one line for each difference between two environments that may change the last bits of a model.
+
+    `stored` is that of a run's first start (env.json), `now` that of a resumption. What either does not know is not
+    compared. Another core type of BLAS adds in another order; equal ones gave equal bytes wherever it was tried.
+    """
+    before, after = _decisive(stored), _decisive(now)
+    return [
+        f"{what} is {after[what]} here, the run was started with {before[what]}: "
+        "the last bits of the model may differ from those of an uninterrupted run; resume where it is the same, "
+        "if they matter"
+        for what in before
+        if what in after and after[what] != before[what]
+    ]
+
+
+def _decisive(environment: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the bits of a model depend on, as {what: value}."""
+    pools = [pool for pool in environment.get("blas") or [] if pool.get("internal_api") in _BLAS]
+    libraries = environment.get("libraries") or {}
+    found = {
+        "the core type of BLAS": _joined(pool.get("architecture") for pool in pools),
+        "the kind of processor": environment.get("machine"),
+        "slkl": environment.get("slkl"),
+        **{name: libraries.get(name) for name in DECISIVE},
+        "BLAS": _joined(f"{pool['internal_api']} {pool.get('version')}" for pool in pools),
+    }
+    return {what: str(value) for what, value in found.items() if value}
+
+
+def _joined(words: Any) -> str:
+    return ", ".join(sorted({word for word in words if word}))
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

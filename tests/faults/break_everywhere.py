@@ -1,0 +1,121 @@
+"""Break a toy run at every change of the disk, resume it, and compare the model with that of an uninterrupted run.
+
+Run as a program by test_every_change.py: it forks one child for each break, which saves the imports and the compiling.
+In the child every `storage.disk.low_*` function counts. The K-th call ends the process with SIGKILL, before the change
+or after half of it where it is a write; or it fails with ENOSPC or EIO. Prints one line of JSON: how many calls there
+were, how many breaks, and what went wrong.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pipeline.train import main
+from storage import disk
+
+LOW = [name for name in vars(disk) if name.startswith("low_")]
+
+
+def digests(run: Path) -> dict[str, str]:
+    """Return the sha256 of every file of the model."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted((run / "model").iterdir())}
+
+
+def in_child(work: Callable[[], int]) -> int:
+    """Run something in a fork, and return its exit code, or minus the signal that ended it."""
+    child = os.fork()
+    if child == 0:
+        code = 70
+        try:
+            code = work()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def counting(how: str, fatal: int | None, counted: Path) -> None:
+    """Count the calls of every low function into a file; break at the fatal one: kill, or fail with an error name."""
+    calls = 0
+
+    def wrapped(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == fatal and how != "kill":
+                number = getattr(errno, how)
+                raise OSError(number, os.strerror(number))
+            if calls == fatal:
+                if name == "low_write":
+                    descriptor, path, data = arguments
+                    function(descriptor, path, data[: len(data) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            if fatal is None:
+                counted.write_text(str(calls))
+            return function(*arguments)
+
+        return call
+
+    for name in LOW:
+        setattr(disk, name, wrapped(name, getattr(disk, name)))
+
+
+def attempt(arguments: list[str], run: Path, how: str, fatal: int | None, counted: Path) -> int:
+    """Start the run in a fork, to break at a call; a fatal call of None only counts. Its errors go to a file."""
+
+    def work() -> int:
+        counting(how, fatal, counted)
+        with (run.parent / "errors").open("w") as sys.stderr:
+            return main([*arguments, "--run-dir", str(run), "--resume", "auto", "-q"])
+
+    return in_child(work)
+
+
+def resumed(arguments: list[str], run: Path) -> int:
+    """Go on with the run in a fork, and return its exit code."""
+    return in_child(lambda: main([*arguments, "--run-dir", str(run), "--resume", "auto", "-q"]))
+
+
+def everywhere(folder: Path, how: str, count: int, arguments: list[str]) -> dict[str, Any]:
+    """Break at `count` calls, evenly spread (0: at every call), and return what was found."""
+    whole, counted = folder / "whole", folder / "calls"
+    # Once in this process, so that no fork has to import and load what was compiled.
+    main([*arguments, "--run-dir", str(folder / "first"), "-q"])
+    code = attempt(arguments, whole, how, None, counted)
+    assert code in (0, 3), f"the uninterrupted run ended with {code}"
+    expected, n_calls, wrong, breaks = digests(whole), int(counted.read_text()), [], 0
+    for fatal in range(1, n_calls + 1, max(n_calls // count, 1) if count else 1):
+        run = folder / f"broken-{fatal}"
+        code = attempt(arguments, run, how, fatal, counted)
+        breaks += code not in (0, 3)
+        wrong += [f"call {fatal}: {problem}" for problem in problems(arguments, run, how, code, expected)]
+        shutil.rmtree(run, ignore_errors=True)
+    return {"calls": n_calls, "breaks": breaks, "wrong": wrong}
+
+
+def problems(arguments: list[str], run: Path, how: str, code: int, expected: dict[str, str]) -> list[str]:
+    """Return what a broken run and its resumption did wrong."""
+    found = []
+    said = (run.parent / "errors").read_text()
+    if code not in ((-signal.SIGKILL,) if how == "kill" else (73,)) + (0, 3):
+        found.append(f"ended with {code}: {said[-300:]}")
+    if code == 73 and not ("/" in said and said.startswith("error: ") and said.count("\n") == 1):
+        found.append(f"said {said[-300:]!r}")
+    code = resumed(arguments, run)
+    if code not in (0, 3):
+        found.append(f"the resumed run ended with {code}")
+    elif digests(run) != expected:
+        found.append("another model")
+    elif left := [str(path) for path in run.rglob(".tmp-*")]:
+        found.append(f"left {left[0]}")
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(everywhere(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:])))

@@ -1,0 +1,79 @@
+"""What a run was computed with, and the warnings where a resumed run is computed with something else."""
+
+import json
+import os
+import subprocess
+import sys
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.environment import environment, environment_warnings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def stored() -> dict[str, Any]:
+    """An environment as env.json gives it back."""
+    return json.loads(json.dumps(environment()))
+
+
+def changed(stored: dict[str, Any], **facts: Any) -> dict[str, Any]:
+    return {**deepcopy(stored), **facts}
+
+
+def test_it_names_the_core_type_of_blas_and_the_libraries(stored: dict[str, Any]) -> None:
+    assert any(pool["architecture"] for pool in stored["blas"])
+    assert {"numpy", "scipy", "numba"} <= {name for name, found in stored["libraries"].items() if found}
+
+
+def test_the_same_environment_gives_no_warning(stored: dict[str, Any]) -> None:
+    assert environment_warnings(stored, environment()) == []
+    assert environment_warnings(stored, changed(stored, arguments=["other"], processors=1, python="3.99")) == []
+    other = changed(stored["libraries"], dask="1")
+    assert environment_warnings(stored, changed(stored, libraries=other)) == []
+
+
+def test_another_core_type_is_warned_of(stored: dict[str, Any]) -> None:
+    pools = [{**pool, "architecture": "Prescott"} for pool in stored["blas"]]
+    (warning,) = environment_warnings(stored, changed(stored, blas=pools))
+    was = next(pool["architecture"] for pool in stored["blas"] if pool["architecture"])
+    assert f"the core type of BLAS is Prescott here, the run was started with {was}" in warning
+    assert "\n" not in warning
+
+
+def test_another_core_type_is_seen_in_a_real_process(stored: dict[str, Any]) -> None:
+    code = "import json; from pipeline.environment import environment; print(json.dumps(environment()))"
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=os.environ | {"OPENBLAS_CORETYPE": "Nehalem"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    now = json.loads(found.stdout)
+    if not any(pool["architecture"] == "Nehalem" for pool in now["blas"]):
+        pytest.skip("this BLAS does not let its core type be chosen")
+    assert any("core type of BLAS is Nehalem" in line for line in environment_warnings(stored, now))
+
+
+@pytest.mark.parametrize("name", ["numpy", "scipy", "numba"])
+def test_other_versions_of_what_computes_are_warned_of(stored: dict[str, Any], name: str) -> None:
+    libraries = {**stored["libraries"], name: "0.0.1"}
+    (warning,) = environment_warnings(stored, changed(stored, libraries=libraries))
+    assert warning.startswith(f"{name} is 0.0.1 here, the run was started with {stored['libraries'][name]}")
+
+
+def test_the_order_of_the_pools_and_pools_of_other_kinds_do_not_matter(stored: dict[str, Any]) -> None:
+    threads = {"internal_api": "openmp", "version": None, "architecture": None}
+    assert environment_warnings(stored, changed(stored, blas=[threads, *stored["blas"][::-1]])) == []
+
+
+@pytest.mark.parametrize("damaged", [{}, {"blas": None, "libraries": None}, {"blas": [{}], "libraries": {}}])
+def test_what_is_not_known_is_not_compared(stored: dict[str, Any], damaged: dict[str, Any]) -> None:
+    assert environment_warnings(damaged, stored) == []
+    assert environment_warnings(stored, damaged) == []
