@@ -100,7 +100,10 @@ class Run:
         """Run a function over items, with progress; `on_value(item, value)` takes each result as it completes."""
         cost = self.costs[name]
         stopping.check()
-        started, saved = _now(), -STATE_SECONDS
+        started, saved = _now(), time.monotonic()
+        progress = {"done": 0, "total": len(items), "started": started, "updated": started}
+        if items:
+            self.save_state(name, progress)
         with self.events.progress(name, len(items), note) as advance:
             for done, result in enumerate(self.executor.run(function, items), 1):
                 if result.process != this_process():
@@ -110,7 +113,7 @@ class Run:
                 advance()
                 if time.monotonic() - saved >= STATE_SECONDS:
                     saved = time.monotonic()
-                    self.save_state(name, {"done": done, "total": len(items), "started": started, "updated": _now()})
+                    self.save_state(name, progress | {"done": done, "updated": _now()})
 
 
 def is_whole(part: Path) -> bool:
