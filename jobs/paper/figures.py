@@ -15,27 +15,26 @@ import matplotlib
 
 matplotlib.use("Agg")
 
+import cells
 import numpy as np
 from matplotlib import pyplot
-
-import runs
 
 PENALTIES = (1.0, 0.1, 0.01, 0.001)
 SIZES = (64, 128, 256, 512, 1000)
 LARGEST, NU = 1000, 0.01
 
 
-def sinc(asked: argparse.Namespace, size: int, penalty: float, seed: int, *way: str) -> runs.Trained:
+def sinc(asked: argparse.Namespace, size: int, penalty: float, seed: int, *way: str) -> cells.Trained:
     """Train on sinc."""
     settings = ["--sigma2", "1", "--centers", str(size), "--penalty", f"{penalty:g}", "--seed", str(seed)]
-    return runs.trained(asked, "sinc", *settings, *way)
+    return cells.trained(asked, "sinc", *settings, *way)
 
 
 def along(asked: argparse.Namespace) -> dict[str, Any]:
     """Return objective and m0 after every sweep of the paper's method, and the optimum's, for each seed."""
     curves = []
     for seed in range(asked.runs):
-        paper_way = sinc(asked, LARGEST, NU, seed, *runs.PAPER_WAY)
+        paper_way = sinc(asked, LARGEST, NU, seed, *cells.PAPER_WAY)
         certified = sinc(asked, LARGEST, NU, seed, "--tol", "1e-6")
         records = paper_way.records
         curves.append(
@@ -56,7 +55,7 @@ def sizes(asked: argparse.Namespace) -> list[dict[str, Any]]:
     found = []
     for penalty in PENALTIES:
         for size in SIZES:
-            trained = [sinc(asked, size, penalty, seed, *runs.CERTIFIED) for seed in range(asked.runs)]
+            trained = [sinc(asked, size, penalty, seed, *cells.CERTIFIED) for seed in range(asked.runs)]
             m0 = [run.report["model_n_centers"] for run in trained]
             found.append({"penalty": penalty, "M": size, "m0": float(np.mean(m0)), "std": float(np.std(m0))})
     return found
@@ -88,7 +87,7 @@ def plot_sizes(points: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    asked = runs.parser(__doc__).parse_args()
+    asked = cells.parser(__doc__).parse_args()
     facts = along(asked)
     plot_along(facts["curves"], "objective", "optimum", "objective F", asked.out / "objective.png")
     plot_along(facts["curves"], "m0", "optimum_m0", "m0", asked.out / "m0_iterations.png")

@@ -5,16 +5,15 @@ COMMAND: python jobs/paper/mnist.py [--out runs/paper] [--runs 5] [--beyond]
 `--beyond` adds 3000 candidates and all 60 000 (about ten minutes each on two cores). Writes DIR/mnist.json.
 """
 
+import cells
 import paper
-
-import runs
 
 TABLE = "mnist"
 REFIT = ("--refit", "ridge")
 
 
 def main() -> None:
-    parser = runs.parser(__doc__, runs=5)
+    parser = cells.parser(__doc__, runs=5)
     parser.add_argument("--beyond", action="store_true", help="M = 3000 and all training points too")
     parser.add_argument("--memory-limit", default="4GiB")
     asked = parser.parse_args()
@@ -34,16 +33,16 @@ def main() -> None:
     for method, size, arguments, count in cells:
         limit = ["--memory-limit", asked.memory_limit] if size == 60000 else []
         found = [
-            runs.trained(asked, "mnist", *arguments, *limit, "--seed", str(seed), store=True) for seed in range(count)
+            cells.trained(asked, "mnist", *arguments, *limit, "--seed", str(seed), store=True) for seed in range(count)
         ]
         errors = [100 * run.report["error_rate"] for run in found]
         m0 = [run.report["model_n_centers"] for run in found]
-        one = runs.row(
+        one = cells.row(
             TABLE, "mnist", method, size, errors, command=found[0].command, m0=m0, penalty=found[0].report["penalty"]
         )
-        rows.append(runs.with_paper(one, 100 * paper.MNIST_ERROR) if method == "SLKL" else one)
-        runs.print_row(rows[-1], " %")
-    runs.save(asked, TABLE, rows)
+        rows.append(cells.with_paper(one, 100 * paper.MNIST_ERROR) if method == "SLKL" else one)
+        cells.print_row(rows[-1], " %")
+    cells.save(asked, TABLE, rows)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,8 @@ Writes DIR/scheduler.json.
 import json
 from typing import Any
 
+import cells
 import paper
-
-import runs
 
 DATA = {"sinc": ([], 1000), "usps": (["--set", "data.positive=4"], 1024), "mnist": ([], 1000)}
 WAYS = {
@@ -23,7 +22,7 @@ WAYS = {
 
 
 def main() -> None:
-    parser = runs.parser(__doc__, runs=1)
+    parser = cells.parser(__doc__, runs=1)
     parser.add_argument("--datasets", type=lambda text: text.split(","), default=list(DATA))
     parser.add_argument("--tol", default="1e-3")
     asked = parser.parse_args()
@@ -33,7 +32,7 @@ def main() -> None:
         data, size = DATA[name]
         for way, arguments in WAYS.items():
             settings = ["--sigma2", f"{paper.SIGMA2[name]:g}", "--penalty", f"{paper.PENALTY[name]:g}"]
-            run = runs.trained(
+            run = cells.trained(
                 asked, name, *data, *settings, "--centers", str(size), "--tol", asked.tol, "--max-sweeps", "20000",
                 *arguments, store=name != "sinc",
             )  # fmt: skip

@@ -10,13 +10,12 @@ import argparse
 from collections import defaultdict
 from collections.abc import Iterator
 
+import cells
 import numpy as np
 import paper
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge
 from sklearn.metrics.pairwise import rbf_kernel
-
-import runs
 
 TABLE = "table_regression"
 # 10 dB below unit power, which the paper's m0 fit; or 10 dB below the power of the signal itself.
@@ -35,7 +34,7 @@ def datasets(asked: argparse.Namespace) -> Iterator[tuple[str, list[str]]]:
             yield label, ["--set", f"data.noise={noise if noise is not None else SIGNAL_POWER / 10:g}"]
 
 
-def baselines(split: runs.Split, sigma2: float) -> dict[str, float]:
+def baselines(split: cells.Split, sigma2: float) -> dict[str, float]:
     """Return the test errors of the paper's three baselines, by scikit-learn, at λ = 1 and μ = 1/M."""
     gamma, centers = 1 / (2 * sigma2), split.X[split.centers]
     full = KernelRidge(alpha=LAMBDA, kernel="rbf", gamma=gamma).fit(split.X, split.y)
@@ -47,7 +46,7 @@ def baselines(split: runs.Split, sigma2: float) -> dict[str, float]:
     return {name: float(np.mean((prediction - split.y_test) ** 2)) for name, prediction in found.items()}
 
 
-def cell(asked: argparse.Namespace, label: str, data: list[str], size: int) -> Iterator[runs.Row]:
+def cell(asked: argparse.Namespace, label: str, data: list[str], size: int) -> Iterator[cells.Row]:
     """Run every method on every seed, and yield a row for each method."""
     name = label.split(" ")[0]
     sigma2, penalty = paper.SIGMA2[name], paper.PENALTY[name]
@@ -57,36 +56,36 @@ def cell(asked: argparse.Namespace, label: str, data: list[str], size: int) -> I
         common = [*data, "--sigma2", f"{sigma2:g}", "--centers", str(size), "--seed", str(seed)]
         solved = [*common, "--penalty", f"{penalty:g}"]
         slkl = {
-            "SLKL": runs.trained(asked, name, *solved, *runs.PAPER_WAY),
-            "SLKL, certified": runs.trained(asked, name, *solved, *runs.CERTIFIED),
-            "SLKL, refitted": runs.trained(asked, name, *solved, *runs.CERTIFIED, "--refit", "ridge"),
+            "SLKL": cells.trained(asked, name, *solved, *cells.PAPER_WAY),
+            "SLKL, certified": cells.trained(asked, name, *solved, *cells.CERTIFIED),
+            "SLKL, refitted": cells.trained(asked, name, *solved, *cells.CERTIFIED, "--refit", "ridge"),
         }
         for method, run in slkl.items():
             errors[method].append(run.report["mse"])
             m0[method].append(run.report["model_n_centers"])
             commands.setdefault(method, run.command)
-        for method, error in baselines(runs.split_of(slkl["SLKL"]), sigma2).items():
+        for method, error in baselines(cells.split_of(slkl["SLKL"]), sigma2).items():
             errors[method].append(error)
             commands.setdefault(method, f"python jobs/paper/{TABLE}.py --datasets {name} --runs {asked.runs}")
     for method in ("KRRn", "KRRM", "Unif", "SLKL", "SLKL, certified", "SLKL, refitted"):
         chosen = penalty if method in m0 else None
-        yield runs.row(
+        yield cells.row(
             TABLE, label, method, size, errors[method], command=commands[method], m0=m0.get(method), penalty=chosen
         )
 
 
 def main() -> None:
-    parser = runs.parser(__doc__)
+    parser = cells.parser(__doc__)
     parser.add_argument("--datasets", type=lambda text: text.split(","), default=["sinc", "boston", "abalone"])
-    parser.add_argument("--sizes", type=runs.whole_numbers, help="some of the M only")
+    parser.add_argument("--sizes", type=cells.whole_numbers, help="some of the M only")
     asked = parser.parse_args()
     rows = []
     for label, data in datasets(asked):
         for size in asked.sizes or paper.SIZES[label.split(" ")[0]]:
             for one in cell(asked, label, data, size):
-                runs.print_row(one)
+                cells.print_row(one)
                 rows.append(one)
-    runs.save(asked, TABLE, rows)
+    cells.save(asked, TABLE, rows)
 
 
 if __name__ == "__main__":
