@@ -250,22 +250,22 @@ def test_a_run_survives_a_damaged_cache_with_the_same_bytes(tmp_path: Path) -> N
     assert first.returncode == 0, first.stderr
     assert first.stderr == ""
 
-    damaged = []
+    names, damaged = ("gaussian_float32*.nbc", "residual_scores*.nbc", "inverse_of_definite*.nbi"), set()
     flips = random.Random(0)
-    for name in ("gaussian_float32*.nbc", "residual_scores*.nbc", "inverse_of_definite*.nbi"):
-        # Other checkouts of the user may have entries of the same name; the last written is the one in use.
-        path = max((caches / "slkl").glob(f"*/*.{name}"), key=lambda found: found.stat().st_mtime)
-        content = bytearray(path.read_bytes())
-        if path.suffix == ".nbi":
-            content = content[: len(content) // 2]
-        else:
-            content[flips.randrange(len(content) // 4, len(content) // 2)] ^= 16
-        path.write_bytes(content)
-        damaged.append(path)
+    for name in names:  # those of other checkouts of this user too, which this one does not read
+        for path in (caches / "slkl").glob(f"*/*.{name}"):
+            content = bytearray(path.read_bytes())
+            if path.suffix == ".nbi":
+                content = content[: len(content) // 2]
+            else:
+                content[flips.randrange(len(content) // 4, len(content) // 2)] ^= 16
+            path.write_bytes(content)
+            damaged.add(f"warning: compiled code in {path} is damaged; it is removed and compiled anew")
     second = train(tmp_path / "second", caches)
     assert second.returncode == 0, second.stderr
-    told = {f"warning: compiled code in {path} is damaged; it is removed and compiled anew" for path in damaged}
-    assert set(second.stderr.splitlines()) == told
+    told = set(second.stderr.splitlines())
+    assert len(told) >= len(names)
+    assert told <= damaged
     assert model_digest(tmp_path / "second") == model_digest(tmp_path / "first")
 
     third = train(tmp_path / "third", caches)
