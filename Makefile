@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: help run test test-slow test-slurm test-faults test-kills paper lint benchmarks lock clean
+.PHONY: help run test test-slow test-slurm test-faults test-kills lint benchmarks lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
