@@ -1,10 +1,10 @@
-"""MNIST's files from public mirrors into a per-user cache, trusted for their sha256 and nothing else."""
+"""Published files from public mirrors into a per-user cache, trusted for their sha256 and nothing else."""
 
 import errno
 import http.client
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,6 @@ import pooch
 
 from features.errors import UnavailableError
 
-MNIST_MIRRORS = (
-    "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    "https://storage.googleapis.com/cvdf-datasets/mnist/",
-)
 MAX_FILE_BYTES = 64 << 20
 PIECE_BYTES = 1 << 16
 # Faults of the cache folder, where another mirror would not help.
@@ -64,9 +60,10 @@ class BoundedDownloader:
                 target.write(piece)
 
 
-def fetch_mnist(
-    files: dict[str, str],
-    mirrors: Sequence[str] | None = None,
+def fetch(
+    dataset: str,
+    files: Mapping[str, str],
+    mirrors: Sequence[str],
     cache_dir: Path | None = None,
     downloader: BoundedDownloader | None = None,
 ) -> Path:
@@ -77,12 +74,14 @@ def fetch_mnist(
 
     Parameters
     ----------
-    files : dict
+    dataset : str
+        Its name, for messages and for the folder of the cache.
+    files : mapping
         File name → sha256 in hexadecimal digits.
-    mirrors : sequence of str or None
-        Base URLs that end in "/", tried in order; None: `MNIST_MIRRORS`.
+    mirrors : sequence of str
+        Base URLs that end in "/", tried in order.
     cache_dir : Path or None
-        None: the per-user cache folder of this program.
+        None: the data set's folder in the per-user cache of this program.
     downloader : BoundedDownloader or None
         Time limits; None: the defaults.
 
@@ -98,31 +97,29 @@ def fetch_mnist(
     OSError
         The cache folder cannot be written.
     """
-    folder = Path(pooch.os_cache("slkl")) / "mnist" if cache_dir is None else cache_dir
+    folder = Path(pooch.os_cache("slkl")) / dataset if cache_dir is None else cache_dir
     folder.mkdir(parents=True, exist_ok=True)
     for name, sha256 in files.items():
-        _fetch_one(name, sha256, list(files), mirrors or MNIST_MIRRORS, folder, downloader or BoundedDownloader())
+        failures = _fetch_one(name, sha256, mirrors, folder, downloader or BoundedDownloader())
+        if failures:
+            raise UnavailableError(
+                f"{dataset}: no mirror delivered {name} ({'; '.join(failures)}); copy {', '.join(files)} to {folder} "
+                "or to a folder given as --data-dir, or train on digits or synthetic, which need no download"
+            )
     return folder
 
 
 def _fetch_one(
-    name: str,
-    sha256: str,
-    wanted: list[str],
-    mirrors: Sequence[str],
-    folder: Path,
-    downloader: BoundedDownloader,
-) -> None:
+    name: str, sha256: str, mirrors: Sequence[str], folder: Path, downloader: BoundedDownloader
+) -> list[str]:
+    """Fetch one file; return why each mirror failed, nothing where one delivered."""
     failures = []
     for mirror in mirrors:
         try:
             pooch.retrieve(mirror + name, known_hash=f"sha256:{sha256}", fname=name, path=folder, downloader=downloader)
-            return
+            return []
         except (OSError, ValueError, http.client.HTTPException) as error:
             if getattr(error, "errno", None) in CACHE_FAULTS:
                 raise
             failures.append(f"{mirror}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
-    raise UnavailableError(
-        f"mnist: no mirror delivered {name} ({'; '.join(failures)}); copy {', '.join(wanted)} to {folder} "
-        "or to a folder given as --data-dir, or train on digits or synthetic, which need no download"
-    )
+    return failures

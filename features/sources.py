@@ -16,7 +16,7 @@ import numpy as np
 from features.errors import MissingInputError, UsageError
 
 Part = Literal["train", "test"]
-NAMED = ("mnist", "digits", "synthetic")
+NAMED = ("mnist", "usps", "boston", "abalone", "sinc", "digits", "synthetic")
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,12 @@ class SourceSpec:
     Parameters
     ----------
     dataset : str
-        ``mnist``, ``digits``, ``synthetic``, or the path of a folder in MNIST's IDX layout, of an ``.npz`` or
-        a ``.csv`` file. Any other path (zarr) needs the opened arrays, see `open_source`.
+        One of `NAMED`, or the path of a folder in MNIST's IDX layout, of an ``.npz`` or a ``.csv`` file. Any other
+        path (zarr) needs the opened arrays, see `open_source`.
     data_dir : str or None
-        Folder that holds the MNIST files, or a folder ``mnist`` with them.
+        Folder that holds the files of a published data set, or a folder of its name with them.
     n_train, n_test : int or None
-        `synthetic`: how many to render (60 000 and 10 000). Others: take only the first rows of the seeded
-        order.
+        `synthetic` and `sinc`: how many to generate. Others: take only the first rows of the seeded order.
     test_fraction : float
         Share of the test part where the data have no split of their own.
     target : str or None
@@ -40,9 +39,13 @@ class SourceSpec:
     task : str or None
         ``multiclass``, ``binary`` or ``regression`` instead of what the labels suggest.
     standardise : bool or None
-        None: False for images, True for tables.
+        None: False for images and `sinc`, True for tables.
+    positive : str or None
+        The label to set against all others, as it reads; labels become 1 and -1.
+    noise : float or None
+        `sinc`: variance of the noise on the training targets.
     seed : int
-        Of the split, of the order from which n_train and n_test take, and of the renderer.
+        Of the split, of the order from which n_train and n_test take, and of what is generated.
     """
 
     dataset: str
@@ -53,6 +56,8 @@ class SourceSpec:
     target: str | None = None
     task: str | None = None
     standardise: bool | None = None
+    positive: str | None = None
+    noise: float | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -62,6 +67,8 @@ class SourceSpec:
                 raise UsageError(f"{option} is {size}; it must be at least 1")
         if not 0.0 < self.test_fraction < 1.0:
             raise UsageError(f"test_fraction is {self.test_fraction}; it must lie between 0 and 1")
+        if self.noise is not None and not 0.0 <= self.noise < float("inf"):
+            raise UsageError(f"noise is {self.noise}; it must be a variance of at least 0")
         if self.seed < 0:
             raise UsageError(f"seed is {self.seed}; it must not be negative")
         if not self.dataset:
@@ -145,21 +152,29 @@ def open_source(
     DataError
         A file is damaged or its values are invalid.
     UnavailableError
-        MNIST is not on this machine and no mirror answers.
+        A published data set is not on this machine and no mirror answers.
     """
     if arrays is not None:
         from features.tables import open_arrays
 
-        return open_arrays(spec, arrays, digests)
+        return _viewed(open_arrays(spec, arrays, digests), spec)
     # Under one lock: threads that start together must not each read the same 55 MB.
     with _cache_lock:
         key = (spec, os.environ.get("SLKL_DATA_DIR"), _stamp(spec))
         if key not in _cache:
-            source = _open(spec)
+            source = _viewed(_open(spec), spec)
             while len(_cache) >= _CACHE_SIZE:
                 del _cache[next(iter(_cache))]
             _cache[key] = source
         return _cache[key]
+
+
+def _viewed(source: Source, spec: SourceSpec) -> Source:
+    if spec.positive is None:
+        return source
+    from features.binary_view import one_against_rest
+
+    return one_against_rest(source, spec.positive)
 
 
 def _open(spec: SourceSpec) -> Source:
@@ -172,6 +187,16 @@ def _open(spec: SourceSpec) -> Source:
         from features import images
 
         return images.open_mnist(spec) if spec.dataset == "mnist" else images.open_digits(spec)
+    if spec.dataset in NAMED:
+        from features import paper_tables
+
+        openers = {
+            "usps": paper_tables.open_usps,
+            "boston": paper_tables.open_boston,
+            "abalone": paper_tables.open_abalone,
+            "sinc": paper_tables.open_sinc,
+        }
+        return openers[spec.dataset](spec)
     path = Path(spec.dataset)
     if path.is_dir() and path.suffix != ".zarr":
         from features.images import open_idx_folder
@@ -194,15 +219,14 @@ def _open(spec: SourceSpec) -> Source:
 
 def _stamp(spec: SourceSpec) -> tuple:
     """Size and modification time of the files, so that a changed file is read again in the same process."""
-    if spec.dataset in ("digits", "synthetic"):
-        return ()
-    place = spec.dataset
-    if spec.dataset == "mnist":
-        place = spec.data_dir or os.environ.get("SLKL_DATA_DIR") or ""
-        if not place:
-            return ()  # the cache: its files are named by their sha256
-    path = Path(place)
-    files = sorted([*path.glob("*"), *path.glob("mnist/*")]) if path.is_dir() else [path]
+    if spec.dataset not in NAMED:
+        path = Path(spec.dataset)
+        files = sorted(path.glob("*")) if path.is_dir() else [path]
+    else:
+        place = spec.data_dir or os.environ.get("SLKL_DATA_DIR")
+        if not place or spec.dataset in ("digits", "synthetic", "sinc"):
+            return ()  # generated; or in the cache, where a file has its sha256 or is replaced
+        files = sorted([*Path(place).glob("*"), *Path(place).glob(f"{spec.dataset}/*")])
     stamps = []
     for file in files:
         try:

@@ -17,6 +17,7 @@ from pipeline.setting_types import (
     byte_size,
     center_count,
     duration,
+    label,
     one_of,
     optional,
     penalty,
@@ -33,7 +34,7 @@ STEPS = ("exact", "newton")
 STOPS = ("gap", "paper")
 COUPLINGS = ("one-vs-all", "shared")
 REFITS = ("none", "ridge")
-DATASETS = ("mnist", "digits", "synthetic")
+DATASETS = ("mnist", "usps", "boston", "abalone", "sinc", "digits", "synthetic")
 FEATURES = ("auto", "sphog", "hog", "raw")
 TASKS = ("multiclass", "binary", "regression")
 RESUME = ("never", "auto", "require")
@@ -63,6 +64,12 @@ class DataConfig:
     )
     standardise: bool | None = option(
         None, optional(truth, "auto"), "z-score the inputs with the training part's moments"
+    )
+    positive: str | None = option(
+        None, optional(label, "none"), "label that is set against all others: a binary task with labels 1 and -1"
+    )
+    noise: float | None = option(
+        None, optional(real(0), "default"), "sinc: variance of the noise on the training targets (default: 0.1)"
     )
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 
 from features.extractors import FeatureSpec
-from features.sources import Source, SourceSpec
+from features.published import PUBLISHED, folder_with
+from features.sources import NAMED, Source, SourceSpec
 from pipeline.center_list import read_center_list
 from pipeline.config import TrainConfig, with_value
 from pipeline.errors import ConfigError, PlanError
@@ -29,7 +30,6 @@ DRIVER_BYTES = 400 * 2**20  # interpreter, libraries and compiled code of the ma
 WORKER_BYTES = 300 * 2**20  # the same for one worker process
 BLOCK_ROWS = (4096, 2048, 1024, 512, 256, 128)  # sizes to choose from, largest first
 AIM_BLOCK_BYTES = 96 * 2**20  # of one worker; larger blocks are no faster
-_MNIST_FILE = "train-images-idx3-ubyte.gz"
 _FACTOR_BYTES = 8 * 3000**2  # of an active set larger than any seen
 _WORKING_SETS = [*range(40_000, 2000, -500), *range(2000, 0, -100)]  # to choose from where not all candidates fit
 IMAGE_SIDE = 14  # images smaller than this have no cell of every size
@@ -116,18 +116,20 @@ def source_spec(config: TrainConfig) -> SourceSpec:
     A folder named by SLKL_DATA_DIR is put in here, since the workers of a cluster may not have that variable.
     """
     data, data_dir = config.data, config.resources.data_dir
-    named = os.environ.get("SLKL_DATA_DIR")
-    if data_dir is None and named and any((Path(named) / sub / _MNIST_FILE).exists() for sub in ("", "mnist")):
+    is_published, named = config.dataset in PUBLISHED, os.environ.get("SLKL_DATA_DIR")
+    if is_published and data_dir is None and named and folder_with(config.dataset, named) is not None:
         data_dir = str(Path(named).absolute())
     return SourceSpec(
         dataset=config.dataset,
-        data_dir=data_dir if config.dataset == "mnist" else None,
+        data_dir=data_dir if is_published else None,
         n_train=data.n_train,
         n_test=data.n_test,
         test_fraction=data.test_fraction,
         target=data.target,
         task=data.task,
         standardise=data.standardise,
+        positive=data.positive,
+        noise=data.noise,
         seed=config.seed,
     )
 
@@ -188,7 +190,8 @@ def _check_used(config: TrainConfig, explicit: frozenset[str]) -> None:
         "features.cells": name != "hog",
         "features.orientations": name != "hog",
         "data.target": not is_table,
-        "data.test_fraction": config.dataset in ("mnist", "synthetic"),
+        "data.test_fraction": config.dataset in NAMED and config.dataset != "digits",
+        "data.noise": config.dataset != "sinc",
     }
     for key in sorted(explicit):
         if unused.get(key):

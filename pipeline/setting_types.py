@@ -55,6 +55,11 @@ def text(value: Any) -> str:
     return value
 
 
+def label(value: Any) -> str:
+    """Accept a label of the data, a text or a number, as it reads."""
+    return text(str(value)) if not isinstance(value, bool) else text(value)
+
+
 def scheduler(value: Any) -> str:
     """Accept serial, threads, processes, or the address of a dask scheduler."""
     if value in ("serial", "threads", "processes") or str(value).startswith(("tcp://", "tls://")):

@@ -3,13 +3,15 @@
 import hashlib
 import threading
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from features import downloads, images
-from features.downloads import BoundedDownloader, fetch_mnist
+from features import downloads
+from features.downloads import BoundedDownloader, fetch
 from features.errors import UnavailableError
+from features.published import PUBLISHED
 from features.sources import SourceSpec, open_source
 
 BODIES = {f"file-{k}.gz": bytes([k]) * (20_000 + k) for k in range(4)}
@@ -74,7 +76,7 @@ def mirror(monkeypatch):
 
 def test_good_mirror_fills_the_cache_once(mirror, tmp_path):
     for _ in range(2):
-        folder = fetch_mnist(FILES, [mirror.url("good")], tmp_path / "cache", QUICK)
+        folder = fetch("some", FILES, [mirror.url("good")], tmp_path / "cache", QUICK)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == BODIES
     assert len(mirror.asked) == len(FILES)
 
@@ -83,7 +85,7 @@ def test_good_mirror_fills_the_cache_once(mirror, tmp_path):
 def test_next_mirror_is_tried(mirror, tmp_path, monkeypatch, behaviour):
     monkeypatch.setattr(downloads, "MAX_FILE_BYTES", 1 << 20)
     one = dict(list(FILES.items())[:1])
-    folder = fetch_mnist(one, [mirror.url(behaviour), mirror.url("good")], tmp_path, QUICK)
+    folder = fetch("some", one, [mirror.url(behaviour), mirror.url("good")], tmp_path, QUICK)
     assert (folder / "file-0.gz").read_bytes() == BODIES["file-0.gz"]
     assert mirror.asked == [(behaviour, "file-0.gz"), ("good", "file-0.gz")]
 
@@ -92,7 +94,7 @@ def test_next_mirror_is_tried(mirror, tmp_path, monkeypatch, behaviour):
 def test_no_mirror_left(mirror, tmp_path, behaviour):
     start = time.monotonic()
     with pytest.raises(UnavailableError) as caught:
-        fetch_mnist(FILES, [mirror.url(behaviour)], tmp_path, QUICK)
+        fetch("some", FILES, [mirror.url(behaviour)], tmp_path, QUICK)
     assert time.monotonic() - start < 5
     text = str(caught.value)
     assert "\n" not in text
@@ -103,31 +105,35 @@ def test_no_mirror_left(mirror, tmp_path, behaviour):
 
 def test_nobody_listens(tmp_path, mirror):
     with pytest.raises(UnavailableError, match="need no download"):
-        fetch_mnist(FILES, ["http://127.0.0.1:9/"], tmp_path, QUICK)
+        fetch("some", FILES, ["http://127.0.0.1:9/"], tmp_path, QUICK)
 
 
 def test_damaged_cache_is_replaced(mirror, tmp_path):
     (tmp_path / "file-0.gz").write_bytes(b"damage")
-    fetch_mnist(FILES, [mirror.url("good")], tmp_path, QUICK)
+    fetch("some", FILES, [mirror.url("good")], tmp_path, QUICK)
     assert (tmp_path / "file-0.gz").read_bytes() == BODIES["file-0.gz"]
 
 
 def test_cache_folder_that_is_a_file(tmp_path):
     (tmp_path / "cache").write_text("")
     with pytest.raises(OSError, match="cache"):
-        fetch_mnist(FILES, ["http://127.0.0.1:9/"], tmp_path / "cache", QUICK)
+        fetch("some", FILES, ["http://127.0.0.1:9/"], tmp_path / "cache", QUICK)
 
 
-def test_offline_mnist_says_what_to_do(tmp_path, monkeypatch):
+@pytest.mark.parametrize("dataset", sorted(PUBLISHED))
+def test_offline_says_what_to_do(tmp_path, monkeypatch, dataset):
     monkeypatch.delenv("SLKL_DATA_DIR", raising=False)
-    monkeypatch.setattr(downloads, "MNIST_MIRRORS", ("http://127.0.0.1:9/", "http://127.0.0.1:9/other/"))
+    nowhere = replace(PUBLISHED[dataset], mirrors=("http://127.0.0.1:9/", "http://127.0.0.1:9/other/"))
+    monkeypatch.setitem(PUBLISHED, dataset, nowhere)
     monkeypatch.setattr(downloads.pooch, "os_cache", lambda project: tmp_path / project)
-    with pytest.raises(UnavailableError) as caught:
-        open_source(SourceSpec("mnist"))
-    for name in images.MNIST_FILES:
-        assert f"{name}.gz" in str(caught.value)
+    with pytest.raises(UnavailableError, match=f"^{dataset}: no mirror delivered") as caught:
+        open_source(SourceSpec(dataset))
+    for name in (*PUBLISHED[dataset].files, "--data-dir", str(tmp_path)):
+        assert name in str(caught.value)
 
 
-def test_there_are_two_mirrors_over_https():
-    assert len(downloads.MNIST_MIRRORS) >= 2
-    assert all(mirror.startswith("https://") and mirror.endswith("/") for mirror in downloads.MNIST_MIRRORS)
+@pytest.mark.parametrize("dataset", sorted(PUBLISHED))
+def test_there_are_two_mirrors_over_https(dataset):
+    mirrors = PUBLISHED[dataset].mirrors
+    assert len(mirrors) >= 2
+    assert all(mirror.startswith("https://") and mirror.endswith("/") for mirror in mirrors)

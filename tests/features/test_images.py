@@ -3,15 +3,17 @@
 import gzip
 import json
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from features import images
 from features.errors import DataError, MissingInputError, UsageError
+from features.published import PUBLISHED
 from features.sources import SourceSpec, open_source
 
-NAMES = tuple(images.MNIST_FILES)
+NAMES = tuple(images.IDX_FILES)
 
 
 def write_idx(path, values, compressed=True):
@@ -41,14 +43,10 @@ def small_mnist(tmp_path, monkeypatch):
     import hashlib
 
     write_folder(tmp_path / "mnist")
-    expected = {
-        name: (
-            3 if "images" in name else 1,
-            hashlib.sha256((tmp_path / "mnist" / f"{name}.gz").read_bytes()).hexdigest(),
-        )
-        for name in NAMES
+    files = {
+        f"{name}.gz": hashlib.sha256((tmp_path / "mnist" / f"{name}.gz").read_bytes()).hexdigest() for name in NAMES
     }
-    monkeypatch.setattr(images, "MNIST_FILES", expected)
+    monkeypatch.setitem(PUBLISHED, "mnist", replace(PUBLISHED["mnist"], files=files))
     monkeypatch.delenv("SLKL_DATA_DIR", raising=False)
     return tmp_path
 
@@ -79,7 +77,7 @@ def test_data_dir_or_its_mnist_folder_or_environment(small_mnist, monkeypatch):
 
 def test_environment_without_mnist_falls_back_to_the_cache(small_mnist, tmp_path_factory, monkeypatch):
     monkeypatch.setenv("SLKL_DATA_DIR", str(tmp_path_factory.mktemp("other")))
-    monkeypatch.setattr("features.downloads.fetch_mnist", lambda files: small_mnist / "mnist")
+    monkeypatch.setattr("features.downloads.fetch", lambda *described: small_mnist / "mnist")
     assert open_source(SourceSpec("mnist")).n_train == 30
 
 
@@ -104,7 +102,7 @@ def test_wrong_hash_is_refused_even_after_a_good_opening(small_mnist, name):
     with pytest.raises(DataError, match=r"sha256 is [0-9a-f]{64}, expected [0-9a-f]{64}") as caught:
         open_source(spec)
     assert name in str(caught.value)
-    assert images.MNIST_FILES[name][1] in str(caught.value)
+    assert PUBLISHED["mnist"].files[f"{name}.gz"] in str(caught.value)
 
 
 @pytest.mark.parametrize("compressed", [True, False])
@@ -201,7 +199,7 @@ def test_specs_are_checked_and_travel():
 
 
 def test_unknown_names(tmp_path):
-    with pytest.raises(UsageError, match="mnist, digits, synthetic"):
+    with pytest.raises(UsageError, match="mnist, usps, boston, abalone, sinc, digits, synthetic"):
         open_source(SourceSpec("minst"))
     with pytest.raises(MissingInputError, match="no such"):
         open_source(SourceSpec(str(tmp_path / "nothing.csv")))

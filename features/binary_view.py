@@ -1,0 +1,80 @@
+"""One class against the rest: a view of any source with classes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from features.errors import DataError, UsageError
+from features.sources import Part, Source
+
+
+@dataclass(frozen=True, eq=False)
+class BinaryView:
+    """A `features.sources.Source` whose classes are 1, for the positive label of `source`, and -1 for all others."""
+
+    source: Source
+    positive: int
+
+    @property
+    def name(self) -> str:
+        """Name of the data set."""
+        return self.source.name
+
+    @property
+    def task(self) -> str:
+        """``binary``."""
+        return "binary"
+
+    @property
+    def classes(self) -> tuple:
+        """-1 and 1."""
+        return (-1, 1)
+
+    @property
+    def n_train(self) -> int:
+        """Rows of the training part."""
+        return self.source.n_train
+
+    @property
+    def n_test(self) -> int:
+        """Rows of the test part."""
+        return self.source.n_test
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return self.source.input_shape
+
+    @property
+    def standardise(self) -> bool:
+        """Whether inputs are to be z-scored with the statistics of the training part."""
+        return self.source.standardise
+
+    def read(self, part: Part, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return inputs and targets, 1 where the label is the positive one; see `features.sources.Source.read`."""
+        inputs, targets = self.source.read(part, start, stop)
+        return inputs, (targets == self.positive).astype(np.int64)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what determines the rows: those of the source, and the positive label."""
+        label = self.source.classes[self.positive]
+        return {**self.source.fingerprint(), "positive": label, "task": self.task, "classes": list(self.classes)}
+
+
+def one_against_rest(source: Source, positive: str) -> BinaryView:
+    """Return the view in which the label that reads `positive` stands against all others.
+
+    Raises
+    ------
+    UsageError
+        The source has no classes.
+    DataError
+        No label reads so.
+    """
+    if source.task == "regression":
+        raise UsageError(f"data.positive = {positive}: {source.name} is a regression task; leave it out")
+    labels = [str(label) for label in source.classes]
+    if positive not in labels:
+        raise DataError(f"data.positive = {positive}: no label of {source.name}; it has {', '.join(labels[:20])}")
+    return BinaryView(source, labels.index(positive))

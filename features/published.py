@@ -1,0 +1,130 @@
+"""Published data sets: their files by sha256, where they are looked for, and mirrors that have them.
+
+A file is trusted for its sha256 and nothing else, wherever it lies; a folder that was given is never filled.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from features.errors import DataError, MissingInputError
+
+
+@dataclass(frozen=True)
+class Published:
+    """A data set of a few small files.
+
+    Attributes
+    ----------
+    files : mapping
+        File name → sha256 in hexadecimal digits.
+    mirrors : tuple of str
+        Base URLs that end in "/", in the order in which they are tried.
+    """
+
+    files: Mapping[str, str]
+    mirrors: tuple[str, ...]
+
+
+PUBLISHED: dict[str, Published] = {
+    "mnist": Published(
+        {
+            "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        },
+        (
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+            "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        ),
+    ),
+    "usps": Published(
+        {
+            "zip.train.gz": "66ebf231ab51f2cf6ac1a892d0f98ccffee1079d7a5db638c1f11f366046ca16",
+            "zip.test.gz": "8dacc3c6e136af6c3488de9e5113a7daf140c8c2f1f0b61c54ee02f03f1a962f",
+        },
+        (
+            "https://hastie.su.domains/ElemStatLearn/datasets/",
+            "https://raw.githubusercontent.com/tdhock/2023-08-deep-learning/27722edd4db50ad840a2c16bd16e1b9ca608ce4b/data/",
+        ),
+    ),
+    "boston": Published(
+        {"housing.data": "baadf72995725d76efe787b664e1f083388c79ba21ef9a7990d87f774184735a"},
+        (
+            "https://archive.ics.uci.edu/ml/machine-learning-databases/housing/",
+            "https://raw.githubusercontent.com/jbrownlee/Datasets/master/",
+        ),
+    ),
+    "abalone": Published(
+        {"abalone.data": "de37cdcdcaaa50c309d514f248f7c2302a5f1f88c168905eba23fe2fbc78449f"},
+        (
+            "https://archive.ics.uci.edu/ml/machine-learning-databases/abalone/",
+            "https://ftp.ics.uci.edu/pub/machine-learning-databases/abalone/",
+        ),
+    ),
+}
+
+
+def folder_with(name: str, place: str | Path) -> Path | None:
+    """Return `place`, or its folder called `name`, where it holds a file of the data set; else None."""
+    for folder in (Path(place) / name, Path(place)):
+        if any((folder / file).is_file() for file in PUBLISHED[name].files):
+            return folder
+    return None
+
+
+def find(name: str, data_dir: str | None) -> Path:
+    """Return the folder that holds the data set `name`.
+
+    `data_dir` if given; else the folder that the environment variable SLKL_DATA_DIR names, where it has the data
+    set; else a per-user cache that mirrors fill.
+
+    Raises
+    ------
+    MissingInputError
+        A file is not in the folder that was given.
+    UnavailableError
+        The cache is not filled and no mirror answers.
+    """
+    wanted = ", ".join(PUBLISHED[name].files)
+    folder = folder_with(name, data_dir) if data_dir else None
+    if data_dir and folder is None:
+        raise MissingInputError(f"{name}: neither {data_dir} nor {Path(data_dir) / name} holds {wanted}; copy it there")
+    if folder is None and (named := os.environ.get("SLKL_DATA_DIR")):
+        folder = folder_with(name, named)  # it may well hold other data sets only
+    if folder is None:
+        from features.downloads import fetch
+
+        folder = fetch(name, PUBLISHED[name].files, PUBLISHED[name].mirrors)
+    missing = [file for file in PUBLISHED[name].files if not (folder / file).is_file()]
+    if missing:
+        raise MissingInputError(f"{name}: {folder} lacks {', '.join(missing)}; copy them there or leave out --data-dir")
+    return folder
+
+
+def check_digest(path: Path, found: str, expected: str) -> None:
+    """Raise DataError unless the sha256 `found` of the file at `path` is the expected one."""
+    if found != expected:
+        raise DataError(f"{path}: sha256 is {found}, expected {expected}; delete the file and get it again")
+
+
+def read_files(name: str, folder: Path) -> dict[str, bytes]:
+    """Return the content of every file of a data set by its name, after comparing its sha256; for small files.
+
+    Raises
+    ------
+    DataError
+        A file has another sha256 than the published one.
+    """
+    contents = {}
+    for file, expected in PUBLISHED[name].files.items():
+        path = folder / file
+        with path.open("rb") as stream:
+            check_digest(path, hashlib.file_digest(stream, "sha256").hexdigest(), expected)
+            stream.seek(0)
+            contents[file] = stream.read()
+            check_digest(path, hashlib.sha256(contents[file]).hexdigest(), expected)
+    return contents

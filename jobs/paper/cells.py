@@ -1,0 +1,170 @@
+"""Runs of the main command for the paper's tables: resumable, one folder each, and their rows for the report."""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import numpy as np
+import paper
+from numpy.typing import NDArray
+
+from pipeline import plan
+from pipeline.command_line import parse
+from pipeline.config import load
+from pipeline.feature_store import describe
+from pipeline.live_features import live, open_features
+from pipeline.train import main as train
+from storage.commit import read_arrays, read_record, write_json
+from storage.layout import RunLayout
+
+# Algorithm 2 as it is, with the slips of its print mended: random visits, Newton steps, the paper's stopping rule.
+PAPER_WAY = ("--schedule", "uniform", "--step", "newton", "--set", "solver.stop=paper")
+CERTIFIED = ("--tol", "1e-4")
+NOT_CONVERGED = 3  # an exit code of a run like any other: the paper's rule does not look at the gap
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell of a table: ours and the paper's, and the command of its first run."""
+
+    table: str
+    dataset: str
+    method: str
+    M: int
+    runs: int
+    mean: float
+    std: float
+    m0_mean: float | None
+    paper_mean: float | None
+    paper_std: float | None
+    penalty: float | None
+    sigma2: float
+    command: str
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What is kept of a finished run: its report, its iteration records, its candidates' rows, and its command."""
+
+    report: dict[str, Any]
+    records: list[dict[str, Any]]
+    centers: list[int]
+    command: str
+
+
+def whole_numbers(text: str) -> list[int]:
+    """Return the numbers of a list such as 64,256."""
+    return [int(item) for item in text.split(",")]
+
+
+def parser(description: str | None, runs: int = 20) -> argparse.ArgumentParser:
+    """Return the options that every table has."""
+    found = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--out", type=Path, default=Path("runs/paper"), help="folder of runs and results")
+    found.add_argument("--runs", type=int, default=runs, help="seeds 0, 1, … of splits, noise and centers")
+    found.add_argument("--data-dir", help="folder of the data sets (default: SLKL_DATA_DIR, or download)")
+    return found
+
+
+def trained(asked: argparse.Namespace, dataset: str, *arguments: str, store: bool = False) -> Trained:
+    """Train, or take what is kept of the finished run of the same arguments; a run that was cut off goes on.
+
+    Of a finished run the folder is removed: the statistics of hundreds of them would fill a disk.
+    """
+    words = [dataset, *arguments]
+    name = f"{dataset}-{hashlib.sha256(' '.join(words).encode()).hexdigest()[:12]}"
+    kept = asked.out / "runs" / f"{name}.json"
+    if kept.exists():
+        return Trained(**json.loads(kept.read_text(encoding="utf-8")))
+    more = ["--data-dir", asked.data_dir] if asked.data_dir else []
+    # Small data: their features are computed again more quickly than a store is written for each of their splits.
+    more += ["--features-dir", str(asked.out / "features")] if store else ["--features-store", "none"]
+    more += [] if store else ["--scheduler", "serial"]
+    folder = asked.out / "runs" / name
+    code = train([*words, *more, "--run-dir", str(folder), "--resume", "auto", "-q"])
+    if code not in (0, NOT_CONVERGED):
+        raise SystemExit(code)
+    layout = RunLayout(folder)
+    records = [json.loads(line) for line in layout.metrics.read_text(encoding="utf-8").splitlines()]
+    found = Trained(
+        read_record(layout.report),
+        [record for record in records if "iteration" in record],
+        read_arrays(layout.centers)["index"].tolist(),
+        "python -m pipeline.train " + " ".join(words),
+    )
+    write_json(kept, asdict(found))
+    shutil.rmtree(folder)
+    return found
+
+
+@dataclass(frozen=True)
+class Split:
+    """The data of one run, as its kernel saw them: train and test features, and targets."""
+
+    X: NDArray[np.float32]
+    y: NDArray[np.float64]
+    X_test: NDArray[np.float32]
+    y_test: NDArray[np.float64]
+
+
+def split_of(asked: argparse.Namespace, dataset: str, *arguments: str) -> Split:
+    """Return the split that a run of the same arguments sees, for the baselines."""
+    more = ["--data-dir", asked.data_dir] if asked.data_dir else []
+    typed = parse([dataset, *arguments, *more])
+    config = load(dataset, None, typed.assignments).config
+    _, request = plan.feature_request(config, plan.open_data(plan.source_spec(config)))
+    shape = describe(request)
+    store = open_features(live(request, shape))
+    X, y = store.read("train", 0, shape.n_train), store.targets("train", 0, shape.n_train)
+    return Split(X, y, store.read("test", 0, shape.n_test), store.targets("test", 0, shape.n_test))
+
+
+def row(
+    table: str,
+    dataset: str,
+    method: str,
+    size: int,
+    values: Sequence[float],
+    *,
+    command: str,
+    m0: Sequence[int] | None = None,
+    penalty: float | None = None,
+    sigma2: float | None = None,
+) -> Row:
+    """Return a cell from the values of its runs, beside the paper's."""
+    name = dataset.split(" ")[0]
+    mean, std = paper.numbers(name, method, size)
+    return Row(
+        table, dataset, method, size, len(values), float(np.mean(values)), float(np.std(values)),
+        float(np.mean(m0)) if m0 else None, mean, std, penalty, sigma2 or paper.SIGMA2[name], command,
+    )  # fmt: skip
+
+
+def with_paper(one: Row, mean: float) -> Row:
+    """Return a cell beside a number that the paper gives in its text, without a deviation."""
+    return replace(one, paper_mean=mean)
+
+
+def save(asked: argparse.Namespace, table: str, rows: Sequence[Row]) -> None:
+    """Write the rows of a table, for `report`."""
+    asked.out.mkdir(parents=True, exist_ok=True)
+    text = json.dumps([asdict(one) for one in rows], indent=1)
+    (asked.out / f"{table}.json").write_text(text + "\n", encoding="utf-8")
+
+
+def print_row(one: Row, unit: str = "") -> None:
+    """Print a cell beside the paper's."""
+    theirs = "" if one.paper_mean is None else f"   paper {one.paper_mean:g}"
+    theirs += f" ± {one.paper_std:g}" if one.paper_std is not None else ""
+    m0 = "" if one.m0_mean is None else f"  m0 {one.m0_mean:.0f}"
+    print(f"{one.dataset:<18}{one.method:<18}M {one.M:<6}{one.mean:.4g} ± {one.std:.2g}{unit}{m0}{theirs}", flush=True)

@@ -1,0 +1,106 @@
+"""The paper's three figures, on sinc: the objective and m0 along the iterations, and the final m0 against M.
+
+COMMAND: python jobs/paper/figures.py [--out runs/paper] [--runs 20]
+
+The certified optimum of each problem is drawn in. Writes DIR/objective.png, DIR/m0_iterations.png, DIR/m0_size.png
+and DIR/figures.json.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import cells
+import numpy as np
+from matplotlib import pyplot
+
+PENALTIES = (1.0, 0.1, 0.01, 0.001)
+SIZES = (64, 128, 256, 512, 1000)
+LARGEST, NU = 1000, 0.01
+
+
+def sinc(asked: argparse.Namespace, size: int, penalty: float, seed: int, *way: str) -> cells.Trained:
+    """Train on sinc."""
+    settings = ["--sigma2", "1", "--centers", str(size), "--penalty", f"{penalty:g}", "--seed", str(seed)]
+    return cells.trained(asked, "sinc", *settings, *way)
+
+
+def along(asked: argparse.Namespace) -> dict[str, Any]:
+    """Return objective and m0 after every sweep of the paper's method, and the optimum's, for each seed."""
+    curves = []
+    for seed in range(asked.runs):
+        paper_way = sinc(asked, LARGEST, NU, seed, *cells.PAPER_WAY)
+        certified = sinc(asked, LARGEST, NU, seed, "--tol", "1e-6")
+        records = paper_way.records
+        curves.append(
+            {
+                "visits": np.cumsum([record["visited"] for record in records]).tolist(),
+                "objective": [record["objective"] for record in records],
+                "m0": [record["n_active"] for record in records],
+                "optimum": certified.report["solves"][0]["objective"],
+                "optimum_m0": certified.report["model_n_centers"],
+                "command": paper_way.command,
+            }
+        )
+    return {"curves": curves}
+
+
+def sizes(asked: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the mean m0 of the certified optimum for every penalty and M."""
+    found = []
+    for penalty in PENALTIES:
+        for size in SIZES:
+            trained = [sinc(asked, size, penalty, seed, *cells.CERTIFIED) for seed in range(asked.runs)]
+            m0 = [run.report["model_n_centers"] for run in trained]
+            found.append({"penalty": penalty, "M": size, "m0": float(np.mean(m0)), "std": float(np.std(m0))})
+    return found
+
+
+def plot_along(curves: list[dict[str, Any]], value: str, optimum: str, label: str, path: Path) -> None:
+    """Draw one curve for each run, with the optima as dotted lines."""
+    figure, axes = pyplot.subplots(figsize=(5.5, 3.5), layout="constrained")
+    for curve in curves:
+        axes.plot(curve["visits"], curve[value], color="C0", alpha=0.4, linewidth=1)
+        axes.axhline(curve[optimum], color="k", alpha=0.2, linewidth=0.8, linestyle=":")
+    axes.set(xlabel="iterations (coordinates visited)", ylabel=label)
+    axes.set_title(f"sinc, M = {LARGEST}, ν = {NU}, {len(curves)} runs; dotted: certified optimum", fontsize=9)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def plot_sizes(points: list[dict[str, Any]], path: Path) -> None:
+    """Draw the final m0 against M, a line for each penalty."""
+    figure, axes = pyplot.subplots(figsize=(5.5, 3.5), layout="constrained")
+    for penalty in PENALTIES:
+        own = [point for point in points if point["penalty"] == penalty]
+        values = [[point[name] for point in own] for name in ("M", "m0", "std")]
+        axes.errorbar(*values, marker="o", markersize=3, capsize=2, label=f"ν = {penalty:g}")
+    axes.set(xlabel="M", ylabel="m0 of the certified optimum")
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def main() -> None:
+    asked = cells.parser(__doc__).parse_args()
+    facts = along(asked)
+    plot_along(facts["curves"], "objective", "optimum", "objective F", asked.out / "objective.png")
+    plot_along(facts["curves"], "m0", "optimum_m0", "m0", asked.out / "m0_iterations.png")
+    facts["sizes"] = sizes(asked)
+    plot_sizes(facts["sizes"], asked.out / "m0_size.png")
+    facts["commands"] = {
+        "objective.png": facts["curves"][0]["command"],
+        "m0_iterations.png": facts["curves"][0]["command"],
+        "m0_size.png": f"python jobs/paper/figures.py --runs {asked.runs}",
+    }
+    (asked.out / "figures.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
+    print(f"figures: {asked.out / 'objective.png'}, m0_iterations.png, m0_size.png")
+
+
+if __name__ == "__main__":
+    main()

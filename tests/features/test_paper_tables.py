@@ -1,0 +1,120 @@
+"""USPS, boston and abalone as published, sinc as generated, and one class against the rest."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from features.errors import DataError, MissingInputError, UsageError
+from features.published import PUBLISHED
+from features.sources import SourceSpec, open_source
+
+
+def everything(source, part):
+    return source.read(part, 0, source.n_train if part == "train" else source.n_test)
+
+
+def test_real_usps(data_dir):
+    source = open_source(SourceSpec("usps", data_dir=str(data_dir)))
+    assert (source.n_train, source.n_test, source.input_shape) == (7291, 2007, (16, 16))
+    assert (source.task, source.classes, source.standardise) == ("multiclass", tuple(range(10)), False)
+    inputs, targets = everything(source, "train")
+    assert inputs.dtype == np.float32
+    assert (inputs.min(), inputs.max()) == (-1.0, 1.0)
+    assert np.bincount(targets).tolist() == [1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644]
+    assert np.bincount(everything(source, "test")[1]).tolist() == [359, 264, 198, 166, 200, 160, 170, 147, 166, 177]
+    table = np.loadtxt(data_dir / "usps" / "zip.train.gz", max_rows=3)
+    assert np.array_equal(inputs[:3].reshape(3, 256), table[:, 1:].astype(np.float32))
+
+
+def test_real_boston(data_dir):
+    source = open_source(SourceSpec("boston", data_dir=str(data_dir), seed=3))
+    assert (source.n_train, source.n_test, source.input_shape) == (350, 156, (13,))
+    assert (source.task, source.classes, source.standardise) == ("regression", (), True)
+    targets = np.concatenate([everything(source, part)[1] for part in ("train", "test")])
+    assert targets.mean() == pytest.approx(22.5328, abs=1e-4)
+    assert targets.var() == pytest.approx(84.4196, abs=1e-4)
+    table = np.loadtxt(data_dir / "boston" / "housing.data")
+    rows = np.vstack([np.column_stack(everything(source, part)) for part in ("train", "test")])
+    assert np.array_equal(rows[np.lexsort(rows.T)], table[np.lexsort(table.T)])
+
+
+def test_real_abalone(data_dir):
+    source = open_source(SourceSpec("abalone", data_dir=str(data_dir)))
+    assert (source.n_train, source.n_test, source.input_shape) == (3000, 1177, (10,))
+    assert (source.task, source.standardise) == ("regression", True)
+    parts = [everything(source, part) for part in ("train", "test")]
+    inputs, targets = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
+    assert inputs[:, :3].sum(axis=0).tolist() == [1528, 1307, 1342]  # M, F, I
+    assert np.count_nonzero(inputs[:, 5] == 0) == 2  # two rows of height 0
+    assert targets.mean() == pytest.approx(9.9337, abs=1e-4)
+    other = open_source(SourceSpec("abalone", data_dir=str(data_dir), seed=1))
+    assert other.fingerprint() != source.fingerprint()
+
+
+@pytest.mark.parametrize("dataset", ["usps", "boston", "abalone"])
+def test_wrong_hash_missing_file_and_no_folder(data_dir, tmp_path, dataset):
+    for file in PUBLISHED[dataset].files:
+        (tmp_path / dataset).mkdir(exist_ok=True)
+        shutil.copy(data_dir / dataset / file, tmp_path / dataset / file)
+    spec = SourceSpec(dataset, data_dir=str(tmp_path))
+    assert open_source(spec).n_train > 0
+    path = tmp_path / dataset / next(iter(PUBLISHED[dataset].files))
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes() + b"\n")
+    with pytest.raises(DataError, match=r"sha256 is [0-9a-f]{64}, expected [0-9a-f]{64}"):
+        open_source(spec)
+    path.unlink()
+    with pytest.raises(MissingInputError, match=path.name):
+        open_source(spec)
+
+
+def test_sinc_is_what_it_says():
+    source = open_source(SourceSpec("sinc"))
+    assert (source.n_train, source.n_test, source.input_shape) == (1000, 1000, (2,))
+    assert (source.task, source.standardise) == ("regression", False)
+    for part, noise in (("train", 0.1), ("test", 0.0)):
+        inputs, targets = everything(source, part)
+        assert np.abs(inputs).max() <= 5
+        radius = np.linalg.norm(inputs, axis=1)
+        assert np.var(targets - np.sin(radius) / radius) == pytest.approx(noise, rel=0.1, abs=1e-20)
+
+
+def test_sinc_power_of_the_signal():
+    """The other reading of 10 dB is a tenth of this."""
+    _, targets = everything(open_source(SourceSpec("sinc", n_test=400_000)), "test")
+    assert np.mean(targets**2) == pytest.approx(0.0954, abs=5e-4)
+
+
+def test_sinc_by_seed_noise_and_size():
+    one, same, other = (everything(open_source(SourceSpec("sinc", seed=s)), "train") for s in (0, 0, 1))
+    assert np.array_equal(one[0], same[0])
+    assert np.array_equal(one[1], same[1])
+    assert not np.array_equal(one[0], other[0])
+    quiet = open_source(SourceSpec("sinc", noise=0.0))
+    inputs, targets = everything(quiet, "train")
+    assert np.array_equal(inputs, one[0])
+    radius = np.linalg.norm(inputs, axis=1)
+    np.testing.assert_allclose(targets, np.sin(radius) / radius, rtol=0, atol=1e-14)
+    assert quiet.fingerprint() != open_source(SourceSpec("sinc")).fingerprint()
+    few = open_source(SourceSpec("sinc", n_train=50, n_test=7))
+    assert (few.n_train, few.n_test) == (50, 7)
+    with pytest.raises(UsageError, match="noise is -1"):
+        SourceSpec("sinc", noise=-1.0)
+
+
+def test_one_class_against_the_rest():
+    whole, view = open_source(SourceSpec("digits")), open_source(SourceSpec("digits", positive="4"))
+    assert (view.name, view.task, view.classes) == ("digits", "binary", (-1, 1))
+    assert (view.n_train, view.n_test, view.input_shape) == (whole.n_train, whole.n_test, whole.input_shape)
+    for part in ("train", "test"):
+        (images, targets), (same, signs) = everything(whole, part), everything(view, part)
+        assert np.array_equal(images, same)
+        assert np.array_equal(signs, targets == 4)
+    assert view.fingerprint() != open_source(SourceSpec("digits", positive="5")).fingerprint()
+    with pytest.raises(DataError, match="no label of digits; it has 0, 1"):
+        open_source(SourceSpec("digits", positive="four"))
+    with pytest.raises(UsageError, match="regression"):
+        open_source(SourceSpec("sinc", positive="1"))
+    assert open_source(replace(SourceSpec("synthetic"), n_train=50, positive="0")).read("train", 0, 50)[1].sum() > 0
