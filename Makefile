@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: help run test test-slow test-slurm test-faults test-kills lint benchmarks lock clean
+.PHONY: help run test test-slow test-slurm test-faults test-kills lint benchmarks paper lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -38,6 +38,14 @@ lint: $(VENV)/.test-ready ## style and types only
 
 benchmarks: $(VENV)/.test-ready ## time the run against the bare arithmetic (needs MNIST)
 	$(RUN) jobs/benchmarks/floor.py --out runs/benchmarks
+
+paper: $(VENV)/.test-ready ## the paper's tables and figures (about half an hour; needs the data sets, or downloads them)
+	$(RUN) jobs/paper/table_regression.py
+	$(RUN) jobs/paper/table_usps.py
+	$(RUN) jobs/paper/mnist.py
+	$(RUN) jobs/paper/figures.py
+	$(RUN) jobs/paper/scheduler.py
+	$(RUN) jobs/paper/report.py
 
 lock: ## renew the lock files (needs uv)
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,19 @@ def trained(asked: argparse.Namespace, dataset: str, *arguments: str, store: boo
     return found
 
 
+def all_ways(
+    asked: argparse.Namespace, dataset: str, *arguments: str, store: bool = False
+) -> dict[str, tuple[dict[str, Any], str]]:
+    """Return report and command of the paper's way, of the certified optimum, and of that refitted."""
+    theirs = trained(asked, dataset, *arguments, *PAPER_WAY, store=store)
+    ours = trained(asked, dataset, *arguments, *CERTIFIED, "--refit", "ridge", store=store)
+    return {
+        "SLKL": (theirs.report, theirs.command),
+        "SLKL, certified": ({**ours.report, **ours.report["penalised"]}, ours.command),
+        "SLKL, refitted": (ours.report, ours.command),
+    }
+
+
 @dataclass(frozen=True)
 class Split:
     """The data of one run, as its kernel saw them: train and test features, and targets."""
@@ -150,16 +163,9 @@ def row(
     )  # fmt: skip
 
 
-def with_paper(one: Row, mean: float) -> Row:
-    """Return a cell beside a number that the paper gives in its text, without a deviation."""
-    return replace(one, paper_mean=mean)
-
-
-def save(asked: argparse.Namespace, table: str, rows: Sequence[Row]) -> None:
+def save(asked: argparse.Namespace, table: str, rows: Sequence[Row] | Sequence[dict[str, Any]]) -> None:
     """Write the rows of a table, for `report`."""
-    asked.out.mkdir(parents=True, exist_ok=True)
-    text = json.dumps([asdict(one) for one in rows], indent=1)
-    (asked.out / f"{table}.json").write_text(text + "\n", encoding="utf-8")
+    write_json(asked.out / f"{table}.json", [asdict(one) if isinstance(one, Row) else one for one in rows])
 
 
 def print_row(one: Row, unit: str = "") -> None:

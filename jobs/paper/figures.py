@@ -51,13 +51,16 @@ def along(asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def sizes(asked: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the mean m0 of the certified optimum for every penalty and M."""
+    """Return the mean final m0 of the paper's method and of the certified optimum for every penalty and M."""
     found = []
     for penalty in PENALTIES:
         for size in SIZES:
-            trained = [sinc(asked, size, penalty, seed, *cells.CERTIFIED) for seed in range(asked.runs)]
-            m0 = [run.report["model_n_centers"] for run in trained]
-            found.append({"penalty": penalty, "M": size, "m0": float(np.mean(m0)), "std": float(np.std(m0))})
+            point: dict[str, Any] = {"penalty": penalty, "M": size}
+            for name, way in (("paper", cells.PAPER_WAY), ("certified", cells.CERTIFIED)):
+                runs = [sinc(asked, size, penalty, seed, *way) for seed in range(asked.runs)]
+                m0 = [run.report["model_n_centers"] for run in runs]
+                point |= {name: float(np.mean(m0)), f"{name}_std": float(np.std(m0)), "command": runs[0].command}
+            found.append(point)
     return found
 
 
@@ -73,14 +76,16 @@ def plot_along(curves: list[dict[str, Any]], value: str, optimum: str, label: st
     pyplot.close(figure)
 
 
-def plot_sizes(points: list[dict[str, Any]], path: Path) -> None:
+def plot_sizes(points: list[dict[str, Any]], runs: int, path: Path) -> None:
     """Draw the final m0 against M, a line for each penalty."""
     figure, axes = pyplot.subplots(figsize=(5.5, 3.5), layout="constrained")
-    for penalty in PENALTIES:
+    for k, penalty in enumerate(PENALTIES):
         own = [point for point in points if point["penalty"] == penalty]
-        values = [[point[name] for point in own] for name in ("M", "m0", "std")]
-        axes.errorbar(*values, marker="o", markersize=3, capsize=2, label=f"ν = {penalty:g}")
-    axes.set(xlabel="M", ylabel="m0 of the certified optimum")
+        for name, style, label in (("paper", "-", f"ν = {penalty:g}"), ("certified", ":", None)):
+            values = [[point[key] for point in own] for key in ("M", name, f"{name}_std")]
+            axes.errorbar(*values, color=f"C{k}", linestyle=style, marker="o", markersize=3, capsize=2, label=label)
+    axes.set(xlabel="M", ylabel="m0")
+    axes.set_title(f"sinc, {runs} runs; dotted: certified optimum", fontsize=9)
     axes.legend()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
@@ -92,7 +97,7 @@ def main() -> None:
     plot_along(facts["curves"], "objective", "optimum", "objective F", asked.out / "objective.png")
     plot_along(facts["curves"], "m0", "optimum_m0", "m0", asked.out / "m0_iterations.png")
     facts["sizes"] = sizes(asked)
-    plot_sizes(facts["sizes"], asked.out / "m0_size.png")
+    plot_sizes(facts["sizes"], asked.runs, asked.out / "m0_size.png")
     facts["commands"] = {
         "objective.png": facts["curves"][0]["command"],
         "m0_iterations.png": facts["curves"][0]["command"],

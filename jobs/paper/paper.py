@@ -1,11 +1,11 @@
 """What the paper reports (ICML 2011, tables "Mean square error" and "Number of errors"), and the settings we took.
 
 mean, std and m0 by dataset, method and M. λ = 1 everywhere. The penalties λν of the tables are not printed in the
-paper; the ones here are those whose m0 is nearest to the paper's.
+paper; the ones here are those whose m0 is nearest to the paper's, for abalone those whose errors are.
 """
 
 SIGMA2 = {"sinc": 1.0, "boston": 3.25, "abalone": 2.5, "usps": 64.0, "mnist": 4.0}
-PENALTY = {"sinc": 0.01, "boston": 0.01, "abalone": 0.02, "usps": 0.01, "mnist": 0.01}
+PENALTY = {"sinc": 0.01, "boston": 0.01, "abalone": 0.3, "usps": 0.01, "mnist": 0.01}
 SIZES = {"sinc": (256, 512, 1000), "boston": (128, 256, 350), "abalone": (512, 1024, 3000), "usps": (64, 256, 1024)}
 
 # (mean, standard deviation)
@@ -41,3 +41,8 @@ def numbers(dataset: str, method: str, size: int) -> tuple[float, float] | tuple
     """Return mean and standard deviation that the paper gives for a cell, None where it gives none."""
     rows = TABLE.get(dataset, {}).get(method)
     return rows[SIZES[dataset].index(size)] if rows and size in SIZES[dataset] else (None, None)
+
+
+def m0(dataset: str, size: int) -> int | None:
+    """Return the number of centers that the paper gives beside SLKL, None where it gives none."""
+    return M0[dataset][SIZES[dataset].index(size)] if dataset in M0 and size in SIZES[dataset] else None

@@ -7,31 +7,34 @@ Writes DIR/paper_results.json and DIR/paper_report.html, which holds its plots a
 
 import argparse
 import base64
-import html
 import json
 from pathlib import Path
 from typing import Any
 
+import jinja2
+import paper
+
 TABLES = {
-    "table_regression": ("Mean squared error, sinc, boston and abalone", "mean squared error"),
-    "table_usps": ("Errors of the 2007 test digits, USPS (4 against the rest)", "errors"),
-    "mnist": ("MNIST, error on the 10 000 test digits", "error, %"),
+    "table_regression": ("Mean squared error on sinc, boston and abalone", "mean squared error"),
+    "table_usps": ("USPS, 4 against the rest: errors of the 2007 test digits", "errors"),
+    "mnist": ("MNIST, one-vs-all: error on the 10 000 test digits", "error in %"),
 }
 DEVIATIONS = (
-    "The paper's splits of boston and abalone are not published: ours are random, one for each run, so that standard "
-    "deviations include the split. Its boston KRRn of 10.17 occurs in none of 300 random splits at λ = 1.",
+    "The paper's splits of boston and abalone are not published: ours are random, one for each run, so our standard "
+    "deviations include the split, which the paper's do not. Its boston KRRn of 10.17 is out of reach of random "
+    "splits at λ = 1, and with it the other rows of that column.",
     "The paper contradicts itself on abalone: KRRn is 6.91, yet KRRM at M = n, the same machine, is 5.25.",
-    "The noise of sinc is unstated beyond “10 dB”: a variance of 0.1 (10 dB below unit power) fits the paper's m0; the "
-    "other reading, 10 dB below the signal's own power, is shown beside it.",
-    "The penalty λν of the tables is not printed; ours are those whose m0 is nearest to the paper's.",
-    "The paper stops early (its rule looks at the decrease of the objective in a sweep): “certified” rows go on to a "
-    "relative duality gap of 1e-4, and differ in m0 most of all.",
+    "The noise of sinc is not stated beyond “10 dB”: a variance of 0.1 (10 dB below unit power) fits the paper's m0; "
+    "the other reading, 10 dB below the signal's own power, is shown beside it. Our errors are about half of the "
+    "paper's at equal m0: we test against the clean function, and the paper does not say what it tests against.",
+    "The penalty λν of the tables is not printed; ours are those whose m0 is nearest to the paper's. On abalone no "
+    "penalty fits both: the paper's m0 needs about 0.02, where the errors are 0.2 below the paper's; 0.3 is taken, "
+    "with its errors and fewer centers. The digit of USPS is not stated either; 4 is the only one that fits all "
+    "three columns.",
+    "The paper stops early (its rule looks at the decrease of the objective over M visits): the certified optimum has "
+    "an error within noise of it and fewer centers, on sinc less than half as many.",
+    "The paper's Nyström rows are those of Williams & Seeger (2001), quoted, not run here.",
 )
-STYLE = (
-    "body{font:15px sans-serif;max-width:60em;margin:2em auto}table{border-collapse:collapse}td,th{padding:.2em .8em;"
-)
-STYLE += "text-align:right;border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}"
-STYLE += "code{font-size:11px;color:#555}img{max-width:100%}"
 
 
 def read(path: Path) -> Any:
@@ -39,55 +42,61 @@ def read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 
 
-def table(rows: list[dict[str, Any]], value: str) -> str:
-    """Return rows as an HTML table, each with the command that made it."""
-    names = ("data, method", "M", value, "m0", "paper", "runs", "command")
-    head = f"<tr>{''.join(f'<th>{name}</th>' for name in names)}</tr>"
-    lines = []
-    for row in rows:
-        theirs = "" if row["paper_mean"] is None else f"{row['paper_mean']:g}"
-        theirs += f" ± {row['paper_std']:g}" if row["paper_std"] is not None else ""
-        m0 = "" if row["m0_mean"] is None else f"{row['m0_mean']:.0f}"
-        lines.append(
-            f"<tr><td>{html.escape(row['dataset'])}, {html.escape(row['method'])}</td><td>{row['M']}</td>"
-            f"<td>{row['mean']:.4g} ± {row['std']:.2g}</td><td>{m0}</td><td>{theirs}</td><td>{row['runs']}</td>"
-            f"<td><code>{html.escape(row['command'])}</code></td></tr>"
-        )
-    return f"<table>{head}{''.join(lines)}</table>"
+def cell(rows: list[dict[str, Any]], method: str, size: int) -> dict[str, str] | None:
+    """Return the texts of one cell, None where no such row exists."""
+    found = [row for row in rows if row["method"] == method and row["M"] == size]
+    if not found:
+        return None
+    row = found[0]
+    theirs = "" if row["paper_mean"] is None else f"{row['paper_mean']:g}"
+    theirs += f" ± {row['paper_std']:g}" if row["paper_std"] else ""
+    m0 = "" if row["m0_mean"] is None else f"{row['m0_mean']:.0f}"
+    paper_m0 = paper.m0(row["dataset"].split(" ")[0], size) if method == "SLKL" else None
+    spread = f" ± {row['std']:.2g}" if row["runs"] > 1 else ""
+    return {"ours": f"{row['mean']:.3g}{spread}", "m0": m0, "paper": theirs, "paper_m0": paper_m0 or ""}
 
 
-def schedules(rows: list[dict[str, Any]]) -> str:
-    """Return the comparison of schedules as an HTML table."""
-    head = "<tr><th>data, schedule</th><th>visits</th><th>scores</th><th>seconds</th><th>gap</th><th>command</th></tr>"
-    lines = [
-        f"<tr><td>{row['dataset']}, {row['schedule']}</td><td>{row['visits']}</td><td>{row['evaluations']}</td>"
-        f"<td>{row['seconds']:.2f}</td><td>{row['relative_gap']:.1e}</td>"
-        f"<td><code>{html.escape(row['command'])}</code></td></tr>"
-        for row in rows
+def group(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the rows of one data set in the paper's layout: a line for each method, a column for each M."""
+    sizes, methods = (list(dict.fromkeys(row[key] for row in rows)) for key in ("M", "method"))
+    settings = dict.fromkeys((row["penalty"], row["sigma2"]) for row in rows if row["penalty"] is not None)
+    return {
+        "name": rows[0]["dataset"],
+        "sizes": sizes,
+        "lines": [{"method": method, "cells": [cell(rows, method, size) for size in sizes]} for method in methods],
+        "note": "; ".join(f"λν = {penalty:g}, σ² = {sigma2:g}" for penalty, sigma2 in settings)
+        + f"; {max(row['runs'] for row in rows)} runs",
+    }
+
+
+def tables(out: Path) -> list[dict[str, Any]]:
+    """Return the tables of the jobs that have run."""
+    found = []
+    for name, (title, value) in TABLES.items():
+        rows = read(out / f"{name}.json")
+        datasets = dict.fromkeys(row["dataset"] for row in rows)
+        groups = [group([row for row in rows if row["dataset"] == dataset]) for dataset in datasets]
+        if groups:
+            found.append({"title": title, "value": value, "groups": groups, "rows": rows})
+    return found
+
+
+def figures(out: Path) -> list[dict[str, str]]:
+    """Return the plots as parts of the page."""
+    facts = read(out / "figures.json")
+    commands = facts["commands"] if facts else {}
+    return [
+        {"alt": name, "command": command, "data": base64.b64encode((out / name).read_bytes()).decode()}
+        for name, command in commands.items()
     ]
-    return f"<table>{head}{''.join(lines)}</table>"
-
-
-def figure(path: Path, command: str) -> str:
-    """Return a plot as part of the page, with the command that made it."""
-    data = base64.b64encode(path.read_bytes()).decode()
-    return f'<p><img src="data:image/png;base64,{data}" alt="{path.stem}"><br><code>{html.escape(command)}</code></p>'
 
 
 def page(out: Path) -> str:
     """Return the whole page, of the jobs that have run."""
-    parts = ["<h1>Stochastic Low-Rank Kernel Learning: the paper's experiments</h1>", "<h2>What deviates</h2><ul>"]
-    parts += [f"<li>{html.escape(text)}</li>" for text in DEVIATIONS] + ["</ul>"]
-    for name, (title, value) in TABLES.items():
-        if rows := read(out / f"{name}.json"):
-            parts += [f"<h2>{title}</h2>", table(rows, value)]
-    if rows := read(out / "scheduler.json"):
-        parts += ["<h2>Schedules, to the same certified gap</h2>", schedules(rows)]
-    if facts := read(out / "figures.json"):
-        parts.append("<h2>Figures</h2>")
-        parts += [figure(out / name, command) for name, command in facts["commands"].items()]
-    head = f'<meta charset="utf-8"><title>SLKL, the paper\'s experiments</title><style>{STYLE}</style>'
-    return f"<!doctype html><html><head>{head}</head><body>{''.join(parts)}</body></html>\n"
+    folder = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(loader=folder, autoescape=True, undefined=jinja2.StrictUndefined)
+    facts = {"tables": tables(out), "schedules": read(out / "scheduler.json"), "figures": figures(out)}
+    return environment.get_template("report.html.j2").render(deviations=DEVIATIONS, **facts)
 
 
 def main() -> None:

@@ -23,11 +23,7 @@ NOISES = {"sinc": 0.1, "sinc (noise 10 dB below the signal)": None}
 SIGNAL_POWER = 0.0954  # mean of (sin|x|/|x|)² over the square; a test holds it
 LAMBDA = 1.0
 BASELINES = ("KRRn", "KRRM", "Unif")
-WAYS = {
-    "SLKL": cells.PAPER_WAY,
-    "SLKL, certified": cells.CERTIFIED,
-    "SLKL, refitted": (*cells.CERTIFIED, "--refit", "ridge"),
-}
+METHODS = (*BASELINES, "SLKL", "SLKL, certified", "SLKL, refitted")
 
 
 def datasets(asked: argparse.Namespace) -> Iterator[tuple[str, list[str]]]:
@@ -60,18 +56,17 @@ def cell(asked: argparse.Namespace, label: str, data: list[str], size: int) -> I
     commands = dict.fromkeys(BASELINES, f"python jobs/paper/{TABLE}.py --datasets {name} --sizes {size}")
     for seed in range(asked.runs):
         common = [*data, "--sigma2", f"{sigma2:g}", "--centers", str(size), "--seed", str(seed)]
-        for method, way in WAYS.items():
-            run = cells.trained(asked, name, *common, "--penalty", f"{penalty:g}", *way)
-            errors[method].append(run.report["mse"])
-            m0[method].append(run.report["model_n_centers"])
-            commands.setdefault(method, run.command)
-        for method, error in baselines(cells.split_of(asked, name, *common), run.centers, sigma2).items():
+        runs = cells.all_ways(asked, name, *common, "--penalty", f"{penalty:g}")
+        for method, (report, command) in runs.items():
+            errors[method].append(report["mse"])
+            m0[method].append(report["model_n_centers"])
+            commands.setdefault(method, command)
+        rows = cells.trained(asked, name, *common, "--penalty", f"{penalty:g}", *cells.PAPER_WAY).centers
+        for method, error in baselines(cells.split_of(asked, name, *common), rows, sigma2).items():
             errors[method].append(error)
-    for method in (*BASELINES, *WAYS):
-        chosen = penalty if method in m0 else None
-        yield cells.row(
-            TABLE, label, method, size, errors[method], command=commands[method], m0=m0.get(method), penalty=chosen
-        )
+    for method in METHODS:
+        facts = {"m0": m0[method], "penalty": penalty} if method in m0 else {}
+        yield cells.row(TABLE, label, method, size, errors[method], command=commands[method], **facts)
 
 
 def main() -> None:

@@ -6,36 +6,38 @@ Beside the paper's stopping rule: the certified optimum of the same problem, and
 DIR/table_usps.json.
 """
 
+import argparse
+from collections.abc import Iterator
+
 import cells
 import paper
 
 TABLE = "table_usps"
 POSITIVE = "4"  # the one digit whose errors fit the paper's at every M
+METHODS = ("SLKL", "SLKL, certified", "SLKL, refitted")
+
+
+def cell(asked: argparse.Namespace, size: int) -> Iterator[cells.Row]:
+    """Run every seed, and yield a row for each method."""
+    penalty = paper.PENALTY["usps"]
+    common = ["--set", f"data.positive={POSITIVE}", "--sigma2", f"{paper.SIGMA2['usps']:g}"]
+    common += ["--centers", str(size), "--penalty", f"{penalty:g}"]
+    runs = [cells.all_ways(asked, "usps", *common, "--seed", str(seed), store=True) for seed in range(asked.runs)]
+    for method in METHODS:
+        reports = [run[method][0] for run in runs]
+        errors, m0 = ([report[key] for report in reports] for key in ("n_errors", "model_n_centers"))
+        yield cells.row(TABLE, "usps", method, size, errors, command=runs[0][method][1], m0=m0, penalty=penalty)
 
 
 def main() -> None:
     parser = cells.parser(__doc__)
     parser.add_argument("--sizes", type=cells.whole_numbers, default=paper.SIZES["usps"], help="some of the M only")
     asked = parser.parse_args()
-    penalty, rows = paper.PENALTY["usps"], []
-    ways = {
-        "SLKL": cells.PAPER_WAY,
-        "SLKL, certified": cells.CERTIFIED,
-        "SLKL, refitted": (*cells.CERTIFIED, "--refit", "ridge"),
-    }
+    rows = []
     for size in asked.sizes:
-        for method, way in ways.items():
-            data = ["--set", f"data.positive={POSITIVE}", "--sigma2", f"{paper.SIGMA2['usps']:g}"]
-            settings = [*data, "--centers", str(size), "--penalty", f"{penalty:g}", *way]
-            found = [
-                cells.trained(asked, "usps", *settings, "--seed", str(seed), store=True) for seed in range(asked.runs)
-            ]
-            errors = [run.report["n_errors"] for run in found]
-            m0 = [run.report["model_n_centers"] for run in found]
-            rows.append(
-                cells.row(TABLE, "usps", method, size, errors, command=found[0].command, m0=m0, penalty=penalty)
-            )
-            cells.print_row(rows[-1], " errors")
+        for one in cell(asked, size):
+            cells.print_row(one, " errors")
+            rows.append(one)
     cells.save(asked, TABLE, rows)
 
 
