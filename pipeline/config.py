@@ -23,6 +23,7 @@ from pipeline.setting_types import (
     penalty,
     real,
     scheduler,
+    selection,
     text,
     truth,
     whole,
@@ -140,6 +141,13 @@ class SolverConfig:
         "--coupling",
     )
     intercept: bool = option(False, truth, "fit an unpenalised intercept", "--intercept")
+    select: str = option(
+        "none",
+        selection,
+        "greedy:K chooses K centers for all classes, each by how much it lowers the least-squares error, without a "
+        "penalty; greedy:auto as many as lower the held-out error",
+        "--select",
+    )
     refit: str = option("none", one_of(*REFITS), "ridge: least squares on the selected centers, or none", "--refit")
     tolerance: float = option(1e-3, real(0, 1, above=True), "relative duality gap to reach", "--tol")
     max_sweeps: int = option(

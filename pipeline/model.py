@@ -80,8 +80,12 @@ class SparseKernelModel:
         """Return decision values (rows, T) f8 for features X (rows, d); rows·m·(d + T)·2 operations."""
         if not self.n_centers:
             return np.tile(self.intercept, (len(X), 1))
-        columns = self._generator.block(X, out_dtype=np.float64)
-        return columns @ self.weights + self.intercept
+        return self.columns(X) @ self.weights + self.intercept
+
+    def columns(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return k(x, x_m) of features X (rows, d) and every center, (rows, m) f8."""
+        columns: NDArray[np.float64] = self._generator.block(X, out_dtype=np.float64)  # type: ignore[assignment]
+        return columns
 
     def predict_targets(self, X: NDArray[np.float32]) -> NDArray[Any]:
         """Return class indices (rows,) i8, or predicted values f8, for features X (rows, d)."""

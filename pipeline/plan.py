@@ -13,15 +13,18 @@ import psutil
 
 from features.extractors import FeatureSpec
 from features.published import PUBLISHED, folder_with
-from features.sources import NAMED, Source, SourceSpec
+from features.sources import Source, SourceSpec
 from pipeline.center_list import read_center_list
+from pipeline.combinations import check_combinations, check_rounds, check_used
 from pipeline.config import TrainConfig, with_value
 from pipeline.errors import ConfigError, PlanError
 from pipeline.executors import available_processors
 from pipeline.feature_store import ITEM_CHUNKS, FeatureRequest, FeatureShape, describe, open_data
+from pipeline.setting_types import selection_size
 from pipeline.stages.grown_gram import BLOCK_BYTES, N_SPANS
 from pipeline.stages.rows import span_count
 from pipeline.stages.scores import LINE_ROWS
+from pipeline.stages.selection import AUTO_MOST
 from pipeline.stages.solve import TILE_ROWS
 from storage.errors import CannotWriteError
 from storage.layout import FeatureLayout
@@ -96,12 +99,12 @@ def prepare(config: TrainConfig, explicit: frozenset[str], *, frozen: bool) -> P
     shape = describe(request)
     notes: list[str] = []
     if not frozen:
-        _check_used(config, explicit)
+        check_used(config, explicit)
         config, notes = fill_in(config, shape, explicit)
     workers = config.resources.workers or available_processors()
     config, plan = make_plan(config, shape, workers, _source_bytes(config, source))
     if (config.centers.working_set or 0) < _n_candidates(config, shape):
-        _check_rounds(config)
+        check_rounds(config, _n_candidates(config, shape))
         notes.append(f"working set of at most {config.centers.working_set} candidates: the Gram of all does not fit")
     if plan.workers < workers and config.resources.scheduler in ("threads", "processes"):
         notes.append(f"{plan.workers} of {workers} workers: more do not fit the limit of {_size(plan.limit_bytes)}")
@@ -167,47 +170,11 @@ def fill_in(config: TrainConfig, shape: FeatureShape, explicit: frozenset[str]) 
             )
         config = with_value(config, "centers.count", shape.n_train)
         notes.append(f"{shape.n_train} candidate centers instead of {count}: there are no more training rows")
-    _check_combinations(config, shape)
+    check_combinations(config, shape, _n_candidates(config, shape))
     if config.kernel.sigma2 is None:
         raw = config.features.name == "raw"
         config = with_value(config, "kernel.sigma2", shape.n_features / 4 if raw else 4.0)
     return config, notes
-
-
-def _check_rounds(config: TrainConfig) -> None:
-    """Raise ConfigError for what needs the Gram of all candidates."""
-    if isinstance(config.solver.penalty, str):
-        raise ConfigError(
-            f"--penalty {config.solver.penalty} needs the Gram of all candidates, which does not fit; "
-            "give a number, raise --memory-limit, or choose the penalty with fewer --centers"
-        )
-
-
-def _check_used(config: TrainConfig, explicit: frozenset[str]) -> None:
-    """Raise ConfigError for a setting that was asked for and would have no effect."""
-    name, is_table = config.features.name, Path(config.dataset).suffix in (".npz", ".csv")
-    unused = {
-        "features.cells": name != "hog",
-        "features.orientations": name != "hog",
-        "data.target": not is_table,
-        "data.test_fraction": config.dataset in NAMED and config.dataset != "digits",
-        "data.noise": config.dataset != "sinc",
-    }
-    for key in sorted(explicit):
-        if unused.get(key):
-            raise ConfigError(f"{key} has no effect on {config.dataset} with {name} features; leave it out")
-
-
-def _check_combinations(config: TrainConfig, shape: FeatureShape) -> None:
-    """Raise ConfigError where settings make no sense together."""
-    solver, hold_out = config.solver, config.statistics.hold_out
-    if solver.coupling == "shared" and shape.n_outputs == 1:
-        raise ConfigError(f"--coupling shared: {shape.dataset} has one output ({shape.task}); leave it out")
-    if solver.stop == "paper" and solver.schedule != "uniform":
-        raise ConfigError("solver.stop = paper needs --schedule uniform; choose both or neither")
-    if hold_out == 0 and (solver.refit != "none" or isinstance(solver.penalty, str)):
-        asked = "--refit ridge" if solver.refit != "none" else f"--penalty {solver.penalty}"
-        raise ConfigError(f"{asked} needs held-out rows, statistics.hold_out is 0; set it to 0.1")
 
 
 def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, source_bytes: int) -> tuple[TrainConfig, Plan]:
@@ -296,7 +263,7 @@ def _plan_for(
     item_rows = min(ITEM_CHUNKS * shape.chunk_rows, shape.n_train)
     n_items = sum(-(-rows // (ITEM_CHUNKS * shape.chunk_rows)) for rows in (shape.n_train, shape.n_test))
     w, d = config.centers.working_set or 0, shape.n_features
-    centers, gram = 4 * w * d, 8 * w * w
+    centers = 4 * w * d
     blocks = _block_bytes(config, shape, block_rows)
     read = 4 * d * min(max(block_rows, shape.chunk_rows), shape.n_train)
     test_blocks = -(-shape.n_test // block_rows)
@@ -305,30 +272,46 @@ def _plan_for(
     stages = (
         StagePlan("features", n_items, base + workers * 3 * item_rows * d * 4, shape.disk_bytes),
         StagePlan("centers", 1, base + 8 * 2**20 + (0 if in_rounds else 2 * centers), centers),
-        *solving(shape, w, base, workers, workers * (centers + blocks + read), gram),
+        *solving(shape, w, base, workers, workers * (centers + blocks + read), _selection_bytes(config, w)),
         StagePlan("evaluate", test_blocks, base + centers + workers * (blocks + read), centers),
     )
     return Plan(stages, block_rows, workers, limit)
 
 
+def _selection_bytes(config: TrainConfig, w: int) -> int:
+    """Bytes of a greedy selection: a row over all candidates for each chosen, and Grams of the chosen; else 0."""
+    if config.solver.select == "none":
+        return 0
+    size = min(selection_size(config.solver.select) or AUTO_MOST, w)
+    return 8 * size * w + 6 * 8 * size * size
+
+
 def _solve_at_once(
-    shape: FeatureShape, w: int, base: int, workers: int, streams: int, gram: int
+    shape: FeatureShape, w: int, base: int, workers: int, streams: int, selecting: int
 ) -> tuple[StagePlan, StagePlan]:
     """Two Grams (fit, hold-out) a worker, five while they are added; then one mapped Gram, and the active sets."""
+    gram = 8 * w * w
     n_spans = span_count(shape, w)
     statistics = base + max(workers * 2 * gram + streams, 5 * gram)
     return (
         StagePlan("statistics", n_spans, statistics, (2 * n_spans + 3) * gram),
         StagePlan(
-            "solve", shape.n_outputs, base + gram + workers * 3 * min(gram, _FACTOR_BYTES), shape.n_outputs * w * 16
+            "solve",
+            shape.n_outputs,
+            base + gram + (selecting or workers * 3 * min(gram, _FACTOR_BYTES)),
+            shape.n_outputs * w * 16,
         ),
     )
 
 
 def _solve_in_rounds(
-    shape: FeatureShape, w: int, base: int, workers: int, streams: int, gram: int
+    shape: FeatureShape, w: int, base: int, workers: int, streams: int, selecting: int
 ) -> tuple[StagePlan, StagePlan]:
-    """At most half of the working set comes in at once: its Gram rows in each worker, or the old Gram and the new."""
+    """At most half of the working set comes in at once: its Gram rows in each worker, or the old Gram and the new.
+
+    A selection has the Grams of fit rows and held-out rows apart, and adds up the latter.
+    """
+    gram = 8 * w * w
     n, t = shape.n_train, shape.n_outputs
     workers_growing = min(workers, N_SPANS)
     block = min(BLOCK_BYTES * 3 // 2, 12 * n * w)
@@ -337,9 +320,10 @@ def _solve_in_rounds(
     side = min(TILE_ROWS, n)
     tile = 2 * 4 * side * shape.n_features + 12 * min(LINE_ROWS, n) * side + 8 * n * (t + 1)
     scoring = base + gram + workers * tile + 5 * 8 * n * (t + 1)
-    factors = base + gram + workers * 3 * min(gram, _FACTOR_BYTES)
+    factors = base + gram + (selecting or workers * 3 * min(gram, _FACTOR_BYTES))
+    apart = base + 4 * gram + streams if selecting else 0
     return (
-        StagePlan("statistics", N_SPANS, max(growing, joining), 3 * gram),
+        StagePlan("statistics", N_SPANS, max(growing, joining, apart), (5 if selecting else 3) * gram),
         StagePlan("solve", -(-n // TILE_ROWS), max(scoring, factors), 3 * 8 * n * (t + 1) * (-(-n // TILE_ROWS))),
     )
 

@@ -22,7 +22,8 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
     """
     config, shape, solver = run.config, run.shape, run.config.solver
     found = solve.summary(run.layout)
-    refitted = found["ridge"] is not None
+    selected = found["selection"] is not None
+    refitted = found["ridge"] is not None and not selected
     return {
         "format_version": FORMAT_VERSION,
         "dataset": shape.dataset,
@@ -34,9 +35,10 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "n_centers": statistics.n_centers(run),
         "sigma2": [config.kernel.sigma2],
         "penalty": found["penalty"],
-        "coupling": solver.coupling if shape.task == "multiclass" else None,
-        "select": None,
-        "refit": solver.refit if solver.refit != "none" else None,
+        "coupling": ("shared" if selected else solver.coupling) if shape.task == "multiclass" else None,
+        "select": solver.select if selected else None,
+        "selection": _selection(found["selection"], scores) if selected else None,
+        "refit": "ridge" if found["ridge"] is not None else None,
         "intercept": solver.intercept,
         "tolerance": solver.tolerance,
         "seed": config.seed,
@@ -56,6 +58,13 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "stages": {name: dict(vars(cost)) for name, cost in run.costs.items()},
         "solves": [{**one, "outputs": _labels(shape, one["outputs"])} for one in found["solves"]],
     }
+
+
+def _selection(found: dict[str, Any], scores: Scores) -> dict[str, Any]:
+    """Return the selection with the test error of every size: the share of errors, or the mean squared error."""
+    errors = [error / scores.model.rows for error in scores.prefixes]
+    curve = zip(found["curve"], errors, strict=True)
+    return {**found, "curve": [{**point, "test_error": error} for point, error in curve]}
 
 
 def _errors(score: Score, task: str) -> dict[str, Any]:
@@ -87,14 +96,16 @@ def _labels(shape: FeatureShape, outputs: list[int]) -> list[Any]:
 
 
 def table(report: dict[str, Any]) -> list[str]:
-    """Return the report as short tables: setting, path, solves, stages, model, error."""
+    """Return the report as short tables: setting, path or selection, solves, stages, model, error."""
     lines = [
         f"{report['dataset']}: {report['n_train']} training rows, {report['n_test']} test rows, "
         f"{report['n_features']} {report['features']} features, {report['task']}",
-        f"{report['n_centers']} candidate centers, sigma2 {_list(report['sigma2'])}, penalty {report['penalty']:g}",
+        f"{report['n_centers']} candidate centers, sigma2 {_list(report['sigma2'])}, "
+        + (f"select {report['select']}" if report["select"] else f"penalty {report['penalty']:g}"),
     ]
     lines += _path_table(report["path"]) if report["path"] else []
-    lines += _solve_table(report["solves"])
+    lines += _selection_table(report["selection"], report["task"]) if report["selection"] else []
+    lines += _solve_table(report["solves"]) if report["solves"] else []
     lines += ["", f"{'stage':<12}{'wall s':>9}{'CPU s':>9}{'items':>8}"]
     for name, cost in report["stages"].items():
         lines.append(f"{name:<12}{cost['wall_seconds']:>9.2f}{cost['cpu_seconds']:>9.2f}{cost['items']:>8}")
@@ -127,6 +138,18 @@ def _path_table(path: list[dict[str, Any]]) -> list[str]:
             f"{point['hold_out_error']:>16.6g}{point['wall_seconds']:>9.2f}"
         )
     return lines
+
+
+def _selection_table(found: dict[str, Any], task: str) -> list[str]:
+    """Return the curve of errors against sizes, at a dozen of its sizes."""
+    curve = found["curve"]
+    places = sorted({round(k) for k in np.linspace(0, len(curve) - 1, 12)})
+    name, scale = ("test mse", 1.0) if task == "regression" else ("test error, %", 100.0)
+    lines = ["", f"{'centers':>8}{'held-out mse':>14}{name:>16}"]
+    for point in (curve[k] for k in places):
+        lines.append(f"{point['size']:>8}{point['hold_out_error']:>14.6g}{scale * point['test_error']:>16.4g}")
+    refused = f", {found['refused']} candidates refused as spanned by the chosen" if found["refused"] else ""
+    return [*lines, f"chosen in {found['wall_seconds']:.2f} s{refused}"]
 
 
 def _solve_table(solves: list[dict[str, Any]]) -> list[str]:

@@ -126,6 +126,22 @@ def penalty_path(value: str) -> PenaltyPath | None:
     return path
 
 
+def selection(value: Any) -> str:
+    """Accept `none`, `greedy:K` with a number of centers K, or `greedy:auto`."""
+    if value in ("none", "greedy:auto"):
+        return str(value)
+    kind, _, size = str(value).partition(":")
+    if kind != "greedy" or not size.isascii() or not size.isdigit() or int(size) < 1:
+        raise ValueError("must be none, greedy:K with a number of centers K such as greedy:400, or greedy:auto")
+    return f"greedy:{int(size)}"
+
+
+def selection_size(value: str) -> int | None:
+    """Return the K of `greedy:K`, None for `greedy:auto`."""
+    size = value.partition(":")[2]
+    return None if size == "auto" else int(size)
+
+
 BYTE_UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 BYTE_UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 

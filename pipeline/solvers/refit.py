@@ -4,7 +4,7 @@ All outputs share the support (the union of theirs), so one Cholesky factorisati
 
     W = (gram_PP + ρ I)⁻¹ kty_P
 
-with a small ridge ρ, the one of a short list whose squared error on the held-out rows is lowest.
+with a ridge ρ, the one of a short list whose squared error on the held-out rows is lowest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from pipeline.statistics import GramStatistics
 
 # Ridges tried, as fractions of the mean diagonal of the Gram: below the first, rounding rules.
-RIDGES = tuple(10.0**exponent for exponent in range(-13, -3))
+RIDGES = tuple(10.0**exponent for exponent in range(-13, 0))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pipeline.feature_store import open_data
 from pipeline.live_features import FeatureAccess, open_features
 from pipeline.model import SparseKernelModel
 from pipeline.model_folder import load_model, save_model
-from pipeline.stages import solve
+from pipeline.stages import final_weights, selection
 from pipeline.stages.run import Run
 from storage.blocks import Block, row_blocks
 from storage.commit import read_arrays
@@ -33,6 +33,7 @@ class EvaluateTask:
     task: str
     n_classes: int
     refitted: bool
+    selected: bool
     model_digest: str
 
 
@@ -58,14 +59,19 @@ class Score:
 
 @dataclass(frozen=True)
 class Scores:
-    """The score of the model, and of its weights before the refit (the same where there was none)."""
+    """The score of the model, and of its weights before the refit (the same where there was none).
+
+    prefixes: errors, or squared errors, of the first centers of a greedy selection, one number for each size.
+    """
 
     model: Score
     penalised: Score
+    prefixes: tuple[float, ...] = ()
 
     def __add__(self, other: "Scores") -> "Scores":
         """Return the scores of the rows of both."""
-        return Scores(self.model + other.model, self.penalised + other.penalised)
+        prefixes = tuple(a + b for a, b in zip(self.prefixes, other.prefixes, strict=True))
+        return Scores(self.model + other.model, self.penalised + other.penalised, prefixes)
 
 
 def run(run: Run) -> Scores:
@@ -74,13 +80,14 @@ def run(run: Run) -> Scores:
         cost.items = 0
         if not (run.layout.model / MANIFEST_NAME).exists():
             save_model(run.layout.model, assemble(run))
-        refitted = run.config.solver.refit != "none"
+        solver = run.config.solver
         task = EvaluateTask(
             layout=run.layout,
             features=run.features,
             task=run.shape.task,
             n_classes=len(run.shape.classes),
-            refitted=refitted,
+            refitted=solver.refit != "none" and solver.select == "none",
+            selected=solver.select != "none",
             model_digest=digest_file(run.layout.model / MANIFEST_NAME).sha256,
         )
         assert run.config.statistics.block_rows  # the plan has filled it in
@@ -100,12 +107,12 @@ def _item_name(block: Block) -> str:
 def _scores(payload: dict[str, Any]) -> Scores:
     """Return the scores of one block from its marker."""
     model, penalised = (Score(**payload[name]) for name in ("score", "penalised"))
-    return Scores(model, penalised)
+    return Scores(model, penalised, tuple(payload["prefixes"]))
 
 
 def assemble(run: Run) -> SparseKernelModel:
     """Return the model of the committed weights: only centers with a non-zero weight, in candidate order."""
-    final = solve.final_weights(run.layout)
+    final = final_weights.load(run.layout)
     index = np.asarray(read_arrays(run.layout.centers, mapped=True)["index"][final.active], np.int64)
     store = open_features(run.features)
     return SparseKernelModel(
@@ -130,8 +137,21 @@ def score_block(task: EvaluateTask, block: Block) -> None:
     model, before = _models(task)
     score = _score(task, model.decision_function(X), truth)
     penalised = _score(task, before.decision_function(X), truth) if task.refitted else score
-    payload = {"model": task.model_digest, "score": asdict(score), "penalised": asdict(penalised)}
+    prefixes = _prefix_errors(task, model, X, truth) if task.selected else []
+    scores = {"score": asdict(score), "penalised": asdict(penalised), "prefixes": prefixes}
+    payload = {"model": task.model_digest, **scores}
     write_marker(task.layout.markers(STAGE), _item_name(block), payload)
+
+
+def _prefix_errors(
+    task: EvaluateTask, model: SparseKernelModel, X: NDArray[np.float32], truth: NDArray[Any]
+) -> list[float]:
+    """Return errors, or squared errors, of the model's first centers alone, for each size that was committed."""
+    columns, errors = model.columns(X), []
+    for weights, intercept in selection.prefixes(task.layout):
+        score = _score(task, columns[:, : len(weights)] @ weights + intercept, truth)
+        errors.append(score.squared_error if task.task == "regression" else float(score.n_errors))
+    return errors
 
 
 def _score(task: EvaluateTask, decision: NDArray[np.float64], truth: NDArray[Any]) -> Score:
@@ -149,5 +169,5 @@ def _models(task: EvaluateTask) -> tuple[SparseKernelModel, SparseKernelModel]:
     model = load_model(task.layout.model)
     if not task.refitted:
         return model, model
-    final = solve.final_weights(task.layout)
+    final = final_weights.load(task.layout)
     return model, model.with_weights(final.penalised_weights, final.penalised_intercept)

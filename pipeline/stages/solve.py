@@ -1,4 +1,4 @@
-"""Stage 4: the weights of the model, from the statistics alone: penalty path, solves, refit.
+"""Stage 4: the weights of the model, from the statistics alone: penalty path, solves, refit; or a greedy selection.
 
 Where a penalty path is asked for, it comes first: solved on the fit rows and scored on the held-out ones. Then the
 solves run on all rows, and the centers they select may be refitted by least squares.
@@ -13,31 +13,27 @@ from scipy.linalg import LinAlgError
 
 from pipeline.errors import InvalidDataError
 from pipeline.solvers.refit import Refit, refit
-from pipeline.stages import group_solve, held_out, path, statistics, working_set
+from pipeline.stages import (
+    final_weights,
+    group_solve,
+    held_out,
+    path,
+    selection,
+    selection_rounds,
+    statistics,
+    working_set,
+)
 from pipeline.stages.all_scores import Problem
+from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.run import Run
 from pipeline.statistics import GramStatistics
-from storage.commit import read_arrays, remove_folder, write_arrays
+from storage.commit import read_arrays, remove_folder
 from storage.layout import RunLayout
 from storage.markers import read_markers, write_marker
 
 STAGE = group_solve.STAGE
-FINAL = "final"
+FINAL = final_weights.NAME
 TILE_ROWS = 4096  # of the tiles that score all candidates
-
-
-@dataclass(frozen=True)
-class FinalWeights:
-    """The weights the model is made of, on its `active` candidates.
-
-    active (a,) i8; weights (a, T), intercept (T,) f8; penalised: the same before a refit (equal without one).
-    """
-
-    active: NDArray[np.int64]
-    weights: NDArray[np.float64]
-    intercept: NDArray[np.float64]
-    penalised_weights: NDArray[np.float64]
-    penalised_intercept: NDArray[np.float64]
 
 
 def run(run: Run) -> None:
@@ -49,18 +45,9 @@ def run(run: Run) -> None:
         if FINAL in run.done(run.layout.markers(STAGE)):
             return
         cost.items = 0
-        found = _solved_in_rounds(run) if statistics.in_rounds(run) else _solved_at_once(run)
-        final, refitted = _final(run, found)
-        write_arrays(run.layout.solution(f"{FINAL}.npz"), vars(final))
-        summary = {
-            "penalty": found.penalty,
-            "solves": [_summary(solve) for solve in found.summaries],
-            "path": [asdict(point) for point in found.path] or None,
-            "passes": [asdict(record) for record in found.passes] or None,
-            "ridge": refitted.ridge if refitted else None,
-            "ridges": [list(pair) for pair in refitted.hold_out_errors] if refitted else None,
-        }
-        write_marker(run.layout.markers(STAGE), FINAL, summary)
+        final, found = _selected(run) if run.config.solver.select != "none" else _solved(run)
+        final_weights.save(run.layout, final)
+        write_marker(run.layout.markers(STAGE), FINAL, found)
         remove_folder(run.layout.statistics_parts, durable=False)  # of the held-out rows
 
 
@@ -69,9 +56,35 @@ def summary(layout: RunLayout) -> dict[str, Any]:
     return dict(read_markers(layout.markers(STAGE))[FINAL])
 
 
-def final_weights(layout: RunLayout) -> FinalWeights:
-    """Return the committed weights."""
-    return FinalWeights(**read_arrays(layout.solution(f"{FINAL}.npz")))
+def _selected(run: Run) -> tuple[FinalWeights, dict[str, Any]]:
+    """Choose the centers one by one; return the weights and the summary."""
+    passes: list[selection_rounds.SelectionRound] = []
+    if statistics.in_rounds(run):
+        found, passes = selection_rounds.run(run)
+    else:
+        found = selection.run(run)
+    summary: dict[str, Any] = {"penalty": None, "solves": [], "path": None, "selection": found.summary()}
+    return found.weights, summary | {"passes": [asdict(record) for record in passes] or None} | _ridge(found.refit)
+
+
+def _solved(run: Run) -> tuple[FinalWeights, dict[str, Any]]:
+    """Solve for the penalised weights and refit them where that is asked for; return the weights and the summary."""
+    found = _solved_in_rounds(run) if statistics.in_rounds(run) else _solved_at_once(run)
+    final, refitted = _final(run, found)
+    summary: dict[str, Any] = {
+        "penalty": found.penalty,
+        "solves": [_summary(solve) for solve in found.summaries],
+        "path": [asdict(point) for point in found.path] or None,
+        "passes": [asdict(record) for record in found.passes] or None,
+        "selection": None,
+    }
+    return final, summary | _ridge(refitted)
+
+
+def _ridge(refitted: Refit | None) -> dict[str, Any]:
+    if refitted is None:
+        return {"ridge": None, "ridges": None}
+    return {"ridge": refitted.ridge, "ridges": [list(pair) for pair in refitted.hold_out_errors]}
 
 
 @dataclass(frozen=True)
@@ -124,7 +137,7 @@ def _final(run: Run, found: Solved) -> tuple[FinalWeights, Refit | None]:
         return FinalWeights(found.active, weights, intercept, weights, intercept), None
     if statistics.in_rounds(run):
         candidates = read_arrays(run.layout.centers)["index"]
-        hold_out = held_out.accumulate(run, candidates[found.active])
+        hold_out = held_out.accumulate(run, candidates[found.active], FINAL)
         fit = everything - hold_out
     else:
         fit, hold_out = (statistics.load(run.layout, part).cut(found.active) for part in ("fit", "hold_out"))

@@ -1,0 +1,275 @@
+"""Orthogonal least squares over the candidates: the center that lowers the refitted error most comes next.
+
+With P the chosen centers, W_P their least-squares weights and
+
+    q_m = kty_m - gram_mP W_P          residual scores (T,), shared by the outputs
+    s_m = gram_mm - gram_mP gram_PP⁻¹ gram_Pm    what of c_m the chosen columns do not span
+
+adding m lowers Σ‖y - C w‖² by exactly ‖q_m‖² / s_m (mathematics.md, section 4c). A growing Cholesky factor of
+gram_PP, kept as the rows V = L⁻¹ gram_P: over all candidates, gives both by one rank-1 step per center:
+
+    v = (gram_m - V[:j, m]ᵀ V[:j]) / √s_m,    s ← s - v²,    q ← q - v q_m / v_m
+
+It is the λ → 0 relative of the coordinate step, and needs nothing but the statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError, cholesky, solve_triangular
+
+from pipeline.solvers.refit import RIDGES
+from pipeline.statistics import GramStatistics
+
+# A candidate of which less than this share is left is refused: kernel columns come in float32, so that the Gram of a
+# column and its copy differ by about 1e-8 of the diagonal, and what is left below that is rounding.
+FLOOR = 1e-8
+CHECK_EVERY = 250  # centers between two comparisons of the factor with the Gram
+DRIFT = 1e-7  # of the diagonal; a factor that is off by more is made anew
+SLAB_ROWS = 256  # rows of V that are allocated at once
+STRIPE = 2048  # candidates updated at once: the bits must not depend on how BLAS splits long vectors
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What was chosen.
+
+    Attributes
+    ----------
+    chosen : (k,) int64
+        Columns in the order chosen. Any prefix is what a selection of that size chooses.
+    reductions : (k,) float64
+        By how much each lowered the squared error of the fit rows, summed over the outputs.
+    refused : int
+        Candidates left out since the chosen columns span them.
+    drift : float
+        Largest relative difference between the factor and the Gram that was met.
+    refactorised : int
+        How often the factor was made anew.
+    """
+
+    chosen: NDArray[np.int64]
+    reductions: NDArray[np.float64]
+    refused: int
+    drift: float
+    refactorised: int
+
+
+class _Factor:
+    """V (j, M), its candidates' s (M,) and q (M, T), and the chosen columns; changed in place."""
+
+    def __init__(self, statistics: GramStatistics, *, intercept: bool) -> None:
+        self._gram, self._n = statistics.gram, statistics.weight_sum
+        self._sums = statistics.column_sums if intercept else None
+        self.diagonal = np.array(np.diagonal(statistics.gram))
+        self._kty = np.array(statistics.kty)
+        if self._sums is not None:
+            self.diagonal -= self._sums**2 / self._n
+            self._kty -= np.outer(self._sums, statistics.target_sums) / self._n
+        self._slabs: list[NDArray[np.float64]] = []
+        self.chosen: list[int] = []
+        self.s, self.q = self.diagonal.copy(), self._kty.copy()
+
+    def row(self, m: int) -> NDArray[np.float64]:
+        """Return gram_m: over all candidates, centred where an intercept is fitted."""
+        row = np.array(self._gram[m])
+        if self._sums is not None:
+            row -= self._sums * (self._sums[m] / self._n)
+        return row
+
+    def rows(self) -> list[NDArray[np.float64]]:
+        """Return V as slabs of rows."""
+        full, rest = divmod(len(self.chosen), SLAB_ROWS)
+        return [*self._slabs[:full], *([self._slabs[full][:rest]] if rest else [])]
+
+    def append(self, m: int) -> None:
+        """Add a center: one new row of V, and the rank-1 steps of s and q. Costs 2·j·M operations."""
+        v = self.row(m)
+        for slab in self.rows():
+            for start in range(0, len(v), STRIPE):
+                stripe = slice(start, start + STRIPE)
+                v[stripe] -= slab[:, m] @ slab[:, stripe]
+        v /= np.sqrt(v[m])
+        self._store(v)
+        step = self.q[m] / v[m]
+        self.s -= v * v
+        self.q -= v[:, None] * step
+        self.chosen.append(m)
+
+    def _store(self, v: NDArray[np.float64]) -> None:
+        slab, line = divmod(len(self.chosen), SLAB_ROWS)
+        if slab == len(self._slabs):
+            self._slabs.append(np.empty((SLAB_ROWS, len(v))))
+        self._slabs[slab][line] = v
+
+    def drift(self) -> float:
+        """Return how far L Lᵀ is from the Gram at the last chosen centers, relative to the diagonal."""
+        chosen = np.array(self.chosen)
+        some = chosen[-min(len(chosen), 16) :]
+        product = sum(slab[:, some].T @ slab[:, chosen] for slab in self.rows())
+        exact = np.stack([self.row(m)[chosen] for m in some])
+        scale = np.sqrt(np.outer(self.diagonal[some], self.diagonal[chosen]))
+        return float(np.max(np.abs(product - exact) / scale))
+
+    def refresh(self) -> None:
+        """Compute s and q from V, without the error that their rank-1 steps have gathered."""
+        self.s = self.diagonal.copy()
+        self.q = self._kty.copy()
+        chosen = np.array(self.chosen)
+        L = np.vstack([slab[:, chosen] for slab in self.rows()]).T
+        beta = solve_triangular(L, self._kty[chosen], lower=True)
+        for index, slab in enumerate(self.rows()):
+            self.s -= np.einsum("jm,jm->m", slab, slab)
+            self.q -= slab.T @ beta[index * SLAB_ROWS : index * SLAB_ROWS + len(slab)]
+
+    def refactorise(self) -> None:
+        """Make V anew from the Gram of the chosen. Costs j³/3 + j²·M operations.
+
+        Raises LinAlgError where that Gram is not positive definite in float64.
+        """
+        chosen = np.array(self.chosen)
+        gram = np.stack([self.row(m)[chosen] for m in chosen])
+        L = cholesky(gram, lower=True)
+        for index, slab in enumerate(self.rows()):  # forward substitution, a slab at a time
+            first = index * SLAB_ROWS
+            own = slice(first, first + len(slab))
+            right = np.stack([self.row(m) for m in chosen[own]])
+            for before, earlier in enumerate(self.rows()[:index]):
+                at = before * SLAB_ROWS
+                right -= L[own, at : at + len(earlier)] @ earlier
+            slab[:] = solve_triangular(L[own, own], right, lower=True)
+
+
+def select(
+    statistics: GramStatistics,
+    size: int,
+    *,
+    intercept: bool,
+    first: NDArray[np.int64] | None = None,
+    enough: Callable[[list[int]], bool] = lambda chosen: False,
+) -> Selection:
+    """Choose `size` of the candidates one by one, or fewer where no more are left that add anything.
+
+    Parameters
+    ----------
+    statistics : GramStatistics
+        Of all candidates; the Gram is read by rows and never copied.
+    size : int
+        How many to choose, at least 1.
+    intercept : bool
+        Whether an unpenalised intercept is fitted beside the weights.
+    first : (f,) int64 or None
+        What an earlier call with these statistics chose first: it is taken over, and the choice goes on as if it had
+        not been interrupted.
+    enough : callable
+        Called with the columns chosen so far, after each; True ends the choice. May raise.
+
+    Returns
+    -------
+    Selection
+        Memory: 8·size·M bytes. Costs size²·M operations and no pass over the rows.
+
+    Raises
+    ------
+    ValueError
+        `size` is not between 1 and the number of candidates.
+    """
+    if not 1 <= size <= statistics.n_centers:
+        raise ValueError(f"size must be 1 to the {statistics.n_centers} candidates, found {size}")
+    factor = _Factor(statistics, intercept=intercept)
+    forced = [] if first is None else [int(m) for m in first]
+    reductions: list[float] = []
+    worst, refactorised = 0.0, 0
+    floor = np.maximum(FLOOR * np.diagonal(statistics.gram), np.finfo(float).tiny)
+    while len(factor.chosen) < size:
+        left = factor.s > floor
+        left[factor.chosen] = False
+        gains = np.where(left, np.einsum("mt,mt->m", factor.q, factor.q) / np.where(left, factor.s, 1.0), -1.0)
+        best = forced[len(factor.chosen)] if len(factor.chosen) < len(forced) else int(np.argmax(gains))
+        if gains[best] <= 0.0:
+            break
+        reductions.append(float(gains[best]))
+        factor.append(best)
+        if len(factor.chosen) % CHECK_EVERY == 0:
+            drift = factor.drift()
+            worst = max(worst, drift)
+            if drift > DRIFT:
+                try:
+                    factor.refactorise()
+                except LinAlgError:
+                    break  # what was chosen last is spanned by the rest to rounding
+                refactorised += 1
+            factor.refresh()
+        if enough(factor.chosen):
+            break
+    refused = int(np.count_nonzero(factor.s <= floor)) - int(np.count_nonzero((factor.s <= floor)[factor.chosen]))
+    return Selection(np.array(factor.chosen, np.int64), np.array(reductions), refused, worst, refactorised)
+
+
+def prefix_sizes(size: int) -> NDArray[np.int64]:
+    """Return the sizes at which prefixes of a selection are compared, (g,) int64: 1 to 10, then 4 % apart."""
+    sizes, k = [], 1.0
+    while k < size:
+        sizes.append(int(k))
+        k = max(k + 1, k * 1.04) if k >= 10 else k + 1
+    return np.array([*sizes, size], np.int64)
+
+
+def prefix_weights(
+    statistics: GramStatistics, sizes: NDArray[np.int64], ridge: float, *, intercept: bool
+) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
+    """Return the ridge weights (size, T) of every prefix of the columns, and the intercepts (g, T).
+
+    The Cholesky factor of a prefix is the prefix of the factor: one factorisation serves all sizes. Raises
+    LinAlgError where the Gram with this ridge is not definite.
+    """
+    used = statistics.centred() if intercept else statistics
+    damped = used.gram.copy()
+    damped[np.diag_indices_from(damped)] += ridge
+    L = cholesky(damped, lower=True, overwrite_a=True)
+    z = solve_triangular(L, used.kty, lower=True)
+    weights = [solve_triangular(L[:k, :k], z[:k], lower=True, trans=1) for k in sizes]
+    if not intercept:
+        return weights, np.zeros((len(sizes), used.kty.shape[1]))
+    sums, n = statistics.column_sums, statistics.weight_sum
+    return weights, np.stack([(statistics.target_sums - sums[: len(w)] @ w) / n for w in weights])
+
+
+def hold_out_curve(
+    fit: GramStatistics,
+    hold_out: GramStatistics,
+    sizes: NDArray[np.int64],
+    *,
+    intercept: bool,
+    fractions: Sequence[float] = RIDGES,
+) -> NDArray[np.float64]:
+    """Return the mean squared held-out error of every prefix of the columns at its best ridge, (g,) float64.
+
+    Both are statistics of the same columns, in the order chosen. Infinite where no ridge makes the Gram definite.
+    """
+    best = np.full(len(sizes), np.inf)
+    scale = float(np.mean(np.diagonal(fit.gram)))
+    for fraction in fractions:
+        try:
+            weights, intercepts = prefix_weights(fit, sizes, fraction * scale, intercept=intercept)
+        except LinAlgError:
+            continue
+        for index, (k, w) in enumerate(zip(sizes, weights, strict=True)):
+            error = _prefix(hold_out, k).squared_error(w, intercepts[index]).sum() / hold_out.weight_sum
+            best[index] = min(best[index], error)
+    return best
+
+
+def _prefix(statistics: GramStatistics, size: int) -> GramStatistics:
+    """Return the statistics of the first columns, without a copy."""
+    first = slice(0, size)
+    return replace(
+        statistics,
+        gram=statistics.gram[first, first],
+        kty=statistics.kty[first],
+        column_sums=statistics.column_sums[first],
+    )

@@ -1,0 +1,220 @@
+"""Greedy selection of the centers of a run: chosen on the fit rows, its ridge and its size tried on the held-out ones.
+
+The choice is one item, checkpointed as the list of what is chosen: going on replays it, to the same bits.
+"""
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline import stopping
+from pipeline.errors import InvalidDataError
+from pipeline.setting_types import selection_size
+from pipeline.solvers.greedy import hold_out_curve, prefix_sizes, prefix_weights, select
+from pipeline.solvers.refit import Refit, refit
+from pipeline.stages import statistics
+from pipeline.stages.final_weights import FinalWeights
+from pipeline.stages.run import Run, is_whole
+from pipeline.statistics import GramStatistics
+from storage import checkpoints
+from storage.commit import make_folder, read_arrays, write_arrays
+from storage.layout import RunLayout
+
+STAGE = "solve"
+AUTO_FIRST, AUTO_GROWTH = 64, 1.25  # sizes at which `greedy:auto` looks whether the held-out error still falls
+AUTO_GAIN = 2e-3  # of the held-out error: a size must lower it by more to be worth its centers
+AUTO_MOST = 4000  # centers of greedy:auto
+
+
+@dataclass(frozen=True)
+class SelectTask:
+    """What a worker needs to choose: the statistics to choose on and to validate on, how many, when to checkpoint."""
+
+    layout: RunLayout
+    fit: str
+    hold_out: str
+    size: int
+    auto: bool
+    intercept: bool
+    checkpoint_every: float
+    checkpoints_kept: int
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What was chosen, as committed.
+
+    chosen (k,) i8: columns of the statistics, in order; reductions (k,) f8: of the squared error of the fit rows;
+    sizes (g,) i8 and hold_out_errors (g,) f8: mean squared error of the prefixes.
+    """
+
+    chosen: NDArray[np.int64]
+    reductions: NDArray[np.float64]
+    sizes: NDArray[np.int64]
+    hold_out_errors: NDArray[np.float64]
+    refused: int
+    drift: float
+    refactorised: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The statistics of the chosen centers on all rows, and their least-squares weights."""
+
+    statistics: GramStatistics
+    refit: Refit
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What a selection comes to: weights, the refit they are from, and how the centers were chosen."""
+
+    weights: FinalWeights
+    refit: Refit
+    chosen: Chosen
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the report tells of the selection."""
+        found = self.chosen
+        curve = zip(found.sizes.tolist(), found.hold_out_errors.tolist(), strict=True)
+        return {
+            "n_centers": len(found.chosen),
+            "refused": found.refused,
+            "drift": found.drift,
+            "refactorised": found.refactorised,
+            "wall_seconds": found.seconds,
+            "curve": [{"size": size, "hold_out_error": error} for size, error in curve],
+        }
+
+
+def run(run: Run) -> Selected:
+    """Choose the centers, fit their weights, and commit what the curve of errors against sizes needs."""
+    chosen = choose(run, "fit", "hold_out")
+    found = fitted(run, chosen, "fit", "hold_out", "all")
+    return finish(run, chosen, chosen.chosen, found)
+
+
+def fitted(run: Run, chosen: Chosen, fit: str, hold_out: str, everything: str) -> Fitted:
+    """Return the least-squares weights of what was chosen on the statistics of these names."""
+    parts = [statistics.load(run.layout, part).cut(chosen.chosen) for part in (fit, hold_out, everything)]
+    return Fitted(parts[2], weights_of(*parts, intercept=run.config.solver.intercept))
+
+
+def finish(run: Run, chosen: Chosen, candidates: NDArray[np.int64], found: Fitted) -> Selected:
+    """Return the result, after committing the weights of the prefixes for `evaluate`; `candidates` are the chosen."""
+    _save_prefixes(run, chosen, found.statistics, found.refit.ridge)
+    weights, intercept = found.refit.weights, found.refit.intercept
+    return Selected(FinalWeights(candidates, weights, intercept, weights, intercept), found.refit, chosen)
+
+
+def choose(run: Run, fit: str, hold_out: str) -> Chosen:
+    """Choose on the statistics of these names, or take what was chosen before."""
+    asked, resources = selection_size(run.config.solver.select), run.config.resources
+    n_candidates = statistics.load(run.layout, fit).n_centers
+    task = SelectTask(
+        run.layout,
+        fit,
+        hold_out,
+        min(AUTO_MOST, n_candidates) if asked is None else asked,
+        asked is None,
+        run.config.solver.intercept,
+        resources.checkpoint_every,
+        resources.keep,
+    )
+    make_folder(run.layout.solutions)
+    path = run.layout.solution(f"{fit}-selection.npz")
+    if not is_whole(path):
+        run.run_items(STAGE, partial(select_centers, task), [path.name])
+    found: dict[str, Any] = dict(read_arrays(path))
+    return Chosen(**{name: value if value.ndim else value.item() for name, value in found.items()})
+
+
+def select_centers(task: SelectTask, name: str) -> None:
+    """Choose the centers and commit them as a solution of this name; may raise StoppedError, after a checkpoint."""
+    fit, hold_out = (statistics.load(task.layout, part) for part in (task.fit, task.hold_out))
+    progress = _Progress(task, fit, hold_out)
+    started = time.perf_counter()
+    found = select(fit, task.size, intercept=task.intercept, first=progress.chosen, enough=progress.after)
+    chosen = found.chosen
+    if not len(chosen):
+        raise InvalidDataError("select: no candidate lowers the error; the targets may all be zero")
+    sizes = prefix_sizes(len(chosen))
+    errors = hold_out_curve(fit.cut(chosen), hold_out.cut(chosen), sizes, intercept=task.intercept)
+    if task.auto:
+        best = np.flatnonzero(errors <= errors.min() * (1 + AUTO_GAIN))[0]
+        sizes, errors = sizes[: best + 1], errors[: best + 1]
+    arrays = {
+        "chosen": chosen[: sizes[-1]],
+        "reductions": found.reductions[: sizes[-1]],
+        "sizes": sizes,
+        "hold_out_errors": errors,
+        "refused": np.array(found.refused),
+        "drift": np.array(found.drift),
+        "refactorised": np.array(found.refactorised),
+        "seconds": np.array(time.perf_counter() - started),
+    }
+    write_arrays(task.layout.solution(name), arrays)
+    checkpoints.remove(progress.folder)
+
+
+class _Progress:
+    """Checkpoints of a selection under way, and when `auto` has enough."""
+
+    def __init__(self, task: SelectTask, fit: GramStatistics, hold_out: GramStatistics) -> None:
+        self._task, self._fit, self._hold_out = task, fit, hold_out
+        self.folder = task.layout.checkpoints(f"{task.fit}-selection")
+        found = checkpoints.load(self.folder)
+        self.chosen = None if found is None else found.arrays["chosen"]
+        self._saved, self._next_look = time.monotonic(), AUTO_FIRST
+
+    def after(self, chosen: list[int]) -> bool:
+        """Save what is chosen where a checkpoint is due; tell whether `auto` has enough."""
+        if self.chosen is None or len(chosen) > len(self.chosen):
+            due = stopping.requested() or time.monotonic() - self._saved >= self._task.checkpoint_every
+            if due:
+                arrays = {"chosen": np.array(chosen, np.int64)}
+                checkpoints.save(self.folder, len(chosen), arrays, {}, keep=self._task.checkpoints_kept)
+                self._saved = time.monotonic()
+        stopping.check()
+        return self._task.auto and self._is_enough(chosen)
+
+    def _is_enough(self, chosen: list[int]) -> bool:
+        if len(chosen) < self._next_look:
+            return False
+        before = int(self._next_look / AUTO_GROWTH)
+        self._next_look = int(self._next_look * AUTO_GROWTH)
+        columns = np.array(chosen)
+        sizes = prefix_sizes(len(columns))
+        fit, hold_out = self._fit.cut(columns), self._hold_out.cut(columns)
+        errors = hold_out_curve(fit, hold_out, sizes, intercept=self._task.intercept)
+        return bool(errors[sizes > before].min() > (1 - AUTO_GAIN) * errors[sizes <= before].min())
+
+
+def weights_of(fit: GramStatistics, hold_out: GramStatistics, everything: GramStatistics, *, intercept: bool) -> Refit:
+    """Return the least-squares weights of chosen centers, with the ridge that the held-out rows prefer.
+
+    Raises InvalidDataError where no ridge makes their Gram definite.
+    """
+    try:
+        return refit(fit, hold_out, everything, intercept=intercept)
+    except np.linalg.LinAlgError as error:
+        raise InvalidDataError(f"select: {error}; ask for fewer centers") from None
+
+
+def _save_prefixes(run: Run, chosen: Chosen, everything: GramStatistics, ridge: float) -> None:
+    """Commit the weights of the prefixes, at the ridge of the whole, for `evaluate`."""
+    weights, intercepts = prefix_weights(everything, chosen.sizes, ridge, intercept=run.config.solver.intercept)
+    arrays = {"sizes": chosen.sizes, "weights": np.concatenate(weights), "intercepts": intercepts}
+    write_arrays(run.layout.solution("prefixes.npz"), arrays)
+
+
+def prefixes(layout: RunLayout) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Return weights (size, T) and intercept (T,) of the prefixes of a selection, smallest first."""
+    arrays = read_arrays(layout.solution("prefixes.npz"))
+    weights = np.split(arrays["weights"], np.cumsum(arrays["sizes"])[:-1])
+    return list(zip(weights, arrays["intercepts"], strict=True))

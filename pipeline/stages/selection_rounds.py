@@ -1,0 +1,153 @@
+"""Greedy selection from more candidates than the Gram may hold: choose, score all others, admit, choose again.
+
+A round chooses from its working set, and a pass over the rows scores every candidate against the residual of what was
+chosen. The next working set holds the chosen and a diverse draw of those that would lower the error most. It ends
+when a round no longer lowers the held-out error by much. Rounds are committed under their own names (round-000, …).
+"""
+
+import re
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline import working_set as rules
+from pipeline.stages import all_scores, grown_gram, held_out, residual, scores, selection, statistics
+from pipeline.stages.grown_gram import WorkingSet
+from pipeline.stages.run import Run
+from pipeline.stages.selection import Chosen, Fitted, Selected
+from pipeline.statistics import GramStatistics
+from storage.commit import read_arrays, remove_folder, write_arrays
+from storage.manifest import MANIFEST_NAME
+from storage.markers import write_marker
+
+STAGE = "solve"
+MARKERS = "passes"
+TILE_ROWS = 4096  # of the tiles that score all candidates
+GAIN = 0.02  # of the held-out error: a round that lowers it by less is the last
+MOST_ROUNDS = 6
+
+
+@dataclass(frozen=True)
+class SelectionRound:
+    """What one round did: candidates in its working set, chosen, its held-out error, admitted for the next."""
+
+    round: int
+    working_set: int
+    n_active: int
+    hold_out_error: float
+    admitted: int
+    kernel_entries: int
+
+
+def run(run: Run) -> tuple[Selected, list[SelectionRound]]:
+    """Choose from all candidates; return the result of the last round, and what each round did."""
+    candidates = read_arrays(run.layout.centers)["index"]
+    current, records = _latest(run, candidates)
+    while True:
+        fit, hold_out = _split(run, current)
+        chosen = selection.choose(run, fit, hold_out)
+        found = selection.fitted(run, chosen, fit, hold_out, current.name)
+        error = float(chosen.hold_out_errors[-1])
+        last = len(records) + 1 == MOST_ROUNDS or (bool(records) and error > (1 - GAIN) * records[-1].hold_out_error)
+        new, entries = (np.empty(0, np.int64), 0) if last else _admitted(run, current, candidates, chosen, found)
+        records.append(_record(run, current, chosen, len(new), entries))
+        if not len(new):
+            places = all_scores.places(candidates, current.rows[chosen.chosen])
+            return selection.finish(run, chosen, places, found), records
+        grown = grown_gram.grow(run, _name(len(records)), current, np.sort(chosen.chosen), new)
+        _drop(run, current.name)
+        current = grown
+
+
+def _name(index: int) -> str:
+    return f"round-{index:03d}"
+
+
+def _latest(run: Run, candidates: NDArray[np.int64]) -> tuple[WorkingSet, list[SelectionRound]]:
+    """Return the last whole round of the run, or a first one of random candidates, and the records before it."""
+    folders = (path.parent.name for path in run.layout.statistics.glob(f"round-*/{MANIFEST_NAME}"))
+    names = sorted(name for name in folders if re.fullmatch(r"round-\d+", name))
+    if not names:
+        capacity = run.config.centers.working_set
+        assert capacity is not None  # the plan has filled it in
+        seed = rules.seed_candidates(len(candidates), capacity, run.config.seed)
+        return grown_gram.grow(run, _name(0), None, np.empty(0, np.int64), candidates[seed]), []
+    done = run.done(run.layout.markers(MARKERS))
+    for name in names[:-1]:  # left by a kill at the last moment
+        _drop(run, name)
+    return grown_gram.load(run, names[-1]), [SelectionRound(**done[name]) for name in sorted(done) if name < names[-1]]
+
+
+def _split(run: Run, current: WorkingSet) -> tuple[str, str]:
+    """Commit the statistics of a round apart for the fit rows and the held-out rows; return their names."""
+    fit, hold_out = f"{current.name}-fit", f"{current.name}-hold-out"
+    if not (run.layout.statistics_file(fit) / MANIFEST_NAME).exists():
+        with run.charged("statistics", instead_of=STAGE):
+            found = held_out.accumulate(run, current.rows, current.name)
+            write_arrays(run.layout.statistics_file(hold_out), statistics.to_arrays(found))
+            write_arrays(run.layout.statistics_file(fit), statistics.to_arrays(_difference(current.statistics, found)))
+    for path in run.layout.statistics_parts.glob(f"{current.name}-held-out-*"):
+        path.unlink()
+    return fit, hold_out
+
+
+def _difference(everything: GramStatistics, hold_out: GramStatistics) -> GramStatistics:
+    """Return the statistics of the fit rows; the Gram of all rows is mapped, that of the held-out rows is used up."""
+    np.subtract(everything.gram, hold_out.gram, out=hold_out.gram)
+    return GramStatistics(
+        hold_out.gram,
+        everything.kty - hold_out.kty,
+        everything.yty - hold_out.yty,
+        everything.column_sums - hold_out.column_sums,
+        everything.target_sums - hold_out.target_sums,
+        everything.weight_sum - hold_out.weight_sum,
+    )
+
+
+def _admitted(
+    run: Run, current: WorkingSet, candidates: NDArray[np.int64], chosen: Chosen, found: Fitted
+) -> tuple[NDArray[np.int64], int]:
+    """Return the training rows that come in, and the kernel entries that scoring all candidates took."""
+    path = run.layout.score_found(current.name)
+    if not path.exists():
+        rows = current.rows[chosen.chosen]
+        residuals, entries = residual.run(run, current.name, rows, found.refit.weights, found.refit.intercept)
+        scored = scores.run_pass(run, current.name, residuals, candidates, TILE_ROWS, STAGE)
+        gains = np.einsum("mt,mt->m", scored.scores, scored.scores) / np.maximum(scored.column_sums, 1e-300)
+        write_arrays(path, {"gains": gains, "kernel_entries": np.array(entries + scored.kernel_entries)})
+    scores.clean(run, current.name)
+    residual.clean(run, current.name)
+    stored = read_arrays(path)
+    outside = ~np.isin(candidates, current.rows)
+    capacity = run.config.centers.working_set
+    assert capacity is not None
+    drawn = rules.diverse(
+        stored["gains"], outside, capacity - len(chosen.chosen), run.config.seed, int(current.name[-3:])
+    )
+    return candidates[drawn], int(stored["kernel_entries"])
+
+
+def _record(run: Run, current: WorkingSet, chosen: Chosen, admitted: int, entries: int) -> SelectionRound:
+    """Commit and tell what the round did."""
+    record = SelectionRound(
+        round=int(current.name.removeprefix("round-")),
+        working_set=len(current.rows),
+        n_active=len(chosen.chosen),
+        hold_out_error=float(chosen.hold_out_errors[-1]),
+        admitted=admitted,
+        kernel_entries=entries + grown_gram.kernel_entries(run, current.name),
+    )
+    write_marker(run.layout.markers(MARKERS), current.name, asdict(record))
+    run.events.metric(stage=STAGE, **asdict(record))
+    run.events.say(
+        f"round {record.round}: {record.n_active} chosen of {record.working_set} in the working set, held-out error "
+        f"{record.hold_out_error:.6g}; {record.admitted} admitted; {record.kernel_entries:.3g} kernel entries"
+    )
+    return record
+
+
+def _drop(run: Run, name: str) -> None:
+    """Remove the statistics of an earlier round; they are the largest files of a run."""
+    for old in (name, f"{name}-fit", f"{name}-hold-out"):
+        remove_folder(run.layout.statistics_file(old), durable=False)
