@@ -21,6 +21,7 @@ from pipeline.errors import ConfigError, PlanError
 from pipeline.executors import available_processors
 from pipeline.feature_store import ITEM_CHUNKS, FeatureRequest, FeatureShape, describe, open_data
 from pipeline.setting_types import selection_size
+from pipeline.solvers.greedy import forward_size
 from pipeline.stages.grown_gram import BLOCK_BYTES, N_SPANS
 from pipeline.stages.rows import span_count
 from pipeline.stages.scores import LINE_ROWS
@@ -282,7 +283,7 @@ def _selection_bytes(config: TrainConfig, w: int) -> int:
     """Bytes of a greedy selection: a row over all candidates for each chosen, and Grams of the chosen; else 0."""
     if config.solver.select == "none":
         return 0
-    size = min(selection_size(config.solver.select) or AUTO_MOST, w)
+    size = max(min(selection_size(config.solver.select) or AUTO_MOST, w), forward_size(w))
     return 8 * size * w + 6 * 8 * size * size
 
 

@@ -28,7 +28,7 @@ DEVIATIONS = (
     "the other reading, 10 dB below the signal's own power, is shown beside it. Our errors are about half of the "
     "paper's at equal m0: we test against the clean function, and the paper does not say what it tests against.",
     "The penalty λν of the tables is not printed; ours are those whose m0 is nearest to the paper's. On abalone no "
-    "penalty fits both: the paper's m0 needs about 0.02, where the errors are 0.2 below the paper's; 0.3 is taken, "
+    "penalty fits both: the m0 of the paper needs about 0.02, where the errors are 0.3 below its own; 1 is taken, "
     "with its errors and fewer centers. The digit of USPS is not stated either; 4 is the only one that fits all "
     "three columns.",
     "The paper stops early (its rule looks at the decrease of the objective over M visits): the certified optimum has "

@@ -1,9 +1,9 @@
-"""Orthogonal least squares over the candidates: the center that lowers the refitted error most comes next.
+"""Orthogonal least squares over the candidates, forward and back: the centers that lower the refitted error most.
 
-With P the chosen centers, W_P their least-squares weights and
+Forward: with P the chosen centers, W_P their least-squares weights and
 
-    q_m = kty_m - gram_mP W_P          residual scores (T,), shared by the outputs
-    s_m = gram_mm - gram_mP gram_PP⁻¹ gram_Pm    what of c_m the chosen columns do not span
+    q_m = kty_m - gram_mP W_P                      residual scores (T,), shared by the outputs
+    s_m = gram_mm - gram_mP gram_PP⁻¹ gram_Pm      what of c_m the chosen columns do not span
 
 adding m lowers Σ‖y - C w‖² by exactly ‖q_m‖² / s_m (mathematics.md, section 4c). A growing Cholesky factor of
 gram_PP, kept as the rows V = L⁻¹ gram_P: over all candidates, gives both by one rank-1 step per center:
@@ -11,6 +11,10 @@ gram_PP, kept as the rows V = L⁻¹ gram_P: over all candidates, gives both by 
     v = (gram_m - V[:j, m]ᵀ V[:j]) / √s_m,    s ← s - v²,    q ← q - v q_m / v_m
 
 It is the λ → 0 relative of the coordinate step, and needs nothing but the statistics.
+
+Back: what was chosen early, with few others beside it, is not what one would keep in the end. So more than enough are
+chosen, and then dropped one by one, each the one whose loss raises the error least: with H = gram_PP⁻¹, by exactly
+‖w_m‖² / H_mm. Their order, from the last one left, is the order of the model: any prefix of it is a model.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, cholesky, solve_triangular
+from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, solve_triangular
 
 from pipeline.solvers.refit import RIDGES
 from pipeline.statistics import GramStatistics
@@ -30,6 +34,9 @@ from pipeline.statistics import GramStatistics
 FLOOR = 1e-8
 CHECK_EVERY = 250  # centers between two comparisons of the factor with the Gram
 DRIFT = 1e-7  # of the diagonal; a factor that is off by more is made anew
+BACK_LEAST, BACK_SHARE, BACK_MOST = 2000, 3, 4000  # a third of the candidates, between these, are dropped again
+DAMPING = 1e-10  # of the mean diagonal, while centers are dropped: the factor must exist
+BACK_BLOCK = 64  # centers dropped between two updates of H
 SLAB_ROWS = 256  # rows of V that are allocated at once
 STRIPE = 2048  # candidates updated at once: the bits must not depend on how BLAS splits long vectors
 
@@ -41,9 +48,9 @@ class Selection:
     Attributes
     ----------
     chosen : (k,) int64
-        Columns in the order chosen. Any prefix is what a selection of that size chooses.
+        Columns in the order of the model. Any prefix is what a selection of that size chooses.
     reductions : (k,) float64
-        By how much each lowered the squared error of the fit rows, summed over the outputs.
+        By how much each lowers the squared error of the fit rows beside those before it, summed over the outputs.
     refused : int
         Candidates left out since the chosen columns span them.
     drift : float
@@ -152,7 +159,7 @@ def select(
     first: NDArray[np.int64] | None = None,
     enough: Callable[[list[int]], bool] = lambda chosen: False,
 ) -> Selection:
-    """Choose `size` of the candidates one by one, or fewer where no more are left that add anything.
+    """Choose `size` of the candidates, or fewer where no more are left that add anything.
 
     Parameters
     ----------
@@ -163,15 +170,16 @@ def select(
     intercept : bool
         Whether an unpenalised intercept is fitted beside the weights.
     first : (f,) int64 or None
-        What an earlier call with these statistics chose first: it is taken over, and the choice goes on as if it had
-        not been interrupted.
+        What an earlier call with these statistics had chosen on its way forward: it is taken over, and the choice
+        goes on as if it had not been interrupted.
     enough : callable
-        Called with the columns chosen so far, after each; True ends the choice. May raise.
+        Called with the columns chosen so far on the way forward, after each; True ends it, though not before there
+        are as many as are dropped again. May raise.
 
     Returns
     -------
     Selection
-        Memory: 8·size·M bytes. Costs size²·M operations and no pass over the rows.
+        Memory: 8·f·(M + 3 f) bytes with f = max(size, `forward_size`). Costs f²·M operations, no pass over the rows.
 
     Raises
     ------
@@ -180,6 +188,28 @@ def select(
     """
     if not 1 <= size <= statistics.n_centers:
         raise ValueError(f"size must be 1 to the {statistics.n_centers} candidates, found {size}")
+    n_back = forward_size(statistics.n_centers)
+    forward = _forward(statistics, max(size, n_back), n_back, intercept, first, enough)
+    dropped = forward.chosen[:n_back]
+    order, reductions = _back(statistics.cut(dropped), intercept=intercept)
+    chosen = np.concatenate([dropped[order], forward.chosen[n_back:]])[:size]
+    return replace(forward, chosen=chosen, reductions=np.concatenate([reductions, forward.reductions[n_back:]])[:size])
+
+
+def forward_size(n_candidates: int) -> int:
+    """Return how many are chosen and dropped again; of the candidates alone, so that prefixes agree."""
+    return min(n_candidates, max(BACK_LEAST, min(n_candidates // BACK_SHARE, BACK_MOST)))
+
+
+def _forward(
+    statistics: GramStatistics,
+    size: int,
+    least: int,
+    intercept: bool,
+    first: NDArray[np.int64] | None,
+    enough: Callable[[list[int]], bool],
+) -> Selection:
+    """Choose one by one; `enough` may end it from `least` on."""
     factor = _Factor(statistics, intercept=intercept)
     forced = [] if first is None else [int(m) for m in first]
     reductions: list[float] = []
@@ -204,10 +234,68 @@ def select(
                     break  # what was chosen last is spanned by the rest to rounding
                 refactorised += 1
             factor.refresh()
-        if enough(factor.chosen):
+        if enough(factor.chosen) and len(factor.chosen) >= least:
             break
-    refused = int(np.count_nonzero(factor.s <= floor)) - int(np.count_nonzero((factor.s <= floor)[factor.chosen]))
-    return Selection(np.array(factor.chosen, np.int64), np.array(reductions), refused, worst, refactorised)
+    spanned = factor.s <= floor
+    spanned[factor.chosen] = False
+    chosen = np.array(factor.chosen, np.int64)
+    return Selection(chosen, np.array(reductions), int(np.count_nonzero(spanned)), worst, refactorised)
+
+
+def _back(statistics: GramStatistics, *, intercept: bool) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Drop all columns one by one; return the order from the last one left, (p,), and what each had lowered, (p,).
+
+    H and W are made anew whenever half of the columns are gone, and H is updated by blocks in between: 2/3 p³
+    operations and little traffic.
+    """
+    used = statistics.centred() if intercept else statistics
+    left = np.arange(used.n_centers)
+    order: list[int] = []
+    losses: list[float] = []
+    while len(left):
+        H, W = _inverse(used.gram[np.ix_(left, left)], used.kty[left])
+        fresh = len(left)
+        while len(left) > fresh // 2:
+            dropped, lost, H, W = _drop_block(H, W, min(BACK_BLOCK, len(left) - fresh // 2))
+            order += left[dropped].tolist()
+            losses += lost
+            left = np.delete(left, dropped)
+    return np.array(order[::-1], np.int64), np.array(losses[::-1])
+
+
+def _inverse(gram: NDArray[np.float64], kty: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return H = (gram + a little)⁻¹ and W = H kty; more is added while the factor does not exist."""
+    damping = DAMPING * float(np.mean(np.diagonal(gram)))
+    while True:
+        try:
+            factor = cho_factor(gram + damping * np.eye(len(gram)), lower=True)
+            break
+        except LinAlgError:
+            damping *= 10.0
+    H = cho_solve(factor, np.eye(len(gram)))
+    return 0.5 * (H + H.T), cho_solve(factor, kty)
+
+
+def _drop_block(
+    H: NDArray[np.float64], W: NDArray[np.float64], count: int
+) -> tuple[list[int], list[float], NDArray[np.float64], NDArray[np.float64]]:
+    """Drop `count` columns; return which, what each loss raises the error by, and H and W of those that are left."""
+    steps = np.empty((count, len(H)))
+    diagonal, alive = np.diagonal(H).copy(), np.ones(len(H), bool)
+    dropped: list[int] = []
+    lost: list[float] = []
+    for t in range(count):
+        losses = np.where(alive, np.einsum("mt,mt->m", W, W) / diagonal, np.inf)
+        m = int(np.argmin(losses))
+        column = H[:, m] - steps[:t].T @ steps[:t, m]
+        steps[t] = column / np.sqrt(diagonal[m])
+        W = W - np.outer(column, W[m] / diagonal[m])
+        dropped.append(m)
+        lost.append(float(losses[m]))
+        alive[m] = False
+        diagonal = np.where(alive, np.maximum(diagonal - steps[t] ** 2, np.finfo(float).tiny), 1.0)
+    kept = steps[:, alive]
+    return dropped, lost, H[np.ix_(alive, alive)] - kept.T @ kept, W[alive]
 
 
 def prefix_sizes(size: int) -> NDArray[np.int64]:

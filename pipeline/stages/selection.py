@@ -6,6 +6,7 @@ The choice is one item, checkpointed as the list of what is chosen: going on rep
 import time
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from pipeline import stopping
 from pipeline.errors import InvalidDataError
 from pipeline.setting_types import selection_size
-from pipeline.solvers.greedy import hold_out_curve, prefix_sizes, prefix_weights, select
+from pipeline.solvers.greedy import forward_size, hold_out_curve, prefix_sizes, prefix_weights, select
 from pipeline.solvers.refit import Refit, refit
 from pipeline.stages import statistics
 from pipeline.stages.final_weights import FinalWeights
@@ -25,7 +26,7 @@ from storage.commit import make_folder, read_arrays, write_arrays
 from storage.layout import RunLayout
 
 STAGE = "solve"
-AUTO_FIRST, AUTO_GROWTH = 64, 1.25  # sizes at which `greedy:auto` looks whether the held-out error still falls
+AUTO_GROWTH = 1.25  # of the size, between two looks of `greedy:auto` whether the held-out error still falls
 AUTO_GAIN = 2e-3  # of the held-out error: a size must lower it by more to be worth its centers
 AUTO_MOST = 4000  # centers of greedy:auto
 
@@ -127,11 +128,20 @@ def choose(run: Run, fit: str, hold_out: str) -> Chosen:
         resources.keep,
     )
     make_folder(run.layout.solutions)
-    path = run.layout.solution(f"{fit}-selection.npz")
+    path = _path(run.layout, fit)
     if not is_whole(path):
         run.run_items(STAGE, partial(select_centers, task), [path.name])
-    found: dict[str, Any] = dict(read_arrays(path))
+    return committed(run.layout, fit)
+
+
+def committed(layout: RunLayout, fit: str) -> Chosen:
+    """Return what was chosen on the statistics of this name."""
+    found: dict[str, Any] = dict(read_arrays(_path(layout, fit)))
     return Chosen(**{name: value if value.ndim else value.item() for name, value in found.items()})
+
+
+def _path(layout: RunLayout, fit: str) -> Path:
+    return layout.solution(f"{fit}-selection.npz")
 
 
 def select_centers(task: SelectTask, name: str) -> None:
@@ -170,7 +180,7 @@ class _Progress:
         self.folder = task.layout.checkpoints(f"{task.fit}-selection")
         found = checkpoints.load(self.folder)
         self.chosen = None if found is None else found.arrays["chosen"]
-        self._saved, self._next_look = time.monotonic(), AUTO_FIRST
+        self._saved, self._next_look = time.monotonic(), forward_size(fit.n_centers)
 
     def after(self, chosen: list[int]) -> bool:
         """Save what is chosen where a checkpoint is due; tell whether `auto` has enough."""
