@@ -81,7 +81,7 @@ def resize_run(root: Path, size: int, out: Path) -> Resized:
     chosen_first = config.solver.select != "none"
     fit, hold_out, everything = _statistics(layout, columns, chosen_first=chosen_first)
     intercept = config.solver.intercept
-    order = np.arange(size) if chosen_first else select(fit, size, intercept=intercept).chosen
+    order = np.arange(size) if chosen_first else select(everything, size, intercept=intercept).chosen
     parts = [part.cut(order) for part in (fit, hold_out, everything)]
     found = selection.weights_of(*parts, intercept=intercept)
     smaller = replace(
@@ -101,10 +101,10 @@ def resize_run(root: Path, size: int, out: Path) -> Resized:
 def _statistics(layout: Any, columns: Any, *, chosen_first: bool) -> list[Any]:
     """Return the statistics of the fit rows, the held-out rows and all rows on the centers of the model, in order."""
     from pipeline.errors import ConfigError
-    from pipeline.stages import selection, statistics
+    from pipeline.stages import selection, selection_rounds, statistics
     from storage.manifest import MANIFEST_NAME
 
-    names = ["fit", "hold_out", "all"]
+    names = selection.AT_ONCE
     if not (layout.statistics_file("all") / MANIFEST_NAME).exists():
         rounds = (path.parent.name for path in layout.statistics.glob(f"round-*-fit/{MANIFEST_NAME}"))
         last = max((name.removesuffix("-fit") for name in rounds if re.fullmatch(r"round-\d+-fit", name)), default=None)
@@ -113,9 +113,9 @@ def _statistics(layout: Any, columns: Any, *, chosen_first: bool) -> list[Any]:
                 f"{layout.root}: keeps no statistics of held-out rows, which the weights of fewer centers need; train "
                 "with --select greedy:K, or with fewer --centers"
             )
-        names = [f"{last}-fit", f"{last}-hold-out", last]
+        names = selection_rounds.names_of(last)
     if chosen_first:
-        columns = selection.committed(layout, names[0]).chosen
+        columns = selection.committed(layout, names).chosen
     return [statistics.load(layout, name).cut(columns) for name in names]
 
 

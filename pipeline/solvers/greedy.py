@@ -20,6 +20,7 @@ chosen, and then dropped one by one, each the one whose loss raises the error le
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,13 +33,12 @@ from pipeline.statistics import GramStatistics
 # A candidate of which less than this share is left is refused: kernel columns come in float32, so that the Gram of a
 # column and its copy differ by about 1e-8 of the diagonal, and what is left below that is rounding.
 FLOOR = 1e-8
-CHECK_EVERY = 250  # centers between two comparisons of the factor with the Gram
-DRIFT = 1e-7  # of the diagonal; a factor that is off by more is made anew
 BACK_LEAST, BACK_SHARE, BACK_MOST = 2000, 3, 4000  # a third of the candidates, between these, are dropped again
-DAMPING = 1e-10  # of the mean diagonal, while centers are dropped: the factor must exist
+LEAST_GAIN = 1e-14  # of Σ‖y‖²; a smaller decrease of the error is rounding
+DAMPING = 1e-15  # of the mean diagonal, and ten times more until the factor of what is dropped again exists
 BACK_BLOCK = 64  # centers dropped between two updates of H
-SLAB_ROWS = 256  # rows of V that are allocated at once
-STRIPE = 2048  # candidates updated at once: the bits must not depend on how BLAS splits long vectors
+SLAB_ROWS = 256  # rows of V that are allocated at once, and made anew from the Gram when they are all there
+STRIPE = 1024  # candidates that a thread updates at once; fixed, since the bits depend on it
 
 
 @dataclass(frozen=True)
@@ -54,16 +54,13 @@ class Selection:
     refused : int
         Candidates left out since the chosen columns span them.
     drift : float
-        Largest relative difference between the factor and the Gram that was met.
-    refactorised : int
-        How often the factor was made anew.
+        Largest difference between rows of V from rank-1 steps and the same made anew, relative to √gram_mm.
     """
 
     chosen: NDArray[np.int64]
     reductions: NDArray[np.float64]
     refused: int
     drift: float
-    refactorised: int
 
 
 class _Factor:
@@ -93,13 +90,17 @@ class _Factor:
         full, rest = divmod(len(self.chosen), SLAB_ROWS)
         return [*self._slabs[:full], *([self._slabs[full][:rest]] if rest else [])]
 
-    def append(self, m: int) -> None:
+    def append(self, m: int, threads: Executor) -> None:
         """Add a center: one new row of V, and the rank-1 steps of s and q. Costs 2·j·M operations."""
-        v = self.row(m)
-        for slab in self.rows():
-            for start in range(0, len(v), STRIPE):
-                stripe = slice(start, start + STRIPE)
+        v, slabs = self.row(m), self.rows()
+
+        def subtract(start: int) -> None:
+            stripe = slice(start, start + STRIPE)
+            for slab in slabs:
                 v[stripe] -= slab[:, m] @ slab[:, stripe]
+
+        for _ in threads.map(subtract, range(0, len(v), STRIPE)):
+            pass
         v /= np.sqrt(v[m])
         self._store(v)
         step = self.q[m] / v[m]
@@ -113,42 +114,50 @@ class _Factor:
             self._slabs.append(np.empty((SLAB_ROWS, len(v))))
         self._slabs[slab][line] = v
 
-    def drift(self) -> float:
-        """Return how far L Lᵀ is from the Gram at the last chosen centers, relative to the diagonal."""
-        chosen = np.array(self.chosen)
-        some = chosen[-min(len(chosen), 16) :]
-        product = sum(slab[:, some].T @ slab[:, chosen] for slab in self.rows())
-        exact = np.stack([self.row(m)[chosen] for m in some])
-        scale = np.sqrt(np.outer(self.diagonal[some], self.diagonal[chosen]))
-        return float(np.max(np.abs(product - exact) / scale))
+    def renew(self) -> float:
+        """Make the last slab, which is full, anew from the Gram, and s and q from V; return the drift.
 
-    def refresh(self) -> None:
+        What follows then depends on the chosen alone, not on how V came about: `restore` gives the same bits. Raises
+        LinAlgError where the Gram of the chosen is not positive definite in float64.
+        """
+        index = len(self.chosen) // SLAB_ROWS - 1
+        own = self.chosen[index * SLAB_ROWS :]
+        rows = np.stack([self.row(m) for m in own])
+        for earlier in self._slabs[:index]:
+            rows -= earlier[:, own].T @ earlier
+        L = cholesky(rows[:, own], lower=True)
+        fresh = solve_triangular(L, rows, lower=True, overwrite_b=True)
+        scale = np.sqrt(np.maximum(self.diagonal, np.finfo(float).tiny))
+        drift = float(np.max(np.abs(fresh - self._slabs[index]) / scale))
+        self._slabs[index] = fresh
+        self._refresh()
+        return drift
+
+    def restore(self, chosen: list[int]) -> None:
+        """Take over what was chosen before, whole slabs of it. Costs j²·M operations."""
+        for start in range(0, len(chosen) - SLAB_ROWS + 1, SLAB_ROWS):
+            self._slabs.append(np.zeros((SLAB_ROWS, len(self.diagonal))))
+            self.chosen += chosen[start : start + SLAB_ROWS]
+            self.renew()
+
+    def reductions(self) -> NDArray[np.float64]:
+        """Return by how much each center lowered the error beside those before it, ‖q_m‖² / s_m, (j,)."""
+        beta = self._beta()
+        return np.asarray(np.einsum("jt,jt->j", beta, beta))
+
+    def _refresh(self) -> None:
         """Compute s and q from V, without the error that their rank-1 steps have gathered."""
-        self.s = self.diagonal.copy()
-        self.q = self._kty.copy()
-        chosen = np.array(self.chosen)
-        L = np.vstack([slab[:, chosen] for slab in self.rows()]).T
-        beta = solve_triangular(L, self._kty[chosen], lower=True)
+        self.s, self.q = self.diagonal.copy(), self._kty.copy()
+        beta = self._beta()
         for index, slab in enumerate(self.rows()):
             self.s -= np.einsum("jm,jm->m", slab, slab)
-            self.q -= slab.T @ beta[index * SLAB_ROWS : index * SLAB_ROWS + len(slab)]
+            self.q -= slab.T @ beta[index * SLAB_ROWS : (index + 1) * SLAB_ROWS]
 
-    def refactorise(self) -> None:
-        """Make V anew from the Gram of the chosen. Costs j³/3 + j²·M operations.
-
-        Raises LinAlgError where that Gram is not positive definite in float64.
-        """
-        chosen = np.array(self.chosen)
-        gram = np.stack([self.row(m)[chosen] for m in chosen])
-        L = cholesky(gram, lower=True)
-        for index, slab in enumerate(self.rows()):  # forward substitution, a slab at a time
-            first = index * SLAB_ROWS
-            own = slice(first, first + len(slab))
-            right = np.stack([self.row(m) for m in chosen[own]])
-            for before, earlier in enumerate(self.rows()[:index]):
-                at = before * SLAB_ROWS
-                right -= L[own, at : at + len(earlier)] @ earlier
-            slab[:] = solve_triangular(L[own, own], right, lower=True)
+    def _beta(self) -> NDArray[np.float64]:
+        """Return L⁻¹ kty of the chosen, (j, T)."""
+        chosen = np.array(self.chosen, np.int64)
+        L = np.vstack([np.empty((0, len(chosen))), *(slab[:, chosen] for slab in self.rows())]).T
+        return np.asarray(solve_triangular(L, self._kty[chosen], lower=True)) if len(chosen) else self._kty[:0]
 
 
 def select(
@@ -158,6 +167,7 @@ def select(
     intercept: bool,
     first: NDArray[np.int64] | None = None,
     enough: Callable[[list[int]], bool] = lambda chosen: False,
+    n_threads: int = 1,
 ) -> Selection:
     """Choose `size` of the candidates, or fewer where no more are left that add anything.
 
@@ -170,11 +180,13 @@ def select(
     intercept : bool
         Whether an unpenalised intercept is fitted beside the weights.
     first : (f,) int64 or None
-        What an earlier call with these statistics had chosen on its way forward: it is taken over, and the choice
-        goes on as if it had not been interrupted.
+        What an earlier call with these statistics had chosen on its way forward: whole slabs of it are taken over,
+        and the choice goes on as if it had not been interrupted.
     enough : callable
         Called with the columns chosen so far on the way forward, after each; True ends it, though not before there
         are as many as are dropped again. May raise.
+    n_threads : int
+        Threads of the way forward; the bits do not depend on them.
 
     Returns
     -------
@@ -189,7 +201,7 @@ def select(
     if not 1 <= size <= statistics.n_centers:
         raise ValueError(f"size must be 1 to the {statistics.n_centers} candidates, found {size}")
     n_back = forward_size(statistics.n_centers)
-    forward = _forward(statistics, max(size, n_back), n_back, intercept, first, enough)
+    forward = _forward(statistics, max(size, n_back), n_back, intercept, first, enough, n_threads)
     dropped = forward.chosen[:n_back]
     order, reductions = _back(statistics.cut(dropped), intercept=intercept)
     chosen = np.concatenate([dropped[order], forward.chosen[n_back:]])[:size]
@@ -208,38 +220,34 @@ def _forward(
     intercept: bool,
     first: NDArray[np.int64] | None,
     enough: Callable[[list[int]], bool],
+    n_threads: int,
 ) -> Selection:
     """Choose one by one; `enough` may end it from `least` on."""
     factor = _Factor(statistics, intercept=intercept)
-    forced = [] if first is None else [int(m) for m in first]
-    reductions: list[float] = []
-    worst, refactorised = 0.0, 0
+    factor.restore([] if first is None else [int(m) for m in first])
+    drift = 0.0
     floor = np.maximum(FLOOR * np.diagonal(statistics.gram), np.finfo(float).tiny)
-    while len(factor.chosen) < size:
-        left = factor.s > floor
-        left[factor.chosen] = False
-        gains = np.where(left, np.einsum("mt,mt->m", factor.q, factor.q) / np.where(left, factor.s, 1.0), -1.0)
-        best = forced[len(factor.chosen)] if len(factor.chosen) < len(forced) else int(np.argmax(gains))
-        if gains[best] <= 0.0:
-            break
-        reductions.append(float(gains[best]))
-        factor.append(best)
-        if len(factor.chosen) % CHECK_EVERY == 0:
-            drift = factor.drift()
-            worst = max(worst, drift)
-            if drift > DRIFT:
+    least_gain = LEAST_GAIN * float(statistics.yty.sum())
+    with ThreadPoolExecutor(n_threads) as threads:
+        while len(factor.chosen) < size:
+            left = factor.s > floor
+            left[factor.chosen] = False
+            gains = np.where(left, np.einsum("mt,mt->m", factor.q, factor.q) / np.where(left, factor.s, 1.0), -1.0)
+            best = int(np.argmax(gains))
+            if gains[best] <= least_gain:
+                break
+            factor.append(best, threads)
+            if len(factor.chosen) % SLAB_ROWS == 0:
                 try:
-                    factor.refactorise()
+                    drift = max(drift, factor.renew())
                 except LinAlgError:
-                    break  # what was chosen last is spanned by the rest to rounding
-                refactorised += 1
-            factor.refresh()
-        if enough(factor.chosen) and len(factor.chosen) >= least:
-            break
+                    break  # the last slab is spanned by the others to rounding
+            if enough(factor.chosen) and len(factor.chosen) >= least:
+                break
     spanned = factor.s <= floor
     spanned[factor.chosen] = False
     chosen = np.array(factor.chosen, np.int64)
-    return Selection(chosen, np.array(reductions), int(np.count_nonzero(spanned)), worst, refactorised)
+    return Selection(chosen, factor.reductions(), int(np.count_nonzero(spanned)), drift)
 
 
 def _back(statistics: GramStatistics, *, intercept: bool) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -265,13 +273,13 @@ def _back(statistics: GramStatistics, *, intercept: bool) -> tuple[NDArray[np.in
 
 def _inverse(gram: NDArray[np.float64], kty: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return H = (gram + a little)⁻¹ and W = H kty; more is added while the factor does not exist."""
-    damping = DAMPING * float(np.mean(np.diagonal(gram)))
+    damping, scale = 0.0, float(np.mean(np.diagonal(gram)))
     while True:
         try:
             factor = cho_factor(gram + damping * np.eye(len(gram)), lower=True)
             break
         except LinAlgError:
-            damping *= 10.0
+            damping = max(10.0 * damping, DAMPING * scale)
     H = cho_solve(factor, np.eye(len(gram)))
     return 0.5 * (H + H.T), cho_solve(factor, kty)
 

@@ -17,6 +17,9 @@ from pipeline.statistics import hold_out_rows
 from storage.blocks import Block, spans
 from storage.layout import RunLayout
 
+PARTS_BYTES = 8 * 2**30  # of all partial sums
+FEWEST_SPANS = 4  # so that two workers end about together
+
 
 class RowBlock(NamedTuple):
     """Some training rows: features (rows, d) f4, targets (rows, T) f8, held out or not (rows,) bool."""
@@ -74,10 +77,12 @@ def grid(task: RowTask, n_centers: int) -> tuple[Block, ...]:
 def span_count(shape: FeatureShape, n_centers: int) -> int:
     """Return into how many spans the rows are cut: about half a second of work each, at most 64.
 
-    It depends on the data and the centers alone, never on the workers, since the order of summation does too.
+    Fewer where the partial sums of the spans, two Grams each, would take the disk more time than the sums take. It
+    depends on the data and the centers alone, never on the workers, since the order of summation does too.
     """
     operations = shape.n_train * n_centers * (2.0 * shape.n_features + n_centers)
-    return int(np.clip(operations // 4e10, 1, 64))
+    most = max(PARTS_BYTES // (16 * n_centers**2), FEWEST_SPANS)
+    return int(np.clip(operations // 4e10, 1, min(most, 64)))
 
 
 def blocks(task: RowTask, span: Block) -> Iterator[RowBlock]:

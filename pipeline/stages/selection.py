@@ -1,21 +1,24 @@
-"""Greedy selection of the centers of a run: chosen on the fit rows, its ridge and its size tried on the held-out ones.
+"""Greedy selection of the centers of a run: chosen on all rows, its ridge tried on the held-out ones.
 
-The choice is one item, checkpointed as the list of what is chosen: going on replays it, to the same bits.
+`greedy:auto` chooses on the fit rows alone, since the held-out ones tell it how many are enough.
+
+The choice is one item, checkpointed as the list of what is chosen: the rest of its state follows from that.
 """
 
 import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline import stopping
 from pipeline.errors import InvalidDataError
+from pipeline.executors import available_processors
 from pipeline.setting_types import selection_size
-from pipeline.solvers.greedy import forward_size, hold_out_curve, prefix_sizes, prefix_weights, select
+from pipeline.solvers.greedy import SLAB_ROWS, forward_size, hold_out_curve, prefix_sizes, prefix_weights, select
 from pipeline.solvers.refit import Refit, refit
 from pipeline.stages import statistics
 from pipeline.stages.final_weights import FinalWeights
@@ -31,17 +34,26 @@ AUTO_GAIN = 2e-3  # of the held-out error: a size must lower it by more to be wo
 AUTO_MOST = 4000  # centers of greedy:auto
 
 
-@dataclass(frozen=True)
-class SelectTask:
-    """What a worker needs to choose: the statistics to choose on and to validate on, how many, when to checkpoint."""
+class Names(NamedTuple):
+    """The names of statistics on the same candidates: of the fit rows, of the held-out rows, of all rows."""
 
-    layout: RunLayout
     fit: str
     hold_out: str
+    everything: str
+
+
+AT_ONCE = Names("fit", "hold_out", "all")
+
+
+@dataclass(frozen=True)
+class SelectTask:
+    """What a worker needs to choose: the statistics to choose on and to validate on, and how many."""
+
+    layout: RunLayout
+    names: Names
     size: int
     auto: bool
     intercept: bool
-    checkpoint_every: float
     checkpoints_kept: int
 
 
@@ -59,7 +71,6 @@ class Chosen:
     hold_out_errors: NDArray[np.float64]
     refused: int
     drift: float
-    refactorised: int
     seconds: float
 
 
@@ -87,7 +98,6 @@ class Selected:
             "n_centers": len(found.chosen),
             "refused": found.refused,
             "drift": found.drift,
-            "refactorised": found.refactorised,
             "wall_seconds": found.seconds,
             "curve": [{"size": size, "hold_out_error": error} for size, error in curve],
         }
@@ -95,14 +105,13 @@ class Selected:
 
 def run(run: Run) -> Selected:
     """Choose the centers, fit their weights, and commit what the curve of errors against sizes needs."""
-    chosen = choose(run, "fit", "hold_out")
-    found = fitted(run, chosen, "fit", "hold_out", "all")
-    return finish(run, chosen, chosen.chosen, found)
+    chosen = choose(run, AT_ONCE)
+    return finish(run, chosen, chosen.chosen, fitted(run, chosen, AT_ONCE))
 
 
-def fitted(run: Run, chosen: Chosen, fit: str, hold_out: str, everything: str) -> Fitted:
-    """Return the least-squares weights of what was chosen on the statistics of these names."""
-    parts = [statistics.load(run.layout, part).cut(chosen.chosen) for part in (fit, hold_out, everything)]
+def fitted(run: Run, chosen: Chosen, names: Names) -> Fitted:
+    """Return the least-squares weights of what was chosen."""
+    parts = [statistics.load(run.layout, name).cut(chosen.chosen) for name in names]
     return Fitted(parts[2], weights_of(*parts, intercept=run.config.solver.intercept))
 
 
@@ -113,43 +122,48 @@ def finish(run: Run, chosen: Chosen, candidates: NDArray[np.int64], found: Fitte
     return Selected(FinalWeights(candidates, weights, intercept, weights, intercept), found.refit, chosen)
 
 
-def choose(run: Run, fit: str, hold_out: str) -> Chosen:
+def choose(run: Run, names: Names) -> Chosen:
     """Choose on the statistics of these names, or take what was chosen before."""
-    asked, resources = selection_size(run.config.solver.select), run.config.resources
-    n_candidates = statistics.load(run.layout, fit).n_centers
+    asked = selection_size(run.config.solver.select)
+    n_candidates = statistics.load(run.layout, names.everything).n_centers
     task = SelectTask(
         run.layout,
-        fit,
-        hold_out,
+        names,
         min(AUTO_MOST, n_candidates) if asked is None else asked,
         asked is None,
         run.config.solver.intercept,
-        resources.checkpoint_every,
-        resources.keep,
+        run.config.resources.keep,
     )
     make_folder(run.layout.solutions)
-    path = _path(run.layout, fit)
+    path = _path(run.layout, names)
     if not is_whole(path):
         run.run_items(STAGE, partial(select_centers, task), [path.name])
-    return committed(run.layout, fit)
+    return committed(run.layout, names)
 
 
-def committed(layout: RunLayout, fit: str) -> Chosen:
-    """Return what was chosen on the statistics of this name."""
-    found: dict[str, Any] = dict(read_arrays(_path(layout, fit)))
+def committed(layout: RunLayout, names: Names) -> Chosen:
+    """Return what was chosen on the statistics of these names."""
+    found: dict[str, Any] = dict(read_arrays(_path(layout, names)))
     return Chosen(**{name: value if value.ndim else value.item() for name, value in found.items()})
 
 
-def _path(layout: RunLayout, fit: str) -> Path:
-    return layout.solution(f"{fit}-selection.npz")
+def _path(layout: RunLayout, names: Names) -> Path:
+    return layout.solution(f"{names.everything}-selection.npz")
 
 
-def select_centers(task: SelectTask, name: str) -> None:
+def select_centers(task: SelectTask, file: str) -> None:
     """Choose the centers and commit them as a solution of this name; may raise StoppedError, after a checkpoint."""
-    fit, hold_out = (statistics.load(task.layout, part) for part in (task.fit, task.hold_out))
+    fit, hold_out, everything = (statistics.load(task.layout, name) for name in task.names)
     progress = _Progress(task, fit, hold_out)
     started = time.perf_counter()
-    found = select(fit, task.size, intercept=task.intercept, first=progress.chosen, enough=progress.after)
+    found = select(
+        fit if task.auto else everything,
+        task.size,
+        intercept=task.intercept,
+        first=progress.chosen,
+        enough=progress.after,
+        n_threads=available_processors(),
+    )
     chosen = found.chosen
     if not len(chosen):
         raise InvalidDataError("select: no candidate lowers the error; the targets may all be zero")
@@ -165,10 +179,9 @@ def select_centers(task: SelectTask, name: str) -> None:
         "hold_out_errors": errors,
         "refused": np.array(found.refused),
         "drift": np.array(found.drift),
-        "refactorised": np.array(found.refactorised),
         "seconds": np.array(time.perf_counter() - started),
     }
-    write_arrays(task.layout.solution(name), arrays)
+    write_arrays(task.layout.solution(file), arrays)
     checkpoints.remove(progress.folder)
 
 
@@ -177,23 +190,21 @@ class _Progress:
 
     def __init__(self, task: SelectTask, fit: GramStatistics, hold_out: GramStatistics) -> None:
         self._task, self._fit, self._hold_out = task, fit, hold_out
-        self.folder = task.layout.checkpoints(f"{task.fit}-selection")
+        self.folder = task.layout.checkpoints(f"{task.names.everything}-selection")
         found = checkpoints.load(self.folder)
         self.chosen = None if found is None else found.arrays["chosen"]
-        self._saved, self._next_look = time.monotonic(), forward_size(fit.n_centers)
+        self._next_look = forward_size(fit.n_centers)
 
     def after(self, chosen: list[int]) -> bool:
-        """Save what is chosen where a checkpoint is due; tell whether `auto` has enough."""
-        if self.chosen is None or len(chosen) > len(self.chosen):
-            due = stopping.requested() or time.monotonic() - self._saved >= self._task.checkpoint_every
-            if due:
-                arrays = {"chosen": np.array(chosen, np.int64)}
-                checkpoints.save(self.folder, len(chosen), arrays, {}, keep=self._task.checkpoints_kept)
-                self._saved = time.monotonic()
+        """Save what is chosen, after each slab: it is small; tell whether `auto` has enough."""
+        if len(chosen) % SLAB_ROWS == 0:
+            arrays = {"chosen": np.array(chosen, np.int64)}
+            checkpoints.save(self.folder, len(chosen), arrays, {}, keep=self._task.checkpoints_kept)
         stopping.check()
         return self._task.auto and self._is_enough(chosen)
 
     def _is_enough(self, chosen: list[int]) -> bool:
+        """Tell whether the last fifth of the centers chosen so far brought next to nothing."""
         if len(chosen) < self._next_look:
             return False
         before = int(self._next_look / AUTO_GROWTH)

@@ -15,7 +15,7 @@ from pipeline import working_set as rules
 from pipeline.stages import all_scores, grown_gram, held_out, residual, scores, selection, statistics
 from pipeline.stages.grown_gram import WorkingSet
 from pipeline.stages.run import Run
-from pipeline.stages.selection import Chosen, Fitted, Selected
+from pipeline.stages.selection import Chosen, Fitted, Names, Selected
 from pipeline.statistics import GramStatistics
 from storage.commit import read_arrays, remove_folder, write_arrays
 from storage.manifest import MANIFEST_NAME
@@ -45,9 +45,9 @@ def run(run: Run) -> tuple[Selected, list[SelectionRound]]:
     candidates = read_arrays(run.layout.centers)["index"]
     current, records = _latest(run, candidates)
     while True:
-        fit, hold_out = _split(run, current)
-        chosen = selection.choose(run, fit, hold_out)
-        found = selection.fitted(run, chosen, fit, hold_out, current.name)
+        names = _split(run, current)
+        chosen = selection.choose(run, names)
+        found = selection.fitted(run, chosen, names)
         error = float(chosen.hold_out_errors[-1])
         last = len(records) + 1 == MOST_ROUNDS or (bool(records) and error > (1 - GAIN) * records[-1].hold_out_error)
         new, entries = (np.empty(0, np.int64), 0) if last else _admitted(run, current, candidates, chosen, found)
@@ -58,6 +58,11 @@ def run(run: Run) -> tuple[Selected, list[SelectionRound]]:
         grown = grown_gram.grow(run, _name(len(records)), current, np.sort(chosen.chosen), new)
         _drop(run, current.name)
         current = grown
+
+
+def names_of(name: str) -> Names:
+    """Return the names of the statistics of a round."""
+    return Names(f"{name}-fit", f"{name}-hold-out", name)
 
 
 def _name(index: int) -> str:
@@ -79,9 +84,9 @@ def _latest(run: Run, candidates: NDArray[np.int64]) -> tuple[WorkingSet, list[S
     return grown_gram.load(run, names[-1]), [SelectionRound(**done[name]) for name in sorted(done) if name < names[-1]]
 
 
-def _split(run: Run, current: WorkingSet) -> tuple[str, str]:
-    """Commit the statistics of a round apart for the fit rows and the held-out rows; return their names."""
-    fit, hold_out = f"{current.name}-fit", f"{current.name}-hold-out"
+def _split(run: Run, current: WorkingSet) -> Names:
+    """Commit the statistics of a round apart for the fit rows and the held-out rows; return the names."""
+    fit, hold_out, _ = names = names_of(current.name)
     if not (run.layout.statistics_file(fit) / MANIFEST_NAME).exists():
         with run.charged("statistics", instead_of=STAGE):
             found = held_out.accumulate(run, current.rows, current.name)
@@ -89,7 +94,7 @@ def _split(run: Run, current: WorkingSet) -> tuple[str, str]:
             write_arrays(run.layout.statistics_file(fit), statistics.to_arrays(_difference(current.statistics, found)))
     for path in run.layout.statistics_parts.glob(f"{current.name}-held-out-*"):
         path.unlink()
-    return fit, hold_out
+    return names
 
 
 def _difference(everything: GramStatistics, hold_out: GramStatistics) -> GramStatistics:
@@ -149,5 +154,5 @@ def _record(run: Run, current: WorkingSet, chosen: Chosen, admitted: int, entrie
 
 def _drop(run: Run, name: str) -> None:
     """Remove the statistics of an earlier round; they are the largest files of a run."""
-    for old in (name, f"{name}-fit", f"{name}-hold-out"):
+    for old in names_of(name):
         remove_folder(run.layout.statistics_file(old), durable=False)

@@ -29,6 +29,8 @@ RUNS = {
         "--checkpoint-every",
         "0.001s",
     ],
+    "a selection": ["--centers", "300", "--select", "greedy:20"],
+    "a selection in rounds": ["--centers", "all", "--set", "centers.working_set=300", "--select", "greedy:20"],
     "a path": ["--centers", "40", "--penalty", "path:max:0.1:4", "--intercept"],
 }
 

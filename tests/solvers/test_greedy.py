@@ -1,0 +1,232 @@
+"""Greedy selection against brute force, its prefixes, and what happens to columns that say nothing new."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.linalg import LinAlgError
+
+from pipeline.solvers import greedy
+from pipeline.solvers.greedy import forward_size, hold_out_curve, prefix_sizes, prefix_weights, select
+from pipeline.solvers.refit import RIDGES, least_squares, refit
+from pipeline.statistics import GramStatistics
+
+
+def statistics_of(K: np.ndarray, Y: np.ndarray) -> GramStatistics:
+    return GramStatistics(K.T @ K, K.T @ Y, (Y**2).sum(axis=0), K.sum(axis=0), Y.sum(axis=0), float(len(K)))
+
+
+def squared_error(K: np.ndarray, Y: np.ndarray, columns, *, intercept: bool = False) -> float:
+    C = K[:, list(columns)]
+    if intercept:
+        C = np.hstack([C, np.ones((len(C), 1))])
+    weights = np.linalg.lstsq(C, Y, rcond=None)[0]
+    return float(((Y - C @ weights) ** 2).sum())
+
+
+def problem(seed: int, n: int = 80, m: int = 12, outputs: int = 3, noise: float = 0.3):
+    rng = np.random.default_rng(seed)
+    K = rng.standard_normal((n, 5)) @ rng.standard_normal((5, m)) + rng.standard_normal((n, m)) * 0.5 + 0.4
+    truth = np.zeros((m, outputs))
+    truth[rng.permutation(m)[:4]] = rng.standard_normal((4, outputs))
+    return K, K @ truth + noise * rng.standard_normal((n, outputs)) + 0.7
+
+
+def only_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(greedy, "forward_size", lambda n: 0)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_forward_takes_what_lowers_the_error_most(monkeypatch, seed: int, intercept: bool) -> None:
+    only_forward(monkeypatch)
+    K, Y = problem(seed)
+    found = select(statistics_of(K, Y), 8, intercept=intercept)
+    chosen: list[int] = []
+    before = squared_error(K, Y, [], intercept=intercept) if intercept else float((Y**2).sum())
+    for m, reduction in zip(found.chosen, found.reductions, strict=True):
+        errors = {k: squared_error(K, Y, [*chosen, k], intercept=intercept) for k in range(12) if k not in chosen}
+        assert m == min(errors, key=errors.__getitem__)
+        assert reduction == pytest.approx(before - errors[m], rel=1e-8)
+        chosen.append(int(m))
+        before = errors[m]
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_back_drops_what_raises_the_error_least(seed: int, intercept: bool) -> None:
+    K, Y = problem(seed)
+    found = select(statistics_of(K, Y), 12, intercept=intercept)
+    assert sorted(found.chosen) == list(range(12)), "all of so few candidates are chosen and dropped again"
+    left = list(range(12))
+    for m, reduction in zip(found.chosen[:0:-1], found.reductions[:0:-1], strict=True):
+        errors = {k: squared_error(K, Y, [c for c in left if c != k], intercept=intercept) for k in left}
+        assert m == min(errors, key=errors.__getitem__)
+        assert reduction == pytest.approx(errors[m] - squared_error(K, Y, left, intercept=intercept), rel=1e-5)
+        left.remove(int(m))
+
+
+def test_the_way_back_pays(monkeypatch) -> None:
+    """The best pair is found among three, where the way forward starts with the third and keeps it."""
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, 400))
+    K = np.stack([a, b, a + b + 0.3 * rng.standard_normal(400)], axis=1)
+    Y = (a + b)[:, None]
+    back = select(statistics_of(K, Y), 2, intercept=False)
+    assert sorted(back.chosen) == [0, 1]
+    only_forward(monkeypatch)
+    assert select(statistics_of(K, Y), 2, intercept=False).chosen[0] == 2
+
+
+@pytest.mark.parametrize("least", [0, 20])
+def test_a_selection_is_the_prefix_of_a_larger_one(monkeypatch, least: int) -> None:
+    monkeypatch.setattr(greedy, "forward_size", lambda n: least)
+    statistics = statistics_of(*problem(5, n=300, m=60))
+    whole = select(statistics, 40, intercept=False)
+    for size in (1, 2, 19, 20, 21, 39):
+        part = select(statistics, size, intercept=False)
+        assert np.array_equal(part.chosen, whole.chosen[:size])
+        np.testing.assert_allclose(part.reductions, whole.reductions[:size], rtol=1e-10)
+
+
+def test_an_interrupted_selection_goes_on_to_the_same_bits(monkeypatch) -> None:
+    monkeypatch.setattr(greedy, "SLAB_ROWS", 7)
+    statistics = statistics_of(*problem(6, n=300, m=60))
+    seen: list[list[int]] = []
+    whole = select(statistics, 60, intercept=True, enough=lambda chosen: seen.append(list(chosen)) or False)
+    for stopped in (3, 7, 24, 42):
+        after: list[int] = []
+        first = np.array(seen[stopped - 1])
+        again = select(statistics, 60, intercept=True, first=first, enough=lambda c, a=after: a.append(len(c)) or False)
+        assert np.array_equal(again.chosen, whole.chosen)
+        assert np.array_equal(again.reductions, whole.reductions)
+        assert after[0] == stopped // 7 * 7 + 1, "whole slabs are taken over, not chosen again"
+
+
+def test_enough_ends_it_but_not_before_what_is_dropped_again(monkeypatch) -> None:
+    monkeypatch.setattr(greedy, "forward_size", lambda n: 20)
+    statistics = statistics_of(*problem(7, n=300, m=60))
+    found = select(statistics, 50, intercept=False, enough=lambda chosen: len(chosen) >= 5)
+    assert len(found.chosen) == 20
+    found = select(statistics, 50, intercept=False, enough=lambda chosen: len(chosen) >= 33)
+    assert len(found.chosen) == 33
+
+
+def test_copies_are_refused() -> None:
+    rng = np.random.default_rng(1)
+    points = rng.uniform(-3, 3, (40, 2)).astype(np.float32)
+    rows = rng.uniform(-3, 3, (500, 2)).astype(np.float32)
+    K = np.exp(-((rows[:, None] - points) ** 2).sum(-1) / 2).astype(np.float32).astype(np.float64)
+    K = np.hstack([K, K, K * np.float32(1 + 1e-7)])
+    found = select(statistics_of(K, np.sin(rows).astype(np.float64)), 120, intercept=False)
+    assert len(found.chosen) == len(set(found.chosen % 40)) <= 40
+    assert found.refused == 120 - len(found.chosen)
+
+
+def test_a_gram_near_to_singular_gives_finite_numbers() -> None:
+    """A wide kernel: 300 columns that 60 span to the last bit of float32."""
+    rng = np.random.default_rng(2)
+    rows, points = rng.uniform(-1, 1, (800, 2)), rng.uniform(-1, 1, (300, 2))
+    K = np.exp(-((rows[:, None] - points) ** 2).sum(-1) / 18).astype(np.float32).astype(np.float64)
+    Y = np.sin(3 * rows)
+    found = select(statistics_of(K, Y), 300, intercept=False)
+    assert 5 < len(found.chosen) < 200
+    assert np.isfinite(found.reductions).all()
+    assert (found.reductions >= 0).all()
+    assert found.drift < 1e-6
+    left = squared_error(K, Y, found.chosen)
+    assert float((Y**2).sum()) - found.reductions.sum() == pytest.approx(left, abs=1e-3 * float((Y**2).sum()))
+
+
+def test_a_factor_that_has_drifted_is_mended(monkeypatch) -> None:
+    """Rank-1 steps with an error a million times theirs: every slab is made anew, and tells of it."""
+    statistics = statistics_of(*problem(8, n=600, m=300))
+    monkeypatch.setattr(greedy, "SLAB_ROWS", 32)
+    usual = select(statistics, 300, intercept=True)
+    assert usual.drift < 1e-12
+    store = greedy._Factor._store
+    monkeypatch.setattr(greedy._Factor, "_store", lambda self, v: store(self, v * (1 + 1e-10)))
+    mended = select(statistics, 300, intercept=True)
+    assert 1e-12 < mended.drift < 1e-8
+    assert np.array_equal(mended.chosen, usual.chosen)
+    np.testing.assert_allclose(mended.reductions, usual.reductions, rtol=1e-6)
+
+
+def test_slabs_and_stripes_change_nothing(monkeypatch) -> None:
+    statistics = statistics_of(*problem(9, n=400, m=90))
+    usual = select(statistics, 90, intercept=False)
+    monkeypatch.setattr(greedy, "SLAB_ROWS", 11)
+    monkeypatch.setattr(greedy, "STRIPE", 17)
+    monkeypatch.setattr(greedy, "BACK_BLOCK", 5)
+    cut = select(statistics, 90, intercept=False)
+    assert np.array_equal(cut.chosen, usual.chosen)
+    np.testing.assert_allclose(cut.reductions, usual.reductions, rtol=1e-7)
+
+
+def test_order_of_candidates_and_scale_of_targets_do_not_matter() -> None:
+    K, Y = problem(10, m=30)
+    usual = select(statistics_of(K, Y), 10, intercept=False)
+    order = np.random.default_rng(3).permutation(30)
+    shuffled = select(statistics_of(K[:, order], 8 * Y), 10, intercept=False)
+    assert np.array_equal(order[shuffled.chosen], usual.chosen)
+    np.testing.assert_allclose(shuffled.reductions, 64 * usual.reductions, rtol=1e-6)
+
+
+def test_what_cannot_be_chosen() -> None:
+    K, Y = problem(11)
+    for size in (0, 13):
+        with pytest.raises(ValueError, match="size must be 1 to the 12 candidates"):
+            select(statistics_of(K, Y), size, intercept=False)
+    assert len(select(statistics_of(K, np.zeros_like(Y)), 5, intercept=False).chosen) == 0
+    assert len(select(statistics_of(K, np.ones_like(Y)), 5, intercept=True).chosen) == 0
+    assert select(statistics_of(K[:, :1], Y), 1, intercept=False).chosen.tolist() == [0]
+    K[:, 4] = 0.0
+    assert 4 not in select(statistics_of(K, Y), 12, intercept=False).chosen
+
+
+def test_the_number_that_is_dropped_again_depends_on_the_candidates_alone() -> None:
+    assert [forward_size(n) for n in (1, 1999, 3000, 6000, 9000, 60_000)] == [1, 1999, 2000, 2000, 3000, 4000]
+
+
+def test_prefix_sizes_grow_by_a_few_percent() -> None:
+    assert prefix_sizes(1).tolist() == [1]
+    assert prefix_sizes(12).tolist() == list(range(1, 13))
+    sizes = prefix_sizes(3000)
+    assert sizes[-1] == 3000
+    assert all(a < b <= max(a + 1, 1.05 * a + 1) for a, b in itertools.pairwise(sizes))
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_weights_of_prefixes_are_those_of_separate_fits(intercept: bool) -> None:
+    statistics = statistics_of(*problem(12, n=200, m=25))
+    sizes = np.array([1, 7, 25])
+    weights, intercepts = prefix_weights(statistics, sizes, 0.3, intercept=intercept)
+    for index, k in enumerate(sizes):
+        alone, offset = least_squares(statistics.cut(np.arange(k)), 0.3, intercept=intercept)
+        np.testing.assert_allclose(weights[index], alone, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(intercepts[index], offset, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_hold_out_curve_is_that_of_the_best_ridge(intercept: bool) -> None:
+    fit, hold_out = statistics_of(*problem(13, n=60, m=25)), statistics_of(*problem(13, n=90, m=25))
+    sizes = np.array([3, 25])
+    curve = hold_out_curve(fit, hold_out, sizes, intercept=intercept)
+    whole = refit(fit, hold_out, fit, intercept=intercept)
+    assert curve[1] == pytest.approx(min(error for _, error in whole.hold_out_errors), rel=1e-9)
+    scale = float(np.mean(np.diagonal(fit.gram)))
+    few = np.arange(3)
+    direct = [
+        hold_out.cut(few).squared_error(*least_squares(fit.cut(few), f * scale, intercept=intercept)).sum() / 90
+        for f in RIDGES
+    ]
+    assert curve[0] == pytest.approx(min(direct), rel=1e-9)
+
+
+def test_a_gram_that_no_ridge_mends_has_no_curve() -> None:
+    K, Y = problem(14)
+    broken = statistics_of(K, Y)
+    broken.gram[:] = -broken.gram
+    with pytest.raises(LinAlgError):
+        prefix_weights(broken, np.array([3]), 1e-6, intercept=False)
+    assert np.isinf(hold_out_curve(broken, broken, np.array([3]), intercept=False)).all()
