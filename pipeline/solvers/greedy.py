@@ -30,12 +30,12 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, solve_tri
 from pipeline.solvers.refit import RIDGES
 from pipeline.statistics import GramStatistics
 
-# A candidate of which less than this share is left is refused: kernel columns come in float32, so that the Gram of a
-# column and its copy differ by about 1e-8 of the diagonal, and what is left below that is rounding.
-FLOOR = 1e-8
+# Added to the diagonal of the Gram, as a share of its mean: far above rounding (1e-15), far below what is left of a
+# column that says anything new (on MNIST 1e-8 after thousands of centers). A candidate of which no more is left is
+# refused, and so is a copy of a chosen one: columns at an angle whose squared sine is below COPY.
+DAMPING, COPY = 1e-11, 1e-12
 BACK_LEAST, BACK_SHARE, BACK_MOST = 2000, 3, 4000  # a third of the candidates, between these, are dropped again
 LEAST_GAIN = 1e-14  # of Σ‖y‖²; a smaller decrease of the error is rounding
-DAMPING = 1e-15  # of the mean diagonal, and ten times more until the factor of what is dropped again exists
 BACK_BLOCK = 64  # centers dropped between two updates of H
 SLAB_ROWS = 256  # rows of V that are allocated at once, and made anew from the Gram when they are all there
 STRIPE = 1024  # candidates that a thread updates at once; fixed, since the bits depend on it
@@ -52,7 +52,7 @@ class Selection:
     reductions : (k,) float64
         By how much each lowers the squared error of the fit rows beside those before it, summed over the outputs.
     refused : int
-        Candidates left out since the chosen columns span them.
+        Candidates left out since the chosen columns span them, or one of these is the same.
     drift : float
         Largest difference between rows of V from rank-1 steps and the same made anew, relative to √gram_mm.
     """
@@ -70,17 +70,21 @@ class _Factor:
         self._gram, self._n = statistics.gram, statistics.weight_sum
         self._sums = statistics.column_sums if intercept else None
         self.diagonal = np.array(np.diagonal(statistics.gram))
+        self.damping = damping(statistics)
         self._kty = np.array(statistics.kty)
         if self._sums is not None:
             self.diagonal -= self._sums**2 / self._n
             self._kty -= np.outer(self._sums, statistics.target_sums) / self._n
+        self.diagonal += self.damping
+        self.copies = np.zeros(len(self.diagonal), bool)
         self._slabs: list[NDArray[np.float64]] = []
         self.chosen: list[int] = []
         self.s, self.q = self.diagonal.copy(), self._kty.copy()
 
     def row(self, m: int) -> NDArray[np.float64]:
-        """Return gram_m: over all candidates, centred where an intercept is fitted."""
+        """Return gram_m: over all candidates, damped, and centred where an intercept is fitted."""
         row = np.array(self._gram[m])
+        row[m] += self.damping
         if self._sums is not None:
             row -= self._sums * (self._sums[m] / self._n)
         return row
@@ -93,6 +97,7 @@ class _Factor:
     def append(self, m: int, threads: Executor) -> None:
         """Add a center: one new row of V, and the rank-1 steps of s and q. Costs 2·j·M operations."""
         v, slabs = self.row(m), self.rows()
+        self._mark_copies(m, v)
 
         def subtract(start: int) -> None:
             stripe = slice(start, start + STRIPE)
@@ -107,6 +112,10 @@ class _Factor:
         self.s -= v * v
         self.q -= v[:, None] * step
         self.chosen.append(m)
+
+    def _mark_copies(self, m: int, row: NDArray[np.float64]) -> None:
+        squares = (row[m] - self.damping) * (self.diagonal - self.damping)
+        self.copies |= (row * row >= (1.0 - COPY) * squares) & (squares > 0.0)
 
     def _store(self, v: NDArray[np.float64]) -> None:
         slab, line = divmod(len(self.chosen), SLAB_ROWS)
@@ -123,6 +132,8 @@ class _Factor:
         index = len(self.chosen) // SLAB_ROWS - 1
         own = self.chosen[index * SLAB_ROWS :]
         rows = np.stack([self.row(m) for m in own])
+        for m, row in zip(own, rows, strict=True):
+            self._mark_copies(m, row)
         for earlier in self._slabs[:index]:
             rows -= earlier[:, own].T @ earlier
         L = cholesky(rows[:, own], lower=True)
@@ -203,9 +214,14 @@ def select(
     n_back = forward_size(statistics.n_centers)
     forward = _forward(statistics, max(size, n_back), n_back, intercept, first, enough, n_threads)
     dropped = forward.chosen[:n_back]
-    order, reductions = _back(statistics.cut(dropped), intercept=intercept)
+    order, reductions = _back(statistics.cut(dropped), damping(statistics), intercept=intercept)
     chosen = np.concatenate([dropped[order], forward.chosen[n_back:]])[:size]
     return replace(forward, chosen=chosen, reductions=np.concatenate([reductions, forward.reductions[n_back:]])[:size])
+
+
+def damping(statistics: GramStatistics) -> float:
+    """Return what is added to the diagonal of the Gram while centers are chosen."""
+    return max(DAMPING * float(np.mean(np.diagonal(statistics.gram))), float(np.finfo(float).tiny))
 
 
 def forward_size(n_candidates: int) -> int:
@@ -226,11 +242,10 @@ def _forward(
     factor = _Factor(statistics, intercept=intercept)
     factor.restore([] if first is None else [int(m) for m in first])
     drift = 0.0
-    floor = np.maximum(FLOOR * np.diagonal(statistics.gram), np.finfo(float).tiny)
     least_gain = LEAST_GAIN * float(statistics.yty.sum())
     with ThreadPoolExecutor(n_threads) as threads:
         while len(factor.chosen) < size:
-            left = factor.s > floor
+            left = (factor.s > factor.damping) & ~factor.copies
             left[factor.chosen] = False
             gains = np.where(left, np.einsum("mt,mt->m", factor.q, factor.q) / np.where(left, factor.s, 1.0), -1.0)
             best = int(np.argmax(gains))
@@ -244,13 +259,15 @@ def _forward(
                     break  # the last slab is spanned by the others to rounding
             if enough(factor.chosen) and len(factor.chosen) >= least:
                 break
-    spanned = factor.s <= floor
+    spanned = (factor.s <= factor.damping) | factor.copies
     spanned[factor.chosen] = False
     chosen = np.array(factor.chosen, np.int64)
     return Selection(chosen, factor.reductions(), int(np.count_nonzero(spanned)), drift)
 
 
-def _back(statistics: GramStatistics, *, intercept: bool) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _back(
+    statistics: GramStatistics, damping: float, *, intercept: bool
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Drop all columns one by one; return the order from the last one left, (p,), and what each had lowered, (p,).
 
     H and W are made anew whenever half of the columns are gone, and H is updated by blocks in between: 2/3 p³
@@ -261,7 +278,7 @@ def _back(statistics: GramStatistics, *, intercept: bool) -> tuple[NDArray[np.in
     order: list[int] = []
     losses: list[float] = []
     while len(left):
-        H, W = _inverse(used.gram[np.ix_(left, left)], used.kty[left])
+        H, W = _inverse(used.gram[np.ix_(left, left)], used.kty[left], damping)
         fresh = len(left)
         while len(left) > fresh // 2:
             dropped, lost, H, W = _drop_block(H, W, min(BACK_BLOCK, len(left) - fresh // 2))
@@ -271,15 +288,16 @@ def _back(statistics: GramStatistics, *, intercept: bool) -> tuple[NDArray[np.in
     return np.array(order[::-1], np.int64), np.array(losses[::-1])
 
 
-def _inverse(gram: NDArray[np.float64], kty: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return H = (gram + a little)⁻¹ and W = H kty; more is added while the factor does not exist."""
-    damping, scale = 0.0, float(np.mean(np.diagonal(gram)))
+def _inverse(
+    gram: NDArray[np.float64], kty: NDArray[np.float64], damping: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return H = (gram + damping)⁻¹ and W = H kty; more is added while the factor does not exist."""
     while True:
         try:
             factor = cho_factor(gram + damping * np.eye(len(gram)), lower=True)
             break
         except LinAlgError:
-            damping = max(10.0 * damping, DAMPING * scale)
+            damping *= 10.0
     H = cho_solve(factor, np.eye(len(gram)))
     return 0.5 * (H + H.T), cho_solve(factor, kty)
 

@@ -1,0 +1,302 @@
+"""Error against number of centers: greedy selection, penalised selection refitted, random centers, k-means, and SVC.
+
+COMMAND: python jobs/benchmarks/size.py --out DIR [--datasets mnist,usps] [--pool 6000]
+         [--sizes 100,200,400,700,1000,1500,3000] [--methods greedy,penalised,random,kmeans,svc] [--svc-cap 3600]
+
+All methods see the same features, and all but SVC end in least squares with a ridge chosen on the same held-out rows.
+Greedy and penalised selections choose from one pool of random candidates, whose statistics are made once; a greedy
+selection of the largest size is cut to the others. Penalised selections have the sizes that their penalties give.
+Writes DIR/size.json, DIR/size-mnist.png, …; a method that is there already is not run again.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.targets import labels_from_decision, outputs
+from pipeline import plan
+from pipeline.columns import ColumnGenerator
+from pipeline.config import from_toml
+from pipeline.feature_store import FeatureStore, describe, open_data
+from pipeline.model_folder import load_model
+from pipeline.resize import resize_run
+from pipeline.solvers import Problem, SolverOptions
+from pipeline.solvers.path import penalty_max, solve_path, spaced
+from pipeline.solvers.refit import refit
+from pipeline.stages import statistics
+from pipeline.statistics import StatisticsAccumulator, add_block, hold_out_rows
+from pipeline.train import main as train
+from storage.commit import read_arrays
+from storage.layout import FeatureLayout, RunLayout
+
+SETTINGS = {"mnist": (["--sigma2", "2"], 2.0), "usps": (["--features", "raw", "--sigma2", "64"], 64.0)}
+METHODS = ("greedy", "penalised", "random", "kmeans", "svc")
+SEEDS, BLOCK_ROWS, HOLD_OUT = (0, 1, 2), 2048, 0.1
+SVC_C = 10.0
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One model: its size, its errors on the test part, what it took to fit (features aside) and to predict."""
+
+    dataset: str
+    method: str
+    size: int
+    seed: int
+    error_percent: float
+    fit_seconds: float
+    predict_seconds: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Features and targets of both parts, in memory, and the run that chose from the pool."""
+
+    dataset: str
+    sigma2: float
+    X: NDArray[np.float32]
+    y: NDArray[np.int64]
+    X_test: NDArray[np.float32]
+    y_test: NDArray[np.int64]
+    layout: RunLayout
+    report: Facts
+
+    @property
+    def n_classes(self) -> int:
+        return int(self.y.max()) + 1
+
+    def error(self, decision: NDArray[np.float64]) -> float:
+        return 100 * float(np.mean(labels_from_decision(decision, "multiclass") != self.y_test))
+
+
+def whole_numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(item) for item in text.split(","))
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--datasets", type=lambda text: text.split(","), default=list(SETTINGS))
+    parser.add_argument("--pool", type=int, default=6000)
+    parser.add_argument("--sizes", type=whole_numbers, default=(100, 200, 400, 700, 1000, 1500, 3000))
+    parser.add_argument("--methods", type=lambda text: text.split(","), default=METHODS)
+    parser.add_argument("--svc-cap", type=float, default=3600.0, help="seconds for fit and prediction of SVC")
+    parser.add_argument("--data-dir")
+    return parser.parse_args()
+
+
+def opened(asked: argparse.Namespace, dataset: str) -> Data:
+    """Choose from the pool, or take the run that did, and read its features."""
+    settings, sigma2 = SETTINGS[dataset]
+    folder = asked.out / f"{dataset}-{asked.pool}"
+    command = [dataset, *settings, "--centers", str(asked.pool), "--select", f"greedy:{max(asked.sizes)}", "-q"]
+    command += ["--run-dir", str(folder), "--features-dir", str(asked.out / "features"), "--resume", "auto"]
+    command += ["--data-dir", asked.data_dir] if asked.data_dir else []
+    if code := train(command):
+        raise SystemExit(code)
+    layout = RunLayout(folder)
+    _, request = plan.feature_request(config := from_toml(layout.config), open_data(plan.source_spec(config)))
+    shape = describe(request)
+    store = FeatureStore(FeatureLayout(asked.out / "features", shape.digest))
+    X, X_test = store.read("train", 0, shape.n_train), store.read("test", 0, shape.n_test)
+    y, y_test = store.targets("train", 0, shape.n_train), store.targets("test", 0, shape.n_test)
+    report = json.loads(layout.report.read_text(encoding="utf-8"))
+    return Data(dataset, sigma2, X, y, X_test, y_test, layout, report)
+
+
+def greedy(data: Data, asked: argparse.Namespace) -> Iterator[Point]:
+    """Cut the run to every size. All sizes take the time of the one selection."""
+    stages = data.report["stages"]
+    seconds = stages["statistics"]["wall_seconds"] + stages["solve"]["wall_seconds"]
+    selecting = data.report["selection"]["wall_seconds"]
+    for size in asked.sizes:
+        out = asked.out / "cut"
+        started = time.perf_counter()
+        found = resize_run(data.layout.root, size, out)
+        note = f"selection {selecting:.1f} s, cut {time.perf_counter() - started:.1f} s"
+        model = load_model(out)
+        model.decision_function(data.X_test[:100])
+        started = time.perf_counter()
+        decision = model.decision_function(data.X_test)
+        predicting = time.perf_counter() - started
+        yield Point(data.dataset, "greedy", found.n_centers, 0, data.error(decision), seconds, predicting, note)
+        shutil.rmtree(out)
+
+
+def penalised(data: Data, asked: argparse.Namespace) -> Iterator[Point]:
+    """Solve along a path of penalties on the pool's statistics, one-vs-all and shared, and refit each support."""
+    everything, fit, hold_out = (statistics.load(data.layout, part) for part in ("all", "fit", "hold_out"))
+    pool = read_arrays(data.layout.centers)["index"]
+    columns = ColumnGenerator(data.X[pool], data.sigma2).block(data.X_test, out_dtype=np.float64)
+    stage = data.report["stages"]["statistics"]["wall_seconds"]
+    for name, groups in (("shared", [range(data.n_classes)]), ("one-vs-all", [[k] for k in range(data.n_classes)])):
+        shared = name == "shared"
+        penalties = spaced(penalty_max(everything.kty, shared=shared) / 30, 0.1 if shared else 0.03, 14)
+        problems = [
+            Problem(everything.gram, np.ascontiguousarray(everything.kty[:, list(group)]),
+                    float(everything.yty[list(group)].sum()), penalties[-1])
+            for group in groups
+        ]  # fmt: skip
+        paths = [solve_path(p, penalties, SolverOptions(), np.random.default_rng(0)) for p in problems]
+        seconds = stage
+        for penalty in penalties:
+            started = time.perf_counter()
+            weights = np.hstack([next(path).weights for path in paths])
+            support = np.flatnonzero(weights.any(axis=1))
+            found = refit(fit.cut(support), hold_out.cut(support), everything.cut(support), intercept=False)
+            seconds += time.perf_counter() - started
+            if len(support) > 1.3 * max(asked.sizes):
+                break
+            error = data.error(columns[:, support] @ found.weights)
+            yield Point(data.dataset, f"{name}, refitted", len(support), 0, error, seconds, 0.0, f"penalty {penalty:g}")
+
+
+def fitted(data: Data, centers: NDArray[np.float32]) -> tuple[float, float]:
+    """Fit least squares on any centers, two threads over the rows; return the error and the seconds to predict."""
+    generator = ColumnGenerator(centers, data.sigma2)
+    targets = outputs(data.y, "multiclass", data.n_classes)
+    half = -(-len(data.X) // (2 * BLOCK_ROWS)) * BLOCK_ROWS
+
+    def accumulated(start: int) -> list[StatisticsAccumulator]:
+        parts = [StatisticsAccumulator(len(centers), data.n_classes) for _ in range(2)]
+        for first in range(start, min(start + half, len(data.X)), BLOCK_ROWS):
+            rows = slice(first, min(first + BLOCK_ROWS, start + half, len(data.X)))
+            held_out = hold_out_rows(0, HOLD_OUT, rows.start, rows.stop)
+            add_block(generator, data.X[rows], targets[rows], held_out, *parts)
+        return parts
+
+    with ThreadPoolExecutor(2) as threads:
+        sums = [[part.statistics() for part in parts] for parts in threads.map(accumulated, (0, half))]
+    fit, hold_out = sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]
+    weights = refit(fit, hold_out, fit + hold_out, intercept=False).weights
+    started = time.perf_counter()
+    decision = generator.block(data.X_test, out_dtype=np.float64) @ weights
+    return data.error(decision), time.perf_counter() - started
+
+
+def random(data: Data, asked: argparse.Namespace) -> Iterator[Point]:
+    """Fit on random training points."""
+    for size in asked.sizes:
+        for seed in SEEDS:
+            started = time.perf_counter()
+            rows = np.random.default_rng(seed).permutation(len(data.X))[:size]
+            error, predicting = fitted(data, data.X[rows])
+            seconds = time.perf_counter() - started - predicting
+            yield Point(data.dataset, "random", size, seed, error, seconds, predicting)
+
+
+def kmeans(data: Data, asked: argparse.Namespace) -> Iterator[Point]:
+    """Fit on the means of scikit-learn's MiniBatchKMeans."""
+    from sklearn.cluster import MiniBatchKMeans
+
+    for size in asked.sizes:
+        if size > len(data.X) // 2:
+            continue
+        started = time.perf_counter()
+        means = MiniBatchKMeans(size, random_state=0, batch_size=max(1024, 2 * size), n_init=1, max_iter=20).fit(data.X)
+        error, predicting = fitted(data, np.ascontiguousarray(means.cluster_centers_, np.float32))
+        seconds = time.perf_counter() - started - predicting
+        yield Point(data.dataset, "k-means", size, 0, error, seconds, predicting)
+
+
+def svc(data: Data, asked: argparse.Namespace) -> Iterator[Point]:
+    """Fit scikit-learn's SVC in a process of its own, which ends at the cap."""
+    queue: Any = multiprocessing.get_context("fork").Queue()
+    process = multiprocessing.get_context("fork").Process(target=_svc, args=(data, queue))
+    process.start()
+    process.join(asked.svc_cap)
+    if process.is_alive():
+        process.kill()
+        print(f"SVC: not done after {asked.svc_cap:g} s", flush=True)
+        return
+    yield Point(data.dataset, "SVC", *queue.get())
+
+
+def _svc(data: Data, queue: Any) -> None:
+    from sklearn.svm import SVC
+
+    started = time.perf_counter()
+    machine = SVC(C=SVC_C, gamma=1 / (2 * data.sigma2), cache_size=4000).fit(data.X, data.y)
+    fitting = time.perf_counter() - started
+    started = time.perf_counter()
+    error = 100 * float(np.mean(machine.predict(data.X_test) != data.y_test))
+    note = f"C {SVC_C:g}, support vectors"
+    queue.put((len(machine.support_), 0, error, fitting, time.perf_counter() - started, note))
+
+
+def table(points: list[Facts]) -> list[str]:
+    """Return one line for each method and size: mean error and its range over the seeds, seconds."""
+    lines = [f"{'data':<8}{'method':<24}{'centers':>8}{'error, %':>18}{'fit, s':>9}{'predict, s':>12}"]
+    for key in dict.fromkeys((p["dataset"], p["method"], p["size"]) for p in points):
+        own = [p for p in points if (p["dataset"], p["method"], p["size"]) == key]
+        errors = [p["error_percent"] for p in own]
+        spread = f" ({min(errors):.2f}-{max(errors):.2f})" if len(errors) > 1 else ""
+        means = [float(np.mean([p[name] for p in own])) for name in ("error_percent", "fit_seconds", "predict_seconds")]
+        predicting = f"{means[2]:.2f}" if means[2] else ""
+        lines.append(
+            f"{key[0]:<8}{key[1]:<24}{key[2]:>8}{f'{means[0]:.2f}{spread}':>18}{means[1]:>9.1f}{predicting:>12}"
+        )
+    return lines
+
+
+def plot(points: list[Facts], dataset: str, path: Path) -> None:
+    """Draw error against number of centers."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6.5, 4.2), layout="constrained")
+    own = [p for p in points if p["dataset"] == dataset]
+    for method in dict.fromkeys(p["method"] for p in own):
+        sizes = sorted({p["size"] for p in own if p["method"] == method})
+        errors = [np.mean([p["error_percent"] for p in own if (p["method"], p["size"]) == (method, s)]) for s in sizes]
+        axes.plot(
+            sizes, errors, "k*" if method == "SVC" else "o-", markersize=9 if method == "SVC" else 4, label=method
+        )
+    axes.set(xscale="log", yscale="log", xlabel="centers (kernel values for one prediction)", ylabel="test error, %")
+    axes.set_title(f"{dataset}: error against the size of the model")
+    axes.grid(True, which="both", alpha=0.2)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def main() -> None:
+    asked = options()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    path = asked.out / "size.json"
+    points: list[Facts] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    methods: dict[str, Callable[[Data, argparse.Namespace], Iterator[Point]]]
+    methods = {"greedy": greedy, "penalised": penalised, "random": random, "kmeans": kmeans, "svc": svc}
+    words = {"penalised": "shared, refitted", "kmeans": "k-means", "svc": "SVC"}
+    for dataset in asked.datasets:
+        data = opened(asked, dataset)
+        done = {p["method"] for p in points if p["dataset"] == dataset}
+        for name in (name for name in asked.methods if words.get(name, name) not in done):
+            found = [asdict(point) for point in methods[name](data, asked)]
+            print("\n".join(table(found)), flush=True)
+            points += found
+            path.write_text(json.dumps(points, indent=1) + "\n", encoding="utf-8")
+        plot(points, dataset, asked.out / f"size-{dataset}.png")
+
+
+if __name__ == "__main__":
+    main()
