@@ -34,13 +34,13 @@ from pipeline.model_folder import load_model
 from storage.arrays import open_user_arrays
 from storage.blocks import row_blocks
 from storage.commit import read_record
+from storage.errors import UnavailableStoreError
 from storage.layout import ModelLayout, RunLayout
 
 BLOCK_BYTES = 64 * 2**20
 MOST_BLOCK_ROWS = 2**16
 PARTS: tuple[Part, ...] = ("train", "test")
 NPZ_NAME, ZARR_NAME = "{name}_{part}", "{part}/{name}"
-FILE_PARTS = {"train": "train", "test": "t10k"}  # in the names of MNIST's files
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,13 +69,14 @@ class Examples:
 
 @dataclass(frozen=True)
 class Asked:
-    """Which data a command was asked for. assignments: settings as (text, flag) by key, see `config.load`."""
+    """Which data a command was asked for; settings (`KEY=VALUE`) and data_dir go with named data sets only."""
 
     data: str | None
-    part: str | None
-    target: str | None
-    assignments: dict[str, tuple[Any, str]]
     labelled: bool
+    part: str | None = None
+    target: str | None = None
+    data_dir: str | None = None
+    settings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,13 +92,13 @@ class Located:
 class Predicted:
     """A block of predictions: decision (rows, T) f8, and the labels (rows,) that the data have, or None.
 
-    start counts over all pieces; `where` names the array and the row that is its first there.
+    name, piece_start: the array, file or part that the rows come from, and the first of them in it, for messages.
     """
 
-    start: int
     decision: NDArray[np.float64]
     labels: NDArray[Any] | None
-    where: tuple[str, int]
+    name: str
+    piece_start: int
 
 
 def locate(path: Path) -> Located:
@@ -107,7 +108,7 @@ def locate(path: Path) -> Located:
     """
     if not path.is_dir():
         raise MissingRunError(f"{path}: no such folder; name a model folder, or the folder of a run")
-    if ModelLayout(path).description.exists() or ModelLayout(path).manifest.exists():
+    if ModelLayout(path).description.exists() or ModelLayout(path).arrays.exists():
         return Located(load_model(path))
     layout = RunLayout(path)
     if not layout.model.is_dir():
@@ -130,20 +131,17 @@ def open_examples(asked: Asked, located: Located) -> Examples:
     config, data = located.config, asked.data
     if data is None and config is None:
         raise ConfigError("DATA is missing: only the folder of a run knows its data")
-    own = config is not None and (data is None or configuration.absolute_path(data) == config.dataset)
     named = data is None or data in NAMED
-    changed = set(asked.assignments) - {"resources.data_dir"} or asked.target
-    if own and config is not None and not changed and (named or asked.part or asked.labelled):
-        for key, (value, _) in asked.assignments.items():
-            config = configuration.with_value(config, key, value)
+    own = config is not None and (data is None or configuration.absolute_path(data) == config.dataset)
+    as_trained = not (asked.target or asked.settings) and (named or asked.part is not None or asked.labelled)
+    if config is not None and own and as_trained:
+        if asked.data_dir:
+            config = configuration.with_value(config, "resources.data_dir", asked.data_dir)
         examples = _parts_of(_own_source(config, located), asked.part or "test")
     elif data is None:
-        raise ConfigError("the data of a run are taken as its settings say; name DATA to set them anew")
+        raise ConfigError("--target and --set go with DATA; the own data of a run are taken as its settings say")
     elif named:
-        loaded = configuration.load(data, None, asked.assignments).config
-        if asked.target:
-            raise ConfigError(f"--target {asked.target}: {data} has its own target; leave it out")
-        examples = _parts_of(open_data(planning.source_spec(loaded)), asked.part or "test")
+        examples = _parts_of(_named_source(data, asked), asked.part or "test")
     else:
         examples = _open_path(Path(data), asked, located.model)
     for piece in examples.pieces:
@@ -164,31 +162,30 @@ def predictions(model: SparseKernelModel, examples: Examples, block_rows: int | 
 
     Raises DataError or InvalidDataError naming a row that is not finite or too large, StoppedError.
     """
-    first = 0
     for piece in examples.pieces:
         for block in row_blocks(piece.n_rows, block_rows or block_rows_for(model)):
             stopping.check()
-            stored, labels = piece.read(block.start, block.stop)
+            try:
+                stored, labels = piece.read(block.start, block.stop)
+            except OSError as error:  # named here, since whoever writes would take it for an error of its own file
+                raise UnavailableStoreError(f"{piece.name}: cannot be read ({error.strerror or error})") from error
             decision = _decide(model, stored, piece.name, block.start)
-            yield Predicted(first + block.start, decision, labels, (piece.name, block.start))
-        first += piece.n_rows
+            yield Predicted(decision, labels, piece.name, block.start)
 
 
 def _decide(model: SparseKernelModel, stored: NDArray[Any], name: str, start: int) -> NDArray[np.float64]:
     """Return the decision values of rows as they are stored, images or flat, as training would have read them."""
     inputs = stored.reshape(len(stored), *model.input_shape)
     inputs = inputs.astype(input_dtype(inputs), copy=False)
-    bad = np.argwhere(~np.isfinite(inputs.reshape(len(inputs), -1)))
+    flat = inputs.reshape(len(inputs), -1)
+    bad = np.argwhere(~np.isfinite(flat))
     if bad.size:
         row, column = bad[0]
-        found = inputs.reshape(len(inputs), -1)[row, column]
-        raise DataError(f"{name}: row {start + row}, column {column} is {found}; inputs must be finite")
+        raise DataError(f"{name}: row {start + row}, column {column} is {flat[row, column]}; inputs must be finite")
     X = model.features_of(inputs)
-    bad = np.flatnonzero(~np.isfinite(X).all(axis=1))
-    if bad.size:
-        raise InvalidDataError(
-            f"{name}: row {start + bad[0]} has features that are not finite; its values are too large"
-        )
+    huge = np.flatnonzero(~np.isfinite(X).all(axis=1))
+    if huge.size:
+        raise InvalidDataError(f"{name}: row {start + huge[0]} is too large for float32 features; rescale it")
     try:
         return model.decision_function(X)
     except InvalidDataError as error:
@@ -215,6 +212,19 @@ def _own_source(config: TrainConfig, located: Located) -> Source:
     return source
 
 
+def _named_source(name: str, asked: Asked) -> Source:
+    """Return a named data set, with the settings that training would take."""
+    if asked.target:
+        raise ConfigError(f"--target {asked.target}: {name} has a target of its own; leave it out")
+    assignments = {"resources.data_dir": (asked.data_dir, "--data-dir")} if asked.data_dir else {}
+    for setting in asked.settings:
+        key, _, value = setting.partition("=")
+        if key != "seed" and not key.startswith("data."):
+            raise ConfigError(f"--set {setting}: must be seed=VALUE or data.KEY=VALUE here")
+        assignments[key] = (value, "--set")
+    return open_data(planning.source_spec(configuration.load(name, None, assignments).config))
+
+
 def _parts_of(source: Source, part: str) -> Examples:
     """Return the rows of a source; labels are those of its classes."""
     classes = np.asarray(source.classes) if source.classes else None
@@ -234,11 +244,12 @@ def _parts(part: str) -> tuple[Part, ...]:
 
 
 def _open_path(path: Path, asked: Asked, model: SparseKernelModel) -> Examples:
-    for _, flag in asked.assignments.values():
-        raise ConfigError(f"{flag} has no effect on a file; leave it out")
+    if asked.settings or asked.data_dir:
+        raise ConfigError(f"{path}: --set and --data-dir have no effect on a file; leave them out")
     is_folder, is_table = path.is_dir(), path.suffix in (".npz", ".csv")
     if is_folder and path.suffix == ".zarr":
-        return _open_arrays(path, asked, _read_zarr(path), ZARR_NAME)
+        found = open_user_arrays(path)
+        return _open_arrays(path, asked, {"X": found[""]} if "" in found else found, ZARR_NAME)
     if is_folder and not is_table:
         return _open_idx(path, asked)
     if not path.exists() and (path.suffix or len(path.parts) > 1):
@@ -278,11 +289,6 @@ def _read_npz(path: Path, asked: Asked) -> dict[str, NDArray[Any]]:
         raise DataError(f"{path}: not a readable npz file ({error})") from error
 
 
-def _read_zarr(path: Path) -> dict[str, Any]:
-    arrays: dict[str, Any] = dict(open_user_arrays(path))
-    return {"X": arrays[""]} if set(arrays) == {""} else arrays
-
-
 def _open_arrays(path: Path, asked: Asked, arrays: Mapping[str, Any], part_name: str) -> Examples:
     """Return the rows of X, or those of the parts."""
     if "X" in arrays:
@@ -291,8 +297,8 @@ def _open_arrays(path: Path, asked: Asked, arrays: Mapping[str, Any], part_name:
     for inputs, labels in _array_names(arrays, asked, part_name):
         for name in (inputs, labels)[: 1 + asked.labelled]:
             if name not in arrays:
-                wanted = "X" if name == inputs else name
-                raise DataError(f"{path}: has no array {wanted}" + (f", nor {name}" if name != wanted else ""))
+                words = name if "X" in arrays or name != inputs else f"X or {name}"
+                raise DataError(f"{path}: has no array {words}")
         y = tables._label_array(np.asarray(arrays[labels][:]), labels) if asked.labelled else None
         pieces.append(_array_piece(inputs, arrays[inputs], y))
     return Examples(path.name, None if "X" in arrays else asked.part or "test", tuple(pieces))
@@ -324,17 +330,17 @@ def _open_idx(path: Path, asked: Asked) -> Examples:
     part = asked.part or "test"
     pieces = []
     for one in _parts(part):
-        images, labels = (name for name in IDX_FILES if name.startswith(FILE_PARTS[one]))
+        images, labels = (name for name in IDX_FILES if name.startswith("train") == (one == "train"))
         y = read_idx(_idx_file(path, labels), 1).astype(np.int64) if asked.labelled else None
         pieces.append(_array_piece(images, read_idx(_idx_file(path, images), 3), y))
     return Examples(path.resolve().name, part, tuple(pieces))
 
 
 def _idx_file(folder: Path, name: str) -> Path:
-    for path in (folder / name, folder / f"{name}.gz"):
-        if path.is_file():
-            return path
-    raise MissingInputError(f"{folder}: lacks {name} (raw or .gz); a folder of images needs MNIST's file names")
+    path = next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+    if path is None:
+        raise MissingInputError(f"{folder}: lacks {name} (raw or .gz); a folder of images needs MNIST's file names")
+    return path
 
 
 def _open_csv(path: Path, asked: Asked, n_inputs: int) -> Piece:

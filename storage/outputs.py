@@ -28,7 +28,6 @@ from storage.zarr_metadata import NODE_FILE
 
 SUFFIXES = (".npz", ".zarr", ".csv")
 _DATE = (1980, 1, 1, 0, 0, 0)  # equal predictions give equal bytes
-_SPOOL_BYTES = 16 * 2**20
 
 Write = Callable[[NDArray[Any], NDArray[np.float64]], None]
 
@@ -132,7 +131,7 @@ def _npz(path: Path, spec: OutputSpec) -> Iterator[Write]:
     shape = (spec.n_rows, len(spec.names))
     with (
         disk.replacing(path, 8 * shape[0] * shape[1]) as stream,
-        tempfile.SpooledTemporaryFile(_SPOOL_BYTES, mode="w+b", dir=path.parent) as labels,
+        tempfile.TemporaryFile(dir=path.parent) as labels,
         zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive,
     ):
         with _entry(archive, "decision", shape, np.dtype("<f8")) as entry:

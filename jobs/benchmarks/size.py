@@ -97,6 +97,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--pool", type=int, default=6000)
     parser.add_argument("--sizes", type=whole_numbers, default=(100, 200, 400, 700, 1000, 1500, 3000))
     parser.add_argument("--methods", type=lambda text: text.split(","), default=METHODS)
+    parser.add_argument("--largest-penalised", type=int, default=1500, help="end of the penalty paths, in centers")
+    parser.add_argument("--penalised-cap", type=float, default=150.0, help="seconds of solving of each penalty path")
     parser.add_argument("--svc-cap", type=float, default=3600.0, help="seconds for fit and prediction of SVC")
     parser.add_argument("--data-dir")
     return parser.parse_args()
@@ -148,13 +150,14 @@ def penalised(data: Data, asked: argparse.Namespace) -> Iterator[Point]:
     stage = data.report["stages"]["statistics"]["wall_seconds"]
     for name, groups in (("shared", [range(data.n_classes)]), ("one-vs-all", [[k] for k in range(data.n_classes)])):
         shared = name == "shared"
-        penalties = spaced(penalty_max(everything.kty, shared=shared) / 30, 0.1 if shared else 0.03, 14)
+        largest = penalty_max(everything.kty, shared=shared)
+        penalties = spaced(largest * 1e-3, largest * 1e-9, 19)  # three a decade, until the supports are large enough
         problems = [
             Problem(everything.gram, np.ascontiguousarray(everything.kty[:, list(group)]),
                     float(everything.yty[list(group)].sum()), penalties[-1])
             for group in groups
         ]  # fmt: skip
-        paths = [solve_path(p, penalties, SolverOptions(), np.random.default_rng(0)) for p in problems]
+        paths = [solve_path(p, penalties, SolverOptions(tolerance=5e-3), np.random.default_rng(0)) for p in problems]
         seconds = stage
         for penalty in penalties:
             started = time.perf_counter()
@@ -162,10 +165,10 @@ def penalised(data: Data, asked: argparse.Namespace) -> Iterator[Point]:
             support = np.flatnonzero(weights.any(axis=1))
             found = refit(fit.cut(support), hold_out.cut(support), everything.cut(support), intercept=False)
             seconds += time.perf_counter() - started
-            if len(support) > 1.3 * max(asked.sizes):
-                break
             error = data.error(columns[:, support] @ found.weights)
             yield Point(data.dataset, f"{name}, refitted", len(support), 0, error, seconds, 0.0, f"penalty {penalty:g}")
+            if len(support) > asked.largest_penalised or seconds - stage > asked.penalised_cap:
+                break
 
 
 def fitted(data: Data, centers: NDArray[np.float32]) -> tuple[float, float]:

@@ -1,0 +1,563 @@
+"""The predict command: every kind of data in, every kind of file out, and nothing where something is wrong."""
+
+import csv
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from features.extractors import FeatureSpec
+from features.sources import SourceSpec, open_source
+from pipeline import prediction
+from pipeline import train as training
+from pipeline.model import SparseKernelModel
+from pipeline.model_folder import load_model, save_model
+from pipeline.predict import main
+from storage.outputs import OutputSpec, csv_writer, writing
+
+ROOT = Path(__file__).resolve().parents[2]
+WORDS = ("far", "middle", "near")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for runs and their features; they are read only."""
+    return tmp_path_factory.mktemp("predict")
+
+
+def train(place: Path, name: str, dataset: str, *arguments: str) -> Path:
+    run = place / name
+    options = ("--run-dir", str(run), "--features-dir", str(place / "features"), "-q", *arguments)
+    assert training.main([dataset, *options]) == 0
+    return run
+
+
+@pytest.fixture(scope="module")
+def digits(place: Path) -> Path:
+    return train(place, "digits", "digits", "--centers", "60")
+
+
+def table(n: int = 160) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Inputs (n, 2) on scales that differ, and targets of the three tasks."""
+    X = np.random.default_rng(0).uniform(-5, 5, (n, 2))
+    radius = np.linalg.norm(X, axis=1)
+    words = np.array(WORDS)[(radius < 4).astype(int) + (radius < 2)]
+    return X * [1, 1000] + [0, 300], np.sin(radius) / radius, (radius < 3).astype(int), words
+
+
+X, VALUES, INSIDE, RINGS = table()
+TARGETS = {"regression": VALUES, "binary": INSIDE, "words": RINGS}
+
+
+@pytest.fixture(scope="module")
+def tables(place: Path) -> dict[str, Path]:
+    """Runs on standardised tables: a regression, a binary task, three classes with text labels."""
+    runs = {}
+    for name, y in TARGETS.items():
+        np.savez(place / f"{name}.npz", X=X, y=y)
+        runs[name] = train(place, name, str(place / f"{name}.npz"), "--centers", "40", "--sigma2", "0.3")
+    return runs
+
+
+def predict(model: Path, data: str | Path, out: str | Path, *options: str) -> int:
+    return main([str(model), str(data), "--out", str(out), *options])
+
+
+def loaded(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and decision values of any file of predictions."""
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as arrays:
+            return arrays["label"], arrays["decision"]
+    if path.suffix == ".zarr":
+        group = zarr.open_group(path, mode="r")
+        return np.asarray(group["label"][:]), np.asarray(group["decision"][:])
+    rows = list(csv.reader(path.read_text().splitlines()))
+    assert [row[0] for row in rows[1:]] == [str(k) for k in range(len(rows) - 1)]
+    return np.array([row[1] for row in rows[1:]]), np.array([row[2:] for row in rows[1:]], dtype=float)
+
+
+def write_zarr(path: Path, arrays: dict[str, np.ndarray], chunk_rows: int) -> Path:
+    group = zarr.open_group(path, mode="w", zarr_format=3)
+    for name, values in arrays.items():
+        chunks = (chunk_rows, *values.shape[1:])
+        array = group.create_array(
+            name, shape=values.shape, dtype=values.dtype, chunks=chunks, config={"write_empty_chunks": True}
+        )
+        array[...] = values
+    return path
+
+
+def of_digits(run: Path) -> tuple[SparseKernelModel, np.ndarray, np.ndarray, np.ndarray]:
+    """The model, the test images and their labels, and the decision values that they must get."""
+    model, source = load_model(run / "model"), open_source(SourceSpec("digits"))
+    images, truth = source.read("test", 0, source.n_test)
+    return model, images, truth, model.decision_function(model.features_of(images))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".zarr", ".csv"])
+def test_a_named_data_set_gives_the_decision_function_of_its_test_part(
+    digits: Path, tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, _, _, expected = of_digits(digits)
+    out = tmp_path / f"out{suffix}"
+    assert predict(digits, "digits", out) == 0
+    assert "449 rows of digits, test" in capsys.readouterr().out
+    label, decision = loaded(out)
+    assert decision.dtype == np.float64
+    np.testing.assert_array_equal(decision, expected)
+    assert label.astype(int).tolist() == expected.argmax(1).tolist()
+    assert os.listdir(tmp_path) == [out.name]  # noqa: PTH208 - nothing is left aside
+
+
+def test_files_tell_which_column_is_whose(digits: Path, tables: dict[str, Path], tmp_path: Path) -> None:
+    for run, classes, names in (
+        (digits, list(range(10)), [f"decision_{k}" for k in range(10)]),
+        (tables["words"], list(WORDS), [f"decision_{word}" for word in WORDS]),
+        (tables["binary"], [0, 1], ["decision"]),
+        (tables["regression"], [], ["decision"]),
+    ):
+        data = "digits" if run == digits else tmp_path / "X.npz"
+        np.savez(tmp_path / "X.npz", X=X)
+        for suffix in ("npz", "zarr", "csv"):
+            assert predict(run, data, tmp_path / f"out.{suffix}", "--force", "-q") == 0
+        assert zarr.open_group(tmp_path / "out.zarr", mode="r").attrs["classes"] == classes
+        with np.load(tmp_path / "out.npz") as arrays:
+            assert arrays["classes"].tolist() == classes if classes else "classes" not in arrays
+        assert (tmp_path / "out.csv").read_text().splitlines()[0].split(",") == ["row", "label", *names]
+
+
+@pytest.mark.parametrize("task", TARGETS)
+def test_tables_of_every_task_and_form(
+    tables: dict[str, Path], task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same rows from npz, zarr and csv give the same predictions to the last bit, in every kind of file."""
+    monkeypatch.setattr(prediction, "BLOCK_BYTES", 15_000)
+    model = load_model(tables[task] / "model")
+    assert model.standardisation is not None
+    expected = model.decision_function(model.features_of(X))
+    np.savez(tmp_path / "data.npz", X=X)
+    write_zarr(tmp_path / "group.zarr", {"X": X}, 64)
+    array = zarr.create_array(tmp_path / "bare.zarr", shape=X.shape, dtype=X.dtype, chunks=(7, 2), zarr_format=3)
+    array[...] = X
+    np.savetxt(tmp_path / "bare.csv", X, delimiter=",", fmt="%.17g")
+    with_target = [[*map(repr, row.tolist()), ""] for row in X]
+    (tmp_path / "target.csv").write_text("a,b,y\n" + "\n".join(",".join(row) for row in with_target) + "\n")
+    assert prediction.block_rows_for(model) < len(X) / 2
+    first: list[np.ndarray] = []
+    for data in ("data.npz", "group.zarr", "bare.zarr", "bare.csv", "target.csv"):
+        for suffix in (".npz", ".zarr", ".csv"):
+            out = tmp_path / f"{data}-out{suffix}"
+            assert predict(tables[task], tmp_path / data, out, "-q") == 0
+            label, decision = loaded(out)
+            np.testing.assert_allclose(decision, expected, rtol=1e-5, atol=1e-5)
+            first = first or [decision]
+            np.testing.assert_array_equal(decision, first[0])
+            if task == "regression":
+                np.testing.assert_array_equal(label.astype(float), decision[:, 0])
+            elif task == "binary":
+                assert label.astype(int).tolist() == (decision[:, 0] >= 0).astype(int).tolist()
+            else:
+                assert label.tolist() == [WORDS[k] for k in decision.argmax(1)]
+
+
+def test_labels_keep_their_kind(tables: dict[str, Path], tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", X=X)
+    for task, kind in (("regression", "f"), ("binary", "i"), ("words", "U")):
+        assert predict(tables[task], tmp_path / "data.npz", tmp_path / f"{task}.npz", "-q") == 0
+        assert loaded(tmp_path / f"{task}.npz")[0].dtype.kind == kind
+
+
+@pytest.mark.parametrize("chunk_rows", [10, 333, 1000])
+def test_blocks_change_nothing_and_zarr_chunks_do_not_either(
+    digits: Path, tmp_path: Path, chunk_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, images, _, expected = of_digits(digits)
+    flat = images.reshape(len(images), -1)
+    data = write_zarr(tmp_path / "flat.zarr", {"X": flat}, chunk_rows)
+    monkeypatch.setattr(prediction, "MOST_BLOCK_ROWS", 100)
+    assert predict(digits / "model", data, tmp_path / "out.zarr", "-q") == 0
+    label, decision = loaded(tmp_path / "out.zarr")
+    np.testing.assert_allclose(decision, expected, rtol=1e-5, atol=1e-5)
+    assert label.tolist() == expected.argmax(1).tolist()
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".zarr", ".csv"])
+@pytest.mark.parametrize("kind", ["U6", "i8", "f8", "?"])
+def test_more_rows_than_a_chunk_are_written_as_they_come(tmp_path: Path, suffix: str, kind: str) -> None:
+    n = 3_000 if suffix == ".csv" else 150_000
+    decision = np.random.default_rng(0).standard_normal((n, 7))
+    label = (decision[:, 0] > 0).astype(kind)
+    spec = OutputSpec(n, label.dtype, tuple("abcdefg"))
+    with writing(tmp_path / f"out{suffix}", spec) as write:
+        for start in range(0, n, 1 + n // 7):
+            write(label[start : start + 1 + n // 7], decision[start : start + 1 + n // 7])
+    if suffix == ".zarr":
+        assert len(list((tmp_path / "out.zarr" / "decision" / "c").iterdir())) > 1
+    found = loaded(tmp_path / f"out{suffix}")
+    np.testing.assert_array_equal(found[0], label.astype(str) if suffix == ".csv" else label)
+    np.testing.assert_array_equal(found[1], decision)
+
+
+def test_a_file_with_rows_missing_is_not_committed(tmp_path: Path) -> None:
+    for suffix in (".npz", ".zarr", ".csv"):
+        spec = OutputSpec(3, np.dtype(int), ("decision",))
+        with pytest.raises(ValueError, match="3 rows, 2"), writing(tmp_path / f"out{suffix}", spec) as write:
+            write(np.zeros(2, int), np.zeros((2, 1)))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_block_stays_below_its_bytes(digits: Path, tables: dict[str, Path]) -> None:
+    for run in (digits, tables["words"]):
+        model = load_model(run / "model")
+        rows = prediction.block_rows_for(model)
+        assert 1 <= rows <= prediction.MOST_BLOCK_ROWS
+        d = model.centers.shape[1]
+        assert rows * (8 * np.prod(model.input_shape) + 4 * d + 12 * model.n_centers) <= prediction.BLOCK_BYTES
+
+
+def test_memory_does_not_grow_with_the_rows(tables: dict[str, Path], tmp_path: Path) -> None:
+    """Python's own account of memory, which counts numpy's arrays: 16 times the rows, the same peak."""
+    import tracemalloc
+
+    peaks = []
+    for n in (2_000, 32_000):
+        data = write_zarr(tmp_path / f"{n}.zarr", {"X": np.resize(X, (n, 2))}, 500)
+        located = prediction.locate(tables["words"])
+        examples = prediction.open_examples(prediction.Asked(str(data), labelled=False), located)
+        tracemalloc.start()
+        for _ in prediction.predictions(located.model, examples, 500):
+            pass
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0]
+
+
+def test_a_folder_of_images_and_parts(digits: Path, tmp_path: Path) -> None:
+    """The test images alone will do; in an npz file the parts have names."""
+    _, images, _, expected = of_digits(digits)
+    folder = tmp_path / "images"
+    folder.mkdir()
+    header = bytes((0, 0, 8, 3)) + b"".join(size.to_bytes(4, "big") for size in images.shape)
+    (folder / "t10k-images-idx3-ubyte").write_bytes(header + images.tobytes())
+    assert predict(digits, folder, tmp_path / "a.npz", "-q") == 0
+    np.savez(tmp_path / "parts.npz", X_train=images[:100], X_test=images[100:])
+    assert predict(digits, tmp_path / "parts.npz", tmp_path / "b.npz", "-q", "--part", "all") == 0
+    assert predict(digits, tmp_path / "parts.npz", tmp_path / "c.npz", "-q") == 0
+    np.testing.assert_array_equal(loaded(tmp_path / "a.npz")[1], expected)
+    np.testing.assert_allclose(loaded(tmp_path / "b.npz")[1], expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(loaded(tmp_path / "c.npz")[1], expected[100:], rtol=1e-5, atol=1e-5)
+
+
+def test_the_target_of_a_csv_is_left_out_wherever_it_stands(tables: dict[str, Path], tmp_path: Path) -> None:
+    rows = [f"{a!r},text,{b!r}" for a, b in X.tolist()]
+    (tmp_path / "named.csv").write_text("a,kind,b\n" + "\n".join(rows) + "\n")
+    np.savez(tmp_path / "X.npz", X=X)
+    assert predict(tables["words"], tmp_path / "named.csv", tmp_path / "a.npz", "--target", "kind", "-q") == 0
+    assert predict(tables["words"], tmp_path / "X.npz", tmp_path / "b.npz", "-q") == 0
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
+def test_standard_output_gives_the_same_csv(
+    tables: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "X.npz", X=X)
+    assert predict(tables["words"], tmp_path / "X.npz", tmp_path / "out.csv", "-q") == 0
+    assert predict(tables["words"], tmp_path / "X.npz", "-") == 0
+    assert capsys.readouterr().out == (tmp_path / "out.csv").read_text()
+
+
+def test_a_model_that_was_copied_predicts_the_same_bytes(digits: Path, tmp_path: Path) -> None:
+    shutil.copytree(digits / "model", tmp_path / "copy")
+    for name, model in (("run", digits), ("model", digits / "model"), ("copy", tmp_path / "copy")):
+        assert predict(model, "digits", tmp_path / f"{name}.npz", "-q") == 0
+    assert len({(tmp_path / f"{name}.npz").read_bytes() for name in ("run", "model", "copy")}) == 1
+
+
+def test_the_own_data_of_a_run_are_split_as_the_run_split_them(tables: dict[str, Path], tmp_path: Path) -> None:
+    run, sizes = tables["words"], {}
+    for part in ("train", "test", "all"):
+        own = tables["words"].parent / "words.npz"
+        assert predict(run, own, tmp_path / f"{part}.npz", "--part", part, "-q") == 0
+        sizes[part] = len(loaded(tmp_path / f"{part}.npz")[0])
+    assert sizes == {"train": 120, "test": 40, "all": 160}
+
+
+def test_settings_of_a_named_data_set(digits: Path, tmp_path: Path) -> None:
+    options = ("--set", "data.n_train=20", "--set", "data.n_test=30", "--set", "seed=3", "-q")
+    assert predict(digits / "model", "synthetic", tmp_path / "out.npz", *options) == 0
+    source = open_source(SourceSpec("synthetic", n_train=20, n_test=30, seed=3))
+    model = load_model(digits / "model")
+    expected = model.decision_function(model.features_of(source.read("test", 0, 30)[0]))
+    np.testing.assert_array_equal(loaded(tmp_path / "out.npz")[1], expected)
+
+
+def test_an_existing_file_is_only_replaced_by_force(
+    tables: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "X.npz", X=X)
+    for suffix in (".npz", ".zarr", ".csv"):
+        out = tmp_path / f"out{suffix}"
+        assert predict(tables["words"], tmp_path / "X.npz", out, "-q") == 0
+        before = loaded(out)[1]
+        assert predict(tables["binary"], tmp_path / "X.npz", out, "-q") == 73
+        assert "--force" in capsys.readouterr().err
+        np.testing.assert_array_equal(loaded(out)[1], before)
+        assert predict(tables["binary"], tmp_path / "X.npz", out, "-q", "--force") == 0
+        assert loaded(out)[1].shape == (len(X), 1)
+    (tmp_path / "mine.zarr").mkdir()
+    assert predict(tables["words"], tmp_path / "X.npz", tmp_path / "mine.zarr", "-q", "--force") == 73
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["X.npz", "mine.zarr", "out.csv", "out.npz", "out.zarr"]
+
+
+def nan_at(row: int) -> np.ndarray:
+    values = X.copy()
+    values[row, 1] = np.nan
+    return values
+
+
+def damaged(run: Path, folder: Path) -> Path:
+    """A copy of a model in which one byte of the arrays is another."""
+    shutil.copytree(run / "model", folder / "damaged")
+    path = folder / "damaged" / "arrays.npz"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    return folder / "damaged"
+
+
+def unfinished(run: Path, folder: Path) -> Path:
+    shutil.copytree(run, folder / "unfinished", ignore=shutil.ignore_patterns("model"))
+    return folder / "unfinished"
+
+
+def csv_of(text: str) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        (folder / "data.csv").write_text(text)
+        return folder / "data.csv"
+
+    return make
+
+
+def npz_of(**arrays: Any) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        np.savez(folder / "data.npz", **arrays)
+        return folder / "data.npz"
+
+    return make
+
+
+def made(name: str, content: bytes | None = None) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        if content is not None:
+            (folder / name).write_bytes(content)
+        return folder / name
+
+    return make
+
+
+GOOD = npz_of(X=X)
+ROWS = "\n".join("1.5,2.5" for _ in range(30))
+BAD: dict[str, tuple[Callable[[Path], Any], list[str], int, str]] = {
+    "other number of inputs": (npz_of(X=X[:, :1]), [], 65, "(1,)"),
+    "other number of columns": (csv_of("1,2,3,4\n"), [], 65, "has 4 columns"),
+    "the target is not in addition": (csv_of("a,b\n1,2\n"), ["--target", "b"], 65, "has 2 columns"),
+    "one dimension": (npz_of(X=X[:, 0]), [], 65, "shape (160,)"),
+    "no rows": (npz_of(X=X[:0]), [], 65, "shape (0, 2)"),
+    "no rows in csv": (csv_of("a,b\n"), [], 65, "no rows"),
+    "an empty csv": (csv_of(""), [], 65, "no rows"),
+    "no X": (npz_of(inputs=X), [], 65, "X"),
+    "text for inputs": (npz_of(X=np.full((5, 2), "a")), [], 65, "real numbers"),
+    "NaN": (npz_of(X=nan_at(137)), [], 65, "row 137, column 1"),
+    "too large": (npz_of(X=np.where(X[137] == X, 1e300, X)), [], 65, "row 137"),
+    "text in a csv": (csv_of(f"{ROWS}\n1,abc\n"), [], 65, "row 30 (line 31)"),
+    "nan in a csv": (csv_of(f"{ROWS}\n1,nan\n"), [], 65, "row 30 (line 31)"),
+    "a short line": (csv_of(f"{ROWS}\n1\n"), [], 65, "row 30"),
+    "bytes that are no text": (made("data.csv", b"\xff\xfe1,2\n"), [], 65, "UTF-8"),
+    "no zip file": (made("data.npz", b"nothing"), [], 65, "npz"),
+    "a missing file": (made("absent.npz"), [], 66, "no such file"),
+    "a missing zarr": (made("absent.zarr"), [], 66, "no such file"),
+    "an empty folder": (lambda folder: folder, [], 66, "t10k-images"),
+    "an unknown name": (lambda folder: "nonesuch", [], 2, "nonesuch"),
+    "an unknown file type": (made("data.txt", b"1,2\n"), [], 2, "file type"),
+    "a target that is no column": (csv_of("a,b,c\n1,2,3\n"), ["--target", "z"], 2, "'z'"),
+    "a part of what has none": (GOOD, ["--part", "train"], 2, "--part train"),
+    "a setting of a file": (GOOD, ["--set", "seed=2"], 2, "--set"),
+    "images instead of rows": (lambda folder: "digits", [], 65, "(28, 28)"),
+    "a setting of training": (lambda folder: "digits", ["--set", "solver.penalty=2"], 2, "solver.penalty"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_data_give_one_line_the_exit_code_and_leave_nothing(
+    case: str, tables: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    make, options, code, words = BAD[case]
+    monkeypatch.setattr(prediction, "MOST_BLOCK_ROWS", 20)  # so that something has been written by then
+    inputs, out = tmp_path / "in", tmp_path / "out"
+    inputs.mkdir()
+    out.mkdir()
+    data = make(inputs)
+    for suffix in (".npz", ".zarr", ".csv"):
+        assert predict(tables["words"], data, out / f"out{suffix}", *options) == code
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert told.err.startswith("error: ")
+        assert told.err.count("\n") == 1
+        assert words in told.err
+        assert not list(out.iterdir())
+
+
+def test_bad_models_and_bad_outputs(
+    tables: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, good = tables["words"], GOOD(tmp_path)
+    (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "file").write_text("")
+    cases: list[tuple[Path, str, int, str]] = [
+        (tmp_path / "absent", "a.npz", 66, "no such folder"),
+        (tmp_path / "folder.csv", "a.npz", 66, "holds no model"),
+        (unfinished(run, tmp_path), "a.npz", 66, "train it to its end"),
+        (damaged(run, tmp_path), "a.npz", 65, "arrays.npz"),
+        (run, "a.txt", 2, "suffix"),
+        (run, "data.npz", 2, "is the data"),
+        (run, "absent/a.npz", 73, "no folder"),
+        (run, "file/a.zarr", 73, "no folder"),
+        (run, "folder.csv", 73, "folder"),
+    ]
+    before = sorted(tmp_path.rglob("*"))
+    for model, out, code, words in cases:
+        assert predict(model, good, tmp_path / out, "--force") == code, words
+        error = capsys.readouterr().err
+        assert error.startswith("error: ")
+        assert error.count("\n") == 1
+        assert words in error
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_disk_that_is_full_leaves_nothing(
+    tables: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The kernel's own limit on the size of a file stands in for a full disk: write fails with EFBIG."""
+    import resource
+
+    np.savez(tmp_path / "X.npz", X=np.resize(X, (4000, 2)))
+    (tmp_path / "out").mkdir()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    for suffix in (".npz", ".zarr", ".csv"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+        try:
+            code = predict(tables["words"], tmp_path / "X.npz", tmp_path / "out" / f"out{suffix}", "-q")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert code == 73
+        assert "out" in capsys.readouterr().err
+        assert not list((tmp_path / "out").iterdir())
+    signal.signal(signal.SIGXFSZ, ignored)
+
+
+def test_a_folder_without_rights_is_refused(tables: dict[str, Path]) -> None:
+    """As another user: root may write anywhere."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become a user without rights")
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to other users
+        _refused_in(Path(name), tables)
+
+
+def _refused_in(folder: Path, tables: dict[str, Path]) -> None:
+    folder.chmod(0o755)
+    shutil.copytree(tables["words"] / "model", folder / "model")
+    np.savez(folder / "X.npz", X=X)
+    code = (
+        "import encodings.cp437, os; from pipeline import predict, prediction; import storage.outputs, zarr\n"
+        "os.setgid(65534); os.setuid(65534)\n"
+        "for name in ('out.npz', 'out.zarr', 'out.csv'):\n"
+        "    assert predict.main(['model', 'X.npz', '--out', name]) == 73, name\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("permission denied") == 3
+    assert sorted(path.name for path in folder.iterdir()) == ["X.npz", "model"]
+
+
+def test_an_interrupt_ends_with_its_code_and_leaves_nothing(tmp_path: Path) -> None:
+    """A model so large that a block takes a while: the signal comes when the file has been begun."""
+    rng, m, d = np.random.default_rng(1), 400, 50
+    model = SparseKernelModel(
+        task="regression",
+        labels=(),
+        features=FeatureSpec("raw"),
+        center_index=np.full(m, -1),
+        centers=rng.standard_normal((m, d)).astype(np.float32),
+        center_sigma2=np.full(m, 50.0),
+        weights=rng.standard_normal((m, 1)),
+        intercept=np.zeros(1),
+        selection_order=np.arange(m),
+        input_shape=(d,),
+    )
+    save_model(tmp_path / "model", model)
+    np.savez(tmp_path / "X.npz", X=np.zeros((1_000_000, d), np.float32))
+    (tmp_path / "out").mkdir()
+    command = [sys.executable, "-m", "pipeline.predict", str(tmp_path / "model"), str(tmp_path / "X.npz")]
+    process = subprocess.Popen(
+        [*command, "--out", str(tmp_path / "out" / "out.npz")], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while process.poll() is None and not list((tmp_path / "out").iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 75, error
+    assert error == "error: stopped by SIGINT\n"
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tables: dict[str, Path], tmp_path: Path) -> None:
+    np.savez(tmp_path / "X.npz", X=np.resize(X, (50_000, 2)))
+    command = [sys.executable, "-m", "pipeline.predict", str(tables["words"]), str(tmp_path / "X.npz"), "--out", "-"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline().startswith(b"row,label,decision_far")
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(timeout=60) == 0
+
+
+def test_help_imports_no_numpy() -> None:
+    for name in ("predict", "evaluate"):
+        code = (
+            "import sys, runpy\n"
+            f"sys.argv = [{name!r}, '--help']\n"
+            f"try: runpy.run_module('pipeline.{name}', run_name='__main__')\n"
+            "except SystemExit as stop: assert not stop.code, stop.code\n"
+            "assert 'numpy' not in sys.modules"
+        )
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "--part" in done.stdout
+
+
+def test_the_csv_of_labels_with_commas_reads_back(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    write = csv_writer(stream.write, ("decision",))
+    write(np.array(["a,b", 'c"d']), np.array([[0.1], [1e-300]]))
+    rows = list(csv.reader(io.StringIO(stream.getvalue())))
+    assert rows[1:] == [["0", "a,b", "0.1"], ["1", 'c"d', "1e-300"]]
+    assert json.loads(rows[2][2]) == 1e-300
