@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from storage.layout import RunLayout
 # Algorithm 2 as it is, with the slips of its print mended: random visits, Newton steps, the paper's stopping rule.
 PAPER_WAY = ("--schedule", "uniform", "--step", "newton", "--set", "solver.stop=paper")
 CERTIFIED = ("--tol", "1e-4")
+METHODS = ("SLKL", "SLKL, certified", "SLKL, refitted", "greedy")
 NOT_CONVERGED = 3  # an exit code of a run like any other: the paper's rule does not look at the gap
 
 
@@ -108,15 +109,16 @@ def trained(asked: argparse.Namespace, dataset: str, *arguments: str, store: boo
 
 
 def all_ways(
-    asked: argparse.Namespace, dataset: str, *arguments: str, store: bool = False
-) -> dict[str, tuple[dict[str, Any], str]]:
-    """Return report and command of the paper's way, of the certified optimum, and of that refitted."""
-    theirs = trained(asked, dataset, *arguments, *PAPER_WAY, store=store)
-    ours = trained(asked, dataset, *arguments, *CERTIFIED, "--refit", "ridge", store=store)
+    asked: argparse.Namespace, dataset: str, *arguments: str, penalty: float, store: bool = False
+) -> dict[str, Trained]:
+    """Return a run of the paper's way, of the certified optimum, of that refitted, and of a greedy selection."""
+    solved = [*arguments, "--penalty", f"{penalty:g}"]
+    ours = trained(asked, dataset, *solved, *CERTIFIED, "--refit", "ridge", store=store)
     return {
-        "SLKL": (theirs.report, theirs.command),
-        "SLKL, certified": ({**ours.report, **ours.report["penalised"]}, ours.command),
-        "SLKL, refitted": (ours.report, ours.command),
+        "SLKL": trained(asked, dataset, *solved, *PAPER_WAY, store=store),
+        "SLKL, certified": replace(ours, report={**ours.report, **ours.report["penalised"]}),
+        "SLKL, refitted": ours,
+        "greedy": trained(asked, dataset, *arguments, "--select", "greedy:auto", store=store),
     }
 
 
