@@ -30,7 +30,7 @@ from storage.layout import RunLayout
 
 STAGE = "solve"
 AUTO_GROWTH = 1.25  # of the size, between two looks of `greedy:auto` whether the held-out error still falls
-AUTO_GAIN = 2e-3  # of the held-out error: a size must lower it by more to be worth its centers
+AUTO_GAIN = 1e-2  # of the held-out error: centers that lower it by less are not worth having
 AUTO_MOST = 4000  # centers of greedy:auto
 
 
