@@ -2,8 +2,8 @@
 
 COMMAND: python jobs/paper/figures.py [--out runs/paper] [--runs 20]
 
-The certified optimum of each problem is drawn in. Writes DIR/objective.png, DIR/m0_iterations.png, DIR/m0_size.png
-and DIR/figures.json.
+The certified optimum of each problem is drawn in. Writes DIR/objective.png, DIR/excess.png, DIR/m0_iterations.png,
+DIR/m0_size.png and DIR/figures.json.
 """
 
 import argparse
@@ -76,6 +76,18 @@ def plot_along(curves: list[dict[str, Any]], value: str, optimum: str, label: st
     pyplot.close(figure)
 
 
+def plot_excess(curves: list[dict[str, Any]], path: Path) -> None:
+    """Draw how far the objective of each run is above its certified optimum."""
+    figure, axes = pyplot.subplots(figsize=(5.5, 3.5), layout="constrained")
+    for curve in curves:
+        excess = np.array(curve["objective"]) / curve["optimum"] - 1
+        axes.semilogy(curve["visits"], excess, color="C0", alpha=0.4, linewidth=1)
+    axes.set(xlabel="iterations (coordinates visited)", ylabel="objective above the optimum, relative")
+    axes.set_title(f"sinc, M = {LARGEST}, ν = {NU}, {len(curves)} runs of the paper's method", fontsize=9)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
 def plot_sizes(points: list[dict[str, Any]], runs: int, path: Path) -> None:
     """Draw the final m0 against M, a line for each penalty."""
     figure, axes = pyplot.subplots(figsize=(5.5, 3.5), layout="constrained")
@@ -95,16 +107,18 @@ def main() -> None:
     asked = cells.parser(__doc__).parse_args()
     facts = along(asked)
     plot_along(facts["curves"], "objective", "optimum", "objective F", asked.out / "objective.png")
+    plot_excess(facts["curves"], asked.out / "excess.png")
     plot_along(facts["curves"], "m0", "optimum_m0", "m0", asked.out / "m0_iterations.png")
     facts["sizes"] = sizes(asked)
     plot_sizes(facts["sizes"], asked.runs, asked.out / "m0_size.png")
     facts["commands"] = {
         "objective.png": facts["curves"][0]["command"],
+        "excess.png": facts["curves"][0]["command"],
         "m0_iterations.png": facts["curves"][0]["command"],
         "m0_size.png": f"python jobs/paper/figures.py --runs {asked.runs}",
     }
     (asked.out / "figures.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
-    print(f"figures: {asked.out / 'objective.png'}, m0_iterations.png, m0_size.png")
+    print(f"figures: {asked.out / 'objective.png'}, excess.png, m0_iterations.png, m0_size.png")
 
 
 if __name__ == "__main__":

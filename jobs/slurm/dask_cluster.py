@@ -21,6 +21,7 @@ from typing import Any
 ONE_THREAD = "export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1"
 STOPPED = 75  # the exit code of a run that was stopped on request and can be resumed
 POLL_SECONDS = 0.5
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 ROLES = ("scheduler", "worker", "client")
 WORKER_DEATH_SECONDS = 60  # a worker without its scheduler for this long ends its job
 
@@ -30,15 +31,23 @@ class Requests:
 
     def __init__(self) -> None:
         self._training: subprocess.Popen[bytes] | None = None
-        self._stopped = False
-        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+        self._stopped: int | None = None
+        for number in SIGNALS:
             signal.signal(number, self._take)
 
     def run(self, command: list[str], environment: dict[str, str]) -> int:
         """Run the command and return its exit code, that of a stopped run if a request came before."""
         if self._stopped:
             return STOPPED
-        with subprocess.Popen(command, env=environment) as self._training:
+        # The child inherits the mask: signals wait for its handlers (pipeline.stopping) instead of killing it before.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            self._training = subprocess.Popen(command, env=environment)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        with self._training:
+            if self._stopped:  # it came while there was nobody yet to hand it to
+                self._training.send_signal(self._stopped)
             return self._training.wait()
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
@@ -47,7 +56,7 @@ class Requests:
             time.sleep(POLL_SECONDS)
 
     def _take(self, number: int, _: object) -> None:
-        self._stopped = True
+        self._stopped = number
         if self._training:
             self._training.send_signal(number)
 

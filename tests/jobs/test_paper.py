@@ -140,4 +140,4 @@ def test_figures_are_drawn_with_the_optimum(out: Path) -> None:
     assert m0[0.01, 1000] < m0[0.001, 1000]
     assert m0[0.01, 64] < m0[0.01, 1000]
     assert call("report", out).returncode == 0
-    assert (out / "paper_report.html").read_text().count("data:image/png") == 3
+    assert (out / "paper_report.html").read_text().count("data:image/png") == 4
