@@ -41,7 +41,7 @@ def open_arrays(spec: SourceSpec, arrays: Mapping[str, Any], digests: Mapping[st
     keys = _array_keys(spec.dataset, arrays)
     identity = {"source": "arrays", "sha256": dict(digests or digest_arrays(spec, arrays))}
     inputs_of = [_checked_inputs(arrays[key], key) for key in keys if key.endswith("X")]
-    labels_of = [_label_array(np.asarray(arrays[key][:]), key) for key in keys if key.endswith("y")]
+    labels_of = [label_array(np.asarray(arrays[key][:]), key) for key in keys if key.endswith("y")]
     table = _is_table(inputs_of[0])
     if len(keys) == 2:
         return split_source(spec, name, inputs_of[0], labels_of[0], table, identity)
@@ -61,7 +61,7 @@ def digest_arrays(spec: SourceSpec, arrays: Mapping[str, Any]) -> dict[str, str]
         if key.endswith("X"):
             digests[key] = digest_rows(_checked_inputs(arrays[key], key))
         else:
-            digests[key] = digest_rows(_label_array(np.asarray(arrays[key][:]), key))
+            digests[key] = digest_rows(label_array(np.asarray(arrays[key][:]), key))
     return digests
 
 
@@ -94,7 +94,7 @@ def open_npz(spec: SourceSpec, path: Path) -> RowSource:
             if missing:
                 found = ", ".join(sorted(members)) or "nothing"
                 raise DataError(f"{path}: needs X and {target}, or {', '.join(PART_KEYS)}; found {found}")
-            loaded = {key: _read_member(archive, members[key], path) for key in keys}
+            loaded = {key: read_member(archive, members[key], path) for key in keys}
     except (
         zipfile.BadZipFile,
         zipfile.LargeZipFile,
@@ -106,10 +106,10 @@ def open_npz(spec: SourceSpec, path: Path) -> RowSource:
         raise DataError(f"{path}: not a readable npz file ({error})") from error
     identity = {"source": "npz", "sha256": {key: digest_rows(values) for key, values in loaded.items()}}
     if len(keys) == 2:
-        inputs, labels = loaded["X"], _label_array(loaded[target], target)
+        inputs, labels = loaded["X"], label_array(loaded[target], target)
         return split_source(spec, path.stem, inputs, labels, _is_table(inputs), identity)
     inputs_of = (loaded["X_train"], loaded["X_test"])
-    labels_of = (_label_array(loaded["y_train"], "y_train"), _label_array(loaded["y_test"], "y_test"))
+    labels_of = (label_array(loaded["y_train"], "y_train"), label_array(loaded["y_test"], "y_test"))
     return parts_source(spec, path.stem, inputs_of, labels_of, _is_table(inputs_of[0]), identity)
 
 
@@ -139,13 +139,13 @@ def open_csv(spec: SourceSpec, path: Path) -> RowSource:
 
 
 def _parse_csv(stream: TextIO, target: str | None, path: Path) -> tuple[np.ndarray, np.ndarray]:
-    rows = _cells(stream, path)
+    rows = csv_cells(stream, path)
     first = next(rows, None)
     if first is None:
         raise DataError(f"{path}: is empty; rows of numbers are needed")
     first_line, first_cells = first
-    header = _is_header(first_cells, target)
-    column = _target_column(first_cells, header, target, path)
+    header = is_header(first_cells, target)
+    column = target_column(first_cells, header, target, path)
     if len(first_cells) < 2:
         raise DataError(f"{path}: has one column; inputs and a target are needed")
     names = first_cells if header else [str(k) for k in range(len(first_cells))]
@@ -160,7 +160,7 @@ def _parse_csv(stream: TextIO, target: str | None, path: Path) -> tuple[np.ndarr
         if not label or label.lower() in ("nan", "na"):
             raise DataError(f"{where}, column {names[column]} has no label ({label!r})")
         labels.append(label)
-        piece.append(_numbers(cells, names[:column] + names[column + 1 :], where))
+        piece.append(numbers(cells, names[:column] + names[column + 1 :], where))
         if len(piece) == ROWS_PER_PIECE:
             pieces.append(np.array(piece))
             piece = []
@@ -171,7 +171,7 @@ def _parse_csv(stream: TextIO, target: str | None, path: Path) -> tuple[np.ndarr
     return np.concatenate(pieces), _label_values(labels)
 
 
-def _cells(stream: TextIO, path: Path) -> Iterator[tuple[int, list[str]]]:
+def csv_cells(stream: TextIO, path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number from 1, cells) of each line that is not blank; quotes end on their line."""
     number = 0
     while line := stream.readline(MAX_LINE_CHARACTERS):
@@ -201,14 +201,18 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _is_header(cells: list[str], target: str | None) -> bool:
+def is_header(cells: list[str], target: str | None) -> bool:
     """Tell whether the first line holds names: the target's is in it, or no cell is a number."""
     if any(cell.strip() in TARGET_NAMES or (target is not None and cell.strip() == target) for cell in cells):
         return not all(_is_number(cell) for cell in cells)
     return not any(_is_number(cell) for cell in cells)
 
 
-def _target_column(cells: list[str], header: bool, target: str | None, path: Path) -> int:
+def target_column(cells: list[str], header: bool, target: str | None, path: Path) -> int:
+    """Return which column is the target: `target` by name or number, else one of the usual names, else the last.
+
+    Raises UsageError where `target` names none.
+    """
     names = [cell.strip() for cell in cells] if header else []
     if target is None:
         return next((names.index(name) for name in TARGET_NAMES if name in names), len(cells) - 1)
@@ -224,7 +228,8 @@ def _target_column(cells: list[str], header: bool, target: str | None, path: Pat
     return number % len(cells)
 
 
-def _numbers(cells: list[str], names: list[str], where: str) -> list[float]:
+def numbers(cells: list[str], names: list[str], where: str) -> list[float]:
+    """Return the cells as numbers. Raises DataError, naming the column, where one is no finite number."""
     values = []
     for name, cell in zip(names, cells, strict=True):
         try:
@@ -247,7 +252,7 @@ def _label_values(labels: list[str]) -> np.ndarray:
     return np.array(labels)
 
 
-def _label_array(labels: np.ndarray, name: str) -> np.ndarray:
+def label_array(labels: np.ndarray, name: str) -> np.ndarray:
     """Return labels (n,) in a dtype that `features.targets` knows; (n, 1) is flattened."""
     labels = np.asarray(labels)
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -274,7 +279,7 @@ def _checked_inputs(inputs: Any, name: str) -> Any:
     return inputs
 
 
-def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> np.ndarray:
+def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> np.ndarray:
     """Read one npy member after comparing its header with the zip directory and the compressed size."""
     where = f"{path}, {info.filename}"
     if info.flag_bits & 1:

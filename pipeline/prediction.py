@@ -284,7 +284,7 @@ def _read_npz(path: Path, asked: Asked) -> dict[str, NDArray[Any]]:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             pairs = _array_names(members, asked, NPZ_NAME)
             wanted = [name for pair in pairs for name in pair[: 1 + asked.labelled] if name in members]
-            return {name: tables._read_member(archive, members[name], path) for name in wanted}
+            return {name: tables.read_member(archive, members[name], path) for name in wanted}
     except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError, RuntimeError, zlib.error) as error:
         raise DataError(f"{path}: not a readable npz file ({error})") from error
 
@@ -299,7 +299,7 @@ def _open_arrays(path: Path, asked: Asked, arrays: Mapping[str, Any], part_name:
             if name not in arrays:
                 words = name if "X" in arrays or name != inputs else f"X or {name}"
                 raise DataError(f"{path}: has no array {words}")
-        y = tables._label_array(np.asarray(arrays[labels][:]), labels) if asked.labelled else None
+        y = tables.label_array(np.asarray(arrays[labels][:]), labels) if asked.labelled else None
         pieces.append(_array_piece(inputs, arrays[inputs], y))
     return Examples(path.name, None if "X" in arrays else asked.part or "test", tuple(pieces))
 
@@ -350,16 +350,16 @@ def _open_csv(path: Path, asked: Asked, n_inputs: int) -> Piece:
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
-            lines = tables._cells(stream, path)
+            lines = tables.csv_cells(stream, path)
             first = next(lines, (0, []))[1]
             n_lines = bool(first) + sum(1 for _ in lines)
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
-    header = bool(first) and tables._is_header(first, asked.target)
+    header = bool(first) and tables.is_header(first, asked.target)
     if n_lines == header:
         raise DataError(f"{path}: has no rows")
     has_target = asked.target is not None or len(first) == n_inputs + 1
-    column = tables._target_column(first, header, asked.target, path) if has_target else None
+    column = tables.target_column(first, header, asked.target, path) if has_target else None
     if len(first) - has_target != n_inputs or (asked.labelled and not has_target):
         wanted = f"{n_inputs} inputs" + (" and a target" if asked.labelled or asked.target else "")
         raise DataError(f"{path}: has {len(first)} columns, wanted the model's {wanted}")
@@ -388,7 +388,7 @@ def _csv_rows(
 ) -> Iterator[tuple[NDArray[np.float64], str]]:
     """Yield inputs and label of every row; a label is only asked for where it is needed."""
     with path.open(encoding="utf-8-sig", newline="") as stream:
-        for row, (line, cells) in enumerate(itertools.islice(tables._cells(stream, path), int(header), None)):
+        for row, (line, cells) in enumerate(itertools.islice(tables.csv_cells(stream, path), int(header), None)):
             where = f"{path}: row {row} (line {line})"
             if len(cells) != len(names):
                 raise DataError(f"{where} has {len(cells)} cells, expected {len(names)}")
@@ -396,4 +396,4 @@ def _csv_rows(
             if labelled and (not label or label.lower() in ("nan", "na")):
                 raise DataError(f"{where} has no label ({label!r})")
             kept = [k for k in range(len(names)) if k != column]
-            yield np.array(tables._numbers([cells[k] for k in kept], [names[k] for k in kept], where)), label
+            yield np.array(tables.numbers([cells[k] for k in kept], [names[k] for k in kept], where)), label

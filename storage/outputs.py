@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from storage import disk
 from storage.arrays import chunk_rows_for
-from storage.commit import _move_in
+from storage.commit import move_in
 from storage.errors import CannotWriteError
 from storage.zarr_metadata import NODE_FILE
 
@@ -171,7 +171,7 @@ def _zarr(path: Path, spec: OutputSpec) -> Iterator[Write]:
         yield chunks.write
         chunks.flush(1)
         disk.fsync_tree(aside)
-        _move_in(aside, path)
+        move_in(aside, path)
     except OSError as error:
         raise disk.cannot_write(path, error) from error
     finally:  # once it is moved in there is nothing left aside
