@@ -121,7 +121,7 @@ def write_arrays(
                 stream.write(data)
 
 
-def read_arrays(path: Path, *, mapped: bool = False) -> dict[str, np.ndarray]:
+def read_arrays(path: Path, *, mapped: bool = False, remedy: str | None = None) -> dict[str, np.ndarray]:
     """Read what `write_arrays` wrote; `mapped` maps the files of the folder form read-only instead.
 
     An .npz entry is checked by its CRC. In the folder form sizes are checked against the manifest, and
@@ -130,8 +130,19 @@ def read_arrays(path: Path, *, mapped: bool = False) -> dict[str, np.ndarray]:
     Raises
     ------
     MissingDataError, CorruptDataError, UnavailableStoreError
-        If it is absent, damaged or makes claims that its bytes do not hold, cannot be read.
+        If it is absent, damaged or makes claims that its bytes do not hold, cannot be read. With a `remedy`, absence
+        is damage too, and the message ends with it.
     """
+    if remedy is None:
+        return _read_arrays(path, mapped)
+    try:
+        return _read_arrays(path, mapped)
+    except (CorruptDataError, MissingDataError) as error:
+        reason = str(error).removeprefix(f"{path}: ").partition(";")[0]
+        raise CorruptDataError(f"{path}: {reason}; {remedy}", file=str(path)) from None
+
+
+def _read_arrays(path: Path, mapped: bool) -> dict[str, np.ndarray]:
     if path.suffix == ".npz":
         return bundles.read_npz(path)
     entries = manifest.read(path)
@@ -144,15 +155,17 @@ def read_arrays(path: Path, *, mapped: bool = False) -> dict[str, np.ndarray]:
     return {name.removesuffix(".npy"): bundles.read_npy(path / name, mapped=mapped) for name in names}
 
 
-def check_folder(folder: Path, *, remedy: str) -> None:
+def check_folder(folder: Path, *, remedy: str, contents: bool = True) -> None:
     """Check every byte of a folder against its manifest, before its arrays are mapped. Cost: one pass over them.
+
+    Without `contents` only presence and sizes are looked at.
 
     Raises
     ------
     CorruptDataError
         Naming the first file that is damaged, and ending with `remedy`.
     """
-    problems = manifest.verify(folder, contents=True)
+    problems = manifest.verify(folder, contents=contents)
     if problems:
         raise CorruptDataError(
             f"{folder}: damaged ({problems[0].partition(';')[0]}); {remedy}", file=problems[0].partition(":")[0]
@@ -221,7 +234,7 @@ def new_folder(final: Path, *, kind: str = "folder", metadata: Mapping[str, Any]
         yield aside
         seal(aside, kind=kind, metadata=metadata)
         try:
-            _move_in(aside, final)
+            move_in(aside, final)
         except OSError as error:
             raise cannot_write(final, error) from error
     except BaseException:
@@ -230,7 +243,8 @@ def new_folder(final: Path, *, kind: str = "folder", metadata: Mapping[str, Any]
         raise
 
 
-def _move_in(aside: Path, final: Path) -> None:
+def move_in(aside: Path, final: Path) -> None:
+    """Rename `aside` to `final`, durably; what was there is moved aside first and pruned last. Raises OSError."""
     old = final.with_name(_OLD_PREFIX + final.name)
     replaces = final.exists()
     if replaces:
