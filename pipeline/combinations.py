@@ -7,6 +7,7 @@ from pipeline.config import SETTINGS, TrainConfig
 from pipeline.errors import ConfigError
 from pipeline.feature_store import FeatureShape
 from pipeline.setting_types import selection_size
+from pipeline.statistics import hold_out_rows
 
 # Settings of the penalised solves, and why a greedy selection has no use for them.
 _PENALISED = {
@@ -69,6 +70,12 @@ def check_combinations(config: TrainConfig, shape: FeatureShape, n_candidates: i
     if hold_out == 0 and any(needs.values()):
         asked = next(flag for flag, needed in needs.items() if needed)
         raise ConfigError(f"{asked} needs held-out rows, statistics.hold_out is 0; set it to 0.1")
+    if any(needs.values()) and not hold_out_rows(config.seed, hold_out, 0, shape.n_train).any():
+        asked = next(flag for flag, needed in needs.items() if needed)
+        raise ConfigError(
+            f"{asked} needs held-out rows; of {shape.n_train} training rows, statistics.hold_out = {hold_out:g} holds out "
+            "none with this seed: raise it"
+        )
 
 
 def check_rounds(config: TrainConfig, n_candidates: int) -> None:

@@ -3,7 +3,8 @@
 Every executor runs the same functions on the same items; the serial one is the reference that the others must
 match bit for bit. BLAS is held to one thread wherever an item runs, since float32 bits depend on it.
 Results are small; each is handed on and released as it arrives, so that a lost worker never costs a finished
-item.
+item. Whatever ends a run early ends its tasks, wherever they are, before the caller learns of it: then nobody writes
+into the run's folder any more.
 """
 
 import logging
@@ -11,7 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,6 +22,7 @@ from threadpoolctl import threadpool_limits
 
 from pipeline import __version__, stopping
 from pipeline.errors import ConfigError, PlanError, SchedulerError
+from storage.errors import CannotWriteError
 
 CONNECT_SECONDS = 30  # an address that does not answer within this is given up
 _IGNORE_SIGNALS = """\
@@ -31,6 +33,7 @@ if threading.current_thread() is threading.main_thread():
 """
 _LOOPBACK = "127.0.0.1:0"
 _POLL_SECONDS = 0.01
+_STOP_SECONDS = 20  # for tasks to save what they have and end; the command has 25 in all
 _ALLOWED_WORKER_DEATHS = 10  # of one item, before the run stops
 
 
@@ -50,8 +53,13 @@ class Executor(Protocol):
 
     workers: int
 
-    def run(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[ItemResult]:
-        """Yield the result of every item as it completes; the first error of an item is raised."""
+    def run(
+        self, function: Callable[[Any], Any], items: Iterable[Any], turn_file: Path | None = None
+    ) -> Iterator[ItemResult]:
+        """Yield the result of every item as it completes; the first error of an item is raised.
+
+        Tasks outside this thread look at the turn file, which all of them see, for whether they shall end.
+        """
 
     def check_paths(self, paths: Iterable[Path]) -> None:
         """Raise SchedulerError where a worker does not see one of the paths that the items use."""
@@ -62,10 +70,11 @@ class SerialExecutor:
 
     workers = 1
 
-    def run(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[ItemResult]:
+    def run(
+        self, function: Callable[[Any], Any], items: Iterable[Any], turn_file: Path | None = None
+    ) -> Iterator[ItemResult]:
         """Yield the result of every item in order."""
         for item in items:
-            stopping.check()
             yield _run_item(function, item)
 
     def check_paths(self, paths: Iterable[Path]) -> None:
@@ -80,13 +89,16 @@ class DaskExecutor:
         self._client = client
         self._submitted = 0
 
-    def run(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[ItemResult]:
+    def run(
+        self, function: Callable[[Any], Any], items: Iterable[Any], turn_file: Path | None = None
+    ) -> Iterator[ItemResult]:
         """Yield the result of every item as it completes."""
         from distributed import as_completed
 
+        turn = None if turn_file is None else stopping.Turn.next(turn_file)
         waiting = iter(items)
-        first = [self._submit(function, item) for item in islice(waiting, 2 * self.workers)]
-        running = as_completed(first, loop=self._client.loop)
+        under_way = {self._submit(function, item, turn) for item in islice(waiting, 2 * self.workers)}
+        running = as_completed(under_way, loop=self._client.loop)
         try:
             while not running.is_empty():
                 stopping.check()
@@ -95,12 +107,14 @@ class DaskExecutor:
                     continue
                 future = next(running)
                 result = _result_of(future)
+                under_way.remove(future)
                 future.release()
                 for item in islice(waiting, 1):
-                    running.add(self._submit(function, item))
+                    under_way.add(following := self._submit(function, item, turn))
+                    running.add(following)
                 yield result
         finally:
-            self._client.cancel([future for future in running.futures if not future.done()])
+            self._end([future for future in under_way if not future.done()], turn_file)
 
     def check_paths(self, paths: Iterable[Path]) -> None:
         """Raise SchedulerError naming a path that some worker does not see."""
@@ -109,10 +123,20 @@ class DaskExecutor:
                 if not seen:
                     raise SchedulerError(f"worker {worker} does not see {path}; put it on a file system they share")
 
-    def _submit(self, function: Callable[[Any], Any], item: Any) -> Any:
+    def _end(self, futures: list[Any], turn_file: Path | None) -> None:
+        """End tasks: those that run may save what they have; those that have not begun see that they need not."""
+        if futures and turn_file is not None:
+            with suppress(CannotWriteError):  # a full disk ends them as well
+                stopping.Turn.next(turn_file)
+        deadline = time.monotonic() + _STOP_SECONDS
+        while (futures := [future for future in futures if not future.done()]) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        self._client.cancel(futures)  # of one that runs this stops nothing, it only gives up the result
+
+    def _submit(self, function: Callable[[Any], Any], item: Any, turn: stopping.Turn | None) -> Any:
         self._submitted += 1
         key = f"{getattr(function, '__name__', None) or 'item'}-{os.getpid()}-{id(self)}-{self._submitted}"
-        return self._client.submit(_run_item, function, item, key=key, pure=False)
+        return self._client.submit(_run_item, function, item, turn, key=key, pure=False)
 
 
 @contextmanager
@@ -145,10 +169,12 @@ def available_processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _run_item(function: Callable[[Any], Any], item: Any) -> ItemResult:
+def _run_item(function: Callable[[Any], Any], item: Any, turn: stopping.Turn | None = None) -> ItemResult:
     _pin_worker_blas()
     wall, cpu = time.perf_counter(), time.thread_time()
-    value = function(item)
+    with stopping.obeying(turn):
+        stopping.check()
+        value = function(item)
     return ItemResult(item, value, time.perf_counter() - wall, time.thread_time() - cpu, this_process())
 
 

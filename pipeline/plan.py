@@ -6,6 +6,7 @@ A run that cannot fit its memory limit or its disk is refused here, with the sma
 import math
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from pipeline.executors import available_processors
 from pipeline.feature_store import ITEM_CHUNKS, FeatureRequest, FeatureShape, describe, open_data
 from pipeline.setting_types import selection_size
 from pipeline.solvers.greedy import forward_size
-from pipeline.stages.grown_gram import BLOCK_BYTES, N_SPANS
+from pipeline.stages.grown_gram import BLOCK_BYTES, N_SPANS, rows_at_once
 from pipeline.stages.rows import span_count
 from pipeline.stages.scores import LINE_ROWS
 from pipeline.stages.selection import AUTO_MOST
@@ -231,10 +232,11 @@ def default_limit_bytes() -> int:
 
 
 def check_disk(plan: Plan, run_folder: Path, store: FeatureLayout, shape: FeatureShape, *, stored: bool) -> None:
-    """Raise CannotWriteError where a disk has less free space than the plan needs; a store that exists needs none."""
-    needs = {run_folder: sum(stage.disk_bytes for stage in plan.stages if stage.name != "features")}
+    """Raise CannotWriteError where a disk lacks what the plan needs beyond what is there; a whole store needs none."""
+    planned = sum(stage.disk_bytes for stage in plan.stages if stage.name != "features")
+    needs = {run_folder: max(planned - _bytes_below(run_folder), 0)}
     if not store.manifest.exists() and stored:
-        needs[store.root] = shape.disk_bytes
+        needs[store.root] = max(shape.disk_bytes - _bytes_below(store.folder), 0)
     by_disk: dict[int, tuple[Path, int]] = {}
     for folder, needed in needs.items():
         existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
@@ -247,6 +249,15 @@ def check_disk(plan: Plan, run_folder: Path, store: FeatureLayout, shape: Featur
                 f"{folder}: needs {_size(needed)}, the disk has {_size(free)} free; "
                 "free some space or choose another folder"
             )
+
+
+def _bytes_below(folder: Path) -> int:
+    n_bytes = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # a run that is alive removes files meanwhile
+                n_bytes += Path(parent, name).lstat().st_size
+    return n_bytes
 
 
 def worker_limit_bytes(config: TrainConfig, workers: int) -> int:
@@ -265,16 +276,16 @@ def _plan_for(
     n_items = sum(-(-rows // (ITEM_CHUNKS * shape.chunk_rows)) for rows in (shape.n_train, shape.n_test))
     w, d = config.centers.working_set or 0, shape.n_features
     centers = 4 * w * d
-    blocks = _block_bytes(config, shape, block_rows)
-    read = 4 * d * min(max(block_rows, shape.chunk_rows), shape.n_train)
-    test_blocks = -(-shape.n_test // block_rows)
+    stream = _block_bytes(config, shape, block_rows) + _read_bytes(shape, block_rows)
     in_rounds = w < _n_candidates(config, shape)
     solving = _solve_in_rounds if in_rounds else _solve_at_once
+    selecting = _selection_bytes(config, w)
+    centred = 8 * w * w if config.solver.intercept and not selecting else 0
     stages = (
         StagePlan("features", n_items, base + workers * 3 * item_rows * d * 4, shape.disk_bytes),
         StagePlan("centers", 1, base + 8 * 2**20 + (0 if in_rounds else 2 * centers), centers),
-        *solving(shape, w, base, workers, workers * (centers + blocks + read), _selection_bytes(config, w)),
-        StagePlan("evaluate", test_blocks, base + centers + workers * (blocks + read), centers),
+        *solving(shape, _Solving(w, base, workers, stream, workers * (centers + stream), selecting, centred)),
+        StagePlan("evaluate", -(-shape.n_test // block_rows), base + centers + workers * stream, centers),
     )
     return Plan(stages, block_rows, workers, limit)
 
@@ -287,46 +298,77 @@ def _selection_bytes(config: TrainConfig, w: int) -> int:
     return 8 * size * w + 6 * 8 * size * size
 
 
-def _solve_at_once(
-    shape: FeatureShape, w: int, base: int, workers: int, streams: int, selecting: int
-) -> tuple[StagePlan, StagePlan]:
-    """Two Grams (fit, hold-out) a worker, five while they are added; then one mapped Gram, and the active sets."""
-    gram = 8 * w * w
-    n_spans = span_count(shape, w)
-    statistics = base + max(workers * 2 * gram + streams, 5 * gram)
+@dataclass(frozen=True)
+class _Solving:
+    """What the plan of the statistics and of the solves takes, for Grams of `columns` columns. Bytes.
+
+    base: of the processes alone; stream: of a worker's block and its features; streams: of all, with the centers;
+    selecting: of a greedy selection, else 0; centred: of the centred Gram where the solves fit an intercept, else 0.
+    """
+
+    columns: int
+    base: int
+    workers: int
+    stream: int
+    streams: int
+    selecting: int
+    centred: int
+
+    @property
+    def gram(self) -> int:
+        """One Gram."""
+        return 8 * self.columns**2
+
+    @property
+    def solves(self) -> int:
+        """The mapped Gram, the centred one made from it, and the active sets of the solves; or a selection."""
+        factors = self.selecting or self.workers * 3 * min(self.gram, _FACTOR_BYTES)
+        return self.base + self.gram + self.centred + factors
+
+
+def _solve_at_once(shape: FeatureShape, solving: _Solving) -> tuple[StagePlan, StagePlan]:
+    """Two Grams (fit, hold-out) a worker, five while they are added; on disk two a span, and fit, hold-out, all.
+
+    The centred ones of an intercept (of fit and all) come when those of the spans are gone.
+    """
+    gram, n_spans = solving.gram, span_count(shape, solving.columns)
+    statistics = solving.base + max(solving.workers * 2 * gram + solving.streams, 5 * gram)
     return (
         StagePlan("statistics", n_spans, statistics, (2 * n_spans + 3) * gram),
-        StagePlan(
-            "solve",
-            shape.n_outputs,
-            base + gram + (selecting or workers * 3 * min(gram, _FACTOR_BYTES)),
-            shape.n_outputs * w * 16,
-        ),
+        StagePlan("solve", shape.n_outputs, solving.solves, shape.n_outputs * solving.columns * 16),
     )
 
 
-def _solve_in_rounds(
-    shape: FeatureShape, w: int, base: int, workers: int, streams: int, selecting: int
-) -> tuple[StagePlan, StagePlan]:
+def _solve_in_rounds(shape: FeatureShape, solving: _Solving) -> tuple[StagePlan, StagePlan]:
     """At most half of the working set comes in at once: its Gram rows in each worker, or the old Gram and the new.
 
-    A selection has the Grams of fit rows and held-out rows apart, and adds up the latter.
+    A selection has the Grams of fit rows and held-out rows apart, and adds up the latter. On disk are the Grams of
+    the last round (all rows; centred, or fit and held-out rows), the new one, and the spans' shares of its new rows.
     """
-    gram = 8 * w * w
+    gram, base, workers = solving.gram, solving.base, solving.workers
     n, t = shape.n_train, shape.n_outputs
-    workers_growing = min(workers, N_SPANS)
-    block = min(BLOCK_BYTES * 3 // 2, 12 * n * w)
-    growing = base + workers_growing * (3 * gram // 4 + block) + gram // 4 + streams
     joining = base + gram + gram // 4 + gram // 2
     side = min(TILE_ROWS, n)
     tile = 2 * 4 * side * shape.n_features + 12 * min(LINE_ROWS, n) * side + 8 * n * (t + 1)
     scoring = base + gram + workers * tile + 5 * 8 * n * (t + 1)
-    factors = base + gram + (selecting or workers * 3 * min(gram, _FACTOR_BYTES))
-    apart = base + 4 * gram + streams if selecting else 0
+    apart = base + 4 * gram + solving.streams if solving.selecting else 0
+    disk = (4 + N_SPANS) * gram if solving.selecting else 2 * gram + solving.centred + N_SPANS * gram // 2
+    scores_disk = 3 * 8 * n * (t + 1) * (-(-n // TILE_ROWS))
     return (
-        StagePlan("statistics", N_SPANS, max(growing, joining, apart), (5 if selecting else 3) * gram),
-        StagePlan("solve", -(-n // TILE_ROWS), max(scoring, factors), 3 * 8 * n * (t + 1) * (-(-n // TILE_ROWS))),
+        StagePlan("statistics", N_SPANS, max(_growing_bytes(shape, solving), joining, apart), disk),
+        StagePlan("solve", -(-n // TILE_ROWS), max(scoring, solving.solves), scores_disk),
     )
+
+
+def _growing_bytes(shape: FeatureShape, solving: _Solving) -> int:
+    """Bytes while new Gram rows are computed, in the largest round or in the largest of those with longer blocks."""
+    d, n, most = shape.n_features, shape.n_train, solving.columns
+    item = 3 * solving.gram // 4 + min(BLOCK_BYTES * 3 // 2, 12 * n * most)
+    for columns in (most, *(2**k for k in range((most - 1).bit_length()))):  # beyond a power of two, blocks halve
+        rows = rows_at_once(columns, d)
+        block = 12 * columns * min(rows, n) + _read_bytes(shape, rows)
+        item = max(item, 6 * columns**2 + block - solving.stream)  # whose place is free meanwhile
+    return solving.base + min(solving.workers, N_SPANS) * item + solving.gram // 4 + solving.streams
 
 
 def _n_candidates(config: TrainConfig, shape: FeatureShape) -> int:
@@ -344,6 +386,11 @@ def _source_bytes(config: TrainConfig, source: Source) -> int:
 def _block_bytes(config: TrainConfig, shape: FeatureShape, block_rows: int) -> int:
     """Bytes of one block in one worker: inner products f4 and columns f8."""
     return min(block_rows, shape.n_train) * (config.centers.working_set or 0) * 12
+
+
+def _read_bytes(shape: FeatureShape, block_rows: int) -> int:
+    """Bytes of the features that are read at once for blocks of so many rows: whole chunks."""
+    return 4 * shape.n_features * min(max(block_rows, shape.chunk_rows), shape.n_train)
 
 
 def _size(n_bytes: int) -> str:

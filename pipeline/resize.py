@@ -1,7 +1,8 @@
 """`python -m pipeline.resize RUN --size K --out MODEL`: cut a trained run to fewer centers, without a pass over data.
 
-A run with --select has its centers in the order chosen: the first K are what training to that size would give. The
-centers of any other run are chosen from now, by the same rule. The weights are refitted either way.
+A run with --select has its centers in the order chosen: the first K are what training to that size would give (in
+rounds: what was chosen from the last working set). Those of any other run are chosen now, by the same rule. The
+weights are refitted either way.
 """
 
 import argparse
@@ -65,8 +66,6 @@ def resize_run(root: Path, size: int, out: Path) -> Resized:
     from pipeline import run_folder
     from pipeline.errors import ConfigError, FolderInUseError, MissingRunError
     from pipeline.model_folder import load_model, save_model
-    from pipeline.solvers.greedy import select
-    from pipeline.stages import final_weights, selection
     from storage.layout import RunLayout
 
     layout = RunLayout(root)
@@ -77,13 +76,7 @@ def resize_run(root: Path, size: int, out: Path) -> Resized:
     config, model = run_folder.frozen_config(layout), load_model(layout.model)
     if not 1 <= size <= model.n_centers:
         raise ConfigError(f"--size {size}: the model has {model.n_centers} centers; ask for 1 to {model.n_centers}")
-    columns = final_weights.load(layout).active
-    chosen_first = config.solver.select != "none"
-    fit, hold_out, everything = _statistics(layout, columns, chosen_first=chosen_first)
-    intercept = config.solver.intercept
-    order = np.arange(size) if chosen_first else select(everything, size, intercept=intercept).chosen
-    parts = [part.cut(order) for part in (fit, hold_out, everything)]
-    found = selection.weights_of(*parts, intercept=intercept)
+    found, order = _fitted(layout, config, size)
     smaller = replace(
         model,
         center_index=model.center_index[order],
@@ -98,25 +91,45 @@ def resize_run(root: Path, size: int, out: Path) -> Resized:
     return Resized(smaller.n_centers, model.n_centers, found.ridge, error)
 
 
-def _statistics(layout: Any, columns: Any, *, chosen_first: bool) -> list[Any]:
-    """Return the statistics of the fit rows, the held-out rows and all rows on the centers of the model, in order."""
+def _fitted(layout: Any, config: Any, size: int) -> tuple[Any, Any]:
+    """Return the refit of a smaller model, and which centers of the model it has, in order."""
+    import numpy as np
+
+    from pipeline.solvers.greedy import select
+    from pipeline.stages import final_weights, selection, statistics
+
+    names, intercept = _names(layout), config.solver.intercept
+    if config.solver.select != "none":
+        chosen = selection.committed(layout, names)
+        return selection.prefix(layout, chosen, names, size, intercept=intercept).refit, np.arange(size)
+    columns = final_weights.load(layout).active
+    fit, hold_out, everything = (statistics.load(layout, name).cut(columns) for name in names)
+    tried, order = (select(part, size, intercept=intercept).chosen for part in (fit, everything))
+    parts = fit.cut(tried), hold_out.cut(tried), everything.cut(order)
+    return selection.weights_of(*parts, intercept=intercept), order
+
+
+def _names(layout: Any) -> Any:
+    """Return the names of the statistics of a run's last working set.
+
+    Raises ConfigError where it keeps none of held-out rows.
+    """
     from pipeline.errors import ConfigError
     from pipeline.stages import selection, selection_rounds, statistics
     from storage.manifest import MANIFEST_NAME
 
-    names = selection.AT_ONCE
-    if not (layout.statistics_file("all") / MANIFEST_NAME).exists():
+    if (layout.statistics_file("all") / MANIFEST_NAME).exists():
+        names: selection.Names | None = selection.AT_ONCE
+    else:
         rounds = (path.parent.name for path in layout.statistics.glob(f"round-*-fit/{MANIFEST_NAME}"))
         last = max((name.removesuffix("-fit") for name in rounds if re.fullmatch(r"round-\d+-fit", name)), default=None)
-        if last is None:
-            raise ConfigError(
-                f"{layout.root}: keeps no statistics of held-out rows, which the weights of fewer centers need; train "
-                "with --select greedy:K, or with fewer --centers"
-            )
-        names = selection_rounds.names_of(last)
-    if chosen_first:
-        columns = selection.committed(layout, names).chosen
-    return [statistics.load(layout, name).cut(columns) for name in names]
+        names = None if last is None else selection_rounds.names_of(last)
+    if names is None or not statistics.load(layout, names.hold_out).weight_sum > 0:
+        raise ConfigError(
+            f"{layout.root}: keeps no statistics of held-out rows, which the weights of fewer centers need; train "
+            "with statistics.hold_out above 0 and --select greedy:K, or with fewer --centers"
+        )
+    return names
 
 
 if __name__ == "__main__":

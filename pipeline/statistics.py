@@ -15,6 +15,7 @@ from pipeline.columns import ColumnGenerator
 from pipeline.errors import InvalidDataError
 
 _HOLD_OUT_GROUP_ROWS = 4096  # rows drawn from one generator; fixed, so that block sizes do not change the draw
+_CENTRED_ROWS = 64  # of a Gram that are centred at once
 
 
 @dataclass(frozen=True)
@@ -60,27 +61,47 @@ class GramStatistics:
         """Return the statistics about the means of columns and targets; the sums stay as they are.
 
         A solver run on them fits an unpenalised intercept, which `intercept` recovers (mathematics: gram - k kᵀ/n
-        with k = Kᵀ1). Constant columns become exactly zero, so that no rounding makes them look useful. Raises
-        InvalidDataError where there are no rows.
+        with k = Kᵀ1). Constant columns become exactly zero, so that no rounding makes them look useful. Takes one new
+        Gram of memory. Raises InvalidDataError where there are no rows.
+        """
+        kty, yty = self.centred_targets()
+        means, gram = self.column_sums / self.weight_sum, np.empty_like(self.gram)
+        for start in range(0, len(gram), _CENTRED_ROWS):
+            rows = slice(start, start + _CENTRED_ROWS)
+            stripe = self.gram[rows] - np.outer(self.column_sums[rows], means)
+            stripe += self.gram[rows] - np.outer(means[rows], self.column_sums)  # neither product alone is symmetric
+            np.multiply(stripe, 0.5, out=gram[rows])
+        constant = self._constant()
+        gram[constant, :] = gram[:, constant] = 0.0
+        return GramStatistics(gram, kty, yty, self.column_sums, self.target_sums, self.weight_sum)
+
+    def centred_targets(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return kty (M, T) and yty (T,) of the centred statistics, which need no more of the Gram than its diagonal.
+
+        Raises InvalidDataError where there are no rows.
         """
         if not self.weight_sum > 0:
             raise InvalidDataError(
                 "an intercept needs rows to be fitted on, these statistics have none; lower statistics.hold_out, or "
                 "leave --intercept out"
             )
-        means, n = self.column_sums / self.weight_sum, self.weight_sum
-        gram = self.gram - np.outer(self.column_sums, means)
-        gram = 0.5 * (gram + gram.T)  # the outer product is not symmetric to the last bit
-        kty = self.kty - np.outer(self.column_sums, self.target_sums) / n
-        constant = np.diagonal(gram) <= 1e-13 * np.diagonal(self.gram)
-        gram[constant, :] = gram[:, constant] = 0.0
-        kty[constant] = 0.0
-        yty = np.maximum(self.yty - self.target_sums**2 / n, 0.0)
-        return GramStatistics(gram, kty, yty, self.column_sums, self.target_sums, n)
+        kty = self.kty - np.outer(self.column_sums, self.target_sums) / self.weight_sum
+        kty[self._constant()] = 0.0
+        return kty, np.maximum(self.yty - self.target_sums**2 / self.weight_sum, 0.0)
 
-    def intercept(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the intercept (T,) that goes with weights (M, T) fitted on the centred statistics."""
-        return (self.target_sums - self.column_sums @ weights) / self.weight_sum
+    def _constant(self) -> NDArray[np.bool_]:
+        """Return which columns are constant to rounding, (M,)."""
+        squares = np.diagonal(self.gram)
+        return np.asarray(squares - self.column_sums * (self.column_sums / self.weight_sum) <= 1e-13 * squares)
+
+    def intercept(
+        self, weights: NDArray[np.float64], columns: NDArray[np.int64] | slice = slice(None)
+    ) -> NDArray[np.float64]:
+        """Return the intercept (T,) that goes with weights (M, T) fitted on the centred statistics.
+
+        The weights may be those of some `columns` (a,) alone, (a, T), where all others are zero.
+        """
+        return (self.target_sums - self.column_sums[columns] @ weights) / self.weight_sum
 
     def squared_error(self, weights: NDArray[np.float64], intercept: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return Σ (y - K w - b)² over the rows for each output, (T,); not for centred statistics.

@@ -2,22 +2,79 @@
 
 A handler sets a flag and nothing else: what saves from inside a handler may wait for a lock that the interrupted code
 holds. Before the work has begun there is nothing to save, and a request ends the command at once.
+
+Signals and the time limit reach the command alone. Its tasks, in whatever process or on whatever machine, learn of a
+request from a file of the run: see `Turn`.
 """
 
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 
 from pipeline.errors import StoppedError
+from storage.disk import write_file
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+LOOK_SECONDS = 0.25  # between two looks of a task at the file of its turn
 
 _reason: str | None = None
 _deadline: float | None = None
 _working = False
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The right of some tasks to work on a run: until the next turn is taken, by this session or by a later one.
+
+    The file holds the number of the latest turn. Numbers only grow, so that nothing stale is ever obeyed: an older
+    content, which a network file system may show for a while, ends no task, and neither does a missing file.
+    """
+
+    path: Path
+    number: int
+
+    @classmethod
+    def next(cls, path: Path) -> "Turn":
+        """Take the next turn, which ends the earlier ones. The run's lock must be held. Raises CannotWriteError."""
+        turn = cls(path, _latest_turn(path) + 1)
+        write_file(path, f"{turn.number}\n".encode())
+        return turn
+
+    def is_over(self) -> bool:
+        """Tell whether a later turn was taken."""
+        return _latest_turn(self.path) > self.number
+
+
+def _latest_turn(path: Path) -> int:
+    with suppress(OSError, ValueError):
+        return int(path.read_bytes())  # read, not stat'ed: opening asks a file server, stat may ask a cache
+    return 0
+
+
+class _Task(threading.local):
+    """The task that a thread runs: its turn, when it looked last, and whether the turn is over."""
+
+    turn: Turn | None = None
+    looked = 0.0
+    is_over = False
+
+
+_task = _Task()
+
+
+@contextmanager
+def obeying(turn: Turn | None) -> Iterator[None]:
+    """Stop the task that this thread runs inside once its turn is over; None: nobody can end it from elsewhere."""
+    _task.turn, _task.looked, _task.is_over = turn, -LOOK_SECONDS, False
+    try:
+        yield
+    finally:
+        _task.turn, _task.is_over = None, False
 
 
 @contextmanager
@@ -25,15 +82,21 @@ def listening() -> Iterator[None]:
     """Take SIGTERM, SIGUSR1 and SIGINT as requests to stop.
 
     Before `working`, a signal raises StoppedError where it finds the command. Only the main thread of a process gets
-    signals; in another one this does nothing.
+    signals; in another one this does nothing. Who starts the command may have blocked them, lest one comes before
+    there is a handler: here they are let through.
     """
     global _reason
     _reason = None
     on_main_thread = threading.current_thread() is threading.main_thread()
     before = {number: signal.signal(number, _request) for number in SIGNALS} if on_main_thread else {}
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        if on_main_thread:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         yield
     finally:
+        if on_main_thread:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         for number, handler in before.items():
             signal.signal(number, handler)
         _reason = None
@@ -54,7 +117,14 @@ def requested() -> str | None:
     """Return why the work shall stop, None while it shall not. Cheap, and safe in every thread."""
     if _reason is None and _deadline is not None and time.monotonic() >= _deadline:
         return "the time limit"
-    return _reason
+    return _reason or ("its driver" if _turn_is_over() else None)
+
+
+def _turn_is_over() -> bool:
+    now = time.monotonic()
+    if _task.turn is not None and now - _task.looked >= LOOK_SECONDS and not _task.is_over:
+        _task.looked, _task.is_over = now, _task.turn.is_over()
+    return _task.is_over
 
 
 def check() -> None:
@@ -66,6 +136,8 @@ def check() -> None:
 
 def _request(number: int, frame: FrameType | None) -> None:
     global _reason
+    if _reason is not None:  # the command is ending already, and another error would only disturb it
+        return
     _reason = signal.Signals(number).name
     if not _working:
         check()

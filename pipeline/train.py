@@ -80,11 +80,12 @@ def _run(prepared: Any, layout: Any, executor: Any, *, quiet: bool) -> dict[str,
     from pipeline.live_features import live
     from pipeline.stages import centers, evaluate, features, solve, statistics
     from pipeline.stages.run import Run, saved_state
-    from storage.commit import make_folder
+    from storage.commit import make_folder, remove_file
 
     costs, peak_bytes = saved_state(layout)
     with MemoryMeter(peak_bytes) as meter, Events(layout.log, layout.metrics, meter, quiet=quiet) as events:
         try:
+            stopping.Turn.next(layout.turn)  # ends what a cluster still runs for a session that was killed
             events.say(f"run folder {layout.root}")
             for note in prepared.notes:
                 events.say(note)
@@ -110,6 +111,7 @@ def _run(prepared: Any, layout: Any, executor: Any, *, quiet: bool) -> dict[str,
             solve.run(run)
             scores = evaluate.run(run)
             report = results.build(run, scores, meter.peak_bytes)
+            remove_file(layout.turn)
             run_folder.finish(layout, report)
             return report
         except BaseException as error:

@@ -15,29 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from storage.remedies import FEATURES, remedy_of
+
 LOOKS, PAUSE_SECONDS = 3, 0.3  # before something of a live run is called damaged
-AGAIN = "delete it and report.json, then resume the run: it is made again"
-ANEW = (
-    "delete the folders statistics, solutions, scores and markers, and report.json, then resume the run: it does its \
-stages again, to the same bytes"
-)
-LINES = "no number comes from it: remove the line; where the file is gone, delete report.json and resume the run"
-REMEDIES = {  # by how the name begins; the first that fits
-    "config.toml": "restore it, or start a new run",
-    "env.json": "restore it, or start a new run",
-    "STATE.json": "delete it and report.json, then resume the run: only the times that the stages took are lost",
-    "report.json": "delete it and resume the run: it is made again",
-    "CONTENTS.json": "delete it and report.json, then resume the run: both are made again",
-    "log.jsonl": LINES,
-    "metrics.jsonl": LINES,
-    "model": "delete the folder model and report.json, then resume the run: they are made again",
-    "centers": "delete the folder centers and report.json, then resume the run: they are drawn again, the same",
-    "markers/evaluate": AGAIN,
-    "markers/solve": AGAIN,
-    "checkpoints": "an older one is used where there is one; else delete the folder to start that solve anew",
-    "": ANEW,
-}
-FEATURES = "delete the folder: the features are computed again when a run needs them"
 
 
 @dataclass
@@ -114,10 +94,14 @@ class _Looks:
     result: Result
 
     def presence(self, layout: Any) -> None:
-        """Name what is not there: settings, and whatever a finished run listed."""
+        """Name what is not there: settings, and whatever a run listed when its stages were done."""
         expected = [layout.config.name, layout.environment.name]
         if layout.contents.exists() or (self.finished and not self.live):
-            expected += [layout.contents.name, layout.report.name, *self._listed(layout)]
+            expected += [layout.contents.name, *self._listed(layout)]
+            if not self.finished:  # the report is committed just after the list: a kill may come between
+                expected = [name for name in expected if name != layout.report.name]
+            if not self.live and not layout.report.exists():
+                self.result.notes.append(f"{layout.report.name}: not there; the run is unfinished, resume it")
         for name in dict.fromkeys(expected):
             self._judge(name, partial(_missing, self.root / name))
 
@@ -210,8 +194,7 @@ class _Looks:
                 return
             if self.live and again < LOOKS - 1:
                 time.sleep(PAUSE_SECONDS)
-        remedy = advice or next(remedy for start, remedy in REMEDIES.items() if name.startswith(start))
-        self.result.damaged += [f"{name}: {problem}; {remedy}" for problem in problems]
+        self.result.damaged += [f"{name}: {problem}; {advice or remedy_of(name)}" for problem in problems]
 
     def _count(self, path: Path) -> None:
         try:

@@ -35,6 +35,11 @@ class RunLayout:
         return self.root / "STATE.json"
 
     @property
+    def turn(self) -> Path:
+        """Return the file with the number of the latest turn of tasks, which ends the earlier ones; gone at the end."""
+        return self.root / "turn"
+
+    @property
     def centers(self) -> Path:
         """Return the folder of the candidate centers: their rows in the training set, and their features."""
         return self.root / "centers"

@@ -166,8 +166,16 @@ def row(
 
 
 def save(asked: argparse.Namespace, table: str, rows: Sequence[Row] | Sequence[dict[str, Any]]) -> None:
-    """Write the rows of a table, for `report`."""
-    write_json(asked.out / f"{table}.json", [asdict(one) if isinstance(one, Row) else one for one in rows])
+    """Write the rows of a table, for `report`; rows of other cells that are there already stay."""
+    path = asked.out / f"{table}.json"
+    found = [asdict(one) if isinstance(one, Row) else one for one in rows]
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    new = {_cell(row): row for row in found}
+    write_json(path, [new.pop(_cell(row), row) for row in before] + list(new.values()))
+
+
+def _cell(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["dataset"], row.get("method") or row["schedule"], row["M"]
 
 
 def print_row(one: Row, unit: str = "") -> None:

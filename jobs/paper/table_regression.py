@@ -54,7 +54,9 @@ def cell(asked: argparse.Namespace, label: str, data: list[str], size: int) -> I
     name = label.split(" ")[0]
     sigma2, penalty = paper.SIGMA2[name], paper.PENALTY[name]
     errors, m0 = defaultdict[str, list[float]](list), defaultdict[str, list[int]](list)
-    commands = dict.fromkeys(BASELINES, f"python jobs/paper/{TABLE}.py --datasets {name} --sizes {size}")
+    commands = dict.fromkeys(
+        BASELINES, f"python jobs/paper/{TABLE}.py --datasets {name} --sizes {size} --runs {asked.runs}"
+    )
     for seed in range(asked.runs):
         common = [*data, "--sigma2", f"{sigma2:g}", "--centers", str(size), "--seed", str(seed)]
         runs = cells.all_ways(asked, name, *common, penalty=penalty)

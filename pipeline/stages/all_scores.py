@@ -99,8 +99,8 @@ def certify(run: Run, current: WorkingSet, weights: Weights, scored: Scored, pro
     A candidate that was not evaluated is bounded by τ, so that it does not scale the dual point.
     """
     at = places(problem.candidates, current.rows[weights.columns])
-    statistics = current.statistics.cut(weights.columns)
-    statistics = statistics.centred() if run.config.solver.intercept else statistics
+    found = current.statistics
+    kty, yty = found.centred_targets() if run.config.solver.intercept else (found.kty, found.yty)
     certificates = []
     for group in group_solve.groups(run):
         outputs = list(group)
@@ -110,8 +110,8 @@ def certify(run: Run, current: WorkingSet, weights: Weights, scored: Scored, pro
             certify_support(
                 weights.weights[:, outputs],
                 scored.scores[at][:, outputs],
-                statistics.kty[:, outputs],
-                float(statistics.yty[outputs].sum()),
+                kty[weights.columns][:, outputs],
+                float(yty[outputs].sum()),
                 problem.tau,
                 float(sizes[fresh].max(initial=0.0)),
             )

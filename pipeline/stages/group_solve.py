@@ -22,11 +22,11 @@ from pipeline.stages.run import Run
 from pipeline.stages.solve_progress import SolveProgress, latest_note
 from pipeline.statistics import GramStatistics
 from storage import checkpoints
-from storage.commit import make_folder, read_arrays, write_arrays
-from storage.errors import CorruptDataError
+from storage.commit import check_folder, make_folder, read_arrays, remove_folder, write_arrays
 from storage.layout import RunLayout
-from storage.manifest import MANIFEST_NAME, verify
-from storage.markers import read_markers, write_marker
+from storage.manifest import verify
+from storage.markers import write_marker
+from storage.remedies import ANEW
 
 STAGE = "solve"
 LARGEST_CHECKED = 4000  # candidates; larger Grams are made by the same code, and the certificate judges the result
@@ -35,7 +35,10 @@ Outputs = tuple[int, ...]
 
 @dataclass(frozen=True)
 class SolveTask:
-    """What a worker needs to solve for any group of outputs: which statistics, which penalties, how."""
+    """What a worker needs to solve for any group of outputs: which statistics, which penalties, how.
+
+    warm_start: the solves start from committed weights, see `start_name`.
+    """
 
     layout: RunLayout
     statistics: str
@@ -44,6 +47,7 @@ class SolveTask:
     seed: int
     checkpoint_every: float
     checkpoints_kept: int
+    warm_start: bool
 
     @property
     def markers(self) -> Path:
@@ -70,19 +74,20 @@ def options(run: Run) -> SolverOptions:
 
 
 def solve_all(
-    run: Run, part: str, penalties: Sequence[float], *, tolerance: float | None = None
+    run: Run, part: str, penalties: Sequence[float], *, tolerance: float | None = None, warm_start: bool = False
 ) -> list[dict[str, Any]]:
     """Solve on the statistics of a part (all, fit) at each penalty; return the committed summaries of the groups.
 
-    `tolerance` replaces the configured one. Raises InvalidDataError for statistics that no solver may start from,
-    CorruptDataError for damaged ones.
+    `tolerance` replaces the configured one; `warm_start` starts from the weights committed under `start_name`. Raises
+    InvalidDataError for statistics that no solver may start from, CorruptDataError for damaged ones, and where the
+    weights to start from are damaged or missing.
     """
     name = _prepared(run, part)
     asked = options(run) if tolerance is None else replace(options(run), tolerance=tolerance)
     resources = run.config.resources
     every, keep = resources.checkpoint_every, resources.keep
-    task = SolveTask(run.layout, name, tuple(penalties), asked, run.config.seed, every, keep)
-    done = read_markers(task.markers)
+    task = SolveTask(run.layout, name, tuple(penalties), asked, run.config.seed, every, keep, warm_start)
+    done = run.done(task.markers)
     waiting = [group for group in groups(run) if item_name(group) not in done]
     run.costs[STAGE].items += len(groups(run)) - len(waiting)
     make_folder(run.layout.solutions)
@@ -94,7 +99,7 @@ def solve_all(
         note=partial(latest_note, records),
         on_value=lambda group, warnings: _solved(run, f"{name}-{item_name(group)}", warnings),
     )
-    done = read_markers(task.markers)
+    done = run.done(task.markers)
     return [done[item_name(group)] for group in groups(run)]
 
 
@@ -174,14 +179,10 @@ def _name(run: Run, part: str) -> str:
 
 def _prepared(run: Run, part: str) -> str:
     """Check the statistics of a part, centre them where an intercept is fitted, and return their name."""
-    folder = run.layout.statistics_file(part)
-    problems = verify(folder, contents=True)
-    if problems:
-        raise CorruptDataError(f"statistics {folder}: {problems[0]}; start a new run", file=str(folder))
+    check_folder(run.layout.statistics_file(part), remedy=ANEW)
     name = _name(run, part)
-    if name != part and not (run.layout.statistics_file(name) / MANIFEST_NAME).exists():
-        centred = statistics.load(run.layout, part).centred()
-        write_arrays(run.layout.statistics_file(name), statistics.to_arrays(centred))
+    if name != part:
+        _centre(run, part, name)
     gram = statistics.load(run.layout, name).gram
     if len(gram) > LARGEST_CHECKED:  # a factorisation as large as the Gram would take its memory again
         return name
@@ -190,6 +191,18 @@ def _prepared(run: Run, part: str) -> str:
     except InvalidProblemError as error:
         raise InvalidDataError(str(error)) from None
     return name
+
+
+def _centre(run: Run, part: str, name: str) -> None:
+    """Commit the centred statistics of a part, unless they are there and whole: the solvers map them unchecked."""
+    folder = run.layout.statistics_file(name)
+    if folder.exists():
+        problems = verify(folder, contents=True)
+        if not problems:
+            return
+        run.events.warn(f"{folder}: damaged ({problems[0].partition(';')[0]}); it is made again")
+        remove_folder(folder)
+    write_arrays(folder, statistics.to_arrays(statistics.load(run.layout, part).centred()))
 
 
 def _problem(task: SolveTask, group: Outputs) -> Problem:
@@ -203,12 +216,15 @@ def _problem(task: SolveTask, group: Outputs) -> Problem:
 
 
 def _start_weights(task: SolveTask, group: Outputs) -> NDArray[np.float64] | None:
+    """Return the weights to start from, (candidates, outputs); from others the solve would end with other bytes."""
+    if not task.warm_start:
+        return None
     path = task.layout.solution(start_name(task.statistics.removesuffix("-centred")))
-    return np.ascontiguousarray(read_arrays(path)["weights"][:, list(group)]) if path.exists() else None
+    return np.ascontiguousarray(read_arrays(path, remedy=ANEW)["weights"][:, list(group)])
 
 
 def _read_solution(layout: RunLayout, name: str, group: Outputs) -> dict[str, NDArray[Any]]:
-    return read_arrays(layout.solution(f"{name}-{item_name(group)}.npz"))
+    return read_arrays(layout.solution(f"{name}-{item_name(group)}.npz"), remedy=ANEW)
 
 
 def _solved(run: Run, name: str, warnings: tuple[str, ...]) -> None:

@@ -7,11 +7,13 @@ rows; the shares are added in the order of the spans.
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.blas import add_gram, add_product
+from pipeline.columns import ColumnGenerator
 from pipeline.live_features import open_features
 from pipeline.stages import rows, statistics
 from pipeline.stages.rows import RowTask
@@ -22,7 +24,7 @@ from storage.commit import make_folder, read_arrays, write_arrays
 from storage.manifest import read as read_manifest
 
 N_SPANS = 2  # of rows; fixed, since the order of summation is: each holds a share of the new Gram rows
-BLOCK_BYTES = 2**26  # of one block of columns, f8
+BLOCK_BYTES = 2**26  # of one block of columns, f8, and of its features, f4
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,14 @@ def grow(run: Run, name: str, kept: WorkingSet | None, places: NDArray[np.int64]
         return _grown(run, name, kept, places, new)
 
 
+def rows_at_once(n_members: int, n_features: int) -> int:
+    """Return the rows of a block: a power of two, as many as `BLOCK_BYTES` hold of columns and of features.
+
+    Long blocks, since each one passes over the whole of the Gram rows that it adds to.
+    """
+    return int(2 ** max(6, int(np.log2(BLOCK_BYTES / max(8 * n_members, 4 * n_features)))))
+
+
 def _grown(
     run: Run, name: str, kept: WorkingSet | None, places: NDArray[np.int64], new: NDArray[np.int64]
 ) -> WorkingSet:
@@ -61,9 +71,8 @@ def _grown(
     folder = run.layout.statistics_file(name)
     make_folder(run.layout.statistics_parts)
     write_arrays(run.layout.statistics_part(f"{name}-rows.npz"), {"rows": members})
-    # Long blocks: each one passes over the whole of the Gram rows that it adds to.
-    block_rows = 2 ** max(6, int(np.log2(BLOCK_BYTES / (8 * len(members)))))
-    task = GrowTask(replace(rows.task_of(run), block_rows=block_rows), name, len(own))
+    long = rows_at_once(len(members), run.shape.n_features)
+    task = GrowTask(replace(rows.task_of(run), block_rows=long), name, len(own))
     grid = spans(run.shape.n_train, task.rows.read_rows, N_SPANS)
     waiting = [span for span in grid if not is_whole(_part(task, span))]
     run.run_items("statistics", partial(grow_span, task), waiting)
@@ -95,29 +104,50 @@ def grow_span(task: GrowTask, span: Block) -> None:
     """Accumulate the new Gram rows over one span and commit them."""
     members = read_arrays(task.rows.layout.statistics_part(f"{task.name}-rows.npz"))["rows"]
     generator = task.rows.generator(open_features(task.rows.features).take(members))
-    k, m = task.n_kept, len(members) - task.n_kept
-    gram = np.zeros((m, k + m))
-    square = np.zeros((m, m)) if k else gram
-    kty = np.zeros((m, task.rows.shape.n_outputs))
-    yty, target_sums = np.zeros(kty.shape[1]), np.zeros(kty.shape[1])
-    column_sums = np.zeros(m)
-    n_rows = 0
-    for X, Y, _ in rows.blocks(task.rows, span):
+    share = _Share(task.n_kept, len(members) - task.n_kept, task.rows.shape.n_outputs)
+    for start in range(span.start, span.stop, task.rows.read_rows):
+        _add(share, generator, task.rows, replace(span, start=start, stop=min(start + task.rows.read_rows, span.stop)))
+    write_arrays(_part(task, span), share.arrays(), durable=False)
+
+
+def _add(share: "_Share", generator: ColumnGenerator, task: RowTask, read: Block) -> None:
+    """Add rows that are read at once; they do not outlive the call, so that the next ones have their place."""
+    for X, targets, _ in rows.blocks(task, read):
+        share.add(generator, X, targets)
+
+
+class _Share:
+    """What one span of rows adds to the Gram rows of m new columns beside k kept ones, and to the other sums."""
+
+    def __init__(self, k: int, m: int, n_outputs: int) -> None:
+        self._k = k
+        self._gram = np.zeros((m, k + m))
+        self._square = np.zeros((m, m)) if k else self._gram
+        self._kty = np.zeros((m, n_outputs))
+        self._yty, self._target_sums = np.zeros(n_outputs), np.zeros(n_outputs)
+        self._column_sums = np.zeros(m)
+        self._rows = 0
+
+    def add(self, generator: ColumnGenerator, X: NDArray[np.float32], targets: NDArray[np.float64]) -> None:
+        """Add a block of rows. No block of columns outlives the call, so that there is never a second one."""
         K: NDArray[np.float64] = generator.block(X, out_dtype=np.float64)  # type: ignore[assignment]
-        new = np.ascontiguousarray(K[:, k:])
-        add_gram(new, square)
-        if k:
-            add_product(new, K[:, :k], gram[:, :k])
-        kty += new.T @ Y
-        column_sums += new.sum(axis=0)
-        yty += np.einsum("it,it->t", Y, Y)
-        target_sums += Y.sum(axis=0)
-        n_rows += len(X)
-    mirror_lower(square)
-    if k:
-        gram[:, k:] = square
-    arrays = {"gram": gram, "kty": kty, "column_sums": column_sums, "yty": yty, "target_sums": target_sums}
-    write_arrays(_part(task, span), arrays | {"rows": np.array(n_rows)}, durable=False)
+        new = np.ascontiguousarray(K[:, self._k :])
+        add_gram(new, self._square)
+        if self._k:
+            add_product(new, K[:, : self._k], self._gram[:, : self._k])
+        self._kty += new.T @ targets
+        self._column_sums += new.sum(axis=0)
+        self._yty += np.einsum("it,it->t", targets, targets)
+        self._target_sums += targets.sum(axis=0)
+        self._rows += len(X)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the sums as named arrays; the Gram is completed in place, so call it once."""
+        mirror_lower(self._square)
+        if self._k:
+            self._gram[:, self._k :] = self._square
+        sums = {"gram": self._gram, "kty": self._kty, "column_sums": self._column_sums, "yty": self._yty}
+        return sums | {"target_sums": self._target_sums, "rows": np.array(self._rows)}
 
 
 def _joined(kept: WorkingSet | None, places: NDArray[np.int64], n_new: int, parts: list[Path]) -> GramStatistics:

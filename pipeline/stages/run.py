@@ -105,7 +105,7 @@ class Run:
         if items:
             self.save_state(name, progress)
         with self.events.progress(name, len(items), note) as advance:
-            for done, result in enumerate(self.executor.run(function, items), 1):
+            for done, result in enumerate(self.executor.run(function, items, self.layout.turn), 1):
                 if result.process != this_process():
                     cost.cpu_seconds += result.cpu_seconds
                 cost.items += 1

@@ -1,11 +1,12 @@
-"""Greedy selection of the centers of a run: chosen on all rows, its ridge tried on the held-out ones.
+"""Greedy selection of the centers of a run.
 
-`greedy:auto` chooses on the fit rows alone, since the held-out ones tell it how many are enough.
-
-The choice is one item, checkpointed as the list of what is chosen: the rest of its state follows from that.
+A choice on the fit rows is tried on the held-out ones: it tells how many are enough (`greedy:auto`), which ridge the
+weights want, and what error to expect. The centers of the model are then chosen on all rows. Both choices are one
+item, checkpointed as the lists of what is chosen: the rest of their state follows from that.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,15 +19,24 @@ from pipeline import stopping
 from pipeline.errors import InvalidDataError
 from pipeline.executors import available_processors
 from pipeline.setting_types import selection_size
-from pipeline.solvers.greedy import SLAB_ROWS, forward_size, hold_out_curve, prefix_sizes, prefix_weights, select
+from pipeline.solvers.greedy import (
+    SLAB_ROWS,
+    Selection,
+    forward_size,
+    hold_out_curve,
+    prefix_sizes,
+    prefix_weights,
+    select,
+)
 from pipeline.solvers.refit import Refit, refit
 from pipeline.stages import statistics
 from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.run import Run, is_whole
 from pipeline.statistics import GramStatistics
 from storage import checkpoints
-from storage.commit import make_folder, read_arrays, write_arrays
+from storage.commit import check_folder, make_folder, read_arrays, write_arrays
 from storage.layout import RunLayout
+from storage.remedies import ANEW
 
 STAGE = "solve"
 AUTO_GROWTH = 1.25  # of the size, between two looks of `greedy:auto` whether the held-out error still falls
@@ -61,11 +71,12 @@ class SelectTask:
 class Chosen:
     """What was chosen, as committed.
 
-    chosen (k,) i8: columns of the statistics, in order; reductions (k,) f8: of the squared error of the fit rows;
-    sizes (g,) i8 and hold_out_errors (g,) f8: mean squared error of the prefixes.
+    chosen (k,) i8: columns of the statistics, on all rows, in the order of the model; tried (k',) i8: the same on the
+    fit rows alone; sizes (g,) i8 and hold_out_errors (g,) f8: mean squared held-out error of the prefixes of `tried`.
     """
 
     chosen: NDArray[np.int64]
+    tried: NDArray[np.int64]
     reductions: NDArray[np.float64]
     sizes: NDArray[np.int64]
     hold_out_errors: NDArray[np.float64]
@@ -111,8 +122,17 @@ def run(run: Run) -> Selected:
 
 def fitted(run: Run, chosen: Chosen, names: Names) -> Fitted:
     """Return the least-squares weights of what was chosen."""
-    parts = [statistics.load(run.layout, name).cut(chosen.chosen) for name in names]
-    return Fitted(parts[2], weights_of(*parts, intercept=run.config.solver.intercept))
+    return prefix(run.layout, chosen, names, len(chosen.chosen), intercept=run.config.solver.intercept)
+
+
+def prefix(layout: RunLayout, chosen: Chosen, names: Names, size: int, *, intercept: bool) -> Fitted:
+    """Return the least-squares weights of the first centers, with the ridge that those tried at this size want.
+
+    Raises InvalidDataError where no ridge makes the Gram definite.
+    """
+    fit, hold_out = (statistics.load(layout, name).cut(chosen.tried[:size]) for name in names[:2])
+    everything = statistics.load(layout, names.everything).cut(chosen.chosen[:size])
+    return Fitted(everything, weights_of(fit, hold_out, everything, intercept=intercept))
 
 
 def finish(run: Run, chosen: Chosen, candidates: NDArray[np.int64], found: Fitted) -> Selected:
@@ -123,7 +143,12 @@ def finish(run: Run, chosen: Chosen, candidates: NDArray[np.int64], found: Fitte
 
 
 def choose(run: Run, names: Names) -> Chosen:
-    """Choose on the statistics of these names, or take what was chosen before."""
+    """Choose on the statistics of these names, or take what was chosen before.
+
+    Raises CorruptDataError where the statistics or what was chosen are damaged.
+    """
+    for name in names:  # the items map them unchecked
+        check_folder(run.layout.statistics_file(name), remedy=ANEW)
     asked = selection_size(run.config.solver.select)
     n_candidates = statistics.load(run.layout, names.everything).n_centers
     task = SelectTask(
@@ -143,7 +168,7 @@ def choose(run: Run, names: Names) -> Chosen:
 
 def committed(layout: RunLayout, names: Names) -> Chosen:
     """Return what was chosen on the statistics of these names."""
-    found: dict[str, Any] = dict(read_arrays(_path(layout, names)))
+    found: dict[str, Any] = dict(read_arrays(_path(layout, names), remedy=ANEW))
     return Chosen(**{name: value if value.ndim else value.item() for name, value in found.items()})
 
 
@@ -154,27 +179,21 @@ def _path(layout: RunLayout, names: Names) -> Path:
 def select_centers(task: SelectTask, file: str) -> None:
     """Choose the centers and commit them as a solution of this name; may raise StoppedError, after a checkpoint."""
     fit, hold_out, everything = (statistics.load(task.layout, name) for name in task.names)
-    progress = _Progress(task, fit, hold_out)
     started = time.perf_counter()
-    found = select(
-        fit if task.auto else everything,
-        task.size,
-        intercept=task.intercept,
-        first=progress.chosen,
-        enough=progress.after,
-        n_threads=available_processors(),
-    )
-    chosen = found.chosen
-    if not len(chosen):
+    look = _Look(fit, hold_out, intercept=task.intercept)
+    tried = _select(task, task.names.fit, fit, task.size, look.is_enough if task.auto else _never).chosen
+    if not len(tried):
         raise InvalidDataError("select: no candidate lowers the error; the targets may all be zero")
-    sizes = prefix_sizes(len(chosen))
-    errors = hold_out_curve(fit.cut(chosen), hold_out.cut(chosen), sizes, intercept=task.intercept)
+    sizes = prefix_sizes(len(tried))
+    errors = hold_out_curve(fit.cut(tried), hold_out.cut(tried), sizes, intercept=task.intercept)
     if task.auto:
         best = np.flatnonzero(errors <= errors.min() * (1 + AUTO_GAIN))[0]
         sizes, errors = sizes[: best + 1], errors[: best + 1]
+    found = _select(task, task.names.everything, everything, int(sizes[-1]), _never)
     arrays = {
-        "chosen": chosen[: sizes[-1]],
-        "reductions": found.reductions[: sizes[-1]],
+        "chosen": found.chosen,
+        "tried": tried[: sizes[-1]],
+        "reductions": found.reductions,
         "sizes": sizes,
         "hold_out_errors": errors,
         "refused": np.array(found.refused),
@@ -182,42 +201,63 @@ def select_centers(task: SelectTask, file: str) -> None:
         "seconds": np.array(time.perf_counter() - started),
     }
     write_arrays(task.layout.solution(file), arrays)
-    checkpoints.remove(progress.folder)
+    for name in (task.names.fit, task.names.everything):
+        checkpoints.remove(_folder(task, name))
 
 
-class _Progress:
-    """Checkpoints of a selection under way, and when `auto` has enough."""
+def _select(
+    task: SelectTask, name: str, found: GramStatistics, size: int, enough: Callable[[list[int]], bool]
+) -> Selection:
+    """Choose on some statistics, from the last checkpoint on; one is made after each slab, since it is small."""
+    folder = _folder(task, name)
+    checkpoint = checkpoints.load(folder)
 
-    def __init__(self, task: SelectTask, fit: GramStatistics, hold_out: GramStatistics) -> None:
-        self._task, self._fit, self._hold_out = task, fit, hold_out
-        self.folder = task.layout.checkpoints(f"{task.names.everything}-selection")
-        found = checkpoints.load(self.folder)
-        self.chosen = None if found is None else found.arrays["chosen"]
-        self._next_look = forward_size(fit.n_centers)
-
-    def after(self, chosen: list[int]) -> bool:
-        """Save what is chosen, after each slab: it is small; tell whether `auto` has enough."""
+    def after(chosen: list[int]) -> bool:
         if len(chosen) % SLAB_ROWS == 0:
             arrays = {"chosen": np.array(chosen, np.int64)}
-            checkpoints.save(self.folder, len(chosen), arrays, {}, keep=self._task.checkpoints_kept)
+            checkpoints.save(folder, len(chosen), arrays, {}, keep=task.checkpoints_kept)
         stopping.check()
-        return self._task.auto and self._is_enough(chosen)
+        return enough(chosen)
 
-    def _is_enough(self, chosen: list[int]) -> bool:
+    first = None if checkpoint is None else checkpoint.arrays["chosen"]
+    n_threads = available_processors()
+    return select(found, size, intercept=task.intercept, first=first, enough=after, n_threads=n_threads)
+
+
+def _folder(task: SelectTask, name: str) -> Path:
+    return task.layout.checkpoints(f"{name}-selection")
+
+
+def _never(chosen: list[int]) -> bool:
+    return False
+
+
+class _Look:
+    """Looks at fixed sizes whether the held-out error of a choice still falls."""
+
+    def __init__(self, fit: GramStatistics, hold_out: GramStatistics, *, intercept: bool) -> None:
+        self._fit, self._hold_out, self._intercept = fit, hold_out, intercept
+        size, self._sizes = forward_size(fit.n_centers), set[int]()
+        while size < fit.n_centers:
+            self._sizes.add(size)
+            size = int(size * AUTO_GROWTH) + 1
+
+    def is_enough(self, chosen: list[int]) -> bool:
         """Tell whether the last fifth of the centers chosen so far brought next to nothing."""
-        if len(chosen) < self._next_look:
+        if len(chosen) not in self._sizes:
             return False
-        before = int(self._next_look / AUTO_GROWTH)
-        self._next_look = int(self._next_look * AUTO_GROWTH)
         columns = np.array(chosen)
         sizes = prefix_sizes(len(columns))
         fit, hold_out = self._fit.cut(columns), self._hold_out.cut(columns)
-        errors = hold_out_curve(fit, hold_out, sizes, intercept=self._task.intercept)
-        return bool(errors[sizes > before].min() > (1 - AUTO_GAIN) * errors[sizes <= before].min())
+        errors = hold_out_curve(fit, hold_out, sizes, intercept=self._intercept)
+        before = sizes <= len(columns) / AUTO_GROWTH
+        return bool(errors[~before].min() > (1 - AUTO_GAIN) * errors[before].min())
 
 
 def weights_of(fit: GramStatistics, hold_out: GramStatistics, everything: GramStatistics, *, intercept: bool) -> Refit:
-    """Return the least-squares weights of chosen centers, with the ridge that the held-out rows prefer.
+    """Return the least-squares weights on `everything`, with the ridge that the held-out rows prefer.
+
+    `fit` and `hold_out` are of the centers tried, `everything` of those of the model.
 
     Raises InvalidDataError where no ridge makes their Gram definite.
     """
@@ -236,6 +276,6 @@ def _save_prefixes(run: Run, chosen: Chosen, everything: GramStatistics, ridge: 
 
 def prefixes(layout: RunLayout) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Return weights (size, T) and intercept (T,) of the prefixes of a selection, smallest first."""
-    arrays = read_arrays(layout.solution("prefixes.npz"))
+    arrays = read_arrays(layout.solution("prefixes.npz"), remedy=ANEW)
     weights = np.split(arrays["weights"], np.cumsum(arrays["sizes"])[:-1])
     return list(zip(weights, arrays["intercepts"], strict=True))

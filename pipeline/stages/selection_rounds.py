@@ -5,7 +5,6 @@ chosen. The next working set holds the chosen and a diverse draw of those that w
 when a round no longer lowers the held-out error by much. Rounds are committed under their own names (round-000, …).
 """
 
-import re
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -14,15 +13,16 @@ from numpy.typing import NDArray
 from pipeline import working_set as rules
 from pipeline.stages import all_scores, grown_gram, held_out, residual, scores, selection, statistics
 from pipeline.stages.grown_gram import WorkingSet
+from pipeline.stages.rounds import MARKERS, committed_rounds, earlier_records, round_index, round_name
 from pipeline.stages.run import Run
 from pipeline.stages.selection import Chosen, Fitted, Names, Selected
 from pipeline.statistics import GramStatistics
 from storage.commit import read_arrays, remove_folder, write_arrays
 from storage.manifest import MANIFEST_NAME
 from storage.markers import write_marker
+from storage.remedies import ANEW
 
 STAGE = "solve"
-MARKERS = "passes"
 TILE_ROWS = 4096  # of the tiles that score all candidates
 GAIN = 0.02  # of the held-out error: a round that lowers it by less is the last
 MOST_ROUNDS = 6
@@ -55,7 +55,7 @@ def run(run: Run) -> tuple[Selected, list[SelectionRound]]:
         if not len(new):
             places = all_scores.places(candidates, current.rows[chosen.chosen])
             return selection.finish(run, chosen, places, found), records
-        grown = grown_gram.grow(run, _name(len(records)), current, np.sort(chosen.chosen), new)
+        grown = grown_gram.grow(run, round_name(len(records)), current, np.sort(chosen.chosen), new)
         _drop(run, current.name)
         current = grown
 
@@ -65,23 +65,18 @@ def names_of(name: str) -> Names:
     return Names(f"{name}-fit", f"{name}-hold-out", name)
 
 
-def _name(index: int) -> str:
-    return f"round-{index:03d}"
-
-
 def _latest(run: Run, candidates: NDArray[np.int64]) -> tuple[WorkingSet, list[SelectionRound]]:
     """Return the last whole round of the run, or a first one of random candidates, and the records before it."""
-    folders = (path.parent.name for path in run.layout.statistics.glob(f"round-*/{MANIFEST_NAME}"))
-    names = sorted(name for name in folders if re.fullmatch(r"round-\d+", name))
+    names = committed_rounds(run)
     if not names:
         capacity = run.config.centers.working_set
         assert capacity is not None  # the plan has filled it in
         seed = rules.seed_candidates(len(candidates), capacity, run.config.seed)
-        return grown_gram.grow(run, _name(0), None, np.empty(0, np.int64), candidates[seed]), []
-    done = run.done(run.layout.markers(MARKERS))
+        return grown_gram.grow(run, round_name(0), None, np.empty(0, np.int64), candidates[seed]), []
+    records = [SelectionRound(**record) for record in earlier_records(run, names[-1])]
     for name in names[:-1]:  # left by a kill at the last moment
         _drop(run, name)
-    return grown_gram.load(run, names[-1]), [SelectionRound(**done[name]) for name in sorted(done) if name < names[-1]]
+    return grown_gram.load(run, names[-1]), records
 
 
 def _split(run: Run, current: WorkingSet) -> Names:
@@ -123,12 +118,12 @@ def _admitted(
         write_arrays(path, {"gains": gains, "kernel_entries": np.array(entries + scored.kernel_entries)})
     scores.clean(run, current.name)
     residual.clean(run, current.name)
-    stored = read_arrays(path)
+    stored = read_arrays(path, remedy=ANEW)
     outside = ~np.isin(candidates, current.rows)
     capacity = run.config.centers.working_set
     assert capacity is not None
     drawn = rules.diverse(
-        stored["gains"], outside, capacity - len(chosen.chosen), run.config.seed, int(current.name[-3:])
+        stored["gains"], outside, capacity - len(chosen.chosen), run.config.seed, round_index(current.name)
     )
     return candidates[drawn], int(stored["kernel_entries"])
 
@@ -136,7 +131,7 @@ def _admitted(
 def _record(run: Run, current: WorkingSet, chosen: Chosen, admitted: int, entries: int) -> SelectionRound:
     """Commit and tell what the round did."""
     record = SelectionRound(
-        round=int(current.name.removeprefix("round-")),
+        round=round_index(current.name),
         working_set=len(current.rows),
         n_active=len(chosen.chosen),
         hold_out_error=float(chosen.hold_out_errors[-1]),

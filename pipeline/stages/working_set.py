@@ -15,13 +15,13 @@ from pipeline.solvers import Certificate
 from pipeline.stages import all_scores, group_solve, grown_gram
 from pipeline.stages.all_scores import Problem, Scored, Weights
 from pipeline.stages.grown_gram import WorkingSet
+from pipeline.stages.rounds import MARKERS, committed_rounds, earlier_records, round_index, round_name
 from pipeline.stages.run import Run
-from storage.commit import make_folder, remove_folder, write_arrays
-from storage.manifest import MANIFEST_NAME
+from storage.commit import check_folder, make_folder, read_arrays, remove_folder, write_arrays
 from storage.markers import write_marker
+from storage.remedies import ANEW
 
 STAGE = "solve"
-MARKERS = "passes"
 INNER_TOLERANCE = 0.3  # of the tolerance, on the working set: what is left is for the candidates outside
 LEAST_ROOM = 0.05  # of the capacity; with less, a pass over all candidates serves too few of them
 SEED = 6000  # random candidates in the first working set, and at most as many come in at once
@@ -77,14 +77,15 @@ def run(run: Run, problem: Problem, sizes: Sizes) -> Result:
     """Find the weights over all candidates.
 
     Ends when the relative gap of every solve over all candidates is within the tolerance, or when nothing is left to
-    admit; the summaries say whether it converged.
+    admit; the summaries say whether it converged. Raises CorruptDataError where a resumed run lacks something of its
+    earlier rounds.
     """
     current, passes = _latest(run, problem, sizes)
     while True:
-        inner = INNER_TOLERANCE * run.config.solver.tolerance
-        summaries = group_solve.solve_all(run, current.name, [problem.penalty], tolerance=inner)
+        inner, later = INNER_TOLERANCE * run.config.solver.tolerance, round_index(current.name) > 0
+        summaries = group_solve.solve_all(run, current.name, [problem.penalty], tolerance=inner, warm_start=later)
         weights = _weights(run, current)
-        previous = round_name(len(passes) - 1) if passes else None
+        previous = round_name(round_index(current.name) - 1) if later else None
         scored = all_scores.score(run, current, weights, problem, previous)
         certificates = all_scores.certify(run, current, weights, scored, problem)
         gaps = np.array([certificate.relative_gap for certificate in certificates])
@@ -95,25 +96,29 @@ def run(run: Run, problem: Problem, sizes: Sizes) -> Result:
         current = _grown(run, current, weights, places, new)
 
 
-def round_name(index: int) -> str:
-    """Return the name under which a round is committed."""
-    return f"round-{index:03d}"
-
-
 def _latest(run: Run, problem: Problem, sizes: Sizes) -> tuple[WorkingSet, list[PassRecord]]:
     """Return the last whole round of the run, or a first one, and the records of the rounds before it."""
-    folders = (path.parent.name for path in run.layout.statistics.glob(f"round-*/{MANIFEST_NAME}"))
-    names = sorted(name for name in folders if not name.endswith("-centred"))
+    names = committed_rounds(run)
     if not names:
         seed = rules.seed_candidates(len(problem.candidates), min(sizes.seed, sizes.capacity), run.config.seed)
         new = problem.candidates[seed]
         return grown_gram.grow(run, round_name(0), None, np.empty(0, np.int64), new), []
-    done = run.done(run.layout.markers(MARKERS))
-    earlier = [done[name] for name in sorted(done) if name < names[-1]]
-    records = [PassRecord(**{**record, "relative_gaps": tuple(record["relative_gaps"])}) for record in earlier]
+    found = earlier_records(run, names[-1])
+    records = [PassRecord(**{**record, "relative_gaps": tuple(record["relative_gaps"])}) for record in found]
+    _check(run, names[-1])
     for name in names[:-1]:  # left by a kill at the last moment
         _drop(run, name)
     return grown_gram.load(run, names[-1]), records
+
+
+def _check(run: Run, name: str) -> None:
+    """Check the scores that a resumed round takes up, and the sizes of its statistics, before either is read."""
+    check_folder(run.layout.statistics_file(name), remedy=ANEW, contents=False)  # the solves check every byte
+    own = run.layout.score_found(name)
+    if own.exists():
+        read_arrays(own, remedy=ANEW)
+    elif round_index(name):
+        read_arrays(run.layout.score_found(round_name(round_index(name) - 1)), remedy=ANEW)
 
 
 def _weights(run: Run, current: WorkingSet) -> Weights:
@@ -121,7 +126,7 @@ def _weights(run: Run, current: WorkingSet) -> Weights:
     columns = np.flatnonzero(table.any(axis=1))
     intercept = np.zeros(table.shape[1])
     if run.config.solver.intercept:
-        intercept = current.statistics.cut(columns).intercept(table[columns])
+        intercept = current.statistics.intercept(table[columns], columns)
     return Weights(columns, table[columns], intercept)
 
 
@@ -173,7 +178,7 @@ def _record(
     outside = ~np.isin(problem.candidates, current.rows) & all_scores.fresh(scored)
     sizes_outside = rules.sizes(scored.scores[outside], problem.tau, shared=problem.shared)
     record = PassRecord(
-        round=int(current.name.removeprefix("round-")),
+        round=round_index(current.name),
         working_set=len(current.rows),
         n_active=len(weights.columns),
         relative_gaps=tuple(float(gap) for gap in gaps),
@@ -200,7 +205,7 @@ def _grown(
     run: Run, current: WorkingSet, weights: Weights, places: NDArray[np.int64], new: NDArray[np.int64]
 ) -> WorkingSet:
     """Commit the next round with the weights to start from, and drop what the last one took on disk."""
-    name = round_name(int(current.name.removeprefix("round-")) + 1)
+    name = round_name(round_index(current.name) + 1)
     dense = np.zeros((len(current.rows), weights.weights.shape[1]))
     dense[weights.columns] = weights.weights
     start = np.vstack([dense[places], np.zeros((len(new), dense.shape[1]))])

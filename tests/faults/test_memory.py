@@ -6,12 +6,27 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
+
+from pipeline.config import TrainConfig, with_value
+from pipeline.events import Events, MemoryMeter
+from pipeline.executors import open_executor
+from pipeline.plan import prepare
+from pipeline.solvers import certify_support
+from pipeline.stages import all_scores, features, group_solve, grown_gram, working_set
+from pipeline.stages.all_scores import Problem, Scored
+from pipeline.stages.grown_gram import WorkingSet
+from pipeline.stages.run import STAGES, Run, StageCost
+from pipeline.statistics import GramStatistics
+from storage.commit import make_folder, write_arrays
+from storage.layout import RunLayout
 
 ROOT = Path(__file__).resolve().parents[2]
 CGROUPS = Path("/sys/fs/cgroup/memory")
@@ -113,6 +128,91 @@ def test_a_worker_over_its_memory_ends_the_run_with_advice(tmp_path: Path) -> No
     assert "--memory-limit" in done.stderr
     assert time.monotonic() - started < 240
     assert subprocess.run([*line, "--resume", "auto"], cwd=ROOT, check=False).returncode in (0, 3)
+
+
+@pytest.fixture(scope="module")
+def in_rounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """A run in rounds whose features are there and whose solves fit an intercept: 3000 images, 2172 features each."""
+    folder = tmp_path_factory.mktemp("rounds")
+    settings = {
+        "data.n_train": 3000,
+        "data.n_test": 100,
+        "features.name": "sphog",
+        "centers.count": "all",
+        "centers.working_set": 2000,
+        "statistics.block_rows": 512,
+        "resources.features_dir": str(folder / "features"),
+        "solver.intercept": True,
+    }
+    config = TrainConfig(dataset="synthetic")
+    for key, value in settings.items():
+        config = with_value(config, key, value)
+    prepared = prepare(config, frozenset(settings), frozen=False)
+    layout, costs = RunLayout(folder / "run"), {name: StageCost() for name in STAGES}
+    shape, store = prepared.shape, prepared.store
+    make_folder(layout.root)
+    make_folder(store.root)
+    with (
+        MemoryMeter() as meter,
+        Events(layout.log, layout.metrics, meter, quiet=True) as events,
+        open_executor("serial", 1, 2**30) as executor,
+    ):
+        run = Run(layout, store, store, prepared.request, shape, prepared.config, events, executor, costs)
+        features.run(run)
+        yield run
+
+
+@contextmanager
+def largest_bytes() -> Iterator[list[int]]:
+    """Yield a list that then holds the most that was allocated inside at once, in bytes."""
+    found: list[int] = []
+    tracemalloc.start()
+    try:
+        yield found
+        found.append(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
+
+
+def test_growing_a_gram_of_few_columns_reads_few_features_at_once(
+    in_rounds: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few columns make long blocks: once 3000 rows of features here, 26 MB, though a block is to hold 4 MiB."""
+    monkeypatch.setattr(grown_gram, "BLOCK_BYTES", 2**22)
+    with largest_bytes() as largest:
+        found = grown_gram.grow(in_rounds, "round-000", None, np.empty(0, np.int64), np.arange(0, 3000, 60))
+    read = 4 * 2172 * 512  # a chunk
+    assert read < largest[0] < 2 * read
+    assert found.statistics.weight_sum == 3000
+
+
+def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds: Run) -> None:
+    """Where nearly all columns are active it would be as large as the mapped one, and its centred copies too."""
+    rng, m = np.random.default_rng(0), 1500
+    K, Y = rng.random((100, m)), rng.random((100, in_rounds.shape.n_outputs))
+    sums = GramStatistics(K.T @ K, K.T @ Y, (Y**2).sum(0), K.sum(0), Y.sum(0), 100.0)
+    current = WorkingSet("round-007", np.arange(m), sums)
+    table = rng.normal(size=(m, Y.shape[1]))
+    make_folder(in_rounds.layout.solutions)
+    for output in range(Y.shape[1]):
+        arrays = {"active": np.arange(m), "weights": table[None, :, output : output + 1]}
+        name = f"{current.name}-centred-{group_solve.item_name((output,))}.npz"
+        write_arrays(in_rounds.layout.solution(name), arrays)
+    scores = K.T @ (Y - K @ table)
+    zeros = np.zeros_like(scores)
+    scored = Scored(scores, np.linalg.norm(K, axis=0), Y, zeros, np.zeros(m, bool), m, 0, 0)
+    with largest_bytes() as largest:
+        weights = working_set._weights(in_rounds, current)
+        certificates = all_scores.certify(in_rounds, current, weights, scored, Problem(np.arange(m), 1.0, False, 512))
+    assert largest[0] < 0.2 * sums.gram.nbytes
+    centred = sums.centred()
+    np.testing.assert_array_equal(weights.intercept, centred.intercept(table))
+    for output, found in enumerate(certificates):
+        column = [output]
+        expected = certify_support(
+            table[:, column], scores[:, column], centred.kty[:, column], centred.yty[output], 1.0, found.max_score
+        )
+        assert found == expected
 
 
 def test_a_limit_too_small_names_the_smallest_that_would_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,11 @@
-"""The SLURM batch script on a real one-node SLURM: completes, is requeued, runs into its walltime, is cancelled."""
+"""The SLURM batch script on a real one-node SLURM: completes, is requeued, runs into its walltime, is cancelled.
 
+And without one: signals that come while the training is being started.
+"""
+
+import os
 import re
+import signal
 import socket
 import ssl
 import subprocess
@@ -21,7 +26,7 @@ INTERRUPTIBLE += ["--schedule", "uniform", "--max-sweeps", "100000"]
 SHORT = [*INTERRUPTIBLE, "--centers", "500", "--tol", "1e-6"]
 LONG = [*INTERRUPTIBLE, "--centers", "1100", "--tol", "1e-7"]  # longer than the 12 s in which SLURM warns at the latest
 
-pytestmark = pytest.mark.slow
+real = pytest.mark.slow  # on a real one-node SLURM
 
 
 class Queue:
@@ -88,6 +93,7 @@ def uninterrupted(slurm: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[
     return model_bytes(folder)
 
 
+@real
 def test_a_run_completes(queue: Queue) -> None:
     job = queue.submit("digits", "--centers", "40")
     found = queue.wait_until_done(job)
@@ -97,6 +103,7 @@ def test_a_run_completes(queue: Queue) -> None:
     assert "--workers 1 --memory-limit 1350MiB" in queue.log(job)
 
 
+@real
 @pytest.mark.parametrize("configuration", ["", "RequeueExit=75"])
 def test_an_error_is_not_requeued(queue: Queue, configuration: str) -> None:
     queue.slurm.reconfigure(configuration)
@@ -105,6 +112,7 @@ def test_an_error_is_not_requeued(queue: Queue, configuration: str) -> None:
     assert (found["JobState"], found["ExitCode"], found["Restarts"]) == ("FAILED", "2:0", "0")
 
 
+@real
 @pytest.mark.parametrize("configuration", ["", "RequeueExit=74-76"])
 def test_a_stopped_run_puts_its_job_back(queue: Queue, uninterrupted: dict[str, bytes], configuration: str) -> None:
     queue.slurm.reconfigure(configuration)
@@ -117,6 +125,7 @@ def test_a_stopped_run_puts_its_job_back(queue: Queue, uninterrupted: dict[str, 
     assert model_bytes(queue.run_dir(job)) == uninterrupted
 
 
+@real
 def test_a_requeue_from_outside_resumes(queue: Queue, uninterrupted: dict[str, bytes]) -> None:
     job = queue.submit(*SHORT)
     queue.wait_until_solving(job)
@@ -127,6 +136,7 @@ def test_a_requeue_from_outside_resumes(queue: Queue, uninterrupted: dict[str, b
     assert model_bytes(queue.run_dir(job)) == uninterrupted
 
 
+@real
 def test_the_walltime_stops_and_requeues(queue: Queue, tmp_path: Path) -> None:
     queue.slurm.reconfigure("RequeueExit=75")
     with subprocess.Popen(command(tmp_path / "run", LONG), cwd=ROOT) as uninterrupted:
@@ -138,6 +148,7 @@ def test_the_walltime_stops_and_requeues(queue: Queue, tmp_path: Path) -> None:
     assert model_bytes(queue.run_dir(job)) == model_bytes(tmp_path / "run")
 
 
+@real
 def test_a_cancelled_job_stays_cancelled_and_its_run_can_be_continued(
     queue: Queue, uninterrupted: dict[str, bytes]
 ) -> None:
@@ -152,6 +163,7 @@ def test_a_cancelled_job_stays_cancelled_and_its_run_can_be_continued(
     assert model_bytes(queue.run_dir(job)) == uninterrupted
 
 
+@real
 def test_requeues_have_an_end(queue: Queue) -> None:
     job = queue.submit(*SHORT, SLKL_MAX_REQUEUES="0")
     queue.slurm.wait_for(job, ("RUNNING",), 40)
@@ -173,6 +185,7 @@ def answers_without_key(port: int) -> bool:
         return False
 
 
+@real
 def test_dask_workers_as_jobs_of_their_own(queue: Queue, uninterrupted: dict[str, bytes]) -> None:
     pytest.importorskip("dask_jobqueue", reason="no dask-jobqueue here: pip install 'slkl[slurm]'")
     state = queue.folder / "dask"
@@ -193,3 +206,72 @@ def test_dask_workers_as_jobs_of_their_own(queue: Queue, uninterrupted: dict[str
     while queue.slurm.run("squeue", "--noheader", "--name=slkl-worker").strip():
         assert time.monotonic() < deadline, "worker jobs outlive their run"
         time.sleep(0.3)
+
+
+# Signals itself before it starts the training, while it starts it, or this many seconds later.
+STARTER = """\
+import os, signal, sys, threading, time
+from jobs.slurm.dask_cluster import Requests
+requests, moment = Requests(), sys.argv[1]
+send = lambda *_: os.kill(os.getpid(), signal.SIGUSR1)
+if moment == "before":
+    send()
+elif moment == "during":
+    threading.Thread(target=time.sleep, args=(2,), daemon=True).start()  # dask has threads, which take signals too
+    sys.addaudithook(lambda event, _: (send(), time.sleep(0.3)) if event == "subprocess.Popen" else None)
+else:
+    threading.Timer(float(moment), send).start()
+sys.exit(requests.run([sys.executable, "-m", "pipeline.train", *sys.argv[2:]], os.environ))
+"""
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "0.02", "0.1"])
+def test_a_signal_while_the_training_starts_stops_it(tmp_path: Path, moment: str) -> None:
+    run = tmp_path / "run"
+    line = [sys.executable, "-c", STARTER, moment, *command(run, ["digits", "--centers", "40"])[3:]]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 75, done.stderr
+    assert done.stderr.count("\n") == (moment != "before")
+    assert not (run / "model").exists()
+
+
+# Stands for a Python that has no handlers yet, and dies of the signal that SLURM sends the script.
+STARTING = """\
+#!/bin/sh
+kill -{signal} $PPID
+exec sleep 10
+"""
+
+
+def batch_shell(folder: Path, interpreter: str, *, config: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the script with a `scontrol` that notes what it is told, a running job and an interpreter of our own."""
+    programs = {
+        "scontrol": f'case $1 in show) echo "{config}";; *) echo "$*" >> {folder}/told;; esac',
+        "squeue": "echo RUNNING",
+        "python": interpreter,
+    }
+    for name, text in programs.items():
+        (folder / name).write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    variables = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "slkl"}
+    variables |= {"SLKL_PYTHON": str(folder / "python"), "SLKL_RUNS": str(folder)}
+    line = ["sh", "-c", 'bash "$@"; exit $?', "sh", str(SCRIPT), "digits"]  # stands for slurmstepd
+    return subprocess.run(line, env=variables, cwd=ROOT, capture_output=True, text=True, check=False, timeout=30)
+
+
+@pytest.mark.parametrize("config", ["", "RequeueExit = 75"])
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+def test_the_script_requeues_what_a_signal_ends_before_it_listens(
+    tmp_path: Path, number: signal.Signals, config: str
+) -> None:
+    done = batch_shell(tmp_path, STARTING.format(signal=number.name.removeprefix("SIG")), config=config)
+    assert done.returncode == 75, done.stderr
+    told = (tmp_path / "told").read_text() if (tmp_path / "told").exists() else ""
+    assert told == ("" if config else "requeue 7\n")
+
+
+@pytest.mark.parametrize("code", [0, 2, 139])
+def test_the_script_passes_other_codes_on(tmp_path: Path, code: int) -> None:
+    done = batch_shell(tmp_path, f"exit {code}")
+    assert done.returncode == code
+    assert not (tmp_path / "told").exists()

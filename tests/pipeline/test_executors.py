@@ -1,9 +1,13 @@
 """Every executor runs the same items to the same values, and says in words when it cannot."""
 
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +15,10 @@ import psutil
 import pytest
 from threadpoolctl import threadpool_info
 
-from pipeline.errors import ConfigError, SchedulerError
+from pipeline import stopping
+from pipeline.errors import ConfigError, SchedulerError, StoppedError
 from pipeline.executors import open_executor
+from pipeline.train import main
 
 LOCAL = ("serial", "threads", "processes")
 
@@ -38,6 +44,26 @@ def process_id(_: int) -> int:
     return os.getpid()
 
 
+def beat(folder: Path, number: int) -> None:
+    """Write a file now and again, until the run shall stop; the first item fails soon."""
+    for _ in range(1000):
+        (folder / str(number)).write_text(str(time.time()))
+        time.sleep(0.01)
+        stopping.check()
+        if number == 0 and len(list(folder.iterdir())) == 2:
+            raise ValueError("item 0 is bad")
+
+
+def sleep(number: int) -> None:
+    """Sleep and do not look, as a long call of a library does."""
+    time.sleep(60)
+
+
+def contents(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Return size and time of the last change of everything in a folder."""
+    return {path: ((found := path.stat()).st_size, found.st_mtime_ns) for path in sorted(folder.rglob("*"))}
+
+
 @pytest.fixture(scope="module", params=LOCAL)
 def executor(request: pytest.FixtureRequest) -> Iterator[tuple]:
     with open_executor(request.param, 2, 2**30) as opened:
@@ -59,6 +85,35 @@ def test_the_error_of_an_item_reaches_the_caller_and_the_executor_lives_on(execu
     with pytest.raises(ValueError, match="item 3 is bad"):
         list(executor[1].run(fail, range(10)))
     assert [result.value for result in executor[1].run(square, [5])] == [25]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_tasks_end_before_the_caller_learns_that_they_shall(executor: tuple, tmp_path: Path, first: int) -> None:
+    """They end for the error of another task, or on request; those that have not begun never do."""
+    folder = tmp_path / "items"
+    folder.mkdir()
+    if executor[0] == "serial" and first == 0:
+        pytest.skip("one after the other: there is no other task")
+    error = ValueError if first == 0 else StoppedError
+    started = time.monotonic()
+    with stopping.listening(), stopping.working(None if first == 0 else 1), pytest.raises(error, match=r"bad|limit"):
+        list(executor[1].run(partial(beat, folder), range(first, first + 8), tmp_path / "turn"))
+    before = contents(folder)
+    assert time.monotonic() - started < 8  # undisturbed, an item takes 10 s
+    time.sleep(0.3)
+    assert contents(folder) == before
+    assert len(before) <= 2 + (first == 0)  # the error makes room for one
+    assert [result.value for result in executor[1].run(square, [5], tmp_path / "turn")] == [25]
+
+
+@pytest.mark.slow
+def test_a_task_that_does_not_look_is_not_waited_for_too_long(tmp_path: Path) -> None:
+    with stopping.listening(), open_executor("processes", 2, 2**30) as opened:
+        list(opened.run(blas_threads, range(8)))  # the imports of a worker take a moment
+        started = time.monotonic()
+        with stopping.working(1), pytest.raises(StoppedError):
+            list(opened.run(sleep, range(4), tmp_path / "turn"))
+    assert 20 <= time.monotonic() - (started + 1) < 25
 
 
 def test_only_processes_leave_this_process(executor: tuple) -> None:
@@ -122,7 +177,6 @@ def _start(module: str, arguments: list[str], environment: dict[str, str]) -> su
 
 def _address(file: Path) -> str:
     import json
-    import time
 
     for _ in range(300):
         if file.exists() and file.stat().st_size:
@@ -141,10 +195,62 @@ def test_a_cluster_runs_items_and_must_see_the_paths(cluster: str, tmp_path: Pat
 
 
 def test_a_cluster_gives_the_same_model_bytes(cluster: str, tmp_path: Path) -> None:
-    from pipeline.train import main
-
     common = ["digits", "-q", "--centers", "40", "--features-dir", str(tmp_path / "features")]
     for name, scheduler in (("serial", "serial"), ("cluster", cluster)):
         assert main([*common, "--run-dir", str(tmp_path / name), "--scheduler", scheduler]) == 0
     for name in ("model.json", "arrays.npz"):
         assert (tmp_path / "serial/model" / name).read_bytes() == (tmp_path / "cluster/model" / name).read_bytes()
+
+
+# One solve of seconds, far below the default tolerance.
+LONG = ["--centers", "300", "--coupling", "shared", "--schedule", "uniform", "--tol", "1e-9", "--penalty", "0.001"]
+LONG += ["--sigma2", "8", "-q"]
+
+
+@pytest.fixture(scope="module")
+def features(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("features")
+
+
+@pytest.fixture(scope="module")
+def whole(features: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "whole"
+    common = ["digits", "--run-dir", str(run), "--features-dir", str(features)]
+    assert main([*common, *LONG, "--scheduler", "serial"]) in (0, 3)
+    return run
+
+
+def stop_at_a_record(records: Path, stopped: list[float]) -> None:
+    """Ask this process to stop as soon as a solve has something to save; note when."""
+    begun = time.time_ns()
+    while not (records.exists() and records.stat().st_mtime_ns > begun and records.stat().st_size):
+        time.sleep(0.01)
+    stopped.append(time.monotonic())
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("scheduler", "sessions"), [("processes", 1), ("cluster", 2)])
+def test_workers_save_on_request_and_leave_the_run_alone(
+    features: Path, whole: Path, tmp_path: Path, request: pytest.FixtureRequest, scheduler: str, sessions: int
+) -> None:
+    """Sessions far shorter than --checkpoint-every get further, and what goes on from them ends in the same bytes."""
+    run, steps = tmp_path / "run", []
+    address = request.getfixturevalue("cluster") if scheduler == "cluster" else scheduler
+    command = ["digits", "--run-dir", str(run), "--features-dir", str(features), *LONG, "--resume", "auto"]
+    for _ in range(sessions):
+        stopped: list[float] = []
+        asking = threading.Thread(target=stop_at_a_record, args=(run / "solutions/all-all-outputs.jsonl", stopped))
+        asking.start()
+        assert main([*command, "--scheduler", address, "--checkpoint-every", "1h"]) == 75
+        asking.join()
+        assert time.monotonic() - stopped[0] < 25
+        before = contents(run)
+        steps.append(max(path.name for path in run.glob("checkpoints/*/step-*")))
+        time.sleep(1)
+        assert contents(run) == before  # on a cluster the workers live on
+    assert len(set(steps)) == sessions
+    assert steps == sorted(steps)
+    assert main([*command, "--scheduler", "serial"]) in (0, 3)
+    for name in ("model.json", "arrays.npz", "MANIFEST.json"):
+        assert (run / "model" / name).read_bytes() == (whole / "model" / name).read_bytes()
+    assert not (run / "turn").exists()

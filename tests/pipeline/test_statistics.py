@@ -1,6 +1,9 @@
 """Accumulated statistics against the dense products they stand for."""
 
 import itertools
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -83,6 +86,18 @@ def test_hold_out_does_not_depend_on_the_blocks(cuts: list[int], seed: int, frac
     assert abs(whole.mean() - fraction) < 0.02
 
 
+@contextmanager
+def largest_bytes() -> Iterator[list[int]]:
+    """Yield a list that then holds the most that was allocated inside at once, in bytes."""
+    found: list[int] = []
+    tracemalloc.start()
+    try:
+        yield found
+        found.append(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
+
+
 def kernel_columns(outputs: int) -> tuple[np.ndarray, np.ndarray]:
     """Gaussian columns of 300 points and targets of +-1; the fifth column is constant: the intercept itself."""
     rng = np.random.default_rng(13)
@@ -103,6 +118,47 @@ def test_centred_statistics_equal_those_of_centred_data(outputs: int) -> None:
     assert not found.gram[4].any()
     assert not found.gram[:, 4].any()
     assert not found.kty[4].any()
+
+
+@pytest.mark.parametrize("columns", [1, 63, 64, 65, 80])
+def test_centring_by_stripes_keeps_every_bit(columns: int) -> None:
+    """Models depend on the bits of 0.5 (A + Aᵀ), A = gram - k kᵀ/n, as whole matrices give them."""
+    K, Y = kernel_columns(2)
+    statistics = dense(K[:, :columns], Y)
+    k, n = statistics.column_sums, statistics.weight_sum
+    one_sided = statistics.gram - np.outer(k, k / n)
+    whole = 0.5 * (one_sided + one_sided.T)
+    constant = np.diagonal(whole) <= 1e-13 * np.diagonal(statistics.gram)
+    assert constant[4:5].all()
+    whole[constant, :] = whole[:, constant] = 0.0
+    found = statistics.centred()
+    assert np.array_equal(found.gram, whole)
+    kty, yty = statistics.centred_targets()
+    expected = statistics.kty - np.outer(k, statistics.target_sums) / n
+    expected[constant] = 0.0
+    for centred in (found.kty, kty):
+        assert np.array_equal(centred, expected)
+    assert np.array_equal(found.yty, yty)
+
+
+def test_centring_takes_one_gram_of_memory_and_its_targets_none() -> None:
+    rng = np.random.default_rng(0)
+    statistics = dense(rng.random((50, 1500)), rng.random((50, 2)))
+    with largest_bytes() as largest:
+        statistics.centred()
+    assert statistics.gram.nbytes < largest[0] < 1.3 * statistics.gram.nbytes
+    with largest_bytes() as largest:
+        statistics.centred_targets()
+    assert largest[0] < 0.02 * statistics.gram.nbytes
+
+
+def test_an_intercept_of_some_columns_needs_no_gram_of_theirs() -> None:
+    K, Y = kernel_columns(3)
+    statistics, columns = dense(K, Y), np.array([3, 70, 11])
+    weights = np.random.default_rng(1).normal(size=(3, 3))
+    found = statistics.intercept(weights, columns)
+    assert np.array_equal(found, statistics.cut(columns).intercept(weights))
+    np.testing.assert_allclose(found, (Y - K[:, columns] @ weights).mean(0))
 
 
 @pytest.mark.parametrize("outputs", [1, 3])

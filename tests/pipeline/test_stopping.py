@@ -4,13 +4,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pipeline import stopping
 from pipeline.errors import StoppedError
+from pipeline.stopping import Turn
 from pipeline.train import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,6 +42,63 @@ def test_a_signal_ends_idle_code_and_only_flags_work(number: signal.Signals) -> 
             stopping.check()
     assert signal.getsignal(number) is before
     assert stopping.requested() is None
+
+
+def test_a_signal_that_was_held_back_until_somebody_listens_is_taken() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, stopping.SIGNALS)
+    try:
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)  # another thread might not hold it back
+        with pytest.raises(StoppedError, match="SIGUSR1"), stopping.listening():
+            time.sleep(1)
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) >= set(stopping.SIGNALS)
+    finally:
+        signal.sigtimedwait(stopping.SIGNALS, 0)  # one that was not taken would end the tests
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def test_a_second_signal_leaves_a_command_that_is_ending_alone() -> None:
+    with stopping.listening():
+        with pytest.raises(StoppedError, match="SIGUSR1"):
+            interrupt(signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)
+        assert stopping.requested() == "SIGUSR1"
+
+
+def test_a_task_stops_once_its_turn_is_over_and_for_nothing_stale(tmp_path: Path) -> None:
+    file = tmp_path / "turn"
+    killed, ours = Turn.next(file), Turn.next(file)  # a cluster may still run tasks of a session that was killed
+    with stopping.obeying(killed), pytest.raises(StoppedError):
+        stopping.check()
+    with stopping.obeying(ours):
+        for stale in (b"2\n", b"1\n", b"", b"\0\0"):
+            file.write_bytes(stale)
+            time.sleep(stopping.LOOK_SECONDS)
+            assert stopping.requested() is None
+        file.unlink()
+        time.sleep(stopping.LOOK_SECONDS)
+        assert stopping.requested() is None
+        file.write_bytes(b"3\n")
+        time.sleep(stopping.LOOK_SECONDS)
+        assert stopping.requested() is not None
+        seen: list[str | None] = []
+        other = threading.Thread(target=lambda: seen.append(stopping.requested()))
+        other.start()
+        other.join()
+    assert seen == [None]  # a thread beside it runs a task of another run
+    assert stopping.requested() is None
+
+
+def test_looking_costs_a_solver_nothing(tmp_path: Path) -> None:
+    def seconds(function: Callable[[], object]) -> float:
+        started = time.thread_time()
+        for _ in range(5000):
+            function()
+        return time.thread_time() - started
+
+    turn = Turn.next(tmp_path / "turn")
+    with stopping.obeying(turn):
+        assert seconds(stopping.check) < seconds(turn.is_over) / 4
 
 
 def test_the_time_limit_asks_once_it_is_over() -> None:

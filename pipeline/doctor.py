@@ -1,0 +1,343 @@
+"""`python -m pipeline.doctor`: what this machine offers to training, and the command that mends what is missing.
+
+Writes nothing. Imports of what may be missing are local, so that it answers on a machine where much is.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+MODULES = {"scikit-image": "skimage", "scikit-learn": "sklearn", "google-crc32c": "google_crc32c"}
+EXTRAS = {"matplotlib": "plots of the benchmarks", "dask-jobqueue": "dask workers as SLURM jobs"}
+SMALLEST_PYTHON = (3, 11)
+SMALLEST_DISK_BYTES = 64 * 2**20  # for a run on digits
+COMFORTABLE_DISK_BYTES = 2 * 2**30  # for a run on MNIST and its feature store
+SPARE_BYTES = 200 * 2**20  # beside what the main process takes, for the smallest of runs
+_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*>=\s*([0-9.]+)")
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Something that is missing, and the command that mends it. `stops`: training cannot work without it."""
+
+    what: str
+    command: str
+    stops: bool = False
+
+
+Findings = tuple[dict[str, Any], list[Advice]]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code: 0 where training can work, 69 where it cannot."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline.doctor",
+        description="Tell what this machine offers to training, and the command that mends what is missing.",
+        epilog="Exit codes: 0 training can work, 69 it cannot, 2 usage.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--json", action="store_true", help="print the facts as one JSON object, for programs")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of the runs (runs/)")
+    parser.add_argument("--data-dir", metavar="DIR", help="look for data sets here only, as train --data-dir does")
+    arguments = parser.parse_args(argv)
+    from pipeline.errors import ExitCode, describe
+
+    try:
+        facts = examine(arguments.runs, arguments.data_dir)
+        print(json.dumps(facts, indent=2) if arguments.json else "\n".join(lines(facts)))
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (Exception, KeyboardInterrupt) as error:
+        code, line = describe(error)
+        print(f"error: {line}", file=sys.stderr)
+        return int(code)
+    return 0 if facts["training_works"] else int(ExitCode.UNAVAILABLE)
+
+
+def examine(runs: Path, data_dir: str | None) -> dict[str, Any]:
+    """Return the facts, JSON-able; `advice` lists what is missing with the command that mends it.
+
+    What cannot be told because a library is missing is None. Imports every library once: some seconds.
+    """
+    found, advice = _libraries()
+    facts: dict[str, Any] = {"python": _python(advice), "libraries": found}
+    sections = {
+        "blas": _blas,
+        "numba": _numba,
+        "machine": _machine,
+        "disk": lambda: _disk(runs),
+        "data": lambda: _data(data_dir),
+        "extras": _extras,
+    }
+    for name, section in sections.items():
+        try:
+            facts[name], more = section()
+            advice += more
+        except Exception:
+            if not any(one.stops for one in advice):
+                raise
+            facts[name] = None  # a library that is missing or broken, which has its advice already
+    facts["advice"] = [asdict(one) for one in sorted(advice, key=lambda one: not one.stops)]
+    facts["training_works"] = not any(one.stops for one in advice)
+    return facts
+
+
+def requirements() -> dict[str, str]:
+    """Return the libraries that training needs and the oldest version of each that will do.
+
+    Empty where Python is too old to look.
+    """
+    if sys.version_info < SMALLEST_PYTHON:
+        return {}
+    import tomllib
+
+    project = ROOT / "pyproject.toml"
+    if project.exists():
+        texts = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["dependencies"]
+    else:
+        texts = [text for text in requires("slkl") or [] if "extra ==" not in text]
+    return {match[1]: match[2] for text in texts if (match := _REQUIREMENT.match(text))}
+
+
+def _python(advice: list[Advice]) -> dict[str, Any]:
+    if sys.version_info < SMALLEST_PYTHON:
+        wanted = ".".join(map(str, SMALLEST_PYTHON))
+        advice.append(
+            Advice(f"Python {platform.python_version()} is older than {wanted}", f"python{wanted} -m venv .venv", True)
+        )
+    return {"version": platform.python_version(), "executable": sys.executable}
+
+
+def _libraries() -> Findings:
+    """Import every library that training needs; the oldest versions that will do are those of the project."""
+    found: dict[str, Any] = {}
+    advice = []
+    for name, oldest in requirements().items():
+        found[name] = _version(name)
+        mend = f"python -m pip install {shlex.quote(f'{name}>={oldest}')}"
+        if found[name] is None:
+            advice.append(Advice(f"{name} is not installed", mend, True))
+        elif _numbers(found[name]) < _numbers(oldest):
+            advice.append(Advice(f"{name} {found[name]} is older than {oldest}", mend, True))
+        else:
+            try:
+                import_module(MODULES.get(name, name))
+            except Exception as error:  # whatever a broken installation raises
+                again = mend.replace("install", "install --force-reinstall", 1)
+                advice.append(Advice(f"{name} cannot be imported ({' '.join(str(error).split())})", again, True))
+    return found, advice
+
+
+def _blas() -> Findings:
+    """Tell every BLAS that numpy and scipy carry, and the threads it would take when nobody holds it to one."""
+    import scipy.linalg  # noqa: F401  (scipy carries a BLAS of its own, which must be loaded to be seen)
+    from threadpoolctl import threadpool_info
+
+    keys = ("internal_api", "version", "architecture", "num_threads")
+    pools = [{key: pool.get(key) for key in keys} for pool in threadpool_info() if pool["user_api"] == "blas"]
+    return {"pools": pools}, []
+
+
+def _numba() -> Findings:
+    """Tell the threading layers of numba, and the compiled loops that are kept from earlier processes."""
+    from numba import config
+
+    from pipeline.compiled_cache import problem_of, wanted_folder
+
+    layer = str(getattr(config, "THREADING_LAYER", "default"))  # made when numba is imported, so unknown to mypy
+    facts: dict[str, Any] = {"threading_layer": layer, "layers": _threading_layers()}
+    folder, advice = wanted_folder(), []
+    kept = _kept_modules(folder)
+    facts |= {"cache": str(folder) if folder else None, "modules": len(_loops()), "modules_cached": len(kept)}
+    if folder is None:
+        advice.append(Advice("no home folder to keep compiled code in", "export NUMBA_CACHE_DIR=/path/of/your/own"))
+    elif folder.exists() and (problem := problem_of(folder.lstat(), os.geteuid())):
+        advice.append(
+            Advice(f"compiled code is not kept: {folder}: {problem}", f"chmod 700 {shlex.quote(str(folder))}")
+        )
+    elif not kept:
+        advice.append(
+            Advice("no compiled code is kept yet: the first run takes a minute more", "python -m pipeline.train digits")
+        )
+    return facts, advice
+
+
+def _threading_layers() -> list[str]:
+    """Return the threading layers that can be loaded here. Our loops need none: items run beside each other."""
+    layers = {"tbb": "tbbpool", "omp": "omppool", "workqueue": "workqueue"}
+    found = []
+    for name, module in layers.items():
+        try:
+            import_module(f"numba.np.ufunc.{module}")
+        except ImportError:
+            continue
+        found.append(name)
+    return found
+
+
+def _loops() -> list[Path]:
+    return sorted(path for package in ("features", "pipeline") for path in (ROOT / package).rglob("*_numba.py"))
+
+
+def _kept_modules(folder: Path | None) -> list[Path]:
+    """Return the modules of compiled loops with an entry in the cache, of this Python and not older than the source."""
+    from numba.core import caching
+
+    kept = []
+    python = f"py{sys.version_info[0]}{sys.version_info[1]}"
+    for path in _loops() if folder else []:
+        try:
+            place = Path(folder or "") / caching._CacheLocator.get_suitable_cache_subpath(str(path))
+            entries = list(place.glob(f"{path.stem}.*.{python}*.nbi"))
+            if any(entry.stat().st_mtime >= path.stat().st_mtime for entry in entries):
+                kept.append(path)
+        except (AttributeError, OSError):  # not numba's public interface; removed meanwhile
+            continue
+    return kept
+
+
+def _machine() -> Findings:
+    """Tell processors and memory, of the machine, of this process, and of its control group."""
+    import psutil
+
+    from pipeline.executors import available_processors
+    from pipeline.plan import DRIVER_BYTES, default_limit_bytes
+
+    memory, limit = psutil.virtual_memory(), default_limit_bytes()
+    facts = {
+        "system": f"{platform.system()} {platform.machine()}",
+        "processors": os.cpu_count(),
+        "processors_available": available_processors(),
+        "processors_quota": _processor_quota(),
+        "memory_bytes": memory.total,
+        "memory_available_bytes": memory.available,
+        "memory_control_group_bytes": limit * 4 // 3 if limit < memory.total * 3 // 4 else None,
+        "default_memory_limit_bytes": limit,
+    }
+    needed = DRIVER_BYTES + SPARE_BYTES
+    if limit >= needed:
+        return facts, []
+    what = f"a run may take {_size(limit)}, three quarters of what there is; the smallest takes {_size(needed)}"
+    command = f"sbatch --mem={_size(2 * needed)}, docker run --memory, limits.memory of the pod: ask for more"
+    return facts, [Advice(what, command, True)]
+
+
+def _processor_quota() -> float | None:
+    """Return how many processors the control group allows at once, None where it sets no limit."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return int(quota) / int(period)
+    except (OSError, ValueError):  # "max" is no limit
+        return None
+
+
+def _disk(runs: Path) -> Findings:
+    """Tell the free space where runs go, and whether they may."""
+    runs = runs.absolute()
+    existing = next(folder for folder in (runs, *runs.parents) if folder.exists())
+    free = shutil.disk_usage(existing).free
+    writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+    facts = {"runs": str(runs), "free_bytes": free, "writable": writable}
+    elsewhere = "python -m pipeline.train DATASET --run-dir DIR/run --features-dir DIR/features"
+    if not writable:
+        return facts, [Advice(f"{existing} is no folder you can write to", elsewhere, True)]
+    if free < COMFORTABLE_DISK_BYTES:
+        what = f"{_size(free)} free at {existing}: little for a run on MNIST"
+        return facts, [Advice(what, elsewhere, stops=free < SMALLEST_DISK_BYTES)]
+    return facts, []
+
+
+def _data(data_dir: str | None) -> Findings:
+    """Tell where each published data set is. None of them is needed: digits and synthetic are always here."""
+    from features.published import PUBLISHED
+    from pipeline.data import locate
+
+    facts: dict[str, Any] = {"SLKL_DATA_DIR": os.environ.get("SLKL_DATA_DIR")}
+    advice = []
+    for name in PUBLISHED:
+        found = locate(name, data_dir)
+        facts[name] = str(found.folder) if found and not found.missing else None
+        if facts[name] is None:
+            what = f"in {found.folder}, which lacks {', '.join(found.missing)}" if found else "not here"
+            advice.append(Advice(f"data set {name} is {what}", f"python -m pipeline.data fetch {name}"))
+    return facts, advice
+
+
+def _extras() -> Findings:
+    facts = {name: _version(name) for name in EXTRAS}
+    return facts, [
+        Advice(f"{name} is not installed ({use})", f"python -m pip install {name}")
+        for name, use in EXTRAS.items()
+        if facts[name] is None
+    ]
+
+
+def lines(facts: dict[str, Any]) -> list[str]:
+    """Return the facts as lines for people: what is here, then what is missing with the command that mends it."""
+    shown = [f"python      {facts['python']['version']} ({facts['python']['executable']})"]
+    versions = [f"{name} {text or 'MISSING'}" for name, text in facts["libraries"].items()]
+    shown += [f"{'libraries' if not k else '':<12}{', '.join(versions[k : k + 5])}" for k in range(0, len(versions), 5)]
+    shown += list(_machine_lines(facts))
+    data = facts["data"] or {}
+    shown += [f"{'data':<12}{name}: {place}" for name, place in data.items() if place and name != "SLKL_DATA_DIR"]
+    shown.append(f"{'data':<12}digits, synthetic, sinc: made on this machine")
+    shown.append(
+        f"{'extras':<12}" + ", ".join(f"{name} {text or 'not here'}" for name, text in facts["extras"].items())
+    )
+    for one in facts["advice"]:
+        shown += ["", f"{'MISSING: ' if one['stops'] else 'note: '}{one['what']}", f"    {one['command']}"]
+    return [*shown, "", "training can work" if facts["training_works"] else "training cannot work: see MISSING above"]
+
+
+def _machine_lines(facts: dict[str, Any]) -> Iterator[str]:
+    for pool in (facts["blas"] or {}).get("pools", []):
+        kind = f"{pool['internal_api']} {pool['version']}, {pool['architecture']}"
+        yield f"BLAS        {kind}, {pool['num_threads']} threads (one where an item runs)"
+    if numba := facts["numba"]:
+        yield (
+            f"numba       threading layer {numba['threading_layer']} of {', '.join(numba['layers'])}; compiled code of "
+            f"{numba['modules_cached']} of {numba['modules']} modules in {numba['cache']}"
+        )
+    if machine := facts["machine"]:
+        quota = f", {machine['processors_quota']:g} by its control group" if machine["processors_quota"] else ""
+        yield f"processors  {machine['processors']}, {machine['processors_available']} for this process{quota}"
+        group = machine["memory_control_group_bytes"]
+        yield (
+            f"memory      {_size(machine['memory_bytes'])}, {_size(machine['memory_available_bytes'])} available"
+            f"{f', {_size(group)} for its control group' if group else ''}; "
+            f"a run takes at most {_size(machine['default_memory_limit_bytes'])} unless --memory-limit says otherwise"
+        )
+    yield f"disk        {_size(facts['disk']['free_bytes'])} free below {facts['disk']['runs']}"
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
+
+
+def _size(n_bytes: int) -> str:
+    return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.0f} MiB"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

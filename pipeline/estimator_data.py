@@ -1,0 +1,368 @@
+"""The data side of the estimators: rows read by slices, candidates drawn from them, statistics with row weights.
+
+Nothing but slices X[i:j] is asked of an array, so that memory maps, dask and zarr arrays are never in memory whole.
+"""
+
+import hashlib
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+from scipy.linalg import LinAlgError
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight
+
+from features.targets import labels_from_decision
+from pipeline.columns import ColumnGenerator
+from pipeline.errors import InvalidDataError
+from pipeline.statistics import GramStatistics, StatisticsAccumulator, hold_out_rows
+
+DEFAULT_CENTERS = 1000
+BLOCK_BYTES = 64 * 2**20  # of features, kernel values and their float64 copies held at once
+MOST_BLOCK_ROWS, LEAST_BLOCK_ROWS = 4096, 64
+MEDIAN_POINTS = 1000  # candidates whose distances "median" looks at; fixed, so that it costs no more with more of them
+HOLD_OUT = 0.1  # share of the rows kept apart, as in the runs of the command line
+
+
+def is_sliced(X: Any) -> bool:
+    """Tell whether X is read by slices: a memory map, or any array with a numpy dtype that is no numpy array."""
+    if isinstance(X, np.ndarray):
+        return isinstance(X, np.memmap)
+    array_like = hasattr(X, "shape") and hasattr(X, "__getitem__") and isinstance(getattr(X, "dtype", None), np.dtype)
+    return array_like and not sparse.issparse(X) and not hasattr(X, "iloc")  # pandas converts itself
+
+
+class Rows:
+    """A matrix (n, d) that is read by row blocks.
+
+    Parameters
+    ----------
+    X : array with `shape`, `dtype` and slices of rows.
+    name : what errors call it.
+
+    Raises
+    ------
+    ValueError
+        X is not two-dimensional, has an unknown length, or values that are no real numbers.
+    """
+
+    def __init__(self, X: Any, name: str = "X") -> None:
+        if len(X.shape) != 2:
+            raise ValueError(
+                f"Expected 2D array, got {len(X.shape)}D array instead: {name} has the shape {tuple(X.shape)}. "
+                "Reshape your data"
+            )
+        if not all(size == size for size in X.shape):  # dask knows no shape after a filter: NaN
+            raise ValueError(f"{name} has an unknown shape {tuple(X.shape)}; call its compute_chunk_sizes() before")
+        dtype = np.dtype(X.dtype)
+        if dtype.kind == "c":
+            raise ValueError(f"Complex data not supported: {name} has the dtype {dtype}")
+        if dtype.kind not in "biuf":
+            raise ValueError(f"{name} has the dtype {dtype}; numbers are needed, convert it")
+        self._X, self._name = X, name
+        self.shape = (int(X.shape[0]), int(X.shape[1]))
+        # float32 holds bytes and float16 exactly, at half the cost.
+        self.dtype: type = np.float32 if np.can_cast(dtype, np.float32) else np.float64
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self.shape[0]
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether rows cost nothing to read."""
+        return isinstance(self._X, np.ndarray) and not isinstance(self._X, np.memmap)
+
+    def blocks(self, n_columns: int) -> Iterator[tuple[slice, NDArray[np.floating]]]:
+        """Yield (rows, X[rows]) in order, C-contiguous `dtype`; sized for `n_columns` kernel values a row.
+
+        Whole chunks of a chunked array are read at once, so that none is decoded twice. Raises ValueError naming the
+        first row that holds NaN or infinity.
+        """
+        per_row = 8 * self.shape[1] + 20 * n_columns
+        block = int(np.clip(BLOCK_BYTES // per_row, LEAST_BLOCK_ROWS, MOST_BLOCK_ROWS))
+        chunk = _chunk_rows(self._X)
+        slab = chunk * max(1, block // chunk) if chunk else block
+        for first in range(0, len(self), slab):
+            rows = self._read(slice(first, min(first + slab, len(self))))
+            for start in range(0, len(rows), block):
+                part = rows[start : start + block]
+                yield slice(first + start, first + start + len(part)), part
+
+    def take(self, index: NDArray[np.int64]) -> NDArray[np.floating]:
+        """Return the rows `index`, in its order, as `dtype`: (len(index), d). At most one pass over the data."""
+        if isinstance(self._X, np.ndarray):
+            found = self._convert(self._X[index])
+            _check_finite(found, index, self._name)
+            return found
+        out: NDArray[np.floating] = np.empty((len(index), self.shape[1]), self.dtype)
+        order = np.argsort(index, kind="stable")
+        ordered, step = index[order], _chunk_rows(self._X) or MOST_BLOCK_ROWS
+        for first in range(0, len(self), step):
+            inside = slice(*np.searchsorted(ordered, (first, first + step)))
+            if inside.start < inside.stop:
+                block = self._read(slice(first, min(first + step, len(self))))
+                out[order[inside]] = block[ordered[inside] - first]
+        return out
+
+    def _read(self, rows: slice) -> NDArray[np.floating]:
+        found = self._convert(self._X[rows])
+        _check_finite(found, np.arange(rows.start, rows.stop), self._name)
+        return found
+
+    def _convert(self, rows: Any) -> NDArray[np.floating]:
+        return np.ascontiguousarray(np.asarray(rows), dtype=self.dtype)
+
+
+def _chunk_rows(X: Any) -> int:
+    """Return the rows of a chunk of a zarr or dask array, 0 where there are no chunks."""
+    chunks = getattr(X, "chunks", None)
+    if not chunks:
+        return 0
+    return int(chunks[0] if np.ndim(chunks[0]) == 0 else max(chunks[0]))
+
+
+def _check_finite(rows: NDArray[np.floating], index: NDArray[np.int64], name: str) -> None:
+    bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+    if bad.size:
+        raise ValueError(
+            f"Input {name} contains NaN or infinity in row {index[bad[0]]}; remove or impute such rows before"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Points (M, d) that may become centers, and their rows of X (M,) i8; -1 for points from outside."""
+
+    points: NDArray[np.floating]
+    index: NDArray[np.int64]
+
+
+def draw_candidates(rows: Rows, eligible: NDArray[np.int64], n_centers: int, seed: int) -> Candidates:
+    """Draw candidates among the `eligible` rows; rows with the same values count once.
+
+    The draw is that of the command line with the same seed: the first of one permutation, or all rows in order.
+    Where all are drawn, repeated rows and the order of the rows change nothing.
+    """
+    everything = n_centers >= len(eligible)
+    order = eligible if everything else eligible[np.random.default_rng([seed, 1]).permutation(len(eligible))]
+    points: NDArray[np.floating] = np.empty((0, rows.shape[1]), rows.dtype)
+    kept = np.empty(0, np.int64)
+    seen: set[bytes] = set()
+    place = 0
+    while len(kept) < n_centers and place < len(order):
+        drawn = order[place : place + n_centers - len(kept)]
+        place += len(drawn)
+        found = rows.take(drawn)
+        new = _first_of_equals(found, seen)
+        points, kept = np.concatenate([points, found[new]]), np.concatenate([kept, drawn[new]])
+        if not rows.in_memory:  # another pass over the data for a few more candidates is not worth it
+            break
+    return Candidates(points, kept)
+
+
+def _first_of_equals(points: NDArray[np.floating], seen: set[bytes]) -> NDArray[np.int64]:
+    """Return which of the points are new, and add them to `seen`."""
+    new = []
+    for place, key in enumerate(keys_of(points)):
+        if key not in seen:
+            seen.add(key)
+            new.append(place)
+    return np.array(new, np.int64)
+
+
+def keys_of(points: NDArray[np.floating]) -> list[bytes]:
+    """Return a digest of each row of points (m, d), equal for equal rows."""
+    same_zero = points + points.dtype.type(0)  # -0.0 equals 0.0
+    return [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in same_zero]
+
+
+def given_candidates(rows: Rows, centers: Any) -> Candidates:
+    """Return the candidates a user names: points (m, d), or whole numbers (m,) of rows.
+
+    Raises ValueError for another shape, values that are not finite, rows that do not exist or are listed twice.
+    """
+    found = np.asarray(centers)
+    if not found.size:
+        raise ValueError("centers is empty; give at least one point or row")
+    if found.ndim == 1 and found.dtype.kind in "iu":
+        index = found.astype(np.int64)
+        bad = np.flatnonzero((index < 0) | (index >= len(rows)))
+        if bad.size:
+            raise ValueError(f"centers: entry {bad[0]} is row {index[bad[0]]}, X has the rows 0 to {len(rows) - 1}")
+        if len(np.unique(index)) < len(index):
+            raise ValueError("centers lists a row twice; list each once")
+        return Candidates(rows.take(index), index)
+    if found.ndim != 2 or found.dtype.kind not in "biuf" or found.shape[1] != rows.shape[1]:
+        raise ValueError(
+            f"centers must be points (m, {rows.shape[1]}), or whole numbers (m,) of rows of X; found an array of "
+            f"{found.dtype} {found.shape}"
+        )
+    points: NDArray[np.floating] = np.ascontiguousarray(found, rows.dtype)
+    _check_finite(points, np.arange(len(points)), "centers")
+    return Candidates(points, np.full(len(points), -1, np.int64))
+
+
+def median_sigma2(points: NDArray[np.floating]) -> float:
+    """Return the median of the squared distances between different points, so that k there is exp(-1/2).
+
+    At most `MEDIAN_POINTS` are looked at, the first ones; 1 where all points are the same.
+    """
+    looked = points[:MEDIAN_POINTS].astype(np.float64)
+    looked -= looked.mean(axis=0)  # far from the origin, the distances below would cancel
+    norms = np.einsum("ij,ij->i", looked, looked)
+    squares = norms[:, None] + norms - 2.0 * (looked @ looked.T)
+    distances = squares[np.triu_indices(len(looked), 1)]
+    distances = distances[distances > 1e-12 * norms.max(initial=0.0)]
+    return float(np.median(distances)) if len(distances) else 1.0
+
+
+def held_out_rows(seed: int, weights: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which rows are held out, (n,) bool: the draw of the command line with the same seed.
+
+    Where it leaves none of weight above 0 on either side, as for very few rows, every tenth is held out instead.
+    Raises ValueError where there are fewer than two rows to share out.
+    """
+    counted = np.flatnonzero(weights > 0)
+    if len(counted) < 2:
+        raise ValueError("rows are held out to choose the penalty, ridge or size: 2 are needed, found 1 sample")
+    held_out = hold_out_rows(seed, HOLD_OUT, 0, len(weights))
+    if not 0 < np.count_nonzero(held_out[counted]) < len(counted):
+        held_out[:] = False
+        held_out[counted[::10]] = True
+    return held_out
+
+
+class WeightedStatistics:
+    """Running statistics of rows with weights: a row of weight 2 counts as two rows, one of weight 0 as none."""
+
+    def __init__(self, n_centers: int, n_outputs: int) -> None:
+        self._sums = StatisticsAccumulator(n_centers, n_outputs)
+        self._column_sums, self._target_sums = np.zeros(n_centers), np.zeros(n_outputs)
+        self._weight_sum = 0.0
+
+    def add(self, columns: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
+        """Add a block: columns (rows, M) C-contiguous, changed in place; targets (rows, T); weights (rows,) > 0."""
+        self._column_sums += weights @ columns
+        self._target_sums += weights @ targets
+        self._weight_sum += float(weights.sum())
+        if np.any(weights != 1.0):
+            roots = np.sqrt(weights)[:, None]
+            columns *= roots
+            targets = targets * roots
+        self._sums.add(columns, targets)
+
+    def statistics(self) -> GramStatistics:
+        """Return the sums so far; call it once."""
+        return replace(
+            self._sums.statistics(),
+            column_sums=self._column_sums,
+            target_sums=self._target_sums,
+            weight_sum=self._weight_sum,
+        )
+
+
+def accumulate(
+    rows: Rows,
+    generator: ColumnGenerator,
+    targets: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    held_out: NDArray[np.bool_],
+) -> tuple[GramStatistics, GramStatistics]:
+    """Return the statistics of the rows to fit and of those held out, in one pass over the data.
+
+    targets (n, T) f8, weights (n,) f8 ≥ 0, held_out (n,) bool. Costs 2·n·d·M + n·M² operations and two Grams; where
+    nothing is held out, the second has no columns.
+    """
+    n_centers, n_outputs = generator.n_centers, targets.shape[1]
+    fit = WeightedStatistics(n_centers, n_outputs)
+    apart = WeightedStatistics(n_centers if held_out.any() else 0, n_outputs)
+    for span, X in rows.blocks(n_centers):
+        counted = np.flatnonzero(weights[span] > 0)
+        order = counted[np.argsort(held_out[span][counted], kind="stable")]
+        if not len(order):
+            continue
+        columns: NDArray[np.float64] = generator.block(X[order], None, np.float64)  # type: ignore[assignment]
+        n_fit = len(order) - int(np.count_nonzero(held_out[span][order]))
+        for part, chosen in ((fit, slice(0, n_fit)), (apart, slice(n_fit, None))):
+            if len(order[chosen]):
+                part.add(columns[chosen], targets[span][order[chosen]], weights[span][order[chosen]])
+    return fit.statistics(), apart.statistics()
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Rows with class targets (n,) i8, and weights (n,) that are 0 for those not held out."""
+
+    rows: Rows
+    targets: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    task: str
+
+    def errors(
+        self, generator: ColumnGenerator, models: NDArray[np.float64], intercepts: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return the weight of the rows that each of P models misclassifies, (P,): one pass over the data.
+
+        models (P, a, T) weights of the generator's columns, intercepts (P, T).
+        """
+        n_models, n_columns, n_outputs = models.shape
+        stacked = models.transpose(1, 0, 2).reshape(n_columns, n_models * n_outputs)
+        wrong = np.zeros(n_models)
+        for span, X in self.rows.blocks(n_columns):
+            counted = np.flatnonzero(self.weights[span] > 0)
+            columns = generator.block(X[counted], None, np.float64)
+            decisions = (columns @ stacked).reshape(-1, n_models, n_outputs) + intercepts
+            truth, weights = self.targets[span][counted], self.weights[span][counted]
+            for model in range(n_models):
+                wrong[model] += weights @ (labels_from_decision(decisions[:, model], self.task) != truth)
+        return wrong
+
+
+def candidate_count(n_eligible: int, n_centers: int | str | None, centers: Any) -> int:
+    """Return how many candidates an estimator asks for, with a warning where there are no more than `n_eligible` rows.
+
+    n_centers: a number, "all", or None for the default; `centers` of one's own go first.
+    """
+    if centers is not None:
+        return len(np.atleast_1d(centers))
+    if not isinstance(n_centers, Integral):
+        return n_eligible if n_centers == "all" else min(DEFAULT_CENTERS, n_eligible)
+    if n_centers > n_eligible:
+        warnings.warn(
+            f"n_centers={n_centers} is above the {n_eligible} rows of weight above 0; all of these are candidates",
+            UserWarning,
+            stacklevel=4,
+        )
+    return min(int(n_centers), n_eligible)
+
+
+def row_weights(sample_weight: ArrayLike | None, rows: Rows) -> NDArray[np.float64]:
+    """Return the row weights (n,); one each where none are given."""
+    if sample_weight is None:
+        return np.ones(len(rows))
+    weights = np.asarray(sample_weight) if is_sliced(sample_weight) else sample_weight
+    return np.asarray(_check_sample_weight(weights, rows, dtype=np.float64, ensure_non_negative=True))
+
+
+def seed_of(random_state: Any) -> int:
+    """Return an int as it is, and one drawn from anything else that scikit-learn takes."""
+    if isinstance(random_state, Integral):
+        check_random_state(random_state)
+        return int(random_state)
+    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+
+
+@contextmanager
+def as_value_error() -> Iterator[None]:
+    """Raise as ValueError what the pipeline says of data, and a Gram without a factor."""
+    try:
+        yield
+    except (InvalidDataError, LinAlgError) as error:
+        raise ValueError(str(error)) from None

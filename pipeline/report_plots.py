@@ -1,0 +1,297 @@
+"""Plots as inline SVG and pictures as PNG in a data URI: all that a report draws, with nothing but numpy and zlib."""
+
+import base64
+import math
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup, escape
+from numpy.typing import NDArray
+
+WIDTH, HEIGHT = 460, 280
+LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 44
+MOST_POINTS = 400  # of one line; more would only make the file larger
+MOST_LINES = 10  # of one plot, which has no more colours
+MOST_SIDE = 64  # pixels of a picture
+COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf")
+SOLVE_KEYS = {
+    *("statistics", "outputs", "penalty", "iteration", "seconds", "objective", "relative_gap", "n_active"),
+    *("visited", "skipped", "screened"),
+}
+COUNTS = ("working_set", "n_active", "violators", "admitted", "dropped")  # of a pass
+_PNG_START = b"\x89PNG\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A named line through points (x, y), or the points alone where `dots`."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    dots: bool = False
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A labelled axis, linear or logarithmic."""
+
+    label: str
+    log: bool = False
+
+    def place(self, value: float) -> float:
+        """Return where a value lies on the axis, before it is scaled to the plot."""
+        return math.log10(value) if self.log else value
+
+    def shows(self, value: float) -> bool:
+        """Tell whether a value has a place on the axis."""
+        return math.isfinite(value) and (value > 0 or not self.log)
+
+    def ticks(self, low: float, high: float) -> list[tuple[float, str]]:
+        """Return place and text of some ticks between two places."""
+        if not self.log:
+            return _even_ticks(low, high)
+        step = max(1, math.ceil((high - low) / 6))
+        found = [(float(k), f"1e{k}") for k in range(math.ceil(low - 1e-9), math.floor(high + 1e-9) + 1, step)]
+        if len(found) >= 2:
+            return found
+        return [(math.log10(value), text) for value, text in _even_ticks(10**low, 10**high) if value > 0]
+
+
+def _even_ticks(low: float, high: float) -> list[tuple[float, str]]:
+    """Return about five multiples of 1, 2 or 5 times a power of ten between two values, with their texts."""
+    raw = (high - low) / 5
+    unit = 10 ** math.floor(math.log10(raw))
+    step = next(factor * unit for factor in (1, 2, 5, 10) if factor * unit >= raw * 0.999)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [(k * step, f"{k * step:.6g}") for k in range(first, last + 1)]
+
+
+def plot(lines: Sequence[Line], x: Axis, y: Axis) -> Markup:
+    """Return an SVG element with some lines and their legend; empty where no point has a place on the axes."""
+    shown = [(line, [(x.place(a), y.place(b)) for a, b in line.points if x.shows(a) and y.shows(b)]) for line in lines]
+    drawn = [(line, _thinned(points)) for line, points in shown if points]
+    if not drawn:
+        return Markup("")
+    xs, ys = ([point[k] for _, points in drawn for point in points] for k in (0, 1))
+    across, up = _range(xs, x), _range(ys, y)
+    legend_rows = -(-len(drawn) // 4) if len(drawn) > 1 or drawn[0][0].name else 0
+    total = HEIGHT + 18 * legend_rows
+    parts = [f'<svg class="plot" viewBox="0 0 {WIDTH} {total}" width="{WIDTH}" height="{total}" role="img">']
+    parts += [f"<title>{escape(y.label)} against {escape(x.label)}</title>", *_frame(x, y, across, up)]
+    for k, (line, points) in enumerate(drawn):
+        places = [(_across(a, across), _up(b, up)) for a, b in points]
+        parts.append(_curve(places, COLOURS[k % len(COLOURS)], line.dots))
+    parts += _legend([line.name for line, _ in drawn]) if legend_rows else []
+    return Markup("".join([*parts, "</svg>"]))  # every text in it was escaped
+
+
+def bars(values: Sequence[float], names: Sequence[str]) -> Markup:
+    """Return a small SVG element with a bar for each value, up or down from a line in the middle."""
+    largest = max((abs(value) for value in values), default=0.0) or 1.0
+    width = 60 / max(len(values), 1)
+    parts = ['<svg class="bars" viewBox="0 0 60 24" width="60" height="24" role="img">']
+    parts.append('<line x1="0" y1="12" x2="60" y2="12" stroke="#bbb"/>')
+    for k, (value, name) in enumerate(zip(values, names, strict=True)):
+        height = 11 * abs(value) / largest
+        top = 12 - height if value > 0 else 12
+        parts.append(
+            f'<rect x="{k * width + 0.5:.2f}" y="{top:.2f}" width="{max(width - 1, 0.5):.2f}" height="{height:.2f}" '
+            f'fill="{COLOURS[k % len(COLOURS)]}"><title>{escape(name)}: {value:.4g}</title></rect>'
+        )
+    return Markup("".join([*parts, "</svg>"]))
+
+
+def picture(image: NDArray[np.generic]) -> Markup:
+    """Return a data URI of a grey PNG of an image (H, W); bytes as they are, other numbers from least to largest.
+
+    An image of more than 64 pixels a side is thinned.
+    """
+    step = -(-max(image.shape) // MOST_SIDE)
+    found = image[::step, ::step]
+    if found.dtype != np.uint8:
+        values = np.asarray(found, np.float64)
+        low, high = values.min(), values.max()
+        found = np.round(255 * (values - low) / (high - low if high > low else 1.0)).astype(np.uint8)
+    height, width = found.shape
+    rows = np.hstack([np.zeros((height, 1), np.uint8), found]).tobytes()  # each row is preceded by its filter: none
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
+    data = _PNG_START + b"".join(_chunk(kind, content) for kind, content in chunks)
+    return Markup("data:image/png;base64," + base64.b64encode(data).decode())
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return at most MOST_POINTS points, the first and the last among them."""
+    if len(points) <= MOST_POINTS:
+        return points
+    return [points[round(k * (len(points) - 1) / (MOST_POINTS - 1))] for k in range(MOST_POINTS)]
+
+
+def _range(places: Sequence[float], axis: Axis) -> tuple[float, float]:
+    """Return the ends of an axis, with some room where all places are one."""
+    low, high = min(places), max(places)
+    if high - low > 1e-9 * max(abs(low), abs(high), 1e-300):
+        room = 0.03 * (high - low)
+        return (low if low == 0 and not axis.log else low - room), high + room
+    room = 0.5 if axis.log else max(abs(low) / 10, 1e-9)
+    return low - room, high + room
+
+
+def _across(place: float, ends: tuple[float, float]) -> float:
+    return LEFT + (place - ends[0]) / (ends[1] - ends[0]) * (WIDTH - LEFT - RIGHT)
+
+
+def _up(place: float, ends: tuple[float, float]) -> float:
+    return HEIGHT - BOTTOM - (place - ends[0]) / (ends[1] - ends[0]) * (HEIGHT - TOP - BOTTOM)
+
+
+def _frame(x: Axis, y: Axis, across: tuple[float, float], up: tuple[float, float]) -> list[str]:
+    """Return the frame, grid, ticks and labels of a plot."""
+    bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
+    parts = []
+    for place, text in x.ticks(*across):
+        at = _across(place, across)
+        parts.append(f'<line x1="{at:.1f}" y1="{TOP}" x2="{at:.1f}" y2="{bottom}" stroke="#eee"/>')
+        parts.append(f'<text x="{at:.1f}" y="{bottom + 15}" text-anchor="middle">{text}</text>')
+    for place, text in y.ticks(*up):
+        at = _up(place, up)
+        parts.append(f'<line x1="{LEFT}" y1="{at:.1f}" x2="{right}" y2="{at:.1f}" stroke="#eee"/>')
+        parts.append(f'<text x="{LEFT - 5}" y="{at + 4:.1f}" text-anchor="end">{text}</text>')
+    parts.append(
+        f'<rect x="{LEFT}" y="{TOP}" width="{right - LEFT}" height="{bottom - TOP}" fill="none" stroke="#999"/>'
+    )
+    middle = (TOP + bottom) / 2
+    parts.append(f'<text x="{(LEFT + right) / 2}" y="{HEIGHT - 8}" text-anchor="middle">{escape(x.label)}</text>')
+    parts.append(f'<text transform="translate(12 {middle}) rotate(-90)" text-anchor="middle">{escape(y.label)}</text>')
+    return parts
+
+
+def _curve(places: Sequence[tuple[float, float]], colour: str, dots: bool) -> str:
+    """Return a line; its points too where they are few, and alone where `dots`."""
+    found = ""
+    if not dots and len(places) > 1:
+        path = " ".join(f"{a:.1f},{b:.1f}" for a, b in places)
+        found = f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
+    if dots or len(places) <= 30:
+        found += "".join(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2" fill="{colour}"/>' for a, b in places)
+    return found
+
+
+def _legend(names: Sequence[str]) -> list[str]:
+    parts = []
+    for k, name in enumerate(names):
+        left, top = LEFT + (k % 4) * 98, HEIGHT + 4 + 18 * (k // 4)
+        parts.append(f'<rect x="{left}" y="{top}" width="10" height="10" fill="{COLOURS[k % len(COLOURS)]}"/>')
+        parts.append(f'<text x="{left + 14}" y="{top + 9}">{escape(str(name)[:16])}</text>')
+    return parts
+
+
+def solves(records: Sequence[dict[str, Any]], labels: Sequence[str] | None) -> dict[str, Any]:
+    """Return the plots of the last solves (one penalty, one set of statistics), and the visits of all of them.
+
+    `records` as in metrics.jsonl; `labels` names the outputs, None where they are not known yet.
+    """
+    found = [record for record in records if record.keys() >= SOLVE_KEYS]
+    if not found:
+        return {"solve_plots": [], "solve_note": "", "visits": None}
+    last = {key: found[-1][key] for key in ("statistics", "penalty")}
+    groups: dict[tuple[int, ...], list[dict[str, Any]]] = {}
+    for record in found:
+        if all(record[key] == value for key, value in last.items()):
+            groups.setdefault(tuple(record["outputs"]), []).append(record)
+    drawn = {_output_name(outputs, labels): groups[outputs] for outputs in sorted(groups)}
+    shown = dict(list(drawn.items())[:MOST_LINES])
+    seconds, sweeps = Axis("seconds of the solve"), Axis("sweeps and Newton rounds")
+    plots = [
+        plot(_lines(shown, "seconds", "objective"), seconds, Axis("objective", log=True)),
+        plot(_lines(shown, "seconds", "relative_gap"), seconds, Axis("relative gap", log=True)),
+        plot(_lines(shown, "iteration", "n_active"), sweeps, Axis("active candidates")),
+        _visits_plot(drawn, sweeps),
+    ]
+    note = f"The solves at penalty {last['penalty']:g} on the statistics “{last['statistics']}”"
+    note += f"; {len(shown)} of {len(drawn)} outputs are drawn." if len(shown) < len(drawn) else "."
+    return {"solve_plots": [one for one in plots if one], "solve_note": note, "visits": _visits(found)}
+
+
+def _output_name(outputs: Sequence[int], labels: Sequence[str] | None) -> str:
+    if len(outputs) > 1:
+        return "all outputs"
+    return labels[outputs[0]] if labels and outputs[0] < len(labels) else f"output {outputs[0]}"
+
+
+def _lines(groups: dict[str, list[dict[str, Any]]], x: str, y: str) -> list[Line]:
+    return [Line(name, [(one[x], one[y]) for one in records if one[y] is not None]) for name, records in groups.items()]
+
+
+def _visits(records: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """Return how many coordinates the iterations visited, and how many they left out."""
+    return {key: sum(int(record[key]) for record in records) for key in ("visited", "skipped", "screened")}
+
+
+def _visits_plot(groups: dict[str, list[dict[str, Any]]], sweeps: Axis) -> Markup:
+    """Draw the visits so far, of all outputs, and those that as many sweeps over all candidates would make."""
+    each: dict[int, list[int]] = {}
+    for record in (one for records in groups.values() for one in records):
+        made = each.setdefault(int(record["iteration"]), [0, 0])
+        made[0] += record["visited"]
+        made[1] += record["visited"] + record["skipped"] + record["screened"]
+    order = sorted(each)
+    totals = np.cumsum([each[k] for k in order], axis=0)
+    names = ("visited", "full sweeps")
+    lines = [Line(name, list(zip(order, totals[:, k].tolist(), strict=True))) for k, name in enumerate(names)]
+    return plot(lines, sweeps, Axis("visits so far"))
+
+
+def passes(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the rounds of a run whose working set grows, and their plots."""
+    found = sorted((record for record in records if "round" in record), key=lambda record: record["round"])
+    counts = [
+        Line(name.replace("_", " "), [(one["round"], one[name]) for one in found if name in one]) for name in COUNTS
+    ]
+    gaps = [(one["round"], max(one["relative_gaps"])) for one in found if one.get("relative_gaps")]
+    errors = [(one["round"], one["hold_out_error"]) for one in found if "hold_out_error" in one]
+    rounds = Axis("pass over all candidates")
+    plots = [
+        plot([Line("", gaps)], rounds, Axis("largest gap, all candidates", log=True)),
+        plot([Line("", errors)], rounds, Axis("held-out error")),
+        plot(counts, rounds, Axis("candidates")),
+    ]
+    return {"passes": found, "pass_plots": [one for one in plots if one]}
+
+
+def path(report: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the plots of a path of penalties."""
+    found = (report or {}).get("path") or []
+    penalty = Axis("penalty", log=True)
+    errors = [(one["penalty"], one["hold_out_error"]) for one in found]
+    sizes = [(one["penalty"], one["n_centers"]) for one in found]
+    plots = [
+        plot([Line("", errors)], penalty, Axis("held-out error")),
+        plot([Line("", sizes)], penalty, Axis("centers")),
+    ]
+    return {"path_plots": [one for one in plots if one]}
+
+
+def selection(report: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the plots of a greedy selection: errors against the number of centers."""
+    found = (report or {}).get("selection")
+    if not report or not found:
+        return {"selection_plots": []}
+    name = "test mean squared error" if report["task"] == "regression" else "test error, %"
+    scale = 1.0 if report["task"] == "regression" else 100.0
+    size = Axis("centers", log=True)
+    errors = [(one["size"], scale * one["test_error"]) for one in found["curve"] if one["test_error"] is not None]
+    held_out = [(one["size"], one["hold_out_error"]) for one in found["curve"]]
+    plots = [
+        plot([Line("", errors)], size, Axis(name, log=all(error > 0 for _, error in errors))),
+        plot([Line("", held_out)], size, Axis("held-out mean squared error", log=True)),
+    ]
+    return {"selection_plots": [one for one in plots if one]}
