@@ -73,7 +73,7 @@ def check_combinations(config: TrainConfig, shape: FeatureShape, n_candidates: i
     if any(needs.values()) and not hold_out_rows(config.seed, hold_out, 0, shape.n_train).any():
         asked = next(flag for flag, needed in needs.items() if needed)
         raise ConfigError(
-            f"{asked} needs held-out rows; of {shape.n_train} training rows, statistics.hold_out = {hold_out:g} holds out "
+            f"{asked} needs held-out rows; of {shape.n_train} rows, statistics.hold_out = {hold_out:g} holds out "
             "none with this seed: raise it"
         )
 

@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -342,8 +342,8 @@ def _solve_at_once(shape: FeatureShape, solving: _Solving) -> tuple[StagePlan, S
 def _solve_in_rounds(shape: FeatureShape, solving: _Solving) -> tuple[StagePlan, StagePlan]:
     """At most half of the working set comes in at once: its Gram rows in each worker, or the old Gram and the new.
 
-    A selection has the Grams of fit rows and held-out rows apart, and adds up the latter. On disk are the Grams of
-    the last round (all rows; centred, or fit and held-out rows), the new one, and the spans' shares of its new rows.
+    A selection computes every round as if at once. On disk are the Grams of the last round (all rows; centred, or fit
+    and held-out rows), the new one, and the spans' shares of its new rows.
     """
     gram, base, workers = solving.gram, solving.base, solving.workers
     n, t = shape.n_train, shape.n_outputs
@@ -351,11 +351,14 @@ def _solve_in_rounds(shape: FeatureShape, solving: _Solving) -> tuple[StagePlan,
     side = min(TILE_ROWS, n)
     tile = 2 * 4 * side * shape.n_features + 12 * min(LINE_ROWS, n) * side + 8 * n * (t + 1)
     scoring = base + gram + workers * tile + 5 * 8 * n * (t + 1)
-    apart = base + 4 * gram + solving.streams if solving.selecting else 0
-    disk = (4 + N_SPANS) * gram if solving.selecting else 2 * gram + solving.centred + N_SPANS * gram // 2
+    disk = 2 * gram + solving.centred + N_SPANS * gram // 2
+    growing = StagePlan("statistics", N_SPANS, max(_growing_bytes(shape, solving), joining), disk)
+    if solving.selecting:
+        once = _solve_at_once(shape, solving)[0]
+        growing = replace(once, disk_bytes=once.disk_bytes + 3 * gram)
     scores_disk = 3 * 8 * n * (t + 1) * (-(-n // TILE_ROWS))
     return (
-        StagePlan("statistics", N_SPANS, max(_growing_bytes(shape, solving), joining, apart), disk),
+        growing,
         StagePlan("solve", -(-n // TILE_ROWS), max(scoring, solving.solves), scores_disk),
     )
 

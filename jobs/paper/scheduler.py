@@ -3,9 +3,10 @@
 COMMAND: python jobs/paper/scheduler.py [--out runs/paper] [--datasets sinc,usps,mnist] [--tol 1e-3]
 
 The uniform schedule (the paper's, with its Newton steps and with exact ones) against the shrinkage-aware one, each to
-the same certified gap: coordinates visited (Newton steps on all active ones are no visits), scores evaluated, columns whose Gram was computed, seconds of the solve.
-The last way starts from a small working set and computes the Gram of those candidates only that violate the
-optimality conditions; its seconds contain those columns and the passes over the data that find them.
+the same certified gap: coordinates visited (Newton steps on all active ones are no visits), scores evaluated, columns
+whose Gram was computed, seconds of the solve. The last way starts from a small working set and computes the Gram of
+those candidates only that violate the optimality conditions; its seconds contain those columns and the passes over
+the data that find them.
 Writes DIR/scheduler.json.
 """
 

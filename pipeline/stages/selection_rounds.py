@@ -5,20 +5,25 @@ chosen. The next working set holds the chosen and a diverse draw of those that w
 when a round no longer lowers the held-out error by much. Rounds are committed under their own names (round-000, …).
 """
 
+from __future__ import annotations
+
 from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline import working_set as rules
-from pipeline.stages import all_scores, grown_gram, held_out, residual, scores, selection, statistics
+from pipeline.live_features import open_features
+from pipeline.stages import all_scores, grown_gram, residual, rows, scores, selection, statistics
 from pipeline.stages.grown_gram import WorkingSet
 from pipeline.stages.rounds import MARKERS, committed_rounds, earlier_records, round_index, round_name
-from pipeline.stages.run import Run
+from pipeline.stages.rows import RowTask
+from pipeline.stages.run import Run, is_whole
 from pipeline.stages.selection import Chosen, Fitted, Names, Selected
-from pipeline.statistics import GramStatistics
-from storage.commit import read_arrays, remove_folder, write_arrays
-from storage.manifest import MANIFEST_NAME
+from storage.blocks import Block
+from storage.commit import make_folder, read_arrays, remove_folder, write_arrays
 from storage.markers import write_marker
 from storage.remedies import ANEW
 
@@ -26,6 +31,23 @@ STAGE = "solve"
 TILE_ROWS = 4096  # of the tiles that score all candidates
 GAIN = 0.02  # of the held-out error: a round that lowers it by less is the last
 MOST_ROUNDS = 6
+
+
+@dataclass(frozen=True)
+class RoundTask:
+    """What a worker needs: the rows to stream, and the round whose members the columns are of."""
+
+    rows: RowTask
+    name: str
+
+    @property
+    def members(self) -> Path:
+        """The file of the training rows of the members."""
+        return self.rows.layout.statistics_part(f"{self.name}-rows.npz")
+
+    def part(self, span: Block) -> Path:
+        """Return the file of the sums over one span."""
+        return self.rows.layout.statistics_part(f"{self.name}-{span.index:04d}.npz")
 
 
 @dataclass(frozen=True)
@@ -45,7 +67,7 @@ def run(run: Run) -> tuple[Selected, list[SelectionRound]]:
     candidates = read_arrays(run.layout.centers)["index"]
     current, records = _latest(run, candidates)
     while True:
-        names = _split(run, current)
+        names = names_of(current.name)
         chosen = selection.choose(run, names)
         found = selection.fitted(run, chosen, names)
         error = float(chosen.hold_out_errors[-1])
@@ -55,9 +77,10 @@ def run(run: Run) -> tuple[Selected, list[SelectionRound]]:
         if not len(new):
             places = all_scores.places(candidates, current.rows[chosen.chosen])
             return selection.finish(run, chosen, places, found), records
-        grown = grown_gram.grow(run, round_name(len(records)), current, np.sort(chosen.chosen), new)
+        kept = current.rows[chosen.chosen]
+        following = _computed(run, round_name(len(records)), np.sort(np.concatenate([kept, new])))
         _drop(run, current.name)
-        current = grown
+        current = following
 
 
 def names_of(name: str) -> Names:
@@ -72,37 +95,40 @@ def _latest(run: Run, candidates: NDArray[np.int64]) -> tuple[WorkingSet, list[S
         capacity = run.config.centers.working_set
         assert capacity is not None  # the plan has filled it in
         seed = rules.seed_candidates(len(candidates), capacity, run.config.seed)
-        return grown_gram.grow(run, round_name(0), None, np.empty(0, np.int64), candidates[seed]), []
+        return _computed(run, round_name(0), np.sort(candidates[seed])), []
     records = [SelectionRound(**record) for record in earlier_records(run, names[-1])]
     for name in names[:-1]:  # left by a kill at the last moment
         _drop(run, name)
     return grown_gram.load(run, names[-1]), records
 
 
-def _split(run: Run, current: WorkingSet) -> Names:
-    """Commit the statistics of a round apart for the fit rows and the held-out rows; return the names."""
-    fit, hold_out, _ = names = names_of(current.name)
-    if not (run.layout.statistics_file(fit) / MANIFEST_NAME).exists():
-        with run.charged("statistics", instead_of=STAGE):
-            found = held_out.accumulate(run, current.rows, current.name)
-            write_arrays(run.layout.statistics_file(hold_out), statistics.to_arrays(found))
-            write_arrays(run.layout.statistics_file(fit), statistics.to_arrays(_difference(current.statistics, found)))
-    for path in run.layout.statistics_parts.glob(f"{current.name}-held-out-*"):
-        path.unlink()
-    return names
+def _computed(run: Run, name: str, members: NDArray[np.int64]) -> WorkingSet:
+    """Compute and commit the statistics of a round, of fit rows and held-out rows apart.
+
+    All of the Gram comes from the same columns, none of it from the round before: columns that are computed again
+    differ by the rounding of float32, which is more than what the chosen leave of the others.
+    """
+    names, task = names_of(name), RoundTask(rows.task_of(run), name)
+    with run.charged("statistics", instead_of=STAGE):
+        make_folder(run.layout.statistics_parts)
+        write_arrays(task.members, {"rows": members})
+        grid = rows.grid(task.rows, len(members))
+        waiting = [span for span in grid if not is_whole(task.part(span))]
+        run.run_items("statistics", partial(accumulate_members, task), waiting)
+        found = statistics.joined([task.part(span) for span in grid])
+        write_arrays(run.layout.statistics_file(names.fit), statistics.to_arrays(found["fit"]))
+        write_arrays(run.layout.statistics_file(names.hold_out), statistics.to_arrays(found["hold_out"]))
+        arrays = statistics.to_arrays(found["all"]) | {"rows": members}
+        entries = {"kernel_entries": run.shape.n_train * len(members)}
+        write_arrays(run.layout.statistics_file(name), arrays, metadata=entries)  # last: it makes the round whole
+    return grown_gram.load(run, name)
 
 
-def _difference(everything: GramStatistics, hold_out: GramStatistics) -> GramStatistics:
-    """Return the statistics of the fit rows; the Gram of all rows is mapped, that of the held-out rows is used up."""
-    np.subtract(everything.gram, hold_out.gram, out=hold_out.gram)
-    return GramStatistics(
-        hold_out.gram,
-        everything.kty - hold_out.kty,
-        everything.yty - hold_out.yty,
-        everything.column_sums - hold_out.column_sums,
-        everything.target_sums - hold_out.target_sums,
-        everything.weight_sum - hold_out.weight_sum,
-    )
+def accumulate_members(task: RoundTask, span: Block) -> None:
+    """Accumulate one span for the members of a round, and commit its partial sums."""
+    members = read_arrays(task.members)["rows"]
+    generator = task.rows.generator(open_features(task.rows.features).take(members))
+    write_arrays(task.part(span), statistics.span_sums(task.rows, generator, span), durable=False)
 
 
 def _admitted(
@@ -111,8 +137,8 @@ def _admitted(
     """Return the training rows that come in, and the kernel entries that scoring all candidates took."""
     path = run.layout.score_found(current.name)
     if not path.exists():
-        rows = current.rows[chosen.chosen]
-        residuals, entries = residual.run(run, current.name, rows, found.refit.weights, found.refit.intercept)
+        centers = current.rows[chosen.chosen]
+        residuals, entries = residual.run(run, current.name, centers, found.refit.weights, found.refit.intercept)
         scored = scores.run_pass(run, current.name, residuals, candidates, TILE_ROWS, STAGE)
         gains = np.einsum("mt,mt->m", scored.scores, scored.scores) / np.maximum(scored.column_sums, 1e-300)
         write_arrays(path, {"gains": gains, "kernel_entries": np.array(entries + scored.kernel_entries)})

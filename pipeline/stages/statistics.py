@@ -4,11 +4,14 @@ An item streams its rows block by block through the column generator and commits
 then added in the order of the spans, so that every executor gives the same bits.
 """
 
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.columns import ColumnGenerator
 from pipeline.stages import rows
 from pipeline.stages.rows import RowTask
 from pipeline.stages.run import Run, is_whole
@@ -68,16 +71,33 @@ def item_name(span: Block) -> str:
 def accumulate_span(task: RowTask, span: Block) -> None:
     """Accumulate one span and commit its partial sums."""
     generator = task.generator(read_arrays(task.layout.centers, mapped=True)["X"])
+    # No fsync: it took a tenth of the stage, and a part that is lost with the power is made again.
+    write_arrays(task.layout.statistics_part(item_name(span) + ".npz"), span_sums(task, generator, span), durable=False)
+    entries = span.n_rows * generator.n_centers
+    write_marker(task.layout.markers(STAGE), item_name(span), {"rows": span.n_rows, "kernel_entries": entries})
+
+
+def span_sums(task: RowTask, generator: ColumnGenerator, span: Block) -> dict[str, NDArray[np.float64]]:
+    """Return the sums over one span, of fit rows and held-out rows apart, as arrays for `joined`."""
     parts = {name: StatisticsAccumulator(generator.n_centers, task.shape.n_outputs) for name in PARTS}
     for block in rows.blocks(task, span):
         add_block(generator, block.X, block.targets, block.held_out, parts["fit"], parts["hold_out"])
     arrays: dict[str, NDArray[np.float64]] = {}
     for name, part in parts.items():
         arrays |= {f"{name}.{key}": value for key, value in to_arrays(part.statistics()).items()}
-    # No fsync: it took a tenth of the stage, and a part that is lost with the power is made again.
-    write_arrays(task.layout.statistics_part(item_name(span) + ".npz"), arrays, durable=False)
-    entries = span.n_rows * generator.n_centers
-    write_marker(task.layout.markers(STAGE), item_name(span), {"rows": span.n_rows, "kernel_entries": entries})
+    return arrays
+
+
+def joined(parts: Sequence[Path]) -> dict[str, GramStatistics]:
+    """Return the statistics of fit rows, held-out rows and all rows, added in the order of the parts."""
+    sums: dict[str, GramStatistics] = {}
+    for path in parts:
+        arrays = read_arrays(path)
+        for name in PARTS:
+            prefix = f"{name}."
+            part = from_arrays({k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)})
+            sums[name] = sums[name] + part if name in sums else part
+    return {**sums, "all": sums["fit"] + sums["hold_out"]}
 
 
 def to_arrays(statistics: GramStatistics) -> dict[str, NDArray[np.float64]]:
@@ -109,14 +129,7 @@ def _has_part(run: Run, span: Block) -> bool:
 
 def _reduce(run: Run, grid: tuple[Block, ...]) -> None:
     """Add the partial sums in the order of the spans, commit fit, hold_out and all, drop the parts."""
-    sums: dict[str, GramStatistics] = {}
-    for span in grid:
-        arrays = read_arrays(run.layout.statistics_part(item_name(span) + ".npz"))
-        for name in PARTS:
-            prefix = f"{name}."
-            part = from_arrays({k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)})
-            sums[name] = sums[name] + part if name in sums else part
     # `all` comes last: it is what tells a resumed run that the stage is done.
-    for name, statistics in [*sums.items(), ("all", sums["fit"] + sums["hold_out"])]:
-        write_arrays(run.layout.statistics_file(name), to_arrays(statistics))
+    for name, found in joined([run.layout.statistics_part(item_name(span) + ".npz") for span in grid]).items():
+        write_arrays(run.layout.statistics_file(name), to_arrays(found))
     remove_folder(run.layout.statistics_parts, durable=False)

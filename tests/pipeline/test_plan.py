@@ -86,7 +86,7 @@ def test_the_plan_counts_the_centred_gram_of_an_intercept(working_set: int, sele
 
 
 @pytest.mark.parametrize(
-    ("intercept", "select", "grams"), [(False, "none", 3), (True, "none", 4), (False, "greedy:50", 6)]
+    ("intercept", "select", "grams"), [(False, "none", 3), (True, "none", 4), (False, "greedy:50", 8)]
 )
 def test_the_disk_of_rounds_holds_the_shares_and_the_centred_gram(intercept: bool, select: str, grams: int) -> None:
     """Old and new Gram, the spans' shares of the new rows (half of the columns; all in a selection), and more."""
