@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -21,13 +21,14 @@ from pipeline.config import TrainConfig, with_value
 from pipeline.errors import ConfigError, PlanError
 from pipeline.executors import available_processors
 from pipeline.feature_store import ITEM_CHUNKS, FeatureRequest, FeatureShape, describe, open_data
-from pipeline.setting_types import selection_size
-from pipeline.solvers.greedy import forward_size
-from pipeline.stages.grown_gram import BLOCK_BYTES, N_SPANS, rows_at_once
-from pipeline.stages.rows import span_count
-from pipeline.stages.scores import LINE_ROWS
-from pipeline.stages.selection import AUTO_MOST
-from pipeline.stages.solve import TILE_ROWS
+from pipeline.plan_stages import (
+    Solving,
+    StagePlan,
+    read_bytes,
+    selection_bytes,
+    solve_at_once,
+    solve_in_rounds,
+)
 from storage.errors import CannotWriteError
 from storage.layout import FeatureLayout
 
@@ -35,19 +36,8 @@ DRIVER_BYTES = 400 * 2**20  # interpreter, libraries and compiled code of the ma
 WORKER_BYTES = 300 * 2**20  # the same for one worker process
 BLOCK_ROWS = (4096, 2048, 1024, 512, 256, 128)  # sizes to choose from, largest first
 AIM_BLOCK_BYTES = 96 * 2**20  # of one worker; larger blocks are no faster
-_FACTOR_BYTES = 8 * 3000**2  # of an active set larger than any seen
 _WORKING_SETS = [*range(40_000, 2000, -500), *range(2000, 0, -100)]  # to choose from where not all candidates fit
 IMAGE_SIDE = 14  # images smaller than this have no cell of every size
-
-
-@dataclass(frozen=True)
-class StagePlan:
-    """What one stage will need: items, memory of the whole process tree, disk. Bytes."""
-
-    name: str
-    items: int
-    memory_bytes: int
-    disk_bytes: int
 
 
 @dataclass(frozen=True)
@@ -197,13 +187,22 @@ def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, source_byt
         if plans[-1].memory_bytes <= limit:
             rows = plans[-1].block_rows
             together = (_plan_for(sized, shape, n, rows, limit, source_bytes) for n in range(workers, 0, -1))
-            return sized, next(plan for plan in together if plan.memory_bytes <= limit)
+            return sized, next(plan for plan in together if plan.memory_bytes <= limit and _fits_a_worker(sized, plan))
     smallest = min(plans, key=lambda plan: plan.memory_bytes)
     worst = max(smallest.stages, key=lambda stage: stage.memory_bytes)
     raise PlanError(
         f"stage {worst.name} needs {_size(smallest.memory_bytes)}, the limit is {_size(limit)}; "
         f"use --memory-limit {-(-smallest.memory_bytes // 2**20)}MiB or more, or fewer --centers"
     )
+
+
+def _fits_a_worker(config: TrainConfig, plan: Plan) -> bool:
+    """Tell whether one worker process can hold a whole selection; one of its own always can."""
+    if config.resources.scheduler != "processes" or config.solver.select == "none":
+        return True
+    w = config.centers.working_set or 0
+    needed = WORKER_BYTES + 2 * 8 * w**2 + selection_bytes(config, w)
+    return plan.workers == 1 or worker_limit_bytes(config, plan.workers) >= needed
 
 
 def _choices(n_candidates: int) -> list[tuple[int, int]]:
@@ -276,102 +275,18 @@ def _plan_for(
     n_items = sum(-(-rows // (ITEM_CHUNKS * shape.chunk_rows)) for rows in (shape.n_train, shape.n_test))
     w, d = config.centers.working_set or 0, shape.n_features
     centers = 4 * w * d
-    stream = _block_bytes(config, shape, block_rows) + _read_bytes(shape, block_rows)
+    stream = _block_bytes(config, shape, block_rows) + read_bytes(shape, block_rows)
     in_rounds = w < _n_candidates(config, shape)
-    solving = _solve_in_rounds if in_rounds else _solve_at_once
-    selecting = _selection_bytes(config, w)
+    solving = solve_in_rounds if in_rounds else solve_at_once
+    selecting = selection_bytes(config, w)
     centred = 8 * w * w if config.solver.intercept and not selecting else 0
     stages = (
         StagePlan("features", n_items, base + workers * 3 * item_rows * d * 4, shape.disk_bytes),
         StagePlan("centers", 1, base + 8 * 2**20 + (0 if in_rounds else 2 * centers), centers),
-        *solving(shape, _Solving(w, base, workers, stream, workers * (centers + stream), selecting, centred)),
+        *solving(shape, Solving(w, base, workers, stream, workers * (centers + stream), selecting, centred)),
         StagePlan("evaluate", -(-shape.n_test // block_rows), base + centers + workers * stream, centers),
     )
     return Plan(stages, block_rows, workers, limit)
-
-
-def _selection_bytes(config: TrainConfig, w: int) -> int:
-    """Bytes of a greedy selection: a row over all candidates for each chosen, and Grams of the chosen; else 0."""
-    if config.solver.select == "none":
-        return 0
-    size = max(min(selection_size(config.solver.select) or AUTO_MOST, w), forward_size(w))
-    return 8 * size * w + 6 * 8 * size * size
-
-
-@dataclass(frozen=True)
-class _Solving:
-    """What the plan of the statistics and of the solves takes, for Grams of `columns` columns. Bytes.
-
-    base: of the processes alone; stream: of a worker's block and its features; streams: of all, with the centers;
-    selecting: of a greedy selection, else 0; centred: of the centred Gram where the solves fit an intercept, else 0.
-    """
-
-    columns: int
-    base: int
-    workers: int
-    stream: int
-    streams: int
-    selecting: int
-    centred: int
-
-    @property
-    def gram(self) -> int:
-        """One Gram."""
-        return 8 * self.columns**2
-
-    @property
-    def solves(self) -> int:
-        """The mapped Gram, the centred one made from it, and the active sets of the solves; or a selection."""
-        factors = self.selecting or self.workers * 3 * min(self.gram, _FACTOR_BYTES)
-        return self.base + self.gram + self.centred + factors
-
-
-def _solve_at_once(shape: FeatureShape, solving: _Solving) -> tuple[StagePlan, StagePlan]:
-    """Two Grams (fit, hold-out) a worker, five while they are added; on disk two a span, and fit, hold-out, all.
-
-    The centred ones of an intercept (of fit and all) come when those of the spans are gone.
-    """
-    gram, n_spans = solving.gram, span_count(shape, solving.columns)
-    statistics = solving.base + max(solving.workers * 2 * gram + solving.streams, 5 * gram)
-    return (
-        StagePlan("statistics", n_spans, statistics, (2 * n_spans + 3) * gram),
-        StagePlan("solve", shape.n_outputs, solving.solves, shape.n_outputs * solving.columns * 16),
-    )
-
-
-def _solve_in_rounds(shape: FeatureShape, solving: _Solving) -> tuple[StagePlan, StagePlan]:
-    """At most half of the working set comes in at once: its Gram rows in each worker, or the old Gram and the new.
-
-    A selection computes every round as if at once. On disk are the Grams of the last round (all rows; centred, or fit
-    and held-out rows), the new one, and the spans' shares of its new rows.
-    """
-    gram, base, workers = solving.gram, solving.base, solving.workers
-    n, t = shape.n_train, shape.n_outputs
-    joining = base + gram + gram // 4 + gram // 2
-    side = min(TILE_ROWS, n)
-    tile = 2 * 4 * side * shape.n_features + 12 * min(LINE_ROWS, n) * side + 8 * n * (t + 1)
-    scoring = base + gram + workers * tile + 5 * 8 * n * (t + 1)
-    disk = 2 * gram + solving.centred + N_SPANS * gram // 2
-    growing = StagePlan("statistics", N_SPANS, max(_growing_bytes(shape, solving), joining), disk)
-    if solving.selecting:
-        once = _solve_at_once(shape, solving)[0]
-        growing = replace(once, disk_bytes=once.disk_bytes + 3 * gram)
-    scores_disk = 3 * 8 * n * (t + 1) * (-(-n // TILE_ROWS))
-    return (
-        growing,
-        StagePlan("solve", -(-n // TILE_ROWS), max(scoring, solving.solves), scores_disk),
-    )
-
-
-def _growing_bytes(shape: FeatureShape, solving: _Solving) -> int:
-    """Bytes while new Gram rows are computed, in the largest round or in the largest of those with longer blocks."""
-    d, n, most = shape.n_features, shape.n_train, solving.columns
-    item = 3 * solving.gram // 4 + min(BLOCK_BYTES * 3 // 2, 12 * n * most)
-    for columns in (most, *(2**k for k in range((most - 1).bit_length()))):  # beyond a power of two, blocks halve
-        rows = rows_at_once(columns, d)
-        block = 12 * columns * min(rows, n) + _read_bytes(shape, rows)
-        item = max(item, 6 * columns**2 + block - solving.stream)  # whose place is free meanwhile
-    return solving.base + min(solving.workers, N_SPANS) * item + solving.gram // 4 + solving.streams
 
 
 def _n_candidates(config: TrainConfig, shape: FeatureShape) -> int:
@@ -389,11 +304,6 @@ def _source_bytes(config: TrainConfig, source: Source) -> int:
 def _block_bytes(config: TrainConfig, shape: FeatureShape, block_rows: int) -> int:
     """Bytes of one block in one worker: inner products f4 and columns f8."""
     return min(block_rows, shape.n_train) * (config.centers.working_set or 0) * 12
-
-
-def _read_bytes(shape: FeatureShape, block_rows: int) -> int:
-    """Bytes of the features that are read at once for blocks of so many rows: whole chunks."""
-    return 4 * shape.n_features * min(max(block_rows, shape.chunk_rows), shape.n_train)
 
 
 def _size(n_bytes: int) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 
 from pipeline.feature_store import FeatureShape
 from pipeline.model_folder import load_model
+from pipeline.setting_types import selection_size
 from pipeline.stages import solve, statistics
 from pipeline.stages.evaluate import Score, Scores
 from pipeline.stages.run import Run
@@ -104,7 +105,7 @@ def table(report: dict[str, Any]) -> list[str]:
         + (f"select {report['select']}" if report["select"] else f"penalty {report['penalty']:g}"),
     ]
     lines += _path_table(report["path"]) if report["path"] else []
-    lines += _selection_table(report["selection"], report["task"]) if report["selection"] else []
+    lines += _selection_table(report["selection"], report["select"], report["task"]) if report["selection"] else []
     lines += _solve_table(report["solves"]) if report["solves"] else []
     lines += ["", f"{'stage':<12}{'wall s':>9}{'CPU s':>9}{'items':>8}"]
     for name, cost in report["stages"].items():
@@ -140,7 +141,7 @@ def _path_table(path: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _selection_table(found: dict[str, Any], task: str) -> list[str]:
+def _selection_table(found: dict[str, Any], select: str, task: str) -> list[str]:
     """Return the curve of errors against sizes, at a dozen of its sizes."""
     curve = found["curve"]
     places = sorted({round(k) for k in np.linspace(0, len(curve) - 1, 12)})
@@ -149,7 +150,11 @@ def _selection_table(found: dict[str, Any], task: str) -> list[str]:
     for point in (curve[k] for k in places):
         lines.append(f"{point['size']:>8}{point['hold_out_error']:>14.6g}{scale * point['test_error']:>16.4g}")
     refused = f", {found['refused']} candidates refused as spanned by the chosen" if found["refused"] else ""
-    return [*lines, f"chosen in {found['wall_seconds']:.2f} s{refused}"]
+    lines.append(f"chosen in {found['wall_seconds']:.2f} s{refused}")
+    asked = selection_size(select)
+    if asked is not None and found["n_centers"] < asked:
+        lines.append(f"{found['n_centers']} centers instead of {asked}: no other candidate adds anything")
+    return lines
 
 
 def _solve_table(solves: list[dict[str, Any]]) -> list[str]:

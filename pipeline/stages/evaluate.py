@@ -111,7 +111,7 @@ def _scores(payload: dict[str, Any]) -> Scores:
 
 
 def assemble(run: Run) -> SparseKernelModel:
-    """Return the model of the committed weights: only centers with a non-zero weight, in candidate order."""
+    """Return the model of the committed weights: only centers with a non-zero weight, in the order of the weights."""
     final = final_weights.load(run.layout)
     index = np.asarray(read_arrays(run.layout.centers, mapped=True)["index"][final.active], np.int64)
     store = open_features(run.features)

@@ -181,6 +181,29 @@ def test_auto_ends_where_the_held_out_error_no_longer_falls(tmp_path: Path) -> N
     assert json.loads((tmp_path / "few" / "report.json").read_text())["mse"] > 2 * report["mse"]
 
 
+def test_copies_end_a_selection_early_and_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    X = np.repeat(rng.normal(size=(30, 2)), 12, axis=0)
+    np.savez(tmp_path / "copies.npz", X=X, y=X[:, 0] ** 2 + 0.1 * rng.normal(size=len(X)))
+    run = ["--run-dir", str(tmp_path / "run"), "--features-store", "none", "--select", "greedy:100"]
+    assert main([str(tmp_path / "copies.npz"), *run]) == 0
+    found = capsys.readouterr().out
+    assert "centers instead of 100: no other candidate adds anything" in found
+    assert load_model(tmp_path / "run" / "model").n_centers <= 30
+
+
+def test_too_few_rows_to_hold_any_out_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "few.npz", X=rng.normal(size=(26, 2)), y=rng.normal(size=26))
+    run = ["--run-dir", str(tmp_path / "run"), "--features-store", "none", "--set", "statistics.hold_out=0.0001"]
+    for more in (["--select", "greedy:3"], ["--refit", "ridge"], ["--penalty", "auto"]):
+        assert main([str(tmp_path / "few.npz"), *run, *more]) == 2
+        assert "holds out none with this seed: raise it" in capsys.readouterr().err
+    assert main([str(tmp_path / "few.npz"), *run, "--penalty", "0.1", "-q"]) == 0
+    assert resize([str(tmp_path / "run"), "--size", "1", "--out", str(tmp_path / "model")]) == 2
+    assert "keeps no statistics of held-out rows" in capsys.readouterr().err
+
+
 def test_an_intercept_and_a_binary_task(folder: Path, test_part: Any) -> None:
     report = train(folder, "four", "--select", "greedy:40", "--intercept", "--set", "data.positive=4")
     model = load_model(folder / "four" / "model")
