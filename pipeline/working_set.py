@@ -68,8 +68,8 @@ def diverse(
 ) -> NDArray[np.int64]:
     """Return at most `count` candidates drawn without replacement, each as likely as its gain is large, sorted.
 
-    gains (M,): what each would lower the squared error by, alone, or a bound of it; outside (M,): which may be drawn. The largest gains
-    alone would be bundles of nearly equal columns, of which a selection wants one each.
+    gains (M,): what each would lower the squared error by, alone, or a bound of it; outside (M,): which may be drawn.
+    The largest gains alone would be bundles of nearly equal columns, of which a selection wants one each.
     """
     drawn = np.flatnonzero(outside & (gains > 0.0))
     u = np.random.default_rng([seed, 5, round_index]).random(len(gains))[drawn]
