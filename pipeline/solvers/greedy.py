@@ -38,7 +38,7 @@ BACK_LEAST, BACK_SHARE, BACK_MOST = 2000, 3, 4000  # a third of the candidates, 
 LEAST_GAIN = 1e-14  # of Σ‖y‖²; a smaller decrease of the error is rounding
 BACK_BLOCK = 64  # centers dropped between two updates of H
 SLAB_ROWS = 256  # rows of V that are allocated at once, and made anew from the Gram when they are all there
-STRIPE = 1024  # candidates that a thread updates at once; fixed, since the bits depend on it
+STRIPE = 1536  # candidates that a thread updates at once; fixed, since the bits depend on it
 
 
 @dataclass(frozen=True)
@@ -325,11 +325,11 @@ def _drop_block(
 
 
 def prefix_sizes(size: int) -> NDArray[np.int64]:
-    """Return the sizes at which prefixes of a selection are compared, (g,) int64: 1 to 10, then 4 % apart."""
+    """Return the sizes at which prefixes of a selection are compared, (g,) int64: 1 to 10, then 6 % apart."""
     sizes, k = [], 1.0
     while k < size:
         sizes.append(int(k))
-        k = max(k + 1, k * 1.04) if k >= 10 else k + 1
+        k = max(k + 1, k * 1.06) if k >= 10 else k + 1
     return np.array([*sizes, size], np.int64)
 
 
