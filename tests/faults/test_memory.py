@@ -182,7 +182,7 @@ def test_growing_a_gram_of_few_columns_reads_few_features_at_once(
     with largest_bytes() as largest:
         found = grown_gram.grow(in_rounds, "round-000", None, np.empty(0, np.int64), np.arange(0, 3000, 60))
     read = 4 * 2172 * 512  # a chunk
-    assert read < largest[0] < 2 * read
+    assert read < largest[0] < 2.5 * read
     assert found.statistics.weight_sum == 3000
 
 
