@@ -51,3 +51,58 @@ def gaussian_float64(dots, row_norms, center_norms, center_scales, row_order, ou
         for j in range(dots.shape[1]):
             distance = max(0.0, row_norms[row] + center_norms[j] - 2.0 * dots[row, j])
             out[i, j] = math.exp(-distance * center_scales[j])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def polynomial(dots, scales, roots, degree, row_order, out):
+    """Write out[i, j] = ((1 + x·z_j scale_j) root_j)^degree with x = row row_order[i], rounded to the dtype of `dots`.
+
+    dots (rows, M) f4 or f8; scales, roots (M,) f8; degree ≥ 1; row_order (rows,) i8; out (rows, M) f4 or f8.
+    """
+    n_columns = dots.shape[1]
+    bases = np.empty(n_columns)
+    powers = np.empty(n_columns)
+    rounded = np.empty(n_columns, dots.dtype)
+    for i in range(dots.shape[0]):
+        row = row_order[i]
+        for j in range(n_columns):
+            bases[j] = (1.0 + dots[row, j] * scales[j]) * roots[j]
+            powers[j] = bases[j]
+        for _ in range(degree - 1):
+            for j in range(n_columns):
+                powers[j] *= bases[j]
+        rounded[:] = powers
+        out[i] = rounded
+
+
+_STRIPE = 64  # centers whose transposed features, 2172 of them, stay in a core's cache
+_TERMS = 64  # features that are summed up in the dtype of the rows, before they are added to the float64 sum
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def intersections(X, transposed, roots, out):
+    """Write out[i, m] = Σ_j min(x_ij, z_mj) · root_m. X (rows, d), transposed (d, M), roots (M,) f8, out (rows, M).
+
+    X, transposed and out of one dtype, f4 or f8, and of at least 0: a feature that is 0 in the row adds nothing and is skipped.
+    """
+    n_features, n_centers = transposed.shape
+    sums = np.empty(_STRIPE)
+    part = np.empty(_STRIPE, X.dtype)
+    stripe = np.empty((n_features, _STRIPE), X.dtype)
+    for first in range(0, n_centers, _STRIPE):
+        width = min(_STRIPE, n_centers - first)
+        stripe[:, :width] = transposed[:, first : first + width]
+        stripe[:, width:] = 0
+        for i in range(X.shape[0]):
+            sums[:] = 0
+            for start in range(0, n_features, _TERMS):
+                part[:] = 0
+                for j in range(start, min(start + _TERMS, n_features)):
+                    x = X[i, j]
+                    if x > 0:
+                        for m in range(_STRIPE):
+                            z = stripe[j, m]
+                            part[m] += x if x < z else z
+                sums += part
+            for m in range(width):
+                out[i, first + m] = sums[m] * roots[first + m]

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from features.sources import NAMED
-from pipeline.config import SETTINGS, TrainConfig
+from pipeline.config import SETTINGS, SolverConfig, TrainConfig
 from pipeline.errors import ConfigError
 from pipeline.feature_store import FeatureShape
+from pipeline.kernels import Kernel
 from pipeline.setting_types import selection_size
 from pipeline.statistics import hold_out_rows
 
@@ -32,6 +33,11 @@ def check_used(config: TrainConfig, explicit: frozenset[str]) -> None:
         "data.test_fraction": config.dataset in NAMED and config.dataset != "digits",
         "data.noise": config.dataset != "sinc",
     }
+    kernel = Kernel(config.kernel.name)
+    of_others = {"kernel.sigma2": not kernel.has_width, "kernel.degree": kernel.name != "polynomial"}
+    for key in sorted(explicit):
+        if of_others.get(key):
+            raise ConfigError(f"{key} has no effect on the {kernel.name} kernel; leave it out")
     for key in sorted(explicit):
         if unused.get(key):
             raise ConfigError(f"{key} has no effect on {config.dataset} with {name} features; leave it out")
@@ -49,9 +55,23 @@ def _check_no_penalty(config: TrainConfig, explicit: frozenset[str]) -> None:
         raise ConfigError(f"--refit none has no effect with {asked}, whose weights are least squares; leave it out")
 
 
+def _check_start(solver: SolverConfig) -> None:
+    """Raise ConfigError for weights to start from where nothing starts from them."""
+    if solver.init_from is None:
+        return
+    if solver.select != "none":
+        raise ConfigError(f"--init-from has no effect with --select {solver.select}, which starts from no center")
+    if isinstance(solver.penalty, str):
+        raise ConfigError(
+            f"--init-from has no effect with --penalty {solver.penalty}, whose first solve starts from zero; "
+            "give a number, or leave it out"
+        )
+
+
 def check_combinations(config: TrainConfig, shape: FeatureShape, n_candidates: int) -> None:
     """Raise ConfigError where settings make no sense together."""
     solver, hold_out = config.solver, config.statistics.hold_out
+    _check_start(solver)
     size = None if solver.select == "none" else selection_size(solver.select)
     if size is not None and size > n_candidates:
         raise ConfigError(
@@ -65,6 +85,7 @@ def check_combinations(config: TrainConfig, shape: FeatureShape, n_candidates: i
     needs = {
         f"--select {solver.select}": solver.select != "none",
         "--refit ridge": solver.refit != "none",
+        f"--sigma2 {config.kernel.sigma2}": config.kernel.sigma2 == "auto",
         f"--penalty {solver.penalty}": isinstance(solver.penalty, str),
     }
     if hold_out == 0 and any(needs.values()):

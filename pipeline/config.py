@@ -28,6 +28,7 @@ from pipeline.setting_types import (
     truth,
     whole,
     whole_list,
+    widths,
 )
 
 SCHEDULES = ("shrinking", "uniform")
@@ -103,12 +104,20 @@ class CentersConfig:
 
 @dataclass(frozen=True)
 class KernelConfig:
-    """The kernel exp(-‖x-x'‖² / (2 σ²))."""
+    """The kernel and its widths."""
 
-    sigma2: float | None = option(
+    name: str = option(
+        "gaussian",
+        one_of("gaussian", "polynomial", "intersection"),
+        "gaussian; polynomial: (1 + x·z/σ²)^degree; intersection: Σ min(x, z) of histograms such as sphog",
+        "--kernel",
+    )
+    degree: int = option(2, whole(1, 20), "of the polynomial kernel")
+    sigma2: float | str | tuple[float, ...] | None = option(
         None,
-        optional(real(0, above=True), "default"),
-        "σ² (default: 4 for image features, n_features/4 for raw tables)",
+        optional(widths, "default"),
+        "σ² (default: 4 for image features, n_features/4 for raw tables); 1,2,4: every width at every candidate; "
+        "median: of the squared distances; auto: of the lowest held-out error",
         "--sigma2",
     )
     precision: str = option("float32", one_of("float32", "float64"), "of kernel values; float64 for exact comparisons")
@@ -156,6 +165,9 @@ class SolverConfig:
     schedule: str = option("shrinking", one_of(*SCHEDULES), "shrinking, or uniform (the paper's)", "--schedule")
     step: str = option("exact", one_of(*STEPS), "exact minimum along a coordinate, or newton (the paper's)", "--step")
     stop: str = option("gap", one_of(*STOPS), "gap, or paper: the paper's rule (needs schedule = uniform)")
+    init_from: str | None = option(
+        None, optional(text, "none"), "run or model folder whose weights the solves start from", "--init-from"
+    )
 
 
 @dataclass(frozen=True)
@@ -312,7 +324,7 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
             config = with_value(config, key, parse_value(key, value, origin))
             origins[key] = origin
             explicit |= {key} if typed else set()
-    for key in ("resources.features_dir", "resources.data_dir", "centers.list"):
+    for key in ("resources.features_dir", "resources.data_dir", "centers.list", "solver.init_from"):
         if get(config, key) is not None:
             config = with_value(config, key, str(Path(get(config, key)).expanduser().absolute()))
     return Loaded(config, origins, frozenset(explicit))

@@ -13,11 +13,11 @@ from features.errors import UsageError
 from features.extractors import FeatureSpec, extract, feature_length, parameters
 from features.targets import labels_from_decision
 from features.transforms import Standardisation
-from pipeline.columns import ColumnGenerator
+from pipeline.columns import GAUSSIAN, ColumnGenerator
 from pipeline.errors import InvalidDataError
+from pipeline.kernels import Kernel
 
 FORMAT_VERSION = 1
-KERNEL = "gaussian"  # exp(-‖x-x'‖² / (2 σ²))
 TASKS = ("multiclass", "binary", "regression")
 MOST_INPUTS = 2**31  # values of one input; more is no model of ours, and could not be allocated
 DTYPES = {
@@ -40,8 +40,9 @@ class SparseKernelModel:
 
     task: multiclass, binary or regression; labels: the classes in the order of the outputs (two for binary, none
     for regression). center_index (m,) i8: rows of the training set, -1 for a center of one's own; centers (m, d)
-    f4; center_sigma2 (m,) f8; weights (m, T) f8; intercept (T,) f8; selection_order (m,) i8: 0, 1, … in the order
-    in which the centers were chosen. standardisation: z-scoring of the inputs, or None.
+    f4; center_sigma2 (m,) f8 (1 where the kernel has no width); weights (m, T) f8; intercept (T,) f8; selection_order
+    (m,) i8: 0, 1, … in the order in which the centers were chosen. kernel: the model is a sum of its columns
+    k(x, x_m) / √k(x_m, x_m). standardisation: z-scoring of the inputs, or None.
     """
 
     task: str
@@ -53,6 +54,7 @@ class SparseKernelModel:
     weights: NDArray[np.float64]
     intercept: NDArray[np.float64]
     selection_order: NDArray[np.int64]
+    kernel: Kernel = field(default=GAUSSIAN)
     standardisation: Standardisation | None = None
     input_shape: tuple[int, ...] = field(default=())
 
@@ -63,7 +65,7 @@ class SparseKernelModel:
 
     @cached_property
     def _generator(self) -> ColumnGenerator:
-        return ColumnGenerator(self.centers, self.center_sigma2)
+        return ColumnGenerator(self.centers, self.center_sigma2, kernel=self.kernel)
 
     def with_weights(self, weights: NDArray[np.float64], intercept: NDArray[np.float64]) -> "SparseKernelModel":
         """Return a model on the same centers with other weights (m, T) and intercept (T,)."""
@@ -83,7 +85,7 @@ class SparseKernelModel:
         return self.columns(X) @ self.weights + self.intercept
 
     def columns(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return k(x, x_m) of features X (rows, d) and every center, (rows, m) f8."""
+        """Return k(x, x_m) / √k(x_m, x_m) of features X (rows, d) and every center, (rows, m) f8."""
         columns: NDArray[np.float64] = self._generator.block(X, out_dtype=np.float64)  # type: ignore[assignment]
         return columns
 
@@ -96,7 +98,7 @@ class SparseKernelModel:
         return {
             "format_version": FORMAT_VERSION,
             "task": self.task,
-            "kernel": {"name": KERNEL},
+            "kernel": _kernel_description(self.kernel),
             "features": parameters(self.features),
             "standardise": self.standardisation is not None,
             "input_shape": list(self.input_shape),
@@ -118,7 +120,7 @@ class SparseKernelModel:
         the features were computed by another version of the algorithm than the one here.
         """
         try:
-            if description["format_version"] != FORMAT_VERSION or description["kernel"]["name"] != KERNEL:
+            if description["format_version"] != FORMAT_VERSION:
                 raise ModelFormatError("it was written by another version of this software; train again")
             standardise = description["standardise"]
             if not isinstance(standardise, bool):
@@ -129,6 +131,7 @@ class SparseKernelModel:
                 task=description["task"],
                 labels=_labels(description["labels"]),
                 features=_feature_spec(description["features"]),
+                kernel=_kernel(description["kernel"]),
                 standardisation=standardisation if standardise else None,
                 input_shape=_input_shape(description["input_shape"]),
                 **{name: arrays[name] for name in DTYPES},
@@ -183,6 +186,22 @@ class SparseKernelModel:
         for name, shape in shapes.items():
             if getattr(self, name).shape != shape:
                 raise ModelFormatError(f"{name} has shape {getattr(self, name).shape}, expected {shape}")
+
+
+def _kernel_description(kernel: Kernel) -> dict[str, Any]:
+    described: dict[str, Any] = {"name": kernel.name}
+    return described | ({"degree": kernel.degree} if kernel.name == "polynomial" else {})
+
+
+def _kernel(found: Any) -> Kernel:
+    """Return the kernel that a description names."""
+    try:
+        kernel = Kernel(found["name"], found.get("degree", GAUSSIAN.degree))
+    except ValueError as error:
+        raise ModelFormatError(str(error)) from None
+    if found != _kernel_description(kernel) or type(kernel.degree) is not int:
+        raise ModelFormatError(f"its kernel is {found!r:.80}, which this software does not know")
+    return kernel
 
 
 def _feature_spec(found: Any) -> FeatureSpec:

@@ -21,6 +21,7 @@ from pipeline.config import TrainConfig, with_value
 from pipeline.errors import ConfigError, PlanError
 from pipeline.executors import available_processors
 from pipeline.feature_store import ITEM_CHUNKS, FeatureRequest, FeatureShape, describe, open_data
+from pipeline.kernels import Kernel
 from pipeline.plan_stages import (
     Solving,
     StagePlan,
@@ -29,6 +30,8 @@ from pipeline.plan_stages import (
     solve_at_once,
     solve_in_rounds,
 )
+from pipeline.stages import candidates
+from pipeline.stages.chosen_widths import TRIAL_ROWS
 from storage.errors import CannotWriteError
 from storage.layout import FeatureLayout
 
@@ -163,7 +166,9 @@ def fill_in(config: TrainConfig, shape: FeatureShape, explicit: frozenset[str]) 
         config = with_value(config, "centers.count", shape.n_train)
         notes.append(f"{shape.n_train} candidate centers instead of {count}: there are no more training rows")
     check_combinations(config, shape, _n_candidates(config, shape))
-    if config.kernel.sigma2 is None:
+    if not Kernel(config.kernel.name).has_width:
+        config = with_value(config, "kernel.sigma2", 1.0)
+    elif config.kernel.sigma2 is None:
         raw = config.features.name == "raw"
         config = with_value(config, "kernel.sigma2", shape.n_features / 4 if raw else 4.0)
     return config, notes
@@ -280,9 +285,10 @@ def _plan_for(
     solving = solve_in_rounds if in_rounds else solve_at_once
     selecting = selection_bytes(config, w)
     centred = 8 * w * w if config.solver.intercept and not selecting else 0
+    trial = 2 * 4 * TRIAL_ROWS * d + 2**27 if config.kernel.sigma2 == "auto" else 0
     stages = (
         StagePlan("features", n_items, base + workers * 3 * item_rows * d * 4, shape.disk_bytes),
-        StagePlan("centers", 1, base + 8 * 2**20 + (0 if in_rounds else 2 * centers), centers),
+        StagePlan("centers", 1, base + 8 * 2**20 + max(0 if in_rounds else 2 * centers, trial), centers),
         *solving(shape, Solving(w, base, workers, stream, workers * (centers + stream), selecting, centred)),
         StagePlan("evaluate", -(-shape.n_test // block_rows), base + centers + workers * stream, centers),
     )
@@ -290,7 +296,7 @@ def _plan_for(
 
 
 def _n_candidates(config: TrainConfig, shape: FeatureShape) -> int:
-    return shape.n_train if config.centers.count == "all" else int(config.centers.count)
+    return candidates.count(config, shape.n_train)
 
 
 def _source_bytes(config: TrainConfig, source: Source) -> int:

@@ -5,12 +5,14 @@ from typing import Any
 import numpy as np
 
 from pipeline.feature_store import FeatureShape
+from pipeline.model import SparseKernelModel
 from pipeline.model_folder import load_model
 from pipeline.setting_types import selection_size
-from pipeline.stages import solve, statistics
+from pipeline.stages import candidates, solve, statistics
 from pipeline.stages.evaluate import Score, Scores
 from pipeline.stages.run import Run
 from pipeline.statistics import hold_out_rows
+from storage.commit import read_arrays
 
 FORMAT_VERSION = 1
 
@@ -25,6 +27,7 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
     found = solve.summary(run.layout)
     selected = found["selection"] is not None
     refitted = found["ridge"] is not None and not selected
+    model = load_model(run.layout.model)
     return {
         "format_version": FORMAT_VERSION,
         "dataset": shape.dataset,
@@ -34,7 +37,10 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "n_features": shape.n_features,
         "features": config.features.name,
         "n_centers": statistics.n_centers(run),
-        "sigma2": [config.kernel.sigma2],
+        "kernel": config.kernel.name,
+        "sigma2": candidates.widths(run.layout).tolist(),
+        "sigma2_tried": _tried_widths(run),
+        "model_sigma2": _model_widths(model),
         "penalty": found["penalty"],
         "coupling": ("shared" if selected else solver.coupling) if shape.task == "multiclass" else None,
         "select": solver.select if selected else None,
@@ -49,7 +55,7 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "hold_out": _hold_out(run, found),
         "path": found["path"],
         "confusion": [list(row) for row in scores.model.confusion] or None,
-        "model_n_centers": load_model(run.layout.model).n_centers,
+        "model_n_centers": model.n_centers,
         "passes": found["passes"],
         "kernel_entries": sum(record["kernel_entries"] for record in found["passes"])
         if found["passes"]
@@ -59,6 +65,20 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "stages": {name: dict(vars(cost)) for name, cost in run.costs.items()},
         "solves": [{**one, "outputs": _labels(shape, one["outputs"])} for one in found["solves"]],
     }
+
+
+def _tried_widths(run: Run) -> list[list[float]] | None:
+    """Return what `--sigma2 auto` tried: [width, mean squared held-out error] each."""
+    arrays = read_arrays(run.layout.centers, mapped=True)
+    if "sigma2_tried" not in arrays:
+        return None
+    return np.stack([arrays["sigma2_tried"], arrays["hold_out_errors"]], axis=1).tolist()
+
+
+def _model_widths(model: SparseKernelModel) -> list[list[float]]:
+    """Return how many centers of the model have each width: [width, centers]."""
+    found, counts = np.unique(model.center_sigma2, return_counts=True)
+    return [[float(width), int(count)] for width, count in zip(found, counts, strict=True)]
 
 
 def _selection(found: dict[str, Any], scores: Scores) -> dict[str, Any]:
@@ -101,12 +121,13 @@ def table(report: dict[str, Any]) -> list[str]:
     lines = [
         f"{report['dataset']}: {report['n_train']} training rows, {report['n_test']} test rows, "
         f"{report['n_features']} {report['features']} features, {report['task']}",
-        f"{report['n_centers']} candidate centers, sigma2 {_list(report['sigma2'])}, "
+        f"{report['n_centers']} candidate centers, {_kernel_words(report)}, "
         + (f"select {report['select']}" if report["select"] else f"penalty {report['penalty']:g}"),
     ]
     lines += _path_table(report["path"]) if report["path"] else []
     lines += _selection_table(report["selection"], report["select"], report["task"]) if report["selection"] else []
     lines += _solve_table(report["solves"]) if report["solves"] else []
+    lines += _width_table(report) if report["sigma2_tried"] or len(report["sigma2"]) > 1 else []
     lines += ["", f"{'stage':<12}{'wall s':>9}{'CPU s':>9}{'items':>8}"]
     for name, cost in report["stages"].items():
         lines.append(f"{name:<12}{cost['wall_seconds']:>9.2f}{cost['cpu_seconds']:>9.2f}{cost['items']:>8}")
@@ -175,6 +196,22 @@ def _error_words(errors: dict[str, Any], n_test: int) -> str:
     if errors["mse"] is None:
         return f"test error: {100 * errors['error_rate']:.2f} % ({errors['n_errors']} of {n_test})"
     return f"test mean squared error: {errors['mse']:.6g}"
+
+
+def _kernel_words(report: dict[str, Any]) -> str:
+    if report["kernel"] == "intersection":
+        return "intersection kernel"
+    kernel = "" if report["kernel"] == "gaussian" else f"{report['kernel']} kernel, "
+    return f"{kernel}sigma2 {_list(report['sigma2'])}"
+
+
+def _width_table(report: dict[str, Any]) -> list[str]:
+    """Return the held-out errors of the widths that were tried, or how many centers have each width."""
+    if report["sigma2_tried"]:
+        rows = [f"{width:>8g}{error:>14.6g}" for width, error in report["sigma2_tried"]]
+        return ["", f"{'sigma2':>8}{'held-out mse':>14}", *rows]
+    counts = dict(report["model_sigma2"])
+    return ["", f"{'sigma2':>8}{'centers':>9}", *(f"{w:>8g}{counts.get(w, 0):>9}" for w in report["sigma2"])]
 
 
 def _list(values: list[float]) -> str:

@@ -85,6 +85,20 @@ def whole_list(value: Any) -> tuple[int, ...]:
     return numbers
 
 
+def widths(value: Any) -> float | str | tuple[float, ...]:
+    """Accept a kernel width above 0, several (each a candidate at every center), `median` or `auto`."""
+    if value in ("median", "auto"):
+        return str(value)
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
+    try:
+        numbers = tuple(real(0, above=True)(part) for part in parts)
+    except (ValueError, TypeError):
+        numbers = ()
+    if not numbers or len(set(numbers)) < len(numbers):
+        raise ValueError("must be a number above 0, different ones separated by commas, median or auto")
+    return numbers if len(numbers) > 1 else numbers[0]
+
+
 def center_count(value: Any) -> int | str:
     """Accept a number of centers, or `all`."""
     if value == "all":

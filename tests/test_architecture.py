@@ -39,7 +39,10 @@ def test_imports_follow_the_architecture(path: Path) -> None:
 
 
 MATHEMATICS = [
-    *(ROOT / "pipeline" / f"{name}.py" for name in ("columns", "columns_numba", "blas", "statistics", "model")),
+    *(
+        ROOT / "pipeline" / f"{name}.py"
+        for name in ("columns", "columns_numba", "kernels", "widths", "blas", "statistics", "model")
+    ),
     *(ROOT / "pipeline" / "solvers").glob("*.py"),
 ]
 

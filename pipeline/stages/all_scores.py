@@ -25,7 +25,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Problem:
-    """What all rounds share: the candidates (training rows), the penalty, who shares a kernel, the tiles."""
+    """What all rounds share: the candidates (by name), the penalty, who shares a kernel, the tiles."""
 
     candidates: NDArray[np.int64]
     penalty: float
@@ -120,7 +120,7 @@ def certify(run: Run, current: WorkingSet, weights: Weights, scored: Scored, pro
 
 
 def places(candidates: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where training rows stand among the candidates."""
+    """Return where some of the candidates stand among all, (rows,) i8."""
     order = np.argsort(candidates)
     return order[np.searchsorted(candidates, rows, sorter=order)]
 
@@ -139,7 +139,7 @@ def _first_pass(run: Run, current: WorkingSet, problem: Problem, residuals: NDAr
     n = len(problem.candidates)
     return Scored(
         scores=found.scores,
-        norm_bounds=np.sqrt(found.column_sums),
+        norm_bounds=np.sqrt(found.square_bounds),
         residuals=residuals,
         moved=np.zeros_like(found.scores),
         screened=np.zeros(n, bool),

@@ -1,4 +1,4 @@
-"""Stage 2: which training points are candidates, and their features in one small file that every task maps."""
+"""Stage 2: which training points are candidates, at which kernel widths, and their features in one small file."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pipeline.center_list import read_center_list
 from pipeline.errors import InvalidDataError
 from pipeline.live_features import open_features
-from pipeline.stages import statistics
+from pipeline.stages import chosen_widths, statistics
 from pipeline.stages.run import Run
 from storage.commit import check_folder, write_arrays
 from storage.manifest import MANIFEST_NAME
@@ -25,17 +25,17 @@ def choose(n_train: int, count: int | str, seed: int) -> np.ndarray:
 
 
 def run(run: Run) -> None:
-    """Draw the centers and commit their indices and features."""
+    """Draw the centers, find their kernel widths where the data decide, and commit both with their features."""
     with run.stage("centers") as cost:
         if (run.layout.centers / MANIFEST_NAME).exists():
             check_folder(run.layout.centers, remedy="delete the folder and resume: they are drawn again, the same")
             return
         index = _candidates(run)
-        arrays: dict[str, NDArray[Any]] = {"index": index}
+        arrays: dict[str, NDArray[Any]] = {"index": index, **chosen_widths.run(run, index)}
         if not statistics.in_rounds(run):  # else the candidates may be all rows: tasks take what they need of them
             arrays["X"] = open_features(run.features).take(index)
         write_arrays(run.layout.centers, arrays)
-        cost.items += 1
+        cost.items = 1
 
 
 def _candidates(run: Run) -> NDArray[np.int64]:

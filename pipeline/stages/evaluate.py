@@ -13,10 +13,10 @@ from pipeline.feature_store import open_data
 from pipeline.live_features import FeatureAccess, open_features
 from pipeline.model import SparseKernelModel
 from pipeline.model_folder import load_model, save_model
-from pipeline.stages import final_weights, selection
+from pipeline.stages import candidates, final_weights, selection
+from pipeline.stages.chosen_widths import kernel_of
 from pipeline.stages.run import Run
 from storage.blocks import Block, row_blocks
-from storage.commit import read_arrays
 from storage.layout import RunLayout
 from storage.manifest import MANIFEST_NAME, digest_file
 from storage.markers import write_marker
@@ -113,7 +113,8 @@ def _scores(payload: dict[str, Any]) -> Scores:
 def assemble(run: Run) -> SparseKernelModel:
     """Return the model of the committed weights: only centers with a non-zero weight, in the order of the weights."""
     final = final_weights.load(run.layout)
-    index = np.asarray(read_arrays(run.layout.centers, mapped=True)["index"][final.active], np.int64)
+    chosen = candidates.names(run.layout, run.shape.n_train)[final.active]
+    index, widths = candidates.parts(chosen, run.shape.n_train)
     store = open_features(run.features)
     return SparseKernelModel(
         task=run.shape.task,
@@ -121,10 +122,11 @@ def assemble(run: Run) -> SparseKernelModel:
         features=run.request.features,
         center_index=index,
         centers=store.take(index),
-        center_sigma2=np.full(len(final.active), run.config.kernel.sigma2, np.float64),
+        center_sigma2=candidates.widths(run.layout)[widths],
         weights=final.weights,
         intercept=final.intercept,
         selection_order=np.arange(len(final.active)),
+        kernel=kernel_of(run),
         standardisation=store.standardisation() if run.request.standardise else None,
         input_shape=open_data(run.request.source).input_shape,
     )

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from pipeline.blas import add_gram, add_product
 from pipeline.columns import ColumnGenerator
-from pipeline.live_features import open_features
 from pipeline.stages import rows, statistics
 from pipeline.stages.rows import RowTask
 from pipeline.stages.run import Run, is_whole
@@ -29,7 +28,7 @@ BLOCK_BYTES = 2**26  # of one block of columns, f8, and of its features, f4
 
 @dataclass(frozen=True)
 class WorkingSet:
-    """A round of the working set: its name, its candidates (training rows, in the order of the Gram), statistics."""
+    """A round of the working set: its name, its candidates (by name, in the order of the Gram), statistics."""
 
     name: str
     rows: NDArray[np.int64]
@@ -38,7 +37,7 @@ class WorkingSet:
 
 @dataclass(frozen=True)
 class GrowTask:
-    """What a worker needs: the rows to stream, and the training rows of the kept and of the new columns."""
+    """What a worker needs: the rows to stream, and the round, whose members are the kept columns, then the new."""
 
     rows: RowTask
     name: str
@@ -48,7 +47,7 @@ class GrowTask:
 def grow(run: Run, name: str, kept: WorkingSet | None, places: NDArray[np.int64], new: NDArray[np.int64]) -> WorkingSet:
     """Compute and commit the statistics of the kept columns and the new ones; return the new working set.
 
-    `places` are the columns of `kept` that stay, `new` the training rows that come in. Costs n·(k + m)·2d operations
+    `places` are the columns of `kept` that stay, `new` the candidates that come in. Costs n·(k + m)·2d operations
     for the columns and n·m·(2k + m) for their Gram, k kept and m new.
     """
     with run.charged("statistics", instead_of="solve"):
@@ -103,7 +102,7 @@ def _part(task: GrowTask, span: Block) -> Path:
 def grow_span(task: GrowTask, span: Block) -> None:
     """Accumulate the new Gram rows over one span and commit them."""
     members = read_arrays(task.rows.layout.statistics_part(f"{task.name}-rows.npz"))["rows"]
-    generator = task.rows.generator(open_features(task.rows.features).take(members))
+    generator = task.rows.generator(members)
     share = _Share(task.n_kept, len(members) - task.n_kept, task.rows.shape.n_outputs)
     for start in range(span.start, span.stop, task.rows.read_rows):
         _add(share, generator, task.rows, replace(span, start=start, stop=min(start + task.rows.read_rows, span.stop)))

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.live_features import open_features
 from pipeline.stages import rows, statistics
 from pipeline.stages.rows import RowTask
 from pipeline.stages.run import Run, is_whole
@@ -28,7 +27,7 @@ class HeldOutTask:
 
     @property
     def centers(self) -> Path:
-        """The file of the training rows of the centers."""
+        """The file of the candidates that are centers."""
         return self.rows.layout.statistics_part(f"{self.name}-held-out-centers.npz")
 
     def part(self, span: Block) -> Path:
@@ -37,7 +36,7 @@ class HeldOutTask:
 
 
 def accumulate(run: Run, centers: NDArray[np.int64], name: str) -> GramStatistics:
-    """Return the statistics of all held-out rows on the centers at training rows `centers` (m,).
+    """Return the statistics of all held-out rows on the candidates `centers` (m,).
 
     What its items commit is named after `name`: other centers need another.
     """
@@ -52,7 +51,7 @@ def accumulate(run: Run, centers: NDArray[np.int64], name: str) -> GramStatistic
 
 def accumulate_span(task: HeldOutTask, span: Block) -> None:
     """Accumulate the held-out rows of one span and commit their statistics."""
-    centers = open_features(task.rows.features).take(read_arrays(task.centers)["rows"])
+    centers = read_arrays(task.centers)["rows"]
     generator = task.rows.generator(centers)
     sums = StatisticsAccumulator(len(centers), task.rows.shape.n_outputs)
     for block in rows.blocks(task.rows, span):

@@ -115,8 +115,7 @@ def count_errors(task: RowTask, span: Block) -> NDArray[np.int64]:
     """Return how many held-out rows of a span each penalty's weights misclassify, (penalties,) i8."""
     active, weights, intercepts = _path_weights(task.layout)
     n_penalties, _, n_outputs = weights.shape
-    centers = read_arrays(task.layout.centers, mapped=True)["X"][active]
-    generator = task.generator(centers)
+    generator = task.generator_at_once(active)
     stacked = weights.transpose(1, 0, 2).reshape(len(active), n_penalties * n_outputs)
     wrong = np.zeros(n_penalties, np.int64)
     for block in rows.blocks(task, span):

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.live_features import open_features
 from pipeline.stages import rows
 from pipeline.stages.rows import RowTask
 from pipeline.stages.run import Run, is_whole
@@ -28,7 +27,7 @@ def run(
 ) -> tuple[NDArray[np.float64], int]:
     """Return the residuals (n, T) f8 of all training rows, and the kernel entries computed.
 
-    centers (a,): training rows of the active candidates; weights (a, T); intercept (T,).
+    centers (a,): the active candidates; weights (a, T); intercept (T,).
     """
     make_folder(run.layout.scores(name).parent)
     arrays = {"centers": centers, "weights": weights, "intercept": intercept}
@@ -57,7 +56,7 @@ def _part(task: ResidualTask, span: Block) -> Path:
 def residual_span(task: ResidualTask, span: Block) -> None:
     """Compute the residuals of one span and commit them."""
     arrays = read_arrays(task.rows.layout.residual_file(task.name))
-    generator = task.rows.generator(open_features(task.rows.features).take(arrays["centers"]))
+    generator = task.rows.generator(arrays["centers"])
     parts = []
     for block in rows.blocks(task.rows, span):
         K = generator.block(block.X, out_dtype=np.float64)

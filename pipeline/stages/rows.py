@@ -11,10 +11,14 @@ from pipeline import stopping
 from pipeline.columns import ColumnGenerator
 from pipeline.errors import InvalidDataError
 from pipeline.feature_store import FeatureShape, encoded_targets
+from pipeline.kernels import Kernel
 from pipeline.live_features import FeatureAccess, open_features
+from pipeline.stages import candidates as candidate_names
+from pipeline.stages.chosen_widths import kernel_of
 from pipeline.stages.run import Run
 from pipeline.statistics import hold_out_rows
 from storage.blocks import Block, spans
+from storage.commit import read_arrays
 from storage.layout import RunLayout
 
 PARTS_BYTES = 8 * 2**30  # of all partial sums
@@ -36,15 +40,34 @@ class RowTask:
     layout: RunLayout
     features: FeatureAccess
     shape: FeatureShape
-    sigma2: float
+    kernel: Kernel
+    sigma2: tuple[float, ...]
     precision: str
     block_rows: int
     hold_out: float
     seed: int
 
-    def generator(self, centers: NDArray[np.float32]) -> ColumnGenerator:
-        """Return the generator of the columns of some centers."""
-        return ColumnGenerator(centers, self.sigma2, np.dtype(self.precision).type)
+    def generator(self, candidates: NDArray[np.int64]) -> ColumnGenerator:
+        """Return the generator of the columns of some candidates, by their names; their features are read."""
+        rows, widths = candidate_names.parts(candidates, self.shape.n_train)
+        distinct, place = candidate_names.distinct(rows)
+        return self._generator(open_features(self.features).take(distinct), place, widths)
+
+    def generator_at_once(self, columns: NDArray[np.int64] | None = None) -> ColumnGenerator:
+        """Return the generator of all candidates of a run that has their features in one file, or of some of them."""
+        X = read_arrays(self.layout.centers, mapped=True)["X"]
+        if columns is None and len(self.sigma2) == 1:
+            return self._generator(X, None, np.zeros(len(X), np.int64))
+        columns = np.arange(len(X) * len(self.sigma2)) if columns is None else columns
+        rows, widths = candidate_names.parts(columns, len(X))
+        distinct, place = candidate_names.distinct(rows)
+        return self._generator(X[distinct], place, widths)
+
+    def _generator(
+        self, points: NDArray[np.float32], place: NDArray[np.int64] | None, widths: NDArray[np.int64]
+    ) -> ColumnGenerator:
+        sigma2 = np.array(self.sigma2)[widths]
+        return ColumnGenerator(points, sigma2, np.dtype(self.precision).type, kernel=self.kernel, place=place)
 
     @property
     def read_rows(self) -> int:
@@ -53,15 +76,15 @@ class RowTask:
 
 
 def task_of(run: Run) -> RowTask:
-    """Return the task of a run, whose plan has filled in block size and kernel width."""
+    """Return the task of a run, whose plan has filled in the block size, and whose widths are committed."""
     config = run.config
     assert config.statistics.block_rows is not None
-    assert config.kernel.sigma2 is not None
     return RowTask(
         layout=run.layout,
         features=run.features,
         shape=run.shape,
-        sigma2=config.kernel.sigma2,
+        kernel=kernel_of(run),
+        sigma2=tuple(candidate_names.widths(run.layout).tolist()),
         precision=config.kernel.precision,
         block_rows=config.statistics.block_rows,
         hold_out=config.statistics.hold_out,

@@ -2,8 +2,9 @@
 
 A tile is a block of rows against a block of candidates. Where the candidates are the training rows themselves, the
 kernel is symmetric: tile (i, j) serves rows i against candidates j and rows j against candidates i, so that only
-half of the tiles are computed. A column of ones beside R gives the column sums Kᵀ1 at no cost, which bound the norms:
-‖c_m‖² = Σ k² ≤ Σ k, since 0 ≤ k ≤ 1.
+half of the tiles are computed. A column of ones beside R gives the column sums Kᵀ1 at no cost, which bound the norms
+of a Gaussian: ‖c_m‖² = Σ k² ≤ Σ k, since 0 ≤ k ≤ 1. Columns of other kernels, divided by √k(x_m, x_m), are not
+symmetric, and their squares are summed as they are.
 """
 
 from collections.abc import Iterator
@@ -36,33 +37,34 @@ class ScoreTask:
 
 @dataclass(frozen=True)
 class Pass:
-    """What one pass found: scores (M, T) f8 and column sums (M,) f8 of the evaluated candidates, and its cost."""
+    """What one pass found: scores (M, T) f8 and bounds of ‖c_m‖² (M,) f8 of the evaluated candidates, and its cost."""
 
     scores: NDArray[np.float64]
-    column_sums: NDArray[np.float64]
+    square_bounds: NDArray[np.float64]
     kernel_entries: int
 
 
 def run_pass(
-    run: Run, round_name: str, residuals: NDArray[np.float64], rows: NDArray[np.int64], tile_rows: int, stage: str
+    run: Run, round_name: str, residuals: NDArray[np.float64], candidates: NDArray[np.int64], tile_rows: int, stage: str
 ) -> Pass:
-    """Score the candidates at training rows `rows` (M,) against residuals (n, T), and return what was found.
+    """Score some candidates (M,) against residuals (n, T), and return what was found.
 
-    All training rows in order make the pass symmetric: half the kernel entries.
+    All training rows in order, of one width, make the pass of a Gaussian symmetric: half the kernel entries.
     """
-    n_train = len(residuals)
-    symmetric = len(rows) == n_train and bool(np.array_equal(rows, np.arange(n_train)))
+    n_train, task_rows = len(residuals), task_of(run)
+    all_rows = len(candidates) == n_train and bool(np.array_equal(candidates, np.arange(n_train)))
+    symmetric = all_rows and task_rows.kernel.is_bounded
     folder = run.layout.scores(round_name)
     make_folder(folder.parent)
     ones = np.ones((n_train, 1))
-    write_arrays(folder, {"residuals": np.hstack([residuals, ones]), "rows": rows})
-    task = ScoreTask(rows=task_of(run), tile_rows=tile_rows, round_name=round_name, symmetric=symmetric)
-    blocks = row_blocks(len(rows), tile_rows)
+    write_arrays(folder, {"residuals": np.hstack([residuals, ones]), "candidates": candidates})
+    task = ScoreTask(rows=task_rows, tile_rows=tile_rows, round_name=round_name, symmetric=symmetric)
+    blocks = row_blocks(len(candidates), tile_rows)
     # The longest first, so that the workers end together.
     order = sorted(blocks, key=lambda block: -block.index) if symmetric else blocks
     waiting = [block for block in order if not is_whole(run.layout.score_part(round_name, block.index))]
     run.run_items(stage, partial(score_block, task), waiting)
-    total, entries = np.zeros((len(rows), residuals.shape[1] + 1)), 0
+    total, entries = np.zeros((len(candidates), residuals.shape[1] + 1)), 0
     for block in blocks:
         part = read_arrays(run.layout.score_part(round_name, block.index))
         total += part["scores"]
@@ -84,16 +86,18 @@ def score_block(task: ScoreTask, block: Block) -> None:
     """
     store = open_features(task.rows.features)
     arrays = read_arrays(task.rows.layout.scores(task.round_name), mapped=True)
-    residuals, rows = arrays["residuals"], arrays["rows"]
-    centers = store.take(np.asarray(rows[block.start : block.stop]))
-    generator = task.rows.generator(centers)
-    scores = np.zeros((len(rows), residuals.shape[1]))
+    residuals, candidates = arrays["residuals"], arrays["candidates"]
+    generator, bounded = task.rows.generator(candidates[block.start : block.stop]), task.rows.kernel.is_bounded
+    scores = np.zeros((len(candidates), residuals.shape[1]))
     own = np.ascontiguousarray(residuals[block.start : block.stop]) if task.symmetric else None
     entries = 0
     for start, X in _lines(store, task, block.stop if task.symmetric else task.rows.shape.n_train):
         stop = start + len(X)
         K: NDArray[np.float64] = generator.block(X, out_dtype=np.float64)  # type: ignore[assignment]
-        scores[block.start : block.stop] += K.T @ residuals[start:stop]
+        found = K.T @ residuals[start:stop]
+        if not bounded:
+            found[:, -1] = np.einsum("ij,ij->j", K, K)
+        scores[block.start : block.stop] += found
         if own is not None and start < block.start:
             scores[start:stop] += K @ own
         entries += K.size

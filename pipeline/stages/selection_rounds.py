@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline import working_set as rules
-from pipeline.live_features import open_features
 from pipeline.stages import all_scores, grown_gram, residual, rows, scores, selection, statistics
+from pipeline.stages.candidates import names as candidate_names
 from pipeline.stages.grown_gram import WorkingSet
 from pipeline.stages.rounds import MARKERS, committed_rounds, earlier_records, round_index, round_name
 from pipeline.stages.rows import RowTask
@@ -42,7 +42,7 @@ class RoundTask:
 
     @property
     def members(self) -> Path:
-        """The file of the training rows of the members."""
+        """The file of the names of the members."""
         return self.rows.layout.statistics_part(f"{self.name}-rows.npz")
 
     def part(self, span: Block) -> Path:
@@ -64,7 +64,7 @@ class SelectionRound:
 
 def run(run: Run) -> tuple[Selected, list[SelectionRound]]:
     """Choose from all candidates; return the result of the last round, and what each round did."""
-    candidates = read_arrays(run.layout.centers)["index"]
+    candidates = candidate_names(run.layout, run.shape.n_train)
     current, records = _latest(run, candidates)
     while True:
         names = names_of(current.name)
@@ -127,20 +127,20 @@ def _computed(run: Run, name: str, members: NDArray[np.int64]) -> WorkingSet:
 def accumulate_members(task: RoundTask, span: Block) -> None:
     """Accumulate one span for the members of a round, and commit its partial sums."""
     members = read_arrays(task.members)["rows"]
-    generator = task.rows.generator(open_features(task.rows.features).take(members))
+    generator = task.rows.generator(members)
     write_arrays(task.part(span), statistics.span_sums(task.rows, generator, span), durable=False)
 
 
 def _admitted(
     run: Run, current: WorkingSet, candidates: NDArray[np.int64], chosen: Chosen, found: Fitted
 ) -> tuple[NDArray[np.int64], int]:
-    """Return the training rows that come in, and the kernel entries that scoring all candidates took."""
+    """Return the candidates that come in, and the kernel entries that scoring all candidates took."""
     path = run.layout.score_found(current.name)
     if not path.exists():
         centers = current.rows[chosen.chosen]
         residuals, entries = residual.run(run, current.name, centers, found.refit.weights, found.refit.intercept)
         scored = scores.run_pass(run, current.name, residuals, candidates, TILE_ROWS, STAGE)
-        gains = np.einsum("mt,mt->m", scored.scores, scored.scores) / np.maximum(scored.column_sums, 1e-300)
+        gains = np.einsum("mt,mt->m", scored.scores, scored.scores) / np.maximum(scored.square_bounds, 1e-300)
         write_arrays(path, {"gains": gains, "kernel_entries": np.array(entries + scored.kernel_entries)})
     scores.clean(run, current.name)
     residual.clean(run, current.name)

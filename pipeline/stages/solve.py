@@ -14,9 +14,12 @@ from scipy.linalg import LinAlgError
 from pipeline.errors import InvalidDataError
 from pipeline.solvers.refit import Refit, refit
 from pipeline.stages import (
+    all_scores,
+    candidates,
     final_weights,
     group_solve,
     held_out,
+    initial_weights,
     path,
     selection,
     selection_rounds,
@@ -27,7 +30,7 @@ from pipeline.stages.all_scores import Problem
 from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.run import Run
 from pipeline.statistics import GramStatistics
-from storage.commit import read_arrays, remove_folder
+from storage.commit import remove_folder
 from storage.layout import RunLayout
 from storage.markers import read_markers, write_marker
 
@@ -106,7 +109,10 @@ def _solved_at_once(run: Run) -> Solved:
     penalty = run.config.solver.penalty
     if isinstance(penalty, str):
         penalty, points = path.run(run, penalty)
-    summaries = group_solve.solve_all(run, "all", [penalty])
+    start = initial_weights.load(run)
+    if start is not None:
+        initial_weights.commit_start(run, "all", candidates.names(run.layout, run.shape.n_train), start)
+    summaries = group_solve.solve_all(run, "all", [penalty], warm_start=start is not None)
     weights = group_solve.weights(run, "all", statistics.n_centers(run))[-1]
     active = np.flatnonzero(weights.any(axis=1))
     everything = statistics.load(run.layout, "all").cut(active)
@@ -115,15 +121,14 @@ def _solved_at_once(run: Run) -> Solved:
 
 def _solved_in_rounds(run: Run) -> Solved:
     """Solve on a working set that grows until no candidate is missing."""
-    penalty, candidates = run.config.solver.penalty, read_arrays(run.layout.centers)["index"]
+    penalty, names = run.config.solver.penalty, candidates.names(run.layout, run.shape.n_train)
     assert isinstance(penalty, float)  # the plan refuses a path here
     shared = run.config.solver.coupling == "shared"
-    problem = Problem(candidates, penalty, shared, TILE_ROWS)
+    problem = Problem(names, penalty, shared, TILE_ROWS)
     sizes = working_set.sizes(run.config.centers.working_set, len(group_solve.groups(run)))
     result = working_set.run(run, problem, sizes)
     rows = result.working_set.rows[result.weights.columns]
-    order = np.argsort(candidates)
-    active = order[np.searchsorted(candidates, rows, sorter=order)]
+    active = all_scores.places(names, rows)
     ordered = np.argsort(active)
     cut = result.working_set.statistics.cut(result.weights.columns[ordered])
     weights = result.weights.weights[ordered]
@@ -136,8 +141,8 @@ def _final(run: Run, found: Solved) -> tuple[FinalWeights, Refit | None]:
     if solver.refit == "none" or not len(found.active):
         return FinalWeights(found.active, weights, intercept, weights, intercept), None
     if statistics.in_rounds(run):
-        candidates = read_arrays(run.layout.centers)["index"]
-        hold_out = held_out.accumulate(run, candidates[found.active], FINAL)
+        names = candidates.names(run.layout, run.shape.n_train)
+        hold_out = held_out.accumulate(run, names[found.active], FINAL)
         fit = everything - hold_out
     else:
         fit, hold_out = (statistics.load(run.layout, part).cut(found.active) for part in ("fit", "hold_out"))

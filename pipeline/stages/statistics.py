@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.columns import ColumnGenerator
-from pipeline.stages import rows
+from pipeline.stages import candidates, rows
 from pipeline.stages.rows import RowTask
 from pipeline.stages.run import Run, is_whole
 from pipeline.statistics import GramStatistics, StatisticsAccumulator, add_block
@@ -48,9 +48,8 @@ def run(run: Run) -> None:
 
 
 def n_centers(run: Run) -> int:
-    """Return the number of candidates of a run."""
-    count = run.config.centers.count
-    return run.shape.n_train if count == "all" else int(count)
+    """Return the number of candidates of a run: training rows, times kernel widths."""
+    return candidates.count(run.config, run.shape.n_train)
 
 
 def in_rounds(run: Run) -> bool:
@@ -70,7 +69,7 @@ def item_name(span: Block) -> str:
 
 def accumulate_span(task: RowTask, span: Block) -> None:
     """Accumulate one span and commit its partial sums."""
-    generator = task.generator(read_arrays(task.layout.centers, mapped=True)["X"])
+    generator = task.generator_at_once()
     # No fsync: it took a tenth of the stage, and a part that is lost with the power is made again.
     write_arrays(task.layout.statistics_part(item_name(span) + ".npz"), span_sums(task, generator, span), durable=False)
     entries = span.n_rows * generator.n_centers

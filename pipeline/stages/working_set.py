@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipeline import working_set as rules
 from pipeline.solvers import Certificate
-from pipeline.stages import all_scores, group_solve, grown_gram
+from pipeline.stages import all_scores, group_solve, grown_gram, initial_weights
 from pipeline.stages.all_scores import Problem, Scored, Weights
 from pipeline.stages.grown_gram import WorkingSet
 from pipeline.stages.rounds import MARKERS, committed_rounds, earlier_records, round_index, round_name
@@ -83,7 +83,8 @@ def run(run: Run, problem: Problem, sizes: Sizes) -> Result:
     current, passes = _latest(run, problem, sizes)
     while True:
         inner, later = INNER_TOLERANCE * run.config.solver.tolerance, round_index(current.name) > 0
-        summaries = group_solve.solve_all(run, current.name, [problem.penalty], tolerance=inner, warm_start=later)
+        warm = later or initial_weights.load(run) is not None
+        summaries = group_solve.solve_all(run, current.name, [problem.penalty], tolerance=inner, warm_start=warm)
         weights = _weights(run, current)
         previous = round_name(round_index(current.name) - 1) if later else None
         scored = all_scores.score(run, current, weights, problem, previous)
@@ -100,8 +101,7 @@ def _latest(run: Run, problem: Problem, sizes: Sizes) -> tuple[WorkingSet, list[
     """Return the last whole round of the run, or a first one, and the records of the rounds before it."""
     names = committed_rounds(run)
     if not names:
-        seed = rules.seed_candidates(len(problem.candidates), min(sizes.seed, sizes.capacity), run.config.seed)
-        new = problem.candidates[seed]
+        new = _first(run, problem, sizes)
         return grown_gram.grow(run, round_name(0), None, np.empty(0, np.int64), new), []
     found = earlier_records(run, names[-1])
     records = [PassRecord(**{**record, "relative_gaps": tuple(record["relative_gaps"])}) for record in found]
@@ -109,6 +109,23 @@ def _latest(run: Run, problem: Problem, sizes: Sizes) -> tuple[WorkingSet, list[
     for name in names[:-1]:  # left by a kill at the last moment
         _drop(run, name)
     return grown_gram.load(run, names[-1]), records
+
+
+def _first(run: Run, problem: Problem, sizes: Sizes) -> NDArray[np.int64]:
+    """Return the candidates of the first working set: a random seed, and those that the solves start from.
+
+    Where there are some of those, their weights are committed for the round.
+    """
+    n, start = len(problem.candidates), initial_weights.load(run)
+    kept = np.empty(0, np.int64)
+    if start is not None:
+        largest = np.argsort(-np.linalg.norm(start.weights, axis=1), kind="stable")[: sizes.capacity]
+        kept = all_scores.places(problem.candidates, start.candidates[largest])
+    drawn = rules.seed_candidates(n, min(sizes.seed, sizes.capacity - len(kept)), run.config.seed)
+    new = problem.candidates[np.union1d(kept, drawn)]
+    if start is not None:
+        initial_weights.commit_start(run, round_name(0), new, start)
+    return np.asarray(new)
 
 
 def _check(run: Run, name: str) -> None:

@@ -1,0 +1,258 @@
+"""Kernels and widths: columns against scikit-learn and plain formulas, runs against dense twins."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics.pairwise import polynomial_kernel, rbf_kernel
+
+from pipeline.columns import ColumnGenerator
+from pipeline.errors import InvalidDataError
+from pipeline.kernels import Kernel
+from pipeline.model_folder import load_model
+from pipeline.statistics import hold_out_rows
+from pipeline.train import main
+from pipeline.widths import hold_out_errors, typical_sigma2
+from storage.arrays import open_arrays
+from storage.layout import RunLayout
+
+POLYNOMIAL, INTERSECTION = Kernel("polynomial", 3), Kernel("intersection")
+
+
+def histograms(seed: int, rows: int = 40, features: int = 70) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return (rng.random((rows, features)) * (rng.random((rows, features)) < 0.6)).astype(np.float32)
+
+
+def intersection_kernel(X: np.ndarray, Z: np.ndarray) -> np.ndarray:
+    return np.minimum(X[:, None, :], Z[None]).sum(axis=2)
+
+
+def dense_columns(kernel: Kernel, sigma2: float, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
+    """k(x, z) / √k(z, z) in float64, by scikit-learn where it has the kernel."""
+    X, Z = X.astype("f8"), Z.astype("f8")
+    if kernel.name == "gaussian":
+        return np.asarray(rbf_kernel(X, Z, gamma=1 / (2 * sigma2)))
+    if kernel.name == "polynomial":
+        values = polynomial_kernel(X, Z, degree=kernel.degree, gamma=1 / sigma2, coef0=1)
+        return np.asarray(values / np.sqrt((1 + (Z**2).sum(1) / sigma2) ** kernel.degree))
+    return np.asarray(intersection_kernel(X, Z) / np.sqrt(Z.sum(1)))
+
+
+@pytest.mark.parametrize("kernel", [POLYNOMIAL, Kernel("polynomial", 1), INTERSECTION], ids=str)
+@pytest.mark.parametrize("centers", [1, 63, 64, 130])
+def test_columns_are_the_kernel_over_its_root_at_the_center(kernel: Kernel, centers: int) -> None:
+    X, Z = histograms(0), histograms(1, centers)
+    truth = dense_columns(kernel, 5.0, X, Z)
+    assert np.allclose(ColumnGenerator(Z, 5.0, np.float64, kernel=kernel).block(X), truth, rtol=1e-12)
+    single = ColumnGenerator(Z, 5.0, kernel=kernel)
+    assert np.allclose(single.block(X), truth, rtol=2e-5)
+    assert np.array_equal(single.block(X), single.block(X, out_dtype=np.float64))
+    order = np.random.default_rng(2).permutation(len(X))
+    assert np.array_equal(single.block(X, order), single.block(X)[order])
+
+
+@pytest.mark.parametrize("kernel", [Kernel(), POLYNOMIAL, INTERSECTION], ids=str)
+def test_a_center_is_at_one_with_itself_up_to_its_root(kernel: Kernel) -> None:
+    """Column m at x_m is √k(x_m, x_m): the columns are normalised by the center alone."""
+    Z = histograms(3)
+    columns = ColumnGenerator(Z, 5.0, np.float64, kernel=kernel).block(Z)
+    sizes = {"gaussian": np.ones(len(Z)), "polynomial": (1 + (Z.astype("f8") ** 2).sum(1) / 5) ** 3}
+    expected = np.sqrt(sizes.get(kernel.name, Z.sum(1, dtype="f8")))
+    assert np.allclose(np.diagonal(columns), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", [Kernel(), POLYNOMIAL, INTERSECTION], ids=str)
+def test_columns_of_one_center_share_it(kernel: Kernel) -> None:
+    X, Z = histograms(4), histograms(5, 9)
+    place, sigma2 = np.array([3, 3, 0, 8, 1, 3]), np.array([1.0, 2.0, 1.0, 4.0, 2.0, 8.0])
+    shared = ColumnGenerator(Z, sigma2, np.float64, kernel=kernel, place=place)
+    assert shared.n_centers == 6
+    apart = ColumnGenerator(Z[place], sigma2, np.float64, kernel=kernel)
+    assert np.allclose(shared.block(X), apart.block(X), rtol=1e-13)
+
+
+def test_the_intersection_of_a_blank_center_is_zero() -> None:
+    Z = histograms(6, 3)
+    Z[1] = 0
+    block = ColumnGenerator(Z, 1.0, kernel=INTERSECTION).block(histograms(7))
+    assert np.array_equal(block.any(axis=0), [True, False, True])
+
+
+def test_negative_features_have_no_intersection() -> None:
+    X = histograms(8)
+    X[5, 3] = -0.5
+    with pytest.raises(InvalidDataError, match=r"center 5.*-0\.5.*--kernel"):
+        ColumnGenerator(X, 1.0, kernel=INTERSECTION)
+    with pytest.raises(InvalidDataError, match=r"row of a block of 40.* 5.*-0\.5"):
+        ColumnGenerator(X[:2], 1.0, kernel=INTERSECTION).block(X)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_powers_that_overflow_are_refused(dtype: type) -> None:
+    kernel, X = Kernel("polynomial", 20), histograms(9)
+    large = X * np.float32(1e3)
+    if dtype is np.float32:
+        with pytest.raises(InvalidDataError, match=r"center 0.*too large"):
+            ColumnGenerator(large, 1.0, dtype, kernel=kernel)
+        with pytest.raises(InvalidDataError, match=r"row 0.*too large"):
+            ColumnGenerator(X / 100, 1.0, dtype, kernel=kernel).block(large)
+    else:
+        assert np.isfinite(ColumnGenerator(large, 1.0, dtype, kernel=kernel).block(large)).all()
+
+
+@pytest.mark.parametrize(("name", "degree"), [("cubic", 2), ("polynomial", 0)])
+def test_unknown_kernels_are_refused(name: str, degree: int) -> None:
+    with pytest.raises(ValueError, match=r"kernel must be one of|degree must be at least"):
+        Kernel(name, degree)
+
+
+def test_the_typical_width_is_the_median_squared_distance() -> None:
+    X = np.random.default_rng(10).normal(1000, 1, (60, 5)).astype(np.float32)
+    distances = ((X[:, None].astype("f8") - X[None]) ** 2).sum(2)[np.triu_indices(60, 1)]
+    assert typical_sigma2(X, Kernel()) == pytest.approx(np.median(distances), rel=1e-3)
+    assert typical_sigma2(X, POLYNOMIAL) == pytest.approx(np.median((X.astype("f8") ** 2).sum(1)), rel=1e-3)
+    assert typical_sigma2(np.repeat(X, 10, axis=0), Kernel()) == typical_sigma2(X, Kernel()), "copies do not count"
+    assert typical_sigma2(np.ones((5, 3)), Kernel()) == 1.0
+
+
+def test_held_out_errors_are_those_of_ridge_regression() -> None:
+    rng = np.random.default_rng(11)
+    X = rng.normal(size=(3000, 2)).astype(np.float32)
+    Y = np.sinc(X[:, :1]) + 0.1 * rng.normal(size=(3000, 1))
+    held = rng.random(3000) < 0.2
+    widths = [30.0, 0.5, 0.001]
+    errors = hold_out_errors(X[:40], widths, Kernel(), X, Y, held)
+    assert np.argmin(errors) == 1
+    for width, error in zip(widths, errors, strict=True):
+        K = rbf_kernel(X.astype("f8"), X[:40].astype("f8"), gamma=1 / (2 * width))
+        gram, kty = K[~held].T @ K[~held], K[~held].T @ Y[~held]
+        scale = np.trace(gram) / 40
+        tried = [np.linalg.solve(gram + 10.0**-e * scale * np.eye(40), kty) for e in range(1, 14)]
+        assert error == pytest.approx(min(np.mean((Y[held] - K[held] @ w) ** 2) for w in tried), rel=0.02)
+
+
+class Trained:
+    """A run on digits and the dense columns of all its candidates, made apart."""
+
+    def __init__(self, folder: Path, name: str, *arguments: str) -> None:
+        self.layout = RunLayout(folder / name)
+        command = ["digits", "--run-dir", str(folder / name), "--features-dir", str(folder / "features"), "-q"]
+        assert main([*command, "--centers", "90", *arguments]) == 0
+        self.report: dict[str, Any] = json.loads(self.layout.report.read_text())
+        self.model = load_model(self.layout.model)
+        (store,) = (folder / "features").glob("*/arrays.zarr")
+        arrays = open_arrays(store)
+        n = arrays["train/y"].n_rows
+        self.X, self.labels = arrays["train/X"].read(0, n), arrays["train/y"].read(0, n)
+        self.Y = np.where(self.labels[:, None] == np.arange(10), 1.0, -1.0)
+        self.drawn = np.random.default_rng([0, 1]).permutation(n)[:90]
+
+    def columns(self) -> np.ndarray:
+        widths, kernel = self.report["sigma2"], self.model.kernel
+        return np.hstack([dense_columns(kernel, width, self.X, self.X[self.drawn]) for width in widths])
+
+    def objective_and_gap(self, output: int, penalty: float) -> tuple[float, float]:
+        """The Lasso's value at the weights of the model and its duality gap, from the dense columns."""
+        tau, weights, y = np.sqrt(penalty), self.model.weights[:, output], self.Y[:, output]
+        own = [dense_columns(self.model.kernel, width, self.X, center[None])[:, 0]
+               for width, center in zip(self.model.center_sigma2, self.model.centers, strict=True)]  # fmt: skip
+        residual = y - np.stack(own, axis=1) @ weights
+        primal = 0.5 * residual @ residual + tau * np.abs(weights).sum()
+        theta = residual * min(1.0, tau / np.abs(self.columns().T @ residual).max())
+        return primal, (primal - (0.5 * y @ y - 0.5 * (y - theta) @ (y - theta))) / primal
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kernels")
+
+
+CASES = {
+    "widths": ["--sigma2", "0.5,1,4"],
+    "polynomial": ["--kernel", "polynomial", "--set", "kernel.degree=3", "--sigma2", "2"],
+    "powers": ["--kernel", "polynomial", "--sigma2", "0.5,2"],
+    "intersection": ["--kernel", "intersection"],
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_gap_is_over_every_candidate_at_every_width(folder: Path, name: str) -> None:
+    run = Trained(folder, name, *CASES[name], "--penalty", "1", "--tol", "1e-4")
+    assert run.report["n_centers"] == 90 * len(run.report["sigma2"])
+    for solve in run.report["solves"][:3]:
+        objective, gap = run.objective_and_gap(solve["outputs"][0], 1.0)
+        assert 2 * objective == pytest.approx(solve["objective"], rel=1e-4)
+        assert gap < 5e-4, "1e-4 for float32 columns"
+    counts = dict(run.report["model_sigma2"])
+    assert sum(counts.values()) == run.model.n_centers
+    assert set(counts) <= set(run.report["sigma2"])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rounds_reach_the_same_optimum(folder: Path, name: str) -> None:
+    """The streamed scores and the bounds of what is not evaluated hold for columns that are no Gaussians."""
+    common = [*CASES[name], "--penalty", "30", "--centers", "all", "--tol", "1e-4"]
+    whole = Trained(folder, f"{name}-whole", *common)
+    rounds = Trained(folder, f"{name}-rounds", *common, "--set", "centers.working_set=500")
+    assert len(rounds.report["passes"]) > 1
+    for one, other in zip(whole.report["solves"], rounds.report["solves"], strict=True):
+        assert one["objective"] == pytest.approx(other["objective"], rel=2e-4)
+    assert abs(whole.report["n_errors"] - rounds.report["n_errors"]) <= 3
+
+
+def test_more_widths_never_cost_objective(folder: Path) -> None:
+    both = Trained(folder, "both", "--sigma2", "1,4", "--penalty", "1", "--tol", "1e-4")
+    for width in ("1", "4"):
+        one = Trained(folder, f"only-{width}", "--sigma2", width, "--penalty", "1", "--tol", "1e-4")
+        pairs = zip(both.report["solves"], one.report["solves"], strict=True)
+        assert all(of_both["objective"] <= of_one["objective"] * (1 + 1e-4) for of_both, of_one in pairs)
+
+
+def test_auto_takes_the_width_of_the_lowest_held_out_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Trained(folder, "auto", "--sigma2", "auto")
+    tried = run.report["sigma2_tried"]
+    assert run.report["sigma2"] == [min(tried, key=lambda pair: pair[1])[0]]
+    widths = [width for width, _ in tried]
+    held = hold_out_rows(0, 0.1, 0, len(run.X))
+    assert widths[1] == typical_sigma2(run.X[run.drawn], Kernel())
+    order = np.argsort(np.random.default_rng([0, 6]).permutation(len(run.X)))  # fewer rows than are drawn: all
+    assert len(order) < 10_000
+    again = hold_out_errors(run.X[run.drawn], widths, Kernel(), run.X, run.Y, held)
+    assert np.allclose(again, [error for _, error in tried], rtol=1e-6)
+    assert set(run.model.center_sigma2.tolist()) == set(run.report["sigma2"])
+
+
+def test_median_and_a_selection_among_widths(folder: Path) -> None:
+    run = Trained(folder, "median", "--sigma2", "median", "--select", "greedy:20")
+    assert run.report["sigma2"] == [typical_sigma2(run.X[run.drawn], Kernel())]
+    several = Trained(folder, "several", "--sigma2", "0.5,1,4", "--select", "greedy:20")
+    assert len(several.report["model_sigma2"]) > 1
+    assert several.report["selection"]["curve"][-1]["hold_out_error"] < 1.0
+
+
+def test_a_kernel_is_part_of_the_model(folder: Path, tmp_path: Path) -> None:
+    run = Trained(folder, "intersection-again", "--kernel", "intersection")
+    truth = dense_columns(INTERSECTION, 1.0, run.X, run.model.centers) @ run.model.weights
+    assert np.allclose(run.model.decision_function(run.X), truth, atol=1e-4)
+    assert run.model.description()["kernel"] == {"name": "intersection"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--kernel", "intersection", "--sigma2", "2"], "no effect on the intersection kernel"),
+        (["--set", "kernel.degree=3"], "no effect on the gaussian kernel"),
+        (["--sigma2", "1,1"], "different ones"),
+        (["--sigma2", "auto", "--set", "statistics.hold_out=0"], "--sigma2 auto needs held-out rows"),
+        (["--kernel", "cosine"], "must be one of gaussian, polynomial, intersection"),
+    ],
+)
+def test_kernels_that_make_no_sense_are_refused(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["digits", "--run-dir", str(tmp_path / "run"), *arguments]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
