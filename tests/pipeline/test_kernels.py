@@ -217,7 +217,7 @@ def test_auto_takes_the_width_of_the_lowest_held_out_error(folder: Path, capsys:
     assert run.report["sigma2"] == [min(tried, key=lambda pair: pair[1])[0]]
     widths = [width for width, _ in tried]
     held = hold_out_rows(0, 0.1, 0, len(run.X))
-    assert widths[1] == typical_sigma2(run.X[run.drawn], Kernel())
+    assert widths[2] == typical_sigma2(run.X[run.drawn], Kernel())
     order = np.argsort(np.random.default_rng([0, 6]).permutation(len(run.X)))  # fewer rows than are drawn: all
     assert len(order) < 10_000
     again = hold_out_errors(run.X[run.drawn], widths, Kernel(), run.X, run.Y, held)
