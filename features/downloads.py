@@ -60,6 +60,11 @@ class BoundedDownloader:
                 target.write(piece)
 
 
+def cache_folder(dataset: str) -> Path:
+    """Return the folder of a data set in the cache of this user; it need not exist."""
+    return Path(pooch.os_cache("slkl")) / dataset
+
+
 def fetch(
     dataset: str,
     files: Mapping[str, str],
@@ -97,7 +102,7 @@ def fetch(
     OSError
         The cache folder cannot be written.
     """
-    folder = Path(pooch.os_cache("slkl")) / dataset if cache_dir is None else cache_dir
+    folder = cache_folder(dataset) if cache_dir is None else cache_dir
     folder.mkdir(parents=True, exist_ok=True)
     for name, sha256 in files.items():
         failures = _fetch_one(name, sha256, mirrors, folder, downloader or BoundedDownloader())

@@ -134,6 +134,9 @@ def parts_source(
         raise DataError(
             f"{name}: train inputs have shape {tuple(inputs[0].shape[1:])}, test inputs {tuple(inputs[1].shape[1:])}"
         )
+    dtypes = [input_dtype(array) for array in inputs]
+    if (dtypes[0] == np.uint8) != (dtypes[1] == np.uint8):
+        raise DataError(f"{name}: train images are {dtypes[0]}, test images {dtypes[1]}; give both on one scale")
     task = spec.task or detect_task(labels[0])
     classes = class_labels(labels[0], task)
     seeds = np.random.SeedSequence(spec.seed).spawn(2)

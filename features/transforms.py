@@ -33,6 +33,32 @@ class Standardisation:
             return np.ascontiguousarray((flat - self.mean) / self.scale, dtype=np.float32)
 
 
+def on_scale(inputs: np.ndarray, dtype: str | None, first_row: int = 0) -> np.ndarray:
+    """Return images (n, H, W) on the scale of those of `dtype`: uint8, float32, float64 or None, where it is not known.
+
+    Whole numbers from 0 to 255 are bytes, whatever their dtype. `first_row` is that of inputs[0], for the message.
+
+    Raises
+    ------
+    DataError
+        Floats that are no bytes where bytes are wanted, bytes where floats are: either may be on another scale.
+    """
+    is_bytes = inputs.dtype == np.uint8
+    if dtype is None or is_bytes == (dtype == "uint8"):
+        return inputs
+    if is_bytes:
+        raise DataError(f"inputs are bytes, the model was trained on {dtype} images; give floats on the same scale")
+    flat = inputs.reshape(len(inputs), -1)
+    bad = np.argwhere(~((flat >= 0) & (flat <= 255) & (flat == np.rint(flat))))
+    if bad.size:
+        row, pixel = bad[0]
+        raise DataError(
+            f"row {first_row + row}, pixel {pixel} is {flat[row, pixel]:g}, the model was trained on bytes; give whole "
+            "numbers from 0 to 255"
+        )
+    return inputs.astype(np.uint8)
+
+
 @dataclass(frozen=True, eq=False)
 class RunningMoments:
     """Count, mean and sum of squared deviations of the rows seen; a value, `update` returns a new one."""

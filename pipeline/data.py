@@ -68,6 +68,7 @@ def locate(name: str, data_dir: str | None) -> Found | None:
 
     Reads the names of files only.
     """
+    from features.downloads import cache_folder
     from features.published import PUBLISHED, folder_with
 
     named = os.environ.get("SLKL_DATA_DIR")
@@ -81,13 +82,6 @@ def locate(name: str, data_dir: str | None) -> Found | None:
             missing = tuple(file for file in PUBLISHED[name].files if not (folder / file).is_file())
             return Found(name, folder, source, missing)
     return None
-
-
-def cache_folder(name: str) -> Path:
-    """Return the folder of a data set in the cache of this user, which `features.downloads.fetch` fills."""
-    import pooch
-
-    return Path(pooch.os_cache("slkl")) / name
 
 
 def problems(found: Found) -> list[tuple[str, int]]:
@@ -170,7 +164,7 @@ def _description(name: str, data_dir: str | None) -> list[str]:
 
 def _fetched(name: str) -> Iterator[tuple[str, int]]:
     """Fill the cache with a data set; tell where it is, and of a folder that training looks into before it."""
-    from features.downloads import fetch
+    from features.downloads import cache_folder, fetch
     from features.errors import UnavailableError
     from features.published import PUBLISHED
     from pipeline.errors import ExitCode

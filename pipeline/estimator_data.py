@@ -3,7 +3,6 @@
 Nothing but slices X[i:j] is asked of an array, so that memory maps, dask and zarr arrays are never in memory whole.
 """
 
-import hashlib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from sklearn.utils.validation import _check_sample_weight
 
 from features.targets import labels_from_decision
 from pipeline.columns import ColumnGenerator
+from pipeline.equal_points import keys_of
 from pipeline.errors import InvalidDataError
 from pipeline.statistics import GramStatistics, StatisticsAccumulator, hold_out_rows
 
@@ -175,12 +175,6 @@ def _first_of_equals(points: NDArray[np.floating], seen: set[bytes]) -> NDArray[
             seen.add(key)
             new.append(place)
     return np.array(new, np.int64)
-
-
-def keys_of(points: NDArray[np.floating]) -> list[bytes]:
-    """Return a digest of each row of points (m, d), equal for equal rows."""
-    same_zero = points + points.dtype.type(0)  # -0.0 equals 0.0
-    return [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in same_zero]
 
 
 def given_candidates(rows: Rows, centers: Any) -> Candidates:

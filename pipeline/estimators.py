@@ -23,6 +23,7 @@ from threadpoolctl import threadpool_limits
 from features.extractors import FeatureSpec
 from features.targets import labels_from_decision, outputs
 from pipeline.columns import ColumnGenerator
+from pipeline.equal_points import keys_of
 from pipeline.estimator_data import (
     Candidates,
     Held,
@@ -34,7 +35,6 @@ from pipeline.estimator_data import (
     given_candidates,
     held_out_rows,
     is_sliced,
-    keys_of,
     median_sigma2,
     row_weights,
     seed_of,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from features.errors import UsageError
 from features.extractors import FeatureSpec, extract, feature_length, parameters
 from features.targets import labels_from_decision
-from features.transforms import Standardisation
+from features.transforms import Standardisation, on_scale
 from pipeline.columns import GAUSSIAN, ColumnGenerator
 from pipeline.errors import InvalidDataError
 from pipeline.kernels import Kernel
@@ -20,6 +20,7 @@ from pipeline.kernels import Kernel
 FORMAT_VERSION = 1
 TASKS = ("multiclass", "binary", "regression")
 MOST_INPUTS = 2**31  # values of one input; more is no model of ours, and could not be allocated
+INPUT_DTYPES = (None, "uint8", "float32", "float64")
 DTYPES = {
     "center_index": np.int64,
     "centers": np.float32,
@@ -42,7 +43,8 @@ class SparseKernelModel:
     for regression). center_index (m,) i8: rows of the training set, -1 for a center of one's own; centers (m, d)
     f4; center_sigma2 (m,) f8 (1 where the kernel has no width); weights (m, T) f8; intercept (T,) f8; selection_order
     (m,) i8: 0, 1, … in the order in which the centers were chosen. kernel: the model is a sum of its columns
-    k(x, x_m) / √k(x_m, x_m). standardisation: z-scoring of the inputs, or None.
+    k(x, x_m) / √k(x_m, x_m). standardisation: z-scoring of the inputs, or None. input_dtype: of the images that the
+    model was trained on, uint8, float32 or float64; None for inputs that are no images, or where it is not known.
     """
 
     task: str
@@ -57,6 +59,7 @@ class SparseKernelModel:
     kernel: Kernel = field(default=GAUSSIAN)
     standardisation: Standardisation | None = None
     input_shape: tuple[int, ...] = field(default=())
+    input_dtype: str | None = None
 
     @property
     def n_centers(self) -> int:
@@ -71,10 +74,16 @@ class SparseKernelModel:
         """Return a model on the same centers with other weights (m, T) and intercept (T,)."""
         return replace(self, weights=weights, intercept=intercept)
 
-    def features_of(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the features (rows, d) f4 of inputs (rows, *input_shape) as the training data had them."""
+    def features_of(self, inputs: NDArray[Any], first_row: int = 0) -> NDArray[np.float32]:
+        """Return the features (rows, d) f4 of inputs (rows, *input_shape) as the training data had them.
+
+        Raises ModelFormatError for another shape, DataError, which counts rows from `first_row`, for
+        images on another scale than those.
+        """
         if inputs.shape[1:] != self.input_shape:
             raise ModelFormatError(f"inputs have shape {inputs.shape[1:]} each, the model wants {self.input_shape}")
+        if self.features.name == "raw":  # gradients are normalised: other features are the same on any scale
+            inputs = on_scale(inputs, self.input_dtype, first_row)
         scored = inputs if self.standardisation is None else self.standardisation.apply(inputs)
         return extract(self.features, scored)
 
@@ -95,7 +104,7 @@ class SparseKernelModel:
 
     def description(self) -> dict[str, Any]:
         """Return the JSON half of the model: what is not an array. No time, path or host."""
-        return {
+        described = {
             "format_version": FORMAT_VERSION,
             "task": self.task,
             "kernel": _kernel_description(self.kernel),
@@ -104,6 +113,7 @@ class SparseKernelModel:
             "input_shape": list(self.input_shape),
             "labels": list(self.labels),
         }
+        return described | ({} if self.input_dtype is None else {"input_dtype": self.input_dtype})
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the array half of the model, ready for an .npz."""
@@ -134,6 +144,7 @@ class SparseKernelModel:
                 kernel=_kernel(description["kernel"]),
                 standardisation=standardisation if standardise else None,
                 input_shape=_input_shape(description["input_shape"]),
+                input_dtype=description.get("input_dtype"),
                 **{name: arrays[name] for name in DTYPES},
             )
         except (KeyError, TypeError, AttributeError) as error:
@@ -151,6 +162,8 @@ class SparseKernelModel:
                 )
             if not np.isfinite(array).all():
                 raise ModelFormatError(f"{name} holds a value that is not finite")
+        if self.input_dtype not in INPUT_DTYPES:
+            raise ModelFormatError(f"input_dtype is {self.input_dtype!r:.40}, expected {INPUT_DTYPES}")
         self._check_task()
         self._check_shapes()
         if self.n_centers and not self.center_sigma2.min() > 0:

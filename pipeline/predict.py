@@ -64,8 +64,8 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
 
 
 def asked_of(arguments: argparse.Namespace, *, labelled: bool) -> Any:
-    """Return the `prediction.Asked` that was typed."""
-    from pipeline.prediction import Asked
+    """Return the `example_files.Asked` that was typed."""
+    from pipeline.example_files import Asked
 
     return Asked(
         data=arguments.data,

@@ -9,7 +9,8 @@ from features.targets import labels_from_decision
 from pipeline.config import TrainConfig
 from pipeline.data import locate
 from pipeline.evaluate import class_index, target_values
-from pipeline.prediction import Asked, Examples, Located, Piece, open_examples, predictions
+from pipeline.example_files import Asked, Examples, Piece
+from pipeline.prediction import Located, open_examples, predictions
 from pipeline.report_plots import Axis, Line, bars, picture, plot
 
 MOST_SCANNED_ROWS = 20_000  # of the test part, so that a report of any run takes seconds

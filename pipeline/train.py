@@ -40,7 +40,7 @@ def _train(arguments: Arguments) -> int:
         return _print_config(loaded.config, loaded.origins)
     # Heavy imports wait until here, so that --help and --print-config answer at once.
     from pipeline import plan as planning
-    from pipeline import run_folder
+    from pipeline import run_folder, start_model
     from pipeline.executors import open_executor
 
     stored = run_folder.stored_config(arguments.run_dir, arguments.resume, arguments.dataset)
@@ -55,6 +55,7 @@ def _train(arguments: Arguments) -> int:
 
     prepared = planning.prepare(config, loaded.explicit, frozen=stored is not None)
     stored_features = prepared.config.resources.features_store == "zarr"
+    start = start_model.open_start(prepared, root)
     planning.check_disk(prepared.plan, root, prepared.store, prepared.shape, stored=stored_features)
     if arguments.dry_run:
         print("\n".join(prepared.plan.lines(prepared.shape, prepared.store.manifest.exists())))
@@ -67,18 +68,18 @@ def _train(arguments: Arguments) -> int:
         run_folder.taken(root, prepared.config, prepared.shape.digest, stored) as layout,
     ):
         try:
-            report = _run(prepared, layout, executor, quiet=arguments.quiet)
+            report = _run(prepared, layout, executor, start, quiet=arguments.quiet)
         except StoppedError as error:
             command = run_folder.resume_command(arguments.dataset, root)
             raise StoppedError(f"{error}; continue with: {command}") from None
     return _conclude(report, root, arguments.quiet)
 
 
-def _run(prepared: Any, layout: Any, executor: Any, *, quiet: bool) -> dict[str, Any]:
+def _run(prepared: Any, layout: Any, executor: Any, start: Any, *, quiet: bool) -> dict[str, Any]:
     from pipeline import results, run_folder
     from pipeline.events import Events, MemoryMeter
     from pipeline.live_features import live
-    from pipeline.stages import centers, evaluate, features, solve, statistics
+    from pipeline.stages import centers, evaluate, features, initial_weights, solve, statistics
     from pipeline.stages.run import Run, saved_state
     from storage.commit import make_folder, remove_file
 
@@ -105,6 +106,8 @@ def _run(prepared: Any, layout: Any, executor: Any, *, quiet: bool) -> dict[str,
                 executor=executor,
                 costs=costs,
             )
+            if start is not None:
+                initial_weights.commit_model(layout, start)
             features.run(run)
             centers.run(run)
             statistics.run(run)

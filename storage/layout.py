@@ -95,6 +95,11 @@ class RunLayout:
         """Return the iteration records of a solve that is under way."""
         return self.solutions / f"{check_plain_name(item_name)}.jsonl"
 
+    @property
+    def init_model(self) -> Path:
+        """Return what the run keeps of the model that its solves start from."""
+        return self.root / "init-model.npz"
+
     def checkpoints(self, name: str) -> Path:
         """Return the folder of the checkpoints of one solve."""
         return self.root / "checkpoints" / check_plain_name(name)

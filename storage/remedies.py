@@ -13,6 +13,7 @@ FEATURES = "delete the folder: the features are computed again when a run needs 
 _BY_NAME = {  # by how the name begins; the first that fits
     "config.toml": "restore it, or start a new run",
     "env.json": "restore it, or start a new run",
+    "init-model.npz": "restore it, or start a new run",
     "STATE.json": "delete it and report.json, then resume the run: only the times that the stages took are lost",
     "report.json": "delete it and resume the run: it is made again",
     "CONTENTS.json": "delete it and report.json, then resume the run: both are made again",

@@ -116,6 +116,8 @@ def assemble(run: Run) -> SparseKernelModel:
     chosen = candidates.names(run.layout, run.shape.n_train)[final.active]
     index, widths = candidates.parts(chosen, run.shape.n_train)
     store = open_features(run.features)
+    source = open_data(run.request.source)
+    is_image = len(source.input_shape) > 1
     return SparseKernelModel(
         task=run.shape.task,
         labels=run.shape.classes,
@@ -128,7 +130,8 @@ def assemble(run: Run) -> SparseKernelModel:
         selection_order=np.arange(len(final.active)),
         kernel=kernel_of(run),
         standardisation=store.standardisation() if run.request.standardise else None,
-        input_shape=open_data(run.request.source).input_shape,
+        input_shape=source.input_shape,
+        input_dtype=source.read("train", 0, 1)[0].dtype.name if is_image else None,
     )
 
 

@@ -37,8 +37,8 @@ class InitialWeights:
 
 def commit_model(layout: RunLayout, model: SparseKernelModel) -> None:
     """Commit what a run needs of the model it starts from."""
-    arrays: dict[str, NDArray[Any]] = {"centers": model.centers, "sigma2": model.center_sigma2, "weights": model.weights}
-    write_arrays(layout.init_model, arrays)
+    arrays: dict[str, NDArray[Any]] = {"centers": model.centers, "sigma2": model.center_sigma2}
+    write_arrays(layout.init_model, arrays | {"weights": model.weights})
 
 
 def load(run: Run) -> InitialWeights | None:

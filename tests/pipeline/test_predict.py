@@ -20,7 +20,7 @@ import zarr
 
 from features.extractors import FeatureSpec
 from features.sources import SourceSpec, open_source
-from pipeline import prediction
+from pipeline import example_files, prediction
 from pipeline import train as training
 from pipeline.model import SparseKernelModel
 from pipeline.model_folder import load_model, save_model
@@ -235,7 +235,7 @@ def test_memory_does_not_grow_with_the_rows(tables: dict[str, Path], tmp_path: P
     for n in (2_000, 32_000):
         data = write_zarr(tmp_path / f"{n}.zarr", {"X": np.resize(X, (n, 2))}, 500)
         located = prediction.locate(tables["words"])
-        examples = prediction.open_examples(prediction.Asked(str(data), labelled=False), located)
+        examples = prediction.open_examples(example_files.Asked(str(data), labelled=False), located)
         tracemalloc.start()
         for _ in prediction.predictions(located.model, examples, 500):
             pass
