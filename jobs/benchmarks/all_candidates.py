@@ -58,7 +58,7 @@ def main() -> None:
     asked = options()
     common = ["--sigma2", asked.sigma2, "--penalty", asked.penalty, "--coupling", asked.coupling, "--refit", "ridge"]
     layout, few = run_mnist(asked.out, asked.data_dir, f"random-1000-{asked.coupling}-{asked.penalty}", *common)
-    X = feature_store_of(layout, asked.out).read("train", 0, few["n_train"])
+    X = feature_store_of(layout).read("train", 0, few["n_train"])
     bare = [bare_pass(X, asked.workers)]
     arguments = [*common, "--centers", asked.centers, "--memory-limit", asked.memory_limit]
     arguments += ["--workers", str(asked.workers)]

@@ -79,7 +79,7 @@ def open_pool(asked: argparse.Namespace, n_centers: int, seed: int) -> Pool:
     """Return the candidates that every run of this seed and this many centers has."""
     arguments = ["--centers", str(n_centers), "--seed", str(seed), "--penalty", "100"]
     layout, report = run(asked, f"pool-{n_centers}-{seed}", *arguments)
-    store = feature_store_of(layout, asked.out)
+    store = feature_store_of(layout)
     generator = ColumnGenerator(read_arrays(layout.centers)["X"], float(asked.sigma2))
     X, truth = store.read("test", 0, report["n_test"]), store.targets("test", 0, report["n_test"])
     return Pool(layout, generator.block(X, out_dtype=np.float64), truth)

@@ -1,17 +1,36 @@
-"""Whole runs of the command on real MNIST, in this process, for the benchmarks beside this file."""
+"""What the benchmarks beside this file share: whole runs of the command, their features, and least squares on them."""
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from features.sources import Part
+from features.targets import outputs
 from pipeline import plan
+from pipeline.columns import ColumnGenerator
 from pipeline.config import from_toml
 from pipeline.feature_store import FeatureStore, describe, open_data
+from pipeline.solvers.refit import refit
+from pipeline.statistics import GramStatistics, StatisticsAccumulator, add_block, hold_out_rows
 from pipeline.train import main as train
 from storage.layout import FeatureLayout, RunLayout
 
 NOT_CONVERGED = 3  # exit code: a run like any other, and its report says so
+# Data set → the flags of its features and kernel, and σ².
+SETTINGS = {
+    "mnist": (["--sigma2", "2"], 2.0),
+    "digits": (["--sigma2", "2"], 2.0),
+    "usps": (["--features", "raw", "--sigma2", "64"], 64.0),
+}
+BLOCK_ROWS, HOLD_OUT = 2048, 0.1
 
 
 def run_mnist(out: Path, data_dir: str | None, name: str, *arguments: str) -> tuple[RunLayout, dict[str, Any]]:
@@ -22,11 +41,46 @@ def run_mnist(out: Path, data_dir: str | None, name: str, *arguments: str) -> tu
     code = train(["mnist", *common, *arguments])
     assert code in (0, NOT_CONVERGED), f"the run ended with exit code {code}"
     layout = RunLayout(folder)
-    return layout, json.loads(layout.report.read_text(encoding="utf-8"))
+    return layout, report_of(layout)
 
 
-def feature_store_of(layout: RunLayout, out: Path) -> FeatureStore:
-    """Return the feature store that a run of `run_mnist` used."""
+def report_of(layout: RunLayout) -> dict[str, Any]:
+    """Return the report of a finished run."""
+    report: dict[str, Any] = json.loads(layout.report.read_text(encoding="utf-8"))
+    return report
+
+
+def feature_store_of(layout: RunLayout) -> FeatureStore:
+    """Return the feature store that a run used."""
     config = from_toml(layout.config)
     _, request = plan.feature_request(config, open_data(plan.source_spec(config)))
-    return FeatureStore(FeatureLayout(out / "features", describe(request).digest))
+    return FeatureStore(FeatureLayout(Path(config.resources.features_dir), describe(request).digest))
+
+
+def read_part(layout: RunLayout, part: Part) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return all features (rows, d) f4 and class indices (rows,) i8 of one part that a finished run used."""
+    store, n_rows = feature_store_of(layout), report_of(layout)[f"n_{part}"]
+    return store.read(part, 0, n_rows), store.targets(part, 0, n_rows)
+
+
+def least_squares(
+    X: NDArray[np.float32], y: NDArray[np.int64], generator: ColumnGenerator, workers: int = 2
+) -> NDArray[np.float64]:
+    """Return the weights (M, classes) of any centers, the ridge chosen on held-out rows; `workers` share the rows."""
+    n_classes = int(y.max()) + 1
+    targets = outputs(y, "multiclass", n_classes)
+    share = -(-len(X) // (workers * BLOCK_ROWS)) * BLOCK_ROWS
+
+    def accumulated(start: int) -> list[GramStatistics]:
+        parts = [StatisticsAccumulator(generator.n_centers, n_classes) for _ in range(2)]
+        stop = min(start + share, len(X))
+        for first in range(start, stop, BLOCK_ROWS):
+            rows = slice(first, min(first + BLOCK_ROWS, stop))
+            held_out = hold_out_rows(0, HOLD_OUT, rows.start, rows.stop)
+            add_block(generator, X[rows], targets[rows], held_out, *parts)
+        return [part.statistics() for part in parts]
+
+    with threadpool_limits(1), ThreadPoolExecutor(workers) as threads:
+        sums = list(threads.map(accumulated, range(0, len(X), share)))
+    fit, hold_out = (reduce(add, parts) for parts in zip(*sums, strict=True))
+    return refit(fit, hold_out, fit + hold_out, intercept=False).weights

@@ -1,257 +1,244 @@
-"""One solver on one problem in a process of its own; `solvers.py` starts it, and ends it at the cap.
+"""What a user would pick instead: fit and prediction time, memory, size and error of each, on the same features.
 
-COMMAND: python jobs/benchmarks/peers.py FOLDER SOLVER CLASS PENALTY CAP_SECONDS
+COMMAND: python jobs/benchmarks/peers.py --out DIR [--dataset mnist] [--n-train N] [--methods svc,greedy-1000,...]
+         [--cap SECONDS] [--threads N] [--features-dir DIR] [--data-dir DIR]
 
-FOLDER holds what `solvers.py` prepared: gram, kty, yty, root (R with RᵀR = gram) and root_targets (Rᵀ z = kty, one
-column a class), and, where a solver wants them, the columns C, float64 and Fortran-ordered. Prints JSON lines: first
-{"ready": true}, once imports, reading and just-in-time compilation are over, then one point each: seconds from a cold
-start, relative gap, support, and the tolerance asked for.
+Methods: svc, nystroem-M, kernel-ridge-N, random-M are the peers (random centers and our own least squares); ridge-M,
+all, greedy-K and greedy-K-M are ours (K centers of M candidates, 6 K unless given). `small` is, of each greedy run,
+the smallest prefix whose test error is within 0.2 points of SVC's.
 
-No peer stops on our gap, so each runs down a ladder of its own tolerances and limits, anew at each, until our gap is
-at most 1e-4. `-root` gives the solver R and z instead of C and y: M rows instead of n, the same Lasso (‖y - C w‖² and
-‖z - R w‖² differ by a constant), which is kinder to it than anything its users have at hand.
+Each has a process of its own and the same number of threads, and is ended once its fit or its prediction takes longer
+than the cap, which is shown as > cap. What is timed: fits begin with the features in memory (peers) or on disk (ours:
+the stages centers, statistics and solve) and end with the model, predictions are those of all test rows in memory by a
+model that has predicted before; start and imports are not counted. Peak memory is that of the largest process, for the
+peers with the features that they need. Writes DIR/peers.json, whose rows are not run again, and DIR/peers.png.
 """
 
+import argparse
 import json
-import math
 import os
+import re
 import sys
-import time
-import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-os.environ.update(dict.fromkeys((f"{name}_NUM_THREADS" for name in ("OPENBLAS", "OMP", "MKL", "NUMBA")), "1"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from child_process import Facts, facts_of
 
-import numpy as np
-
-from pipeline.solvers import Problem, SolverOptions, certify_problem, solve
-
-TARGETS = (1e-3, 1e-4)
-RUNGS = 20
-REPEATS, REPEAT_BELOW_SECONDS = 3, 3.0  # short solves are repeated, and the median counts
-Point = dict[str, Any]
-Fit = Callable[["Rung"], np.ndarray]  # → weights (M,)
-
-
-@dataclass(frozen=True)
-class Rung:
-    """What one fit may cost: its tolerance, and limits on iterations that grow √10 times a rung in all.
-
-    Without the limits, a solver whose loosest tolerance is out of reach would have no point at all.
-    """
-
-    index: int
-
-    @property
-    def tolerance(self) -> float:
-        """0.1, 0.0316, 0.01, …"""
-        return 10.0 ** -(1 + self.index / 2)
-
-    @property
-    def max_iter(self) -> int:
-        """Working sets, from 5."""
-        return math.ceil(5 * 10 ** (self.index / 4))
-
-    @property
-    def max_epochs(self) -> int:
-        """Epochs of coordinate descent in each, from 20."""
-        return math.ceil(20 * 10 ** (self.index / 4))
+METHODS = "svc,nystroem-1000,nystroem-3000,kernel-ridge-10000,random-1000,random-2000,ridge-1000,greedy-1000,"
+METHODS += "greedy-2000,small,all"
+SIZED = r"(svc|all|small)|(nystroem|kernel-ridge|random|ridge|greedy)-(\d+)|(greedy)-(\d+)-(\d+)"
+OWN = ("ridge", "all", "greedy", "cut")
+WORDS = {"svc": "SVC", "nystroem": "Nystroem({}) + ridge", "kernel-ridge": "kernel ridge, {} rows"}
+WORDS |= {"random": "{} random centers", "ridge": "{} candidates", "all": "all candidates", "greedy": "greedy {}"}
+WORDS |= {"cut": "greedy, cut to {}"}
+POOL = 6  # candidates of a greedy selection for each center
+WITHIN_POINTS, SMALLER, FASTER_FIT, FASTER_PREDICT = 0.2, 3, 5, 20
+TIMES = {"fit_seconds": "fit", "predict_seconds": "predict the test part"}
+COLUMNS = {"centers": 9, "error, %": 10, "fit, s": 10, "predict, s": 12, "peak, MiB": 11, "model, MiB": 12}
+COLUMNS |= {"command, s": 12}  # header → width of the table's columns
+START_SECONDS = 3600.0  # imports, and reading or building the features
 
 
-@dataclass(frozen=True)
-class Task:
-    """The problem of one class and penalty, and the data in the forms that solvers take."""
-
-    folder: Path
-    output: int
-    penalty: float
-    cap_seconds: float
-
-    def array(self, name: str) -> np.ndarray:
-        """Return a prepared array, read into memory; the Fortran order is kept."""
-        return np.load(self.folder / f"{name}.npy")
-
-    @cached_property
-    def problem(self) -> Problem:
-        """The problem as the project's solver takes it."""
-        kty = np.ascontiguousarray(self.array("kty")[:, [self.output]])
-        return Problem(self.array("gram"), kty, float(self.array("yty")[self.output]), self.penalty)
-
-    def data(self, form: str) -> tuple[np.ndarray, np.ndarray, float]:
-        """Return design, targets and alpha = τ / rows of the Lasso; form is columns or root."""
-        X, y = ("columns", "targets") if form == "columns" else ("root", "root_targets")
-        design, targets = self.array(X), np.ascontiguousarray(self.array(y)[:, self.output])
-        return design, targets, self.problem.tau / len(targets)
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=lambda text: Path(text).absolute(), required=True)
+    parser.add_argument("--dataset", choices=("mnist", "digits", "usps"), default="mnist")
+    parser.add_argument("--n-train", type=int, help="training rows: the first so many")
+    parser.add_argument("--methods", type=lambda text: text.split(","), default=METHODS.split(","))
+    parser.add_argument("--cap", type=float, default=1800.0, help="seconds for each fit, and for each prediction")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--features-dir", type=lambda text: Path(text).absolute(), help="(default: DIR/features)")
+    parser.add_argument("--data-dir", type=lambda text: str(Path(text).absolute()))
+    found = parser.parse_args()
+    if unknown := [name for name in found.methods if not re.fullmatch(SIZED, name)]:
+        parser.error(f"unknown: {', '.join(unknown)}; methods are such as {METHODS}, greedy-1000-4000")
+    return found
 
 
-def emit(facts: Point) -> None:
-    print(json.dumps(facts), flush=True)
+def runs_of(asked: argparse.Namespace) -> Path:
+    """Return the folder of our runs with these settings; the one named features built them."""
+    return asked.out / "runs" / f"{asked.dataset}-{asked.n_train or 'all'}-{asked.threads}"
 
 
-def point(task: Task, weights: np.ndarray, seconds: float, tolerance: float | None) -> Point:
-    """Return what is reported of weights (M,): the gap is the project's, from the Gram."""
-    gap = certify_problem(task.problem, np.ascontiguousarray(weights, np.float64).reshape(-1, 1)).relative_gap
-    support = int(np.count_nonzero(weights))
-    return {"seconds": seconds, "relative_gap": gap, "n_active": support, "tolerance": tolerance}
+def spoken_by(asked: argparse.Namespace, settings: Facts, cap: float) -> tuple[Facts, str]:
+    """Let a process of its own do what `settings` ask for; return all facts it gave, and how it ended."""
+    paths = {"runs": str(runs_of(asked))}
+    paths |= {"features_dir": str(asked.features_dir or asked.out / "features"), "data_dir": asked.data_dir}
+    libraries = (f"{name}_NUM_THREADS" for name in ("OPENBLAS", "OMP", "MKL", "NUMBA"))
+    environment = {**os.environ, **dict.fromkeys(libraries, str(asked.threads))}
+    command = [sys.executable, str(Path(__file__).with_name("peer_fits.py")), json.dumps(settings | paths)]
+    facts, ended = facts_of(command, start_seconds=START_SECONDS, patience_seconds=cap, environment=environment)
+    return {key: value for one in facts for key, value in one.items() if key != "ready"}, ended
 
 
-def own_points(task: Task, schedule: str) -> Iterator[Point]:
-    """Yield a point for each iteration of the project's solver, of one solve for each gap asked for.
-
-    The cap is kept here: the solver stops on request.
-    """
-
-    def run(tolerance: float) -> list[tuple[float, np.ndarray]]:
-        kept: list[tuple[float, np.ndarray]] = []
-        options = SolverOptions(tolerance=tolerance, schedule=schedule, max_sweeps=10**6)
-        started = time.perf_counter()
-        solution = solve(
-            task.problem,
-            options,
-            np.random.default_rng(0),
-            on_record=lambda record, state: kept.append((record.seconds, state.weights)),
-            should_stop=lambda: time.perf_counter() - started > task.cap_seconds,
-        )
-        return [*kept[:-1], (time.perf_counter() - started, solution.weights)]
-
-    tiny = Problem(np.eye(3), np.ones((3, 1)), 9.0, 0.1)  # compiles, or reads the compiled code
-    solve(tiny, SolverOptions(schedule=schedule), np.random.default_rng(0))
-    certify_problem(task.problem, np.ones_like(task.problem.kty))
-    yield {"ready": True}
-    for tolerance in TARGETS if schedule == "shrinking" else TARGETS[-1:]:
-        runs = [run(tolerance)]
-        while len(runs) < REPEATS and runs[-1][-1][0] < REPEAT_BELOW_SECONDS:
-            runs.append(run(tolerance))
-        for seconds, weights in sorted(runs, key=lambda kept: kept[-1][0])[len(runs) // 2]:
-            yield point(task, weights[:, 0], seconds, tolerance)
+def settings_of(common: Facts, name: str, n_train: int) -> Facts:
+    """Return what the row of a method depends on."""
+    kind, *numbers = re.sub(r"-(?=\d)", " ", name).split()
+    size = int(numbers[0]) if numbers else 0
+    arguments = {
+        "ridge": ["--centers", str(size), "--penalty", "0.01", "--refit", "ridge"],
+        "all": ["--centers", "all", "--penalty", "1", "--refit", "ridge", "--memory-limit", "4GiB"],
+        "greedy": [
+            "--centers",
+            str(min(int((numbers[1:] or [POOL * size])[0]), n_train)),
+            "--select",
+            f"greedy:{size}",
+        ],
+    }
+    return common | {"name": name, "kind": kind, "size": size, "arguments": arguments.get(kind)}
 
 
-def ladder_points(task: Task, fit: Fit, rungs: int = RUNGS) -> Iterator[Point]:
-    """Yield a point for each rung, the fit cold each time, down to the smallest gap asked for."""
-    for rung in map(Rung, range(rungs)):
-        runs: list[float] = []
-        while not runs or (len(runs) < REPEATS and runs[-1] < REPEAT_BELOW_SECONDS):
-            started = time.perf_counter()
-            weights = fit(rung)
-            runs.append(time.perf_counter() - started)
-        found = point(task, weights, median(runs), rung.tolerance if rungs > 1 else None)
-        yield found
-        if found["relative_gap"] <= TARGETS[-1]:
-            return
+def small_models(common: Facts, rows: list[Facts]) -> Iterator[Facts]:
+    """Yield the settings of the smallest prefix of each greedy run that is near enough to SVC."""
+    reference = [row["error_percent"] for row in rows if row["kind"] == "svc" and row["ended"] == "done"]
+    for row in (row for row in rows if row["kind"] == "greedy" and row["ended"] == "done"):
+        near = [size for size, error in row["curve"] if reference and error <= reference[0] + WITHIN_POINTS + 1e-9]
+        if near:
+            size = min(near)
+            yield common | {"name": f"{row['name']}-cut-{size}", "kind": "cut", "size": size, "of": row["name"]}
+        else:
+            print(f"no prefix of {row['name']} is within {WITHIN_POINTS} points of SVC", flush=True)
 
 
-def lars(task: Task, _: str) -> Iterator[Point]:
-    """Homotopy on the Gram: it has no tolerance, and one point, at its end."""
-    from sklearn.linear_model import lars_path_gram
+def measured(asked: argparse.Namespace) -> Iterator[Facts]:
+    """Yield the row of every method, `small` last: those that the file has, and the others as they are done."""
+    path = asked.out / "peers.json"
+    kept: list[Facts] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    common = {"dataset": asked.dataset, "n_train": asked.n_train, "threads": asked.threads}
+    if not (report := runs_of(asked) / "features" / "report.json").exists():
+        _, ended = spoken_by(asked, common | {"kind": "features"}, START_SECONDS)
+        if ended != "done":
+            raise SystemExit(f"the features: {ended}")
+    n_train = json.loads(report.read_text(encoding="utf-8"))["n_train"]
+    rows: list[Facts] = []
 
-    gram, kty = np.asfortranarray(task.problem.gram), task.problem.kty[:, 0]
-    n = len(task.array("targets"))
+    def row_of(settings: Facts) -> Facts:
+        for row in kept:
+            again = row["ended"] != "done" and not (row["ended"] == "capped" and row["cap_seconds"] >= asked.cap)
+            if row["settings"] == settings and not again:
+                return row
+        facts, ended = spoken_by(asked, settings, asked.cap)
+        names = {key: settings[key] for key in ("name", "kind")} | {"asked_size": settings["size"]}
+        row = {**names, **facts, "ended": ended, "cap_seconds": asked.cap, "settings": settings}
+        kept[:] = [*(one for one in kept if one["settings"] != settings), row]
+        path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        return row
 
-    def fit(_: Rung) -> np.ndarray:
-        found = lars_path_gram(
-            kty.copy(), gram, n_samples=n, method="lasso", alpha_min=task.problem.tau / n, max_iter=20_000,
-            copy_Gram=True, return_path=False,
-        )  # fmt: skip
-        return found[2]
-
-    yield {"ready": True}
-    yield from ladder_points(task, fit, rungs=1)
-
-
-def lasso(task: Task, form: str) -> Iterator[Point]:
-    """scikit-learn's coordinate descent on the Gram."""
-    from sklearn.linear_model import Lasso
-
-    X, y, alpha = task.data(form)
-    gram = task.problem.gram
-
-    def fit(rung: Rung) -> np.ndarray:
-        sweeps = 10 * rung.max_iter * rung.max_epochs
-        model = Lasso(
-            alpha, fit_intercept=False, copy_X=False, precompute=gram, tol=rung.tolerance, max_iter=sweeps
-        )  # fmt: skip
-        return model.fit(X, y).coef_
-
-    yield {"ready": True}
-    yield from ladder_points(task, fit)
+    for name in (name for name in asked.methods if name != "small"):
+        rows.append(row_of(settings_of(common, name, n_train)))
+        yield rows[-1]
+    for settings in small_models(common, rows) if "small" in asked.methods else ():
+        yield row_of(settings)
 
 
-def celer(task: Task, form: str) -> Iterator[Point]:
-    from celer import Lasso
+def line(row: Facts) -> str:
+    """Return a row of the table; what the cap left out is the cap, or empty."""
 
-    X, y, alpha = task.data(form)
+    def seconds(key: str, due: bool) -> str:
+        late = f"> {row['cap_seconds']:g}" if due and row["ended"] == "capped" else ""
+        return f"{row[key]:.2f}" if key in row else late
 
-    def fit(rung: Rung) -> np.ndarray:
-        model = Lasso(
-            alpha, fit_intercept=False, tol=rung.tolerance, max_iter=rung.max_iter, max_epochs=rung.max_epochs,
-            p0=10, prune=True,
-        )  # fmt: skip
-        return model.fit(X, y).coef_
-
-    yield {"ready": True}
-    yield from ladder_points(task, fit)
-
-
-def celer_path(task: Task, form: str) -> Iterator[Point]:
-    """celer's favoured use: ten penalties down to ours, each started from the last."""
-    from celer import celer_path as path
-
-    X, y, alpha = task.data(form)
-    largest = float(np.abs(task.problem.kty).max()) / len(y)
-
-    def fit(rung: Rung) -> np.ndarray:
-        alphas = np.geomspace(largest, alpha, 10)
-        limits = {"tol": rung.tolerance, "max_iter": rung.max_iter, "max_epochs": rung.max_epochs}
-        return path(X, y, pb="lasso", alphas=alphas, prune=True, **limits)[1][:, -1]
-
-    yield {"ready": True}
-    yield from ladder_points(task, fit)
+    fit, predict = seconds("fit_seconds", True), seconds("predict_seconds", "fit_seconds" in row)
+    size, error = row.get("size", ""), f"{row['error_percent']:.2f}" if "error_percent" in row else ""
+    memory = [f"{row[key] / 2**20:.0f}" if key in row else "" for key in ("peak_bytes", "model_bytes")]
+    cells = (str(size), error, fit, predict, *memory, seconds("command_seconds", False))
+    text = row["name"].ljust(24) + "".join(cell.rjust(n) for cell, n in zip(cells, COLUMNS.values(), strict=True))
+    return text.rstrip() + ("" if row["ended"] in ("done", "capped") else f"  {row['ended']}")
 
 
-def skglm(task: Task, form: str) -> Iterator[Point]:
-    from skglm import GeneralizedLinearEstimator
-    from skglm.datafits import Quadratic
-    from skglm.penalties import L1
-    from skglm.solvers import AndersonCD
-
-    def model(alpha: float, rung: Rung) -> Any:  # its tolerance is a violation of the optimality conditions
-        anderson = AndersonCD(rung.max_iter, rung.max_epochs, tol=rung.tolerance * alpha, fit_intercept=False)
-        return GeneralizedLinearEstimator(Quadratic(), L1(alpha), anderson)
-
-    X, y, alpha = task.data(form)
-    small = np.random.default_rng(0).standard_normal((50, 20))
-    model(0.01, Rung(4)).fit(np.asfortranarray(small), small[:, 0].copy())  # compiles
-    yield {"ready": True}
-    yield from ladder_points(task, lambda rung: model(alpha, rung).fit(X, y).coef_)
-
-
-# Name → (function, what it is given). Those on `columns` need C itself: n·M·8 bytes.
-SOLVERS: dict[str, tuple[Callable[[Task, str], Iterator[Point]], str]] = {
-    "ours": (own_points, "shrinking"),
-    "uniform": (own_points, "uniform"),
-    "lars": (lars, "gram"),
-    "lasso-gram": (lasso, "root"),
-    "celer": (celer, "columns"),
-    "celer-path": (celer_path, "columns"),
-    "celer-root": (celer, "root"),
-    "skglm": (skglm, "columns"),
-    "skglm-root": (skglm, "root"),
-}
+def claims(rows: list[Facts]) -> Iterator[str]:
+    """Yield whether each claim of the project holds, with its numbers."""
+    done = {row["name"]: row for row in rows if row["ended"] == "done"}
+    for ours in (row for row in done.values() if row["kind"] == "ridge"):
+        if other := done.get(f"nystroem-{ours['asked_size']}"):
+            ahead = ours["fit_seconds"] < other["fit_seconds"] and ours["error_percent"] <= other["error_percent"]
+            cells = [f"{r['name']} {r['fit_seconds']:.2f} s, {r['error_percent']:.2f} %" for r in (ours, other)]
+            yield f"{yes(ahead)} sooner fitted at no more errors: {cells[0]}; {cells[1]}"
+    small = [row for row in done.values() if row["kind"] == "cut"]
+    if "svc" not in done or not small:
+        yield "NO  claim about SVC: it has no error here, or no greedy model comes near it"
+        return
+    svc = done["svc"]
+    for ours in sorted(small, key=lambda row: row["size"]):
+        errors = f"{ours['error_percent']:.2f} %, SVC {svc['error_percent']:.2f} %"
+        near = ours["error_percent"] <= svc["error_percent"] + WITHIN_POINTS + 1e-9
+        yield f"{yes(near)} within {WITHIN_POINTS} points: {ours['name']} {errors}"
+        parts = (("size", SMALLER, "smaller"), ("fit_seconds", FASTER_FIT, "faster to fit"))
+        for key, asked, words in (*parts, ("predict_seconds", FASTER_PREDICT, "faster to predict")):
+            times, values = svc[key] / ours[key], f"{ours[key]:.4g} against {svc[key]:.4g}"
+            yield f"{yes(times >= asked)} at least {asked} times {words}: {times:.1f} times ({values})"
 
 
-def main(arguments: list[str]) -> None:
-    folder, name, output, penalty, cap = arguments
-    warnings.simplefilter("ignore")  # convergence is judged by the gap
-    solver, form = SOLVERS[name]
-    for facts in solver(Task(Path(folder), int(output), float(penalty), float(cap)), form):
-        emit(facts)
+def yes(holds: bool) -> str:
+    return "yes" if holds else "NO "
+
+
+def plot(rows: list[Facts], title: str, path: Path) -> None:
+    """Draw error against the seconds of the fit and of the prediction, ours and theirs."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(13, 5.5), layout="constrained", sharey=True)
+    done = sorted((row for row in rows if row["ended"] == "done"), key=lambda row: row["error_percent"])
+    for axis, key in zip(axes, TIMES, strict=True):
+        axis.set(xscale="log", yscale="log", xlabel="seconds", title=f"error against time to {TIMES[key]}")
+        for own, marker, color, owner in ((False, "s", "C7", "others"), (True, "o", "C0", "slkl")):
+            points = [(row[key], row["error_percent"]) for row in done if (row["kind"] in OWN) == own]
+            if points:
+                axis.plot(*zip(*points, strict=True), marker, color=color, markersize=7, alpha=0.8, label=owner)
+        axis.grid(True, which="both", alpha=0.15)
+        axis.margins(0.15)
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 1.2, 1.5, 2, 3, 5, 7)))
+        axis.yaxis.set_minor_locator(NullLocator())
+        axis.yaxis.set_major_formatter("{x:g}")
+    axes[0].set_ylabel("test error, %")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    figure.suptitle(title)
+    figure.draw_without_rendering()
+    texts = [(WORDS[row["kind"]].format(row["asked_size"]), row["kind"] in OWN) for row in done]
+    for axis, key in zip(axes, TIMES, strict=True):
+        put_labels(axis, [(row[key], row["error_percent"], *text) for row, text in zip(done, texts, strict=True)])
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
+def put_labels(axis: Any, points: list[tuple[float, float, str, bool]]) -> None:
+    """Write each text beside its point (x, y, text, own), where it covers no other point or text and stays inside."""
+    from matplotlib.transforms import Bbox
+
+    inside = axis.get_window_extent()
+    taken = [Bbox.from_bounds(x - 5, y - 5, 10, 10) for x, y in axis.transData.transform([p[:2] for p in points])]
+    places = [(x, y) for far in range(0, 60, 9) for y in (far, -far) for x in (9, -9)]
+    for x, y, text, own in points:
+        for dx, dy in places:
+            side = {"ha": "left" if dx > 0 else "right", "va": "center", "fontsize": 8.5}
+            color = "C0" if own else "0.35"
+            note = axis.annotate(text, (x, y), (dx, dy), textcoords="offset points", color=color, **side)
+            box = note.get_window_extent()
+            free = not any(box.overlaps(other) for other in taken)
+            if (free and inside.contains(*box.min) and inside.contains(*box.max)) or (dx, dy) == places[-1]:
+                taken.append(box)
+                break
+            note.remove()
+
+
+def main() -> None:
+    asked = options()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    print("".join(["method".ljust(24), *(name.rjust(width) for name, width in COLUMNS.items())]), flush=True)
+    rows = []
+    for row in measured(asked):
+        print(line(row), flush=True)
+        rows.append(row)
+    print("command: the whole of ours, with start, imports and test error; a cut takes the time of the run it is from")
+    print("\n".join(["", *claims(rows)]))
+    count = f"the first {asked.n_train} rows of " if asked.n_train else ""
+    plot(rows, f"{count}{asked.dataset}, {asked.threads} threads", asked.out / "peers.png")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

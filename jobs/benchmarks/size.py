@@ -6,7 +6,7 @@ COMMAND: python jobs/benchmarks/size.py --out DIR [--datasets mnist,usps] [--poo
 All methods see the same features, and all but SVC end in least squares with a ridge chosen on the same held-out rows.
 Greedy and penalised selections choose from one pool of random candidates, whose statistics are made once; a greedy
 selection of the largest size is cut to the others. Penalised selections have the sizes that their penalties give.
-Writes DIR/size.json, DIR/size-mnist.png, …; a method that is there already is not run again.
+Writes DIR/size.json, DIR/size-mnist.png, …; a method that is there already with the same settings is not run again.
 """
 
 import argparse
@@ -17,8 +17,8 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -26,28 +26,30 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
+from mnist_runs import SETTINGS, least_squares, read_part, report_of
 from numpy.typing import NDArray
 
-from features.targets import labels_from_decision, outputs
-from pipeline import plan
+from features.targets import labels_from_decision
 from pipeline.columns import ColumnGenerator
-from pipeline.config import from_toml
-from pipeline.feature_store import FeatureStore, describe, open_data
 from pipeline.model_folder import load_model
 from pipeline.resize import resize_run
 from pipeline.solvers import Problem, SolverOptions
 from pipeline.solvers.path import penalty_max, solve_path, spaced
 from pipeline.solvers.refit import refit
 from pipeline.stages import statistics
-from pipeline.statistics import StatisticsAccumulator, add_block, hold_out_rows
 from pipeline.train import main as train
 from storage.commit import read_arrays
-from storage.layout import FeatureLayout, RunLayout
+from storage.layout import RunLayout
 
-SETTINGS = {"mnist": (["--sigma2", "2"], 2.0), "usps": (["--features", "raw", "--sigma2", "64"], 64.0)}
-METHODS = ("greedy", "penalised", "random", "kmeans", "svc")
-SEEDS, BLOCK_ROWS, HOLD_OUT = (0, 1, 2), 2048, 0.1
-SVC_C = 10.0
+# Method → the options that its rows depend on.
+METHODS = {
+    "greedy": ("pool", "sizes"),
+    "penalised": ("pool", "largest_penalised", "penalised_cap"),
+    "random": ("sizes",),
+    "kmeans": ("sizes",),
+    "svc": (),
+}
+SEEDS, SVC_C = (0, 1, 2), 10.0
 Facts = dict[str, Any]
 
 
@@ -78,10 +80,6 @@ class Data:
     layout: RunLayout
     report: Facts
 
-    @property
-    def n_classes(self) -> int:
-        return int(self.y.max()) + 1
-
     def error(self, decision: NDArray[np.float64]) -> float:
         return 100 * float(np.mean(labels_from_decision(decision, "multiclass") != self.y_test))
 
@@ -93,10 +91,10 @@ def whole_numbers(text: str) -> tuple[int, ...]:
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--datasets", type=lambda text: text.split(","), default=list(SETTINGS))
+    parser.add_argument("--datasets", type=lambda text: text.split(","), default=["mnist", "usps"])
     parser.add_argument("--pool", type=int, default=6000)
     parser.add_argument("--sizes", type=whole_numbers, default=(100, 200, 400, 700, 1000, 1500, 3000))
-    parser.add_argument("--methods", type=lambda text: text.split(","), default=METHODS)
+    parser.add_argument("--methods", type=lambda text: text.split(","), default=list(METHODS))
     parser.add_argument("--largest-penalised", type=int, default=1500, help="end of the penalty paths, in centers")
     parser.add_argument("--penalised-cap", type=float, default=150.0, help="seconds of solving of each penalty path")
     parser.add_argument("--svc-cap", type=float, default=3600.0, help="seconds for fit and prediction of SVC")
@@ -107,20 +105,14 @@ def options() -> argparse.Namespace:
 def opened(asked: argparse.Namespace, dataset: str) -> Data:
     """Choose from the pool, or take the run that did, and read its features."""
     settings, sigma2 = SETTINGS[dataset]
-    folder = asked.out / f"{dataset}-{asked.pool}"
+    folder = asked.out / f"{dataset}-{asked.pool}-{max(asked.sizes)}"
     command = [dataset, *settings, "--centers", str(asked.pool), "--select", f"greedy:{max(asked.sizes)}", "-q"]
     command += ["--run-dir", str(folder), "--features-dir", str(asked.out / "features"), "--resume", "auto"]
     command += ["--data-dir", asked.data_dir] if asked.data_dir else []
     if code := train(command):
         raise SystemExit(code)
     layout = RunLayout(folder)
-    _, request = plan.feature_request(config := from_toml(layout.config), open_data(plan.source_spec(config)))
-    shape = describe(request)
-    store = FeatureStore(FeatureLayout(asked.out / "features", shape.digest))
-    X, X_test = store.read("train", 0, shape.n_train), store.read("test", 0, shape.n_test)
-    y, y_test = store.targets("train", 0, shape.n_train), store.targets("test", 0, shape.n_test)
-    report = json.loads(layout.report.read_text(encoding="utf-8"))
-    return Data(dataset, sigma2, X, y, X_test, y_test, layout, report)
+    return Data(dataset, sigma2, *read_part(layout, "train"), *read_part(layout, "test"), layout, report_of(layout))
 
 
 def greedy(data: Data, asked: argparse.Namespace) -> Iterator[Point]:
@@ -147,8 +139,8 @@ def penalised(data: Data, asked: argparse.Namespace) -> Iterator[Point]:
     everything, fit, hold_out = (statistics.load(data.layout, part) for part in ("all", "fit", "hold_out"))
     pool = read_arrays(data.layout.centers)["index"]
     columns = ColumnGenerator(data.X[pool], data.sigma2).block(data.X_test, out_dtype=np.float64)
-    stage = data.report["stages"]["statistics"]["wall_seconds"]
-    for name, groups in (("shared", [range(data.n_classes)]), ("one-vs-all", [[k] for k in range(data.n_classes)])):
+    stage, n_classes = data.report["stages"]["statistics"]["wall_seconds"], everything.kty.shape[1]
+    for name, groups in (("shared", [range(n_classes)]), ("one-vs-all", [[k] for k in range(n_classes)])):
         shared = name == "shared"
         largest = penalty_max(everything.kty, shared=shared)
         penalties = spaced(largest * 1e-3, largest * 1e-9, 19)  # three a decade, until the supports are large enough
@@ -174,21 +166,7 @@ def penalised(data: Data, asked: argparse.Namespace) -> Iterator[Point]:
 def fitted(data: Data, centers: NDArray[np.float32]) -> tuple[float, float]:
     """Fit least squares on any centers, two threads over the rows; return the error and the seconds to predict."""
     generator = ColumnGenerator(centers, data.sigma2)
-    targets = outputs(data.y, "multiclass", data.n_classes)
-    half = -(-len(data.X) // (2 * BLOCK_ROWS)) * BLOCK_ROWS
-
-    def accumulated(start: int) -> list[StatisticsAccumulator]:
-        parts = [StatisticsAccumulator(len(centers), data.n_classes) for _ in range(2)]
-        for first in range(start, min(start + half, len(data.X)), BLOCK_ROWS):
-            rows = slice(first, min(first + BLOCK_ROWS, start + half, len(data.X)))
-            held_out = hold_out_rows(0, HOLD_OUT, rows.start, rows.stop)
-            add_block(generator, data.X[rows], targets[rows], held_out, *parts)
-        return parts
-
-    with ThreadPoolExecutor(2) as threads:
-        sums = [[part.statistics() for part in parts] for parts in threads.map(accumulated, (0, half))]
-    fit, hold_out = sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]
-    weights = refit(fit, hold_out, fit + hold_out, intercept=False).weights
+    weights = least_squares(data.X, data.y, generator)
     started = time.perf_counter()
     decision = generator.block(data.X_test, out_dtype=np.float64) @ weights
     return data.error(decision), time.perf_counter() - started
@@ -221,18 +199,25 @@ def kmeans(data: Data, asked: argparse.Namespace) -> Iterator[Point]:
 
 def svc(data: Data, asked: argparse.Namespace) -> Iterator[Point]:
     """Fit scikit-learn's SVC in a process of its own, which ends at the cap."""
-    queue: Any = multiprocessing.get_context("fork").Queue()
-    process = multiprocessing.get_context("fork").Process(target=_svc, args=(data, queue))
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_svc, args=(data, sender))
     process.start()
-    process.join(asked.svc_cap)
-    if process.is_alive():
+    sender.close()  # ours; where the process dies, its end closes too, and we need not wait
+    try:
+        if receiver.poll(asked.svc_cap):
+            yield Point(data.dataset, "SVC", *receiver.recv())
+        else:
+            print(f"SVC: not done after {asked.svc_cap:g} s", flush=True)
+    except EOFError:
+        process.join()
+        print(f"SVC: its process died, exit code {process.exitcode}", flush=True)
+    finally:
         process.kill()
-        print(f"SVC: not done after {asked.svc_cap:g} s", flush=True)
-        return
-    yield Point(data.dataset, "SVC", *queue.get())
+        process.join()
 
 
-def _svc(data: Data, queue: Any) -> None:
+def _svc(data: Data, sender: Connection) -> None:
     from sklearn.svm import SVC
 
     started = time.perf_counter()
@@ -241,7 +226,14 @@ def _svc(data: Data, queue: Any) -> None:
     started = time.perf_counter()
     error = 100 * float(np.mean(machine.predict(data.X_test) != data.y_test))
     note = f"C {SVC_C:g}, support vectors"
-    queue.put((len(machine.support_), 0, error, fitting, time.perf_counter() - started, note))
+    sender.send((len(machine.support_), 0, error, fitting, time.perf_counter() - started, note))
+
+
+def settings_of(asked: argparse.Namespace, method: str) -> Facts:
+    """Return what the rows of a method depend on, beside the data set."""
+    settings = {"method": method} | {name: getattr(asked, name) for name in METHODS[method]}
+    found: Facts = json.loads(json.dumps(settings))  # as it comes back from the file: lists
+    return found
 
 
 def table(points: list[Facts]) -> list[str]:
@@ -289,16 +281,18 @@ def main() -> None:
     points: list[Facts] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     methods: dict[str, Callable[[Data, argparse.Namespace], Iterator[Point]]]
     methods = {"greedy": greedy, "penalised": penalised, "random": random, "kmeans": kmeans, "svc": svc}
-    words = {"penalised": "shared, refitted", "kmeans": "k-means", "svc": "SVC"}
     for dataset in asked.datasets:
         data = opened(asked, dataset)
-        done = {p["method"] for p in points if p["dataset"] == dataset}
-        for name in (name for name in asked.methods if words.get(name, name) not in done):
-            found = [asdict(point) for point in methods[name](data, asked)]
+        wanted = [settings_of(asked, name) for name in METHODS]
+        for name in asked.methods:
+            settings = settings_of(asked, name)
+            if any((p["dataset"], p.get("settings")) == (dataset, settings) for p in points):
+                continue
+            found = [asdict(point) | {"settings": settings} for point in methods[name](data, asked)]
             print("\n".join(table(found)), flush=True)
             points += found
             path.write_text(json.dumps(points, indent=1) + "\n", encoding="utf-8")
-        plot(points, dataset, asked.out / f"size-{dataset}.png")
+        plot([p for p in points if p.get("settings") in wanted], dataset, asked.out / f"size-{dataset}.png")
 
 
 if __name__ == "__main__":

@@ -3,20 +3,17 @@
 COMMAND: python jobs/benchmarks/solvers.py --out DIR [--centers 1000,2000] [--penalties 1,0.1,0.01] [--cap 600]
          [--classes 0] [--solvers ours,uniform,lars,...] [--parts peers,evaluations,speed] [--data-dir DIR]
 
-Three parts. `peers`: each solver in a process of its own on one BLAS thread (`peers.py` says how each is called),
-killed once a solve is silent for the cap; seconds to a relative gap, which is the project's own from each one's
-weights. `evaluations`: scores evaluated by the default schedule and by the paper's uniform one, ten classes. `speed`:
-ten solves against the statistics stage of the same run. Writes DIR/solvers.json and DIR/solvers.png.
+Three parts. `peers`: each solver in a process of its own on one BLAS thread (`solver_peers.py` says how each is
+called), killed once a solve is silent for the cap; seconds to a relative gap, which is the project's own from each
+one's weights. `evaluations`: scores evaluated by the default schedule and by the paper's uniform one, ten classes.
+`speed`: ten solves against the statistics stage of the same run. Writes DIR/solvers.json and DIR/solvers.png.
 """
 
 import argparse
 import json
 import os
-import queue
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +25,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
+from child_process import facts_of
 from mnist_runs import feature_store_of, run_mnist
 from threadpoolctl import threadpool_limits
 
@@ -75,12 +73,12 @@ def training_rows(asked: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
     """Return all training features (n, d) f4 and ±1 targets (n, 10) f8, from a feature store built where needed."""
     arguments = ["--centers", "10", "--penalty", "100"]
     layout, report = run_mnist(asked.out, asked.data_dir, "features-run", *arguments)
-    store, n_rows = feature_store_of(layout, asked.out), report["n_train"]
+    store, n_rows = feature_store_of(layout), report["n_train"]
     return store.read("train", 0, n_rows), outputs(store.targets("train", 0, n_rows), "multiclass", 10)
 
 
 def prepare(folder: Path, X: np.ndarray, Y: np.ndarray, n_centers: int, keep_columns: bool) -> Facts:
-    """Write what `peers.py` reads for a number of centers; return the seconds of each part, on one thread."""
+    """Write what `solver_peers.py` reads for a number of centers; return the seconds of each part, on one thread."""
     generator = ColumnGenerator(X[choose(len(X), n_centers, 0)], SIGMA2)
     sums = StatisticsAccumulator(n_centers, Y.shape[1])
     columns = np.empty((len(X), n_centers), order="F") if keep_columns else None
@@ -116,35 +114,12 @@ def prepare(folder: Path, X: np.ndarray, Y: np.ndarray, n_centers: int, keep_col
 
 def run_peer(folder: Path, name: str, output: int, penalty: float, cap: float) -> Facts:
     """Return the points of one solver, and how it ended: done, capped, or the error it died of."""
-    script = Path(__file__).with_name("peers.py")
+    script = Path(__file__).with_name("solver_peers.py")
     command = [sys.executable, str(script), str(folder), name, str(output), str(penalty), str(cap)]
-    points: list[Facts] = []
-    with (
-        (folder / "errors.txt").open("w+", encoding="utf-8") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
-    ):
-        lines: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=_forward, args=(process.stdout, lines), daemon=True).start()
-        # The project's own schedules stop by themselves, with all their points at the end.
-        patience, ended = (2 * cap + 60 if name in OWN else cap), "done"
-        try:
-            line = lines.get(timeout=START_SECONDS)
-            while line is not None:
-                points.append(json.loads(line))
-                line = lines.get(timeout=patience)
-        except queue.Empty:
-            process.kill()
-            ended = "capped"
-        if process.wait() and ended == "done":
-            errors.seek(0)
-            ended = (errors.read().strip().splitlines() or ["no message"])[-1]
+    # The project's own schedules stop by themselves, with all their points at the end.
+    patience = 2 * cap + 60 if name in OWN else cap
+    points, ended = facts_of(command, start_seconds=START_SECONDS, patience_seconds=patience)
     return {"solver": name, "class": output, "ended": ended, "points": [p for p in points if "seconds" in p]}
-
-
-def _forward(stream: Any, lines: "queue.Queue[str | None]") -> None:
-    for line in stream:
-        lines.put(line)
-    lines.put(None)
 
 
 def seconds_to(points: list[Facts], target: float) -> float | None:
