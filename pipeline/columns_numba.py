@@ -83,7 +83,8 @@ _TERMS = 64  # features that are summed up in the dtype of the rows, before they
 def intersections(X, transposed, roots, out):
     """Write out[i, m] = Σ_j min(x_ij, z_mj) · root_m. X (rows, d), transposed (d, M), roots (M,) f8, out (rows, M).
 
-    X, transposed and out of one dtype, f4 or f8, and of at least 0: a feature that is 0 in the row adds nothing and is skipped.
+    X, transposed and out of one dtype, f4 or f8, and of at least 0: a feature that is 0 in the row adds nothing and is
+    skipped.
     """
     n_features, n_centers = transposed.shape
     sums = np.empty(_STRIPE)

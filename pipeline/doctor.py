@@ -268,6 +268,9 @@ def _data(data_dir: str | None) -> Findings:
 
     facts: dict[str, Any] = {"SLKL_DATA_DIR": os.environ.get("SLKL_DATA_DIR")}
     advice = []
+    origin, named = ("--data-dir", data_dir) if data_dir else ("SLKL_DATA_DIR", facts["SLKL_DATA_DIR"])
+    if named and not Path(named).is_dir():
+        advice.append(Advice(f"{origin} names {named}, which is no folder", "python -m pipeline.data list"))
     for name in PUBLISHED:
         found = locate(name, data_dir)
         facts[name] = str(found.folder) if found and not found.missing else None

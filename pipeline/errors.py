@@ -2,6 +2,8 @@
 
 import errno
 from enum import IntEnum
+from io import TextIOWrapper
+from typing import TextIO
 
 from features.errors import DataError, MissingInputError, UnavailableError, UsageError
 
@@ -85,6 +87,12 @@ _FEATURE_ERRORS: dict[type[Exception], ExitCode] = {
 }
 
 
+def any_text_goes(stream: TextIO) -> None:
+    """Let a stream write letters that its encoding lacks, such as those of labels, as escapes instead of failing."""
+    if isinstance(stream, TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
+
+
 def describe(error: BaseException) -> tuple[ExitCode, str]:
     """Return the exit code and the one line for the user that belong to an exception.
 
@@ -100,6 +108,8 @@ def describe(error: BaseException) -> tuple[ExitCode, str]:
             return known, line
     if isinstance(error, PermissionError):
         return ExitCode.CANNOT_CREATE, f"{error.filename}: permission denied; choose a path you have the rights for"
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return ExitCode.USAGE, f"{error.filename!s:.60}...: the name is too long for a file; choose a shorter one"
     if isinstance(error, OSError) and error.errno in _DISK_TROUBLE:
         return ExitCode.CANNOT_CREATE, f"{line}; free some space or choose another disk"
     if isinstance(error, MemoryError):

@@ -26,7 +26,6 @@ from pipeline.statistics import GramStatistics, StatisticsAccumulator, hold_out_
 DEFAULT_CENTERS = 1000
 BLOCK_BYTES = 64 * 2**20  # of features, kernel values and their float64 copies held at once
 MOST_BLOCK_ROWS, LEAST_BLOCK_ROWS = 4096, 64
-MEDIAN_POINTS = 1000  # candidates whose distances "median" looks at; fixed, so that it costs no more with more of them
 HOLD_OUT = 0.1  # share of the rows kept apart, as in the runs of the command line
 
 
@@ -203,20 +202,6 @@ def given_candidates(rows: Rows, centers: Any) -> Candidates:
     return Candidates(points, np.full(len(points), -1, np.int64))
 
 
-def median_sigma2(points: NDArray[np.floating]) -> float:
-    """Return the median of the squared distances between different points, so that k there is exp(-1/2).
-
-    At most `MEDIAN_POINTS` are looked at, the first ones; 1 where all points are the same.
-    """
-    looked = points[:MEDIAN_POINTS].astype(np.float64)
-    looked -= looked.mean(axis=0)  # far from the origin, the distances below would cancel
-    norms = np.einsum("ij,ij->i", looked, looked)
-    squares = norms[:, None] + norms - 2.0 * (looked @ looked.T)
-    distances = squares[np.triu_indices(len(looked), 1)]
-    distances = distances[distances > 1e-12 * norms.max(initial=0.0)]
-    return float(np.median(distances)) if len(distances) else 1.0
-
-
 def held_out_rows(seed: int, weights: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return which rows are held out, (n,) bool: the draw of the command line with the same seed.
 
@@ -345,6 +330,14 @@ def row_weights(sample_weight: ArrayLike | None, rows: Rows) -> NDArray[np.float
     return np.asarray(_check_sample_weight(weights, rows, dtype=np.float64, ensure_non_negative=True))
 
 
+def check_size(signs: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
+    """Raise ValueError where the weighted squares of the targets (n, T) leave the range of float64."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = float(weights @ (signs**2).sum(axis=1)) * float(weights.sum())
+    if not np.isfinite(total):
+        raise ValueError("y or sample_weight is too large: its sum of squares leaves float64; rescale it")
+
+
 def seed_of(random_state: Any) -> int:
     """Return an int as it is, and one drawn from anything else that scikit-learn takes."""
     if isinstance(random_state, Integral):
@@ -355,8 +348,9 @@ def seed_of(random_state: Any) -> int:
 
 @contextmanager
 def as_value_error() -> Iterator[None]:
-    """Raise as ValueError what the pipeline says of data, and a Gram without a factor."""
+    """Raise as ValueError what the pipeline says of data, without its flags, and a Gram without a factor."""
     try:
         yield
     except (InvalidDataError, LinAlgError) as error:
-        raise ValueError(str(error)) from None
+        words = str(error).replace(" (--set data.standardise=true)", "").replace("--", "")
+        raise ValueError(words) from None

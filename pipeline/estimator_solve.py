@@ -323,6 +323,10 @@ def _positive(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < np.inf
 
 
+def _is_truth(value: Any) -> bool:
+    return isinstance(value, bool | np.bool_)
+
+
 def _at_least_one(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
 
@@ -350,6 +354,9 @@ _PARAMETERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "refit": _one_of(None, "ridge"),
     "select": (_is_selection, "'greedy:K' with a number of centers K, 'greedy:auto' or None"),
     "coupling": _one_of("one-vs-all", "shared"),
+    "fit_intercept": (_is_truth, "True or False"),
+    "warm_start": (_is_truth, "True or False"),
+    "callback": (lambda value: value is None or callable(value), "a function or None"),
     "tol": (_positive, "a number above 0"),
     "max_sweeps": (_at_least_one, "a whole number of at least 1"),
     "schedule": _one_of("shrinking", "uniform"),

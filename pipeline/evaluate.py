@@ -35,11 +35,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_data_options(parser)
     arguments = parser.parse_args(argv)
     from pipeline import stopping
-    from pipeline.errors import describe
+    from pipeline.errors import any_text_goes, describe
 
     try:
         with stopping.listening():
             found = _evaluate(arguments)
+        any_text_goes(sys.stdout)
         print(json.dumps(found, indent=2) if arguments.json else "\n".join(table(found)))
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output has seen enough

@@ -73,7 +73,7 @@ def open_path(path: Path, asked: Asked, model: SparseKernelModel) -> Examples:
         raise ConfigError(f"{path}: --set and --data-dir have no effect on a file; leave them out")
     is_folder, is_table = path.is_dir(), path.suffix in (".npz", ".csv")
     if is_folder and path.suffix == ".zarr":
-        found = open_user_arrays(path)
+        found = open_user_arrays(path, lambda names: {"", *_wanted(names, asked, ZARR_NAME)})
         return _open_arrays(path, asked, {"X": found[""]} if "" in found else found, ZARR_NAME)
     if is_folder and not is_table:
         return _open_idx(path, asked)
@@ -102,13 +102,17 @@ def _array_names(known: Container[str], asked: Asked, part_name: str) -> list[tu
     return [(part_name.format(name="X", part=part), part_name.format(name="y", part=part)) for part in parts]
 
 
+def _wanted(known: Container[str], asked: Asked, part_name: str) -> list[str]:
+    """Return the names of the arrays that are needed, whether they are there or not."""
+    return [name for pair in _array_names(known, asked, part_name) for name in pair[: 1 + asked.labelled]]
+
+
 def _read_npz(path: Path, asked: Asked) -> dict[str, NDArray[Any]]:
     """Return those arrays of an npz file that are needed; each is checked before anything is allocated."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            pairs = _array_names(members, asked, NPZ_NAME)
-            wanted = [name for pair in pairs for name in pair[: 1 + asked.labelled] if name in members]
+            wanted = [name for name in _wanted(members, asked, NPZ_NAME) if name in members]
             return {name: tables.read_member(archive, members[name], path) for name in wanted}
     except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError, RuntimeError, zlib.error) as error:
         raise DataError(f"{path}: not a readable npz file ({error})") from error
@@ -182,7 +186,8 @@ def _open_csv(path: Path, asked: Asked, n_inputs: int) -> Piece:
         raise DataError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
     header = bool(first) and tables.is_header(first, asked.target)
     if n_lines == header:
-        raise DataError(f"{path}: has no rows")
+        below = " below its header" if header else ""
+        raise DataError(f"{path}: has no rows{below}")
     has_target = asked.target is not None or len(first) == n_inputs + 1
     column = tables.target_column(first, header, asked.target, path) if has_target else None
     if len(first) - has_target != n_inputs or (asked.labelled and not has_target):

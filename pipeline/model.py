@@ -164,6 +164,7 @@ class SparseKernelModel:
                 raise ModelFormatError(f"{name} holds a value that is not finite")
         if self.input_dtype not in INPUT_DTYPES:
             raise ModelFormatError(f"input_dtype is {self.input_dtype!r:.40}, expected {INPUT_DTYPES}")
+        _labels(self.labels)
         self._check_task()
         self._check_shapes()
         if self.n_centers and not self.center_sigma2.min() > 0:

@@ -36,9 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_data_options(parser)
     arguments = parser.parse_args(argv)
     from pipeline import stopping
-    from pipeline.errors import describe
+    from pipeline.errors import any_text_goes, describe
 
     try:
+        any_text_goes(sys.stdout)
         with stopping.listening():
             told = _predict(arguments)
         if told and not arguments.quiet:
@@ -91,6 +92,8 @@ def _predict(arguments: argparse.Namespace) -> str:
             raise UsageError(f"--out {out}: suffix not known; give {', '.join(SUFFIXES)}, or - for csv")
         if out.resolve() == Path(arguments.data).resolve():
             raise ConfigError(f"--out {out}: is the data; choose another name")
+        if out.resolve().is_relative_to(arguments.model.resolve()):
+            raise ConfigError(f"--out {out}: lies in the folder of the model; choose a place outside of it")
         check_output(out, replace=arguments.force)
     located = locate(arguments.model)
     model = located.model

@@ -22,6 +22,8 @@ MOST_TAIL_BYTES = 64 * 2**20  # of log and metrics that are read, from their end
 STAGES = ("features", "centers", "statistics", "solve", "evaluate")  # in the order in which they run
 MOST_SHOWN_CLASSES = 30  # of a confusion matrix
 
+PAGE_START = b"<!doctype html"
+
 _Any = TypeVar("_Any")
 
 
@@ -53,9 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def write(root: Path, out: Path | None) -> Path:
     """Write the page of a run in one step; return where it is.
 
-    Raises MissingRunError where there is no run, ConfigError where `out` is a file of the run, CannotWriteError.
+    Raises MissingRunError where there is no run, ConfigError where `out` is a file of the run or none that was written
+    here, CannotWriteError.
     """
-    from pipeline.errors import ConfigError
+    from pipeline.errors import ConfigError, MissingRunError
     from storage.commit import write_file
     from storage.layout import RunLayout
 
@@ -63,9 +66,18 @@ def write(root: Path, out: Path | None) -> Path:
     path = out or layout.report_html
     if path.resolve() != layout.report_html.resolve() and path.resolve().is_relative_to(root.resolve()):
         raise ConfigError(f"--out {path}: lies in the run's folder, which only has room for {layout.report_html.name}")
+    if not root.is_dir():
+        raise MissingRunError(f"{root} holds no run; name the folder of one")
+    if path.is_file() and not _is_page(path):
+        raise ConfigError(f"--out {path}: exists and is no report; choose another name")
     text = page(layout)
     write_file(path, text.encode("utf-8"))
     return path
+
+
+def _is_page(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(len(PAGE_START)).lower() in (PAGE_START, b"")
 
 
 def page(layout: "RunLayout") -> str:
@@ -138,7 +150,6 @@ def _model_facts(located: "Located") -> dict[str, Any]:
         "task": model.task,
         "n_centers": model.n_centers,
         "n_features": model.centers.shape[1],
-        "sigma2": sorted(set(model.center_sigma2.tolist())),
         "n_weights": int(np.count_nonzero(model.weights)),
         "largest_norm": float(norms.max()) if len(norms) else 0.0,
     }

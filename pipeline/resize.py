@@ -6,6 +6,7 @@ weights are refitted either way.
 """
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from typing import Any
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
+    """Run the command and return its exit code; errors become one line on standard error."""
     parser = argparse.ArgumentParser(
         prog="python -m pipeline.resize",
         description="Cut a trained run to fewer centers: from its statistics alone, in seconds.",
@@ -33,15 +34,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         found = resize_run(arguments.run, arguments.size, arguments.out)
+        if not arguments.quiet:
+            print(
+                f"{arguments.out}: {found.n_centers} centers of {found.n_before}, ridge {found.ridge:.3g}, "
+                f"held-out mean squared error {found.hold_out_error:.6g}"
+            )
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (Exception, KeyboardInterrupt) as error:
         code, line = describe(error)
         print(f"error: {line}", file=sys.stderr)
         return int(code)
-    if not arguments.quiet:
-        print(
-            f"{arguments.out}: {found.n_centers} centers of {found.n_before}, ridge {found.ridge:.3g}, "
-            f"held-out mean squared error {found.hold_out_error:.6g}"
-        )
     return 0
 
 

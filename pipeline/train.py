@@ -15,12 +15,13 @@ from pipeline import config as configuration
 from pipeline import stopping
 from pipeline.command_line import Arguments, parse
 from pipeline.config import Loaded, TrainConfig
-from pipeline.errors import ConfigMismatchError, ExitCode, StoppedError, describe
+from pipeline.errors import ConfigMismatchError, ExitCode, StoppedError, any_text_goes, describe
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; errors become one line on standard error."""
     try:
+        any_text_goes(sys.stdout)
         with stopping.listening():
             return _train(parse(argv))
     except BrokenPipeError:  # whoever read our output has seen enough

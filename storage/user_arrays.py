@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -126,8 +126,12 @@ class UserArray:
         )
 
 
-def open_user_arrays(path: Path) -> dict[str, UserArray]:
-    """Open every array of a zarr v3 store by its path in it ("X", "train/y"); a lone array has the name "".
+def open_user_arrays(
+    path: Path, choose: Callable[[Collection[str]], Collection[str]] | None = None
+) -> dict[str, UserArray]:
+    """Open the arrays of a zarr v3 store by their paths in it ("X", "train/y"); a lone array has the name "".
+
+    `choose` returns those that are wanted of the names that there are; None: all. No others are looked at.
 
     Raises
     ------
@@ -137,6 +141,8 @@ def open_user_arrays(path: Path) -> dict[str, UserArray]:
         If it is zarr v2 or has a dtype or codec that is not on the allow-list.
     """
     _, nodes = zarr_metadata.read_nodes(path)
+    wanted = nodes if choose is None else choose(nodes)
+    nodes = {name: node for name, node in nodes.items() if name in wanted}
     for name, node in nodes.items():
         zarr_metadata.check_foreign_array(path / name, node)
     # Imported after the checks: nothing of an unchecked store reaches zarr, and tasks on our own stores never

@@ -32,7 +32,7 @@ RUNS = {
     "a selection": ["--centers", "300", "--select", "greedy:20"],
     "a selection in rounds": ["--centers", "all", "--set", "centers.working_set=300", "--select", "greedy:20"],
     "widths from the data": ["--centers", "40", "--sigma2", "auto"],
-    "two widths in rounds": ["--centers", "all", "--sigma2", "1,4", "--penalty", "30", "--set", "centers.working_set=300"],
+    "two widths": ["--centers", "all", "--sigma2", "1,4", "--penalty", "30", "--set", "centers.working_set=300"],
     "a path": ["--centers", "40", "--penalty", "path:max:0.1:4", "--intercept"],
 }
 

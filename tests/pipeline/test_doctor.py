@@ -159,3 +159,11 @@ def test_help_imports_no_numpy() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "--json" in done.stdout
+
+
+def test_a_data_folder_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = str(tmp_path / "absent")
+    told = "\n".join(doctor.lines(doctor.examine(tmp_path, absent)))
+    assert f"--data-dir names {absent}, which is no folder" in told
+    monkeypatch.setenv("SLKL_DATA_DIR", absent)
+    assert f"SLKL_DATA_DIR names {absent}" in "\n".join(doctor.lines(doctor.examine(tmp_path, None)))

@@ -1,0 +1,95 @@
+"""What a command must not overwrite, names that are too long, streams that are full or lack letters."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+from pipeline import evaluate, predict, report, resize, train
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three classes with letters beyond ASCII; its folder holds data.npz too."""
+    folder = tmp_path_factory.mktemp("lost")
+    X = np.random.default_rng(0).normal(size=(160, 3))
+    y = np.array(["ä,b", "日本", "c"])[np.digitize(X[:, 0], [-0.5, 0.5])]
+    np.savez(folder / "data.npz", X=X, y=y)
+    options = ["--run-dir", str(folder / "run"), "--features-dir", str(folder / "features"), "--centers", "30", "-q"]
+    assert train.main([str(folder / "data.npz"), *options]) == 0
+    return folder / "run"
+
+
+@pytest.mark.parametrize("place", ["run/model/arrays.npz", "run/labels.csv", "run/new/../model/x.csv"])
+def test_predictions_never_go_into_the_folder_of_the_model(
+    run: Path, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (run / "model" / "arrays.npz").read_bytes()
+    data, out = str(run.parent / "data.npz"), str(run.parent / place)
+    assert predict.main([str(run), data, "--out", out, "--force"]) == 2
+    assert "lies in the folder of the model" in capsys.readouterr().err
+    assert (run / "model" / "arrays.npz").read_bytes() == before
+
+
+def test_a_report_replaces_reports_only(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "notes.html"
+    out.write_text("mine")
+    assert report.main([str(run), "--out", str(out)]) == 2
+    assert "exists and is no report" in capsys.readouterr().err
+    assert out.read_text() == "mine"
+    out.unlink()
+    for _ in range(2):
+        assert report.main([str(run), "--out", str(out)]) == 0
+
+
+def test_a_file_is_no_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report.main([str(run.parent / "data.npz")]) == 66
+    assert "holds no run" in capsys.readouterr().err
+
+
+def test_a_name_that_is_too_long_is_a_usage_error(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "x" * 300 + ".csv"
+    assert predict.main([str(run), str(run.parent / "data.npz"), "--out", name]) == 2
+    assert evaluate.main([str(run), name]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert [line.endswith("the name is too long for a file; choose a shorter one") for line in told] == [True, True]
+
+
+def test_predictions_need_no_labels_that_can_be_read(run: Path, tmp_path: Path) -> None:
+    with np.load(run.parent / "data.npz") as found:
+        X, y = found["X"], found["y"]
+    group = zarr.open_group(tmp_path / "new.zarr", mode="w")
+    group.create_array("X", data=X, chunks=(50, 3))
+    with pytest.warns(zarr.errors.UnstableSpecificationWarning, match="does not have a Zarr V3 specification"):
+        group.create_array("y", data=y)
+    np.savez(tmp_path / "bare.npz", X=X)
+    outs = [str(tmp_path / name) for name in ("a.csv", "b.csv")]
+    for data, out in zip(("new.zarr", "bare.npz"), outs, strict=True):
+        assert predict.main([str(run), str(tmp_path / data), "--out", out, "-q"]) == 0
+    assert Path(outs[0]).read_bytes() == Path(outs[1]).read_bytes()
+    assert evaluate.main([str(run), str(tmp_path / "new.zarr")]) == 65
+
+
+def test_streams_that_lack_letters_get_escapes(run: Path) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    data = str(run.parent / "data.npz")
+    for module, arguments in (("evaluate", []), ("predict", [data, "--out", "-"])):
+        command = [sys.executable, "-m", f"pipeline.{module}", str(run), *arguments]
+        found = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        assert (found.returncode, found.stderr) == (0, "")
+        assert "\\u65e5\\u672c" in found.stdout
+
+
+def test_a_full_stream_is_told_in_one_line(run: Path, tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "pipeline.resize", str(run), "--size", "5", "--out", str(tmp_path / "small")]
+        found = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert found.returncode == 73
+    assert found.stderr.count("\n") == 1
+    assert resize.main([str(run), "--size", "5", "--out", str(tmp_path / "small")]) == 73  # it was made nevertheless
