@@ -20,19 +20,19 @@ def typical_sigma2(points: NDArray[np.floating], kernel: Kernel) -> float:
     """Return the σ² at which kernel values are neither all alike nor all different, for points (m, d).
 
     The median of the squared distances between different points, at which the Gaussian is exp(-1/2); for inner
-    products the median of the squared norms. Of the first `MEDIAN_POINTS`, rounded to four digits so that it is the
-    same on every machine; 1 where there is nothing to measure.
+    products the median of the squared norms. Of the first `MEDIAN_POINTS`; 1 where there is nothing to measure.
     """
     looked = points[:MEDIAN_POINTS].astype(np.float64)
-    if kernel.name == "gaussian":
-        looked -= looked.mean(axis=0)  # far from the origin, the distances below would cancel
-    norms = np.einsum("ij,ij->i", looked, looked)
-    sizes = norms
-    if kernel.name == "gaussian":
-        squares = norms[:, None] + norms - 2.0 * (looked @ looked.T)
-        sizes = squares[np.triu_indices(len(looked), 1)]
-    sizes = sizes[sizes > 1e-12 * norms.max(initial=0.0)]
-    return float(f"{np.median(sizes):.4g}") if len(sizes) else 1.0
+    with np.errstate(over="ignore", invalid="ignore"):  # of points that are too large for kernels: refused elsewhere
+        if kernel.name == "gaussian":
+            looked -= looked.mean(axis=0)  # far from the origin, the distances below would cancel
+        norms = np.einsum("ij,ij->i", looked, looked)
+        sizes = norms
+        if kernel.name == "gaussian":
+            squares = norms[:, None] + norms - 2.0 * (looked @ looked.T)
+            sizes = squares[np.triu_indices(len(looked), 1)]
+        sizes = sizes[np.isfinite(sizes) & (sizes > 1e-12 * norms.max(initial=0.0))]
+    return float(np.median(sizes)) if len(sizes) else 1.0
 
 
 def hold_out_errors(

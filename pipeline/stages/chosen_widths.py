@@ -61,7 +61,7 @@ def find_width(task: WidthTask, item: str) -> dict[str, NDArray[Any]]:
     """
     store = open_features(task.features)
     points = store.take(np.array(task.candidates, np.int64))
-    typical = typical_sigma2(points, task.kernel)
+    typical = float(f"{typical_sigma2(points, task.kernel):.4g}")  # the same on machines that round otherwise
     if task.how == "median":
         return {"sigma2": np.array([typical])}
     n = task.shape.n_train
