@@ -58,12 +58,12 @@ class Solving:
 
 
 def solve_at_once(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, StagePlan]:
-    """Two Grams (fit, hold-out) a worker, five while they are added; on disk two a span, and fit, hold-out, all.
+    """Two Grams (fit, hold-out) a worker, four while they are added; on disk two a span, and fit, hold-out, all.
 
     The centred ones of an intercept (of fit and all) come when those of the spans are gone.
     """
     gram, n_spans = solving.gram, span_count(shape, solving.columns)
-    statistics = solving.base + max(solving.workers * 2 * gram + solving.streams, 5 * gram)
+    statistics = solving.base + max(solving.workers * 2 * gram + solving.streams, 4 * gram)
     return (
         StagePlan("statistics", n_spans, statistics, (2 * n_spans + 3) * gram),
         StagePlan(

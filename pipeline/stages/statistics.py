@@ -88,15 +88,20 @@ def span_sums(task: RowTask, generator: ColumnGenerator, span: Block) -> dict[st
 
 
 def joined(parts: Sequence[Path]) -> dict[str, GramStatistics]:
-    """Return the statistics of fit rows, held-out rows and all rows, added in the order of the parts."""
-    sums: dict[str, GramStatistics] = {}
-    for path in parts:
-        arrays = read_arrays(path)
-        for name in PARTS:
-            prefix = f"{name}."
-            part = from_arrays({k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)})
-            sums[name] = sums[name] + part if name in sums else part
-    return {**sums, "all": sums["fit"] + sums["hold_out"]}
+    """Return the statistics of fit rows, held-out rows and all rows, added in the order of the parts.
+
+    In place, so that there are never more than the sums and one part beside them: four Grams.
+    """
+    sums = read_arrays(parts[0])
+    for path in parts[1:]:
+        for key, value in read_arrays(path).items():
+            sums[key] += value
+        del value
+    found = {}
+    for name in PARTS:
+        prefix = f"{name}."
+        found[name] = from_arrays({k.removeprefix(prefix): v for k, v in sums.items() if k.startswith(prefix)})
+    return {**found, "all": found["fit"] + found["hold_out"]}
 
 
 def to_arrays(statistics: GramStatistics) -> dict[str, NDArray[np.float64]]:

@@ -20,7 +20,7 @@ from pipeline.events import Events, MemoryMeter
 from pipeline.executors import open_executor
 from pipeline.plan import prepare
 from pipeline.solvers import certify_support
-from pipeline.stages import all_scores, features, group_solve, grown_gram, working_set
+from pipeline.stages import all_scores, centers, features, group_solve, grown_gram, working_set
 from pipeline.stages.all_scores import Problem, Scored
 from pipeline.stages.grown_gram import WorkingSet
 from pipeline.stages.run import STAGES, Run, StageCost
@@ -159,6 +159,7 @@ def in_rounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     ):
         run = Run(layout, store, store, prepared.request, shape, prepared.config, events, executor, costs)
         features.run(run)
+        centers.run(run)
         yield run
 
 
