@@ -4,8 +4,8 @@ COMMAND: python jobs/benchmarks/peers.py --out DIR [--dataset mnist] [--n-train 
          [--cap SECONDS] [--threads N] [--features-dir DIR] [--data-dir DIR]
 
 Methods: svc, nystroem-M, kernel-ridge-N, random-M are the peers (random centers and our own least squares); ridge-M,
-all, greedy-K and greedy-K-M are ours (K centers of M candidates, 6 K unless given). `small` is, of each greedy run,
-the smallest prefix whose test error is within 0.2 points of SVC's.
+all, greedy-K and greedy-K-M are ours (K centers of M candidates, 6 K unless given; all but `all` with an intercept, as
+the peers have). `small` is, of each greedy run, the smallest prefix whose test error is within 0.2 points of SVC's.
 
 Each has a process of its own and the same number of threads, and is ended once its fit or its prediction takes longer
 than the cap, which is shown as > cap. What is timed: fits begin with the features in memory (peers) or on disk (ours:
@@ -26,7 +26,7 @@ from typing import Any
 from child_process import Facts, facts_of
 
 METHODS = "svc,nystroem-1000,nystroem-3000,kernel-ridge-10000,random-1000,random-2000,ridge-1000,greedy-1000,"
-METHODS += "greedy-2000,small,all"
+METHODS += "greedy-2000-12000,greedy-1500-3500,small,all"
 SIZED = r"(svc|all|small)|(nystroem|kernel-ridge|random|ridge|greedy)-(\d+)|(greedy)-(\d+)-(\d+)"
 OWN = ("ridge", "all", "greedy", "cut")
 WORDS = {"svc": "SVC", "nystroem": "Nystroem({}) + ridge", "kernel-ridge": "kernel ridge, {} rows"}
@@ -77,13 +77,14 @@ def settings_of(common: Facts, name: str, n_train: int) -> Facts:
     kind, *numbers = re.sub(r"-(?=\d)", " ", name).split()
     size = int(numbers[0]) if numbers else 0
     arguments = {
-        "ridge": ["--centers", str(size), "--penalty", "0.01", "--refit", "ridge"],
+        "ridge": ["--centers", str(size), "--penalty", "0.01", "--refit", "ridge", "--intercept"],
         "all": ["--centers", "all", "--penalty", "1", "--refit", "ridge", "--memory-limit", "4GiB"],
         "greedy": [
             "--centers",
             str(min(int((numbers[1:] or [POOL * size])[0]), n_train)),
             "--select",
             f"greedy:{size}",
+            "--intercept",
         ],
     }
     return common | {"name": name, "kind": kind, "size": size, "arguments": arguments.get(kind)}
