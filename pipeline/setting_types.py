@@ -4,16 +4,20 @@ Each raises ValueError with a reason that starts with "must". Nothing here impor
 """
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+PENALTIES = "must be a number above 0, auto, or path:FROM:TO:N such as path:max:0.01:20"
+_WHOLE = re.compile(r"\s*[+-]?[0-9]+(_[0-9]+)*\s*")
 
 
 def whole(minimum: int, maximum: int = 2**63 - 1) -> Callable[[Any], int]:
     """Return a parser of whole numbers between two bounds."""
 
     def parse(value: Any) -> int:
-        number = int(value) if isinstance(value, str) else value
+        number = int(value) if isinstance(value, str) and _WHOLE.fullmatch(value) else value
         if isinstance(number, bool) or not isinstance(number, int) or not minimum <= number <= maximum:
             bound = f"at least {minimum}" if maximum > 2**62 else f"{minimum} to {maximum}"
             raise ValueError(f"must be a whole number of {bound}")
@@ -26,15 +30,21 @@ def real(minimum: float, maximum: float = math.inf, *, above: bool = False) -> C
     """Return a parser of finite numbers from `minimum` (excluded where `above`) up to below `maximum`."""
 
     def parse(value: Any) -> float:
-        if isinstance(value, bool):
-            raise ValueError("must be a number")
-        number = float(value)
+        number = _number(value)
         if not math.isfinite(number) or number < minimum or (above and number == minimum) or number >= maximum:
             bound = f"above {minimum:g}" if above else f"at least {minimum:g}"
             raise ValueError(f"must be a number {bound}" + (f" and below {maximum:g}" if maximum < math.inf else ""))
         return number
 
     return parse
+
+
+def _number(value: Any) -> float:
+    """Return a number or the number that a text is, NaN for anything else."""
+    try:
+        return math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return math.nan
 
 
 def one_of(*choices: str) -> Callable[[Any], str]:
@@ -123,6 +133,8 @@ def penalty(value: Any) -> float | str:
     if value == "auto" or (isinstance(value, str) and value.startswith("path:")):
         penalty_path(value)
         return str(value)
+    if isinstance(value, str) and math.isnan(_number(value)):
+        raise ValueError(PENALTIES)
     return real(0, above=True)(value)
 
 
@@ -132,9 +144,12 @@ def penalty_path(value: str) -> PenaltyPath | None:
         return None
     parts = value.split(":")[1:]
     if len(parts) != 3:
-        raise ValueError("must be a number above 0, auto, or path:FROM:TO:N such as path:max:0.01:20")
-    first = None if parts[0] == "max" else real(0, above=True)(parts[0])
-    path = PenaltyPath(first, real(0, above=True)(parts[1]), whole(2, 1000)(parts[2]))
+        raise ValueError(PENALTIES)
+    try:
+        first = None if parts[0] == "max" else real(0, above=True)(parts[0])
+        path = PenaltyPath(first, real(0, above=True)(parts[1]), whole(2, 1000)(parts[2]))
+    except ValueError:
+        raise ValueError(f"{PENALTIES}; FROM and TO above 0, N of 2 to 1000") from None
     if path.first is not None and path.first <= path.last:
         raise ValueError("must fall: FROM above TO in path:FROM:TO:N")
     return path

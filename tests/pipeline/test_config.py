@@ -93,6 +93,23 @@ def test_bad_values_are_refused_with_key_value_and_origin(key: str, value: objec
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("solver.penalty", "small", "must be a number above 0, auto, or path:FROM:TO:N"),
+        ("solver.penalty", "path:x:1:5", "must be a number above 0, auto, or path:FROM:TO:N"),
+        ("solver.penalty", "path:max:0.1:x", "must be a number above 0, auto, or path:FROM:TO:N"),
+        ("solver.tolerance", "tiny", "must be a number above 0 and below 1"),
+        ("seed", "x", "must be a whole number of at least 0"),
+        ("resources.workers", "2.5", "must be a whole number of 1 to 4096"),
+    ],
+)
+def test_what_is_no_number_is_told_what_would_do(key: str, value: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("digits", None, {key: (value, "--somewhere")})
+    assert words in str(caught.value)
+
+
 def test_unknown_keys_name_the_nearest(tmp_path: Path) -> None:
     file = tmp_path / "typo.toml"
     file.write_text("[solver]\npenatly = 1\n")

@@ -1,0 +1,118 @@
+"""The examples: each runs as its first lines say, writes where it was told to, and what it prints is true."""
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.model_folder import load_model
+from pipeline.verify import main as verify
+
+FOLDER = Path(__file__).resolve().parents[2] / "jobs" / "examples"
+NUMBER = r"([-+.0-9e]+)"
+
+
+def output_of(name: str, tmp_path: Path) -> str:
+    """Run an example with tmp_path/out as its folder, in an empty folder that stays empty, without any data set."""
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "SLKL_DATA_DIR")}
+    command = [sys.executable, "-W", "error", str(FOLDER / f"{name}.py"), str(tmp_path / "out")]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert list(place.iterdir()) == []
+    return done.stdout
+
+
+def found(pattern: str, text: str) -> list[float]:
+    """The numbers of the first match of a pattern, in which N stands for a number."""
+    match = re.search(pattern.replace("N", NUMBER), text)
+    assert match, f"{pattern} is not in:\n{text}"
+    return [float(number) for number in match.groups()]
+
+
+def test_each_is_tried_here_and_says_how_to_run_it() -> None:
+    tried = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
+    for path in FOLDER.glob("*.py"):
+        assert path.stem in tried
+        assert f"COMMAND: python jobs/examples/{path.name}" in path.read_text()
+
+
+def test_multiclass_digits(tmp_path: Path) -> None:
+    text = output_of("multiclass_digits", tmp_path)
+    run = tmp_path / "out" / "runs" / "digits"
+    wrong, n_test, _, gap = found(r"N of N wrong, N centers, largest gap N", text)
+    assert wrong / n_test < 0.02
+    assert gap <= 1e-3
+    report = json.loads((run / "report.json").read_text())
+    assert (wrong, n_test) == (report["n_errors"], report["n_test"])
+    assert (run / "report.html").stat().st_size > 10_000
+    with (tmp_path / "out" / "labels.csv").open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == n_test
+    assert verify([str(run), "-q"]) == 0
+
+
+def test_regression_sinc(tmp_path: Path) -> None:
+    text = output_of("regression_sinc", tmp_path)
+    kept, mse = found(r"N of 500 candidates have a weight; test mse N\n", text)
+    assert 20 < kept < 120, "sparse"
+    assert mse < 0.01, "a tenth of the noise"
+    primal, dual, gap = found(r"P = N, D = N, relative gap N", text)
+    assert 0 <= gap < 1e-9
+    assert primal == pytest.approx(dual, rel=1e-8)
+    for way in ("refitted", "auto"):
+        assert found(rf"{way}: penalty N, N centers, test mse N\n", text)[2] < 0.01
+
+
+def test_binary_own_arrays(tmp_path: Path) -> None:
+    text = output_of("binary_own_arrays", tmp_path)
+    (right,) = found(r"N of 100 right", text)
+    assert right >= 85
+    errors = [float(error) for error in re.findall(r"error: ([0-9.]+) %", text)]
+    assert len(errors) == 2
+    assert max(errors) < 8
+    assert load_model(tmp_path / "out" / "runs" / "tumours" / "model").labels == ("benign", "malignant")
+    assert load_model(tmp_path / "out" / "runs" / "wine" / "model").task == "binary"
+
+
+def test_compact_model(tmp_path: Path) -> None:
+    text = output_of("compact_model", tmp_path)
+    curve = {int(size): float(error) for size, error in re.findall(r"(\d+) centers +([0-9.]+) %  ▪", text)}
+    sizes = sorted(curve)
+    assert sizes[0] < 10 < 100 < sizes[-1] == 200
+    assert curve[sizes[0]] > curve[sizes[len(sizes) // 2]] > curve[200]
+    (cut,) = found(r"\nerror: N % ", text)
+    assert curve[200] < cut < found(r"50 random centers: N %", text)[0]
+    assert load_model(tmp_path / "out" / "small").n_centers == 50
+
+
+def test_estimator_in_a_pipeline(tmp_path: Path) -> None:
+    text = output_of("estimator_in_a_pipeline", tmp_path)
+    assert found(r"test accuracy N\n", text)[0] > 0.95
+    gaps = [float(gap) for gap in re.findall(r"gap (\S+)  active", text)]
+    assert gaps[-1] < 1e-3 < gaps[0]
+    sizes = [found(rf"penalty {penalty}: N centers", text)[0] for penalty in ("1", "0.1", "0.01")]
+    assert sizes == sorted(sizes)
+    assert text.count("same weights True") == 2
+    assert found(r"200 rows of one's own: test accuracy N", text)[0] > 0.95
+    assert np.load(tmp_path / "out" / "X.npy", mmap_mode="r").shape[1] == 64
+
+
+def test_resume_after_a_stop(tmp_path: Path) -> None:
+    text = output_of("resume_after_a_stop", tmp_path)
+    assert "exit code 75" in text
+    assert "continue with: python -m pipeline.train digits --run-dir runs/stopped --resume auto" in text
+    digests = re.findall(r"stopped(?: and resumed)?: +([0-9a-f]{16})", text)
+    assert len(digests) == 2
+    assert digests[0] == digests[1]
+    runs = tmp_path / "out" / "runs"
+    solves = [line for line in (runs / "stopped" / "log.jsonl").read_text().splitlines() if '"solve"' in line]
+    assert sum('"started"' in line for line in solves) == 2
+    iterations = [(runs / name / "metrics.jsonl").read_text().count("\n") for name in ("stopped", "whole")]
+    assert iterations[0] == iterations[1], "it went on where it was"

@@ -1,0 +1,298 @@
+"""Every command of README.md and jobs/README.md works: run on a small stand-in where that is cheap, else parsed.
+
+A command that no case of `check` knows makes its test fail.
+"""
+
+import contextlib
+import functools
+import importlib
+import io
+import itertools
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import dask
+import distributed
+import numpy as np
+import pytest
+
+from features.published import PUBLISHED, Published
+from features.sources import SourceSpec, open_source
+from pipeline.errors import ExitCode
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = ("README.md", "jobs/README.md")
+COMMANDS = ("train", "predict", "evaluate", "resize", "report", "status", "verify", "doctor", "data")
+FIRST_WORDS = re.compile(r"(python|make|sbatch|kubectl|docker|export|\.venv/\S+) ")  # of commands within sentences
+SLURM_OPTIONS = {"--cpus-per-task", "--mem", "--signal", "--time", "--job-name"}
+DASK_OPTIONS = {"--tls-ca-file", "--tls-cert", "--tls-key"}
+STAND_INS = {"<name>": "name", "slkl-1234": "name", "images.npz": "../images.npz", "FILE.toml": "../more.toml"} | {
+    "DATASET": "digits",
+    "DATA": "digits",
+    "DIR": "out",
+    "MODEL": "runs/name",
+    "FILE": "../rows.txt",
+    "NAME": "y",
+    "FROM": "max",
+    "TO": "0.1",
+    "HOST": "127.0.0.1",
+    "FOLDER": ".",
+    "K": "20",
+    "N": "60",
+    "S": "2",
+    "P": "0.01",
+    "T": "0.01",
+}  # what the documents leave to the reader
+
+
+def fences(document: str) -> list[tuple[str, str]]:
+    """Language and content of the code blocks of a document."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def spans(text: str) -> list[str]:
+    """The code within sentences and tables, each on one line."""
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
+
+
+def documented() -> list[str]:
+    """All commands, in the order of the documents, each once."""
+    found: list[str] = []
+    for document in DOCUMENTS:
+        for language, block in fences(document):
+            if not language and not block.startswith("runs/features/"):  # which shows what a run leaves behind
+                lines = re.sub(r"\\\n *", "", block).splitlines()
+                found += [re.sub(r"\s+# .*", "", line) for line in lines if line.strip()]
+        text = (ROOT / document).read_text(encoding="utf-8")
+        found += [span for span in spans(text) if FIRST_WORDS.match(span)]
+    return list(dict.fromkeys(found))
+
+
+def flags() -> list[str]:
+    """Options that are mentioned without a command, with their values: `--sigma2 2 --refit ridge`."""
+    text = "".join((ROOT / document).read_text(encoding="utf-8") for document in DOCUMENTS)
+    return list(dict.fromkeys(span for span in spans(text) if span.startswith("--")))
+
+
+def mnist_rows() -> list[str]:
+    """The options in the table of results on MNIST."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = text.split("| command (`python -m pipeline.train mnist` and) ", 1)[1].split("\n\n", 1)[0]
+    return [span for span in spans(table) if span.startswith("--")]
+
+
+def variants(command: str) -> list[str]:
+    """The commands that one with alternatives and options in brackets stands for, with stand-ins for its names."""
+    command = command.replace(" ...", "").replace("[", "").replace("]", "")
+    for word, value in STAND_INS.items():
+        command = re.sub(rf"(?<![\w-]){re.escape(word)}(?![\w.])", value, command)
+    choice = re.search(r"\S+(\|\S+)+", command)
+    return [command.replace(choice[0], one) for one in choice[0].split("|")] if choice else [command]
+
+
+def call(module: str, arguments: list[str], *, code: int = 0) -> str:
+    """Run a command in this process and return what it printed."""
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        assert importlib.import_module(module).main(arguments) == code, err.getvalue()
+    return out.getvalue()
+
+
+@functools.cache
+def help_of(script: str) -> str:
+    """What a script, or `-m module`, prints for --help."""
+    done = subprocess.run([sys.executable, *script.split(), "--help"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def options_in(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text))
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a finished run of digits, images to predict, and files that options name."""
+    folder = tmp_path_factory.mktemp("documentation")
+    (folder / "work").mkdir()
+    with contextlib.chdir(folder / "work"):
+        call("pipeline.train", ["digits", "--run-dir", "runs/name", "-q"])
+    images, _ = open_source(SourceSpec("digits", seed=0)).read("test", 0, 20)
+    np.savez(folder / "images.npz", X=images)
+    (folder / "more.toml").write_text("seed = 1\n")
+    np.savetxt(folder / "rows.txt", np.arange(60), fmt="%d")
+    return folder
+
+
+@pytest.fixture
+def work(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder to run commands in; what a command leaves beside its runs is removed."""
+    folder = place / "work"
+    monkeypatch.chdir(folder)
+    yield folder
+    for path in folder.iterdir():
+        if path.name != "runs":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def check_train(arguments: list[str]) -> None:
+    """Train for real on digits in the place of MNIST, a twentieth of the candidates; print the settings elsewhere."""
+    call("pipeline.train", [*arguments, "--print-config"])
+    if "--scheduler" not in arguments:
+        smaller = [re.sub(r"\d{4,}", lambda number: str(int(number[0]) // 20), word) for word in arguments[1:]]
+        call("pipeline.train", [arguments[0].replace("mnist", "digits"), *smaller, "-q"])
+
+
+def check_pipeline(module: str, arguments: list[str], cache: Path) -> None:
+    if module == "pipeline.train":
+        check_train(arguments)
+        return
+    with pytest.MonkeyPatch.context() as patch:  # a machine without data sets, and mirrors that do not answer
+        patch.delenv("SLKL_DATA_DIR", raising=False)
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+            patch.delenv(name, raising=False)
+        for name, published in PUBLISHED.items():
+            patch.setitem(PUBLISHED, name, Published(published.files, ("http://127.0.0.1:9/",)))
+        call(module, arguments, code=ExitCode.UNAVAILABLE if "fetch" in arguments else ExitCode.DONE)
+
+
+def check_make(targets: list[str]) -> None:
+    known = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    assert targets
+    assert known >= set(targets)
+
+
+def check_script(path: str, arguments: list[str]) -> None:
+    """Benchmarks take minutes to hours: their options are checked; examples are run by tests/jobs/test_examples.py."""
+    if path.startswith("jobs/examples/"):
+        assert f"def test_{Path(path).stem}(" in (ROOT / "tests" / "jobs" / "test_examples.py").read_text()
+        return
+    assert options_in(help_of(path)) >= options_in(" ".join(arguments))
+
+
+def check_submission(words: list[str]) -> None:
+    script = words.index("jobs/slurm/train.sbatch")
+    assert (ROOT / words[script]).is_file()
+    assert options_in(" ".join(words[:script])) <= SLURM_OPTIONS
+    call("pipeline.train", [*words[script + 1 :], "--print-config"])
+
+
+def check_variables(assignments: list[str]) -> None:
+    """Variables of dask set options that it has: those of its own defaults."""
+    assert distributed.__version__
+    for name, _, value in (one.partition("=") for one in assignments):
+        if name.startswith("DASK_"):
+            ((section, asked),) = dask.config.collect_env({name: value})["distributed"]["comm"].items()
+            there = dask.config.get(f"distributed.comm.{section}")
+            for option in asked if isinstance(asked, dict) else ():
+                assert dask.config.canonical_name(option, there) in there
+        else:
+            assert name in (ROOT / "features" / "published.py").read_text()
+
+
+def check_installation(words: list[str]) -> None:
+    if "--require-hashes" in words:
+        assert (ROOT / words[-1]).is_file()
+        return
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert words[words.index("install") + 1 :] == extras["slurm"]
+
+
+def check_manifest(words: list[str]) -> None:
+    """Files that docker and kubectl are given exist; what they run inside works on the run here."""
+    files = [name for option, name in itertools.pairwise(words) if option == "-f" and not name.startswith("job/")]
+    assert all((ROOT / name).is_file() for name in files)
+    if "exec" in words:
+        inner = words[words.index("--") + 1 :]
+        check(" ".join(inner).replace(" /runs/slkl-mnist", " runs/name"), Path())
+    else:
+        assert files or "job/slkl-mnist" in words or words[-2:] == ["job", "slkl-mnist"]
+        assert "name: slkl-mnist" in (ROOT / "jobs" / "kubernetes" / "train.yaml").read_text()
+
+
+def check(command: str, cache: Path) -> None:
+    """Check one command without alternatives; fails for one that it does not know."""
+    match shlex.split(command):
+        case ["python", "-m", "jobs.slurm.dask_cluster", *arguments]:
+            assert options_in(help_of("-m jobs.slurm.dask_cluster")) >= options_in(" ".join(arguments)) - {"--help"}
+        case ["python", "-m", module, *arguments] if module.removeprefix("pipeline.") in COMMANDS:
+            check_pipeline(module, arguments, cache)
+        case ["python", path, *arguments] if (ROOT / path).is_file():
+            check_script(path, arguments)
+        case ["make", *targets]:
+            check_make(targets)
+        case ["sbatch", *words]:
+            check_submission(words)
+        case [variable, "sbatch", *words] if variable.startswith("SLKL_DASK="):
+            asked = options_in(variable) - {"--partition"}
+            assert options_in(help_of("-m jobs.slurm.dask_cluster")) >= asked
+            check_submission(words)
+        case ["export", *assignments]:
+            check_variables(assignments)
+        case [".venv/bin/python", "-m", "pip", *words]:
+            check_installation(words)
+        case ["docker" | "kubectl", *words]:
+            check_manifest(words)
+        case ["git", "clone", *_] | ["python3.11", "-m", "venv", ".venv"]:
+            pass
+        case _:
+            pytest.fail(f"the documentation has a command that this test does not know: {command}")
+
+
+@pytest.mark.parametrize("command", documented())
+def test_a_documented_command_works(command: str, work: Path, tmp_path: Path) -> None:
+    for one in variants(command):
+        check(one, tmp_path)
+
+
+@pytest.mark.parametrize("options", mnist_rows())
+def test_a_row_of_the_results_trains(options: str, work: Path) -> None:
+    check_train(["mnist", *shlex.split(options)])
+
+
+@pytest.mark.parametrize("options", flags())
+def test_an_option_that_is_mentioned_is_one(options: str, work: Path) -> None:
+    """With a value it is a setting of some data set; without one, or of another command, a known option."""
+    (spelled,) = variants(options)
+    known = options_in(help_of("-m pipeline.train"))
+    if options_in(options) <= known and len(shlex.split(options)) > 1:
+        np.savetxt("table.csv", np.eye(4), delimiter=",", header="a,b,c,y", comments="")
+        names = ("digits", "sinc", "table.csv")
+        module = importlib.import_module("pipeline.train")
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as err:
+            codes = [module.main([name, *shlex.split(spelled), "--print-config"]) for name in names]
+        assert 0 in codes, err.getvalue()
+        return
+    others = {option for name in COMMANDS[1:] for option in options_in(help_of(f"-m pipeline.{name}"))}
+    known |= others | options_in(help_of("-m jobs.slurm.dask_cluster")) | SLURM_OPTIONS | DASK_OPTIONS | {"--out"}
+    assert options_in(options) <= known
+
+
+def test_python_in_the_documentation_runs(work: Path) -> None:
+    blocks = [block for document in DOCUMENTS for language, block in fences(document) if language == "python"]
+    assert blocks
+    for block in blocks:
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            exec(compile(block, "README.md", "exec"), {"__name__": "__main__"})
+        assert out.getvalue().strip()
+
+
+def test_files_that_the_documentation_names_exist() -> None:
+    for document in DOCUMENTS:
+        for span in spans((ROOT / document).read_text(encoding="utf-8")):
+            if re.fullmatch(r"(jobs|tests|pipeline|features|storage)/[\w./-]*", span) and "DATASET" not in span:
+                assert (ROOT / span).exists(), f"{document} names {span}"
+
+
+@pytest.mark.parametrize("command", ["python -m pipeline.nothing", "python jobs/none.py", "make nothing", "curl x"])
+def test_an_unknown_command_fails(command: str, tmp_path: Path) -> None:
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        check(command, tmp_path)
