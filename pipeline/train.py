@@ -31,7 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code, line = describe(error)
         if code is ExitCode.BUG and not getattr(error, "__notes__", None):
             traceback.print_exc()
-        print("error: " + " ".join([line, *getattr(error, "__notes__", [])]), file=sys.stderr)
+        prefix = "" if code is ExitCode.STOPPED else "error: "  # who asked for a stop has made no error
+        print(prefix + " ".join([line, *getattr(error, "__notes__", [])]), file=sys.stderr)
         return int(code)
 
 
