@@ -68,8 +68,10 @@ def npy_parts(name: str, values: np.ndarray) -> tuple[bytes, memoryview]:
     return header.getvalue(), flat.view(np.uint8).data
 
 
-def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """Read what `write_npz` wrote; nothing larger than the file is allocated, nothing is unpickled.
+def read_npz(path: Path, prefix: str = "") -> dict[str, np.ndarray]:
+    """Read what `write_npz` wrote, or of it the arrays whose names start with `prefix`.
+
+    Nothing larger than the file is allocated, nothing is unpickled.
 
     Raises
     ------
@@ -86,6 +88,8 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
             arrays = {}
             for info in entries:
                 name = info.filename.removesuffix(".npy")
+                if not name.startswith(prefix):
+                    continue
                 with archive.open(info) as entry:
                     arrays[name] = _read_entry(name, entry, info.file_size)
             return arrays

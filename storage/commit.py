@@ -121,8 +121,12 @@ def write_arrays(
                 stream.write(data)
 
 
-def read_arrays(path: Path, *, mapped: bool = False, remedy: str | None = None) -> dict[str, np.ndarray]:
+def read_arrays(
+    path: Path, *, mapped: bool = False, remedy: str | None = None, prefix: str = ""
+) -> dict[str, np.ndarray]:
     """Read what `write_arrays` wrote; `mapped` maps the files of the folder form read-only instead.
+
+    With a `prefix`, only the arrays whose names start with it are read (and checked).
 
     An .npz entry is checked by its CRC. In the folder form sizes are checked against the manifest, and
     contents too unless `mapped` (then `manifest.verify(path, contents=True)` is the caller's).
@@ -134,24 +138,24 @@ def read_arrays(path: Path, *, mapped: bool = False, remedy: str | None = None) 
         is damage too, and the message ends with it.
     """
     if remedy is None:
-        return _read_arrays(path, mapped)
+        return _read_arrays(path, mapped, prefix)
     try:
-        return _read_arrays(path, mapped)
+        return _read_arrays(path, mapped, prefix)
     except (CorruptDataError, MissingDataError) as error:
         reason = str(error).removeprefix(f"{path}: ").partition(";")[0]
         raise CorruptDataError(f"{path}: {reason}; {remedy}", file=str(path)) from None
 
 
-def _read_arrays(path: Path, mapped: bool) -> dict[str, np.ndarray]:
+def _read_arrays(path: Path, mapped: bool, prefix: str) -> dict[str, np.ndarray]:
     if path.suffix == ".npz":
-        return bundles.read_npz(path)
+        return bundles.read_npz(path, prefix)
     entries = manifest.read(path)
     problems = manifest.verify(path, contents=not mapped)
     if problems:
         raise CorruptDataError(
             f"{path}: damaged arrays ({problems[0]}); build it again", file=problems[0].partition(":")[0]
         )
-    names = sorted(name for name in entries.files if name.endswith(".npy"))
+    names = sorted(name for name in entries.files if name.endswith(".npy") and name.startswith(prefix))
     return {name.removesuffix(".npy"): bundles.read_npy(path / name, mapped=mapped) for name in names}
 
 

@@ -140,8 +140,7 @@ def test_a_solve_goes_on_from_its_checkpoint(
             break
         error = capsys.readouterr().err.strip()
         assert error == (
-            f"stopped by the time limit; continue with: python -m pipeline.train digits --run-dir '{run}' "
-            "--resume auto"
+            f"stopped by the time limit; continue with: python -m pipeline.train digits --run-dir '{run}' --resume auto"
         )
         found = sorted(path.name for path in (run / "checkpoints").glob("*/step-*"))
         assert len(found) <= 2
