@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from pipeline.setting_types import selection, selection_size
 from pipeline.solvers import Problem, Record, SolverOptions, SolverState, certify_problem, solve, warm_state
 from pipeline.solvers.certificate import row_norms
-from pipeline.solvers.greedy import hold_out_curve, prefix_sizes, select
+from pipeline.solvers.greedy import select
 from pipeline.solvers.path import penalty_max, spaced
+from pipeline.solvers.prefixes import hold_out_curve, prefix_sizes
 from pipeline.solvers.refit import least_squares, refit
 from pipeline.stages.path import AUTO_COUNT, AUTO_FRACTION
 from pipeline.stages.selection import AUTO_GAIN, AUTO_MOST

@@ -19,7 +19,7 @@ chosen, and then dropped one by one, each the one whose loss raises the error le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -27,7 +27,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, solve_triangular
 
-from pipeline.solvers.refit import RIDGES
 from pipeline.statistics import GramStatistics
 
 # Added to the diagonal of the Gram, as a share of its mean: far above rounding (1e-15), far below what is left of a
@@ -322,68 +321,3 @@ def _drop_block(
         diagonal = np.where(alive, np.maximum(diagonal - steps[t] ** 2, np.finfo(float).tiny), 1.0)
     kept = steps[:, alive]
     return dropped, lost, H[np.ix_(alive, alive)] - kept.T @ kept, W[alive]
-
-
-def prefix_sizes(size: int) -> NDArray[np.int64]:
-    """Return the sizes at which prefixes of a selection are compared, (g,) int64: 1 to 10, then 6 % apart."""
-    sizes, k = [], 1.0
-    while k < size:
-        sizes.append(int(k))
-        k = max(k + 1, k * 1.06) if k >= 10 else k + 1
-    return np.array([*sizes, size], np.int64)
-
-
-def prefix_weights(
-    statistics: GramStatistics, sizes: NDArray[np.int64], ridge: float, *, intercept: bool
-) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
-    """Return the ridge weights (size, T) of every prefix of the columns, and the intercepts (g, T).
-
-    The Cholesky factor of a prefix is the prefix of the factor: one factorisation serves all sizes. Raises
-    LinAlgError where the Gram with this ridge is not definite.
-    """
-    used = statistics.centred() if intercept else statistics
-    damped = used.gram.copy()
-    damped[np.diag_indices_from(damped)] += ridge
-    L = cholesky(damped, lower=True, overwrite_a=True)
-    z = solve_triangular(L, used.kty, lower=True)
-    weights = [solve_triangular(L[:k, :k], z[:k], lower=True, trans=1) for k in sizes]
-    if not intercept:
-        return weights, np.zeros((len(sizes), used.kty.shape[1]))
-    sums, n = statistics.column_sums, statistics.weight_sum
-    return weights, np.stack([(statistics.target_sums - sums[: len(w)] @ w) / n for w in weights])
-
-
-def hold_out_curve(
-    fit: GramStatistics,
-    hold_out: GramStatistics,
-    sizes: NDArray[np.int64],
-    *,
-    intercept: bool,
-    fractions: Sequence[float] = RIDGES,
-) -> NDArray[np.float64]:
-    """Return the mean squared held-out error of every prefix of the columns at its best ridge, (g,) float64.
-
-    Both are statistics of the same columns, in the order chosen. Infinite where no ridge makes the Gram definite.
-    """
-    best = np.full(len(sizes), np.inf)
-    scale = float(np.mean(np.diagonal(fit.gram)))
-    for fraction in fractions:
-        try:
-            weights, intercepts = prefix_weights(fit, sizes, fraction * scale, intercept=intercept)
-        except LinAlgError:
-            continue
-        for index, (k, w) in enumerate(zip(sizes, weights, strict=True)):
-            error = _prefix(hold_out, k).squared_error(w, intercepts[index]).sum() / hold_out.weight_sum
-            best[index] = min(best[index], error)
-    return best
-
-
-def _prefix(statistics: GramStatistics, size: int) -> GramStatistics:
-    """Return the statistics of the first columns, without a copy."""
-    first = slice(0, size)
-    return replace(
-        statistics,
-        gram=statistics.gram[first, first],
-        kty=statistics.kty[first],
-        column_sums=statistics.column_sums[first],
-    )

@@ -19,15 +19,8 @@ from pipeline import stopping
 from pipeline.errors import InvalidDataError
 from pipeline.executors import available_processors
 from pipeline.setting_types import selection_size
-from pipeline.solvers.greedy import (
-    SLAB_ROWS,
-    Selection,
-    forward_size,
-    hold_out_curve,
-    prefix_sizes,
-    prefix_weights,
-    select,
-)
+from pipeline.solvers.greedy import SLAB_ROWS, Selection, forward_size, select
+from pipeline.solvers.prefixes import hold_out_curve, prefix_sizes, prefix_weights
 from pipeline.solvers.refit import Refit, refit
 from pipeline.stages import statistics
 from pipeline.stages.final_weights import FinalWeights

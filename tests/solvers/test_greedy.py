@@ -7,7 +7,8 @@ import pytest
 from scipy.linalg import LinAlgError
 
 from pipeline.solvers import greedy
-from pipeline.solvers.greedy import forward_size, hold_out_curve, prefix_sizes, prefix_weights, select
+from pipeline.solvers.greedy import forward_size, select
+from pipeline.solvers.prefixes import hold_out_curve, prefix_sizes, prefix_weights
 from pipeline.solvers.refit import RIDGES, least_squares, refit
 from pipeline.statistics import GramStatistics
 
