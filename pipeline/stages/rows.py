@@ -21,7 +21,7 @@ from storage.blocks import Block, spans
 from storage.commit import read_arrays
 from storage.layout import RunLayout
 
-PARTS_BYTES = 4 * 2**30  # of all partial sums
+PARTS_BYTES = 2 * 2**30  # of all partial sums
 FEWEST_SPANS = 4  # so that two workers end about together
 
 
