@@ -106,7 +106,7 @@ def fit_peer(asked: Facts) -> Fitted:
     X, y = read_part(prepared(asked), "train")
     say({"ready": True})
     started = time.perf_counter()
-    size, predict, kept = fit(X, y, asked["size"], sigma2, asked["threads"])
+    size, predict, kept = fit(X, y, asked["size"], sigma2, asked["threads"], asked["seed"])
     seconds = time.perf_counter() - started
     return Fitted(size, seconds, predict, lambda: len(pickle.dumps(kept)), {})
 

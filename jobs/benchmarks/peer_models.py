@@ -16,32 +16,36 @@ from pipeline.columns import ColumnGenerator
 
 Predict = Callable[[NDArray[np.float32]], NDArray[np.int64]]
 Found = tuple[int, Predict, Any]  # centers or support vectors, predicted classes of rows, what is kept of the model
-# Features (n, d), classes (n,), number of centers, σ², threads.
-Fit = Callable[[NDArray[np.float32], NDArray[np.int64], int, float, int], Found]
+# Features (n, d), classes (n,), number of centers, σ², threads, seed of the draw.
+Fit = Callable[[NDArray[np.float32], NDArray[np.int64], int, float, int, int], Found]
 
 
-def svc(X: NDArray[np.float32], y: NDArray[np.int64], _: int, sigma2: float, threads: int) -> Found:
+def svc(X: NDArray[np.float32], y: NDArray[np.int64], _: int, sigma2: float, threads: int, seed: int) -> Found:
     machine = SVC(C=10, gamma=1 / (2 * sigma2), cache_size=2000).fit(X, y)
     return len(machine.support_), machine.predict, machine
 
 
-def nystroem(X: NDArray[np.float32], y: NDArray[np.int64], size: int, sigma2: float, threads: int) -> Found:
-    columns = Nystroem(kernel="rbf", gamma=1 / (2 * sigma2), n_components=size, random_state=0)
+def nystroem(X: NDArray[np.float32], y: NDArray[np.int64], size: int, sigma2: float, threads: int, seed: int) -> Found:
+    columns = Nystroem(kernel="rbf", gamma=1 / (2 * sigma2), n_components=size, random_state=seed)
     machine = make_pipeline(columns, RidgeClassifier(alpha=1e-3)).fit(X, y)
     return size, machine.predict, machine
 
 
-def kernel_ridge(X: NDArray[np.float32], y: NDArray[np.int64], size: int, sigma2: float, threads: int) -> Found:
+def kernel_ridge(
+    X: NDArray[np.float32], y: NDArray[np.int64], size: int, sigma2: float, threads: int, seed: int
+) -> Found:
     """As many random rows, one output for each class."""
-    rows = np.random.default_rng(0).permutation(len(X))[:size]
+    rows = np.random.default_rng(seed).permutation(len(X))[:size]
     targets = np.eye(y.max() + 1)[y[rows]]
     machine = KernelRidge(kernel="rbf", gamma=1 / (2 * sigma2), alpha=1e-3).fit(X[rows], targets)
     return len(rows), lambda X: machine.predict(X).argmax(axis=1), machine
 
 
-def random_centers(X: NDArray[np.float32], y: NDArray[np.int64], size: int, sigma2: float, threads: int) -> Found:
+def random_centers(
+    X: NDArray[np.float32], y: NDArray[np.int64], size: int, sigma2: float, threads: int, seed: int
+) -> Found:
     """The control: our columns and our least squares, nothing chosen."""
-    centers = X[np.random.default_rng(0).permutation(len(X))[:size]]
+    centers = X[np.random.default_rng(seed).permutation(len(X))[:size]]
     generator = ColumnGenerator(centers, sigma2)
     weights = least_squares(X, y, generator, threads)
     return len(centers), lambda X: (generator.block(X, out_dtype=np.float64) @ weights).argmax(1), (centers, weights)
