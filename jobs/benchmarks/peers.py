@@ -217,9 +217,10 @@ def plot(rows: list[Facts], title: str, path: Path) -> None:
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     figure.suptitle(title)
     figure.draw_without_rendering()
-    texts = [(WORDS[row["kind"]].format(row["asked_size"]), row["kind"] in OWN) for row in done]
+    named = [row for row in done if "@" not in row["name"]]  # of several draws the first has a label
+    texts = [(WORDS[row["kind"]].format(row["asked_size"]), row["kind"] in OWN) for row in named]
     for axis, key in zip(axes, TIMES, strict=True):
-        put_labels(axis, [(row[key], row["error_percent"], *text) for row, text in zip(done, texts, strict=True)])
+        put_labels(axis, [(row[key], row["error_percent"], *text) for row, text in zip(named, texts, strict=True)])
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
 
