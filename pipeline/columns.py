@@ -1,7 +1,7 @@
 """The column generator: blocks of kernel columns c_m = k(X, x_m) / sqrt(k(x_m, x_m)), made on the fly.
 
-For the Gaussian kernel k(x, x) = 1, so a column is the kernel itself. No block outlives the call that asked
-for it: one sgemm gives the inner products, one compiled epilogue turns them into kernel values.
+No block outlives the call that asked for it. For the Gaussian kernel k(x, x) = 1, so a column is the kernel itself:
+one sgemm gives the inner products, one compiled epilogue turns them into kernel values.
 """
 
 import numpy as np

@@ -279,7 +279,7 @@ def _plan_for(
     item_rows = min(ITEM_CHUNKS * shape.chunk_rows, shape.n_train)
     n_items = sum(-(-rows // (ITEM_CHUNKS * shape.chunk_rows)) for rows in (shape.n_train, shape.n_test))
     w, d = config.centers.working_set or 0, shape.n_features
-    centers = 4 * w * d
+    centers = 4 * w * d * (1 if _is_plain(config) else 2)
     stream = _block_bytes(config, shape, block_rows) + read_bytes(shape, block_rows)
     in_rounds = w < _n_candidates(config, shape)
     solving = solve_in_rounds if in_rounds else solve_at_once
@@ -289,7 +289,10 @@ def _plan_for(
     stages = (
         StagePlan("features", n_items, base + workers * 3 * item_rows * d * 4, shape.disk_bytes),
         StagePlan("centers", 1, base + 8 * 2**20 + max(0 if in_rounds else 2 * centers, trial), centers),
-        *solving(shape, Solving(w, base, workers, stream, workers * (centers + stream), selecting, centred)),
+        *solving(
+            shape,
+            Solving(w, base, workers, stream, workers * (centers + stream), selecting, centred, _value_bytes(config)),
+        ),
         StagePlan("evaluate", -(-shape.n_test // block_rows), base + centers + workers * stream, centers),
     )
     return Plan(stages, block_rows, workers, limit)
@@ -308,8 +311,18 @@ def _source_bytes(config: TrainConfig, source: Source) -> int:
 
 
 def _block_bytes(config: TrainConfig, shape: FeatureShape, block_rows: int) -> int:
-    """Bytes of one block in one worker: inner products f4 and columns f8."""
-    return min(block_rows, shape.n_train) * (config.centers.working_set or 0) * 12
+    """Bytes of one block in one worker."""
+    return min(block_rows, shape.n_train) * (config.centers.working_set or 0) * _value_bytes(config)
+
+
+def _value_bytes(config: TrainConfig) -> int:
+    """Bytes of a kernel value under way: inner product f4 and column f8, and copies where it is no plain Gaussian."""
+    return 12 if _is_plain(config) else 20
+
+
+def _is_plain(config: TrainConfig) -> bool:
+    """Tell whether columns are Gaussian and of one width: each is written in place, from centers that are held once."""
+    return Kernel(config.kernel.name).is_bounded and not isinstance(config.kernel.sigma2, tuple)
 
 
 def _size(n_bytes: int) -> str:

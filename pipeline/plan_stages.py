@@ -30,7 +30,8 @@ class Solving:
     """What the plan of the statistics and of the solves takes, for Grams of `columns` columns. Bytes.
 
     base: of the processes alone; stream: of a worker's block and its features; streams: of all, with the centers;
-    selecting: of a greedy selection, else 0; centred: of the centred Gram where the solves fit an intercept, else 0.
+    selecting: of a greedy selection, else 0; centred: of the centred Gram where the solves fit an intercept, else 0;
+    value_bytes: of a kernel value under way.
     """
 
     columns: int
@@ -40,6 +41,7 @@ class Solving:
     streams: int
     selecting: int
     centred: int
+    value_bytes: int
 
     @property
     def gram(self) -> int:
@@ -82,7 +84,7 @@ def solve_in_rounds(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, S
     n, t = shape.n_train, shape.n_outputs
     joining = base + gram + gram // 4 + gram // 2
     side = min(TILE_ROWS, n)
-    tile = 2 * 4 * side * shape.n_features + 12 * min(LINE_ROWS, n) * side + 8 * n * (t + 1)
+    tile = 2 * 4 * side * shape.n_features + solving.value_bytes * min(LINE_ROWS, n) * side + 8 * n * (t + 1)
     scoring = base + gram + workers * tile + 5 * 8 * n * (t + 1)
     disk = 2 * gram + solving.centred + N_SPANS * gram // 2
     growing = StagePlan("statistics", N_SPANS, max(_growing_bytes(shape, solving), joining), disk)
@@ -99,10 +101,10 @@ def solve_in_rounds(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, S
 def _growing_bytes(shape: FeatureShape, solving: Solving) -> int:
     """Bytes while new Gram rows are computed, in the largest round or in the largest of those with longer blocks."""
     d, n, most = shape.n_features, shape.n_train, solving.columns
-    item = 3 * solving.gram // 4 + min(BLOCK_BYTES * 3 // 2, 12 * n * most)
+    item = 3 * solving.gram // 4 + min(BLOCK_BYTES * solving.value_bytes // 8, solving.value_bytes * n * most)
     for columns in (most, *(2**k for k in range((most - 1).bit_length()))):  # beyond a power of two, blocks halve
         rows = rows_at_once(columns, d)
-        block = 12 * columns * min(rows, n) + read_bytes(shape, rows)
+        block = solving.value_bytes * columns * min(rows, n) + read_bytes(shape, rows)
         item = max(item, 6 * columns**2 + block - solving.stream)  # whose place is free meanwhile
     return solving.base + min(solving.workers, N_SPANS) * item + solving.gram // 4 + solving.streams
 

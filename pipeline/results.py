@@ -67,12 +67,13 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
     }
 
 
-def _tried_widths(run: Run) -> list[list[float]] | None:
-    """Return what `--sigma2 auto` tried: [width, mean squared held-out error] each."""
+def _tried_widths(run: Run) -> list[list[float | None]] | None:
+    """Return what `--sigma2 auto` tried: [width, mean squared held-out error] each, None where no fit was."""
     arrays = read_arrays(run.layout.centers, mapped=True)
     if "sigma2_tried" not in arrays:
         return None
-    return np.stack([arrays["sigma2_tried"], arrays["hold_out_errors"]], axis=1).tolist()
+    pairs = zip(arrays["sigma2_tried"].tolist(), arrays["hold_out_errors"].tolist(), strict=True)
+    return [[width, error if np.isfinite(error) else None] for width, error in pairs]
 
 
 def _model_widths(model: SparseKernelModel) -> list[list[float]]:
@@ -208,7 +209,10 @@ def _kernel_words(report: dict[str, Any]) -> str:
 def _width_table(report: dict[str, Any]) -> list[str]:
     """Return the held-out errors of the widths that were tried, or how many centers have each width."""
     if report["sigma2_tried"]:
-        rows = [f"{width:>8g}{error:>14.6g}" for width, error in report["sigma2_tried"]]
+        rows = [
+            f"{width:>8g}{'-' if error is None else format(error, '.6g'):>14}"
+            for width, error in report["sigma2_tried"]
+        ]
         return ["", f"{'sigma2':>8}{'held-out mse':>14}", *rows]
     counts = dict(report["model_sigma2"])
     return ["", f"{'sigma2':>8}{'centers':>9}", *(f"{w:>8g}{counts.get(w, 0):>9}" for w in report["sigma2"])]

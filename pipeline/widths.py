@@ -20,9 +20,11 @@ def typical_sigma2(points: NDArray[np.floating], kernel: Kernel) -> float:
     """Return the σ² at which kernel values are neither all alike nor all different, for points (m, d).
 
     The median of the squared distances between different points, at which the Gaussian is exp(-1/2); for inner
-    products the median of the squared norms. Of the first `MEDIAN_POINTS`; 1 where there is nothing to measure.
+    products the median of the squared norms. Of `MEDIAN_POINTS` at most, drawn, since the first may be of one class; 1
+    where there is nothing to measure.
     """
-    looked = points[:MEDIAN_POINTS].astype(np.float64)
+    drawn = np.sort(np.random.default_rng(0).permutation(len(points))[:MEDIAN_POINTS])
+    looked = points[drawn].astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):  # of points that are too large for kernels: refused elsewhere
         if kernel.name == "gaussian":
             looked -= looked.mean(axis=0)  # far from the origin, the distances below would cancel

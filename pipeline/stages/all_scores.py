@@ -154,7 +154,8 @@ def _next_pass(
 ) -> Scored:
     """Return the last scores, evaluated again where the bound on how far they have moved leaves them above τ."""
     moved = before.moved + np.linalg.norm(residuals - before.residuals, axis=0)
-    needed, skipped = _needed(replace(before, moved=moved), places(problem.candidates, current.rows), problem)
+    inside, symmetric = places(problem.candidates, current.rows), scores.is_symmetric(run, problem.candidates)
+    needed, skipped = _needed(replace(before, moved=moved), inside, problem, symmetric=symmetric)
     found = scores.run_pass(run, current.name, residuals, problem.candidates[needed], problem.tile_rows, "solve")
     scored = replace(before, residuals=residuals, moved=moved)
     scored = replace(scored, evaluated=len(needed), skipped=skipped, kernel_entries=found.kernel_entries)
@@ -168,10 +169,13 @@ def _with_values(scored: Scored, which: NDArray[np.int64], values: NDArray[np.fl
     return replace(scored, scores=all_scores, moved=moved)
 
 
-def _needed(scored: Scored, inside: NDArray[np.int64], problem: Problem) -> tuple[NDArray[np.int64], int]:
+def _needed(
+    scored: Scored, inside: NDArray[np.int64], problem: Problem, *, symmetric: bool
+) -> tuple[NDArray[np.int64], int]:
     """Return which candidates a certificate needs evaluated, and how many their bound alone leaves out.
 
-    The working set needs none; neither does what a bound or the screening holds at zero.
+    The working set needs none; neither does what a bound or the screening holds at zero. `symmetric`: a pass over all
+    costs half.
     """
     n = len(problem.candidates)
     bounded = rules.cannot_be_active(
@@ -180,8 +184,7 @@ def _needed(scored: Scored, inside: NDArray[np.int64], problem: Problem) -> tupl
     known = scored.screened.copy()
     known[inside] = True
     waiting = np.flatnonzero(~(bounded | known))
-    # Where the kernel is symmetric, a whole pass costs half: leaving out a few candidates would cost more.
-    if len(waiting) > n // 2:
+    if symmetric and len(waiting) > n // 2:  # leaving out a few candidates would cost more
         return np.arange(n), 0
     return waiting, int(np.count_nonzero(bounded & ~known))
 

@@ -22,7 +22,7 @@ _READ_ROWS = 65_536  # targets that are read at once
 
 @dataclass(frozen=True)
 class WidthTask:
-    """What a worker needs to find a width: the first candidates (training rows), and how to try."""
+    """What a worker needs to find a width: some candidates (training rows), drawn, and how to try."""
 
     features: FeatureAccess
     shape: FeatureShape
@@ -41,9 +41,10 @@ def run(run: Run, index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
     asked, kernel = run.config.kernel.sigma2, kernel_of(run)
     if not isinstance(asked, str):
         return {"sigma2": np.atleast_1d(np.asarray(asked, np.float64))}
-    first = tuple(int(row) for row in index[:MEDIAN_POINTS])
+    # Drawn, since listed candidates, or all rows, may be sorted by class.
+    drawn = np.random.default_rng([run.config.seed, 7]).permutation(index)[:MEDIAN_POINTS]
     hold_out, seed = run.config.statistics.hold_out, run.config.seed
-    task = WidthTask(run.features, run.shape, kernel, asked, first, hold_out, seed)
+    task = WidthTask(run.features, run.shape, kernel, asked, tuple(drawn.tolist()), hold_out, seed)
     found: list[dict[str, NDArray[Any]]] = []
     run.run_items(STAGE, partial(find_width, task), ["sigma2"], on_value=lambda _, value: found.append(value))
     return found[0]
@@ -67,11 +68,18 @@ def find_width(task: WidthTask, item: str) -> dict[str, NDArray[Any]]:
     n = task.shape.n_train
     rows = np.sort(np.random.default_rng([task.seed, 6]).permutation(n)[:TRIAL_ROWS])
     targets, held_out = _targets(task, rows)
+    if held_out.all() or not held_out.any():
+        raise InvalidDataError(
+            f"--sigma2 auto: {int(held_out.sum())} of the {len(rows)} rows it tries widths on are held out; set "
+            "statistics.hold_out to 0.1, or give a number"
+        )
     tried = np.array([step * typical for step in STEPS])
     arguments = (points[:TRIAL_CENTERS], tried.tolist(), task.kernel, store.take(rows), targets, held_out)
     errors = hold_out_errors(*arguments)
-    if not np.isfinite(errors).any() or not held_out.any():
-        raise InvalidDataError("--sigma2 auto: no width could be tried on the held-out rows; give a number")
+    if not np.isfinite(errors).any():
+        raise InvalidDataError(
+            "--sigma2 auto: no width gives a Gram that least squares can be fitted with; give a number"
+        )
     return {"sigma2": tried[[int(np.argmin(errors))]], "sigma2_tried": tried, "hold_out_errors": errors}
 
 

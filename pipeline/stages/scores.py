@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pipeline import stopping
 from pipeline.feature_store import FeatureStore
 from pipeline.live_features import LiveStore, open_features
+from pipeline.stages.chosen_widths import kernel_of
 from pipeline.stages.rows import RowTask, task_of
 from pipeline.stages.run import Run, is_whole
 from storage.blocks import Block, row_blocks
@@ -51,9 +52,7 @@ def run_pass(
 
     All training rows in order, of one width, make the pass of a Gaussian symmetric: half the kernel entries.
     """
-    n_train, task_rows = len(residuals), task_of(run)
-    all_rows = len(candidates) == n_train and bool(np.array_equal(candidates, np.arange(n_train)))
-    symmetric = all_rows and task_rows.kernel.is_bounded
+    n_train, task_rows, symmetric = len(residuals), task_of(run), is_symmetric(run, candidates)
     folder = run.layout.scores(round_name)
     make_folder(folder.parent)
     ones = np.ones((n_train, 1))
@@ -70,6 +69,13 @@ def run_pass(
         total += part["scores"]
         entries += int(part["kernel_entries"])
     return Pass(total[:, :-1], total[:, -1], entries)
+
+
+def is_symmetric(run: Run, candidates: NDArray[np.int64]) -> bool:
+    """Tell whether a pass over these candidates costs half: all training rows in order, one width, a Gaussian."""
+    n_train = run.shape.n_train
+    all_rows = len(candidates) == n_train and bool(np.array_equal(candidates, np.arange(n_train)))
+    return all_rows and kernel_of(run).is_bounded
 
 
 def clean(run: Run, round_name: str) -> None:

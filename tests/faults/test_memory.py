@@ -180,6 +180,7 @@ def test_growing_a_gram_of_few_columns_reads_few_features_at_once(
 ) -> None:
     """Few columns make long blocks: once 3000 rows of features here, 26 MB, though a block is to hold 4 MiB."""
     monkeypatch.setattr(grown_gram, "BLOCK_BYTES", 2**22)
+    grown_gram.grow(in_rounds, "round-900", None, np.empty(0, np.int64), np.arange(2))  # compiles what is compiled
     with largest_bytes() as largest:
         found = grown_gram.grow(in_rounds, "round-000", None, np.empty(0, np.int64), np.arange(0, 3000, 60))
     read = 4 * 2172 * 512  # a chunk

@@ -41,7 +41,11 @@ def test_peers_and_ours_are_measured_once(out: Path) -> None:
     assert dict(found["greedy-200-300"]["curve"])[cut["size"]] <= found["svc"]["error_percent"] + 0.2 + 1e-9
     smaller = [error for size, error in found["greedy-200-300"]["curve"] if size < cut["size"]]
     assert min(smaller) > found["svc"]["error_percent"] + 0.2
-    assert f"{found['svc']['size'] / cut['size']:.1f} times" in done.stdout
+    near = [
+        row for row in (cut, found["greedy-200-300"]) if row["error_percent"] <= found["svc"]["error_percent"] + 0.2
+    ]
+    assert all(f"{found['svc']['size'] / row['size']:.1f} times" in done.stdout for row in near)
+    assert near or "NO  claim about SVC" in done.stdout
     assert (out / "peers.png").stat().st_size > 10_000
 
 

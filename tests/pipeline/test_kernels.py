@@ -230,7 +230,24 @@ def test_median_and_a_selection_among_widths(folder: Path) -> None:
     assert run.report["sigma2"] == [pytest.approx(typical_sigma2(run.X[run.drawn], Kernel()), rel=1e-3)]
     several = Trained(folder, "several", "--sigma2", "0.5,1,4", "--select", "greedy:20")
     assert len(several.report["model_sigma2"]) > 1
-    assert several.report["selection"]["curve"][-1]["hold_out_error"] < 1.0
+    one = Trained(folder, "one", "--sigma2", "4", "--select", "greedy:20")
+    errors = [run.report["selection"]["curve"][-1]["hold_out_error"] for run in (several, one)]
+    assert errors[0] < errors[1]
+
+
+def test_the_order_of_the_rows_decides_no_width(tmp_path: Path) -> None:
+    """All rows as candidates, sorted by class, the first class tight: its distances alone would give a tiny width."""
+    rng = np.random.default_rng(12)
+    means = np.repeat([[0.0], [3.0], [-3.0]], 1200, axis=0)
+    X = means + np.repeat([[0.05], [1.0], [1.0]], 1200, axis=0) * rng.normal(size=(3600, 5))
+    np.savez(tmp_path / "sorted.npz", X=X, y=np.repeat([0, 1, 2], 1200))
+    distances = ((X[::9, None] - X[None, ::9]) ** 2).sum(2)[np.triu_indices(400, 1)]
+    assert typical_sigma2(X, Kernel()) == pytest.approx(np.median(distances), rel=0.2)
+    command = [str(tmp_path / "sorted.npz"), "--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "f")]
+    command += ["--centers", "all", "--sigma2", "median", "--penalty", "100", "--set", "data.standardise=false", "-q"]
+    assert main([*command, "--set", "centers.working_set=400"]) == 0
+    (width,) = json.loads((tmp_path / "run" / "report.json").read_text())["sigma2"]
+    assert width == pytest.approx(np.median(distances), rel=0.2)
 
 
 def test_a_kernel_is_part_of_the_model(folder: Path, tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def test_a_run_cut_off_in_any_round_ends_with_the_same_bytes(
 
 
 def test_the_plan_chooses_the_largest_working_set_that_fits_and_keeps_the_limit(features: Path, tmp_path: Path) -> None:
-    run, limit = tmp_path / "run", 470
+    run, limit = tmp_path / "run", 456
     command = [sys.executable, "-m", "pipeline.train", "digits", "-q", "--run-dir", str(run), "--penalty", "0.1"]
     command += ["--features-dir", str(features), "--centers", "all", "--workers", "1", "--memory-limit", f"{limit}MiB"]
     assert subprocess.run(command, cwd=Path(__file__).resolve().parents[2], check=False).returncode in (0, 3)
