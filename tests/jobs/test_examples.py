@@ -104,6 +104,7 @@ def test_estimator_in_a_pipeline(tmp_path: Path) -> None:
     assert np.load(tmp_path / "out" / "X.npy", mmap_mode="r").shape[1] == 64
 
 
+@pytest.mark.slow
 def test_resume_after_a_stop(tmp_path: Path) -> None:
     text = output_of("resume_after_a_stop", tmp_path)
     assert "exit code 75" in text

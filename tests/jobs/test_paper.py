@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
 FOLDER = Path(__file__).resolve().parents[2] / "jobs" / "paper"
 KEYS = {
     *("table", "dataset", "method", "M", "runs", "mean", "std", "m0_mean"),

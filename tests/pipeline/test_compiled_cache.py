@@ -240,6 +240,7 @@ def model_digest(run: Path) -> str:
     return hashlib.sha256((run / "model" / "arrays.npz").read_bytes()).hexdigest()
 
 
+@pytest.mark.slow
 def test_a_run_survives_a_damaged_cache_with_the_same_bytes(tmp_path: Path) -> None:
     caches = tmp_path / "caches"
     present = wanted_folder()

@@ -1,6 +1,7 @@
 """Kernels and widths: columns against scikit-learn and plain formulas, runs against dense twins."""
 
 import json
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,7 @@ class Trained:
         self.Y = np.where(self.labels[:, None] == np.arange(10), 1.0, -1.0)
         self.drawn = np.random.default_rng([0, 1]).permutation(n)[:90]
 
+    @cached_property
     def columns(self) -> np.ndarray:
         widths, kernel = self.report["sigma2"], self.model.kernel
         return np.hstack([dense_columns(kernel, width, self.X, self.X[self.drawn]) for width in widths])
@@ -161,7 +163,7 @@ class Trained:
                for width, center in zip(self.model.center_sigma2, self.model.centers, strict=True)]  # fmt: skip
         residual = y - np.stack(own, axis=1) @ weights
         primal = 0.5 * residual @ residual + tau * np.abs(weights).sum()
-        theta = residual * min(1.0, tau / np.abs(self.columns().T @ residual).max())
+        theta = residual * min(1.0, tau / np.abs(self.columns.T @ residual).max())
         return primal, (primal - (0.5 * y @ y - 0.5 * (y - theta) @ (y - theta))) / primal
 
 

@@ -282,9 +282,10 @@ def test_a_draw_is_diverse_and_favours_gains() -> None:
     "arguments",
     [
         pytest.param(("--select", "greedy:60"), id="at once"),
-        pytest.param(ROUNDS, id="in rounds", marks=pytest.mark.slow),
+        pytest.param(ROUNDS, id="in rounds"),
     ],
 )
+@pytest.mark.slow
 def test_a_selection_that_is_stopped_goes_on_to_the_same_bytes(
     folder: Path, report: dict[str, Any], tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
