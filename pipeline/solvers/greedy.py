@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, solve_triangular
+from scipy.linalg.lapack import dpotri
 
 from pipeline.statistics import GramStatistics
 
@@ -108,13 +109,14 @@ class _Factor:
         row = self.row(m)
         self._mark_copies(m, row)
         v = row[self.live]
+        width = min(STRIPE, -(-len(v) // 32) * 8)  # four stripes, or more: so that two threads end together
 
         def subtract(start: int) -> None:
-            stripe = slice(start, start + STRIPE)
+            stripe = slice(start, start + width)
             for slab in slabs:
                 v[stripe] -= slab[:, place] @ slab[:, stripe]
 
-        for _ in threads.map(subtract, range(0, len(v), STRIPE)):
+        for _ in threads.map(subtract, range(0, len(v), width)):
             pass
         v /= np.sqrt(v[place])
         self._factor.append(np.concatenate([*(slab[:, place] for slab in slabs), v[[place]]]))
@@ -143,11 +145,10 @@ class _Factor:
         index = len(self.chosen) // SLAB_ROWS - 1
         own = self.chosen[index * SLAB_ROWS :]
         places = np.searchsorted(self.live, own)
-        rows = np.empty((SLAB_ROWS, len(self.live)))
-        for line, m in enumerate(own):
-            row = self.row(m)
-            self._mark_copies(m, row)
-            rows[line] = row[self.live]
+        rows = self._gram[own][:, self.live]
+        rows[np.arange(SLAB_ROWS), places] += self.damping
+        if self._sums is not None:
+            rows -= np.outer(self._sums[own] / self._n, self._sums[self.live])
         before = [np.empty((SLAB_ROWS, 0)), *(np.ascontiguousarray(slab[:, places].T) for slab in self._slabs[:index])]
         for left, earlier in zip(before[1:], self._slabs[:index], strict=True):
             rows -= left @ earlier
@@ -175,6 +176,8 @@ class _Factor:
         for start in range(0, len(chosen) - SLAB_ROWS + 1, SLAB_ROWS):
             self._slabs.append(np.zeros((SLAB_ROWS, len(self.live))))
             self.chosen += chosen[start : start + SLAB_ROWS]
+            for m in self.chosen[start:]:
+                self._mark_copies(m, self.row(m))
             self.renew()
 
     def left(self) -> NDArray[np.bool_]:
@@ -331,8 +334,10 @@ def _inverse(
             break
         except LinAlgError:
             damping *= 10.0
-    H = cho_solve(factor, np.eye(len(gram)))
-    return 0.5 * (H + H.T), cho_solve(factor, kty)
+    H: NDArray[np.float64] = dpotri(factor[0], lower=True)[0]
+    H = np.tril(H)
+    H += np.tril(H, -1).T
+    return H, cho_solve(factor, kty)
 
 
 def _drop_block(
