@@ -58,6 +58,7 @@ def test_multiclass_digits(tmp_path: Path) -> None:
     assert verify([str(run), "-q"]) == 0
 
 
+@pytest.mark.slow
 def test_regression_sinc(tmp_path: Path) -> None:
     text = output_of("regression_sinc", tmp_path)
     kept, mse = found(r"N of 500 candidates have a weight; test mse N\n", text)
@@ -70,6 +71,7 @@ def test_regression_sinc(tmp_path: Path) -> None:
         assert found(rf"{way}: penalty N, N centers, test mse N\n", text)[2] < 0.01
 
 
+@pytest.mark.slow
 def test_binary_own_arrays(tmp_path: Path) -> None:
     text = output_of("binary_own_arrays", tmp_path)
     (right,) = found(r"N of 100 right", text)
@@ -81,6 +83,7 @@ def test_binary_own_arrays(tmp_path: Path) -> None:
     assert load_model(tmp_path / "out" / "runs" / "wine" / "model").task == "binary"
 
 
+@pytest.mark.slow
 def test_compact_model(tmp_path: Path) -> None:
     text = output_of("compact_model", tmp_path)
     curve = {int(size): float(error) for size, error in re.findall(r"(\d+) centers +([0-9.]+) %  ▪", text)}
@@ -92,6 +95,7 @@ def test_compact_model(tmp_path: Path) -> None:
     assert load_model(tmp_path / "out" / "small").n_centers == 50
 
 
+@pytest.mark.slow
 def test_estimator_in_a_pipeline(tmp_path: Path) -> None:
     text = output_of("estimator_in_a_pipeline", tmp_path)
     assert found(r"test accuracy N\n", text)[0] > 0.95

@@ -229,7 +229,9 @@ def stop_at_a_record(records: Path, stopped: list[float]) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-@pytest.mark.parametrize(("scheduler", "sessions"), [("processes", 1), ("cluster", 2)])
+@pytest.mark.parametrize(
+    ("scheduler", "sessions"), [("processes", 1), pytest.param("cluster", 2, marks=pytest.mark.slow)]
+)
 def test_workers_save_on_request_and_leave_the_run_alone(
     features: Path, whole: Path, tmp_path: Path, request: pytest.FixtureRequest, scheduler: str, sessions: int
 ) -> None:

@@ -193,7 +193,7 @@ def test_the_gap_is_over_every_candidate_at_every_width(folder: Path, name: str)
     assert set(counts) <= set(run.report["sigma2"])
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["widths", *(pytest.param(name, marks=pytest.mark.slow) for name in [*CASES][1:])])
 def test_rounds_reach_the_same_optimum(folder: Path, name: str) -> None:
     """The streamed scores and the bounds of what is not evaluated hold for columns that are no Gaussians."""
     common = [*CASES[name], "--penalty", "30", "--centers", "all", "--tol", "1e-4"]

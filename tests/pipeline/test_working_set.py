@@ -92,7 +92,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", ["all candidates", *(pytest.param(case, marks=pytest.mark.slow) for case in [*CASES][1:])]
+)
 def test_streamed_and_dense_meet_in_objective_and_support(case: str, features: Path, tmp_path: Path) -> None:
     """Float64 columns: float32 ones round otherwise in tiles of another shape."""
     arguments = [*CASES[case], "--set", "kernel.precision=float64", "--tol", "1e-9"]
