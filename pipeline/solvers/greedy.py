@@ -64,10 +64,7 @@ class Selection:
 
 
 class _Factor:
-    """V over the candidates `live` (l,), their s (l,) and q (l, T), and the chosen columns; changed in place.
-
-    Whenever V is made anew, what was chosen leaves `live`: its columns of V are the factor L, kept on their own.
-    """
+    """V (j, M), its candidates' s (M,) and q (M, T), and the chosen columns; changed in place."""
 
     def __init__(self, statistics: GramStatistics, *, intercept: bool) -> None:
         self._gram, self._n = statistics.gram, statistics.weight_sum
@@ -79,13 +76,10 @@ class _Factor:
             self.diagonal -= self._sums**2 / self._n
             self._kty -= np.outer(self._sums, statistics.target_sums) / self._n
         self.diagonal += self.damping
-        self.live = np.arange(len(self.diagonal))
         self.copies = np.zeros(len(self.diagonal), bool)
         self._slabs: list[NDArray[np.float64]] = []
-        self._factor: list[NDArray[np.float64]] = []  # of L, its rows up to the diagonal
         self.chosen: list[int] = []
-        self._gone = 0  # of the chosen, how many have left
-        self._refresh()
+        self.s, self.q = self.diagonal.copy(), self._kty.copy()
 
     def row(self, m: int) -> NDArray[np.float64]:
         """Return gram_m: over all candidates, damped, and centred where an intercept is fitted."""
@@ -100,28 +94,21 @@ class _Factor:
         full, rest = divmod(len(self.chosen), SLAB_ROWS)
         return [*self._slabs[:full], *([self._slabs[full][:rest]] if rest else [])]
 
-    def append(self, place: int, threads: Executor) -> None:
-        """Add the center at this place among the live: one new row of V, and the rank-1 steps of s and q.
-
-        Costs 2·j·l operations.
-        """
-        m, slabs = int(self.live[place]), self.rows()
-        row = self.row(m)
-        self._mark_copies(m, row)
-        v = row[self.live]
-        width = min(STRIPE, -(-len(v) // 32) * 8)  # four stripes, or more: so that two threads end together
+    def append(self, m: int, threads: Executor) -> None:
+        """Add a center: one new row of V, and the rank-1 steps of s and q. Costs 2·j·M operations."""
+        v, slabs = self.row(m), self.rows()
+        self._mark_copies(m, v)
 
         def subtract(start: int) -> None:
-            stripe = slice(start, start + width)
+            stripe = slice(start, start + STRIPE)
             for slab in slabs:
-                v[stripe] -= slab[:, place] @ slab[:, stripe]
+                v[stripe] -= slab[:, m] @ slab[:, stripe]
 
-        for _ in threads.map(subtract, range(0, len(v), width)):
+        for _ in threads.map(subtract, range(0, len(v), STRIPE)):
             pass
-        v /= np.sqrt(v[place])
-        self._factor.append(np.concatenate([*(slab[:, place] for slab in slabs), v[[place]]]))
+        v /= np.sqrt(v[m])
         self._store(v)
-        step = self.q[place] / v[place]
+        step = self.q[m] / v[m]
         self.s -= v * v
         self.q -= v[:, None] * step
         self.chosen.append(m)
@@ -139,52 +126,30 @@ class _Factor:
     def renew(self) -> float:
         """Make the last slab, which is full, anew from the Gram, and s and q from V; return the drift.
 
-        Then the chosen leave the live. What follows depends on the chosen alone, not on how V came about: `restore`
-        gives the same bits. Raises LinAlgError where the Gram of the chosen is not positive definite in float64.
+        What follows then depends on the chosen alone, not on how V came about: `restore` gives the same bits. Raises
+        LinAlgError where the Gram of the chosen is not positive definite in float64.
         """
         index = len(self.chosen) // SLAB_ROWS - 1
         own = self.chosen[index * SLAB_ROWS :]
-        places = np.searchsorted(self.live, own)
-        rows = self._gram[own][:, self.live]
-        rows[np.arange(SLAB_ROWS), places] += self.damping
-        if self._sums is not None:
-            rows -= np.outer(self._sums[own] / self._n, self._sums[self.live])
-        before = [np.empty((SLAB_ROWS, 0)), *(np.ascontiguousarray(slab[:, places].T) for slab in self._slabs[:index])]
-        for left, earlier in zip(before[1:], self._slabs[:index], strict=True):
-            rows -= left @ earlier
-        L = cholesky(rows[:, places], lower=True)
+        rows = np.stack([self.row(m) for m in own])
+        for m, row in zip(own, rows, strict=True):
+            self._mark_copies(m, row)
+        for earlier in self._slabs[:index]:
+            rows -= earlier[:, own].T @ earlier
+        L = cholesky(rows[:, own], lower=True)
         fresh = solve_triangular(L, rows, lower=True, overwrite_b=True)
-        scale = np.sqrt(np.maximum(self.diagonal[self.live], np.finfo(float).tiny))
+        scale = np.sqrt(np.maximum(self.diagonal, np.finfo(float).tiny))
         drift = float(np.max(np.abs(fresh - self._slabs[index]) / scale))
         self._slabs[index] = fresh
-        whole = np.hstack([*before, L])
-        self._factor[index * SLAB_ROWS :] = [line[: index * SLAB_ROWS + k + 1] for k, line in enumerate(whole)]
-        self._leave(places)
         self._refresh()
         return drift
-
-    def _leave(self, places: NDArray[np.int64]) -> None:
-        """Drop the live candidates at these places, and their columns of V, a slab at a time."""
-        stay = np.ones(len(self.live), bool)
-        stay[places] = False
-        self.live, self._gone = self.live[stay], len(self.chosen)
-        for index, slab in enumerate(self._slabs):
-            self._slabs[index] = slab[:, stay]
 
     def restore(self, chosen: list[int]) -> None:
         """Take over what was chosen before, whole slabs of it. Costs j²·M operations."""
         for start in range(0, len(chosen) - SLAB_ROWS + 1, SLAB_ROWS):
-            self._slabs.append(np.zeros((SLAB_ROWS, len(self.live))))
+            self._slabs.append(np.zeros((SLAB_ROWS, len(self.diagonal))))
             self.chosen += chosen[start : start + SLAB_ROWS]
-            for m in self.chosen[start:]:
-                self._mark_copies(m, self.row(m))
             self.renew()
-
-    def left(self) -> NDArray[np.bool_]:
-        """Return which of the live may be chosen, (l,): neither chosen nor spanned, nor a copy of what is chosen."""
-        left: NDArray[np.bool_] = (self.s > self.damping) & ~self.copies[self.live]
-        left[np.searchsorted(self.live, self.chosen[self._gone :])] = False
-        return left
 
     def reductions(self) -> NDArray[np.float64]:
         """Return by how much each center lowered the error beside those before it, ‖q_m‖² / s_m, (j,)."""
@@ -193,7 +158,7 @@ class _Factor:
 
     def _refresh(self) -> None:
         """Compute s and q from V, without the error that their rank-1 steps have gathered."""
-        self.s, self.q = self.diagonal[self.live], self._kty[self.live]
+        self.s, self.q = self.diagonal.copy(), self._kty.copy()
         beta = self._beta()
         for index, slab in enumerate(self.rows()):
             self.s -= np.einsum("jm,jm->m", slab, slab)
@@ -201,12 +166,9 @@ class _Factor:
 
     def _beta(self) -> NDArray[np.float64]:
         """Return L⁻¹ kty of the chosen, (j, T)."""
-        if not self.chosen:
-            return self._kty[:0]
-        L = np.zeros((len(self.chosen), len(self.chosen)))
-        for line, values in zip(L, self._factor, strict=True):
-            line[: len(values)] = values
-        return np.asarray(solve_triangular(L, self._kty[self.chosen], lower=True))
+        chosen = np.array(self.chosen, np.int64)
+        L = np.vstack([np.empty((0, len(chosen))), *(slab[:, chosen] for slab in self.rows())]).T
+        return np.asarray(solve_triangular(L, self._kty[chosen], lower=True)) if len(chosen) else self._kty[:0]
 
 
 def select(
@@ -283,7 +245,8 @@ def _forward(
     least_gain = LEAST_GAIN * float(statistics.yty.sum())
     with ThreadPoolExecutor(n_threads) as threads:
         while len(factor.chosen) < size:
-            left = factor.left()
+            left = (factor.s > factor.damping) & ~factor.copies
+            left[factor.chosen] = False
             gains = np.where(left, np.einsum("mt,mt->m", factor.q, factor.q) / np.where(left, factor.s, 1.0), -1.0)
             best = int(np.argmax(gains))
             if gains[best] <= least_gain:
@@ -296,9 +259,10 @@ def _forward(
                     break  # the last slab is spanned by the others to rounding
             if enough(factor.chosen) and len(factor.chosen) >= least:
                 break
+    spanned = (factor.s <= factor.damping) | factor.copies
+    spanned[factor.chosen] = False
     chosen = np.array(factor.chosen, np.int64)
-    refused = len(factor.diagonal) - len(chosen) - int(np.count_nonzero(factor.left()))
-    return Selection(chosen, factor.reductions(), refused, drift)
+    return Selection(chosen, factor.reductions(), int(np.count_nonzero(spanned)), drift)
 
 
 def _back(
@@ -334,8 +298,7 @@ def _inverse(
             break
         except LinAlgError:
             damping *= 10.0
-    H: NDArray[np.float64] = dpotri(factor[0], lower=True)[0]
-    H = np.tril(H)
+    H: NDArray[np.float64] = np.tril(dpotri(factor[0], lower=True)[0])
     H += np.tril(H, -1).T
     return H, cho_solve(factor, kty)
 
