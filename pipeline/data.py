@@ -46,21 +46,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="data sets (default: all)")
     parser.add_argument("--data-dir", metavar="DIR", help="look here only, as train --data-dir does")
     arguments = parser.parse_args(argv)
-    from pipeline.errors import describe
+    from pipeline.errors import answered
 
-    try:
+    def tell() -> int:
         code = 0
         for line, line_code in _lines(arguments):
             print(line, file=sys.stderr if line_code else sys.stdout, flush=True)
             code = min(filter(None, (code, line_code)), default=0)  # damaged (65) before missing (66)
-    except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (Exception, KeyboardInterrupt) as error:
-        described, text = describe(error)
-        print(f"error: {text}", file=sys.stderr)
-        return int(described)
-    return code
+        return code
+
+    return answered(tell)
 
 
 def locate(name: str, data_dir: str | None) -> Found | None:

@@ -52,20 +52,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of the runs (runs/)")
     parser.add_argument("--data-dir", metavar="DIR", help="look for data sets here only, as train --data-dir does")
     arguments = parser.parse_args(argv)
-    from pipeline.errors import ExitCode, describe
+    from pipeline.errors import ExitCode, answered
 
-    try:
+    def tell() -> int:
         facts = examine(arguments.runs, arguments.data_dir)
         print(json.dumps(facts, indent=2) if arguments.json else "\n".join(lines(facts)))
-        sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (Exception, KeyboardInterrupt) as error:
-        code, line = describe(error)
-        print(f"error: {line}", file=sys.stderr)
-        return int(code)
-    return 0 if facts["training_works"] else int(ExitCode.UNAVAILABLE)
+        return int(ExitCode.DONE if facts["training_works"] else ExitCode.UNAVAILABLE)
+
+    return answered(tell)
 
 
 def examine(runs: Path, data_dir: str | None) -> dict[str, Any]:

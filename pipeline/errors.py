@@ -1,6 +1,9 @@
 """Errors a user meets and the exit code of each (the table is in README.md, "Exit codes")."""
 
 import errno
+import os
+import sys
+from collections.abc import Callable
 from enum import IntEnum
 from io import TextIOWrapper
 from typing import TextIO
@@ -91,6 +94,21 @@ def any_text_goes(stream: TextIO) -> None:
     """Let a stream write letters that its encoding lacks, such as those of labels, as escapes instead of failing."""
     if isinstance(stream, TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")
+
+
+def answered(work: Callable[[], int | None]) -> int:
+    """Do the work of a command and return its exit code, 0 where it returns none; errors become one line."""
+    try:
+        code = work()
+        sys.stdout.flush()
+        return code or int(ExitCode.DONE)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitCode.DONE)
+    except (Exception, KeyboardInterrupt) as error:
+        number, line = describe(error)
+        print(f"error: {line}", file=sys.stderr)
+        return int(number)
 
 
 def describe(error: BaseException) -> tuple[ExitCode, str]:

@@ -30,7 +30,8 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         or all where there are fewer. More than there are rows of positive weight are clipped, with a warning. The
         Gram of the candidates takes 8·n_centers² bytes.
     sigma2 : float or "median"
-        σ², in squared units of X, above 0; "median": the median of the squared distances between candidates.
+        σ², in squared units of X, above 0; "median": the median of the squared distances between
+        candidates, 1000 of them where there are more.
     penalty : float or "auto"
         λν, above 0: √penalty is the l1 penalty of the Lasso ½ Σ_i s_i (y_i - f(x_i))² + √penalty ‖w‖₁, not divided by
         the number of rows. "auto": that of the lowest error on a tenth of the rows, held out, then fitted on all.

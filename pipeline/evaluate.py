@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -35,21 +34,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_data_options(parser)
     arguments = parser.parse_args(argv)
     from pipeline import stopping
-    from pipeline.errors import any_text_goes, describe
+    from pipeline.errors import answered, any_text_goes
 
-    try:
+    def tell() -> None:
         with stopping.listening():
             found = _evaluate(arguments)
         any_text_goes(sys.stdout)
         print(json.dumps(found, indent=2) if arguments.json else "\n".join(table(found)))
-        sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (Exception, KeyboardInterrupt) as error:
-        code, line = describe(error)
-        print(f"error: {line}", file=sys.stderr)
-        return int(code)
-    return 0
+
+    return answered(tell)
 
 
 def _evaluate(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """`python -m pipeline.predict MODEL DATA --out F`: labels and decision values of new data, in bounded memory."""
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -36,22 +35,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_data_options(parser)
     arguments = parser.parse_args(argv)
     from pipeline import stopping
-    from pipeline.errors import any_text_goes, describe
+    from pipeline.errors import answered, any_text_goes
 
-    try:
+    def tell() -> None:
         any_text_goes(sys.stdout)
         with stopping.listening():
             told = _predict(arguments)
         if told and not arguments.quiet:
             print(told)
-        sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (Exception, KeyboardInterrupt) as error:
-        code, line = describe(error)
-        print(f"error: {line}", file=sys.stderr)
-        return int(code)
-    return 0
+
+    return answered(tell)
 
 
 def add_data_options(parser: argparse.ArgumentParser) -> None:

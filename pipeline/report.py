@@ -38,18 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where to write it (default: RUN/report.html)")
     arguments = parser.parse_args(argv)
-    from pipeline.errors import describe
+    from pipeline.errors import answered
 
-    try:
-        print(write(arguments.run, arguments.out))
-        sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (Exception, KeyboardInterrupt) as error:
-        code, line = describe(error)
-        print(f"error: {line}", file=sys.stderr)
-        return int(code)
-    return 0
+    return answered(lambda: print(write(arguments.run, arguments.out)))
 
 
 def write(root: Path, out: Path | None) -> Path:

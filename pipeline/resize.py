@@ -6,7 +6,6 @@ weights are refitted either way.
 """
 
 import argparse
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -30,23 +29,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="print errors only")
     arguments = parser.parse_args(argv)
-    from pipeline.errors import describe
+    from pipeline.errors import answered
 
-    try:
+    def tell() -> None:
         found = resize_run(arguments.run, arguments.size, arguments.out)
         if not arguments.quiet:
             print(
                 f"{arguments.out}: {found.n_centers} centers of {found.n_before}, ridge {found.ridge:.3g}, "
                 f"held-out mean squared error {found.hold_out_error:.6g}"
             )
-        sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (Exception, KeyboardInterrupt) as error:
-        code, line = describe(error)
-        print(f"error: {line}", file=sys.stderr)
-        return int(code)
-    return 0
+
+    return answered(tell)
 
 
 @dataclass(frozen=True)

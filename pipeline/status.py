@@ -24,19 +24,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     parser.add_argument("--json", action="store_true", help="print the facts as one JSON object, for programs")
     arguments = parser.parse_args(argv)
-    from pipeline.errors import describe
+    from pipeline.errors import answered
 
-    try:
+    def tell() -> None:
         facts = status(arguments.run)
         print(json.dumps(facts, indent=2) if arguments.json else "\n".join(lines(facts)))
-        sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (Exception, KeyboardInterrupt) as error:
-        code, line = describe(error)
-        print(f"error: {line}", file=sys.stderr)
-        return int(code)
-    return 0
+
+    return answered(tell)
 
 
 def status(root: Path) -> dict[str, Any]:

@@ -29,7 +29,7 @@ _working = False
 
 @dataclass(frozen=True)
 class Turn:
-    """The right of some tasks to work on a run: until the next turn is taken, by this session or by a later one.
+    """The right of some tasks to work on a run: until the next turn is taken, by this process or by a later one.
 
     The file holds the number of the latest turn. Numbers only grow, so that nothing stale is ever obeyed: an older
     content, which a network file system may show for a while, ends no task, and neither does a missing file.

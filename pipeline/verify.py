@@ -41,24 +41,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run, finished or under way")
     parser.add_argument("-q", "--quiet", action="store_true", help="print what is damaged only")
     arguments = parser.parse_args(argv)
-    from pipeline.errors import ExitCode, describe
+    from pipeline.errors import ExitCode, answered
 
-    started = time.perf_counter()
-    try:
+    def tell() -> int:
+        started = time.perf_counter()
         result = verify_run(arguments.run)
-    except (Exception, KeyboardInterrupt) as error:
-        code, line = describe(error)
-        print(f"error: {line}", file=sys.stderr)
-        return int(code)
-    for line in result.damaged:
-        print(f"damaged: {line}")
-    if not arguments.quiet:
-        for line in result.notes:
-            print(f"note: {line}")
-        verdict = f"{len(result.damaged)} damaged" if result.damaged else "whole"
-        size, seconds = f"{result.bytes / 2**20:.1f} MiB", time.perf_counter() - started
-        print(f"{arguments.run}: {verdict}; {result.files} files, {size}, {seconds:.1f} s")
-    return int(ExitCode.INVALID_DATA if result.damaged else ExitCode.DONE)
+        for line in result.damaged:
+            print(f"damaged: {line}")
+        if not arguments.quiet:
+            for line in result.notes:
+                print(f"note: {line}")
+            verdict = f"{len(result.damaged)} damaged" if result.damaged else "whole"
+            size, seconds = f"{result.bytes / 2**20:.1f} MiB", time.perf_counter() - started
+            print(f"{arguments.run}: {verdict}; {result.files} files, {size}, {seconds:.1f} s")
+        return int(ExitCode.INVALID_DATA if result.damaged else ExitCode.DONE)
+
+    return answered(tell)
 
 
 def verify_run(root: Path) -> Result:
