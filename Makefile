@@ -1,10 +1,12 @@
 # Every target sets up .venv from a hash-pinned lock file first; nothing but Python 3.11+, make and a package index
-# is needed.
+# is needed. Another Python beside it: make VENV=.venv-3.13 PYTHON=python3.13 run
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
+# Processes that run tests side by side: TESTERS=0 for one after another, in this process.
+TESTERS ?= 2
 
-.PHONY: help run test test-slow test-slurm test-faults test-kills lint benchmarks paper lock clean
+.PHONY: help run test test-slow test-slurm test-faults test-kills test-long lint benchmarks paper lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -17,10 +19,11 @@ test: $(VENV)/.test-ready ## set up, then check style and types and run the quic
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
-	$(RUN) -m pytest -m "not slow"
+	$(RUN) -m pytest -m "not slow" -n $(TESTERS) --dist worksteal
 
-test-slow: $(VENV)/.test-ready ## the remaining tests
-	$(RUN) -m pytest -m slow
+test-slow: $(VENV)/.test-ready ## the remaining tests; those that measure or starve the machine one after another
+	$(RUN) -m pytest -m "slow and not alone" -n $(TESTERS) --dist loadfile
+	$(RUN) -m pytest -m "slow and alone"
 
 test-slurm: $(VENV)/.test-ready ## the batch script on a real one-node SLURM (root; installs slurm-wlm and munge with apt-get)
 	@{ command -v slurmctld && command -v munged; } >/dev/null || \
@@ -33,10 +36,13 @@ test-faults: $(VENV)/.test-ready ## break a toy run at every change of the disk 
 test-kills: $(VENV)/.test-ready ## 50 random kill -9 of a run on MNIST (needs SLKL_DATA_DIR)
 	SLKL_KILLS=50 $(RUN) -m pytest -rs -m slow tests/faults/test_lost_processes.py -k mnist --timeout 0
 
+test-long: $(VENV)/.test-ready ## all of MNIST as candidates, kill -9 every 45 s on average until done (about an hour)
+	SLKL_LONG_RUN=45 $(RUN) -m pytest -rs -m slow tests/faults/test_long_run.py --timeout 0
+
 lint: $(VENV)/.test-ready ## style and types only
 	$(RUN) -m ruff check . && $(RUN) -m ruff format --check . && $(RUN) -m mypy
 
-benchmarks: $(VENV)/.test-ready ## time the run against the bare arithmetic (needs MNIST)
+benchmarks: $(VENV)/.test-ready ## time the statistics against the bare arithmetic (needs MNIST; minutes)
 	$(RUN) jobs/benchmarks/floor.py --out runs/benchmarks
 
 paper: $(VENV)/.test-ready ## the paper's tables and figures (about half an hour; needs the data sets, or downloads them)

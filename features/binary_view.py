@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from features.errors import DataError, UsageError
-from features.sources import Part, Source
+from features.source import Columns, Part, Source, SourceMemory
 
 
 @dataclass(frozen=True, eq=False)
 class BinaryView:
-    """A `features.sources.Source` whose classes are 1, for the positive label of `source`, and -1 for all others."""
+    """A `features.source.Source` whose classes are 1, for the positive label of `source`, and -1 for all others."""
 
     source: Source
     positive: int
@@ -42,6 +42,11 @@ class BinaryView:
         return self.source.n_test
 
     @property
+    def added(self) -> tuple[int, ...]:
+        """Rows of each addition."""
+        return self.source.added
+
+    @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one input."""
         return self.source.input_shape
@@ -51,10 +56,29 @@ class BinaryView:
         """Whether inputs are to be z-scored with the statistics of the training part."""
         return self.source.standardise
 
+    @property
+    def columns(self) -> Columns | None:
+        """Columns of the file."""
+        return self.source.columns
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was taken for granted."""
+        return self.source.notes
+
+    @property
+    def memory(self) -> SourceMemory:
+        """What the open source takes of memory."""
+        return self.source.memory
+
     def read(self, part: Part, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return inputs and targets, 1 where the label is the positive one; see `features.sources.Source.read`."""
+        """Return inputs and targets, 1 where the label is the positive one; see `features.source.Source.read`."""
         inputs, targets = self.source.read(part, start, stop)
         return inputs, (targets == self.positive).astype(np.int64)
+
+    def weights(self, part: Part) -> np.ndarray | None:
+        """Return the weights of the rows of a part."""
+        return self.source.weights(part)
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what determines the rows: those of the source, and the positive label."""

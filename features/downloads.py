@@ -7,7 +7,6 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pooch
 
@@ -34,7 +33,7 @@ class BoundedDownloader:
     silence_seconds: float = 15.0
     total_seconds: float = 300.0
 
-    def __call__(self, url: str, output_file: str, pooch: Any, check_only: bool = False) -> None:
+    def __call__(self, url: str, output_file: str, pooch: object, check_only: bool = False) -> None:
         """Write the body of `url` to the file `output_file`; the rest is pooch's interface.
 
         Raises

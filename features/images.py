@@ -8,8 +8,9 @@ import numpy as np
 from features import published
 from features.errors import DataError, MissingInputError
 from features.idx import parse_idx
-from features.rows import RowSource, parts_source, split_source
-from features.sources import SourceSpec
+from features.input_files import open_plain
+from features.row_source import RowSource, parts_source, split_source
+from features.source import SourceSpec
 
 # The four files of MNIST's layout, without ".gz", and their dimensions.
 IDX_FILES = {
@@ -53,9 +54,9 @@ def open_idx_folder(spec: SourceSpec, folder: Path) -> RowSource:
     """
     paths = {}
     for name in IDX_FILES:
-        found = [path for path in (folder / name, folder / f"{name}.gz") if path.is_file()]
-        if found:
-            paths[name] = found[0]
+        path = idx_file(folder, name)
+        if path is not None:
+            paths[name] = path
     missing = [name for name in IDX_FILES if name not in paths]
     if missing:
         raise MissingInputError(
@@ -64,8 +65,14 @@ def open_idx_folder(spec: SourceSpec, folder: Path) -> RowSource:
     return _open_files(spec, folder.resolve().name, paths, {})
 
 
+def idx_file(folder: Path, name: str) -> Path | None:
+    """Return where a folder has one of `IDX_FILES`, raw or with ``.gz``; None where it lacks it."""
+    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+
+
 def open_digits(spec: SourceSpec) -> RowSource:
     """Open scikit-learn's 1797 digits, resized to 28 x 28 bytes and split by seed; no download."""
+    # Imported here: for these two, slow to import, only whoever reads the digits shall wait.
     from skimage.transform import resize
     from sklearn.datasets import load_digits
 
@@ -99,9 +106,9 @@ def _open_files(spec: SourceSpec, name: str, paths: dict[str, Path], expected: d
 
 def _read_checked(path: Path, n_dimensions: int, expected: str | None) -> tuple[np.ndarray, str]:
     """Read one file after comparing its sha256, taken from the same open file."""
-    with path.open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    with open_plain(path) as stream:
+        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
         if expected is not None:
-            published.check_digest(path, found, expected)
+            published.check_digest(path, sha256, expected)
         stream.seek(0)
-        return parse_idx(stream, n_dimensions, str(path)), found
+        return parse_idx(stream, n_dimensions, str(path)), sha256

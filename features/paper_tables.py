@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 
 from features import published
-from features.rows import RowSource, digest_rows, parts_source, split_source
-from features.sources import SourceSpec
+from features.row_source import RowSource, digest_rows, parts_source, split_source
+from features.source import SourceSpec
 
 USPS_SIDE = 16
 BOSTON_TEST, BOSTON_ROWS = 156, 506
-ABALONE_TEST, ABALONE_ROWS = 1177, 4177
+ABALONE_TEST = 1177
 SEXES = ("M", "F", "I")
 SINC_ROWS = 1000
 SINC_NOISE = 0.1

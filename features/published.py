@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from features.errors import DataError, MissingInputError
+from features.input_files import open_plain
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ def find(name: str, data_dir: str | None) -> Path:
     if folder is None and (named := os.environ.get("SLKL_DATA_DIR")):
         folder = folder_with(name, named)  # it may well hold other data sets only
     if folder is None:
+        # Imported here: a machine that has the files needs no downloader, which is slow to import.
         from features.downloads import fetch
 
         folder = fetch(name, PUBLISHED[name].files, PUBLISHED[name].mirrors)
@@ -105,10 +107,10 @@ def find(name: str, data_dir: str | None) -> Path:
     return folder
 
 
-def check_digest(path: Path, found: str, expected: str) -> None:
-    """Raise DataError unless the sha256 `found` of the file at `path` is the expected one."""
-    if found != expected:
-        raise DataError(f"{path}: sha256 is {found}, expected {expected}; delete the file and get it again")
+def check_digest(path: Path, sha256: str, expected: str) -> None:
+    """Raise DataError unless the `sha256` of the file at `path` is the expected one."""
+    if sha256 != expected:
+        raise DataError(f"{path}: sha256 is {sha256}, expected {expected}; delete the file and get it again")
 
 
 def read_files(name: str, folder: Path) -> dict[str, bytes]:
@@ -122,7 +124,7 @@ def read_files(name: str, folder: Path) -> dict[str, bytes]:
     contents = {}
     for file, expected in PUBLISHED[name].files.items():
         path = folder / file
-        with path.open("rb") as stream:
+        with open_plain(path) as stream:
             check_digest(path, hashlib.file_digest(stream, "sha256").hexdigest(), expected)
             stream.seek(0)
             contents[file] = stream.read()

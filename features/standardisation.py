@@ -4,6 +4,7 @@ Block moments are merged in the order they are given (Chan, Golub & LeVeque 1983
 the same size in the same order, the result is the same to the last bit.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,16 +22,16 @@ class Standardisation:
     mean: np.ndarray
     scale: np.ndarray
 
-    def apply(self, inputs: np.ndarray) -> np.ndarray:
-        """Return (inputs - mean) / scale of (n, d) or (n, *shape) inputs as float32 (n, d).
+    def apply(self, inputs: np.ndarray, dtype: type = np.float32) -> np.ndarray:
+        """Return (inputs - mean) / scale of (n, d) or (n, *shape) inputs as `dtype` (n, d).
 
         A value too far from the mean for float32 becomes an infinity, which whoever stores features refuses.
         """
-        flat = np.asarray(inputs, dtype=np.float64).reshape(len(inputs), -1)
+        flat = np.asarray(inputs, dtype=np.float64).reshape(len(inputs), math.prod(np.shape(inputs)[1:]))
         if flat.shape[1] != len(self.mean):
             raise ValueError(f"inputs have {flat.shape[1]} columns, the standardisation was fitted on {len(self.mean)}")
         with np.errstate(over="ignore"):
-            return np.ascontiguousarray((flat - self.mean) / self.scale, dtype=np.float32)
+            return np.ascontiguousarray((flat - self.mean) / self.scale, dtype=dtype)
 
 
 def on_scale(inputs: np.ndarray, dtype: str | None, first_row: int = 0) -> np.ndarray:
@@ -61,9 +62,9 @@ def on_scale(inputs: np.ndarray, dtype: str | None, first_row: int = 0) -> np.nd
 
 @dataclass(frozen=True, eq=False)
 class RunningMoments:
-    """Count, mean and sum of squared deviations of the rows seen; a value, `update` returns a new one."""
+    """Count (or weight), mean and sum of squared deviations of the rows seen; a value, `update` returns a new one."""
 
-    count: int
+    count: float
     mean: np.ndarray
     squares: np.ndarray
 
@@ -72,17 +73,24 @@ class RunningMoments:
         """Return the moments of no rows."""
         return cls(0, np.zeros(n_columns), np.zeros(n_columns))
 
-    def update(self, block: np.ndarray) -> "RunningMoments":
+    def update(self, block: np.ndarray, weights: np.ndarray | None = None) -> "RunningMoments":
         """Return the moments after the rows of `block`, (n, d) or (n, *shape); nd operations.
 
-        Moments beyond float64 become infinities, which `standardisation` refuses.
+        A row of weight 2 counts as two rows. Moments beyond float64 become infinities, which `standardisation` refuses.
         """
         flat = np.asarray(block, dtype=np.float64).reshape(len(block), len(self.mean))
-        if not len(flat):
+        if not len(flat) or (weights is not None and not weights.any()):
             return self
         with np.errstate(over="ignore", invalid="ignore"):
+            if weights is not None:
+                mean = weights @ flat / weights.sum()
+                return self.merge(RunningMoments(float(weights.sum()), mean, weights @ (flat - mean) ** 2))
             mean = flat.mean(axis=0)
             return self.merge(RunningMoments(len(flat), mean, ((flat - mean) ** 2).sum(axis=0)))
+
+    def times(self, factor: float) -> "RunningMoments":
+        """Return the moments of the same rows with weights that many times theirs."""
+        return RunningMoments(factor * self.count, self.mean, factor * self.squares)
 
     def merge(self, other: "RunningMoments") -> "RunningMoments":
         """Return the moments of both sets of rows."""

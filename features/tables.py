@@ -1,32 +1,31 @@
-"""Sources from npz and csv files and from opened array-likes, all read with bounds and without pickle."""
+"""Sources from npz files and from opened array-likes, all read with bounds and without pickle."""
 
-import csv
-import hashlib
+import contextlib
 import math
+import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
 
 import numpy as np
 
-from features.errors import DataError, UsageError
-from features.rows import RowSource, digest_rows, input_dtype, parts_source, split_source
-from features.sources import SourceSpec
+from features.errors import DataError
+from features.input_files import ALWAYS_ALLOWED_BYTES, MAX_EXPANSION, open_plain
+from features.row_source import RowSource, digest_rows, input_dtype, parts_source, split_source
+from features.source import RowArray, SourceSpec
+from features.targets import check_finite_targets
 
-MAX_LINE_CHARACTERS = 1 << 20
 MAX_HEADER_BYTES = 1 << 16
-# As for IDX: deflate reaches 1032:1, numbers do not; a small member is always believed.
-MAX_EXPANSION = 100
-ALWAYS_ALLOWED_BYTES = 64 << 20
-TARGET_NAMES = ("y", "target", "label")
+MAX_LENGTH = 1 << 62
+MAX_CODE_POINT, SURROGATES = 0x10FFFF, 0xD800
 SPLIT_KEYS = ("train/X", "train/y", "test/X", "test/y")
 PART_KEYS = ("X_train", "y_train", "X_test", "y_test")
-ROWS_PER_PIECE = 4096
 
 
-def open_arrays(spec: SourceSpec, arrays: Mapping[str, Any], digests: Mapping[str, str] | None = None) -> RowSource:
+def open_arrays(
+    spec: SourceSpec, arrays: Mapping[str, RowArray], digests: Mapping[str, str] | None = None
+) -> RowSource:
     """Open array-likes: ``X, y`` (split by seed) or ``train/X, train/y, test/X, test/y``.
 
     y is read whole, X by rows only: once here for its digest, unless `digests` (of `digest_arrays`, for the same
@@ -40,15 +39,17 @@ def open_arrays(spec: SourceSpec, arrays: Mapping[str, Any], digests: Mapping[st
     name = Path(spec.dataset).stem
     keys = _array_keys(spec.dataset, arrays)
     identity = {"source": "arrays", "sha256": dict(digests or digest_arrays(spec, arrays))}
+    weights_of = [None if key is None else np.asarray(arrays[key][:]) for key in _weight_keys(spec, arrays, keys)]
     inputs_of = [_checked_inputs(arrays[key], key) for key in keys if key.endswith("X")]
     labels_of = [label_array(np.asarray(arrays[key][:]), key) for key in keys if key.endswith("y")]
     table = _is_table(inputs_of[0])
     if len(keys) == 2:
-        return split_source(spec, name, inputs_of[0], labels_of[0], table, identity)
-    return parts_source(spec, name, (inputs_of[0], inputs_of[1]), (labels_of[0], labels_of[1]), table, identity)
+        return split_source(spec, name, inputs_of[0], labels_of[0], table, identity, weights=weights_of[0])
+    parts = (inputs_of[0], inputs_of[1]), (labels_of[0], labels_of[1])
+    return parts_source(spec, name, *parts, table, identity, weights=(weights_of[0], weights_of[1]))
 
 
-def digest_arrays(spec: SourceSpec, arrays: Mapping[str, Any]) -> dict[str, str]:
+def digest_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray]) -> dict[str, str]:
     """Return the sha256 of every array that `open_arrays` uses, by key; one pass over all of X.
 
     Raises
@@ -57,28 +58,52 @@ def digest_arrays(spec: SourceSpec, arrays: Mapping[str, Any]) -> dict[str, str]
         As `open_arrays`.
     """
     digests = {}
-    for key in _array_keys(spec.dataset, arrays):
+    keys = _array_keys(spec.dataset, arrays)
+    _check_shapes(arrays, keys)
+    for key in keys:
         if key.endswith("X"):
             digests[key] = digest_rows(_checked_inputs(arrays[key], key))
         else:
             digests[key] = digest_rows(label_array(np.asarray(arrays[key][:]), key))
+    for weights in _weight_keys(spec, arrays, keys):
+        digests |= {} if weights is None else {weights: digest_rows(arrays[weights])}
     return digests
 
 
-def _array_keys(dataset: str, arrays: Mapping[str, Any]) -> tuple[str, ...]:
+def _weight_keys(spec: SourceSpec, known: Container[str], keys: tuple[str, ...]) -> list[str | None]:
+    """Return the array of row weights that goes with each array of inputs in `keys`, None where there is none.
+
+    It is named like the inputs, `spec.weights` in the place of X. The test part may lack it.
+
+    Raises
+    ------
+    DataError
+        The rows to train on have none.
+    """
+    if spec.weights is None:
+        return [None, None]
+    inputs = keys[::2]
+    names = [spec.weights if key == "X" else spec.weights.join(key.split("X")) for key in inputs]
+    if names[0] not in known:
+        raise DataError(f"{spec.dataset}: has no array {names[0]} for data.weights = {spec.weights}; name one it has")
+    return [name if name in known else None for name in names]
+
+
+def _array_keys(dataset: str, arrays: Mapping[str, RowArray]) -> tuple[str, ...]:
     if "X" in arrays and "y" in arrays:
         return ("X", "y")
     missing = [key for key in SPLIT_KEYS if key not in arrays]
     if missing:
-        found = ", ".join(sorted(arrays)) or "nothing"
-        raise DataError(f"{dataset}: needs arrays X and y, or {', '.join(SPLIT_KEYS)}; found {found}")
+        names = ", ".join(sorted(arrays)) or "nothing"
+        raise DataError(f"{dataset}: needs arrays X and y, or {', '.join(SPLIT_KEYS)}; found {names}")
     return SPLIT_KEYS
 
 
-def open_npz(spec: SourceSpec, path: Path) -> RowSource:
+def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> RowSource:
     """Open an npz file with ``X, y`` or ``X_train, y_train, X_test, y_test``; `spec.target` renames ``y``.
 
-    Read whole: memory is that of the arrays, which is compared with the file before anything is allocated.
+    Read whole: memory is that of the arrays, which is compared with the file before anything is allocated. An
+    `outline` has the labels, and zeros that take no memory in place of the inputs.
 
     Raises
     ------
@@ -86,170 +111,29 @@ def open_npz(spec: SourceSpec, path: Path) -> RowSource:
         No zip file, a missing key, Python objects, or a member that promises more than the file can hold.
     """
     target = spec.target or "y"
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            keys = ("X", target) if "X" in members and target in members else PART_KEYS
-            missing = [key for key in keys if key not in members]
-            if missing:
-                found = ", ".join(sorted(members)) or "nothing"
-                raise DataError(f"{path}: needs X and {target}, or {', '.join(PART_KEYS)}; found {found}")
-            loaded = {key: read_member(archive, members[key], path) for key in keys}
-    except (
-        zipfile.BadZipFile,
-        zipfile.LargeZipFile,
-        NotImplementedError,
-        EOFError,
-        RuntimeError,
-        zlib.error,
-    ) as error:
-        raise DataError(f"{path}: not a readable npz file ({error})") from error
-    identity = {"source": "npz", "sha256": {key: digest_rows(values) for key, values in loaded.items()}}
+    with npz_archive(path) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        keys = ("X", target) if "X" in members and target in members else PART_KEYS
+        missing = [key for key in keys if key not in members]
+        if missing:
+            names = ", ".join(sorted(members)) or "nothing"
+            raise DataError(f"{path}: needs X and {target}, or {', '.join(PART_KEYS)}; found {names}")
+        weight_keys = _weight_keys(spec, members, keys)
+        loaded = {
+            key: (_zeros if outline and key.startswith("X") else read_member)(archive, members[key], path)
+            for key in (*keys, *filter(None, weight_keys))
+        }
+    weights_of = [None if key is None else loaded[key] for key in weight_keys]
+    _check_shapes(loaded, keys)
+    digests = {key: "" if outline else digest_rows(values) for key, values in loaded.items()}
+    identity = {"source": "npz", "sha256": digests}
     if len(keys) == 2:
         inputs, labels = loaded["X"], label_array(loaded[target], target)
-        return split_source(spec, path.stem, inputs, labels, _is_table(inputs), identity)
+        return split_source(spec, path.stem, inputs, labels, _is_table(inputs), identity, weights=weights_of[0])
     inputs_of = (loaded["X_train"], loaded["X_test"])
     labels_of = (label_array(loaded["y_train"], "y_train"), label_array(loaded["y_test"], "y_test"))
-    return parts_source(spec, path.stem, inputs_of, labels_of, _is_table(inputs_of[0]), identity)
-
-
-def open_csv(spec: SourceSpec, path: Path) -> RowSource:
-    """Open a comma-separated file of numbers.
-
-    The target is the column `spec.target`, else one named y, target or label, else the last; its labels may
-    be text. A first line without a number, or with the target's name, is a header. Rows and columns count
-    from 0 in messages, lines from 1. Read line by line; memory is 8 bytes a cell and about 60 a row.
-
-    Raises
-    ------
-    DataError
-        No rows, rows of different length, a cell that is no finite number, a line of more than a million
-        characters, or bytes that are not UTF-8.
-    UsageError
-        `spec.target` names no column.
-    """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            inputs, labels = _parse_csv(stream, spec.target, path)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
-    digest = hashlib.sha256(digest_rows(inputs).encode() + digest_rows(labels).encode()).hexdigest()
-    identity = {"source": "csv", "sha256": digest}
-    return split_source(spec, path.stem, inputs, labels, True, identity)
-
-
-def _parse_csv(stream: TextIO, target: str | None, path: Path) -> tuple[np.ndarray, np.ndarray]:
-    rows = csv_cells(stream, path)
-    first = next(rows, None)
-    if first is None:
-        raise DataError(f"{path}: is empty; rows of numbers are needed")
-    first_line, first_cells = first
-    header = is_header(first_cells, target)
-    column = target_column(first_cells, header, target, path)
-    if len(first_cells) < 2:
-        raise DataError(f"{path}: has one column; inputs and a target are needed")
-    names = first_cells if header else [str(k) for k in range(len(first_cells))]
-    pieces: list[np.ndarray] = []
-    piece: list[list[float]] = []
-    labels: list[str] = []
-    for line, cells in _chain(None if header else (first_line, first_cells), rows):
-        where = f"{path}: row {len(labels)} (line {line})"
-        if len(cells) != len(names):
-            raise DataError(f"{where} has {len(cells)} cells, expected {len(names)}")
-        label = cells.pop(column).strip()
-        if not label or label.lower() in ("nan", "na"):
-            raise DataError(f"{where}, column {names[column]} has no label ({label!r})")
-        labels.append(label)
-        piece.append(numbers(cells, names[:column] + names[column + 1 :], where))
-        if len(piece) == ROWS_PER_PIECE:
-            pieces.append(np.array(piece))
-            piece = []
-    if piece:
-        pieces.append(np.array(piece))
-    if not pieces:
-        raise DataError(f"{path}: has a header but no rows")
-    return np.concatenate(pieces), _label_values(labels)
-
-
-def csv_cells(stream: TextIO, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number from 1, cells) of each line that is not blank; quotes end on their line."""
-    number = 0
-    while line := stream.readline(MAX_LINE_CHARACTERS):
-        number += 1
-        if len(line) == MAX_LINE_CHARACTERS and not line.endswith("\n"):
-            raise DataError(f"{path}: line {number} is longer than {MAX_LINE_CHARACTERS} characters")
-        if line.strip():
-            try:
-                yield number, next(csv.reader([line], strict=True))
-            except csv.Error as error:
-                raise DataError(f"{path}: line {number} is not comma-separated text ({error})") from error
-
-
-def _chain(
-    first: tuple[int, list[str]] | None, rest: Iterator[tuple[int, list[str]]]
-) -> Iterator[tuple[int, list[str]]]:
-    if first is not None:
-        yield first[0], list(first[1])
-    yield from rest
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
-def is_header(cells: list[str], target: str | None) -> bool:
-    """Tell whether the first line holds names: the target's is in it, or no cell is a number."""
-    if any(cell.strip() in TARGET_NAMES or (target is not None and cell.strip() == target) for cell in cells):
-        return not all(_is_number(cell) for cell in cells)
-    return not any(_is_number(cell) for cell in cells)
-
-
-def target_column(cells: list[str], header: bool, target: str | None, path: Path) -> int:
-    """Return which column is the target: `target` by name or number, else one of the usual names, else the last.
-
-    Raises UsageError where `target` names none.
-    """
-    names = [cell.strip() for cell in cells] if header else []
-    if target is None:
-        return next((names.index(name) for name in TARGET_NAMES if name in names), len(cells) - 1)
-    if target in names:
-        return names.index(target)
-    try:
-        number = int(target)
-    except ValueError:
-        known = f"columns {', '.join(names)}" if header else "no header; give a number"
-        raise UsageError(f"target {target!r} is no column of {path}, which has {known}") from None
-    if not -len(cells) <= number < len(cells):
-        raise UsageError(f"target {number} is no column of {path}; it has columns 0 to {len(cells) - 1}")
-    return number % len(cells)
-
-
-def numbers(cells: list[str], names: list[str], where: str) -> list[float]:
-    """Return the cells as numbers. Raises DataError, naming the column, where one is no finite number."""
-    values = []
-    for name, cell in zip(names, cells, strict=True):
-        try:
-            value = float(cell)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            raise DataError(f"{where}, column {name} is {cell[:40]!r}; a finite number is needed")
-        values.append(value)
-    return values
-
-
-def _label_values(labels: list[str]) -> np.ndarray:
-    """Return labels as int64 where all are whole numbers, float64 where all are numbers, else as strings."""
-    for dtype in (np.int64, np.float64):
-        try:
-            return np.array([dtype(label) for label in labels])
-        except (ValueError, OverflowError):
-            continue
-    return np.array(labels)
+    weights = (weights_of[0], weights_of[1])
+    return parts_source(spec, path.stem, inputs_of, labels_of, _is_table(inputs_of[0]), identity, weights=weights)
 
 
 def label_array(labels: np.ndarray, name: str) -> np.ndarray:
@@ -258,32 +142,107 @@ def label_array(labels: np.ndarray, name: str) -> np.ndarray:
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.dtype.kind in "OTS":
-        labels = labels.astype(str)
+        try:
+            labels = labels.astype(str)
+        except UnicodeDecodeError as error:
+            raise DataError(f"{name} holds bytes that are no ASCII text ({error.object[:20]!r}); store text") from None
     if labels.dtype.kind not in "biufU":
         raise DataError(f"{name} holds {labels.dtype} values; numbers or strings are needed")
+    if labels.dtype.kind == "U":
+        _check_text(labels, name)
     if labels.dtype.kind == "f":
-        bad = np.flatnonzero(~np.isfinite(labels))
-        if bad.size:
-            raise DataError(f"{name}: row {bad[0]} is {labels[bad[0]]}; every target must be finite")
+        labels = labels.astype(np.float64) if labels.dtype.itemsize > 8 else labels  # nothing else can store them
+        check_finite_targets(labels, name)
     return labels
 
 
-def _is_table(inputs: Any) -> bool:
+def _check_text(labels: np.ndarray, name: str) -> None:
+    """Raise DataError unless all characters can be written: an array may hold any 32 bits for one."""
+    if not labels.size or not labels.dtype.itemsize:
+        return
+    flat = np.ascontiguousarray(labels.reshape(-1), labels.dtype.newbyteorder("="))
+    codes = flat.view(np.uint32).reshape(len(flat), -1)
+    bad = np.flatnonzero(((codes > MAX_CODE_POINT) | (codes >> 11 == SURROGATES >> 11)).any(axis=1))
+    if bad.size:
+        raise DataError(f"{name}: row {bad[0]} holds a character that no text has (a lone surrogate?); mend it")
+
+
+def _is_table(inputs: RowArray) -> bool:
     return len(inputs.shape) == 2
 
 
-def _checked_inputs(inputs: Any, name: str) -> Any:
+def _checked_inputs(inputs: RowArray, name: str) -> RowArray:
     if len(inputs.shape) < 2 or 0 in inputs.shape:
         raise DataError(f"{name} has shape {tuple(inputs.shape)}; inputs are needed, (n, d) or (n, H, W)")
     input_dtype(inputs)
     return inputs
 
 
+def _zeros(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> np.ndarray:
+    """Return zeros of the shape and dtype of a member, which take no memory."""
+    shape, dtype = _member_header(archive, info, path)
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def check_shapes(inputs: RowArray, labels: RowArray, inputs_name: str, labels_name: str) -> None:
+    """Raise DataError unless X is (n, …) with something in it and y is (n,) or (n, 1); neither is read."""
+    n_rows, shape = _checked_inputs(inputs, inputs_name).shape[0], tuple(labels.shape)
+    if shape not in ((n_rows,), (n_rows, 1)):
+        raise DataError(f"{inputs_name} has {n_rows} rows, {labels_name} has shape {shape}")
+
+
+def _check_shapes(arrays: Mapping[str, RowArray], keys: tuple[str, ...]) -> None:
+    """Do so for each part, before a byte is hashed."""
+    for inputs, labels in zip(keys[::2], keys[1::2], strict=True):
+        check_shapes(arrays[inputs], arrays[labels], inputs, labels)
+
+
+@contextlib.contextmanager
+def npz_archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open an npz file, whose members `read_member` reads.
+
+    Raises
+    ------
+    DataError
+        It is no plain file, no zip file, or damaged, also where reading a member inside finds it so.
+    """
+    try:
+        with open_plain(path) as stream, zipfile.ZipFile(stream) as archive:
+            yield archive
+    except (DataError, FileNotFoundError):
+        raise
+    except (
+        zipfile.BadZipFile,
+        zipfile.LargeZipFile,
+        NotImplementedError,
+        EOFError,
+        RuntimeError,
+        ValueError,
+        OverflowError,
+        struct.error,
+        zlib.error,
+    ) as error:
+        raise DataError(f"{path}: not a readable npz file ({error})") from error
+
+
 def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> np.ndarray:
     """Read one npy member after comparing its header with the zip directory and the compressed size."""
+    _member_header(archive, info, path)
+    with archive.open(info) as stream:
+        try:
+            return np.lib.format.read_array(stream, allow_pickle=False, max_header_size=MAX_HEADER_BYTES)
+        except (ValueError, EOFError, OverflowError) as error:
+            raise DataError(f"{path}, {info.filename}: damaged ({error})") from error
+
+
+def _member_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> tuple[tuple[int, ...], np.dtype]:
+    """Return shape and dtype of one npy member, checked as `read_member` says."""
     where = f"{path}, {info.filename}"
     if info.flag_bits & 1:
         raise DataError(f"{where}: is encrypted")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        # zipfile unfolds others whole, whatever the directory says of their size.
+        raise DataError(f"{where}: is compressed in a way numpy never does; save it with np.savez")
     # The zip directory may lie about both sizes, the size of the file on disk does not.
     compressed_bytes = min(info.compress_size, path.stat().st_size)
     limit_bytes = max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * compressed_bytes)
@@ -300,17 +259,15 @@ def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> 
                 (2, 0): np.lib.format.read_array_header_2_0,
             }[version]
             shape, _, dtype = read_header(stream, max_header_size=MAX_HEADER_BYTES)
-        except (ValueError, KeyError, SyntaxError) as error:
-            raise DataError(f"{where}: not a readable npy header ({error})") from error
-        if dtype.hasobject or dtype.names:
+        except Exception as error:  # numpy evaluates it as a Python literal, which raises whatever it likes
+            raise DataError(f"{where}: not a readable npy header ({str(error)[:120]})") from error
+        if dtype.kind in "OV":
             raise DataError(f"{where}: holds Python objects or records ({dtype}); plain numbers are needed")
+        if not dtype.itemsize or not all(0 < length < MAX_LENGTH for length in shape):
+            raise DataError(f"{where}: holds nothing: shape {str(shape)[:60]}, dtype {dtype}")
         promised_bytes = math.prod(shape) * dtype.itemsize
         if promised_bytes + stream.tell() != info.file_size:
             raise DataError(
                 f"{where}: its header promises {promised_bytes} bytes, the file holds {info.file_size - stream.tell()}"
             )
-    with archive.open(info) as stream:
-        try:
-            return np.lib.format.read_array(stream, allow_pickle=False, max_header_size=MAX_HEADER_BYTES)
-        except (ValueError, EOFError) as error:
-            raise DataError(f"{where}: damaged ({error})") from error
+    return shape, dtype

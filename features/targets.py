@@ -9,19 +9,25 @@ import numpy as np
 from features.errors import DataError, UsageError
 
 TASKS = ("multiclass", "binary", "regression")
-MAX_DETECTED_CLASSES = 100
+MOST_CLASSES = 100  # distinct strings, or labels of images
+# Distinct whole numbers in a table. The widest common sets of classes that are numbered are alphabets of 26 letters;
+# counts (the 28 ages of abalone), scores and years begin above, and many fewer rows to learn each of them from.
+MOST_TABLE_CLASSES = 26
+LARGEST_WEIGHT = (1e-100, 1e100)  # of the rows, that of the heaviest: sums of squares are to stay within float64
 
 
-def detect_task(labels: np.ndarray) -> str:
+def detect_task(labels: np.ndarray, most_classes: int = MOST_CLASSES) -> str:
     """Tell the task from the labels of a whole data set.
 
-    Two distinct values are binary; 3 to 100 distinct integers or strings are multiclass; other numbers are
-    regression. Floating-point labels with more than two values are always regression.
+    Two distinct values are binary; 3 to `most_classes` distinct integers, or 3 to 100 strings, are multiclass; other
+    numbers are regression. Floating-point labels with more than two values are always regression.
 
     Parameters
     ----------
     labels : numpy.ndarray
         (n,) integers, booleans, floats or strings.
+    most_classes : int
+        See above.
 
     Returns
     -------
@@ -40,11 +46,24 @@ def detect_task(labels: np.ndarray) -> str:
         raise DataError(f"y holds one class only ({labels[0].item()!r}); nothing can be learned from it")
     if n_distinct == 2:
         return "binary"
-    if n_distinct <= MAX_DETECTED_CLASSES and labels.dtype.kind in "biuU":
+    text = labels.dtype.kind == "U"
+    if n_distinct <= (MOST_CLASSES if text else most_classes) and labels.dtype.kind in "biuU":
         return "multiclass"
-    if labels.dtype.kind == "U":
-        raise DataError(f"y holds {n_distinct} distinct strings; give the task if these are classes")
+    if text:
+        row = next((row for row, label in enumerate(labels) if not _is_number(label)), 0)
+        raise DataError(
+            f"y holds {n_distinct} distinct strings, row {row} is {labels[row].item()[:40]!r}: mend what is no number, "
+            "or give the task (--set data.task=multiclass) if these are classes"
+        )
     return "regression"
+
+
+def _is_number(label: str) -> bool:
+    try:
+        float(label)
+    except ValueError:
+        return False
+    return True
 
 
 def class_labels(labels: np.ndarray, task: str) -> tuple:
@@ -95,9 +114,7 @@ def encode(labels: np.ndarray, classes: tuple, array_name: str = "y") -> np.ndar
         if labels.dtype.kind not in "biuf":
             raise DataError(f"{array_name} holds {labels.dtype} values; regression needs numbers")
         values = labels.astype(np.float64)
-        bad = np.flatnonzero(~np.isfinite(values))
-        if bad.size:
-            raise DataError(f"{array_name}: row {bad[0]} is {values[bad[0]]}; every target must be finite")
+        check_finite_targets(values, array_name)
         return values
     known = np.asarray(classes)
     index = np.minimum(np.searchsorted(known, labels), len(known) - 1)
@@ -105,6 +122,49 @@ def encode(labels: np.ndarray, classes: tuple, array_name: str = "y") -> np.ndar
     if bad.size:
         raise DataError(f"{array_name}: row {bad[0]} has label {labels[bad[0]].item()!r}, which training data lack")
     return index.astype(np.int64)
+
+
+def checked_weights(weights: np.ndarray, n_rows: int, array_name: str) -> np.ndarray:
+    """Return the weights (n,) f8 of rows; (n, 1) is flattened.
+
+    Raises
+    ------
+    DataError
+        Another number of them, a weight that is no finite number of at least 0, none above 0, or all near the ends of
+        float64.
+    """
+    if weights.shape not in ((n_rows,), (n_rows, 1)) or weights.dtype.kind not in "biuf":
+        raise DataError(
+            f"{array_name} holds {weights.dtype} values of shape {weights.shape}; {n_rows} weights of rows are needed"
+        )
+    values = weights.reshape(n_rows).astype(np.float64)
+    bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+    if bad.size:
+        raise DataError(f"{array_name}: row {bad[0]} is {values[bad[0]]:g}; a weight must be finite and at least 0")
+    if not values.any():
+        raise DataError(f"{array_name}: all weights are 0; no row counts")
+    least, most = LARGEST_WEIGHT
+    if not least <= values.max() <= most:
+        raise DataError(f"{array_name}: the largest is {values.max():g}; rescale them to {least:g} to {most:g}")
+    return values
+
+
+def balanced_factors(weight_of_class: np.ndarray) -> np.ndarray:
+    """Return factors (K,) f8 that give all classes the same weight, that of all rows staying what it is.
+
+    weight_of_class (K,): the sum of the row weights of each; a class without any is left out, its factor is 0.
+    """
+    present = weight_of_class > 0
+    factors = np.zeros(len(weight_of_class))
+    factors[present] = weight_of_class.sum() / (np.count_nonzero(present) * weight_of_class[present])
+    return factors
+
+
+def check_finite_targets(targets: np.ndarray, array_name: str) -> None:
+    """Raise DataError naming the first of some targets (n,) that is not finite."""
+    bad = np.flatnonzero(~np.isfinite(targets))
+    if bad.size:
+        raise DataError(f"{array_name}: row {bad[0]} is {targets[bad[0]]}; every target must be finite")
 
 
 def one_vs_all(targets: np.ndarray, n_classes: int) -> np.ndarray:

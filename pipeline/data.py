@@ -5,11 +5,21 @@ SLKL_DATA_DIR names, where that holds the data set; else the cache of this user.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from features.errors import DataError, MissingInputError, UnavailableError
+from features.published import PUBLISHED, check_digest
+from pipeline.config.command_line import program
+from pipeline.errors import ConfigError, ExitCode
+from pipeline.runtime.answers import answered
+from storage.disk_writes import cannot_write
+from storage.errors import StorageError
+
+if TYPE_CHECKING:  # imported late, so that --help answers at once
+    from features.data_folders import DataFolder
 
 ACTIONS = ("list", "fetch", "verify")
 GENERATED = ("digits", "synthetic", "sinc")
@@ -20,23 +30,10 @@ Exit codes: 0 done, 2 usage, 65 damaged files, 66 files missing, 69 no mirror an
 75 stopped."""
 
 
-@dataclass(frozen=True)
-class Found:
-    """Where a data set lies. `missing`: the names of its files that the folder lacks.
-
-    source is data-dir, SLKL_DATA_DIR or cache.
-    """
-
-    name: str
-    folder: Path
-    source: str
-    missing: tuple[str, ...]
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; errors become one line on standard error."""
     parser = argparse.ArgumentParser(
-        prog="python -m pipeline.data",
+        prog=program("data"),
         description="List, download or check the published data sets.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -46,7 +43,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="data sets (default: all)")
     parser.add_argument("--data-dir", metavar="DIR", help="look here only, as train --data-dir does")
     arguments = parser.parse_args(argv)
-    from pipeline.errors import answered
 
     def tell() -> int:
         code = 0
@@ -58,40 +54,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return answered(tell)
 
 
-def locate(name: str, data_dir: str | None) -> Found | None:
-    """Return where training would find a published data set without a download, None where it is not here.
-
-    Reads the names of files only.
-    """
-    from features.downloads import cache_folder
-    from features.published import PUBLISHED, folder_with
-
-    named = os.environ.get("SLKL_DATA_DIR")
-    places: list[tuple[str | Path, str]] = [(data_dir, "data-dir")] if data_dir else []
-    if not data_dir:
-        places = [(named, "SLKL_DATA_DIR")] if named else []
-        places.append((cache_folder(name), "cache"))
-    for place, source in places:
-        folder = folder_with(name, place)
-        if folder is not None:
-            missing = tuple(file for file in PUBLISHED[name].files if not (folder / file).is_file())
-            return Found(name, folder, source, missing)
-    return None
-
-
-def problems(found: Found) -> list[tuple[str, int]]:
+def problems(data: "DataFolder") -> list[tuple[str, int]]:
     """Return what is wrong with the files of a data set, with the exit code of each; reads all their bytes."""
-    from features.errors import DataError
-    from features.published import PUBLISHED, check_digest
-    from pipeline.errors import ExitCode
-    from storage.errors import StorageError
-    from storage.manifest import digest_file
+    from storage.manifest import digest_file  # brings numpy, which --help does without
 
-    remedy = _remedy(found)
+    remedy = _remedy(data)
     lines = []
-    for file, expected in PUBLISHED[found.name].files.items():
-        path = found.folder / file
-        if file in found.missing:
+    for file, expected in PUBLISHED[data.name].files.items():
+        path = data.folder / file
+        if file in data.missing:
             lines.append((f"{path}: missing; {remedy}", int(ExitCode.MISSING_INPUT)))
             continue
         try:
@@ -123,9 +94,6 @@ def _lines(arguments: argparse.Namespace) -> Iterator[tuple[str, int]]:
 
 def _published_names(asked: Sequence[str]) -> list[str]:
     """Return the published data sets that were asked for, each once; all where none was. Raises ConfigError."""
-    from features.published import PUBLISHED
-    from pipeline.errors import ConfigError
-
     for name in asked:
         if name not in PUBLISHED and name not in GENERATED:
             raise ConfigError(f"data set {name!r} is unknown; give {', '.join((*PUBLISHED, *GENERATED))}")
@@ -133,9 +101,6 @@ def _published_names(asked: Sequence[str]) -> list[str]:
 
 
 def _check_data_dir(action: str, data_dir: str | None) -> None:
-    from features.errors import MissingInputError
-    from pipeline.errors import ConfigError
-
     if data_dir and action == "fetch":
         raise ConfigError("fetch fills the cache only, never --data-dir; leave it out, and copy the files from there")
     if data_dir and not Path(data_dir).is_dir():
@@ -144,26 +109,24 @@ def _check_data_dir(action: str, data_dir: str | None) -> None:
 
 def _description(name: str, data_dir: str | None) -> list[str]:
     """Return what `list` tells of a data set: where it is, and its files with their sizes."""
-    from features.published import PUBLISHED
+    from features.data_folders import locate  # brings pooch, which --help does without
 
-    found = locate(name, data_dir)
+    data = locate(name, data_dir)
     files = PUBLISHED[name].files
-    if found is None:
+    if data is None:
         advice = f"not in {data_dir}: copy the files there" if data_dir else f"not here: {_fetch_command(name)}"
         return [f"{name:<9}{advice}", *(f"  {file:<30}{'-':>12}" for file in files)]
-    sizes = {file: (found.folder / file).stat().st_size for file in files if file not in found.missing}
-    words = f"; incomplete: {_remedy(found)}" if found.missing else f", {sum(sizes.values()) / 2**20:.2f} MiB"
-    lines = [f"{name:<9}{found.folder} ({found.source}){words}"]
+    sizes = {file: (data.folder / file).stat().st_size for file in files if file not in data.missing}
+    words = f"; incomplete: {_remedy(data)}" if data.missing else f", {sum(sizes.values()) / 2**20:.2f} MiB"
+    lines = [f"{name:<9}{data.folder} ({data.source}){words}"]
     return lines + [f"  {file:<30}{f'{sizes[file]} bytes' if file in sizes else 'missing':>14}" for file in files]
 
 
 def _fetched(name: str) -> Iterator[tuple[str, int]]:
     """Fill the cache with a data set; tell where it is, and of a folder that training looks into before it."""
+    # Bring pooch, which --help does without.
+    from features.data_folders import locate
     from features.downloads import cache_folder, fetch
-    from features.errors import UnavailableError
-    from features.published import PUBLISHED
-    from pipeline.errors import ExitCode
-    from storage.disk import cannot_write
 
     folder = cache_folder(name)
     try:
@@ -174,35 +137,34 @@ def _fetched(name: str) -> Iterator[tuple[str, int]]:
         yield f"error: {error}", int(ExitCode.UNAVAILABLE)
         return
     yield f"{name}: {folder}, every sha256 as published", 0
-    found = locate(name, None)
-    if found is not None and found.source != "cache":
-        yield f"{name}: but training takes it from {found.folder}, which SLKL_DATA_DIR names", 0
+    data = locate(name, None)
+    if data is not None and data.source != "cache":
+        yield f"{name}: but training takes it from {data.folder}, which SLKL_DATA_DIR names", 0
 
 
 def _verified(name: str, data_dir: str | None, *, asked: bool) -> Iterator[tuple[str, int]]:
     """Compare every sha256 of a data set; that it is not here is an error where it was asked for by its name."""
-    from features.published import PUBLISHED
-    from pipeline.errors import ExitCode
+    from features.data_folders import locate  # brings pooch, which --help does without
 
-    found = locate(name, data_dir)
-    if found is None:
+    data = locate(name, data_dir)
+    if data is None:
         where = f"not in {data_dir}" if data_dir else f"not here: {_fetch_command(name)}"
         yield f"{name}: {where}", int(ExitCode.MISSING_INPUT) if asked else 0
         return
-    wrong = problems(found)
+    wrong = problems(data)
     yield from wrong
     if not wrong:
-        yield f"{name}: {found.folder} ({found.source}), {len(PUBLISHED[name].files)} files, all as published", 0
+        yield f"{name}: {data.folder} ({data.source}), {len(PUBLISHED[name].files)} files, all as published", 0
 
 
-def _remedy(found: Found) -> str:
-    if found.source == "cache":
-        return _fetch_command(found.name)
-    return f"copy it there again, from where {_fetch_command(found.name)!r} puts it"
+def _remedy(data: "DataFolder") -> str:
+    if data.source == "cache":
+        return _fetch_command(data.name)
+    return f"copy it there again, from where {_fetch_command(data.name)!r} puts it"
 
 
 def _fetch_command(name: str) -> str:
-    return f"python -m pipeline.data fetch {name}"
+    return f"{program('data')} fetch {name}"
 
 
 if __name__ == "__main__":

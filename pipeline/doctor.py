@@ -7,7 +7,6 @@ import argparse
 import json
 import os
 import platform
-import re
 import shlex
 import shutil
 import sys
@@ -18,14 +17,22 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
+from pipeline.config.command_line import program
+from pipeline.errors import ExitCode
+from pipeline.runtime.answers import answered
+
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = {"scikit-image": "skimage", "scikit-learn": "sklearn", "google-crc32c": "google_crc32c"}
-EXTRAS = {"matplotlib": "plots of the benchmarks", "dask-jobqueue": "dask workers as SLURM jobs"}
+EXTRAS = {
+    "onnx": "models for other programs",
+    "pyarrow": "tables in .parquet",
+    "dask-jobqueue": "dask workers as SLURM jobs",
+    "matplotlib": "plots of the benchmarks",
+}
 SMALLEST_PYTHON = (3, 11)
 SMALLEST_DISK_BYTES = 64 * 2**20  # for a run on digits
 COMFORTABLE_DISK_BYTES = 2 * 2**30  # for a run on MNIST and its feature store
 SPARE_BYTES = 200 * 2**20  # beside what the main process takes, for the smallest of runs
-_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*>=\s*([0-9.]+)")
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ Findings = tuple[dict[str, Any], list[Advice]]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 0 where training can work, 69 where it cannot."""
     parser = argparse.ArgumentParser(
-        prog="python -m pipeline.doctor",
+        prog=program("doctor"),
         description="Tell what this machine offers to training, and the command that mends what is missing.",
         epilog="Exit codes: 0 training can work, 69 it cannot, 2 usage.",
         allow_abbrev=False,
@@ -52,7 +59,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of the runs (runs/)")
     parser.add_argument("--data-dir", metavar="DIR", help="look for data sets here only, as train --data-dir does")
     arguments = parser.parse_args(argv)
-    from pipeline.errors import ExitCode, answered
 
     def tell() -> int:
         facts = examine(arguments.runs, arguments.data_dir)
@@ -67,8 +73,8 @@ def examine(runs: Path, data_dir: str | None) -> dict[str, Any]:
 
     What cannot be told because a library is missing is None. Imports every library once: some seconds.
     """
-    found, advice = _libraries()
-    facts: dict[str, Any] = {"python": _python(advice), "libraries": found}
+    versions, advice = _libraries()
+    facts: dict[str, Any] = {"python": _python(advice), "libraries": versions}
     sections = {
         "blas": _blas,
         "numba": _numba,
@@ -97,14 +103,14 @@ def requirements() -> dict[str, str]:
     """
     if sys.version_info < SMALLEST_PYTHON:
         return {}
-    import tomllib
+    import tomllib  # since Python 3.11
 
     project = ROOT / "pyproject.toml"
     if project.exists():
         texts = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["dependencies"]
     else:
         texts = [text for text in requires("slkl") or [] if "extra ==" not in text]
-    return {match[1]: match[2] for text in texts if (match := _REQUIREMENT.match(text))}
+    return {name.strip(): oldest.strip() for name, _, oldest in (text.partition(">=") for text in texts)}
 
 
 def _python(advice: list[Advice]) -> dict[str, Any]:
@@ -118,28 +124,28 @@ def _python(advice: list[Advice]) -> dict[str, Any]:
 
 def _libraries() -> Findings:
     """Import every library that training needs; the oldest versions that will do are those of the project."""
-    found: dict[str, Any] = {}
+    versions: dict[str, Any] = {}
     advice = []
     for name, oldest in requirements().items():
-        found[name] = _version(name)
+        versions[name] = _version(name)
         mend = f"python -m pip install {shlex.quote(f'{name}>={oldest}')}"
-        if found[name] is None:
+        if versions[name] is None:
             advice.append(Advice(f"{name} is not installed", mend, True))
-        elif _numbers(found[name]) < _numbers(oldest):
-            advice.append(Advice(f"{name} {found[name]} is older than {oldest}", mend, True))
+        elif _is_older(versions[name], oldest):
+            advice.append(Advice(f"{name} {versions[name]} is older than {oldest}", mend, True))
         else:
             try:
                 import_module(MODULES.get(name, name))
             except Exception as error:  # whatever a broken installation raises
                 again = mend.replace("install", "install --force-reinstall", 1)
                 advice.append(Advice(f"{name} cannot be imported ({' '.join(str(error).split())})", again, True))
-    return found, advice
+    return versions, advice
 
 
 def _blas() -> Findings:
     """Tell every BLAS that numpy and scipy carry, and the threads it would take when nobody holds it to one."""
     import scipy.linalg  # noqa: F401  (scipy carries a BLAS of its own, which must be loaded to be seen)
-    from threadpoolctl import threadpool_info
+    from threadpoolctl import threadpool_info  # may be missing
 
     keys = ("internal_api", "version", "architecture", "num_threads")
     pools = [{key: pool.get(key) for key in keys} for pool in threadpool_info() if pool["user_api"] == "blas"]
@@ -147,69 +153,29 @@ def _blas() -> Findings:
 
 
 def _numba() -> Findings:
-    """Tell the threading layers of numba, and the compiled loops that are kept from earlier processes."""
-    from numba import config
+    """Tell the threading layer of numba, and the compiled loops that are kept from earlier processes."""
+    from numba import config  # may be missing
 
-    from pipeline.compiled_cache import problem_of, wanted_folder
+    from pipeline.kernels.jit import is_kept
 
     layer = str(getattr(config, "THREADING_LAYER", "default"))  # made when numba is imported, so unknown to mypy
-    facts: dict[str, Any] = {"threading_layer": layer, "layers": _threading_layers()}
-    folder, advice = wanted_folder(), []
-    kept = _kept_modules(folder)
-    facts |= {"cache": str(folder) if folder else None, "modules": len(_loops()), "modules_cached": len(kept)}
-    if folder is None:
-        advice.append(Advice("no home folder to keep compiled code in", "export NUMBA_CACHE_DIR=/path/of/your/own"))
-    elif folder.exists() and (problem := problem_of(folder.lstat(), os.geteuid())):
+    loops = sorted(path for package in ("features", "pipeline") for path in (ROOT / package).rglob("*_loops.py"))
+    kept, advice = sum(map(is_kept, loops)), []
+    facts: dict[str, Any] = {"threading_layer": layer}
+    facts |= {"cache": os.environ["NUMBA_CACHE_DIR"], "modules": len(loops), "modules_cached": kept}
+    if not kept:
         advice.append(
-            Advice(f"compiled code is not kept: {folder}: {problem}", f"chmod 700 {shlex.quote(str(folder))}")
-        )
-    elif not kept:
-        advice.append(
-            Advice("no compiled code is kept yet: the first run takes a minute more", "python -m pipeline.train digits")
+            Advice("no compiled code is kept yet: the first run takes a minute more", f"{program('train')} digits")
         )
     return facts, advice
 
 
-def _threading_layers() -> list[str]:
-    """Return the threading layers that can be loaded here. Our loops need none: items run beside each other."""
-    layers = {"tbb": "tbbpool", "omp": "omppool", "workqueue": "workqueue"}
-    found = []
-    for name, module in layers.items():
-        try:
-            import_module(f"numba.np.ufunc.{module}")
-        except ImportError:
-            continue
-        found.append(name)
-    return found
-
-
-def _loops() -> list[Path]:
-    return sorted(path for package in ("features", "pipeline") for path in (ROOT / package).rglob("*_numba.py"))
-
-
-def _kept_modules(folder: Path | None) -> list[Path]:
-    """Return the modules of compiled loops with an entry in the cache, of this Python and not older than the source."""
-    from numba.core import caching
-
-    kept = []
-    python = f"py{sys.version_info[0]}{sys.version_info[1]}"
-    for path in _loops() if folder else []:
-        try:
-            place = Path(folder or "") / caching._CacheLocator.get_suitable_cache_subpath(str(path))
-            entries = list(place.glob(f"{path.stem}.*.{python}*.nbi"))
-            if any(entry.stat().st_mtime >= path.stat().st_mtime for entry in entries):
-                kept.append(path)
-        except (AttributeError, OSError):  # not numba's public interface; removed meanwhile
-            continue
-    return kept
-
-
 def _machine() -> Findings:
     """Tell processors and memory, of the machine, of this process, and of its control group."""
-    import psutil
+    import psutil  # may be missing, and what these need
 
-    from pipeline.executors import available_processors
-    from pipeline.plan import DRIVER_BYTES, default_limit_bytes
+    from pipeline.runtime.executors import available_processors
+    from pipeline.runtime.memory_limits import DRIVER_BYTES, default_limit_bytes  # likewise
 
     memory, limit = psutil.virtual_memory(), default_limit_bytes()
     facts = {
@@ -246,7 +212,7 @@ def _disk(runs: Path) -> Findings:
     free = shutil.disk_usage(existing).free
     writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
     facts = {"runs": str(runs), "free_bytes": free, "writable": writable}
-    elsewhere = "python -m pipeline.train DATASET --run-dir DIR/run --features-dir DIR/features"
+    elsewhere = f"{program('train')} DATASET --run-dir DIR/run --features-dir DIR/features"
     if not writable:
         return facts, [Advice(f"{existing} is no folder you can write to", elsewhere, True)]
     if free < COMFORTABLE_DISK_BYTES:
@@ -257,20 +223,20 @@ def _disk(runs: Path) -> Findings:
 
 def _data(data_dir: str | None) -> Findings:
     """Tell where each published data set is. None of them is needed: digits and synthetic are always here."""
+    from features.data_folders import locate  # which needs pooch, and that may be missing
     from features.published import PUBLISHED
-    from pipeline.data import locate
 
     facts: dict[str, Any] = {"SLKL_DATA_DIR": os.environ.get("SLKL_DATA_DIR")}
     advice = []
     origin, named = ("--data-dir", data_dir) if data_dir else ("SLKL_DATA_DIR", facts["SLKL_DATA_DIR"])
     if named and not Path(named).is_dir():
-        advice.append(Advice(f"{origin} names {named}, which is no folder", "python -m pipeline.data list"))
+        advice.append(Advice(f"{origin} names {named}, which is no folder", f"{program('data')} list"))
     for name in PUBLISHED:
-        found = locate(name, data_dir)
-        facts[name] = str(found.folder) if found and not found.missing else None
+        data = locate(name, data_dir)
+        facts[name] = str(data.folder) if data and not data.missing else None
         if facts[name] is None:
-            what = f"in {found.folder}, which lacks {', '.join(found.missing)}" if found else "not here"
-            advice.append(Advice(f"data set {name} is {what}", f"python -m pipeline.data fetch {name}"))
+            what = f"in {data.folder}, which lacks {', '.join(data.missing)}" if data else "not here"
+            advice.append(Advice(f"data set {name} is {what}", f"{program('data')} fetch {name}"))
     return facts, advice
 
 
@@ -306,8 +272,8 @@ def _machine_lines(facts: dict[str, Any]) -> Iterator[str]:
         yield f"BLAS        {kind}, {pool['num_threads']} threads (one where an item runs)"
     if numba := facts["numba"]:
         yield (
-            f"numba       threading layer {numba['threading_layer']} of {', '.join(numba['layers'])}; compiled code of "
-            f"{numba['modules_cached']} of {numba['modules']} modules in {numba['cache']}"
+            f"numba       threading layer {numba['threading_layer']}; compiled code of "
+            f"{numba['modules_cached']} of {numba['modules']} modules in {numba['cache']} (if it is damaged, remove it)"
         )
     if machine := facts["machine"]:
         quota = f", {machine['processors_quota']:g} by its control group" if machine["processors_quota"] else ""
@@ -328,8 +294,13 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
+def _is_older(installed: str, oldest: str) -> bool:
+    """Compare two versions; False where there is nothing to compare them with, which has its advice already."""
+    try:
+        from packaging.version import Version  # may be missing
+    except ImportError:
+        return False
+    return Version(installed) < Version(oldest)
 
 
 def _size(n_bytes: int) -> str:

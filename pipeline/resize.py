@@ -1,24 +1,38 @@
-"""`python -m pipeline.resize RUN --size K --out MODEL`: cut a trained run to fewer centers, without a pass over data.
+"""`python -m pipeline.resize RUN --size K --out MODEL`: cut a trained run to fewer centers, from its statistics.
 
 A run with --select has its centers in the order chosen: the first K are what training to that size would give (in
 rounds: what was chosen from the last working set). Those of any other run are chosen now, by the same rule. The
-weights are refitted either way.
+weights are refitted either way. The temperature of a classifier's probabilities takes a pass over the held-out rows.
 """
 
 import argparse
-import re
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+from pipeline.config.command_line import program
+from pipeline.errors import ConfigError, ExitCode, FolderInUseError, MissingRunError
+from pipeline.runtime.answers import answered, describe
+
+if TYPE_CHECKING:  # imported late, so that --help answers at once
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from pipeline.config.train_config import TrainConfig
+    from pipeline.solvers.ridge import Refit
+    from pipeline.stages.greedy_selection import StatisticsNames
+    from storage.folder_layouts import RunLayout
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; errors become one line on standard error."""
     parser = argparse.ArgumentParser(
-        prog="python -m pipeline.resize",
-        description="Cut a trained run to fewer centers: from its statistics alone, in seconds.",
+        prog=program("resize"),
+        description="Cut a trained run to fewer centers, from its statistics, in seconds; the temperature of a "
+        "classifier's probabilities takes a pass over the held-out rows.",
         epilog="Exit codes: 0 done, 2 usage, 65 damaged run, 66 no such run, 73 cannot create.",
         allow_abbrev=False,
     )
@@ -29,27 +43,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="print errors only")
     arguments = parser.parse_args(argv)
-    from pipeline.errors import answered
 
     def tell() -> None:
-        found = resize_run(arguments.run, arguments.size, arguments.out)
+        resized = resize_run(arguments.run, arguments.size, arguments.out)
         if not arguments.quiet:
+            values = "" if resized.rmse is None else f", RMSE {resized.rmse:.6g}"
+            values += "" if resized.r2 is None else f", R2 {resized.r2:.4f}"
+            values += "" if resized.temperature is None else f", temperature {resized.temperature:.3g}"
             print(
-                f"{arguments.out}: {found.n_centers} centers of {found.n_before}, ridge {found.ridge:.3g}, "
-                f"held-out mean squared error {found.hold_out_error:.6g}"
+                f"{arguments.out}: {resized.n_centers} centers of {resized.n_before}, ridge {resized.ridge:.3g}, "
+                f"held-out mean squared error {resized.held_out_error:.6g}{values}"
             )
+        if resized.no_temperature is not None:
+            print(f"warning: no temperature, and so no probabilities: {resized.no_temperature}", file=sys.stderr)
 
     return answered(tell)
 
 
 @dataclass(frozen=True)
 class Resized:
-    """What became of a run: centers now and before, the ridge, and the held-out mean squared error of the fit rows."""
+    """What became of a run: centers now and before, the ridge, and the held-out mean squared error of the fit rows.
+
+    rmse, r2: the root of that error and the share of the variance explained, of a regression. temperature: of a
+    classifier, or None, and no_temperature says why.
+    """
 
     n_centers: int
     n_before: int
     ridge: float
-    hold_out_error: float
+    held_out_error: float
+    rmse: float | None = None
+    r2: float | None = None
+    temperature: float | None = None
+    no_temperature: str | None = None
 
 
 def resize_run(root: Path, size: int, out: Path) -> Resized:
@@ -58,12 +84,17 @@ def resize_run(root: Path, size: int, out: Path) -> Resized:
     Raises MissingRunError for a folder without a finished run, ConfigError for a size that the model does not have, or
     a run that keeps no held-out statistics, FolderInUseError where `out` exists, CorruptDataError for a damaged run.
     """
-    import numpy as np
+    import numpy as np  # which --help does without
 
-    from pipeline import run_folder
-    from pipeline.errors import ConfigError, FolderInUseError, MissingRunError
-    from pipeline.model_folder import load_model, save_model
-    from storage.layout import RunLayout
+    # Bring numpy and numba, which --help does without, and scipy's BLAS.
+    from threadpoolctl import threadpool_limits
+
+    from pipeline.prediction.model_folder import load_model, save_model
+    from pipeline.runtime import run_folder
+    from pipeline.solvers import ridge  # noqa: F401
+    from pipeline.stages import final_weights
+    from pipeline.stages.target_facts import read_target_facts
+    from storage.folder_layouts import RunLayout  # which brings numpy too
 
     layout = RunLayout(root)
     if not layout.report.exists():
@@ -71,61 +102,114 @@ def resize_run(root: Path, size: int, out: Path) -> Resized:
     if out.exists():
         raise FolderInUseError(f"{out} exists; choose another --out")
     config, model = run_folder.frozen_config(layout), load_model(layout.model)
+    if final_weights.were_moved(layout):
+        raise ConfigError(
+            f"{root}: its centers were moved (--polish-centers), its statistics are of where they were chosen; train "
+            f"with --select greedy:{size} --polish-centers {config.solver.polish_centers}"
+        )
     if not 1 <= size <= model.n_centers:
         raise ConfigError(f"--size {size}: the model has {model.n_centers} centers; ask for 1 to {model.n_centers}")
-    found, order = _fitted(layout, config, size)
+    with threadpool_limits(1):  # as in a run: the bits depend on it
+        refit, order, tried = _fitted(layout, config, size)
+        temperature, why = (None, None) if model.task == "regression" else _temperature(layout, config, refit, tried)
     smaller = replace(
         model,
+        expansion=replace(
+            model.expansion,
+            centers=np.ascontiguousarray(model.centers[order]),
+            sigma2=model.center_sigma2[order],
+            weights=refit.weights,
+            intercept=refit.intercept + read_target_facts(layout).mean,
+        ),
         center_index=model.center_index[order],
-        centers=np.ascontiguousarray(model.centers[order]),
-        center_sigma2=model.center_sigma2[order],
-        weights=found.weights,
-        intercept=found.intercept,
         selection_order=np.arange(len(order)),
+        temperature=temperature,
     )
     save_model(out, smaller)
-    error = min(error for _, error in found.hold_out_errors)
-    return Resized(smaller.n_centers, model.n_centers, found.ridge, error)
+    error = min(error for _, error in refit.held_out_errors)
+    resized = Resized(smaller.n_centers, model.n_centers, refit.ridge, error)
+    if model.task != "regression":
+        return replace(resized, temperature=temperature, no_temperature=why)
+    return replace(resized, rmse=math.sqrt(error), r2=_r2(layout, config, error))
 
 
-def _fitted(layout: Any, config: Any, size: int) -> tuple[Any, Any]:
-    """Return the refit of a smaller model, and which centers of the model it has, in order."""
+def _r2(layout: "RunLayout", config: "TrainConfig", held_out_error: float) -> float | None:
+    """Return the share of the variance of the held-out rows that is explained, None where their targets are equal."""
+    import numpy as np  # which --help does without
+
+    from pipeline.models.scoring import r_squared  # likewise
+    from pipeline.stages.accumulate_statistics import load_columns  # likewise
+
+    # Of no columns: a run may have kept those of its centers alone, and sums of targets need none.
+    rows = load_columns(layout, _names(layout, config).held_out, np.empty(0, np.int64))
+    variance = float(rows.yty[0] / rows.weight_sum - (rows.target_sums[0] / rows.weight_sum) ** 2)
+    return r_squared(held_out_error, max(variance, 0.0))
+
+
+def _temperature(
+    layout: "RunLayout", config: "TrainConfig", refit: "Refit", tried: "NDArray[np.int64]"
+) -> tuple[float | None, str | None]:
+    """Return the temperature of a smaller model, or None and why: it takes a pass over the held-out rows."""
+    # Bring numpy and numba, which --help does without.
+    from pipeline.reporting.examples import needs_download
+    from pipeline.runtime.run_folder import finished_report
+    from pipeline.stages.kept_statistics import column_names
+    from pipeline.stages.temperature import TriedWeights, temperature_of_finished_run
+
+    candidates = column_names(layout, _names(layout, config), tried, finished_report(layout)["n_train"])
+    if candidates is None:
+        return None, "the statistics that were kept do not name the candidates tried on the fit rows; train again"
+    remedy = needs_download(config)
+    if remedy:
+        return None, f"{config.dataset}: {remedy}"
+    weights = TriedWeights(candidates, refit.fit_weights, refit.fit_intercept)
+    try:
+        return temperature_of_finished_run(layout, config, weights), None
+    except Exception as error:
+        code, line = describe(error)
+        if code == ExitCode.BUG and not isinstance(error, OSError):
+            raise
+        return None, line
+
+
+def _fitted(
+    layout: "RunLayout", config: "TrainConfig", size: int
+) -> "tuple[Refit, NDArray[np.int64], NDArray[np.int64]]":
+    """Return the refit of a smaller model, its centers among those of the model, and the columns tried, in order."""
+    # Bring numpy and numba, which --help does without.
     import numpy as np
 
-    from pipeline.solvers.greedy import select
-    from pipeline.stages import final_weights, selection, statistics
+    from pipeline.solvers.forward_backward_selection import select
+    from pipeline.stages import accumulate_statistics as statistics
+    from pipeline.stages import final_weights
+    from pipeline.stages import greedy_selection as selection
 
-    names, intercept = _names(layout), config.solver.intercept
+    names, intercept = _names(layout, config), bool(config.solver.intercept)
     if config.solver.select != "none":
-        chosen = selection.committed(layout, names)
-        return selection.prefix(layout, chosen, names, size, intercept=intercept).refit, np.arange(size)
+        chosen = selection.load_chosen(layout, names)
+        refit = selection.fit_prefix(layout, chosen, names, size, intercept=intercept).refit
+        return refit, np.arange(size), chosen.tried[: len(refit.fit_weights)]
     columns = final_weights.load(layout).active
-    fit, hold_out, everything = (statistics.load(layout, name).cut(columns) for name in names)
+    fit, held_out, everything = (statistics.load_columns(layout, name, columns) for name in names)
     tried, order = (select(part, size, intercept=intercept).chosen for part in (fit, everything))
-    parts = fit.cut(tried), hold_out.cut(tried), everything.cut(order)
-    return selection.weights_of(*parts, intercept=intercept), order
+    parts = fit.cut(tried), held_out.cut(tried), everything.cut(order)
+    return selection.refit_chosen(*parts, intercept=intercept), order, columns[tried]
 
 
-def _names(layout: Any) -> Any:
+def _names(layout: "RunLayout", config: "TrainConfig") -> "StatisticsNames":
     """Return the names of the statistics of a run's last working set.
 
     Raises ConfigError where it keeps none of held-out rows.
     """
-    from pipeline.errors import ConfigError
-    from pipeline.stages import selection, selection_rounds, statistics
-    from storage.manifest import MANIFEST_NAME
+    # Bring numpy and numba, which --help does without.
+    import numpy as np
 
-    if (layout.statistics_file("all") / MANIFEST_NAME).exists():
-        names: selection.Names | None = selection.AT_ONCE
-    else:
-        rounds = (path.parent.name for path in layout.statistics.glob(f"round-*-fit/{MANIFEST_NAME}"))
-        last = max((name.removesuffix("-fit") for name in rounds if re.fullmatch(r"round-\d+-fit", name)), default=None)
-        names = None if last is None else selection_rounds.names_of(last)
-    if names is None or not statistics.load(layout, names.hold_out).weight_sum > 0:
-        raise ConfigError(
-            f"{layout.root}: keeps no statistics of held-out rows, which the weights of fewer centers need; train "
-            "with statistics.hold_out above 0 and --select greedy:K, or with fewer --centers"
-        )
+    from pipeline.stages import accumulate_statistics as statistics
+    from pipeline.stages import kept_statistics
+
+    names, none = kept_statistics.last_names(layout), np.empty(0, np.int64)
+    if names is None or not statistics.load_columns(layout, names.held_out, none).weight_sum > 0:
+        raise ConfigError(f"{layout.root}: {kept_statistics.why_no_resize(layout, config)}")
     return names
 
 

@@ -1,92 +1,213 @@
 """`python -m pipeline.train DATASET`: train a sparse, certified kernel machine, and say what it cost.
 
+In Python `train`, which this module is when it is called: `from pipeline import train; run = train("digits")`.
+
 The story of a run: settings → plan → features → centers → statistics → solve → evaluate → report.
 """
 
-import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from pipeline import config as configuration
-from pipeline import stopping
-from pipeline.command_line import Arguments, parse
-from pipeline.config import Loaded, TrainConfig
-from pipeline.errors import ConfigMismatchError, ExitCode, StoppedError, any_text_goes, describe
+from pipeline.config import settings as configuration
+from pipeline.config.command_line import Arguments, parse, words_of
+from pipeline.config.parsers import learns_scales
+from pipeline.config.stored_settings import resumed
+from pipeline.errors import ConfigError, ExitCode, StoppedError
+from pipeline.runtime import stopping
+from pipeline.runtime.answers import answered, any_text_goes, describe
+from storage.errors import StorageError
+
+if TYPE_CHECKING:  # imported late, so that --help answers at once
+    from pipeline.planning.plan import Prepared
+    from pipeline.prediction.predictor import Predictor
+    from pipeline.prediction.trained_model import SparseKernelModel
+    from pipeline.runtime.events import Callback
+    from pipeline.runtime.executors import Executor
+    from storage.folder_layouts import RunLayout
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A finished run: its folder, absolute, and its report as report.json has it."""
+
+    folder: Path
+    report: dict[str, Any] = field(repr=False)
+
+    @cached_property
+    def model(self) -> "Predictor":
+        """The model, read and verified at the first use. Raises CorruptDataError, MissingDataError."""
+        from pipeline.prediction.predictor import load_predictor  # brings numpy and numba
+
+        return load_predictor(self.folder)
+
+
+_under_way = threading.Lock()
+
+
+def train(
+    dataset: str | PathLike[str],
+    *,
+    run_dir: str | PathLike[str] | None = None,
+    resume: str = "never",
+    config: str | PathLike[str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    quiet: bool = False,
+    callback: "Callback | None" = None,
+    **options: Any,
+) -> TrainedRun:
+    """Train as the command does, to the same bytes in the same folder, and return the run.
+
+    Parameters
+    ----------
+    dataset : name of a data set, or path of your data
+    run_dir, resume, config, quiet, options : the options of the command with underscores and without the leading
+        hyphens, such as centers=1000, sigma2="auto", memory_limit="4GiB"; None leaves one out
+    settings : any setting by its key, {"features.deskew": 1} or {"features": {"deskew": 1}}
+    callback : called with every record of log.jsonl and metrics.jsonl (those of a solve hold `iteration`) as it is
+        written, one at a time; an error that it raises ends the run, which can be resumed
+
+    A report with `converged` false is what the command answers with exit code 3. What else it answers is raised:
+    `ConfigError`, `StoppedError` (the time limit, SIGTERM, SIGUSR1) and others of `pipeline.errors`, `features.errors`
+    and `storage.errors`, each with the words of the command. Ctrl-C raises KeyboardInterrupt once what is done is
+    saved; `resume="auto"` goes on. Signals are taken on the main thread alone, and only those for which the process
+    has no handler of its own. One run at a time in a process: a second one raises ConfigError.
+    """
+    asked = {"run_dir": run_dir, "resume": resume, "config": config}
+    folders = [f"--{name.replace('_', '-')}={value}" for name, value in asked.items() if value is not None]
+    if callback is not None and not callable(callback):
+        raise ConfigError(f"callback is a {type(callback).__name__}: give a function that takes a record")
+    words = [*folders, *(["--quiet"] if quiet else []), *words_of(dataset, options, settings or {})]
+    if not _under_way.acquire(blocking=False):
+        raise ConfigError("a run is under way in this process: wait for it, or start a process for each")
+    try:
+        with stopping.listening(stopping.unclaimed()):
+            run = _interruptible(parse(words), callback)
+    finally:
+        _under_way.release()
+    _tell(run, quiet)
+    return run
+
+
+def _interruptible(arguments: Arguments, callback: "Callback | None") -> TrainedRun:
+    """Train; a stop that Ctrl-C asked for comes out as what Python means by it."""
+    try:
+        run = _train(arguments, callback)
+    except StoppedError as error:
+        if stopping.requested() == signal.SIGINT.name:
+            raise KeyboardInterrupt(str(error)) from None
+        raise
+    assert run is not None  # only options that are no setting print and train nothing
+    return run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; errors become one line on standard error."""
-    try:
+
+    def work() -> int:
         any_text_goes(sys.stdout)
         with stopping.listening():
-            return _train(parse(argv))
-    except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return int(ExitCode.DONE)
-    except (Exception, KeyboardInterrupt) as error:
-        code, line = describe(error)
-        if code is ExitCode.BUG and not getattr(error, "__notes__", None):
-            traceback.print_exc()
-        prefix = "" if code is ExitCode.STOPPED else "error: "  # who asked for a stop has made no error
-        print(prefix + " ".join([line, *getattr(error, "__notes__", [])]), file=sys.stderr)
-        return int(code)
+            arguments = parse(argv)
+            run = _train(arguments)
+        return ExitCode.DONE if run is None else _tell(run, arguments.quiet)
+
+    return answered(work, resumable=True)
 
 
-def _train(arguments: Arguments) -> int:
+def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedRun | None:
+    """Train, or print what was asked for instead and return None."""
     loaded = configuration.load(arguments.dataset, arguments.config_file, arguments.assignments)
-    if arguments.print_config and arguments.resume == "never":
-        return _print_config(loaded.config, loaded.origins)
+    if arguments.print_config and arguments.resume == "never" and not loaded.config.data.add_rows:
+        print("\n".join(configuration.lines(loaded.config, loaded.origins)))
+        return None
     # Heavy imports wait until here, so that --help and --print-config answer at once.
-    from pipeline import plan as planning
-    from pipeline import run_folder, start_model
-    from pipeline.executors import open_executor
+    from pipeline.planning import added_rows, start_model
+    from pipeline.planning import plan as planning
+    from pipeline.runtime import run_folder  # numpy
+    from pipeline.runtime.executors import open_executor
+    from pipeline.runtime.memory_limits import worker_limit_bytes
+    from pipeline.stages import finished_run  # numba
+    from storage.folder_layouts import RunLayout
 
     stored = run_folder.stored_config(arguments.run_dir, arguments.resume, arguments.dataset)
-    config = loaded.config if stored is None else _resumed(stored, loaded)
+    if stored is not None:
+        config = resumed(stored, loaded)
+    else:
+        config = added_rows.settings_of_grown(loaded) if loaded.config.data.add_rows else loaded.config
+    settled = stored is not None or config.data.add_rows is not None
     root = arguments.run_dir or run_folder.default_run_dir(arguments.dataset)
     if arguments.print_config:
-        return _print_config(config, dict.fromkeys(loaded.origins, "the run" if stored else "as started"))
+        origins = dict.fromkeys(loaded.origins, "the run" if settled else "as started")
+        print("\n".join(configuration.lines(config, origins)))
+        return None
     if stored is not None and not arguments.dry_run:
-        finished = _finished_report(root)
-        if finished is not None:
-            return _conclude(finished, root, arguments.quiet)
+        report = finished_run.report_of(RunLayout(root))
+        if report is not None:
+            finished_run.drop_statistics(root, config, report)
+            return TrainedRun(root.absolute(), report)
 
-    prepared = planning.prepare(config, loaded.explicit, frozen=stored is not None)
-    stored_features = prepared.config.resources.features_store == "zarr"
+    if config.resources.features_store != "none":
+        run_folder.check_apart(root, Path(config.resources.features_dir))
+    prepared = added_rows.checked(planning.prepare(config, loaded.explicit, frozen=settled), root)
+    plan, resources = prepared.plan, prepared.config.resources
     start = start_model.open_start(prepared, root)
-    planning.check_disk(prepared.plan, root, prepared.store, prepared.shape, stored=stored_features)
+    planning.check_disk(plan, root, prepared.store, prepared.shape, stored=prepared.stores_features)
     if arguments.dry_run:
-        print("\n".join(prepared.plan.lines(prepared.shape, prepared.store.manifest.exists())))
-        return int(ExitCode.DONE)
-    plan = prepared.plan
-    memory = planning.worker_limit_bytes(prepared.config, plan.workers)
+        print("\n".join([*prepared.notes, *plan.lines(prepared.shape, prepared.store.manifest.exists())]))
+        return None
+    workers = plan.workers
+    memory_bytes = worker_limit_bytes(resources, workers.processes)
     with (
-        stopping.working(prepared.config.resources.time_limit),
-        open_executor(prepared.config.resources.scheduler, plan.workers, memory) as executor,
-        run_folder.taken(root, prepared.config, prepared.shape.digest, stored) as layout,
+        stopping.working(resources.time_limit),
+        open_executor(resources.scheduler, workers.threads, workers.processes, memory_bytes) as executor,
+        run_folder.taken(root, prepared.config, prepared.shape.digest, stored, arguments.words) as layout,
     ):
         try:
-            report = _run(prepared, layout, executor, start, quiet=arguments.quiet)
+            _run(prepared, layout, executor, start, quiet=arguments.quiet, callback=callback)
         except StoppedError as error:
             command = run_folder.resume_command(arguments.dataset, root)
             raise StoppedError(f"{error}; continue with: {command}") from None
-    return _conclude(report, root, arguments.quiet)
+    return TrainedRun(layout.root, run_folder.finished_report(layout))
 
 
-def _run(prepared: Any, layout: Any, executor: Any, start: Any, *, quiet: bool) -> dict[str, Any]:
-    from pipeline import results, run_folder
-    from pipeline.events import Events, MemoryMeter
-    from pipeline.live_features import live
-    from pipeline.stages import centers, evaluate, features, initial_weights, solve, statistics
-    from pipeline.stages.run import Run, saved_state
-    from storage.commit import make_folder, remove_file
+def _run(
+    prepared: "Prepared",
+    layout: "RunLayout",
+    executor: "Executor",
+    start: "SparseKernelModel | None",
+    *,
+    quiet: bool,
+    callback: "Callback | None",
+) -> None:
+    """Go through the stages of a run; its report is committed with what the run keeps."""
+    # Heavy imports wait until here, as above.
+    from pipeline.datasets.features_on_the_fly import ScaledFeatures, live
+    from pipeline.reporting import results
+    from pipeline.runtime import run_folder
+    from pipeline.runtime.events import Events, MemoryMeter  # psutil
+    from pipeline.stages import initial_weights, kept_statistics  # numba
+    from pipeline.stages.accumulate_statistics import accumulate_statistics
+    from pipeline.stages.build_features import build_features
+    from pipeline.stages.draw_candidates import draw_candidates
+    from pipeline.stages.evaluate_model import evaluate_model  # numba
+    from pipeline.stages.run_state import Run, saved_state
+    from pipeline.stages.solve_weights import solve_weights
+    from storage.atomic_writes import make_folder, remove_file  # numpy
 
     costs, peak_bytes = saved_state(layout)
-    with MemoryMeter(peak_bytes) as meter, Events(layout.log, layout.metrics, meter, quiet=quiet) as events:
+    with (
+        MemoryMeter(peak_bytes) as meter,
+        Events(layout.log, layout.metrics, meter, quiet=quiet, callback=callback) as events,
+    ):
         try:
             stopping.Turn.next(layout.turn)  # ends what a cluster still runs for a session that was killed
             events.say(f"run folder {layout.root}")
@@ -95,95 +216,59 @@ def _run(prepared: Any, layout: Any, executor: Any, start: Any, *, quiet: bool) 
             for warning in run_folder.environment_changes(layout):
                 events.warn(warning)
             make_folder(prepared.store.root)
-            executor.check_paths([layout.root, prepared.store.root, *_paths(prepared.request.source)])
-            stored = prepared.config.resources.features_store == "zarr"
+            executor.check_paths([layout.root, prepared.store.root, *prepared.data_paths])
+            features = prepared.store if prepared.stores_features else live(prepared.request, prepared.shape)
             run = Run(
                 layout=layout,
                 feature_layout=prepared.store,
-                features=prepared.store if stored else live(prepared.request, prepared.shape),
+                features=ScaledFeatures(features, layout.feature_scales)
+                if learns_scales(prepared.config.kernel.scale)
+                else features,
                 request=prepared.request,
                 shape=prepared.shape,
                 config=prepared.config,
                 events=events,
                 executor=executor,
                 costs=costs,
+                together=prepared.plan.workers.together,
             )
             if start is not None:
                 initial_weights.commit_model(layout, start)
-            features.run(run)
-            centers.run(run)
-            statistics.run(run)
-            solve.run(run)
-            scores = evaluate.run(run)
+            build_features(run)
+            draw_candidates(run)
+            accumulate_statistics(run)
+            solve_weights(run)
+            scores = evaluate_model(run)
             report = results.build(run, scores, meter.peak_bytes)
             remove_file(layout.turn)
-            run_folder.finish(layout, report)
-            return report
+            kept_statistics.finish(layout, prepared.config, report)
         except BaseException as error:
-            with suppress(OSError):
+            with suppress(StorageError):
                 events.record("error", error=type(error).__name__, traceback=traceback.format_exc())
                 error.add_note(f"(traceback in {layout.log})") if describe(error)[0] is ExitCode.BUG else None
             raise
 
 
-def _paths(source: Any) -> list[Path]:
-    """Return the files and folders that the data come from; the workers of a cluster must see them too."""
-    return [Path(path) for path in (source.dataset, source.data_dir) if path and Path(path).is_absolute()]
-
-
-def _resumed(stored: TrainConfig, loaded: Loaded) -> TrainConfig:
-    """Return the stored configuration with the resources asked for now; anything else that was asked must agree."""
-    asked = loaded.config
-    differing = configuration.differing_keys(stored, asked, sorted(loaded.explicit))
-    if stored.dataset != asked.dataset:
-        differing.insert(0, f"dataset: {stored.dataset} in the run, {asked.dataset} asked")
-    if differing:
-        raise ConfigMismatchError(
-            f"the run was started with other settings ({'; '.join(differing)}); drop them, or start a new run"
-        )
-    for key in loaded.explicit:
-        if key.startswith("resources."):
-            stored = configuration.with_value(stored, key, configuration.get(asked, key))
-    return stored
-
-
-def _finished_report(root: Path) -> dict[str, Any] | None:
-    """Return the report of a finished run whose model is whole, None where there is something left to do."""
-    from pipeline.run_folder import finished_report
-    from storage.errors import CorruptDataError
-    from storage.layout import RunLayout
-    from storage.manifest import verify
-
-    layout = RunLayout(root)
-    if not layout.report.exists():
-        return None
-    problems = verify(layout.model, contents=True)
-    if problems:
-        raise CorruptDataError(
-            f"model {layout.model}: {problems[0]}; restore it, or delete the folder model and report.json and "
-            "resume: they are made again"
-        )
-    return finished_report(layout)
-
-
-def _conclude(report: dict[str, Any], root: Path, quiet: bool) -> int:
+def _tell(run: TrainedRun, quiet: bool) -> ExitCode:
     """Print the table and where things are; return the exit code."""
-    from pipeline.results import not_converged, table
+    from pipeline.reporting.results import not_converged, table, warnings  # brings numpy and numba
 
+    report = run.report
     if not quiet:
-        print("\n".join(["", *table(report), f"model and report: {root}"]))
-    elif not report["converged"]:
-        print("\n".join(not_converged(report)), file=sys.stderr)
-    return int(ExitCode.DONE if report["converged"] else ExitCode.NOT_CONVERGED)
+        print("\n".join(["", *table(report), f"model and report: {run.folder}"]))
+    else:
+        for line in not_converged(report) + warnings(report):
+            print(line, file=sys.stderr)
+    return ExitCode.DONE if report["converged"] else ExitCode.NOT_CONVERGED
 
 
-def _print_config(config: TrainConfig, origins: Any) -> int:
-    print(f"dataset = {config.dataset}")
-    for key, origin in origins.items():
-        value = configuration.get(config, key)
-        print(f"{key} = {'(from the data)' if value is None else value}  # {origin}")
-    return int(ExitCode.DONE)
+class _Called(ModuleType):
+    """This module, which `pipeline.train` names: a command to start, and in Python the function of that name."""
 
+    __call__ = staticmethod(train)
+
+
+sys.modules[__name__].__class__ = _Called
 
 if __name__ == "__main__":
     sys.exit(main())

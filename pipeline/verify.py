@@ -5,7 +5,6 @@ again, since the run may have been replacing or removing it.
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,16 +12,26 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+from pipeline.config.command_line import program
+from pipeline.errors import ExitCode, MissingRunError, PipelineError
+from pipeline.runtime.answers import answered
+from storage.disk_writes import aside_of
+from storage.errors import StorageError
+from storage.lock import holder
+from storage.plain_files import open_plain, parse_json
 from storage.remedies import FEATURES, remedy_of
+
+if TYPE_CHECKING:  # imported late, so that --help answers at once
+    from storage.folder_layouts import FeatureLayout, RunLayout
 
 LOOKS, PAUSE_SECONDS = 3, 0.3  # before something of a live run is called damaged
 
 
 @dataclass
 class Result:
-    """What was found: a line for every damaged thing, notes, and how much was read."""
+    """What a check tells: a line for every damaged thing, notes, and how much was read."""
 
     damaged: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -33,7 +42,7 @@ class Result:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 0 whole, 65 damaged, 66 no such run."""
     parser = argparse.ArgumentParser(
-        prog="python -m pipeline.verify",
+        prog=program("verify"),
         description="Read every byte of a run and of its features again, and name what is damaged.",
         epilog="Exit codes: 0 whole, 65 damaged, 66 no such run, 2 usage.",
         allow_abbrev=False,
@@ -41,7 +50,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run, finished or under way")
     parser.add_argument("-q", "--quiet", action="store_true", help="print what is damaged only")
     arguments = parser.parse_args(argv)
-    from pipeline.errors import ExitCode, answered
 
     def tell() -> int:
         started = time.perf_counter()
@@ -61,10 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def verify_run(root: Path) -> Result:
     """Check every file of a run, and of the feature store that it used. Raises MissingRunError where there is none."""
-    from pipeline.errors import MissingRunError
-    from storage.commit import committed_files
-    from storage.layout import RunLayout
-    from storage.lock import holder
+    # Bring numpy, which --help does without.
+    from storage.atomic_writes import committed_files
+    from storage.folder_layouts import RunLayout
     from storage.manifest import MANIFEST_NAME
 
     layout = RunLayout(root)
@@ -78,6 +85,7 @@ def verify_run(root: Path) -> Result:
         else:
             looks.file(path)
     looks.presence(layout)
+    looks.leftovers()
     looks.features(layout)
     return looks.result
 
@@ -91,7 +99,7 @@ class _Looks:
     finished: bool
     result: Result
 
-    def presence(self, layout: Any) -> None:
+    def presence(self, layout: "RunLayout") -> None:
         """Name what is not there: settings, and whatever a run listed when its stages were done."""
         expected = [layout.config.name, layout.environment.name]
         if layout.contents.exists() or (self.finished and not self.live):
@@ -100,12 +108,12 @@ class _Looks:
                 expected = [name for name in expected if name != layout.report.name]
             if not self.live and not layout.report.exists():
                 self.result.notes.append(f"{layout.report.name}: not there; the run is unfinished, resume it")
+            self._statistics(layout)
         for name in dict.fromkeys(expected):
             self._judge(name, partial(_missing, self.root / name))
 
-    def _listed(self, layout: Any) -> list[str]:
-        from storage.commit import read_record
-        from storage.errors import StorageError
+    def _listed(self, layout: "RunLayout") -> list[str]:
+        from storage.records import read_record  # brings numpy, which --help does without
 
         try:
             return [str(name) for name in read_record(layout.contents)["files"]]
@@ -115,7 +123,8 @@ class _Looks:
     def file(self, path: Path) -> None:
         """Check one file that no manifest names."""
         name = path.relative_to(self.root).as_posix()
-        if name in ("run.lock", "report.html"):  # tells who is at work; made from report.json, for people
+        # Tells who is at work; made from report.json, for people; how far items are, for whoever watches.
+        if name in ("run.lock", "report.html") or name.startswith("progress/"):
             return
         check = self._check_of(path, name)
         if check is None:
@@ -124,13 +133,16 @@ class _Looks:
         self._count(path)
         self._judge(name, lambda: [] if not path.exists() else _problem_of(check, path))
 
-    def _check_of(self, path: Path, name: str) -> Callable[[Path], Any] | None:
-        from pipeline.run_folder import frozen_config
-        from storage.bundles import check_npz
-        from storage.commit import read_record
-        from storage.layout import RunLayout
-        from storage.markers import check_marker
+    def _check_of(self, path: Path, name: str) -> Callable[[Path], object] | None:
+        # Bring numpy, which --help does without.
+        from pipeline.runtime.run_folder import frozen_config
+        from storage.done_markers import check_marker
+        from storage.folder_layouts import RunLayout  # likewise
+        from storage.npz_files import check_npz
+        from storage.records import read_record
 
+        if name == "turn":
+            return lambda path: int(path.read_bytes())
         if name == "config.toml":
             return lambda path: frozen_config(RunLayout(self.root))
         if name in ("env.json", "STATE.json", "report.json", "CONTENTS.json"):
@@ -146,27 +158,41 @@ class _Looks:
 
     def folder(self, folder: Path, advice: str | None = None) -> None:
         """Check a folder against its manifest."""
-        from storage.errors import StorageError
-        from storage.manifest import MANIFEST_NAME, read, verify
+        from storage.manifest import MANIFEST_NAME, read, verify  # brings numpy, which --help does without
 
         inside = folder.is_relative_to(self.root)
         name = folder.relative_to(self.root).as_posix() if inside else str(folder)
         named: set[Path] = {folder / MANIFEST_NAME}
         with suppress(StorageError):  # `verify` says it
             named |= {folder / file for file in read(folder).files}
-        for path in sorted(path for path in folder.rglob("*") if not path.is_dir()):
-            self._count(path)
-            if path not in named and not path.name.startswith(".tmp-"):
-                self.result.notes.append(f"{path}: not named by the manifest of its folder; not checked")
+        with suppress(FileNotFoundError):  # removed meanwhile, by a run that is at work
+            for path in sorted(path for path in folder.rglob("*") if not path.is_dir()):
+                self._count(path)
+                if path not in named and not path.name.startswith("."):
+                    self.result.notes.append(f"{path}: not named by the manifest of its folder; not checked")
         self._judge(name, lambda: verify(folder, contents=True) if folder.exists() else [], advice)
 
-    def features(self, layout: Any) -> None:
+    def _statistics(self, layout: "RunLayout") -> None:
+        """Tell of statistics that a finished run has dropped."""
+        from pipeline.stages import kept_statistics  # brings numpy, which --help does without
+
+        with suppress(StorageError):  # named already
+            line = kept_statistics.told(layout) if self.finished and not self.live else None
+            self.result.notes += [f"statistics: {line}"] if line else []
+
+    def leftovers(self) -> None:
+        """Name what a killed session left aside, or could not remove while it was open; a session sweeps it."""
+        for path in sorted(self.root.rglob(".*")) if not self.live else ():
+            if aside_of(path.name) is not None:
+                advice = "nothing needs it, delete it" if self.finished else "it goes when the run is resumed"
+                self.result.notes.append(f"{path.relative_to(self.root).as_posix()}: left behind; {advice}")
+
+    def features(self, layout: "RunLayout") -> None:
         """Check the feature store of the run; one that is gone is no damage of a finished run."""
-        from pipeline.run_folder import frozen_config
-        from storage.commit import read_record
-        from storage.errors import StorageError
-        from storage.layout import FeatureLayout
-        from storage.lock import holder
+        # Bring numpy, which --help does without.
+        from pipeline.runtime.run_folder import frozen_config
+        from storage.folder_layouts import FeatureLayout
+        from storage.records import read_record
 
         try:
             resources, digest = frozen_config(layout).resources, read_record(layout.environment)["features"]
@@ -180,9 +206,25 @@ class _Looks:
             self.folder(store.folder, FEATURES)
         elif store.folder.exists() and self.finished and holder(store.lock) is None:
             self.result.damaged.append(f"{store.manifest}: missing; {FEATURES}")
+        elif store.folder.exists() and holder(store.lock) is None:
+            self._begun_features(store)
         else:
             words = "gone; a finished run does not need them" if self.finished else "not built yet"
             self.result.notes.append(f"{store.folder}: the features are {words}")
+
+    def _begun_features(self, store: "FeatureLayout") -> None:
+        """Check what is there of a half-built feature store."""
+        from pipeline.datasets.build_feature_store import begun_problems  # brings numpy, which --help does without
+
+        self.result.notes.append(f"{store.folder}: the features are half built")
+        for path in sorted(path for path in store.arrays.rglob("[!.]*") if path.is_file()):
+            self._count(path)
+        lost = begun_problems(store, contents=False)
+        self._judge(
+            str(store.folder), lambda: begun_problems(store, contents=False), "resume the run: it is made again"
+        )
+        others = lambda: [line for line in begun_problems(store, contents=True) if line not in lost]  # noqa: E731
+        self._judge(str(store.folder), others, FEATURES)
 
     def _judge(self, name: str, look: Callable[[], list[str]], advice: str | None = None) -> None:
         """Take up what a look finds, if it still finds it later."""
@@ -202,11 +244,8 @@ class _Looks:
         self.result.files += 1
 
 
-def _problem_of(check: Callable[[Path], Any], path: Path) -> list[str]:
+def _problem_of(check: Callable[[Path], object], path: Path) -> list[str]:
     """Return what a check says of a file, without its name and advice, which are added for all alike."""
-    from pipeline.errors import PipelineError
-    from storage.errors import StorageError
-
     try:
         check(path)
     except (StorageError, PipelineError, ValueError, OSError) as error:
@@ -224,12 +263,12 @@ def _belongs_to_no_manifest(path: Path) -> None:
 
 def check_lines(path: Path, *, torn: bool) -> None:
     """Check that every line of a file is JSON; with `torn`, the last one may end early. Raises ValueError."""
-    with path.open("rb") as stream:
+    with open_plain(path) as stream:
         for number, line in enumerate(stream, 1):
             if torn and not line.endswith(b"\n"):
                 return
             try:
-                json.loads(line)
+                parse_json(line)
             except ValueError:
                 raise ValueError(f"line {number} is not JSON") from None
 

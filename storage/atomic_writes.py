@@ -1,93 +1,38 @@
 """Commit: files and folders that are either whole under their name, or not there.
 
-A file is written aside and renamed (`storage.disk`). A folder is filled aside, every file in it fsynced, its
+A file is written aside and renamed (`storage.disk_writes`). A folder is filled aside, every file in it fsynced, its
 `MANIFEST.json` written and fsynced last, renamed, and its parent fsynced.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from storage import bundles, disk, manifest
-from storage.disk import TEMPORARY_PREFIX, cannot_write, fsync_folder, make_folder, replacing, temporary_path
-from storage.disk import write_file as write_file
-from storage.errors import CorruptDataError, MissingDataError, UnavailableStoreError
+from storage import disk_writes as disk
+from storage import manifest, npz_files
+from storage.disk_writes import (
+    aside_of,
+    cannot_write,
+    fsync_folder,
+    make_folder,
+    replaced_path,
+    replacing,
+    temporary_path,
+)
+from storage.disk_writes import write_file as write_file
+from storage.errors import CorruptDataError, MissingDataError
 from storage.manifest import MANIFEST_NAME, FileDigest, Manifest
 
-_OLD_PREFIX = ".tmp-old-"
-_MAXIMUM_JSON_BYTES = 256 * 2**20
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
-
-def write_json(path: Path, obj: Any) -> None:
-    """Write `obj` as indented JSON with sorted keys, durably.
-
-    Raises
-    ------
-    ValueError, TypeError
-        If it holds NaN, an infinity or something JSON does not know.
-    CannotWriteError
-        As `write_file`.
-    """
-    text = json.dumps(obj, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False, default=manifest.plain_value)
-    write_file(path, text.encode() + b"\n")
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file of bounded size.
-
-    Raises
-    ------
-    MissingDataError, CorruptDataError, UnavailableStoreError
-        If it does not exist, is no JSON, cannot be read.
-    """
-    try:
-        if path.stat().st_size > _MAXIMUM_JSON_BYTES:
-            raise CorruptDataError(f"{path}: larger than {_MAXIMUM_JSON_BYTES} bytes, not one of ours", file=str(path))
-        return json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise MissingDataError(f"{path}: wanted to read it, it does not exist", path=str(path)) from None
-    except OSError as error:
-        raise UnavailableStoreError(f"{path}: cannot be read ({error.strerror})", path=str(path)) from error
-    except (ValueError, RecursionError) as error:
-        raise CorruptDataError(f"{path}: not valid JSON ({error}); restore or remove it", file=str(path)) from None
-
-
-def write_record(path: Path, body: Mapping[str, Any]) -> None:
-    """Write a JSON object that programs read back, durably, with the digest of its content under `digest`.
-
-    Raises
-    ------
-    ValueError, TypeError, CannotWriteError
-        As `write_json`; ValueError also where `body` has a `digest` of its own.
-    """
-    if "digest" in body:
-        raise ValueError(f"{path}: the key 'digest' is the record's own")
-    # Over the stored spelling, so that it holds for whatever JSON makes of tuples and numpy scalars.
-    stored = json.loads(manifest.canonical_json(body))
-    write_json(path, {**stored, "digest": manifest.digest_of(stored)})
-
-
-def read_record(path: Path, *, remedy: str = "restore it from a copy") -> dict[str, Any]:
-    """Read what `write_record` wrote, without its digest; layout and order of the text do not matter.
-
-    Raises
-    ------
-    MissingDataError, CorruptDataError, UnavailableStoreError
-        As `read_json`; CorruptDataError, ending with `remedy`, also where the content does not match its digest.
-    """
-    try:
-        body = read_json(path)
-    except CorruptDataError as error:
-        raise CorruptDataError(f"{str(error).partition(';')[0]}; {remedy}", file=str(path)) from None
-    if not isinstance(body, dict) or body.pop("digest", None) != manifest.digest_of(body):
-        raise CorruptDataError(f"{path}: its content does not match its own digest; {remedy}", file=str(path))
-    return body
+T = TypeVar("T")
 
 
 def write_arrays(
@@ -111,22 +56,18 @@ def write_arrays(
         if metadata is not None:
             raise ValueError(f"{path}: metadata is only kept by the folder form; drop it or the .npz suffix")
         with replacing(path, wanted_bytes, sync_file=durable, sync_folder=durable) as stream:
-            bundles.write_npz(stream, arrays)  # type: ignore[arg-type]  # RawIOBase is all that zipfile needs
+            npz_files.write_npz(stream, arrays)  # type: ignore[arg-type]  # RawIOBase is all that zipfile needs
         return
     with new_folder(path, kind="arrays", metadata=metadata) as folder:
         for name, values in arrays.items():
-            header, data = bundles.npy_parts(name, values)
+            header, data = npz_files.npy_parts(name, values)
             with replacing(folder / f"{name}.npy", data.nbytes, sync_folder=False) as stream:
                 stream.write(header)
                 stream.write(data)
 
 
-def read_arrays(
-    path: Path, *, mapped: bool = False, remedy: str | None = None, prefix: str = ""
-) -> dict[str, np.ndarray]:
+def read_arrays(path: Path, *, mapped: bool = False, remedy: str | None = None) -> dict[str, np.ndarray]:
     """Read what `write_arrays` wrote; `mapped` maps the files of the folder form read-only instead.
-
-    With a `prefix`, only the arrays whose names start with it are read (and checked).
 
     An .npz entry is checked by its CRC. In the folder form sizes are checked against the manifest, and
     contents too unless `mapped` (then `manifest.verify(path, contents=True)` is the caller's).
@@ -138,25 +79,44 @@ def read_arrays(
         is damage too, and the message ends with it.
     """
     if remedy is None:
-        return _read_arrays(path, mapped, prefix)
+        return _read_arrays(path, mapped)
     try:
-        return _read_arrays(path, mapped, prefix)
+        return _read_arrays(path, mapped)
     except (CorruptDataError, MissingDataError) as error:
         reason = str(error).removeprefix(f"{path}: ").partition(";")[0]
         raise CorruptDataError(f"{path}: {reason}; {remedy}", file=str(path)) from None
 
 
-def _read_arrays(path: Path, mapped: bool, prefix: str) -> dict[str, np.ndarray]:
+def _read_arrays(path: Path, mapped: bool) -> dict[str, np.ndarray]:
     if path.suffix == ".npz":
-        return bundles.read_npz(path, prefix)
+        return npz_files.read_npz(path)
     entries = manifest.read(path)
     problems = manifest.verify(path, contents=not mapped)
     if problems:
         raise CorruptDataError(
             f"{path}: damaged arrays ({problems[0]}); build it again", file=problems[0].partition(":")[0]
         )
-    names = sorted(name for name in entries.files if name.endswith(".npy") and name.startswith(prefix))
-    return {name.removesuffix(".npy"): bundles.read_npy(path / name, mapped=mapped) for name in names}
+    names = sorted(name for name in entries.files if name.endswith(".npy"))
+    return {name.removesuffix(".npy"): npz_files.read_npy(path / name, mapped=mapped) for name in names}
+
+
+def read_each_array(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the name and the values of each array of an .npz in the order of the names, one at a time in memory.
+
+    Raises MissingDataError, CorruptDataError, UnavailableStoreError as `read_arrays`.
+    """
+    return npz_files.read_entries(path)
+
+
+def write_dataclass(path: Path, value: DataclassInstance) -> None:
+    """Write a dataclass of arrays and numbers durably, an array by the name of each field; see `write_arrays`."""
+    write_arrays(path, {field.name: np.asarray(getattr(value, field.name)) for field in dataclasses.fields(value)})
+
+
+def read_dataclass(path: Path, kind: type[T], *, remedy: str | None = None) -> T:
+    """Return the dataclass of a `kind` that `write_dataclass` wrote; errors as `read_arrays`."""
+    arrays = read_arrays(path, remedy=remedy)
+    return kind(**{name: values if values.ndim else values.item() for name, values in arrays.items()})
 
 
 def check_folder(folder: Path, *, remedy: str, contents: bool = True) -> None:
@@ -183,7 +143,7 @@ def seal(
     metadata: Mapping[str, Any] | None = None,
     known: Mapping[str, FileDigest] | None = None,
 ) -> Manifest:
-    """End the filling of a folder: sweep `.tmp-*`, fsync everything, then write the manifest, last.
+    """End the filling of a folder: sweep what was left aside, fsync everything, then write the manifest, last.
 
     `known` gives digests taken when the bytes were written, so that those files are not read again; a file
     whose size has changed since, or that is gone, is an error. Cost: one pass over all other files.
@@ -199,7 +159,7 @@ def seal(
     try:
         remove_stale(folder, recursive=True)
         disk.fsync_tree(folder)
-        names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
+        names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("[!.]*") if not path.is_dir())
     except OSError as error:
         raise cannot_write(folder, error) from error
     files = {
@@ -217,7 +177,7 @@ def seal(
 
 @contextlib.contextmanager
 def new_folder(final: Path, *, kind: str = "folder", metadata: Mapping[str, Any] | None = None) -> Iterator[Path]:
-    """Yield a `.tmp-*` folder to fill; it becomes `final`, sealed with a manifest, when the block ends.
+    """Yield a folder to fill aside; it becomes `final`, sealed with a manifest, when the block ends.
 
     `metadata` is read at the end, so it may be filled inside the block. An existing `final` is moved aside,
     the new one moved in, and only then the old one pruned; after a kill between the two, `remove_stale`
@@ -249,11 +209,11 @@ def new_folder(final: Path, *, kind: str = "folder", metadata: Mapping[str, Any]
 
 def move_in(aside: Path, final: Path) -> None:
     """Rename `aside` to `final`, durably; what was there is moved aside first and pruned last. Raises OSError."""
-    old = final.with_name(_OLD_PREFIX + final.name)
+    old = replaced_path(final)
     replaces = final.exists()
     if replaces:
         if old.exists():
-            disk.low_remove_tree(old)  # left by a killed run whose new folder did arrive
+            _remove_replaced(old, final)  # left by a killed run whose new folder did arrive
         disk.low_rename(final, old)
     try:
         disk.low_rename(aside, final)
@@ -263,16 +223,30 @@ def move_in(aside: Path, final: Path) -> None:
         raise
     fsync_folder(final.parent)
     if replaces:
-        disk.low_remove_tree(old)
+        _remove_replaced(old, final)
+
+
+def _remove_replaced(old: Path, final: Path) -> None:
+    """Remove what `final` has replaced; first it loses its name, so that no part of it is ever moved back."""
+    aside = temporary_path(final)
+    disk.low_rename(old, aside)
+    disk.low_remove_tree(aside)
 
 
 def committed_files(root: Path) -> Iterator[Path]:
-    """Yield the files below `root` in order; of a folder with a manifest the manifest alone, and no `.tmp-*`."""
-    entries = sorted(root.iterdir())
+    """Yield the files below `root` in order; of a folder with a manifest the manifest alone.
+
+    Nothing that is committed has a name that begins with a dot: that is what is written aside, and what a network file
+    system keeps for whoever has it open.
+    """
+    try:
+        entries = sorted(root.iterdir())
+    except FileNotFoundError:  # removed meanwhile, by a run that is at work
+        return
     if root / MANIFEST_NAME in entries:
         entries = [root / MANIFEST_NAME]
     for entry in entries:
-        if entry.name.startswith(TEMPORARY_PREFIX):
+        if entry.name.startswith("."):
             continue
         if entry.is_dir() and not entry.is_symlink():
             yield from committed_files(entry)
@@ -290,11 +264,21 @@ def remove_file(path: Path) -> None:
         raise cannot_write(path, error) from error
 
 
-def remove_folder(path: Path, *, durable: bool = True) -> None:
+def rename_file(path: Path, target: Path) -> None:
+    """Give a file another name on the same file system. Raises CannotWriteError."""
+    try:
+        disk.low_rename(path, target)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def remove_folder(path: Path, *, durable: bool = True, unless: Callable[[], bool] | None = None) -> bool:
     """Remove a folder so that it is never half there under its name; one that does not exist is fine.
 
-    `durable=False` leaves it to the operating system when the disk learns of it: after a power loss it may be there
-    again, and damaged.
+    Returns whether it is no longer there: `unless` is asked once nobody finds it any more, and may bring it back.
+
+    What of it is still open, where that keeps it in its folder, is left aside for `remove_stale`. `durable=False`
+    leaves it to the operating system when the disk learns of it: after a power loss it may be there again, and damaged.
 
     Raises
     ------
@@ -304,20 +288,25 @@ def remove_folder(path: Path, *, durable: bool = True) -> None:
     aside = temporary_path(path)
     try:
         disk.low_rename(path, aside)
+        if unless is not None and unless():
+            disk.low_rename(aside, path)
+            return False
         if durable:
             fsync_folder(path.parent)  # or the files in it could go before its name does
         disk.low_remove_tree(aside)
     except FileNotFoundError:
-        return
+        return True
     except OSError as error:
         raise cannot_write(path, error) from error
+    return True
 
 
 def remove_stale(parent: Path, *, recursive: bool = False) -> list[Path]:
-    """Remove the `.tmp-*` files and folders that killed runs left; return what was removed.
+    """Remove the files and folders that killed runs left aside (`disk.aside_of`); return what was removed.
 
     Call it only while holding the lock of `parent`: another process may be filling them. A folder that was
-    moved aside for a replacement that never arrived is moved back instead.
+    moved aside for a replacement that never arrived is moved back instead. What is still open, where that keeps it
+    in its folder, stays for the next call.
 
     Raises
     ------
@@ -327,23 +316,35 @@ def remove_stale(parent: Path, *, recursive: bool = False) -> list[Path]:
     removed = []
     try:
         for entry in sorted(parent.iterdir()):
-            is_folder = entry.is_dir() and not entry.is_symlink()
-            if not entry.name.startswith(TEMPORARY_PREFIX):
-                if recursive and is_folder:
-                    removed += remove_stale(entry, recursive=True)
-                continue
-            final = entry.with_name(entry.name.removeprefix(_OLD_PREFIX))
-            if entry.name.startswith(_OLD_PREFIX) and is_folder and not final.exists():
-                disk.low_rename(entry, final)
-                fsync_folder(parent)
-                continue
-            if is_folder:
-                disk.low_remove_tree(entry)
-            else:
-                disk.low_unlink(entry)
-            removed.append(entry)
+            if aside_of(entry.name) is not None:
+                removed += [entry] if remove_aside(entry) else []
+            elif recursive and entry.is_dir() and not entry.is_symlink():
+                removed += remove_stale(entry, recursive=True)
     except FileNotFoundError:
         return removed
     except OSError as error:
         raise cannot_write(parent, error) from error
     return removed
+
+
+def remove_aside(path: Path) -> bool:
+    """Remove a file or folder with a name of `disk.aside_of`; return whether it is gone.
+
+    A folder that was moved aside for a replacement that never arrived is moved back. Raises OSError.
+    """
+    aside = aside_of(path.name)
+    assert aside is not None
+    if path.is_symlink() or not path.is_dir():
+        if not aside.replaced:
+            disk.low_unlink(path)
+        return not aside.replaced  # only folders are moved aside: this is somebody else's
+    final = path.with_name(aside.name)
+    if not aside.replaced:
+        disk.low_remove_tree(path)
+        return not path.exists()
+    if final.exists():
+        _remove_replaced(path, final)
+        return True
+    disk.low_rename(path, final)
+    fsync_folder(path.parent)
+    return False

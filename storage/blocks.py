@@ -1,8 +1,13 @@
-"""Row grids: how `n_rows` rows are cut into blocks and spans. Integers only."""
+"""Row grids: how `n_rows` rows are cut into blocks, and scattered rows gathered block by block."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, order=True)
@@ -27,38 +32,26 @@ def row_blocks(n_rows: int, block_rows: int) -> tuple[Block, ...]:
     ValueError
         If `n_rows` is negative or `block_rows` is not positive.
     """
-    _check(n_rows, block_rows)
-    starts = range(0, n_rows, block_rows)
-    return tuple(Block(index, start, min(start + block_rows, n_rows)) for index, start in enumerate(starts))
-
-
-def spans(n_rows: int, block_rows: int, n_spans: int) -> tuple[Block, ...]:
-    """Group whole blocks into at most `n_spans` contiguous ranges of almost equal size.
-
-    Every span starts on a multiple of `block_rows`; the numbers of blocks in two spans differ by at most one,
-    the larger ones first. There are fewer than `n_spans` spans when there are fewer blocks.
-
-    Raises
-    ------
-    ValueError
-        If `n_rows` is negative, or `block_rows` or `n_spans` is not positive.
-    """
-    _check(n_rows, block_rows)
-    if n_spans < 1:
-        raise ValueError(f"spans: n_spans must be at least 1, found {n_spans}")
-    n_blocks = -(-n_rows // block_rows)
-    count = min(n_spans, n_blocks)
-    if count == 0:
-        return ()
-    base, larger = divmod(n_blocks, count)
-    edges = [index * base + min(index, larger) for index in range(count + 1)]
-    return tuple(
-        Block(index, edges[index] * block_rows, min(edges[index + 1] * block_rows, n_rows)) for index in range(count)
-    )
-
-
-def _check(n_rows: int, block_rows: int) -> None:
     if n_rows < 0:
         raise ValueError(f"row grid: n_rows must not be negative, found {n_rows}")
     if block_rows < 1:
         raise ValueError(f"row grid: block_rows must be at least 1, found {block_rows}")
+    starts = range(0, n_rows, block_rows)
+    return tuple(Block(index, start, min(start + block_rows, n_rows)) for index, start in enumerate(starts))
+
+
+def gather_rows(
+    rows: NDArray[np.int64], block_rows: int, read: Callable[[int, int], NDArray[Any]], out: NDArray[Any]
+) -> None:
+    """Fill `out` (m, …) with some rows, in the order given, repeats allowed.
+
+    `read(start, stop)` is called once for each block of the grid that has any of them, in order, with the first and the
+    last of them (plus one); what it returned is not used after the next call.
+    """
+    if not len(rows):
+        return
+    order = np.argsort(rows, kind="stable")
+    firsts = np.unique(rows[order] // block_rows, return_index=True)[1]
+    for positions in np.split(order, firsts[1:]):
+        start = int(rows[positions[0]])
+        out[positions] = read(start, int(rows[positions[-1]]) + 1)[rows[positions] - start]

@@ -1,7 +1,7 @@
 """Checkpoints of one piece of work: numbered steps, each a committed folder; the newest whole one counts.
 
-A step is written aside, sealed with the digests of its files, and renamed (`storage.commit`); only then are others
-pruned. A damaged step is passed over for the one before it, and said so.
+A step is written aside, sealed with the digests of its files, and renamed (`storage.atomic_writes`); only then are
+others pruned. A damaged step is passed over for the one before it, and said so.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from storage import manifest
-from storage.commit import read_arrays, remove_folder, write_arrays
+from storage.atomic_writes import read_arrays, remove_folder, write_arrays
 from storage.errors import CorruptDataError, MissingDataError
 
 FEWEST_KEPT = 2  # a step may turn out damaged when it is needed

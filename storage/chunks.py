@@ -17,7 +17,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.disk import replacing
+from storage.disk_writes import replacing
 from storage.errors import CorruptDataError, UnavailableStoreError
 
 CRC_BYTES = 4
@@ -126,9 +126,9 @@ class ChunkReader:
         path = str(self.root / name)
         return UnavailableStoreError(f"{path}: cannot be read ({error.strerror}); try again later", path=path)
 
-    def _damage(self, name: str, rows: tuple[int, int], found: str) -> CorruptDataError:
+    def _damage(self, name: str, rows: tuple[int, int], reason: str) -> CorruptDataError:
         return CorruptDataError(
-            f"{self.root}: array {self.array}, rows {rows[0]}..{rows[1]}, chunk file {name}: {found}; "
+            f"{self.root}: array {self.array}, rows {rows[0]}..{rows[1]}, chunk file {name}: {reason}; "
             "remove the store and build it again",
             array=self.array,
             block=rows,

@@ -2,24 +2,34 @@
 
 Every change of the disk by this package goes through the `low_*` functions below, called as `disk.low_*`, so
 that a test can record, break or replay them. Only
-the text in a lock file, on which nothing depends, does not.
+the text in a lock file and the lines of a `LineFile`, on which nothing depends, do not.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import io
 import os
+import re
 import secrets
 import shutil
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from storage.errors import CannotWriteError
 
-TEMPORARY_PREFIX = ".tmp-"
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+# The names under which things are written aside (tmp), or kept for the moment in which they are replaced (old). A file
+# of somebody else may begin like ours: only what fits whole is ever touched.
+_ASIDE = re.compile(r"\.(?P<kind>tmp|old)-(?P<name>.+)-[0-9a-f]{16}", re.DOTALL)
+_STILL_OPEN = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY)
 _CAUSES = {
     errno.ENOSPC: "disk full",
     errno.EDQUOT: "disk quota used up",
@@ -35,7 +45,7 @@ def low_create(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
 
 
-def low_write(descriptor: int, path: Path, data: Any) -> int:
+def low_write(descriptor: int, path: Path, data: ReadableBuffer) -> int:
     """Write at the current position; return the number of bytes taken, which may be fewer than offered."""
     return os.write(descriptor, data)
 
@@ -61,17 +71,31 @@ def low_unlink(path: Path) -> None:
 
 
 def low_remove_tree(path: Path) -> None:
-    """Remove a folder and all in it."""
-    shutil.rmtree(path)
+    """Remove a folder and all in it; what somebody has open and cannot go yet stays, and the folder with it.
+
+    On a network file system (and on FUSE) a file that is open or mapped gets another name when it is removed, and stays
+    in its folder until it is closed. Whoever sweeps later removes the rest. Raises OSError for any other reason.
+    """
+    failed: list[BaseException] = []
+    if sys.version_info >= (3, 12):
+        shutil.rmtree(path, onexc=lambda function, name, error: failed.append(error))
+    else:
+        shutil.rmtree(path, onerror=lambda function, name, raised: failed.append(raised[1]))
+    for error in failed:
+        if not (isinstance(error, OSError) and error.errno in _STILL_OPEN):
+            raise error
 
 
 class _AsideFile(io.RawIOBase):
-    """A seekable binary stream over `low_create` and `low_write`, for writers that want a file object."""
+    """A seekable binary stream over `low_create` and `low_write`, for writers that want a file object.
 
-    def __init__(self, path: Path) -> None:
+    Opened by the caller: an object whose file cannot be created would be closed all the same when it is collected.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
         super().__init__()
         self.path = path
-        self.descriptor = low_create(path)
+        self.descriptor = descriptor
 
     def writable(self) -> bool:
         return True
@@ -85,7 +109,7 @@ class _AsideFile(io.RawIOBase):
     def tell(self) -> int:
         return os.lseek(self.descriptor, 0, os.SEEK_CUR)
 
-    def write(self, data: Any) -> int:
+    def write(self, data: ReadableBuffer) -> int:
         view = memoryview(data).cast("B")
         position = 0
         while position < len(view):
@@ -127,7 +151,7 @@ def replacing(
     """
     aside = temporary_path(path)
     try:
-        stream = _AsideFile(aside)
+        stream = _AsideFile(aside, low_create(aside))
         try:
             with stream:
                 yield stream
@@ -144,9 +168,36 @@ def replacing(
         raise cannot_write(path, error, wanted_bytes) from error
 
 
+@dataclass(frozen=True)
+class Aside:
+    """What a name of ours says: `name` is what the thing is, or was, to be called; `replaced` if it was there before.
+
+    The name of what is written aside ends after 200 characters.
+    """
+
+    name: str
+    replaced: bool
+
+
 def temporary_path(path: Path) -> Path:
-    """Return a fresh `.tmp-*` name beside `path`."""
-    return path.with_name(f"{TEMPORARY_PREFIX}{path.name[:200]}-{secrets.token_hex(8)}")
+    """Return a fresh name beside `path` to write it under, see `aside_of`."""
+    return path.with_name(f".tmp-{path.name[:200]}-{secrets.token_hex(8)}")
+
+
+def replaced_path(path: Path) -> Path:
+    """Return the name beside `path` to keep it under while another thing takes its place, see `aside_of`.
+
+    There is one for each `path`: of two, nobody could tell after a power loss which of them is whole.
+    """
+    return path.with_name(f".old-{path.name}-{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]}")
+
+
+def aside_of(name: str) -> Aside | None:
+    """Return what a file name of `temporary_path` or `replaced_path` says; None for any other name."""
+    parts = _ASIDE.fullmatch(name)
+    if parts is None or (parts["kind"] == "old" and replaced_path(Path(parts["name"])).name != name):
+        return None
+    return Aside(parts["name"], parts["kind"] == "old")
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -159,6 +210,42 @@ def write_file(path: Path, data: bytes) -> None:
     """
     with replacing(path, len(data)) as stream:
         stream.write(data)
+
+
+class LineFile:
+    """A file of lines that is appended to, each line as it comes: nothing waits in a buffer for a later write.
+
+    A last line that a kill cut off is removed when it is opened. Raises CannotWriteError.
+    """
+
+    def __init__(self, path: Path, *, fresh: bool = False) -> None:
+        self.path = path
+        try:
+            self._stream = path.open("wb" if fresh else "ab", buffering=0)
+            data = b"" if fresh else path.read_bytes()
+            self._size = data.rfind(b"\n") + 1
+            if self._size < len(data):
+                self._stream.truncate(self._size)
+        except OSError as error:
+            raise cannot_write(path, error) from error
+
+    def append(self, line: str) -> None:
+        """Write one line; on any error the file is as before. Raises CannotWriteError naming the file and the bytes."""
+        data = line.encode() + b"\n"
+        try:
+            position = 0
+            while position < len(data):
+                position += self._stream.write(data[position:]) or 0
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._stream.truncate(self._size)
+            raise cannot_write(self.path, error, len(data)) from error
+        self._size += len(data)
+
+    def close(self) -> None:
+        """Close the file; there is nothing left to write."""
+        with contextlib.suppress(OSError):
+            self._stream.close()
 
 
 def make_folder(path: Path) -> None:

@@ -6,17 +6,17 @@ always safe, and the reader is told.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from storage.disk import make_folder, write_file
+from storage.disk_writes import make_folder, write_file
 from storage.errors import CorruptDataError, UnavailableStoreError
-from storage.manifest import canonical_json, check_plain_name, digest_of
+from storage.manifest import check_plain_name
+from storage.plain_files import MAXIMUM_JSON_BYTES, parse_json, read_plain
+from storage.records import canonical_json, with_digest, without_digest
 
 _SUFFIX = ".json"
-_MAXIMUM_MARKER_BYTES = 64 * 2**20
 
 
 class Markers(dict[str, dict[str, Any]]):
@@ -41,10 +41,7 @@ def write_marker(folder: Path, item_name: str, payload: Mapping[str, Any]) -> No
         raise ValueError(f"marker: wanted a plain item name, found {item_name!r}")
     body = {"item": item_name, "payload": dict(payload)}
     make_folder(folder)
-    # The digest is over the stored spelling, so that it holds for whatever JSON makes of tuples and numpy
-    # scalars.
-    stored = json.loads(canonical_json(body))
-    write_file(folder / (item_name + _SUFFIX), canonical_json({**stored, "digest": digest_of(stored)}) + b"\n")
+    write_file(folder / (item_name + _SUFFIX), canonical_json(with_digest(body)) + b"\n")
 
 
 def read_markers(folder: Path) -> Markers:
@@ -69,7 +66,7 @@ def read_markers(folder: Path) -> Markers:
         item_name = path.name.removesuffix(_SUFFIX)
         try:
             payloads[item_name] = _read_marker(path, item_name)
-        except (ValueError, TypeError, KeyError, OSError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, OSError, RecursionError, CorruptDataError) as error:
             warnings.append(f"{path}: damaged marker ({error}); the item {item_name} is done again")
     return Markers(payloads, tuple(warnings))
 
@@ -83,14 +80,7 @@ def check_marker(path: Path) -> None:
 
 
 def _read_marker(path: Path, item_name: str) -> dict[str, Any]:
-    if path.stat().st_size > _MAXIMUM_MARKER_BYTES:
-        raise ValueError("too large")
-    body = json.loads(path.read_bytes())
-    if not isinstance(body, dict):
-        raise ValueError("no JSON object")
-    stated = body.pop("digest")
-    if stated != digest_of(body):
-        raise ValueError("its content does not match its digest")
+    body = without_digest(parse_json(read_plain(path, MAXIMUM_JSON_BYTES)))
     if body["item"] != item_name or not isinstance(body["payload"], dict):
         raise ValueError("it belongs to another item")
     payload: dict[str, Any] = body["payload"]

@@ -45,38 +45,42 @@ class RunLayout:
         return self.root / "centers"
 
     @property
+    def feature_scales(self) -> Path:
+        """Return the file of the scales that were learned for the features, and of what each round of it gave."""
+        return self.root / "scales" / "learned.npz"
+
+    @property
     def statistics(self) -> Path:
         """Return the folder of the committed statistics."""
         return self.root / "statistics"
-
-    @property
-    def statistics_parts(self) -> Path:
-        """Return the folder of the partial sums, one per item."""
-        return self.statistics / "parts"
 
     def statistics_file(self, name: str) -> Path:
         """Return the path of one file or folder of the statistics."""
         return self.statistics / check_plain_name(name)
 
-    def statistics_part(self, item_name: str) -> Path:
-        """Return the path of the partial sums of one item."""
-        return self.statistics_parts / check_plain_name(item_name)
+    @property
+    def passes(self) -> Path:
+        """Return the folder of the passes over the rows that are under way."""
+        return self.root / "passes"
 
-    def scores(self, name: str) -> Path:
-        """Return the folder of what a pass of scores reads."""
-        return self.root / "scores" / check_plain_name(name)
+    def row_pass(self, name: str) -> Path:
+        """Return the folder of one pass over the rows: what it reads, and the sums that it has committed."""
+        return self.passes / check_plain_name(name)
 
-    def score_found(self, name: str) -> Path:
-        """Return the path of what a pass of scores found."""
+    def former_parts(self) -> list[Path]:
+        """Return what was committed of passes under way before these had a folder; nothing reads it any more."""
+        patterns = ("statistics/parts", "scores/*-part-*.npz", "scores/*-weights.npz", "scores/round-*/")
+        markers = ("markers/statistics", "markers/evaluate/block-*.json")
+        return [path for pattern in patterns + markers for path in sorted(self.root.glob(pattern))]
+
+    @property
+    def progress(self) -> Path:
+        """Return the folder in which items under way in other processes tell how far they are."""
+        return self.root / "progress"
+
+    def round_scores(self, name: str) -> Path:
+        """Return the path of the scores of all candidates after a round."""
         return self.root / "scores" / f"{check_plain_name(name)}-found.npz"
-
-    def residual_file(self, name: str) -> Path:
-        """Return the path of the weights whose residuals are computed."""
-        return self.root / "scores" / f"{check_plain_name(name)}-weights.npz"
-
-    def score_part(self, name: str, index: int) -> Path:
-        """Return the path of the scores that one item of a pass adds."""
-        return self.root / "scores" / f"{check_plain_name(name)}-part-{index:04d}.npz"
 
     def markers(self, stage: str) -> Path:
         """Return the folder of the done-markers of one stage."""
@@ -166,6 +170,11 @@ class FeatureLayout:
     def manifest(self) -> Path:
         """Return the manifest; the store counts only when it is there and holds."""
         return self.folder / MANIFEST_NAME
+
+    @property
+    def users(self) -> Path:
+        """Return the folder of the paths of the runs that use the store, one file each."""
+        return self.root / f"{self.digest}.runs"
 
     @property
     def lock(self) -> Path:

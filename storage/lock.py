@@ -3,6 +3,10 @@
 flock(2) on a small file that is never deleted: the kernel frees the lock when the last descriptor closes, so
 there is nothing to clean up after kill -9 and no unlock command. The file tells who holds it. Deleting the
 file would let two processes lock two different files of the same name, so nobody does.
+
+Some network file systems know no flock, or keep it on each machine alone. Therefore a holder also touches the
+file every few seconds: a text that names another machine (without flock: any other holder) counts as a lock
+until that sign of life has been missing for SILENT_SECONDS, and a holder whose text was replaced is told.
 """
 
 from __future__ import annotations
@@ -12,22 +16,31 @@ import errno
 import fcntl
 import json
 import os
+import secrets
 import socket
+import threading
 import time
 import weakref
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from storage.disk import cannot_write, make_folder
-from storage.errors import CannotWriteError, LockedError, UnavailableStoreError
+from storage import disk_writes as disk
+from storage.disk_writes import cannot_write, make_folder
+from storage.errors import LockedError, UnavailableStoreError
 
+BEAT_SECONDS = 5.0  # between two signs of life
+SILENT_SECONDS = 60.0  # without a sign of life, after which a holder whom the kernel cannot answer for is gone
 _POLL_SECONDS = 0.05
 # A status command that asks who holds the lock holds it for microseconds itself; and a new holder needs a
 # moment to write its name. Both are over long before this.
 _GRACE_SECONDS = 0.3
+_SETTLE_SECONDS = 1.0  # without flock: whoever took the lock at the same time has written its name by then
 _MAXIMUM_INFO_BYTES = 4096
+_INFO_BYTES = 511  # padded, so that of texts written at the same time the last one is whole
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 
 class FolderLock:
@@ -40,21 +53,41 @@ class FolderLock:
     purpose : str
         What it is held for, in a few words; other processes are told.
     wait_seconds : float
-        How long to wait for another holder before giving up.
+        How long to wait for another holder before giving up. Whether a holder on another machine lives may take
+        SILENT_SECONDS to see; that is waited for in any case.
+    on_wait : Callable
+        Called many times a second while waiting; what it raises ends the waiting.
+    on_loss : Callable
+        Called with a reason, from another thread, if another process takes the lock all the same.
+    warn : Callable
+        Called with one line where the lock is not as sure as it should be.
 
     Raises
     ------
     LockedError
         On entry, naming host and pid of the holder.
     CannotWriteError
-        On entry, if the file cannot be created or its file system knows no locks.
+        On entry, if the file cannot be created.
     """
 
-    def __init__(self, path: Path, purpose: str, *, wait_seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        purpose: str,
+        *,
+        wait_seconds: float = 0.0,
+        on_wait: Callable[[], None] = lambda: None,
+        on_loss: Callable[[str], None] = lambda reason: None,
+        warn: Callable[[str], None] = lambda message: None,
+    ) -> None:
         self.path = path
         self.purpose = purpose
         self.wait_seconds = wait_seconds
+        self._on_wait, self._on_loss, self._warn = on_wait, on_loss, warn
         self._descriptor: int | None = None
+        self._info: dict[str, Any] = {}
+        self._released = threading.Event()
+        self._beating: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         """Take the lock and write who holds it into the file."""
@@ -66,15 +99,18 @@ class FolderLock:
         except OSError as error:
             raise cannot_write(self.path, error) from error
         try:
-            self._acquire(descriptor)
-            info = {
+            locked = self._acquire(descriptor)
+            self._info = {
                 "host": socket.gethostname(),
                 "pid": os.getpid(),
                 "started": datetime.now(UTC).isoformat(timespec="seconds"),
                 "purpose": self.purpose,
+                "token": secrets.token_hex(8),
             }
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps(info).encode() + b"\n", 0)
+            os.pwrite(descriptor, json.dumps(self._info).encode().ljust(_INFO_BYTES) + b"\n", 0)
+            if not locked:
+                self._settle()
         except OSError as error:
             os.close(descriptor)
             raise cannot_write(self.path, error) from error
@@ -83,6 +119,9 @@ class FolderLock:
             raise
         self._descriptor = descriptor
         _held.add(self)
+        self._released.clear()
+        self._beating = threading.Thread(target=self._beat, args=(descriptor,), name="lock", daemon=True)
+        self._beating.start()
         return self
 
     def __exit__(
@@ -90,31 +129,76 @@ class FolderLock:
     ) -> None:
         """Free the lock; the file stays."""
         descriptor, self._descriptor = self._descriptor, None
-        if descriptor is None:  # in a forked child, which never held it
+        if descriptor is None or self._beating is None:  # in a forked child, which never held it
             return
         _held.discard(self)
+        self._released.set()
+        self._beating.join()
         try:
             with contextlib.suppress(OSError):
-                os.ftruncate(descriptor, 0)
-            # Said explicitly: a child forked meanwhile by foreign code may share the descriptor.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+                if not _is_lost(self.path, self._info):
+                    os.ftruncate(descriptor, 0)
+                # Said explicitly: a child forked meanwhile by foreign code may share the descriptor.
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
         finally:
             os.close(descriptor)
 
-    def _acquire(self, descriptor: int) -> None:
+    def _acquire(self, descriptor: int) -> bool:
+        """Return once the lock is ours: True where the kernel keeps it, False where its file system knows no locks."""
         deadline = time.monotonic() + max(self.wait_seconds, _GRACE_SECONDS)
-        while not _try_lock(descriptor, self.path, fcntl.LOCK_EX):
-            if time.monotonic() >= deadline:
-                raise self._locked_error()
+        rival: _Rival | None = None
+        while True:
+            locked = _try_lock(descriptor, fcntl.LOCK_EX)
+            info = _read_info(self.path)
+            if locked is not False:
+                if info is None or not _may_live(info, locked):
+                    break
+                rival = self._met(info, locked) if rival is None else rival
+                if rival.silent_seconds() >= SILENT_SECONDS:
+                    self._warn(f"{self.path}: {rival.words()}; taken over. If it still runs, stop it")
+                    break
+            if time.monotonic() >= deadline and (locked is False or rival is None or rival.lives):
+                raise self._locked_error(f"; {rival.words()}" if rival and locked is not False else "")
+            self._on_wait()
             time.sleep(_POLL_SECONDS)
+        if locked is None:
+            self._warn(
+                f"{self.path}: its file system offers no locks; a second process in this folder is told by signs of "
+                f"life only, every {BEAT_SECONDS:.0f} s: start one at a time, or choose a folder on another file system"
+            )
+        return bool(locked)
 
-    def _locked_error(self) -> LockedError:
+    def _met(self, info: dict[str, Any], locked: bool | None) -> _Rival:
+        rival = _Rival(self.path, info)
+        if rival.silent_seconds() < SILENT_SECONDS:
+            why = "its file system offers no locks" if locked is None else "locks may not reach that machine"
+            self._warn(f"{self.path}: {rival.words()}; {why}: waiting up to {SILENT_SECONDS:.0f} s for another")
+        return rival
+
+    def _settle(self) -> None:
+        """Raise LockedError where another process took the lock at the same moment."""
+        time.sleep(_SETTLE_SECONDS)
+        if _read_info(self.path) != self._info:
+            raise self._locked_error("")
+
+    def _beat(self, descriptor: int) -> None:
+        while not self._released.wait(BEAT_SECONDS):
+            if _is_lost(self.path, self._info):
+                time.sleep(_POLL_SECONDS)  # who takes over empties the file first, then writes
+                other = _read_info(self.path)
+                who = "another process" if other is None else f"process {other['pid']} on {other['host']}"
+                self._on_loss(f"{who}, which took over {self.path}")
+                return
+            with contextlib.suppress(OSError):
+                os.utime(descriptor)
+
+    def _locked_error(self, sign: str) -> LockedError:
         info = _read_info(self.path) or {}
         host, pid = str(info.get("host", "unknown host")), int(info.get("pid", 0))
         return LockedError(
             f"{self.path}: locked by process {pid or 'unknown'} on {host} "
             f"({info.get('purpose', 'unknown purpose')}, "
-            f"since {info.get('started', 'unknown')}); "
+            f"since {info.get('started', 'unknown')}{sign}); "
             "wait for it or stop it, or use another folder",
             path=str(self.path),
             host=host,
@@ -122,8 +206,32 @@ class FolderLock:
         )
 
 
+class _Rival:
+    """A holder whom no lock of the kernel answers for: it lives as long as its file is touched."""
+
+    def __init__(self, path: Path, info: dict[str, Any]) -> None:
+        self.lives = False  # a touch was seen
+        self._path, self._name = path, f"process {info['pid']} on {info['host']}"
+        self._touched = _touched(path)
+        self._since = time.monotonic() - min(max(_clock_of(path) - self._touched, 0.0), SILENT_SECONDS)
+
+    def silent_seconds(self) -> float:
+        """Return for how long it gave no sign of life, SILENT_SECONDS at most where that was before we looked."""
+        if (touched := _touched(self._path)) != self._touched:
+            self._touched, self._since, self.lives = touched, time.monotonic(), True
+        return time.monotonic() - self._since
+
+    def words(self) -> str:
+        """Return who it is and how fresh."""
+        silent = time.monotonic() - self._since
+        ago = f"{silent:.0f} s" if silent < SILENT_SECONDS else f"more than {SILENT_SECONDS:.0f} s"
+        return f"the last sign of life of {self._name} was {ago} ago"
+
+
 def holder(path: Path) -> dict[str, Any] | None:
     """Return who holds the lock now (host, pid, started, purpose), or None if it is free or does not exist.
+
+    A holder whom the kernel does not answer for also has `silent_seconds`, the age of its last sign of life.
 
     Raises
     ------
@@ -138,39 +246,89 @@ def holder(path: Path) -> dict[str, Any] | None:
         raise UnavailableStoreError(f"{path}: cannot be opened ({error.strerror})", path=str(path)) from error
     try:
         deadline = time.monotonic() + _GRACE_SECONDS
-        while not _try_lock(descriptor, path, fcntl.LOCK_SH):
+        while (locked := _try_lock(descriptor, fcntl.LOCK_SH)) is False:
             info = _read_info(path)
             if info is not None or time.monotonic() >= deadline:
                 return info or {"host": "unknown host", "pid": 0}
             time.sleep(_POLL_SECONDS)
-        return None
+        info = _read_info(path)
+        if info is None or not _may_live(info, locked):
+            return None
+        silent = max(time.time() - _touched(path), 0.0)
+        return info | {"silent_seconds": silent} if silent < SILENT_SECONDS else None
     finally:
         os.close(descriptor)  # frees the shared lock as well
 
 
-def _try_lock(descriptor: int, path: Path, kind: int) -> bool:
+def _try_lock(descriptor: int, kind: int) -> bool | None:
+    """Tell whether the lock was got; None where the file system knows none."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             return False
-        if error.errno in (errno.ENOLCK, errno.ENOTSUP):
-            raise CannotWriteError(
-                f"{path}: its file system offers no locks ({error.strerror}); choose a folder on another one",
-                path=str(path),
-                cause="no locks",
-            ) from error
+        if error.errno in _NO_LOCKS:
+            return None
         raise
     return True
 
 
-def _read_info(path: Path) -> dict[str, Any] | None:
+def _may_live(info: dict[str, Any], locked: bool | None) -> bool:
+    """Tell whether the holder that a text names may live, though we could lock the file (or nobody can)."""
+    return locked is None or info["host"] != socket.gethostname()
+
+
+def _touched(path: Path) -> float:
+    """Return when a file was touched last. Opened, since that is when network file systems ask the server."""
     try:
         with path.open("rb") as stream:
-            info = json.loads(stream.read(_MAXIMUM_INFO_BYTES))
-    except (OSError, ValueError):
+            return os.fstat(stream.fileno()).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _clock_of(path: Path) -> float:
+    """Return the time that the file system of `path` gives to what is touched now: clocks of machines differ."""
+    probe = disk.temporary_path(path)
+    descriptor = disk.low_create(probe)
+    try:
+        return os.fstat(descriptor).st_mtime
+    finally:
+        os.close(descriptor)
+        disk.low_unlink(probe)
+
+
+def _is_lost(path: Path, ours: dict[str, Any]) -> bool:
+    """Tell whether the file no longer holds our text: whoever took over may have ended and emptied it.
+
+    A file that cannot be read tells nothing.
+    """
+    try:
+        return _parsed(_read(path)) != ours
+    except OSError:
+        return False
+
+
+def _read_info(path: Path) -> dict[str, Any] | None:
+    try:
+        return _parsed(_read(path))
+    except OSError:
         return None
-    return info if isinstance(info, dict) and isinstance(info.get("pid"), int) else None
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        return stream.read(_MAXIMUM_INFO_BYTES)
+
+
+def _parsed(text: bytes) -> dict[str, Any] | None:
+    """Return the holder that the text of a lock file names, None where it names none."""
+    try:
+        info = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    whole = isinstance(info, dict) and isinstance(info.get("pid"), int) and isinstance(info.get("host"), str)
+    return info if whole else None
 
 
 _held: weakref.WeakSet[FolderLock] = weakref.WeakSet()

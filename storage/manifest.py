@@ -7,7 +7,6 @@ it names has the size and digest it states. The manifest is written last, so its
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import stat
 from collections.abc import Mapping
@@ -15,15 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from storage.disk import write_file
+from storage.disk_writes import write_file
 from storage.errors import CorruptDataError, MissingDataError, UnavailableStoreError
+from storage.plain_files import MAXIMUM_JSON_BYTES, open_plain, parse_json, read_plain
+from storage.records import canonical_json, with_digest, without_digest
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "MANIFEST.json"
-# 20 000 chunks (a feature store of 90 GB) take 3 MB; beyond this bound somebody lies to us.
-MAXIMUM_MANIFEST_BYTES = 256 * 2**20
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -43,36 +40,6 @@ class Manifest:
     format_version: int = FORMAT_VERSION
     files: Mapping[str, FileDigest] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
-
-
-def canonical_json(obj: Any) -> bytes:
-    """Encode as JSON with one spelling per value: sorted keys, no spaces, UTF-8; numpy scalars as numbers.
-
-    Raises
-    ------
-    ValueError
-        If a number is NaN or infinite.
-    TypeError
-        If a value has no JSON form.
-    """
-    text = json.dumps(
-        obj, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=plain_value
-    )
-    return text.encode()
-
-
-def plain_value(obj: Any) -> Any:
-    """Return numpy scalars and mappings as what JSON knows; to be used as `json.dumps(default=...)`."""
-    if isinstance(obj, np.generic):
-        return obj.item()
-    if isinstance(obj, Mapping):
-        return dict(obj)
-    raise TypeError(f"JSON: cannot store a {type(obj).__name__}")
-
-
-def digest_of(obj: Any) -> str:
-    """Return the sha256 (hex) of the canonical JSON of `obj`."""
-    return hashlib.sha256(canonical_json(obj)).hexdigest()
 
 
 def check_plain_name(name: str) -> str:
@@ -102,7 +69,7 @@ def digest_file(path: Path) -> FileDigest:
         If the file is absent or cannot be read.
     """
     try:
-        with path.open("rb") as stream:
+        with open_plain(path) as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
             return FileDigest(stream.tell(), digest)
     except FileNotFoundError:
@@ -132,8 +99,7 @@ def encode(manifest: Manifest) -> bytes:
         "files": {check_plain_name(name): [entry.bytes, entry.sha256] for name, entry in manifest.files.items()},
         "metadata": dict(manifest.metadata),
     }
-    body["digest"] = digest_of(body)
-    return canonical_json(body) + b"\n"
+    return canonical_json(with_digest(body)) + b"\n"
 
 
 def read(root: Path) -> Manifest:
@@ -148,25 +114,22 @@ def read(root: Path) -> Manifest:
     """
     path = root / MANIFEST_NAME
     try:
-        if path.stat().st_size > MAXIMUM_MANIFEST_BYTES:
-            raise _corrupt(path, f"larger than {MAXIMUM_MANIFEST_BYTES} bytes")
-        data = path.read_bytes()
+        # 20 000 chunks (a feature store of 90 GB) take 3 MB; beyond the bound somebody lies to us.
+        data = read_plain(path, MAXIMUM_JSON_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         raise MissingDataError(f"{path}: does not exist; the folder was never completed", path=str(path)) from None
     except OSError as error:
         raise UnavailableStoreError(f"{path}: cannot be read ({error.strerror})", path=str(path)) from error
     try:
-        return _decode(json.loads(data))
+        return _decode(parse_json(data))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise _corrupt(path, str(error) or type(error).__name__) from None
 
 
-def _decode(body: Any) -> Manifest:
+def _decode(body: object) -> Manifest:
     if not isinstance(body, dict) or set(body) != {"kind", "format_version", "files", "metadata", "digest"}:
         raise ValueError("not a manifest")
-    stated = body.pop("digest")
-    if stated != digest_of(body):
-        raise ValueError("its content does not match its own digest")
+    body = without_digest(body)
     if body["format_version"] != FORMAT_VERSION:
         raise ValueError(f"format version {body['format_version']!r}, this program reads {FORMAT_VERSION}")
     if not isinstance(body["kind"], str) or not isinstance(body["metadata"], dict):
@@ -196,7 +159,12 @@ def verify(root: Path, *, contents: bool) -> list[str]:
         manifest = read(root)
     except (CorruptDataError, MissingDataError, UnavailableStoreError) as error:
         return [str(error)]
-    problems = (_problem(root, name, entry, contents) for name, entry in sorted(manifest.files.items()))
+    return compare(root, manifest.files, contents=contents)
+
+
+def compare(root: Path, files: Mapping[str, FileDigest], *, contents: bool) -> list[str]:
+    """Compare the files of a folder with what is known of them, as `verify` does."""
+    problems = (_problem(root, name, entry, contents) for name, entry in sorted(files.items()))
     return [problem for problem in problems if problem]
 
 

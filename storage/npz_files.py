@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from storage.errors import CorruptDataError, MissingDataError, UnavailableStoreError
 from storage.manifest import check_plain_name
+from storage.plain_files import open_plain
 
 _KINDS = "fiub"  # floats, integers, booleans: what a header may claim; objects would need pickle
 _MAXIMUM_ENTRIES = 1000
@@ -68,8 +70,13 @@ def npy_parts(name: str, values: np.ndarray) -> tuple[bytes, memoryview]:
     return header.getvalue(), flat.view(np.uint8).data
 
 
-def read_npz(path: Path, prefix: str = "") -> dict[str, np.ndarray]:
-    """Read what `write_npz` wrote, or of it the arrays whose names start with `prefix`.
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """Read what `write_npz` wrote; errors as `read_entries`."""
+    return dict(read_entries(path))
+
+
+def read_entries(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the name and the values of each array that `write_npz` wrote, in the order of the names.
 
     Nothing larger than the file is allocated, nothing is unpickled.
 
@@ -82,17 +89,14 @@ def read_npz(path: Path, prefix: str = "") -> dict[str, np.ndarray]:
         hold.
     """
     try:
-        with path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
+        with open_plain(path) as stream, zipfile.ZipFile(stream) as archive:
             entries = archive.infolist()
-            _check_entries(entries, path.stat().st_size)
-            arrays = {}
+            _check_entries(entries, os.fstat(stream.fileno()).st_size)
             for info in entries:
                 name = info.filename.removesuffix(".npy")
-                if not name.startswith(prefix):
-                    continue
                 with archive.open(info) as entry:
-                    arrays[name] = _read_entry(name, entry, info.file_size)
-            return arrays
+                    values = _read_entry(name, entry, info.file_size)
+                yield name, values
     except FileNotFoundError:
         raise MissingDataError(f"{path}: wanted the arrays in it, it does not exist", path=str(path)) from None
     except (
@@ -132,9 +136,8 @@ def check_npz(path: Path) -> None:
 def read_npy(path: Path, *, mapped: bool) -> np.ndarray:
     """Read one .npy file, or map it read-only, after its header has been checked against the file's size."""
     try:
-        size = path.stat().st_size
-        with path.open("rb") as stream:
-            shape, dtype = _read_header(path.name, stream, size)
+        with open_plain(path) as stream:
+            shape, dtype = _read_header(path.name, stream, os.fstat(stream.fileno()).st_size)
             if not mapped:
                 return _read_values(path.name, stream, shape, dtype)
             offset = stream.tell()
@@ -185,11 +188,11 @@ def _read_header(name: str, stream: IO[bytes], size: int) -> tuple[tuple[int, ..
     length = int.from_bytes(stream.read(2), "little")
     if length > _MAXIMUM_HEADER_CHARACTERS:
         raise ValueError(f"array {name} has a header of {length} characters")
-    found = _HEADER.fullmatch(stream.read(length))
-    if found is None:
+    header = _HEADER.fullmatch(stream.read(length))
+    if header is None:
         raise ValueError(f"array {name} has a dtype, an order or a header we never write")
-    dtype = np.dtype(found["descr"].decode())
-    shape = tuple(int(part) for part in found["shape"].split(b",") if part.strip())
+    dtype = np.dtype(header["descr"].decode())
+    shape = tuple(int(part) for part in header["shape"].split(b",") if part.strip())
     # Compared before anything is allocated: a header may claim any shape.
     if stream.tell() + math.prod(shape) * dtype.itemsize != size:
         raise ValueError(f"array {name} claims shape {shape}, its entry has {size} bytes")

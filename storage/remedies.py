@@ -14,6 +14,7 @@ _BY_NAME = {  # by how the name begins; the first that fits
     "config.toml": "restore it, or start a new run",
     "env.json": "restore it, or start a new run",
     "init-model.npz": "restore it, or start a new run",
+    "turn": "delete it: the next start makes it again",
     "STATE.json": "delete it and report.json, then resume the run: only the times that the stages took are lost",
     "report.json": "delete it and resume the run: it is made again",
     "CONTENTS.json": "delete it and report.json, then resume the run: both are made again",
@@ -21,6 +22,11 @@ _BY_NAME = {  # by how the name begins; the first that fits
     "metrics.jsonl": LINES,
     "model": "delete the folder model and report.json, then resume the run: they are made again",
     "centers": "delete the folder centers and report.json, then resume the run: they are drawn again, the same",
+    "scales": (
+        "delete the folders scales, centers, statistics, solutions, scores, markers and model, and report.json, then "
+        "resume the run: it does its stages again, to the same bytes"
+    ),
+    "passes": "delete the folder passes and resume the run: what was under way is made again",
     "markers/evaluate": AGAIN,
     "markers/solve": AGAIN,
     "checkpoints": "an older one is used where there is one; else delete the folder to start that solve anew",

@@ -4,12 +4,15 @@ zarr 3.1 reads a missing chunk as the fill value without a word, so a lost file 
 Every chunk that a read touches must exist. A store written without its empty chunks cannot be told from a
 damaged one: it is refused with the way to rewrite it. blosc reads past the end of a truncated chunk, so its
 header is checked first. Bit flips under zstd, gzip or blosc go unnoticed unless crc32c is among the codecs.
+No chunk is decoded to more than its shape and dtype promise, and no promise far beyond the bytes there are is believed.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import stat
+import threading
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +22,23 @@ from numpy.typing import NDArray
 
 from storage import zarr_metadata
 from storage.errors import CorruptDataError
+from storage.plain_files import open_plain
 
 _SLACK_BYTES = 64  # a checksum below blosc
+_CHUNKS_AT_ONCE = 10  # that zarr reads and decodes at a time (its setting async.concurrency)
+# Codecs add less than a hundredth and 64 KiB to what cannot be compressed.
+_LARGEST_OVERHEAD, _OVERHEAD_BYTES = 0.01, 2**17
+# As for .npz: numbers are not compressed a hundredfold; up to 64 MiB are always believed.
+_MAXIMUM_EXPANSION = 100
+_ALWAYS_ALLOWED_BYTES = 64 * 2**20
 
 
 class UserArray:
-    """A read-only array, sliced by rows: `array[start:stop]` or `array[list of rows]`."""
+    """A read-only array, sliced by rows: `array[start:stop]`.
+
+    Chunks with more rows than a slice are decoded once: every thread keeps the rows of those that it read last, until
+    it reads others. Threads that read the same share them.
+    """
 
     def __init__(self, root: Path, path: str, array: Any) -> None:
         self.root = root
@@ -36,7 +50,23 @@ class UserArray:
         codecs = [codec["name"] for codec in array.metadata.to_dict()["codecs"]]
         self._is_blosc = "blosc" in codecs
         self._trailer_bytes = 4 if codecs[-1] == "crc32c" else 0
+        self._is_compressed = not {"zstd", "gzip", "blosc"}.isdisjoint(codecs)
         self._array = array
+        self._kept: dict[int, tuple[int, NDArray[Any]]] = {}  # by thread: number and rows of the chunks side by side
+        self._decoding = threading.Lock()
+
+    @property
+    def kept_bytes(self) -> int:
+        """Return the bytes that each reading thread keeps: the rows of one chunk, over all columns."""
+        return min(self.chunk_rows, self.shape[0]) * math.prod(self.shape[1:]) * self.dtype.itemsize
+
+    @property
+    def decoding_bytes(self) -> int:
+        """Return the bytes that decoding takes beside its result: the stored chunks, and the decoded ones."""
+        side_by_side = math.prod(
+            -(-length // size) for length, size in zip(self.shape[1:], self._array.chunks[1:], strict=True)
+        )
+        return min(side_by_side, _CHUNKS_AT_ONCE) * self._chunk_bytes * (2 if self._is_compressed else 1)
 
     @property
     def ndim(self) -> int:
@@ -46,67 +76,90 @@ class UserArray:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, rows: Any) -> NDArray[Any]:
-        """Return the rows of a slice (step 1) or of a list of row numbers, as a new array.
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        """Return the rows of a slice (step 1) as a new array.
 
         Raises
         ------
         ValueError
-            If `rows` is neither.
+            If `rows` is none.
         CorruptDataError
             If a chunk is missing or cannot be decoded; names array, rows and chunk file.
         """
-        if isinstance(rows, slice):
-            start, stop, step = rows.indices(self.shape[0])
-            if step != 1:
-                raise ValueError(f"array {self.path}: wanted a slice with step 1, found {rows}")
-            return self._read(start, max(start, stop))
-        wanted = np.asarray(rows)
-        if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iu"):
-            raise ValueError(f"array {self.path}: wanted a slice or a list of row numbers, found {rows!r:.60}")
-        return self._take(wanted.astype(np.int64))
+        if not isinstance(rows, slice) or rows.step not in (None, 1):
+            raise ValueError(f"array {self.path}: wanted a slice with step 1, found {rows!r:.60}")
+        start, stop, _ = rows.indices(self.shape[0])
+        return self._rows(start, max(start, stop))
 
-    def _take(self, wanted: NDArray[np.int64]) -> NDArray[Any]:
-        if wanted.size and not (wanted.min() >= 0 and wanted.max() < self.shape[0]):
-            raise ValueError(f"array {self.path}: row numbers are not within 0..{self.shape[0]}")
-        out = np.empty((wanted.size, *self.shape[1:]), self.dtype)
-        chunk_of = wanted // self.chunk_rows
-        for chunk in np.unique(chunk_of).tolist():
-            positions = np.flatnonzero(chunk_of == chunk)
-            start = chunk * self.chunk_rows
-            block = self._read(start, min(start + self.chunk_rows, self.shape[0]))
-            out[positions] = block[wanted[positions] - start]
-        return out
+    def _rows(self, start: int, stop: int) -> NDArray[Any]:
+        """Return rows; chunks of which all rows are wanted are read as they come, others by way of those kept."""
+        size = self.chunk_rows
+        first = min(-(-start // size) * size, stop)
+        last = max(stop if stop == self.shape[0] else stop - stop % size, first)
+        if (first, last) == (start, stop):
+            return self._read(start, stop)
+        parts = [self._part(start, first)] if start < first else []
+        parts += [self._read(first, last)] if first < last else []
+        parts += [self._part(last, stop)] if last < stop else []
+        return np.concatenate(parts)
+
+    def _part(self, start: int, stop: int) -> NDArray[Any]:
+        """Return rows of one chunk, which is decoded unless some thread has it."""
+        number, reader = start // self.chunk_rows, threading.get_ident()
+        low = number * self.chunk_rows
+        with self._decoding:  # of one at a time, which bounds the memory
+            rows = next((rows for kept, rows in self._kept.values() if kept == number), None)
+            if rows is None:
+                self._kept.pop(reader, None)  # before the next ones come
+                rows = self._read(low, min(low + self.chunk_rows, self.shape[0]))
+            self._kept[reader] = (number, rows)
+        return rows[start - low : stop - low]
 
     def _read(self, start: int, stop: int) -> NDArray[Any]:
+        decoded_bytes = stored_bytes = 0
         for name in self._chunk_names(start, stop):
-            if not (self.root / name).is_file():
-                raise self._corrupt(
-                    name,
-                    start,
-                    stop,
-                    "is missing; if it was left out for being all zeros, write the store with "
-                    "config={'write_empty_chunks': True}, else restore the file",
-                )
+            stored_bytes += self._check_file(name, start, stop)
+            decoded_bytes += self._chunk_bytes
             if self._is_blosc:
                 self._check_blosc(name, start, stop)
+        if decoded_bytes > max(_ALWAYS_ALLOWED_BYTES, _MAXIMUM_EXPANSION * stored_bytes):
+            reason = f"promise {decoded_bytes} bytes from {stored_bytes} stored ones; rewrite it without compression"
+            raise self._corrupt(next(self._chunk_names(start, stop)), start, stop, f"and those after it {reason}")
         try:
             return np.asarray(self._array[start:stop])
         except Exception as error:  # codecs raise whatever they like on damaged bytes
             names = ", ".join(itertools.islice(self._chunk_names(start, stop), 3))
             raise self._corrupt(names, start, stop, f"cannot be decoded ({str(error)[:120]}); restore it") from error
 
+    def _check_file(self, name: str, start: int, stop: int) -> int:
+        """Return the size of a chunk file, which must be a plain one and no larger than a codec could make it."""
+        try:
+            status = (self.root / name).stat()
+        except OSError:
+            status = None
+        if status is None or not stat.S_ISREG(status.st_mode):
+            raise self._corrupt(
+                name,
+                start,
+                stop,
+                "is missing; if it was left out for being all zeros, write the store with "
+                "config={'write_empty_chunks': True}, else restore the file",
+            )
+        if status.st_size > self._chunk_bytes * (1 + _LARGEST_OVERHEAD) + _OVERHEAD_BYTES:
+            raise self._corrupt(name, start, stop, f"has {status.st_size} bytes, its chunk {self._chunk_bytes}")
+        return status.st_size
+
     def _check_blosc(self, name: str, start: int, stop: int) -> None:
         """Compare what a blosc header claims with the file and the chunk: the decoder trusts both."""
-        with (self.root / name).open("rb") as stream:
+        with open_plain(self.root / name) as stream:
             header = stream.read(16)
             size = stream.seek(0, 2)
         claimed_decoded = int.from_bytes(header[4:8], "little")
         claimed_stored = int.from_bytes(header[12:16], "little") + self._trailer_bytes
         too_large = claimed_decoded > self._chunk_bytes + _SLACK_BYTES
         if len(header) < 16 or claimed_stored != size or too_large:
-            found = f"is not the blosc chunk its header claims ({size} bytes); restore it"
-            raise self._corrupt(name, start, stop, found)
+            reason = f"is not the blosc chunk its header claims ({size} bytes); restore it"
+            raise self._corrupt(name, start, stop, reason)
 
     def _chunk_names(self, start: int, stop: int) -> Iterator[str]:
         chunks = self._array.chunks
@@ -149,10 +202,13 @@ def open_user_arrays(
     # pay for the import.
     import zarr
 
+    from storage.bounded_codecs import bounded
+
     arrays = {}
     for name in nodes:
         try:
-            opened = zarr.open_array(str(path / name), mode="r", zarr_format=3)
+            with bounded():
+                opened = zarr.open_array(str(path / name), mode="r", zarr_format=3)
         except Exception as error:  # zarr has no common base for bad metadata
             raise zarr_metadata.invalid(path / name, f"zarr refuses it: {str(error)[:200]}") from error
         arrays[name] = UserArray(path, name, opened)

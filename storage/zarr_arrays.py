@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from storage import disk, zarr_metadata
+from storage import disk_writes as disk
+from storage import zarr_metadata
+from storage.blocks import gather_rows
 from storage.chunks import CRC_BYTES, ChunkReader, write_chunk
 from storage.errors import CannotWriteError
 from storage.manifest import check_plain_name
@@ -252,21 +254,19 @@ class StoredArray:
         wanted = wanted.astype(np.int64)
         if wanted.size and not (wanted.min() >= 0 and wanted.max() < self.n_rows):
             raise ValueError(f"array {self.path}: rows {wanted.min()}..{wanted.max()} are not within 0..{self.n_rows}")
-        order = np.argsort(wanted, kind="stable")
-        chunks, firsts = np.unique(wanted[order] // self.chunk_rows, return_index=True)
         reader = self._reader(digests)
-        for chunk in chunks.tolist():
+        for chunk in np.unique(wanted // self.chunk_rows).tolist():
             reader.check_size(self._chunk_name(chunk), self._chunk_rows_range(chunk))
         out = np.empty((wanted.size, *self.shape[1:]), self.dtype)
         buffer = self._chunk_buffer() if wanted.size else np.empty(0, np.uint8)
-        for chunk, positions in zip(chunks.tolist(), np.split(order, firsts[1:]), strict=bool(wanted.size)):
-            reader.read(self._chunk_name(chunk), self._chunk_rows_range(chunk), buffer)
-            out[positions] = self._rows_of(buffer)[wanted[positions] - chunk * self.chunk_rows]
-        return out
 
-    def chunk_names(self, start: int, stop: int) -> tuple[str, ...]:
-        """Return the chunk files, relative to the store's root, that rows start..stop touch."""
-        return tuple(self._chunk_name(chunk) for chunk, _, _ in self._chunks(start, stop))
+        def read_chunk(start: int, stop: int) -> NDArray[Any]:
+            chunk = start // self.chunk_rows
+            reader.read(self._chunk_name(chunk), self._chunk_rows_range(chunk), buffer)
+            return self._rows_of(buffer)[start - chunk * self.chunk_rows : stop - chunk * self.chunk_rows]
+
+        gather_rows(wanted, self.chunk_rows, read_chunk, out)
+        return out
 
     def _reader(self, digests: Mapping[str, str] | None) -> ChunkReader:
         return ChunkReader(self.root, self.path, self.chunk_rows * self.row_bytes, digests)
@@ -344,6 +344,10 @@ class StoredArrays(Mapping[str, StoredArray]):
 
     def __getitem__(self, path: str) -> StoredArray:
         return self._arrays[path]
+
+    def chunk_file_bytes(self, name: str) -> int:
+        """Return the size of a chunk file, by its name as `StoredArray.write` returns it."""
+        return self[name.rpartition("/c/")[0]].chunk_file_bytes
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)

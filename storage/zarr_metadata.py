@@ -7,21 +7,24 @@ is looked up. Format: https://zarr-specs.readthedocs.io/en/latest/v3/core/index.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from storage.errors import CorruptDataError, MissingDataError, UnavailableStoreError
+from storage.plain_files import parse_json, read_plain
 
 NODE_FILE = "zarr.json"
 OUR_DTYPES = ("float32", "float64", "int64", "int32", "uint8")
 FOREIGN_DTYPES = (*OUR_DTYPES, "bool", "float16", "int8", "int16", "uint16", "uint32", "uint64")
-FOREIGN_CODECS = ("bytes", "transpose", "crc32c", "zstd", "gzip", "blosc")
+COMPRESSORS = ("zstd", "gzip", "blosc")
+FOREIGN_CODECS = ("bytes", "transpose", "crc32c", *COMPRESSORS)
 MAXIMUM_CHUNK_BYTES = 2**30
 _MAXIMUM_NODE_BYTES = 16 * 2**20
 _MAXIMUM_DEPTH = 8
+_MAXIMUM_AXES = 32
+_MAXIMUM_CODECS = 8
 _MAXIMUM_NODES = 10_000
 _V2_FILES = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
 _ITEM_BYTES = {"bool": 1}
@@ -81,12 +84,12 @@ def _walk(folder: Path, prefix: str, depth: int, seen: list[int]) -> Iterator[tu
 def _read_node(folder: Path) -> dict[str, Any]:
     path = folder / NODE_FILE
     try:
-        if not path.is_file() or path.stat().st_size > _MAXIMUM_NODE_BYTES:
-            raise invalid(path, "missing, or no metadata of a sensible size")
-        node = json.loads(path.read_bytes())
+        node = parse_json(read_plain(path, _MAXIMUM_NODE_BYTES))
+    except (FileNotFoundError, IsADirectoryError):
+        raise invalid(path, "missing") from None
     except OSError as error:
         raise UnavailableStoreError(f"{path}: cannot be read ({error.strerror})", path=str(path)) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise invalid(path, f"not valid JSON: {error}") from None
     if not isinstance(node, dict) or node.get("zarr_format") != 3 or type(node.get("zarr_format")) is not int:
         raise invalid(path, "not zarr format 3")
@@ -133,6 +136,8 @@ def check_foreign_array(where: Path, node: dict[str, Any]) -> None:
     """
     check_grid(where, node, FOREIGN_DTYPES)
     names = _names(node["codecs"])
+    if len(names) > _MAXIMUM_CODECS or sum(name in COMPRESSORS for name in names) > 1:
+        raise invalid(where, f"wanted at most one of the codecs {', '.join(COMPRESSORS)}; rewrite it with one")
     if "blosc" in names[:-1] and names[names.index("blosc") + 1 :] != ["crc32c"]:
         raise invalid(where, "wanted blosc as the last codec, or with crc32c after it")
     for codec in node["codecs"]:
@@ -157,20 +162,22 @@ def check_grid(where: Path, node: dict[str, Any], dtypes: tuple[str, ...]) -> tu
         raise invalid(where, "wanted a regular chunk grid")
     shape = _lengths(where, node.get("shape"), 0)
     chunk_shape = _lengths(where, grid["configuration"].get("chunk_shape"), 1)
-    if len(shape) != len(chunk_shape) or not shape:
-        raise invalid(where, f"shape {shape} and chunks {chunk_shape} do not belong together")
+    if len(shape) != len(chunk_shape) or not 1 <= len(shape) <= _MAXIMUM_AXES:
+        raise invalid(where, f"shape {str(shape)[:60]} and chunks {str(chunk_shape)[:60]} do not belong together")
+    if math.prod(shape) * item_bytes(dtype) >= 2**63:
+        raise invalid(where, f"shape {shape} is beyond 64 bits")
     if math.prod(chunk_shape) * item_bytes(dtype) > MAXIMUM_CHUNK_BYTES:
         raise invalid(where, f"chunks {chunk_shape} are larger than {MAXIMUM_CHUNK_BYTES} bytes")
     return shape, chunk_shape
 
 
-def _lengths(where: Path, values: Any, least: int) -> tuple[int, ...]:
+def _lengths(where: Path, values: object, least: int) -> tuple[int, ...]:
     if not isinstance(values, list) or not all(type(value) is int and least <= value < 2**62 for value in values):
         raise invalid(where, f"{str(values)[:60]!r} is no list of lengths")
     return tuple(values)
 
 
-def _names(codecs: Any) -> list[Any]:
+def _names(codecs: list[Any]) -> list[str]:
     return [str(codec.get("name") if isinstance(codec, dict) else codec)[:40] for codec in codecs]
 
 

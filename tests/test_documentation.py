@@ -16,19 +16,33 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dask
 import distributed
 import numpy as np
 import pytest
 
+from features.open_source import open_source
 from features.published import PUBLISHED, Published
-from features.sources import SourceSpec, open_source
+from features.source import SourceSpec
 from pipeline.errors import ExitCode
+from runs import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = ("README.md", "jobs/README.md")
-COMMANDS = ("train", "predict", "evaluate", "resize", "report", "status", "verify", "doctor", "data")
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "jobs/README.md")
+COMMANDS = (
+    "train",
+    "predict",
+    "evaluate",
+    "resize",
+    "report",
+    "status",
+    "verify",
+    "doctor",
+    "data",
+    "feature_stores",
+    "export",
+)
 FIRST_WORDS = re.compile(r"(python|make|sbatch|kubectl|docker|export|\.venv/\S+) ")  # of commands within sentences
 SLURM_OPTIONS = {"--cpus-per-task", "--mem", "--signal", "--time", "--job-name"}
 DASK_OPTIONS = {"--tls-ca-file", "--tls-cert", "--tls-key"}
@@ -37,6 +51,7 @@ STAND_INS = {"<name>": "name", "slkl-1234": "name", "images.npz": "../images.npz
     "DATA": "digits",
     "DIR": "out",
     "MODEL": "runs/name",
+    "new.npz": "../new.npz",
     "FILE": "../rows.txt",
     "NAME": "y",
     "FROM": "max",
@@ -122,10 +137,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a finished run of digits, images to predict, and files that options name."""
     folder = tmp_path_factory.mktemp("documentation")
     (folder / "work").mkdir()
+    (folder / "work" / "jobs").symlink_to(ROOT / "jobs")  # commands are typed in the checkout
     with contextlib.chdir(folder / "work"):
         call("pipeline.train", ["digits", "--run-dir", "runs/name", "-q"])
-    images, _ = open_source(SourceSpec("digits", seed=0)).read("test", 0, 20)
+    images, digits = open_source(SourceSpec("digits", seed=0)).read("test", 0, 20)
     np.savez(folder / "images.npz", X=images)
+    np.savez(folder / "new.npz", X=images, y=digits)
     (folder / "more.toml").write_text("seed = 1\n")
     np.savetxt(folder / "rows.txt", np.arange(60), fmt="%d")
     return folder
@@ -138,7 +155,7 @@ def work(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(folder)
     yield folder
     for path in folder.iterdir():
-        if path.name != "runs":
+        if path.name not in ("runs", "jobs"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
@@ -146,7 +163,7 @@ def check_train(arguments: list[str]) -> None:
     """Train for real on digits in the place of MNIST, a twentieth of the candidates; print the settings elsewhere."""
     call("pipeline.train", [*arguments, "--print-config"])
     if "--scheduler" not in arguments:
-        smaller = [re.sub(r"\d{4,}", lambda number: str(int(number[0]) // 20), word) for word in arguments[1:]]
+        smaller = [re.sub(r"\d{3,}", lambda number: str(int(number[0]) // 20), word) for word in arguments[1:]]
         call("pipeline.train", [arguments[0].replace("mnist", "digits"), *smaller, "-q"])
 
 
@@ -166,8 +183,9 @@ def check_pipeline(module: str, arguments: list[str], cache: Path) -> None:
 
 def check_make(targets: list[str]) -> None:
     known = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
-    assert targets
-    assert known >= set(targets)
+    named = {target for target in targets if "=" not in target}
+    assert named
+    assert known >= named
 
 
 def check_script(path: str, arguments: list[str]) -> None:
@@ -241,6 +259,10 @@ def check(command: str, cache: Path) -> None:
             check_installation(words)
         case ["docker" | "kubectl", *words]:
             check_manifest(words)
+        case [".ci/run"]:
+            subprocess.run(["bash", "-n", ROOT / ".ci" / "run"], check=True)
+        case [".venv/bin/python", "-m", "pytest", folder, "-x"]:
+            assert list((ROOT / folder).glob("test_*.py"))
         case ["git", "clone", *_] | ["python3.11", "-m", "venv", ".venv"]:
             pass
         case _:
@@ -278,12 +300,16 @@ def test_an_option_that_is_mentioned_is_one(options: str, work: Path) -> None:
 
 
 def test_python_in_the_documentation_runs(work: Path) -> None:
-    blocks = [block for document in DOCUMENTS for language, block in fences(document) if language == "python"]
-    assert blocks
-    for block in blocks:
-        with contextlib.redirect_stdout(io.StringIO()) as out:
-            exec(compile(block, "README.md", "exec"), {"__name__": "__main__"})
-        assert out.getvalue().strip()
+    """Each block prints something, and may use what those before it in its document have made."""
+    n_blocks = 0
+    for document in DOCUMENTS:
+        names: dict[str, Any] = {"__name__": "__main__"}
+        for block in (block for language, block in fences(document) if language == "python"):
+            n_blocks += 1
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                exec(compile(block, document, "exec"), names)
+            assert out.getvalue().strip()
+    assert n_blocks
 
 
 def test_files_that_the_documentation_names_exist() -> None:
@@ -291,6 +317,15 @@ def test_files_that_the_documentation_names_exist() -> None:
         for span in spans((ROOT / document).read_text(encoding="utf-8")):
             if re.fullmatch(r"(jobs|tests|pipeline|features|storage)/[\w./-]*", span) and "DATASET" not in span:
                 assert (ROOT / span).exists(), f"{document} names {span}"
+
+
+def test_the_house_that_is_described_is_the_one_that_stands() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    house = text.split("## The house", 1)[1].split("\n\n", 2)[1]
+    described = set(re.findall(r"(?:^ +|  )(\w+)/ ", house, re.MULTILINE))
+    packages = ("pipeline", "features", "storage")
+    stand = {path.parent.name for package in packages for path in (ROOT / package).rglob("*.py")}
+    assert described == stand | {"jobs", "tests"}
 
 
 @pytest.mark.parametrize("command", ["python -m pipeline.nothing", "python jobs/none.py", "make nothing", "curl x"])

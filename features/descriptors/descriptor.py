@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from features import hog, sphog
+from features.descriptors import deskew, hog, sphog
 from features.errors import UsageError
 
 NAMES = ("sphog", "hog", "raw")
@@ -25,16 +25,29 @@ class FeatureSpec:
         Cell sizes of `hog`, in pixels; not used by the others.
     orientations : int
         Bins of `hog`; not used by the others.
+    deskew : float
+        Parts, 0 to 1, of the shear that makes an image upright before anything else (`features.descriptors.deskew`).
+    power : float
+        Exponent, above 0 to 1, of every value of `sphog` and `hog`: 0.5 takes square roots, so that strong gradients
+        count for less.
     """
 
     name: str
     cells: tuple[int, ...] = (14, 7, 4)
     orientations: int = 12
+    deskew: float = 0.0
+    power: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse an unknown name."""
+        """Refuse an unknown name, a shear of less than nothing or more than all, a power that is no use."""
         if self.name not in NAMES:
             raise UsageError(f"features {self.name!r} are unknown; give one of {', '.join(NAMES)}")
+        if not 0.0 <= self.deskew <= 1.0:
+            raise UsageError(f"features.deskew is {self.deskew}; it must lie between 0 (off) and 1")
+        if not 0.0 < self.power <= 1.0:
+            raise UsageError(f"features.power is {self.power}; it must be above 0, and at most 1 (off)")
+        if self.name == "raw" and self.power != 1.0:
+            raise UsageError(f"features.power = {self.power:g} is for sphog and hog, not for raw; leave it out")
 
 
 def feature_length(spec: FeatureSpec, input_shape: tuple[int, ...]) -> int:
@@ -43,8 +56,12 @@ def feature_length(spec: FeatureSpec, input_shape: tuple[int, ...]) -> int:
     Raises
     ------
     UsageError
-        `sphog` or `hog` of inputs that are no images, or of images that are too small.
+        `sphog`, `hog` or a shear of inputs that are no images, or gradients of images that are too small.
     """
+    if spec.deskew and len(input_shape) != 2:
+        raise UsageError(
+            f"features.deskew = {spec.deskew:g} needs images (H, W), found inputs of shape {input_shape}; leave it out"
+        )
     if spec.name == "raw":
         return math.prod(input_shape)
     if len(input_shape) != 2:
@@ -76,24 +93,37 @@ def extract(spec: FeatureSpec, inputs: np.ndarray) -> np.ndarray:
         As `feature_length`.
     """
     feature_length(spec, inputs.shape[1:])
+    is_bytes = inputs.dtype == np.uint8
+    if spec.deskew:
+        inputs = deskew.deskew(inputs, spec.deskew)
     if spec.name == "sphog":
-        return sphog.sphog(inputs)
+        return _raised(sphog.sphog(inputs), spec.power)
     if spec.name == "hog":
         with np.errstate(over="ignore", invalid="ignore"):
-            return hog.hog(inputs, spec.cells, spec.orientations)
+            return _raised(hog.hog(inputs, spec.cells, spec.orientations), spec.power)
     with np.errstate(over="ignore"):
         flat = np.ascontiguousarray(inputs.reshape(len(inputs), -1), dtype=np.float32)
-    return flat / np.float32(255.0) if inputs.dtype == np.uint8 else flat
+    return flat / np.float32(255.0) if is_bytes else flat
+
+
+def _raised(histograms: np.ndarray, power: float) -> np.ndarray:
+    """Raise every value (n, d) to a power, in place; roots exactly rounded. Returns what it was given."""
+    if power == 0.5:
+        np.sqrt(histograms, out=histograms)
+    elif power != 1.0:
+        np.power(histograms, np.float32(power), out=histograms)
+    return histograms
 
 
 def parameters(spec: FeatureSpec) -> dict[str, Any]:
     """Return, as JSON-able values, all that determines the features of given inputs."""
+    versions = {"sphog": sphog.ALGORITHM_VERSION, "hog": hog.ALGORITHM_VERSION, "raw": RAW_VERSION}
+    described: dict[str, Any] = {"name": spec.name, "algorithm_version": versions[spec.name]}
     if spec.name == "hog":
-        return {
-            "name": "hog",
-            "algorithm_version": hog.ALGORITHM_VERSION,
-            "cells": list(spec.cells),
-            "orientations": spec.orientations,
-        }
-    version = sphog.ALGORITHM_VERSION if spec.name == "sphog" else RAW_VERSION
-    return {"name": spec.name, "algorithm_version": version}
+        described |= {"cells": list(spec.cells), "orientations": spec.orientations}
+    # What is off is not named, as before it could be on: features and models without it are still the same.
+    if spec.deskew:
+        described |= {"deskew": float(spec.deskew), "deskew_version": deskew.ALGORITHM_VERSION}
+    if spec.power != 1.0:
+        described |= {"power": float(spec.power)}
+    return described

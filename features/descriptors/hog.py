@@ -45,6 +45,7 @@ def hog(images: np.ndarray, cells: tuple[int, ...], orientations: int) -> np.nda
     UsageError
         Inputs that are no images, or sizes that do not fit them.
     """
+    # Imported here: slow to import, and no other descriptor needs it.
     from skimage.feature import hog as skimage_hog
 
     if images.ndim != 3:

@@ -17,8 +17,8 @@ import functools
 
 import numpy as np
 
+from features.descriptors.sphog_loops import N_BINS, sphog_rows
 from features.errors import UsageError
-from features.sphog_numba import N_BINS, sphog_rows
 
 ALGORITHM_VERSION = 1
 CELL_WEIGHTS = {14: 1.0, 7: 2.0, 4: 4.0}

@@ -1,4 +1,4 @@
-"""Compiled loop of the paper's features; `features.sphog` says what is computed and prepares the tables."""
+"""Compiled loop of the paper's features; `features.descriptors.sphog` says what is computed and prepares the tables."""
 
 import math
 

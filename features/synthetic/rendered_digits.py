@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from features.glyphs import glyph_tables
-from features.sources import Part, SourceSpec
-from features.synthetic_numba import SIDE, digits_of_rows, render_rows
+from features.source import Part, SourceMemory, SourceSpec
+from features.synthetic.glyphs import glyph_tables
+from features.synthetic.rendering_loops import SIDE, digits_of_rows, render_rows
 from features.targets import class_labels
 
 RENDERER_VERSION = 1
@@ -42,7 +42,7 @@ def open_synthetic(spec: SourceSpec) -> "SyntheticSource":
 
 @dataclass(frozen=True)
 class SyntheticSource:
-    """A `features.sources.Source` whose rows are rendered when they are read; about 20 µs an image."""
+    """A `features.source.Source` whose rows are rendered when they are read; about 20 µs an image."""
 
     name: str
     task: str
@@ -57,6 +57,25 @@ class SyntheticSource:
         """Shape of one image."""
         return (SIDE, SIDE)
 
+    @property
+    def added(self) -> tuple[int, ...]:
+        """None were added."""
+        return ()
+
+    @property
+    def columns(self) -> None:
+        """Images have none."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Nothing was taken for granted."""
+        return ()
+
+    @property
+    def memory(self) -> SourceMemory:
+        """Nothing: rows are rendered when they are read."""
+        return SourceMemory()
+
     def read(self, part: Part, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Return images (stop - start, 28, 28) uint8 and their targets; memory is the result's."""
         n = self.n_train if part == "train" else self.n_test
@@ -68,6 +87,9 @@ class SyntheticSource:
         digits_of_rows(seed, part_number, start, stop, digits)
         render_rows(seed, part_number, start, stop, *_tables(), images)
         return images, digits if self.classes else digits.astype(np.float64)
+
+    def weights(self, part: Part) -> None:
+        """Each image counts 1."""
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what determines the images: the renderer's version, seed and sizes."""

@@ -36,6 +36,7 @@ def main() -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     # A tight gap on the paper's plain schedule: solves of seconds, where checkpoints have something to cost.
     line = [sys.executable, "-m", "pipeline.train", "mnist", "-q", "--centers", asked.centers, "--schedule", "uniform"]
+    line += ["--config", str(ROOT / "jobs/paper/mnist.toml")]
     line += ["--tol", "1e-3", "--features-dir", str(asked.out / "features"), "--resume", "auto"]
     line += ["--data-dir", asked.data_dir] if asked.data_dir else []
     stamp = f"{time.time():.0f}"

@@ -26,11 +26,11 @@ import numpy as np
 from mnist_runs import feature_store_of, run_mnist
 
 from features.targets import labels_from_decision
-from pipeline.columns import ColumnGenerator
-from pipeline.solvers.refit import refit
-from pipeline.stages import statistics
-from storage.commit import read_arrays
-from storage.layout import RunLayout
+from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.solvers.ridge import refit
+from pipeline.stages import accumulate_statistics as statistics
+from storage.atomic_writes import read_arrays
+from storage.folder_layouts import RunLayout
 
 COUPLINGS = ("one-vs-all", "shared")
 SUBSETS = 3  # random subsets of a pool
@@ -63,7 +63,7 @@ class Pool:
 
     def error(self, chosen: np.ndarray) -> float:
         """Return the test error of least squares on some candidates, the ridge chosen on held-out rows."""
-        parts = (statistics.load(self.layout, part).cut(chosen) for part in ("fit", "hold_out", "all"))
+        parts = (statistics.load_statistics(self.layout, part).cut(chosen) for part in ("fit", "hold_out", "all"))
         found = refit(*parts, intercept=False)
         decision = self.columns[:, chosen] @ found.weights + found.intercept
         return float(np.mean(labels_from_decision(decision, "multiclass") != self.truth))

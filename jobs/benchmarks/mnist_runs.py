@@ -12,23 +12,29 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from features.sources import Part
+from features.source import Part
 from features.targets import outputs
-from pipeline import plan
-from pipeline.columns import ColumnGenerator
-from pipeline.config import from_toml
-from pipeline.feature_store import FeatureStore, describe, open_data
-from pipeline.solvers.refit import refit
-from pipeline.statistics import GramStatistics, StatisticsAccumulator, add_block, hold_out_rows
+from pipeline.config.stored_settings import from_toml
+from pipeline.datasets.feature_request import describe, fill_in_features, source_spec
+from pipeline.datasets.feature_store import FeatureStore
+from pipeline.datasets.open_data import open_data
+from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums, SumBounds, draw_held_out
+from pipeline.solvers.ridge import refit
 from pipeline.train import main as train
-from storage.layout import FeatureLayout, RunLayout
+from storage.folder_layouts import FeatureLayout, RunLayout
 
+PAPER = Path(__file__).resolve().parents[1] / "paper" / "mnist.toml"  # what these measure, unless they say otherwise
 NOT_CONVERGED = 3  # exit code: a run like any other, and its report says so
-# Data set → the flags of its features and kernel, and σ².
+# Name → the data set, the flags of its features and kernel, and σ². No intercept: `least_squares` has none.
 SETTINGS = {
-    "mnist": (["--sigma2", "2"], 2.0),
-    "digits": (["--sigma2", "2"], 2.0),
-    "usps": (["--features", "raw", "--sigma2", "64"], 64.0),
+    "mnist": (["mnist", "--config", str(PAPER), "--sigma2", "2"], 2.0),
+    "mnist-upright": (
+        ["mnist", "--config", str(PAPER), "--set", "features.deskew=1", "--set", "features.power=0.5", "--sigma2", "8"],
+        8.0,
+    ),
+    "digits": (["digits", "--sigma2", "2"], 2.0),
+    "usps": (["usps", "--features", "raw", "--sigma2", "64"], 64.0),
 }
 BLOCK_ROWS, HOLD_OUT = 2048, 0.1
 
@@ -36,7 +42,7 @@ BLOCK_ROWS, HOLD_OUT = 2048, 0.1
 def run_mnist(out: Path, data_dir: str | None, name: str, *arguments: str) -> tuple[RunLayout, dict[str, Any]]:
     """Train into a new folder of `out`, whose runs share their features; return its layout and report."""
     folder = out / f"{name}-{time.time():.0f}"
-    common = ["--features-dir", str(out / "features"), "--run-dir", str(folder), "-q"]
+    common = ["--config", str(PAPER), "--features-dir", str(out / "features"), "--run-dir", str(folder), "-q"]
     common += ["--data-dir", data_dir] if data_dir else []
     code = train(["mnist", *common, *arguments])
     assert code in (0, NOT_CONVERGED), f"the run ended with exit code {code}"
@@ -53,7 +59,8 @@ def report_of(layout: RunLayout) -> dict[str, Any]:
 def feature_store_of(layout: RunLayout) -> FeatureStore:
     """Return the feature store that a run used."""
     config = from_toml(layout.config)
-    _, request = plan.feature_request(config, open_data(plan.source_spec(config)))
+    spec = source_spec(config)
+    _, request = fill_in_features(config, spec, open_data(spec))
     return FeatureStore(FeatureLayout(Path(config.resources.features_dir), describe(request).digest))
 
 
@@ -70,14 +77,16 @@ def least_squares(
     n_classes = int(y.max()) + 1
     targets = outputs(y, "multiclass", n_classes)
     share = -(-len(X) // (workers * BLOCK_ROWS)) * BLOCK_ROWS
+    bounds = SumBounds(BLOCK_ROWS, share // BLOCK_ROWS, 1.0, (1.0,) * n_classes)
 
     def accumulated(start: int) -> list[GramStatistics]:
-        parts = [StatisticsAccumulator(generator.n_centers, n_classes) for _ in range(2)]
+        parts = [StatisticsSums(generator.n_centers, bounds) for _ in range(2)]
         stop = min(start + share, len(X))
         for first in range(start, stop, BLOCK_ROWS):
             rows = slice(first, min(first + BLOCK_ROWS, stop))
-            held_out = hold_out_rows(0, HOLD_OUT, rows.start, rows.stop)
-            add_block(generator, X[rows], targets[rows], held_out, *parts)
+            held_out = draw_held_out(0, HOLD_OUT, rows.start, rows.stop)
+            for part, chosen in zip(parts, (~held_out, held_out), strict=True):
+                part.add(generator.block(X[rows][chosen], out_dtype=np.float64), targets[rows][chosen])
         return [part.statistics() for part in parts]
 
     with threadpool_limits(1), ThreadPoolExecutor(workers) as threads:

@@ -24,9 +24,9 @@ import numpy as np
 from mnist_runs import NOT_CONVERGED, SETTINGS, read_part, report_of
 from numpy.typing import NDArray
 
-from pipeline.model_folder import load_model
+from pipeline.prediction.model_folder import load_model
 from pipeline.resize import resize_run
-from storage.layout import RunLayout
+from storage.folder_layouts import RunLayout
 
 Facts = dict[str, Any]
 Predict = Callable[[NDArray[np.float32]], NDArray[np.int64]]
@@ -56,7 +56,7 @@ def prepared(asked: Facts) -> RunLayout:
 
 def train(asked: Facts, folder: Path, *arguments: str) -> RunLayout:
     """Run the command as a user would, into a folder, and return its layout."""
-    command = [sys.executable, "-m", "pipeline.train", asked["dataset"], *SETTINGS[asked["dataset"]][0], *arguments]
+    command = [sys.executable, "-m", "pipeline.train", *SETTINGS[asked["dataset"]][0], *arguments]
     command += ["--workers", str(asked["threads"]), "--features-dir", asked["features_dir"], "--run-dir", str(folder)]
     command += ["--set", f"data.n_train={asked['n_train']}"] if asked["n_train"] else []
     command += ["--data-dir", asked["data_dir"]] if asked["data_dir"] else []

@@ -30,16 +30,16 @@ from mnist_runs import SETTINGS, least_squares, read_part, report_of
 from numpy.typing import NDArray
 
 from features.targets import labels_from_decision
-from pipeline.columns import ColumnGenerator
-from pipeline.model_folder import load_model
+from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.prediction.model_folder import load_model
 from pipeline.resize import resize_run
 from pipeline.solvers import Problem, SolverOptions
-from pipeline.solvers.path import penalty_max, solve_path, spaced
-from pipeline.solvers.refit import refit
-from pipeline.stages import statistics
+from pipeline.solvers.regularization_path import penalty_max, solve_path, spaced
+from pipeline.solvers.ridge import refit
+from pipeline.stages import accumulate_statistics as statistics
 from pipeline.train import main as train
-from storage.commit import read_arrays
-from storage.layout import RunLayout
+from storage.atomic_writes import read_arrays
+from storage.folder_layouts import RunLayout
 
 # Method → the options that its rows depend on.
 METHODS = {
@@ -106,7 +106,7 @@ def opened(asked: argparse.Namespace, dataset: str) -> Data:
     """Choose from the pool, or take the run that did, and read its features."""
     settings, sigma2 = SETTINGS[dataset]
     folder = asked.out / f"{dataset}-{asked.pool}-{max(asked.sizes)}"
-    command = [dataset, *settings, "--centers", str(asked.pool), "--select", f"greedy:{max(asked.sizes)}", "-q"]
+    command = [*settings, "--centers", str(asked.pool), "--select", f"greedy:{max(asked.sizes)}", "-q"]
     command += ["--run-dir", str(folder), "--features-dir", str(asked.out / "features"), "--resume", "auto"]
     command += ["--data-dir", asked.data_dir] if asked.data_dir else []
     if code := train(command):
@@ -136,7 +136,7 @@ def greedy(data: Data, asked: argparse.Namespace) -> Iterator[Point]:
 
 def penalised(data: Data, asked: argparse.Namespace) -> Iterator[Point]:
     """Solve along a path of penalties on the pool's statistics, one-vs-all and shared, and refit each support."""
-    everything, fit, hold_out = (statistics.load(data.layout, part) for part in ("all", "fit", "hold_out"))
+    everything, fit, hold_out = (statistics.load_statistics(data.layout, part) for part in ("all", "fit", "hold_out"))
     pool = read_arrays(data.layout.centers)["index"]
     columns = ColumnGenerator(data.X[pool], data.sigma2).block(data.X_test, out_dtype=np.float64)
     stage, n_classes = data.report["stages"]["statistics"]["wall_seconds"], everything.kty.shape[1]
@@ -238,7 +238,7 @@ def settings_of(asked: argparse.Namespace, method: str) -> Facts:
 
 def table(points: list[Facts]) -> list[str]:
     """Return one line for each method and size: mean error and its range over the seeds, seconds."""
-    lines = [f"{'data':<8}{'method':<24}{'centers':>8}{'error, %':>18}{'fit, s':>9}{'predict, s':>12}"]
+    lines = [f"{'data':<15}{'method':<24}{'centers':>8}{'error, %':>18}{'fit, s':>9}{'predict, s':>12}"]
     for key in dict.fromkeys((p["dataset"], p["method"], p["size"]) for p in points):
         own = [p for p in points if (p["dataset"], p["method"], p["size"]) == key]
         errors = [p["error_percent"] for p in own]
@@ -246,7 +246,7 @@ def table(points: list[Facts]) -> list[str]:
         means = [float(np.mean([p[name] for p in own])) for name in ("error_percent", "fit_seconds", "predict_seconds")]
         predicting = f"{means[2]:.2f}" if means[2] else ""
         lines.append(
-            f"{key[0]:<8}{key[1]:<24}{key[2]:>8}{f'{means[0]:.2f}{spread}':>18}{means[1]:>9.1f}{predicting:>12}"
+            f"{key[0]:<15}{key[1]:<24}{key[2]:>8}{f'{means[0]:.2f}{spread}':>18}{means[1]:>9.1f}{predicting:>12}"
         )
     return lines
 

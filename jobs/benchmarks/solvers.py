@@ -30,10 +30,10 @@ from mnist_runs import feature_store_of, run_mnist
 from threadpoolctl import threadpool_limits
 
 from features.targets import outputs
-from pipeline.columns import ColumnGenerator
+from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.kernels.gram_statistics import StatisticsSums, SumBounds
 from pipeline.solvers import Problem, SolverOptions, check_gram, solve
-from pipeline.stages.centers import choose
-from pipeline.statistics import StatisticsAccumulator
+from pipeline.stages.draw_candidates import draw_rows
 
 TARGETS = (1e-3, 1e-4)
 SOLVERS = ("ours", "uniform", "lars", "lasso-gram", "celer", "celer-path", "celer-root", "skglm", "skglm-root")
@@ -79,8 +79,9 @@ def training_rows(asked: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
 
 def prepare(folder: Path, X: np.ndarray, Y: np.ndarray, n_centers: int, keep_columns: bool) -> Facts:
     """Write what `solver_peers.py` reads for a number of centers; return the seconds of each part, on one thread."""
-    generator = ColumnGenerator(X[choose(len(X), n_centers, 0)], SIGMA2)
-    sums = StatisticsAccumulator(n_centers, Y.shape[1])
+    generator = ColumnGenerator(X[draw_rows(len(X), n_centers, 0)], SIGMA2)
+    bounds = SumBounds(BLOCK_ROWS, -(-len(X) // BLOCK_ROWS), 1.0, (1.0,) * Y.shape[1])
+    sums = StatisticsSums(n_centers, bounds)
     columns = np.empty((len(X), n_centers), order="F") if keep_columns else None
     seconds = dict.fromkeys(("columns", "gram", "gram_check", "root"), 0.0)
 

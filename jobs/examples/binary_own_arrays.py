@@ -38,7 +38,7 @@ with Path("new.csv").open("w", newline="") as file:  # a hundred rows without th
 # %% Without a test part a quarter of the rows is set aside; numbers are z-scored. The width of the kernel comes from
 # the distances in the data, the penalty from held-out rows.
 
-settings = ["--sigma2", "median", "--penalty", "auto", "--set", "data.target=diagnosis", "-q"]
+settings = ["--sigma2", "median", "--penalty", "auto", "--target", "diagnosis", "-q"]
 assert train(["tumours.csv", *settings, "--run-dir", "runs/tumours"]) == 0
 assert evaluate(["runs/tumours"]) == 0
 

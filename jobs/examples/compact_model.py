@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # so that it runs from a checkout
 
 from pipeline.evaluate import main as evaluate
-from pipeline.model_folder import load_model
+from pipeline.prediction.model_folder import load_model
 from pipeline.resize import main as resize
 from pipeline.train import main as train
 

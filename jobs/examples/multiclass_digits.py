@@ -16,9 +16,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # so that it runs from a checkout
 
-from features.sources import SourceSpec, open_source
-from pipeline.model_folder import load_model
+from features.open_source import open_source
+from features.source import SourceSpec
 from pipeline.predict import main as predict
+from pipeline.prediction.model_folder import load_model
 from pipeline.report import main as report
 from pipeline.train import main as train
 

@@ -14,7 +14,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # so that it runs from a checkout
 
-from pipeline.estimators import SLKLRegressor
+from pipeline.estimators.slkl import SLKLRegressor
 
 generator = np.random.default_rng(0)
 
@@ -28,7 +28,8 @@ y = sinc(X) + generator.normal(0, np.sqrt(0.1), len(X))
 
 # %% 500 of the points are candidates. The penalty, √penalty·‖w‖₁, keeps those that are worth their weight.
 
-model = SLKLRegressor(500, sigma2=1.0, penalty=1.0, fit_intercept=False, random_state=0).fit(X, y)
+as_it_is = {"sigma2": 1.0, "standardise": False, "random_state": 0}  # σ² in squared units of X, not standardised
+model = SLKLRegressor(500, penalty=1.0, fit_intercept=False, **as_it_is).fit(X, y)
 mse = np.mean((model.predict(X_test) - sinc(X_test)) ** 2)
 print(f"{len(model.centers_)} of 500 candidates have a weight; test mse {mse:.4f}")
 print(f"relative duality gap {model.dual_gap_:.1e} after {model.n_iter_} iterations")
@@ -49,7 +50,7 @@ print(f"by hand: P = {primal:.9f}, D = {dual:.9f}, relative gap {(primal - dual)
 # the noise is small; here it is not. `penalty="auto"` takes that of the lowest error on a tenth of the rows, held out.
 
 for name, way in {"refitted": {"penalty": 1.0, "refit": "ridge"}, "auto": {"penalty": "auto"}}.items():
-    model = SLKLRegressor(500, sigma2=1.0, random_state=0, **way).fit(X, y)
+    model = SLKLRegressor(500, **as_it_is, **way).fit(X, y)
     mse = np.mean((model.predict(X_test) - sinc(X_test)) ** 2)
     print(f"{name}: penalty {model.penalty_:.3g}, {len(model.centers_)} centers, test mse {mse:.4f}")
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # so that it runs from a checkout
 
+from pipeline.reporting.run_facts import status
 from pipeline.status import main as show_status
-from pipeline.status import status
 from pipeline.train import main as train
 
 folder = Path(sys.argv[1]).absolute() if len(sys.argv) > 1 else Path(tempfile.mkdtemp(prefix="slkl-"))

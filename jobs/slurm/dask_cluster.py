@@ -3,12 +3,15 @@
 The scheduler lives in this process, `python -m pipeline.train` is its child, and each worker is a job that
 dask-jobqueue submits and cancels. A dask scheduler executes whatever reaches it, so all of them speak mutual TLS with a
 key made for this cluster: without that key nobody gets past the handshake. The key's files are readable by their owner
-only and gone with the cluster. No dashboard and no HTTP route is served.
+only and gone with the cluster, or at the next start where it was killed. No dashboard and no HTTP route is served.
 """
 
 import argparse
+import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,11 +21,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from storage.lock import FolderLock, holder
+
 ONE_THREAD = "export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1"
 STOPPED = 75  # the exit code of a run that was stopped on request and can be resumed
 POLL_SECONDS = 0.5
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 ROLES = ("scheduler", "worker", "client")
+KEY_LOCK = "lock"  # in the folder of a key, held while its cluster lives
+SILENT_SECONDS = 24 * 3600  # after which a cluster on another machine is gone, whose lock may not reach us
 WORKER_DEATH_SECONDS = 60  # a worker without its scheduler for this long ends its job
 
 
@@ -67,8 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     requests = Requests()
     state = Path(arguments.state).absolute()
     state.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".tls-", dir=state) as folder:  # 0700
-        security, variables = _new_key(Path(folder))
+    with key_of_start(state) as (security, variables):
         return _train(arguments, training, requests, state, security, variables)
 
 
@@ -142,7 +148,32 @@ def _cluster(arguments: argparse.Namespace, state: Path, security: Any) -> Itera
         yield cluster
 
 
-def _new_key(folder: Path) -> tuple[Any, dict[str, str]]:
+@contextmanager
+def key_of_start(state: Path) -> Iterator[tuple[Any, dict[str, str]]]:
+    """Make a key in a folder of its own, removed at the end; first remove those of clusters that were killed."""
+    for left in state.glob(".tls-*"):
+        if _is_surely_gone(left / KEY_LOCK):
+            shutil.rmtree(left, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(prefix=".tls-", dir=state) as folder,  # 0700
+        FolderLock(Path(folder) / KEY_LOCK, "key of a cluster"),
+    ):
+        yield new_key(Path(folder))
+
+
+def _is_surely_gone(lock: Path) -> bool:
+    """Tell whether the process that made a key has ended; not sure of what was left before there was a lock."""
+    try:
+        if not lock.exists() or holder(lock) is not None:
+            return False
+        text = lock.read_text(encoding="utf-8")  # none: it was ending
+        here = not text or json.loads(text)["host"] == socket.gethostname()
+        return bool(here) or time.time() - lock.stat().st_mtime > SILENT_SECONDS
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def new_key(folder: Path) -> tuple[Any, dict[str, str]]:
     """Make a key and certificate in the folder; return dask's view of them and the variables that name them."""
     from distributed import Security
 

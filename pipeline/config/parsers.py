@@ -7,16 +7,17 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-PENALTIES = "must be a number above 0, auto, or path:FROM:TO:N such as path:max:0.01:20"
+PENALTIES = "must be a number above 0, none, max:F such as max:1e-7, auto, or path:FROM:TO:N such as path:max:0.01:20"
+NO_PENALTY = "none"
 _WHOLE = re.compile(r"\s*[+-]?[0-9]+(_[0-9]+)*\s*")
 
 
 def whole(minimum: int, maximum: int = 2**63 - 1) -> Callable[[Any], int]:
     """Return a parser of whole numbers between two bounds."""
 
-    def parse(value: Any) -> int:
+    def parse(value: object) -> int:
         number = int(value) if isinstance(value, str) and _WHOLE.fullmatch(value) else value
         if isinstance(number, bool) or not isinstance(number, int) or not minimum <= number <= maximum:
             bound = f"at least {minimum}" if maximum > 2**62 else f"{minimum} to {maximum}"
@@ -29,7 +30,7 @@ def whole(minimum: int, maximum: int = 2**63 - 1) -> Callable[[Any], int]:
 def real(minimum: float, maximum: float = math.inf, *, above: bool = False) -> Callable[[Any], float]:
     """Return a parser of finite numbers from `minimum` (excluded where `above`) up to below `maximum`."""
 
-    def parse(value: Any) -> float:
+    def parse(value: object) -> float:
         number = _number(value)
         if not math.isfinite(number) or number < minimum or (above and number == minimum) or number >= maximum:
             bound = f"above {minimum:g}" if above else f"at least {minimum:g}"
@@ -39,45 +40,72 @@ def real(minimum: float, maximum: float = math.inf, *, above: bool = False) -> C
     return parse
 
 
+def share(value: object) -> float:
+    """Accept a number from 0 to 1, both included."""
+    number = _number(value)
+    if not 0 <= number <= 1:
+        raise ValueError("must be a number from 0 to 1")
+    return number
+
+
 def _number(value: Any) -> float:
     """Return a number or the number that a text is, NaN for anything else."""
     try:
         return math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return math.nan
 
 
-def one_of(*choices: str) -> Callable[[Any], str]:
-    """Return a parser that accepts the listed words only."""
+@dataclass(frozen=True)
+class OneOf:
+    """A parser that accepts the listed words only."""
 
-    def parse(value: Any) -> str:
-        if value not in choices:
-            raise ValueError(f"must be one of {', '.join(choices)}")
+    choices: tuple[str, ...]
+
+    def __call__(self, value: object) -> str:
+        """Return the word."""
+        if value not in self.choices:
+            raise ValueError(f"must be one of {', '.join(self.choices)}")
         return str(value)
 
-    return parse
+
+def one_of(*choices: str) -> OneOf:
+    """Return a parser that accepts the listed words only."""
+    return OneOf(choices)
 
 
-def text(value: Any) -> str:
+def text(value: object) -> str:
     """Accept a non-empty text."""
     if not isinstance(value, str) or not value:
         raise ValueError("must be a non-empty text")
+    if not is_plain(value):
+        raise ValueError("must be UTF-8 text without a NUL character; rename the file or column")
     return value
 
 
-def label(value: Any) -> str:
+def texts(value: object) -> tuple[str, ...]:
+    """Accept a non-empty text, or a list of such."""
+    return tuple(map(text, value)) if isinstance(value, list | tuple) and value else (text(value),)
+
+
+def is_plain(value: str) -> bool:
+    """Tell whether a text can be written as UTF-8 and be a path: a name of other bytes comes in as lone surrogates."""
+    return "\0" not in value and not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
+def label(value: object) -> str:
     """Accept a label of the data, a text or a number, as it reads."""
     return text(str(value)) if not isinstance(value, bool) else text(value)
 
 
-def scheduler(value: Any) -> str:
+def scheduler(value: object) -> str:
     """Accept serial, threads, processes, or the address of a dask scheduler."""
     if value in ("serial", "threads", "processes") or str(value).startswith(("tcp://", "tls://")):
         return str(value)
     raise ValueError("must be serial, threads, processes, tcp://HOST:PORT or tls://HOST:PORT")
 
 
-def truth(value: Any) -> bool:
+def truth(value: object) -> bool:
     """Accept true or false."""
     words = {"true": True, "false": False, True: True, False: False}
     key = value.lower() if isinstance(value, str) else value
@@ -95,7 +123,7 @@ def whole_list(value: Any) -> tuple[int, ...]:
     return numbers
 
 
-def widths(value: Any) -> float | str | tuple[float, ...]:
+def widths(value: object) -> float | str | tuple[float, ...]:
     """Accept a kernel width above 0, several (each a candidate at every center), `median` or `auto`."""
     if value in ("median", "auto"):
         return str(value)
@@ -109,7 +137,7 @@ def widths(value: Any) -> float | str | tuple[float, ...]:
     return numbers if len(numbers) > 1 else numbers[0]
 
 
-def center_count(value: Any) -> int | str:
+def center_count(value: object) -> int | str:
     """Accept a number of centers, or `all`."""
     if value == "all":
         return "all"
@@ -119,23 +147,62 @@ def center_count(value: Any) -> int | str:
         raise ValueError("must be a whole number of at least 1, or all") from None
 
 
-@dataclass(frozen=True)
-class PenaltyPath:
+def name_list(value: Any) -> tuple[str, ...]:
+    """Accept names of columns, each once, as a list or separated by commas."""
+    names = tuple(map(text, [part.strip() for part in value.split(",")] if isinstance(value, str) else value))
+    if not names or len(set(names)) < len(names):
+        raise ValueError("must be names of columns, each once, separated by commas")
+    return names
+
+
+def categories(value: object) -> str:
+    """Accept auto, onehot or ordinal, alone or with columns after a colon."""
+    kind, colon, names = text(value).partition(":")
+    if kind not in ("auto", "onehot", "ordinal") or (colon and not all(map(str.strip, names.split(",")))):
+        raise ValueError("must be auto, onehot or ordinal, or such with columns that hold codes: onehot:zip,month")
+    return text(value)
+
+
+class PenaltyPath(NamedTuple):
     """Penalties from `first` (None: where all weights are zero) to `last`, evenly spaced in the logarithm."""
 
     first: float | None
     last: float
-    count: int
+    size: int
 
 
-def penalty(value: Any) -> float | str:
-    """Accept a penalty above 0, `auto`, or `path:FROM:TO:N`."""
-    if value == "auto" or (isinstance(value, str) and value.startswith("path:")):
+def penalty(value: object) -> float | str:
+    """Accept a penalty above 0, a fraction `max:F` of the largest, `auto`, `path:FROM:TO:N`, or `none`."""
+    if value == NO_PENALTY:
+        return NO_PENALTY
+    if isinstance(value, str) and is_searched(value):
         penalty_path(value)
         return str(value)
+    if isinstance(value, str) and value.startswith("max:"):
+        penalty_fraction(value)
+        return value
     if isinstance(value, str) and math.isnan(_number(value)):
         raise ValueError(PENALTIES)
     return real(0, above=True)(value)
+
+
+def is_searched(value: object) -> bool:
+    """Tell whether a penalty is one of several that are solved for: `auto`, or `path:FROM:TO:N`."""
+    return value == "auto" or (isinstance(value, str) and value.startswith("path:"))
+
+
+def learns_scales(value: object) -> bool:
+    """Tell whether a scale is one of those that are learned; none are where it is not filled in yet."""
+    return value not in (None, "none")
+
+
+def penalty_fraction(value: str) -> float:
+    """Return the F of `max:F`: a fraction of the penalty at which all weights are zero."""
+    word, _, fraction = value.partition(":")
+    try:
+        return real(0, 1, above=True)(fraction if word == "max" else None)
+    except ValueError:
+        raise ValueError("must be max:F with F above 0 and below 1, such as max:1e-7") from None
 
 
 def penalty_path(value: str) -> PenaltyPath | None:
@@ -155,7 +222,7 @@ def penalty_path(value: str) -> PenaltyPath | None:
     return path
 
 
-def selection(value: Any) -> str:
+def selection(value: object) -> str:
     """Accept `none`, `greedy:K` with a number of centers K, or `greedy:auto`."""
     if value in ("none", "greedy:auto"):
         return str(value)
@@ -175,7 +242,7 @@ BYTE_UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2*
 BYTE_UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-def byte_size(value: Any) -> int:
+def byte_size(value: object) -> int:
     """Accept a number of bytes: 1500000000, 2GiB, 800MB."""
     digits = str(value).strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
     unit = str(value).strip()[len(digits) :].strip().upper()
@@ -191,7 +258,7 @@ def byte_size(value: Any) -> int:
 _TIME_UNITS = {"": 1.0, "S": 1.0, "M": 60.0, "MIN": 60.0, "H": 3600.0, "D": 86400.0}
 
 
-def duration(value: Any) -> float:
+def duration(value: object) -> float:
     """Accept a time in seconds: 90, 90s, 55m, 12h, 2d."""
     digits = str(value).strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
     unit = str(value).strip()[len(digits) :].strip().upper()
@@ -204,6 +271,18 @@ def duration(value: Any) -> float:
     return seconds
 
 
-def optional(parse: Callable[[Any], Any], word: str) -> Callable[[Any], Any]:
+@dataclass(frozen=True)
+class Optionally:
+    """A parser that maps `word` to None (decided from the data) and hands the rest on."""
+
+    parse: Callable[[Any], Any]
+    word: str
+
+    def __call__(self, value: object) -> Any:
+        """Return None, or what the parser makes of the value."""
+        return None if value is None or value == self.word else self.parse(value)
+
+
+def optional(parse: Callable[[Any], Any], word: str) -> Optionally:
     """Return a parser that maps `word` to None (decided from the data) and hands the rest on."""
-    return lambda value: None if value is None or value == word else parse(value)
+    return Optionally(parse, word)

@@ -7,6 +7,9 @@ from numpy.typing import NDArray
 
 from features.errors import MissingInputError
 from pipeline.errors import InvalidDataError
+from storage.plain_files import read_plain
+
+MOST_BYTES = 2**28  # thirty million rows
 
 
 def read_center_list(path: str, n_train: int) -> NDArray[np.int64]:
@@ -16,7 +19,7 @@ def read_center_list(path: str, n_train: int) -> NDArray[np.int64]:
     there is none, InvalidDataError naming the first entry that is no number, out of range or there twice.
     """
     try:
-        words = Path(path).read_text(encoding="utf-8").replace(",", " ").split()
+        words = read_plain(Path(path), MOST_BYTES).decode().replace(",", " ").split()
     except FileNotFoundError:
         raise MissingInputError(f"--center-list {path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -25,7 +28,7 @@ def read_center_list(path: str, n_train: int) -> NDArray[np.int64]:
         raise InvalidDataError(f"--center-list {path}: is empty; list at least one training row")
     first: dict[int, int] = {}
     for place, word in enumerate(words, 1):
-        row = int(word) if word.isascii() and word.isdigit() else -1
+        row = int(word) if word.isascii() and word.isdigit() and len(word) < 19 else -1
         if not 0 <= row < n_train:
             raise InvalidDataError(f"--center-list {path}: entry {place} is {word[:40]!r}; must be 0 to {n_train - 1}")
         if first.setdefault(row, place) != place:

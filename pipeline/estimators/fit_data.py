@@ -6,7 +6,8 @@ Nothing but slices X[i:j] is asked of an array, so that memory maps, dask and za
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
@@ -17,16 +18,18 @@ from scipy.linalg import LinAlgError
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight
 
-from features.targets import labels_from_decision
-from pipeline.columns import ColumnGenerator
-from pipeline.equal_points import keys_of
+from features.errors import DataError
+from features.standardisation import RunningMoments, Standardisation
 from pipeline.errors import InvalidDataError
-from pipeline.statistics import GramStatistics, StatisticsAccumulator, hold_out_rows
+from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.kernels.equal_points import keys_of
+from pipeline.kernels.finite_rows import first_non_finite_row
+from pipeline.kernels.gram_statistics import LEAST_TARGET, GramStatistics, StatisticsSums, SumBounds, draw_held_out
+from pipeline.kernels.scaled_features import scaled
 
-DEFAULT_CENTERS = 1000
 BLOCK_BYTES = 64 * 2**20  # of features, kernel values and their float64 copies held at once
 MOST_BLOCK_ROWS, LEAST_BLOCK_ROWS = 4096, 64
-HOLD_OUT = 0.1  # share of the rows kept apart, as in the runs of the command line
+HELD_OUT = 0.1  # share of the rows held out, as in the runs of the command line
 
 
 def is_sliced(X: Any) -> bool:
@@ -65,13 +68,31 @@ class Rows:
         if dtype.kind not in "biuf":
             raise ValueError(f"{name} has the dtype {dtype}; numbers are needed, convert it")
         self._X, self._name = X, name
+        self._standardisation: Standardisation | None = None
+        self._scales: NDArray[np.float32] | None = None
         self.shape = (int(X.shape[0]), int(X.shape[1]))
         # float32 holds bytes and float16 exactly, at half the cost.
         self.dtype: type = np.float32 if np.can_cast(dtype, np.float32) else np.float64
 
+    def scaled(self, scales: NDArray[np.float32] | None) -> "Rows":
+        """Return the rows times scales (d,) of the features; these where there are none."""
+        if scales is None:
+            return self
+        rows = copy(self)
+        rows._scales = scales
+        return rows
+
     def __len__(self) -> int:
         """Return the number of rows."""
         return self.shape[0]
+
+    def standardised(self, standardisation: Standardisation | None) -> "Rows":
+        """Return the rows standardised as they are read, before they are scaled; these where it is None."""
+        if standardisation is None:
+            return self
+        rows = copy(self)
+        rows._standardisation = standardisation
+        return rows
 
     @property
     def in_memory(self) -> bool:
@@ -84,8 +105,7 @@ class Rows:
         Whole chunks of a chunked array are read at once, so that none is decoded twice. Raises ValueError naming the
         first row that holds NaN or infinity.
         """
-        per_row = 8 * self.shape[1] + 20 * n_columns
-        block = int(np.clip(BLOCK_BYTES // per_row, LEAST_BLOCK_ROWS, MOST_BLOCK_ROWS))
+        block = self.block_rows(n_columns)
         chunk = _chunk_rows(self._X)
         slab = chunk * max(1, block // chunk) if chunk else block
         for first in range(0, len(self), slab):
@@ -94,12 +114,17 @@ class Rows:
                 part = rows[start : start + block]
                 yield slice(first + start, first + start + len(part)), part
 
+    def block_rows(self, n_columns: int) -> int:
+        """Return how many rows a block has at most, where each row has so many kernel values."""
+        per_row = 24 * self.shape[1] + 20 * n_columns  # features as read, standardised and scaled
+        return int(np.clip(BLOCK_BYTES // per_row, LEAST_BLOCK_ROWS, MOST_BLOCK_ROWS))
+
     def take(self, index: NDArray[np.int64]) -> NDArray[np.floating]:
         """Return the rows `index`, in its order, as `dtype`: (len(index), d). At most one pass over the data."""
         if isinstance(self._X, np.ndarray):
-            found = self._convert(self._X[index])
-            _check_finite(found, index, self._name)
-            return found
+            values = self._convert(self._X[index])
+            _check_finite(values, index, self._name)
+            return values
         out: NDArray[np.floating] = np.empty((len(index), self.shape[1]), self.dtype)
         order = np.argsort(index, kind="stable")
         ordered, step = index[order], _chunk_rows(self._X) or MOST_BLOCK_ROWS
@@ -111,12 +136,15 @@ class Rows:
         return out
 
     def _read(self, rows: slice) -> NDArray[np.floating]:
-        found = self._convert(self._X[rows])
-        _check_finite(found, np.arange(rows.start, rows.stop), self._name)
-        return found
+        values = self._convert(self._X[rows])
+        _check_finite(values, np.arange(rows.start, rows.stop), self._name)
+        return values
 
     def _convert(self, rows: Any) -> NDArray[np.floating]:
-        return np.ascontiguousarray(np.asarray(rows), dtype=self.dtype)
+        values = np.asarray(rows)
+        if self._standardisation is not None:
+            values = self._standardisation.apply(values, self.dtype)
+        return scaled(np.ascontiguousarray(values, dtype=self.dtype), self._scales)
 
 
 def _chunk_rows(X: Any) -> int:
@@ -128,10 +156,10 @@ def _chunk_rows(X: Any) -> int:
 
 
 def _check_finite(rows: NDArray[np.floating], index: NDArray[np.int64], name: str) -> None:
-    bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
-    if bad.size:
+    row = first_non_finite_row(rows)
+    if row is not None:
         raise ValueError(
-            f"Input {name} contains NaN or infinity in row {index[bad[0]]}; remove or impute such rows before"
+            f"Input {name} contains NaN or infinity in row {index[row]}; remove or impute such rows before"
         )
 
 
@@ -141,6 +169,20 @@ class Candidates:
 
     points: NDArray[np.floating]
     index: NDArray[np.int64]
+
+
+def moments_of(rows: Rows, weights: NDArray[np.float64]) -> Standardisation:
+    """Return means and deviations of the columns of rows with weights (n,), in one pass over the data.
+
+    Raises ValueError where they leave float64.
+    """
+    moments = RunningMoments.empty(rows.shape[1])
+    for span, X in rows.blocks(0):
+        moments = moments.update(X, weights[span])
+    try:
+        return moments.standardisation()
+    except DataError as error:
+        raise ValueError(str(error)) from None
 
 
 def draw_candidates(rows: Rows, eligible: NDArray[np.int64], n_centers: int, seed: int) -> Candidates:
@@ -158,9 +200,9 @@ def draw_candidates(rows: Rows, eligible: NDArray[np.int64], n_centers: int, see
     while len(kept) < n_centers and place < len(order):
         drawn = order[place : place + n_centers - len(kept)]
         place += len(drawn)
-        found = rows.take(drawn)
-        new = _first_of_equals(found, seen)
-        points, kept = np.concatenate([points, found[new]]), np.concatenate([kept, drawn[new]])
+        points_drawn = rows.take(drawn)
+        new = _first_of_equals(points_drawn, seen)
+        points, kept = np.concatenate([points, points_drawn[new]]), np.concatenate([kept, drawn[new]])
         if not rows.in_memory:  # another pass over the data for a few more candidates is not worth it
             break
     return Candidates(points, kept)
@@ -181,23 +223,23 @@ def given_candidates(rows: Rows, centers: Any) -> Candidates:
 
     Raises ValueError for another shape, values that are not finite, rows that do not exist or are listed twice.
     """
-    found = np.asarray(centers)
-    if not found.size:
+    given = np.asarray(centers)
+    if not given.size:
         raise ValueError("centers is empty; give at least one point or row")
-    if found.ndim == 1 and found.dtype.kind in "iu":
-        index = found.astype(np.int64)
+    if given.ndim == 1 and given.dtype.kind in "iu":
+        index = given.astype(np.int64)
         bad = np.flatnonzero((index < 0) | (index >= len(rows)))
         if bad.size:
             raise ValueError(f"centers: entry {bad[0]} is row {index[bad[0]]}, X has the rows 0 to {len(rows) - 1}")
         if len(np.unique(index)) < len(index):
             raise ValueError("centers lists a row twice; list each once")
         return Candidates(rows.take(index), index)
-    if found.ndim != 2 or found.dtype.kind not in "biuf" or found.shape[1] != rows.shape[1]:
+    if given.ndim != 2 or given.dtype.kind not in "biuf" or given.shape[1] != rows.shape[1]:
         raise ValueError(
             f"centers must be points (m, {rows.shape[1]}), or whole numbers (m,) of rows of X; found an array of "
-            f"{found.dtype} {found.shape}"
+            f"{given.dtype} {given.shape}"
         )
-    points: NDArray[np.floating] = np.ascontiguousarray(found, rows.dtype)
+    points: NDArray[np.floating] = np.ascontiguousarray(given, rows.dtype)
     _check_finite(points, np.arange(len(points)), "centers")
     return Candidates(points, np.full(len(points), -1, np.int64))
 
@@ -205,46 +247,19 @@ def given_candidates(rows: Rows, centers: Any) -> Candidates:
 def held_out_rows(seed: int, weights: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return which rows are held out, (n,) bool: the draw of the command line with the same seed.
 
-    Where it leaves none of weight above 0 on either side, as for very few rows, every tenth is held out instead.
+    It is drawn for the rows of weight above 0, as if there were no others. Where it leaves none on either side, as for
+    very few rows, every tenth is held out instead.
     Raises ValueError where there are fewer than two rows to share out.
     """
     counted = np.flatnonzero(weights > 0)
     if len(counted) < 2:
         raise ValueError("rows are held out to choose the penalty, ridge or size: 2 are needed, found 1 sample")
-    held_out = hold_out_rows(seed, HOLD_OUT, 0, len(weights))
-    if not 0 < np.count_nonzero(held_out[counted]) < len(counted):
+    held_out = np.zeros(len(weights), bool)
+    held_out[counted] = draw_held_out(seed, HELD_OUT, 0, len(counted))
+    if not 0 < np.count_nonzero(held_out) < len(counted):
         held_out[:] = False
         held_out[counted[::10]] = True
     return held_out
-
-
-class WeightedStatistics:
-    """Running statistics of rows with weights: a row of weight 2 counts as two rows, one of weight 0 as none."""
-
-    def __init__(self, n_centers: int, n_outputs: int) -> None:
-        self._sums = StatisticsAccumulator(n_centers, n_outputs)
-        self._column_sums, self._target_sums = np.zeros(n_centers), np.zeros(n_outputs)
-        self._weight_sum = 0.0
-
-    def add(self, columns: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
-        """Add a block: columns (rows, M) C-contiguous, changed in place; targets (rows, T); weights (rows,) > 0."""
-        self._column_sums += weights @ columns
-        self._target_sums += weights @ targets
-        self._weight_sum += float(weights.sum())
-        if np.any(weights != 1.0):
-            roots = np.sqrt(weights)[:, None]
-            columns *= roots
-            targets = targets * roots
-        self._sums.add(columns, targets)
-
-    def statistics(self) -> GramStatistics:
-        """Return the sums so far; call it once."""
-        return replace(
-            self._sums.statistics(),
-            column_sums=self._column_sums,
-            target_sums=self._target_sums,
-            weight_sum=self._weight_sum,
-        )
 
 
 def accumulate(
@@ -253,15 +268,19 @@ def accumulate(
     targets: NDArray[np.float64],
     weights: NDArray[np.float64],
     held_out: NDArray[np.bool_],
+    largest_column: float = 1.0,
 ) -> tuple[GramStatistics, GramStatistics]:
     """Return the statistics of the rows to fit and of those held out, in one pass over the data.
 
-    targets (n, T) f8, weights (n,) f8 ≥ 0, held_out (n,) bool. Costs 2·n·d·M + n·M² operations and two Grams; where
-    nothing is held out, the second has no columns.
+    targets (n, T) f8, weights (n,) f8 ≥ 0, held_out (n,) bool; no column exceeds `largest_column`. Costs
+    2·n·d·M + n·M² operations and two Grams; where nothing is held out, the second has no columns.
     """
-    n_centers, n_outputs = generator.n_centers, targets.shape[1]
-    fit = WeightedStatistics(n_centers, n_outputs)
-    apart = WeightedStatistics(n_centers if held_out.any() else 0, n_outputs)
+    n_centers, counts = generator.n_centers, weights > 0
+    block_rows, largest = min(rows.block_rows(n_centers), len(rows)), np.abs(targets[counts]).max(axis=0, initial=0.0)
+    n_blocks = 2 * -(-len(rows) // block_rows) + 1  # chunks may end amid a block
+    bounds = SumBounds(block_rows, n_blocks, largest_column, tuple(largest.tolist()), float(weights.max(initial=0.0)))
+    fit = StatisticsSums(n_centers, bounds)
+    held_out_sums = StatisticsSums(n_centers if held_out.any() else 0, bounds)
     for span, X in rows.blocks(n_centers):
         counted = np.flatnonzero(weights[span] > 0)
         order = counted[np.argsort(held_out[span][counted], kind="stable")]
@@ -269,50 +288,21 @@ def accumulate(
             continue
         columns: NDArray[np.float64] = generator.block(X[order], None, np.float64)  # type: ignore[assignment]
         n_fit = len(order) - int(np.count_nonzero(held_out[span][order]))
-        for part, chosen in ((fit, slice(0, n_fit)), (apart, slice(n_fit, None))):
+        for part, chosen in ((fit, slice(0, n_fit)), (held_out_sums, slice(n_fit, None))):
             if len(order[chosen]):
                 part.add(columns[chosen], targets[span][order[chosen]], weights[span][order[chosen]])
-    return fit.statistics(), apart.statistics()
+    return fit.statistics(), held_out_sums.statistics()
 
 
-@dataclass(frozen=True, eq=False)
-class Held:
-    """Rows with class targets (n,) i8, and weights (n,) that are 0 for those not held out."""
-
-    rows: Rows
-    targets: NDArray[np.int64]
-    weights: NDArray[np.float64]
-    task: str
-
-    def errors(
-        self, generator: ColumnGenerator, models: NDArray[np.float64], intercepts: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Return the weight of the rows that each of P models misclassifies, (P,): one pass over the data.
-
-        models (P, a, T) weights of the generator's columns, intercepts (P, T).
-        """
-        n_models, n_columns, n_outputs = models.shape
-        stacked = models.transpose(1, 0, 2).reshape(n_columns, n_models * n_outputs)
-        wrong = np.zeros(n_models)
-        for span, X in self.rows.blocks(n_columns):
-            counted = np.flatnonzero(self.weights[span] > 0)
-            columns = generator.block(X[counted], None, np.float64)
-            decisions = (columns @ stacked).reshape(-1, n_models, n_outputs) + intercepts
-            truth, weights = self.targets[span][counted], self.weights[span][counted]
-            for model in range(n_models):
-                wrong[model] += weights @ (labels_from_decision(decisions[:, model], self.task) != truth)
-        return wrong
-
-
-def candidate_count(n_eligible: int, n_centers: int | str | None, centers: Any) -> int:
+def candidate_count(n_eligible: int, n_centers: int | str | None, centers: Any, most: int) -> int:
     """Return how many candidates an estimator asks for, with a warning where there are no more than `n_eligible` rows.
 
-    n_centers: a number, "all", or None for the default; `centers` of one's own go first.
+    n_centers: a number, "all", or None for `most`; `centers` of one's own go first.
     """
     if centers is not None:
         return len(np.atleast_1d(centers))
     if not isinstance(n_centers, Integral):
-        return n_eligible if n_centers == "all" else min(DEFAULT_CENTERS, n_eligible)
+        return n_eligible if n_centers == "all" else min(most, n_eligible)
     if n_centers > n_eligible:
         warnings.warn(
             f"n_centers={n_centers} is above the {n_eligible} rows of weight above 0; all of these are candidates",
@@ -331,11 +321,13 @@ def row_weights(sample_weight: ArrayLike | None, rows: Rows) -> NDArray[np.float
 
 
 def check_size(signs: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
-    """Raise ValueError where the weighted squares of the targets (n, T) leave the range of float64."""
+    """Raise ValueError where the weighted squares of the targets (n, T) leave float64, upwards or downwards."""
     with np.errstate(over="ignore", invalid="ignore"):
         total = float(weights @ (signs**2).sum(axis=1)) * float(weights.sum())
     if not np.isfinite(total):
         raise ValueError("y or sample_weight is too large: its sum of squares leaves float64; rescale it")
+    if 0.0 < np.abs(signs[weights > 0]).max(initial=0.0) < LEAST_TARGET:
+        raise ValueError(f"y is too small: no target is above {LEAST_TARGET:g}; rescale it")
 
 
 def seed_of(random_state: Any) -> int:
@@ -353,4 +345,5 @@ def as_value_error() -> Iterator[None]:
         yield
     except (InvalidDataError, LinAlgError) as error:
         words = str(error).replace(" (--set data.standardise=true)", "").replace("--", "")
+        words = words.replace("set data.standardise=false", "standardise=False")
         raise ValueError(words) from None

@@ -1,73 +1,110 @@
 """scikit-learn estimators: a sparse kernel machine with a certificate, fitted in memory and in one process.
 
+What they choose, and how, is what `pipeline.train` does: the same settings give the same weights, to rounding.
+
 They minimise ½ Σ_i s_i ‖y_i - f(x_i)‖² + √penalty ‖w‖₁ with f(x) = Σ_m w_m k(x, x_m) + b and sample weights s, the
-Lasso that the paper's problem equals (mathematics.md, section 3). One pass over the rows gives the statistics; the
+Lasso that the paper's problem equals (mathematics.md, eqs. 37 and 38). One pass over the rows gives the statistics; the
 rest needs the Gram of the candidates alone. Runs on disk, with resumption and more candidates than have a Gram in
 memory, are `pipeline.train`'s.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
-from features.targets import labels_from_decision
-from pipeline.estimator_base import KernelMachine
-from pipeline.estimator_data import row_weights
+from features.targets import balanced_factors, labels_from_decision
+from pipeline.estimators.base import KernelMachine
+from pipeline.estimators.fit_data import row_weights
+from pipeline.models.calibration import probabilities
 
 
 class SLKLRegressor(RegressorMixin, KernelMachine):
-    """Sparse kernel regression f(x) = Σ_m w_m exp(-‖x - x_m‖² / (2 σ²)) + b with a certified duality gap.
+    """Sparse kernel regression f(x) = Σ_m w_m k(x, x_m) / √k(x_m, x_m) + b with a certified duality gap.
 
     Parameters
     ----------
     n_centers : int, "all" or None
-        Number of training rows drawn as candidates, without replacement; the penalty keeps some of them. None: 1000,
-        or all where there are fewer. More than there are rows of positive weight are clipped, with a warning. The
-        Gram of the candidates takes 8·n_centers² bytes.
-    sigma2 : float or "median"
-        σ², in squared units of X, above 0; "median": the median of the squared distances between
-        candidates, 1000 of them where there are more.
-    penalty : float or "auto"
-        λν, above 0: √penalty is the l1 penalty of the Lasso ½ Σ_i s_i (y_i - f(x_i))² + √penalty ‖w‖₁, not divided by
-        the number of rows. "auto": that of the lowest error on a tenth of the rows, held out, then fitted on all.
+        Number of training rows drawn as candidates, without replacement; a penalty keeps some of them. None: as many
+        as `budget` pays for; 1000 with a penalty or `select`, or all where there are fewer. More than there are rows of
+        positive weight are clipped, with a warning. The Gram of the candidates takes 8·n_centers² bytes.
+    budget : float, str or None
+        Core seconds (or "2m") that a fit may take, at a nominal rate that is the same on every machine, in place of
+        `n_centers`. None: 60, where that is None too.
+    standardise : bool
+        Fit to columns less their mean, over their deviation; predictions do the same. Both of weighted rows.
+    kernel : "gaussian", "polynomial" or "intersection"
+        exp(-‖x - z‖² / (2 σ²)); (1 + x·z / σ²)^degree; Σ_j min(x_j, z_j) of features of at least 0, which are not to be
+        standardised.
+    degree : int
+        Of the polynomial kernel.
+    sigma2 : float, several, "median", "auto" or None
+        σ², in squared units of X (standardised, where it is), above 0; (1, 2, 4): every candidate at every one of these
+        widths; "median": the median of the squared distances between candidates, 1000 of them where there are more;
+        "auto": the width around it of the lowest squared error on a tenth of the rows, held out, with as many centers
+        as are used (2000 at most). None: "auto" where all candidates are fitted by least squares, "median" with a
+        penalty or `select`; and for the intersection kernel, which has no width.
+    feature_scale : None, "learned", "diagonal", "metric" or "auto"
+        "diagonal": a factor for each feature, found in rounds of fits on 500 candidates by how steep they are along it,
+        and kept as far as held-out rows gain; for standardised tables of which some columns matter little. "metric":
+        directions of all features, likewise, for tables of which some sums of columns matter. "learned": the first,
+        then, up to 200 features, the second where it gains more. The certificate is that of the problem with these
+        factors. "auto": "learned" with least squares on all candidates and `sigma2` None, where three rounds take less
+        than half of the budget; they end with it.
+    penalty : float, "max:F", "auto", "path:FROM:TO:N", "none" or None
+        None: least squares on all candidates, with a ridge chosen on a tenth of the rows, held out. Else λν, above 0:
+        √penalty is the l1 penalty of the Lasso ½ Σ_i s_i (y_i - f(x_i))² + √penalty ‖w‖₁, not divided by the number of
+        rows, in squared units of y. "max:1e-7": that fraction of the penalty at which all weights are zero, and what
+        None stands for below 200 rows, and with n_centers="all", several widths, `refit`, a shared `coupling`,
+        `warm_start`, or a `tol`, `max_sweeps` or `schedule` other than the default. "auto": that of the lowest error on
+        a tenth of the rows, held out, then fitted on all; a warning says where it is at an edge of those tried.
+        "path:FROM:TO:N": N penalties down to TO, each solve started from the last; FROM may be max. "none": least
+        squares whatever else is asked for.
+    patience : int
+        Penalties in a row without gain after which penalty="auto" ends; 0: always 25, over 12 decades.
     refit : None or "ridge"
         "ridge": least squares on the centers that the penalty kept, with a small ridge chosen on held-out rows.
     select : None, "greedy:K" or "greedy:auto"
         Choose K centers (or as many as lower the held-out error) by how much each lowers the squared error, instead
-        of by a penalty; the weights are least squares. `penalty`, `refit`, `tol` and `warm_start` are not used then.
+        of by a penalty: tried on the rows that are not held out, then chosen on all. The weights are least squares.
+        `penalty`, `refit`, `tol` and `warm_start` are not used then.
     coupling : "one-vs-all" or "shared"
         "shared": one kernel, and so the same centers, for all classes of a classifier.
     fit_intercept : bool
         Fit b, without a penalty.
     centers : None or array
         Candidates of one's own instead of a draw: points (m, n_features), or whole numbers (m,) of rows of X.
-    tol : float
-        Relative duality gap to reach, above 0. Up to 500 candidates are solved to rounding (not if "uniform").
+    tol : float or None
+        Relative duality gap to reach, above 0. None: 1e-3, and up to 500 candidates to rounding (not if "uniform").
     max_sweeps : int
         Iterations (sweeps or Newton rounds) of a solve before it gives up, at least 1.
     schedule : "shrinking" or "uniform"
         "uniform": the paper's random order, without Newton rounds.
     memory_limit : int, str or None
-        Bytes, or a size such as "2GiB", for the Grams and candidates; blocks of rows take some 64 MiB besides. None:
-        three quarters of the machine's memory.
+        Bytes, or a size such as "2GiB", for the Grams and candidates; blocks of rows, and of trials of widths, take up
+        to 150 MiB besides. None: three quarters of the machine's memory.
     warm_start : bool
-        Start from the weights of the last fit, on those of its centers that are candidates again: with `centers`, or
-        with a `random_state` that draws the same.
+        Start from the weights of the last fit, on those of its centers that are candidates again, at the same width:
+        with `centers`, or with a `random_state` that draws the same.
     random_state : int, RandomState or None
         Draws candidates, held-out rows and the order of visits. An int draws what `--seed` does.
     callback : callable or None
-        Called once per iteration with a dictionary: `outputs`, `penalty` and the fields of `solvers.Record` (in a
-        greedy choice `phase`, `iteration`, `n_active`). Raise KeyboardInterrupt in it to stop with what there is.
+        Called once per iteration of a penalised solve with a dictionary: `outputs`, `penalty` and the fields of
+        `solvers.Record`; in a greedy choice once per center, with `phase`, `rows` ("fit" or "all"), `iteration`,
+        `n_active`. Raise KeyboardInterrupt in it to stop with what there is. Never called by least squares on all
+        candidates.
+    verbose : int
+        1: print a line for each iteration of a penalised solve, and for each hundred centers of a greedy choice.
 
     Attributes
     ----------
     centers_ : (m, n_features) float32 or float64
-        The chosen centers, those whose weight is not zero; of the dtype of X.
+        The chosen centers, those whose weight is not zero: rows of X, as they are there.
     center_index_ : (m,) int64
         Their rows in X, -1 for points of one's own.
     coef_ : (m,) float64
@@ -76,24 +113,38 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         b; (T,) in the classifier.
     mu_ : (m,) float64 or None
         The conical weights μ_m = |w_m| / √penalty of the paper before a refit, shaped as `coef_`; (m,) with a shared
-        kernel, None after a greedy choice.
+        kernel, None after a greedy choice or without a penalty.
     dual_gap_ : float
-        Relative duality gap (P - D) / P over all candidates, the largest of the outputs; NaN after a greedy choice.
+        Relative duality gap (P - D) / P over all candidates, the largest of the outputs; NaN after a greedy choice
+        or without a penalty.
     n_iter_ : int
         Iterations of the longest solve, or centers chosen greedily.
-    penalty_, sigma2_ : float
-        Those in use; `penalty_` is None after a greedy choice.
+    penalty_ : float or None
+        That in use; None after a greedy choice or without one.
+    sigma2_ : float or (m,) float64
+        The width in use; that of each center where there were several.
+    feature_scales_ : (n_features,) or (n_features, n_features) float32, or None
+        The learned factors of the (standardised) columns of X, which leave the median distance what it was: rows are
+        multiplied by them, or by the matrix, the symmetric root of a metric. All 1 where the held-out rows gained
+        nothing, None where none were to be learned.
+    feature_importances_ : (n_features,) float64
+        Their squares, or the diagonal of the metric, over the sum: the shares of the features in squared distances, if
+        X is standardised. Only after a fit that learned scales.
     n_features_in_ : int
+    feature_names_in_ : (n_features,) array
+        Names of the columns, where X was a data frame with text for names.
 
     Notes
     -----
     X is an array, or anything with shape, dtype and slices of rows: a memory map, a dask or zarr array. Those are read
-    once by row blocks (and once more where candidates are drawn, or a penalty of a classifier compared), never whole.
+    by row blocks, once for each thing that is found (moments, candidates, scales, width, statistics, a temperature),
+    never whole.
     float32 rows give float32 kernel values and predictions; up to two million kernel values are float64.
     A fit costs 2·n·d·M + n·M² operations and a few times 8·M² bytes, with one BLAS thread.
 
-    Ctrl-C while centers and weights are computed keeps those so far, with a ConvergenceWarning: a usable model. Before
-    that there is none, and KeyboardInterrupt is raised. A fit that raises leaves the estimator as it was.
+    Ctrl-C while a penalised solve or a greedy choice goes on keeps the weights so far, with a ConvergenceWarning: a
+    usable model. Before that, and in least squares on all candidates, there is none, and KeyboardInterrupt is raised. A
+    fit that raises leaves the estimator as it was.
 
     References
     ----------
@@ -121,6 +172,17 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         return self._decision(X)[:, 0]
 
 
+def _has_probabilities(machine: KernelMachine) -> bool:
+    """Raise AttributeError, which says what to set, where a fit holds no rows out to find a temperature on."""
+    if not machine._has_temperature():
+        raise AttributeError(
+            "probabilities need rows that the fit holds out; leave penalty out, or set refit='ridge' or penalty='auto'"
+        )
+    if getattr(machine, "temperature_", 0.0) is None:
+        raise AttributeError("the last fit held no rows out, or was interrupted before its temperature; fit again")
+    return True
+
+
 class SLKLClassifier(ClassifierMixin, KernelMachine):
     """Sparse kernel machine for two or more classes: one-vs-all least squares with a certified duality gap.
 
@@ -129,8 +191,8 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
 
     Parameters
     ----------
-    n_centers, sigma2, penalty, refit, select, coupling, fit_intercept, centers, tol, max_sweeps, schedule,
-    memory_limit, warm_start, random_state, callback
+    n_centers, budget, standardise, kernel, degree, sigma2, feature_scale, penalty, patience, refit, select, coupling,
+    fit_intercept, centers, tol, max_sweeps, schedule, memory_limit, warm_start, random_state, callback, verbose
         As in `SLKLRegressor`; "auto" and "greedy:auto" look at held-out rows, "auto" at how many are misclassified.
     class_weight : None, "balanced" or dict
         Factors of the row weights by class, as everywhere in scikit-learn.
@@ -139,7 +201,12 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
     ----------
     classes_ : (n_classes,) array
         The labels, sorted.
-    centers_, center_index_, coef_, intercept_, mu_, dual_gap_, n_iter_, penalty_, sigma2_, n_features_in_
+    temperature_ : float or None
+        Of the probabilities: the softmax of the decision values divided by it. Found on the held-out rows, with weights
+        that were fitted without them (below 200 rows: on the rows of the fit, and somewhat too sure); None after a fit
+        with a penalty of its own without `refit`.
+    centers_, center_index_, coef_, intercept_, mu_, dual_gap_, n_iter_, penalty_, sigma2_, feature_scales_,
+    feature_importances_, n_features_in_
         As in `SLKLRegressor`.
 
     Notes
@@ -151,14 +218,20 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
         self,
         n_centers: int | str | None = None,
         *,
-        sigma2: float | str = "median",
-        penalty: float | str = 0.01,
+        budget: float | str | None = None,
+        standardise: bool = True,
+        kernel: str = "gaussian",
+        degree: int = 2,
+        sigma2: float | str | Sequence[float] | None = None,
+        feature_scale: str | None = "auto",
+        penalty: float | str | None = None,
+        patience: int = 3,
         refit: str | None = None,
         select: str | None = None,
         coupling: str = "one-vs-all",
         fit_intercept: bool = True,
         centers: ArrayLike | None = None,
-        tol: float = 1e-3,
+        tol: float | None = None,
         max_sweeps: int = 1000,
         schedule: str = "shrinking",
         memory_limit: int | str | None = None,
@@ -166,6 +239,7 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
         warm_start: bool = False,
         random_state: Any = None,
         callback: Callable[[dict[str, Any]], Any] | None = None,
+        verbose: int = 0,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "class_weight", "__class__")}
         super().__init__(**given)
@@ -187,7 +261,7 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
             self.classes_, targets = np.unique(labels, return_inverse=True)
             weights = row_weights(sample_weight, rows)
             if self.class_weight is not None:
-                weights = weights * self._class_factors(labels)
+                weights = weights * self._class_factors(labels, targets, weights)
             n_present = len(np.unique(targets[weights > 0]))
             if n_present < 2:
                 raise ValueError(
@@ -197,7 +271,12 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
             self._fit(rows, targets, task, weights)
         return self
 
-    def _class_factors(self, labels: NDArray[Any]) -> NDArray[np.float64]:
+    def _class_factors(
+        self, labels: NDArray[Any], targets: NDArray[np.int64], weights: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return the factor of each row (n,): for "balanced" the command's, from the weights (n,) of the rows."""
+        if isinstance(self.class_weight, str) and self.class_weight == "balanced":
+            return np.asarray(balanced_factors(np.bincount(targets, weights))[targets])
         factors: NDArray[np.float64] = compute_sample_weight(self.class_weight, labels)
         if not (np.isfinite(factors).all() and factors.min() >= 0):
             raise ValueError(f"class_weight must hold finite numbers of at least 0; found {self.class_weight!r}")
@@ -212,3 +291,13 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
         """Return the labels (n,) of rows X (n, n_features). Raises ValueError."""
         decision = self._decision(X)  # which says so where nothing is fitted
         return np.asarray(self.classes_[labels_from_decision(decision, self._task)])
+
+    @available_if(_has_probabilities)
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return the probability of each class (n, n_classes) for rows X (n, n_features): mathematics.md, eq. 75.
+
+        There only where a fit holds rows out: refit="ridge", `select` or penalty="auto". Raises ValueError.
+        """
+        decision = self._decision(X)  # which says so where nothing is fitted
+        assert self.temperature_ is not None  # or this method were not there
+        return probabilities(decision, self.temperature_)

@@ -7,13 +7,14 @@ one sgemm gives the inner products, one compiled epilogue turns them into kernel
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pipeline.kernels import Kernel, Points, form_of
+from pipeline.kernels.each_tile import Each, serially
+from pipeline.kernels.kernel_forms import Kernel, Points, form_of
 
 GAUSSIAN = Kernel()
 
 
 class ColumnGenerator:
-    """Kernel columns of fixed centers over any rows.
+    """Kernel columns of fixed centers over any rows (mathematics.md, eq. 1).
 
     Parameters
     ----------
@@ -59,11 +60,14 @@ class ColumnGenerator:
         X: NDArray[np.floating],
         row_order: NDArray[np.int64] | None = None,
         out_dtype: type = np.float32,
+        each: Each = serially,
     ) -> NDArray[np.floating]:
         """Return the kernel block (rows, n_centers) of some rows, C-contiguous.
 
         X is (rows, n_features); output row i belongs to X[row_order[i]] (default: in order). With float32
         centers the values are float32 numbers, stored as `out_dtype` (float64 saves the statistics a copy).
+        `each` calls a function on every tile of columns, in any order and by any threads: the bits of a value depend on
+        the rows of the block and on the centers, and on nothing else.
         Costs 2·rows·n_features·n_points operations and rows·n_centers·(4 + itemsize) bytes. Raises
         InvalidDataError naming the row where one is too large for squared distances.
         """
@@ -74,5 +78,6 @@ class ColumnGenerator:
         order = np.arange(len(rows)) if row_order is None else row_order
         in_double = self._dtype == np.float64
         out: NDArray[np.floating] = np.empty((len(rows), self._n_columns), np.float64 if in_double else out_dtype)
-        self._form.write(rows, order, out)
+        prepared = self._form.prepared(rows)
+        each(lambda tile: self._form.write(prepared, order, out, tile), self._form.tiles())
         return out

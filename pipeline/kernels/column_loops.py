@@ -3,10 +3,11 @@
 import math
 
 import numpy as np
-from numba import njit
+
+from pipeline.kernels.jit import compiled
 
 # exp(r) on |r| ≤ ln(2)/2, the polynomial of Cephes' expf; with the two-part reduction below its error
-# stays under 2 units in the last place (tests/columns compare it with float64 exp on the whole range).
+# stays under 2 units in the last place (test_column_generator.py compares it with float64 exp on the whole range).
 _P0, _P1, _P2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
 _P3, _P4, _P5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
 _LOG2E = np.float32(1.44269504088896341)
@@ -16,13 +17,13 @@ _SMALLEST = np.float32(-87.0)  # exponents are held here: below, the float32 res
 _ONE, _TWO, _ZERO = np.float32(1), np.float32(2), np.float32(0)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def gaussian_float32(dots, row_norms, center_norms, center_scales, row_order, out):
-    """Write out[i, j] = exp(-max(0, ‖x‖² + ‖z_j‖² - 2 x·z_j) · scale_j) with x = row row_order[i].
+@compiled(error_model="numpy")
+def gaussian_float32(dots, row_norms, center_norms, center_scales, row_order, out, first):
+    """Write out[i, first + j] = exp(-max(0, ‖x‖² + ‖z_j‖² - 2 x·z_j) · scale_j) with x = row row_order[i].
 
-    dots (rows, M) f4; row_norms (rows,) f4; center_norms, center_scales (M,) f4; row_order (rows,) i8;
-    out (rows, M) f4 or f8, may be `dots` itself only if row_order is the identity. Values are float32
-    numbers whatever the dtype of `out`. The loops are branch-free, so that LLVM vectorises them.
+    mathematics.md, eqs. 2 and 3. dots (rows, m) f4; row_norms (rows,) f4; center_norms, center_scales (m,) f4;
+    row_order (rows,) i8; out (rows, M) f4 or f8. Values are float32 numbers whatever the dtype of `out`. The loops are
+    branch-free, so that LLVM vectorises them.
     """
     n_columns = dots.shape[1]
     reduced = np.empty(n_columns, np.float32)
@@ -37,27 +38,29 @@ def gaussian_float32(dots, row_norms, center_norms, center_scales, row_order, ou
             whole = (x * _LOG2E + _ROUND) - _ROUND
             reduced[j] = (x - whole * _LN2_HIGH) - whole * _LN2_LOW
             exponent[j] = (np.int32(whole) + 127) << 23
+        values = out[i][first : first + n_columns]
         for j in range(n_columns):
             r = reduced[j]
             p = ((((_P0 * r + _P1) * r + _P2) * r + _P3) * r + _P4) * r + _P5
-            out[i, j] = (p * r * r + r + _ONE) * power[j]
+            values[j] = (p * r * r + r + _ONE) * power[j]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def gaussian_float64(dots, row_norms, center_norms, center_scales, row_order, out):
+@compiled(error_model="numpy")
+def gaussian_float64(dots, row_norms, center_norms, center_scales, row_order, out, first):
     """Do the same in float64 throughout (exact comparisons between paths; slower)."""
     for i in range(dots.shape[0]):
         row = row_order[i]
         for j in range(dots.shape[1]):
             distance = max(0.0, row_norms[row] + center_norms[j] - 2.0 * dots[row, j])
-            out[i, j] = math.exp(-distance * center_scales[j])
+            out[i, first + j] = math.exp(-distance * center_scales[j])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(error_model="numpy")
 def polynomial(dots, scales, roots, degree, row_order, out):
     """Write out[i, j] = ((1 + x·z_j scale_j) root_j)^degree with x = row row_order[i], rounded to the dtype of `dots`.
 
-    dots (rows, M) f4 or f8; scales, roots (M,) f8; degree ≥ 1; row_order (rows,) i8; out (rows, M) f4 or f8.
+    mathematics.md, eq. 4. dots (rows, M) f4 or f8; scales, roots (M,) f8; degree ≥ 1; row_order (rows,) i8; out
+    (rows, M) f4 or f8.
     """
     n_columns = dots.shape[1]
     bases = np.empty(n_columns)
@@ -79,12 +82,12 @@ _STRIPE = 64  # centers whose transposed features, 2172 of them, stay in a core'
 _TERMS = 64  # features that are summed up in the dtype of the rows, before they are added to the float64 sum
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@compiled(error_model="numpy")
 def intersections(X, transposed, roots, out):
     """Write out[i, m] = Σ_j min(x_ij, z_mj) · root_m. X (rows, d), transposed (d, M), roots (M,) f8, out (rows, M).
 
-    X, transposed and out of one dtype, f4 or f8, and of at least 0: a feature that is 0 in the row adds nothing and is
-    skipped.
+    mathematics.md, eq. 5. X, transposed and out of one dtype, f4 or f8, and of at least 0: a feature that is 0 in the
+    row adds nothing and is skipped.
     """
     n_features, n_centers = transposed.shape
     sums = np.empty(_STRIPE)

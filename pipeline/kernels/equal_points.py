@@ -5,8 +5,10 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
+KEY_BYTES = 16
+
 
 def keys_of(points: NDArray[np.floating]) -> list[bytes]:
     """Return a digest of each row of points (m, d), equal for equal rows."""
     zero = points.dtype.type(0)  # -0.0 equals 0.0
-    return [hashlib.blake2b((row + zero).tobytes(), digest_size=16).digest() for row in points]
+    return [hashlib.blake2b((row + zero).tobytes(), digest_size=KEY_BYTES).digest() for row in points]

@@ -5,22 +5,24 @@ Kᵀ1, the target sums Yᵀ1 and the number (sum of weights) of rows. They are a
 apart for the rows used to fit and the rows held out.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.blas import add_gram
-from pipeline.columns import ColumnGenerator
 from pipeline.errors import InvalidDataError
+from pipeline.kernels.each_tile import Each, serially
+from pipeline.kernels.exact_sums import ExactGram, ExactSum
 
-_HOLD_OUT_GROUP_ROWS = 4096  # rows drawn from one generator; fixed, so that block sizes do not change the draw
+_DRAWN_TOGETHER = 4096  # rows drawn from one generator; fixed, so that block sizes do not change the draw
+LEAST_TARGET = 1e-145  # of the largest: penalties are small parts of the squares, which float64 must still tell apart
 _CENTRED_ROWS = 64  # of a Gram that are centred at once
 
 
 @dataclass(frozen=True)
 class GramStatistics:
-    """Statistics of some rows.
+    """Statistics of some rows (mathematics.md, eq. 7).
 
     gram (M, M) f8 symmetric; kty (M, T) f8; yty (T,) f8; column_sums (M,) f8; target_sums (T,) f8;
     weight_sum float, the number of rows. Memory: 8·M² bytes and little else.
@@ -34,12 +36,25 @@ class GramStatistics:
     weight_sum: float
 
     def __add__(self, other: "GramStatistics") -> "GramStatistics":
-        """Return the statistics of the rows of both; what is summed later comes second (bits depend on it)."""
+        """Return the statistics of the rows of both (mathematics.md, eq. 8)."""
         return GramStatistics(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def absorbing(self, other: "GramStatistics") -> "GramStatistics":
+        """Return the statistics of the rows of both, the Gram in the place of this one's: no second one is made."""
+        gram = np.add(self.gram, other.gram, out=self.gram)
+        nothing = np.zeros(())
+        return replace(replace(self, gram=nothing) + replace(other, gram=nothing), gram=gram)
 
     def __sub__(self, other: "GramStatistics") -> "GramStatistics":
         """Return the statistics of the rows of this that are not among those of the other."""
         return GramStatistics(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+
+    def check_range(self) -> None:
+        """Raise InvalidDataError where the squares that bound the penalties overflow (mathematics.md, eq. 51)."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = float(self.yty.sum()) * self.weight_sum + float((self.kty**2).sum())
+        if not np.isfinite(total):
+            raise too_large()
 
     @property
     def n_centers(self) -> int:
@@ -51,17 +66,17 @@ class GramStatistics:
         return GramStatistics(
             np.ascontiguousarray(self.gram[np.ix_(columns, columns)]),
             self.kty[columns],
-            self.yty,
+            np.array(self.yty),  # what is cut may be mapped, and its files are removed
             self.column_sums[columns],
-            self.target_sums,
+            np.array(self.target_sums),
             self.weight_sum,
         )
 
     def centred(self) -> "GramStatistics":
         """Return the statistics about the means of columns and targets; the sums stay as they are.
 
-        A solver run on them fits an unpenalised intercept, which `intercept` recovers (mathematics: gram - k kᵀ/n
-        with k = Kᵀ1). Constant columns become exactly zero, so that no rounding makes them look useful. Takes one new
+        A solver run on them fits an unpenalised intercept, which `intercept` recovers (mathematics.md, eq. 58).
+        Constant columns become exactly zero, so that no rounding makes them look useful. Takes one new
         Gram of memory. Raises InvalidDataError where there are no rows.
         """
         kty, yty = self.centred_targets()
@@ -99,6 +114,8 @@ class GramStatistics:
     ) -> NDArray[np.float64]:
         """Return the intercept (T,) that goes with weights (M, T) fitted on the centred statistics.
 
+        mathematics.md, eq. 59.
+
         The weights may be those of some `columns` (a,) alone, (a, T), where all others are zero.
         """
         return (self.target_sums - self.column_sums[columns] @ weights) / self.weight_sum
@@ -106,7 +123,7 @@ class GramStatistics:
     def squared_error(self, weights: NDArray[np.float64], intercept: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return Σ (y - K w - b)² over the rows for each output, (T,); not for centred statistics.
 
-        Weights (M, T), intercept (T,). Costs M²·T operations and no pass over the rows.
+        mathematics.md, eq. 10. Weights (M, T), intercept (T,). Costs M²·T operations and no pass over the rows.
         """
         linear = np.einsum("mt,mt->t", weights, self.kty) + intercept * self.target_sums
         quadratic = np.einsum("mt,mt->t", weights, self.gram @ weights)
@@ -114,73 +131,100 @@ class GramStatistics:
         return np.maximum(self.yty - 2 * linear + quadratic, 0.0)
 
 
-class StatisticsAccumulator:
-    """Running statistics of one part (fit or hold-out); row blocks must come in a fixed order."""
+@dataclass(frozen=True)
+class SumBounds:
+    """What is known of the terms of all sums before the first of them; with the rows of the blocks, it fixes the bits.
 
-    def __init__(self, n_centers: int, n_outputs: int) -> None:
-        self._lower = np.zeros((n_centers, n_centers))
-        self._kty = np.zeros((n_centers, n_outputs))
-        self._yty = np.zeros(n_outputs)
-        self._column_sums = np.zeros(n_centers)
-        self._target_sums = np.zeros(n_outputs)
-        self._rows = 0
+    block_rows, n_blocks : at most so many rows a block, so many blocks
+    column : |c_m(x)| at most, of any candidate and row (by Cauchy-Schwarz √k(x, x); mathematics.md, eq. 72)
+    targets : |y| at most, for each of T outputs
+    weight : the largest weight of a row
+    """
 
-    def add(self, columns: NDArray[np.float64], targets: NDArray[np.float64]) -> None:
-        """Add a row block: columns (rows, M) f8 C-contiguous, targets (rows, T) f8. Costs rows·M² operations."""
-        add_gram(columns, self._lower)
-        self._kty += columns.T @ targets
-        self._yty += np.einsum("it,it->t", targets, targets)
-        self._column_sums += columns.sum(axis=0)
-        self._target_sums += targets.sum(axis=0)
-        self._rows += len(columns)
+    block_rows: int
+    n_blocks: int
+    column: float
+    targets: tuple[float, ...]
+    weight: float = 1.0
+
+
+class StatisticsSums:
+    """Statistics of one part (fit or held out) that are added up, exactly: blocks may come in any order and grouping.
+
+    Of the Gram, the rows of the columns from `n_kept` on alone: those before them have theirs already.
+    """
+
+    def __init__(self, n_columns: int, bounds: SumBounds, n_kept: int = 0) -> None:
+        n, column, targets = bounds.n_blocks, bounds.column, np.array(bounds.targets)
+        new, rows = n_columns - n_kept, bounds.block_rows * bounds.weight
+        self._kept = n_kept
+        with np.errstate(over="ignore"):  # what overflows is refused, in words
+            products, squares = rows * column * targets, rows * targets**2
+        self._gram = ExactGram(n_columns, n_kept, rows * column**2, n)
+        self._sums = {
+            "kty": ExactSum((new, len(targets)), products, n),
+            "yty": ExactSum(targets.shape, squares, n),
+            "column_sums": ExactSum((new,), rows * column, n),
+            "target_sums": ExactSum(targets.shape, rows * targets, n),
+            "weight_sum": ExactSum((), rows, n),
+        }
+
+    def add(
+        self,
+        columns: NDArray[np.float64],
+        targets: NDArray[np.float64],
+        weights: NDArray[np.float64] | None = None,
+        each: Each = serially,
+    ) -> None:
+        """Add a row block: columns (rows, M) f8 C-contiguous, targets (rows, T), weights (rows,) > 0 (none: 1 each).
+
+        With weights, `columns` is changed in place. `each` shares out the tiles of the Gram, as in `ExactGram.add`.
+        Costs rows·M² operations where nothing is kept. mathematics.md, eqs. 7, 8 and 9.
+        """
+        if not len(columns):
+            return
+        new, ones = columns[:, self._kept :], np.ones(len(columns)) if weights is None else weights
+        self._sums["column_sums"].add(ones @ new)
+        self._sums["target_sums"].add(ones @ targets)
+        self._sums["weight_sum"].add(float(ones.sum()))
+        if weights is not None and np.any(weights != 1.0):
+            roots = np.sqrt(weights)[:, None]
+            columns *= roots
+            targets = targets * roots
+        self._sums["kty"].add(new.T @ targets)
+        self._sums["yty"].add(np.einsum("it,it->t", targets, targets))
+        self._gram.add(columns, each)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the sums as they are stored: whole numbers of units."""
+        return {"gram": self._gram.units, **{name: value.units for name, value in self._sums.items()}}
+
+    def absorb(self, name: str, units: NDArray[Any]) -> None:
+        """Add one of the arrays that `arrays` of other sums of the same bounds returned."""
+        mine = self.arrays()[name]
+        mine += units
 
     def statistics(self) -> GramStatistics:
-        """Return the sums so far; the Gram is completed from its lower triangle in place, so call it once."""
-        mirror_lower(self._lower)
-        return GramStatistics(
-            self._lower, self._kty, self._yty, self._column_sums, self._target_sums, float(self._rows)
-        )
+        """Return the sums so far, the Gram (M - n_kept, M); it takes the place of the units, so call it once."""
+        values = {name: value.values() for name, value in self._sums.items()}
+        weight_sum = float(values.pop("weight_sum"))
+        return GramStatistics(gram=self._gram.rows(), weight_sum=weight_sum, **values)
 
 
-def add_block(
-    generator: ColumnGenerator,
-    X: NDArray[np.floating],
-    targets: NDArray[np.float64],
-    held_out: NDArray[np.bool_],
-    fit: StatisticsAccumulator,
-    hold_out: StatisticsAccumulator,
-) -> None:
-    """Compute the columns of a row block once and add them to the part each row belongs to.
-
-    X (rows, d) f4, targets (rows, T) f8, held_out (rows,) bool. The epilogue writes the fit rows first, so that
-    both parts are contiguous slices of one float64 block: rows·M·12 bytes at the peak.
-    """
-    order = np.argsort(held_out, kind="stable")
-    n_fit = len(order) - int(np.count_nonzero(held_out))
-    columns: NDArray[np.float64] = generator.block(X, order, np.float64)  # type: ignore[assignment]
-    ordered = targets[order]
-    fit.add(columns[:n_fit], ordered[:n_fit])
-    hold_out.add(columns[n_fit:], ordered[n_fit:])
+def too_large() -> InvalidDataError:
+    """Return the error of targets with which float64 cannot go on."""
+    return InvalidDataError("the targets are too large: their sum of squares leaves float64; rescale them")
 
 
-def hold_out_rows(seed: int, fraction: float, start: int, stop: int) -> NDArray[np.bool_]:
+def draw_held_out(seed: int, fraction: float, start: int, stop: int) -> NDArray[np.bool_]:
     """Return which of the rows start..stop are held out: a seeded coin for each row, whatever the blocks are.
 
     `seed` is the run's; `fraction` lies in [0, 1). Bool (stop - start,).
     """
     if fraction == 0.0:
         return np.zeros(stop - start, bool)
-    groups = range(start // _HOLD_OUT_GROUP_ROWS, -(-stop // _HOLD_OUT_GROUP_ROWS))
-    coins = [np.random.default_rng([seed, 2, group]).random(_HOLD_OUT_GROUP_ROWS) for group in groups]
-    first = groups[0] * _HOLD_OUT_GROUP_ROWS if len(groups) else 0
+    groups = range(start // _DRAWN_TOGETHER, -(-stop // _DRAWN_TOGETHER))
+    coins = [np.random.default_rng([seed, 2, group]).random(_DRAWN_TOGETHER) for group in groups]
+    first = groups[0] * _DRAWN_TOGETHER if len(groups) else 0
     drawn = np.concatenate(coins) if coins else np.empty(0)
     return drawn[start - first : stop - first] < fraction
-
-
-def mirror_lower(matrix: NDArray[np.float64], stripe: int = 256) -> None:
-    """Copy the lower triangle onto the upper one, a stripe at a time (no M×M temporary)."""
-    for start in range(0, len(matrix), stripe):
-        stop = min(start + stripe, len(matrix))
-        matrix[:start, start:stop] = matrix[start:stop, :start].T
-        corner = matrix[start:stop, start:stop]
-        corner[:] = np.tril(corner) + np.tril(corner, -1).T

@@ -5,18 +5,21 @@ its inner products are computed once for all of them.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.columns_numba import gaussian_float32, gaussian_float64, intersections, polynomial
 from pipeline.errors import InvalidDataError
+from pipeline.kernels.column_loops import gaussian_float32, gaussian_float64, intersections, polynomial
+from pipeline.kernels.finite_rows import first_non_finite_row
 
 KERNELS = ("gaussian", "polynomial", "intersection")
 # The mean is subtracted where its squared norm exceeds the points' mean squared deviation this many times; below,
 # the loss is at most that much larger than it has to be, and the pass over the rows is saved.
 FAR_FROM_ORIGIN = 10.0
 LARGEST_KERNEL_ERROR = 1e-2  # of a kernel value, by the rounding of its distance; more is refused
+TILE_COLUMNS = 512  # of the inner products computed at once: work for several threads, and long enough for BLAS
 _RESCALE = "standardise the inputs (--set data.standardise=true) or rescale them"
 
 
@@ -44,8 +47,16 @@ class Kernel:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether 0 ≤ k(x, z) = k(z, x) ≤ 1 for all columns: they are symmetric, and Σ k bounds Σ k²."""
+        """Whether 0 ≤ k(x, z) = k(z, x) ≤ 1 for all columns: they are symmetric, and Σ k bounds Σ k².
+
+        mathematics.md, eq. 49.
+        """
         return self.name == "gaussian"
+
+    @property
+    def largest_value(self) -> float:
+        """Bound of |k| for all columns: of others than the bounded ones, what a float32 holds."""
+        return 1.0 if self.is_bounded else float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +72,15 @@ class Points:
         return of_points if self.place is None else np.ascontiguousarray(of_points[..., self.place])
 
 
+class Rows(NamedTuple):
+    """Rows of a block as a kernel wants them, (rows, d), and a size of each, (rows,); the same for all tiles."""
+
+    values: NDArray[np.floating]
+    sizes: NDArray[np.floating]
+
+
 class GaussianForm:
-    """exp(-‖x-z‖² / (2 σ²)) from inner products: one sgemm, one compiled epilogue.
+    """exp(-‖x-z‖² / (2 σ²)) from inner products: one sgemm, one compiled epilogue (mathematics.md, eqs. 2 and 3).
 
     ‖x‖² + ‖z‖² - 2 xᵀz cancels where points lie far from the origin and close to each other: about norm²·eps is lost.
     Where the points' mean is far from the origin, rows and points are therefore taken relative to it.
@@ -78,14 +96,28 @@ class GaussianForm:
         self._check()
         self._epilogue = gaussian_float32 if dtype == np.float32 else gaussian_float64
 
-    def write(self, X: NDArray[np.floating], order: NDArray[np.int64], out: NDArray[np.floating]) -> None:
-        """Write the columns over the rows X (rows, d), taken in this order, to `out` (rows, columns)."""
+    def tiles(self) -> list[slice]:
+        """Return the columns that `write` takes at once: some, or all where several widths share inner products."""
+        if self._points.place is not None:
+            return _all_columns(len(self._points.place))
+        n_columns = len(self._norms)
+        return [slice(j, min(j + TILE_COLUMNS, n_columns)) for j in range(0, n_columns, TILE_COLUMNS)]
+
+    def prepared(self, X: NDArray[np.floating]) -> Rows:
+        """Return rows X (rows, d) relative to the origin, and their squared norms. Raises InvalidDataError."""
         with np.errstate(over="ignore", invalid="ignore"):
-            rows = X if self._origin is None else X - self._origin
-            norms = _squared_norms(rows)
-        _check_row_norms(norms, _largest_norm(norms.dtype))
-        dots = self._points.spread(rows @ self._centers.T)
-        self._epilogue(dots, norms, self._norms, self._scales, order, out)
+            values = X if self._origin is None else X - self._origin
+            norms = _squared_norms(values)
+        _check_sizes("row", norms, _largest_norm(norms.dtype))
+        return Rows(values, norms)
+
+    def write(self, prepared: Rows, order: NDArray[np.int64], out: NDArray[np.floating], tile: slice) -> None:
+        """Write the columns of a tile over prepared rows, taken in this order, to `out` (rows, columns)."""
+        rows, norms = prepared
+        dots = (
+            rows @ self._centers[tile].T if self._points.place is None else self._points.spread(rows @ self._centers.T)
+        )
+        self._epilogue(dots, norms, self._norms[tile], self._scales[tile], order, out, tile.start)
 
     def _check(self) -> None:
         """Raise InvalidDataError where the kernel values of a center would not be numbers, or no more than rounding.
@@ -93,7 +125,7 @@ class GaussianForm:
         Rows need no such check: one with a kernel value above rounding is about as long as its center.
         """
         dtype, widths = self._norms.dtype, self._points.sigma2
-        _check_center_norms(self._norms, _largest_norm(dtype))
+        _check_sizes("center", self._norms, _largest_norm(dtype))
         _check_scales(self._scales, widths)
         with np.errstate(over="ignore"):
             errors = self._norms.astype(np.float64) * (float(np.finfo(dtype).eps) / widths)
@@ -107,7 +139,10 @@ class GaussianForm:
 
 
 class PolynomialForm:
-    """(1 + x·z/σ²)^degree over its root at (z, z), as the power of (1 + x·z/σ²) / √(1 + ‖z‖²/σ²)."""
+    """(1 + x·z/σ²)^degree over its root at (z, z), as the power of (1 + x·z/σ²) / √(1 + ‖z‖²/σ²).
+
+    mathematics.md, eq. 4.
+    """
 
     def __init__(self, points: Points, degree: int) -> None:
         self._points, self._degree = points, degree
@@ -116,37 +151,77 @@ class PolynomialForm:
             self._scales = 1.0 / points.sigma2
             self._most = _largest_power(points.values.dtype, degree)
         _check_scales(self._scales, points.sigma2)
-        _check_center_norms(norms * self._scales, self._most)
+        _check_sizes("center", norms * self._scales, self._most, "squared norm over sigma2")
         self._roots = 1.0 / np.sqrt(1.0 + norms * self._scales)
 
-    def write(self, X: NDArray[np.floating], order: NDArray[np.int64], out: NDArray[np.floating]) -> None:
-        """Write the columns over the rows X (rows, d), taken in this order, to `out` (rows, columns)."""
+    def tiles(self) -> list[slice]:
+        """Return all columns, which are written at once."""
+        return _all_columns(len(self._roots))
+
+    def prepared(self, X: NDArray[np.floating]) -> Rows:
+        """Return rows X (rows, d) and their squared norms. Raises InvalidDataError."""
         with np.errstate(over="ignore", invalid="ignore"):
             norms = _squared_norms(X)
-        _check_row_norms(norms * self._scales.max(initial=0.0), self._most)
+        _check_sizes("row", norms * self._scales.max(initial=0.0), self._most, "squared norm over sigma2")
+        return Rows(X, norms)
+
+    def write(self, prepared: Rows, order: NDArray[np.int64], out: NDArray[np.floating], _: slice) -> None:
+        """Write the columns over prepared rows, taken in this order, to `out` (rows, columns)."""
+        X = prepared.values
         dots = self._points.spread(X @ self._points.values.T)
         polynomial(dots, self._scales, self._roots, self._degree, order, out)
 
 
 class IntersectionForm:
-    """Σ_j min(x_j, z_j) / √Σ_j z_j: 2·d operations a value as well, though no sgemm. The column of z = 0 is zero."""
+    """Σ_j min(x_j, z_j) / √Σ_j z_j: 2·d operations a value as well, though no sgemm. The column of z = 0 is zero.
+
+    mathematics.md, eq. 5.
+    """
 
     def __init__(self, points: Points) -> None:
         self._points = points
         sums = points.values.sum(axis=1, dtype=np.float64)
         _check_not_negative(points.values, "center")
-        _check_center_norms(sums, _largest_norm(points.values.dtype))
+        _check_sizes("center", sums, _largest_norm(points.values.dtype), "sum of features")
         with np.errstate(divide="ignore"):
             roots = np.where(sums > 0, 1.0 / np.sqrt(sums), 0.0)
         self._transposed, self._roots = np.ascontiguousarray(points.values.T), roots
 
-    def write(self, X: NDArray[np.floating], order: NDArray[np.int64], out: NDArray[np.floating]) -> None:
-        """Write the columns over the rows X (rows, d), taken in this order, to `out` (rows, columns)."""
+    def tiles(self) -> list[slice]:
+        """Return all columns, which are written at once."""
+        return _all_columns(len(self._roots))
+
+    def prepared(self, X: NDArray[np.floating]) -> Rows:
+        """Return rows X (rows, d) and their sums. Raises InvalidDataError."""
+        sums = X.sum(axis=1, dtype=np.float64)
         _check_not_negative(X, f"row of a block of {len(X)}, its number")
-        _check_row_norms(X.sum(axis=1, dtype=np.float64), _largest_norm(X.dtype))
+        _check_sizes("row", sums, _largest_norm(X.dtype), "sum of features")
+        return Rows(X, sums)
+
+    def write(self, prepared: Rows, order: NDArray[np.int64], out: NDArray[np.floating], _: slice) -> None:
+        """Write the columns over prepared rows, taken in this order, to `out` (rows, columns)."""
+        X = prepared.values
         values = np.empty((len(X), len(self._roots)), X.dtype)
         intersections(X, self._transposed, self._roots, values)
         out[:] = self._points.spread(values)[order]
+
+
+_ROUNDING = 1e-3  # by which values of float32 may exceed what they would be in exact arithmetic, and more
+
+
+def largest_column(kernel: Kernel, X: NDArray[np.floating], sigma2: float) -> float:
+    """Return a bound of |k(x, z)| / √k(z, z) for some rows X (rows, d) and any z: √k(x, x), by Cauchy-Schwarz.
+
+    mathematics.md, eq. 72. sigma2: the smallest width. Raises InvalidDataError where no float64 holds it.
+    """
+    if kernel.is_bounded:
+        return 1.0
+    if kernel.name == "polynomial":
+        with np.errstate(over="ignore"):
+            sizes = np.einsum("ij,ij->i", X, X, dtype=np.float64) / sigma2
+        _check_sizes("row", sizes, _largest_power(sizes.dtype, kernel.degree), "squared norm over sigma2")
+        return (1.0 + _ROUNDING) * (1.0 + float(sizes.max(initial=0.0))) ** (kernel.degree / 2)
+    return (1.0 + _ROUNDING) * float(np.sqrt(X.sum(axis=1, dtype=np.float64).max(initial=0.0)))
 
 
 Form = GaussianForm | PolynomialForm | IntersectionForm
@@ -165,28 +240,25 @@ def form_of(kernel: Kernel, points: Points) -> Form:
     return IntersectionForm(points) if kernel.name == "intersection" else GaussianForm(points)
 
 
-def _check_row_norms(sizes: NDArray[np.floating], largest: float) -> None:
-    bad = np.flatnonzero(~(sizes <= largest))
-    if bad.size:
-        raise InvalidDataError(
-            f"row {bad[0]} of a block of {len(sizes)}: its squared norm is {sizes[bad[0]]:g}, too large for "
-            f"{sizes.dtype} distances; {_RESCALE}"
-        )
+def _all_columns(n_columns: int) -> list[slice]:
+    return [slice(0, n_columns)] if n_columns else []
 
 
-def _check_center_norms(sizes: NDArray[np.floating], largest: float) -> None:
+def _check_sizes(who: str, sizes: NDArray[np.floating], largest: float, what: str = "squared norm") -> None:
+    """Raise InvalidDataError naming the first row or center whose size (rows,) is above the largest that will do."""
     bad = np.flatnonzero(~(sizes <= largest))
     if bad.size:
+        place = f"row {bad[0]} of a block of {len(sizes)}" if who == "row" else f"{who} {bad[0]}"
         raise InvalidDataError(
-            f"center {bad[0]}: its squared norm is {sizes[bad[0]]:g}, too large for {sizes.dtype} distances; {_RESCALE}"
+            f"{place}: its {what} is {sizes[bad[0]]:g}, too large for {sizes.dtype} kernel values; {_RESCALE}"
         )
 
 
 def _check_scales(scales: NDArray[np.floating], widths: NDArray[np.float64]) -> None:
-    bad = np.flatnonzero(~np.isfinite(scales))
-    if bad.size:
+    place = first_non_finite_row(scales)
+    if place is not None:
         raise InvalidDataError(
-            f"sigma2 = {widths[bad[0]]:g} is too small: 1/(2 sigma2) is no {scales.dtype} number; use a larger --sigma2"
+            f"sigma2 = {widths[place]:g} is too small: 1/(2 sigma2) is no {scales.dtype} number; use a larger --sigma2"
         )
 
 

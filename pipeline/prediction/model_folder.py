@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from pipeline.model import ModelFormatError, SparseKernelModel
-from storage.commit import new_folder, read_arrays, read_json, write_arrays, write_json
+from pipeline.prediction.trained_model import ModelFormatError, SparseKernelModel
+from storage.atomic_writes import new_folder, read_arrays, write_arrays
 from storage.errors import CorruptDataError
-from storage.layout import ModelLayout
-from storage.manifest import verify
+from storage.folder_layouts import ModelLayout
+from storage.manifest import read, verify
+from storage.records import read_json, write_json
 
 
 def save_model(folder: Path, model: SparseKernelModel) -> None:
@@ -25,10 +26,13 @@ def load_model(folder: Path) -> SparseKernelModel:
     parts do not fit together or were written by another version of this software.
     """
     layout = ModelLayout(folder)
-    description, arrays = read_json(layout.description), read_arrays(layout.arrays)
-    problems = verify(folder, contents=True)
+    problems = verify(folder, contents=True)  # before anything else is read
+    if not problems:
+        unnamed = {layout.description.name, layout.arrays.name} - set(read(folder).files)
+        problems = [f"{name}: not in its manifest" for name in sorted(unnamed)]
     if problems:
         raise CorruptDataError(f"model {folder} is damaged: {problems[0]}; train again or restore it", file=str(folder))
+    description, arrays = read_json(layout.description), read_arrays(layout.arrays)
     try:
         return SparseKernelModel.from_parts(description, arrays)
     except ModelFormatError as error:

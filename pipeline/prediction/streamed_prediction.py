@@ -13,23 +13,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from features.descriptors.descriptor import feature_length
+from features.encoding import unknown_words
 from features.errors import DataError
-from features.extractors import feature_length
-from features.rows import input_dtype
-from features.sources import NAMED, Part, Source
-from pipeline import config as configuration
-from pipeline import plan as planning
-from pipeline import run_folder, stopping
-from pipeline.config import TrainConfig
+from features.row_source import check_finite, input_dtype
+from features.source import NAMED, Part, Source
+from pipeline.config import settings as configuration
+from pipeline.config.train_config import TrainConfig
+from pipeline.datasets.feature_request import describe, fill_in_features, names_of_data, source_spec
+from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigError, ConfigMismatchError, InvalidDataError, MissingRunError
-from pipeline.example_files import Asked, Examples, Piece, open_path, parts_asked
-from pipeline.feature_store import describe, open_data
-from pipeline.model import SparseKernelModel
-from pipeline.model_folder import load_model
+from pipeline.kernels.finite_rows import first_non_finite_row
+from pipeline.models.kernel_expansion import FAR_VALUE
+from pipeline.prediction.example_files import Asked, Examples, Piece, open_path, parts_asked
+from pipeline.prediction.model_folder import load_model
+from pipeline.prediction.trained_model import SparseKernelModel
+from pipeline.runtime import run_folder, stopping
 from storage.blocks import row_blocks
-from storage.commit import read_record
 from storage.errors import UnavailableStoreError
-from storage.layout import ModelLayout, RunLayout
+from storage.folder_layouts import ModelLayout, RunLayout
+from storage.records import read_record
 
 BLOCK_BYTES = 64 * 2**20
 MOST_BLOCK_ROWS = 2**16
@@ -49,12 +52,15 @@ class Predicted:
     """A block of predictions: decision (rows, T) f8, and the labels (rows,) that the data have, or None.
 
     name, piece_start: the array, file or part that the rows come from, and the first of them in it, for messages.
+    n_far: how many of the rows are far from every center. weights (rows,) f8: how much each counts; None: 1 each.
     """
 
     decision: NDArray[np.float64]
     labels: NDArray[Any] | None
     name: str
     piece_start: int
+    n_far: int = 0
+    weights: NDArray[np.float64] | None = None
 
 
 def locate(path: Path) -> Located:
@@ -68,8 +74,8 @@ def locate(path: Path) -> Located:
         return Located(load_model(path))
     layout = RunLayout(path)
     if not layout.model.is_dir():
-        found = "is a run without a model yet; train it to its end" if layout.config.exists() else "holds no model"
-        raise MissingRunError(f"{path}: {found}; name a model folder, or the folder of a finished run")
+        problem = "is a run without a model yet; train it to its end" if layout.config.exists() else "holds no model"
+        raise MissingRunError(f"{path}: {problem}; name a model folder, or the folder of a finished run")
     model = load_model(layout.model)
     config = run_folder.frozen_config(layout) if layout.config.exists() else None
     return Located(model, layout, config)
@@ -88,12 +94,12 @@ def open_examples(asked: Asked, located: Located) -> Examples:
     if data is None and config is None:
         raise ConfigError("DATA is missing: only the folder of a run knows its data")
     named = data is None or data in NAMED
-    own = config is not None and (data is None or configuration.absolute_path(data) == config.dataset)
+    of_the_run = config is not None and (data is None or configuration.absolute_path(data) == config.dataset)
     as_trained = not (asked.target or asked.settings) and (named or asked.part is not None or asked.labelled)
-    if config is not None and own and as_trained:
+    if config is not None and of_the_run and as_trained:
         if asked.data_dir:
             config = configuration.with_value(config, "resources.data_dir", asked.data_dir)
-        examples = _parts_of(_own_source(config, located), asked.part or "test")
+        examples = _parts_of(_source_of_run(config, located), asked.part or "test")
     elif data is None:
         raise ConfigError("--target and --set go with DATA; the own data of a run are taken as its settings say")
     elif named:
@@ -101,7 +107,7 @@ def open_examples(asked: Asked, located: Located) -> Examples:
     else:
         examples = open_path(Path(data), asked, located.model)
     for piece in examples.pieces:
-        _check_shape(piece, located.model)
+        check_shape(piece, located.model)
     return examples
 
 
@@ -125,48 +131,67 @@ def predictions(model: SparseKernelModel, examples: Examples, block_rows: int | 
                 stored, labels = piece.read(block.start, block.stop)
             except OSError as error:  # named here, since whoever writes would take it for an error of its own file
                 raise UnavailableStoreError(f"{piece.name}: cannot be read ({error.strerror or error})") from error
-            decision = _decide(model, stored, piece.name, block.start)
-            yield Predicted(decision, labels, piece.name, block.start)
+            decision, far = _decide(model, stored, piece.name, block.start)
+            weights = None if piece.weights is None else piece.weights[block.start : block.stop]
+            yield Predicted(decision, labels, piece.name, block.start, int(np.count_nonzero(far)), weights)
 
 
-def _decide(model: SparseKernelModel, stored: NDArray[Any], name: str, start: int) -> NDArray[np.float64]:
-    """Return the decision values of rows as they are stored, images or flat, as training would have read them."""
+def far_warnings(model: SparseKernelModel, n_far: int, n_rows: int) -> list[str]:
+    """Return a line where most rows are so far from every center that the model knows nothing of them."""
+    if 2 * n_far <= n_rows:
+        return []
+    value = "the intercept" if model.intercept.any() else "0, there is no intercept"
+    if not model.n_centers:
+        return [f"the model has no centers: every row gets the same, {value}; train with a lower --penalty"]
+    return [
+        f"{n_far} of {n_rows} rows are far from every center (all kernel values below {FAR_VALUE:g}) and get about "
+        f"{value}: check that columns and units are those of the training data, or train with a larger --sigma2"
+        + ("" if model.intercept.any() else " or --intercept")
+    ]
+
+
+def category_warnings(examples: Examples) -> list[str]:
+    """Return a line where cells of the rows that were read held categories that the model does not know."""
+    return list(unknown_words(examples.unknown))
+
+
+def _decide(
+    model: SparseKernelModel, stored: NDArray[Any], name: str, start: int
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return what the model decides on rows as they are stored, images or flat, as training would have read them."""
     inputs = stored.reshape(len(stored), *model.input_shape)
     inputs = inputs.astype(input_dtype(inputs), copy=False)
-    flat = inputs.reshape(len(inputs), -1)
-    bad = np.argwhere(~np.isfinite(flat))
-    if bad.size:
-        row, column = bad[0]
-        raise DataError(f"{name}: row {start + row}, column {column} is {flat[row, column]}; inputs must be finite")
+    check_finite(inputs, name, np.arange(start, start + len(inputs)))
     try:
         X = model.features_of(inputs, start)
     except DataError as error:
         raise DataError(f"{name}: {error}") from None
-    huge = np.flatnonzero(~np.isfinite(X).all(axis=1))
-    if huge.size:
-        raise InvalidDataError(f"{name}: row {start + huge[0]} is too large for float32 features; rescale it")
+    row = first_non_finite_row(X)
+    if row is not None:
+        raise InvalidDataError(f"{name}: row {start + row} is too large for float32 features; rescale it")
     try:
-        return model.decision_function(X)
+        return model.expansion.decide(X)
     except InvalidDataError as error:
         raise InvalidDataError(f"{name}, block that starts at row {start}: {error}") from None
 
 
-def _check_shape(piece: Piece, model: SparseKernelModel) -> None:
+def check_shape(piece: Piece, model: SparseKernelModel) -> None:
     """Raise DataError unless inputs have the model's shape, or its size where one of the two is flat."""
-    found, wanted = piece.input_shape, model.input_shape
-    flat = 1 in (len(found), len(wanted))
-    if found != wanted and not (flat and math.prod(found) == math.prod(wanted)):
-        raise DataError(f"{piece.name}: inputs have shape {found} each, the model wants {wanted}")
+    shape, wanted = piece.input_shape, model.input_shape
+    flat = 1 in (len(shape), len(wanted))
+    if shape != wanted and not (flat and math.prod(shape) == math.prod(wanted)):
+        raise DataError(f"{piece.name}: inputs have shape {shape} each, the model wants {wanted}")
 
 
-def _own_source(config: TrainConfig, located: Located) -> Source:
+def _source_of_run(config: TrainConfig, located: Located) -> Source:
     """Return the data of a run, after checking that they are those it was trained on."""
     assert located.layout is not None
-    source = open_data(planning.source_spec(config))
-    shape = describe(planning.feature_request(config, source)[1])
+    spec = source_spec(config, frozen=True)
+    source = open_data(spec)
+    shape = describe(fill_in_features(config, spec, source)[1], source)
     if shape.digest != read_record(located.layout.environment)["features"]:
         raise ConfigMismatchError(
-            f"{config.dataset}: no longer the data that the run was trained on; restore them, or name other DATA"
+            f"{names_of_data(config)}: no longer the data that the run was trained on; restore them, or name other DATA"
         )
     return source
 
@@ -181,11 +206,12 @@ def _named_source(name: str, asked: Asked) -> Source:
         if key != "seed" and not key.startswith("data."):
             raise ConfigError(f"--set {setting}: must be seed=VALUE or data.KEY=VALUE here")
         assignments[key] = (value, "--set")
-    return open_data(planning.source_spec(configuration.load(name, None, assignments).config))
+    return open_data(source_spec(configuration.load(name, None, assignments).config))
 
 
 def _parts_of(source: Source, part: str) -> Examples:
-    """Return the rows of a source; labels are those of its classes."""
+    """Return the rows of a source; labels are those of its classes. Where one part has weights, all have."""
+    weighted = any(source.weights(one) is not None for one in parts_asked(part))
     classes = np.asarray(source.classes) if source.classes else None
 
     def piece(one: Part) -> Piece:
@@ -193,6 +219,11 @@ def _parts_of(source: Source, part: str) -> Examples:
             inputs, targets = source.read(one, start, stop)
             return inputs, targets if classes is None else classes[targets]
 
-        return Piece(source.n_train if one == "train" else source.n_test, source.input_shape, read, f"{one} part")
+        n_rows = source.n_train if one == "train" else source.n_test
+        weights = source.weights(one)
+        if weighted and weights is None:
+            weights = np.ones(n_rows)
+        return Piece(n_rows, source.input_shape, read, f"{one} part", weights)
 
-    return Examples(source.name, part, tuple(piece(one) for one in parts_asked(part)))
+    header = None if source.columns is None else source.columns.target is not None
+    return Examples(source.name, part, tuple(piece(one) for one in parts_asked(part)), header)

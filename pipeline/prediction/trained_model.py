@@ -1,25 +1,31 @@
-"""The trained model: f(x) = Σ_m w_m k(x, x_m) + b over the centers with a non-zero weight."""
+"""The trained model: a kernel expansion, and what its inputs and outputs mean; its halves for JSON and for arrays."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from features.errors import UsageError
-from features.extractors import FeatureSpec, extract, feature_length, parameters
+from features.descriptors.descriptor import FeatureSpec, extract, feature_length, parameters
+from features.encoding import TableEncoding
+from features.errors import DataError, UsageError
+from features.source import Columns
+from features.standardisation import Standardisation, on_scale
 from features.targets import labels_from_decision
-from features.transforms import Standardisation, on_scale
-from pipeline.columns import GAUSSIAN, ColumnGenerator
 from pipeline.errors import InvalidDataError
-from pipeline.kernels import Kernel
+from pipeline.kernels.column_generator import GAUSSIAN
+from pipeline.kernels.kernel_forms import Kernel
+from pipeline.kernels.scaled_features import scaled
+from pipeline.models.kernel_expansion import KernelExpansion
 
 FORMAT_VERSION = 1
 TASKS = ("multiclass", "binary", "regression")
 MOST_INPUTS = 2**31  # values of one input; more is no model of ours, and could not be allocated
+LEAST_TEMPERATURE = 1e-9  # one that was found is no lower than 2^-15
+SCALES = "feature_scales"  # an array that only models with learned scales have
+LARGEST_DECISION = 1e150  # squares of decision values and their sums must be float64 numbers too
 INPUT_DTYPES = (None, "uint8", "float32", "float64")
 DTYPES = {
     "center_index": np.int64,
@@ -40,42 +46,64 @@ class SparseKernelModel:
     """A sparse kernel machine with all that prediction needs.
 
     task: multiclass, binary or regression; labels: the classes in the order of the outputs (two for binary, none
-    for regression). center_index (m,) i8: rows of the training set, -1 for a center of one's own; centers (m, d)
-    f4; center_sigma2 (m,) f8 (1 where the kernel has no width); weights (m, T) f8; intercept (T,) f8; selection_order
-    (m,) i8: 0, 1, … in the order in which the centers were chosen. kernel: the model is a sum of its columns
-    k(x, x_m) / √k(x_m, x_m). standardisation: z-scoring of the inputs, or None. input_dtype: of the images that the
-    model was trained on, uint8, float32 or float64; None for inputs that are no images, or where it is not known.
+    for regression). expansion: centers with a non-zero weight, and those weights. center_index (m,) i8: rows of the
+    training set, -1 for a center that is none of them; selection_order (m,) i8: 0, 1, … in the order in which the
+    centers were chosen. standardisation: z-scoring of the inputs, or None. input_dtype: of the images that the model
+    was trained on, uint8, float32 or float64; None for inputs that are no images, or where it is not known.
+    table_columns: of the table that it was trained on, None where that was none, or is not known. temperature: of the
+    probabilities of classes, None where none was found. feature_scales: learned factors (d,) f4 of the features, or the
+    root (d, d) f4 of their metric, in which the centers are too; None where none were learned.
     """
 
     task: str
     labels: tuple[Any, ...]
     features: FeatureSpec
+    expansion: KernelExpansion
     center_index: NDArray[np.int64]
-    centers: NDArray[np.float32]
-    center_sigma2: NDArray[np.float64]
-    weights: NDArray[np.float64]
-    intercept: NDArray[np.float64]
     selection_order: NDArray[np.int64]
-    kernel: Kernel = field(default=GAUSSIAN)
     standardisation: Standardisation | None = None
-    input_shape: tuple[int, ...] = field(default=())
+    input_shape: tuple[int, ...] = ()
     input_dtype: str | None = None
+    table_columns: Columns | None = None
+    temperature: float | None = None
+    feature_scales: NDArray[np.float32] | None = None
 
     @property
     def n_centers(self) -> int:
         """Number of centers of the model."""
         return len(self.centers)
 
-    @cached_property
-    def _generator(self) -> ColumnGenerator:
-        return ColumnGenerator(self.centers, self.center_sigma2, kernel=self.kernel)
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel of its columns."""
+        return self.expansion.kernel
+
+    @property
+    def centers(self) -> NDArray[np.float32]:
+        """Features of the centers, (m, d) f4."""
+        return self.expansion.centers
+
+    @property
+    def center_sigma2(self) -> NDArray[np.float64]:
+        """Width of each center, (m,) f8."""
+        return self.expansion.sigma2
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """Weights of the centers for each output, (m, T) f8."""
+        return self.expansion.weights
+
+    @property
+    def intercept(self) -> NDArray[np.float64]:
+        """The intercept of each output, (T,) f8."""
+        return self.expansion.intercept
 
     def with_weights(self, weights: NDArray[np.float64], intercept: NDArray[np.float64]) -> "SparseKernelModel":
         """Return a model on the same centers with other weights (m, T) and intercept (T,)."""
-        return replace(self, weights=weights, intercept=intercept)
+        return replace(self, expansion=self.expansion.with_weights(weights, intercept))
 
     def features_of(self, inputs: NDArray[Any], first_row: int = 0) -> NDArray[np.float32]:
-        """Return the features (rows, d) f4 of inputs (rows, *input_shape) as the training data had them.
+        """Return the features (rows, d) f4 of inputs (rows, *input_shape) as the kernel sees them, times their scales.
 
         Raises ModelFormatError for another shape, DataError, which counts rows from `first_row`, for
         images on another scale than those.
@@ -85,18 +113,11 @@ class SparseKernelModel:
         if self.features.name == "raw":  # gradients are normalised: other features are the same on any scale
             inputs = on_scale(inputs, self.input_dtype, first_row)
         scored = inputs if self.standardisation is None else self.standardisation.apply(inputs)
-        return extract(self.features, scored)
+        return scaled(extract(self.features, scored), self.feature_scales)
 
     def decision_function(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return decision values (rows, T) f8 for features X (rows, d); rows·m·(d + T)·2 operations."""
-        if not self.n_centers:
-            return np.tile(self.intercept, (len(X), 1))
-        return self.columns(X) @ self.weights + self.intercept
-
-    def columns(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return k(x, x_m) / √k(x_m, x_m) of features X (rows, d) and every center, (rows, m) f8."""
-        columns: NDArray[np.float64] = self._generator.block(X, out_dtype=np.float64)  # type: ignore[assignment]
-        return columns
+        """Return decision values (rows, T) f8 for features X (rows, d) (mathematics.md, eq. 6)."""
+        return self.expansion.decide(X)[0]
 
     def predict_targets(self, X: NDArray[np.float32]) -> NDArray[Any]:
         """Return class indices (rows,) i8, or predicted values f8, for features X (rows, d)."""
@@ -107,19 +128,22 @@ class SparseKernelModel:
         described = {
             "format_version": FORMAT_VERSION,
             "task": self.task,
-            "kernel": _kernel_description(self.kernel),
+            "kernel": _kernel_description(self.kernel, self.feature_scales),
             "features": parameters(self.features),
             "standardise": self.standardisation is not None,
             "input_shape": list(self.input_shape),
             "labels": list(self.labels),
         }
-        return described | ({} if self.input_dtype is None else {"input_dtype": self.input_dtype})
+        described |= {} if self.input_dtype is None else {"input_dtype": self.input_dtype}
+        described |= {} if self.temperature is None else {"temperature": self.temperature}
+        return described | ({} if self.table_columns is None else {"columns": _columns_description(self.table_columns)})
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the array half of the model, ready for an .npz."""
         arrays = {name: getattr(self, name) for name in DTYPES}
         n_inputs = math.prod(self.input_shape)
         fitted = self.standardisation or Standardisation(np.zeros(n_inputs), np.ones(n_inputs))
+        arrays |= {} if self.feature_scales is None else {SCALES: self.feature_scales}
         return arrays | {"standardisation_mean": fitted.mean, "standardisation_scale": fitted.scale}
 
     @classmethod
@@ -141,11 +165,18 @@ class SparseKernelModel:
                 task=description["task"],
                 labels=_labels(description["labels"]),
                 features=_feature_spec(description["features"]),
-                kernel=_kernel(description["kernel"]),
+                expansion=KernelExpansion(
+                    _kernel(description["kernel"], arrays.get(SCALES)),
+                    *(arrays[name] for name in ("centers", "center_sigma2", "weights", "intercept")),
+                ),
+                center_index=arrays["center_index"],
+                selection_order=arrays["selection_order"],
                 standardisation=standardisation if standardise else None,
                 input_shape=_input_shape(description["input_shape"]),
                 input_dtype=description.get("input_dtype"),
-                **{name: arrays[name] for name in DTYPES},
+                table_columns=_columns(description.get("columns")),
+                temperature=description.get("temperature"),
+                feature_scales=arrays.get(SCALES),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ModelFormatError(f"its description or arrays lack something ({error})") from None
@@ -165,8 +196,19 @@ class SparseKernelModel:
         if self.input_dtype not in INPUT_DTYPES:
             raise ModelFormatError(f"input_dtype is {self.input_dtype!r:.40}, expected {INPUT_DTYPES}")
         _labels(self.labels)
+        columns, n_inputs = self.table_columns, math.prod(self.input_shape)
+        n_columns = n_inputs if columns is None or columns.encoding is None else len(columns.encoding.columns)
+        if columns is not None and (len(columns.inputs) not in (0, n_columns) or columns.target_index > n_columns):
+            raise ModelFormatError(f"columns are {columns!r:.80}, the model has {n_columns}")
+        if columns is not None and columns.encoding is not None and len(columns.encoding.inputs) != n_inputs:
+            raise ModelFormatError(f"its columns make {len(columns.encoding.inputs)} inputs, the model has {n_inputs}")
+        last = n_columns + 1
+        if columns is not None and columns.weights_index is not None and columns.weights_index > last:
+            raise ModelFormatError(f"columns are {columns!r:.80}, the model has {n_columns} and a target")
         self._check_task()
+        self._check_temperature()
         self._check_shapes()
+        self._check_decisions()
         if self.n_centers and not self.center_sigma2.min() > 0:
             raise ModelFormatError(f"center_sigma2 holds {self.center_sigma2.min()}, expected numbers above 0")
         if self.n_centers and self.center_index.min() < -1:
@@ -174,6 +216,8 @@ class SparseKernelModel:
         if not np.array_equal(np.sort(self.selection_order), np.arange(self.n_centers)):
             raise ModelFormatError(f"selection_order is no order of {self.n_centers} centers")
         if self.standardisation is not None:
+            if self.features.name != "raw" or self.features.deskew:
+                raise ModelFormatError(f"inputs of {self.features.name} features are never z-scored")
             _check_moments(self.standardisation, self.input_shape)
 
     def _check_task(self) -> None:
@@ -181,6 +225,21 @@ class SparseKernelModel:
         fitting = {"multiclass": n_labels >= 2, "binary": n_labels == 2, "regression": n_labels == 0}
         if self.task not in TASKS or not fitting[self.task]:
             raise ModelFormatError(f"the task {self.task!r:.40} with {n_labels} labels does not exist")
+
+    def _check_temperature(self) -> None:
+        found = self.temperature
+        known = isinstance(found, float) and LEAST_TEMPERATURE <= found <= 1 / LEAST_TEMPERATURE
+        if found is not None and (self.task == "regression" or not known):
+            raise ModelFormatError(f"temperature is {found!r:.40}, expected a number above 0, of a classifier")
+
+    def _check_decisions(self) -> None:
+        """Raise ModelFormatError where a decision value could overflow."""
+        most = self.expansion.largest_decisions()
+        if not most.max() <= LARGEST_DECISION:
+            raise ModelFormatError(
+                f"weights and intercept allow decision values up to {most.max():.1g}, more than {LARGEST_DECISION:g}; "
+                "such a model predicts infinities: train again, with targets on a smaller scale"
+            )
 
     def _check_shapes(self) -> None:
         n_outputs = len(self.labels) if self.task == "multiclass" else 1
@@ -200,59 +259,116 @@ class SparseKernelModel:
         for name, shape in shapes.items():
             if getattr(self, name).shape != shape:
                 raise ModelFormatError(f"{name} has shape {getattr(self, name).shape}, expected {shape}")
+        if self.feature_scales is not None:
+            _check_scales(self.feature_scales, d)
 
 
-def _kernel_description(kernel: Kernel) -> dict[str, Any]:
+def _check_scales(scales: NDArray[np.float32], d: int) -> None:
+    if scales.shape not in ((d,), (d, d)) or scales.dtype != np.float32:
+        wanted = f"({d},) or ({d}, {d}) float32"
+        raise ModelFormatError(f"{SCALES} has shape {scales.shape} {scales.dtype}, expected {wanted}")
+    if not np.isfinite(scales).all() or (scales if scales.ndim == 1 else np.diagonal(scales)).min() < 0:
+        raise ModelFormatError(f"{SCALES} holds a value that is no finite number of at least 0")
+    if scales.ndim == 2 and not np.array_equal(scales, scales.T):
+        raise ModelFormatError(f"{SCALES} is no symmetric matrix")
+
+
+def _kernel_description(kernel: Kernel, scales: NDArray[np.float32] | None) -> dict[str, Any]:
+    """Return what describes a kernel; of scaled features, so that no version which knows of none takes it."""
     described: dict[str, Any] = {"name": kernel.name}
+    described |= {} if scales is None else {SCALES: "learned" if scales.ndim == 1 else "metric"}
     return described | ({"degree": kernel.degree} if kernel.name == "polynomial" else {})
 
 
-def _kernel(found: Any) -> Kernel:
+def _kernel(described: Any, scales: NDArray[np.float32] | None) -> Kernel:
     """Return the kernel that a description names."""
     try:
-        kernel = Kernel(found["name"], found.get("degree", GAUSSIAN.degree))
+        kernel = Kernel(described["name"], described.get("degree", GAUSSIAN.degree))
     except ValueError as error:
         raise ModelFormatError(str(error)) from None
-    if found != _kernel_description(kernel) or type(kernel.degree) is not int:
-        raise ModelFormatError(f"its kernel is {found!r:.80}, which this software does not know")
+    if described != _kernel_description(kernel, scales) or type(kernel.degree) is not int:
+        raise ModelFormatError(f"its kernel is {described!r:.80}, which this software does not know")
     return kernel
 
 
-def _feature_spec(found: Any) -> FeatureSpec:
+def _feature_spec(described: Any) -> FeatureSpec:
     """Return the features that a description names; they must be what this software computes under that name."""
+    sheared, power = described.get("deskew", 0.0), described.get("power", 1.0)
     try:
-        if found["name"] == "hog":
-            spec = FeatureSpec("hog", tuple(found["cells"]), found["orientations"])
+        if described["name"] == "hog":
+            spec = FeatureSpec("hog", tuple(described["cells"]), described["orientations"], sheared, power)
         else:
-            spec = FeatureSpec(found["name"])
+            spec = FeatureSpec(described["name"], deskew=sheared, power=power)
     except UsageError as error:
         raise ModelFormatError(str(error)) from None
     expected = parameters(spec)
-    whole = [*spec.cells, spec.orientations, found["algorithm_version"]]
-    if found != expected or not all(type(number) is int for number in whole):
+    whole = [*spec.cells, spec.orientations, described["algorithm_version"], described.get("deskew_version", 1)]
+    numbers = {type(sheared), type(power)} == {float} and all(type(number) is int for number in whole)
+    if described != expected or not numbers:
         raise ModelFormatError(
-            f"its features are {found!r:.200}, this software computes {expected!r:.200}; "
+            f"its features are {described!r:.200}, this software computes {expected!r:.200}; "
             "train again, or use the version that wrote the model"
         )
     return spec
 
 
-def _input_shape(found: Any) -> tuple[int, ...]:
-    shape = tuple(found)
+def _input_shape(described: Any) -> tuple[int, ...]:
+    shape = tuple(described)
     if not 1 <= len(shape) <= 8 or not all(type(size) is int and 1 <= size <= MOST_INPUTS for size in shape):
-        raise ModelFormatError(f"input_shape is {found!r:.60}, expected sizes of at least 1")
+        raise ModelFormatError(f"input_shape is {described!r:.60}, expected sizes of at least 1")
     if math.prod(shape) > MOST_INPUTS:
         raise ModelFormatError(f"input_shape {shape} has more than {MOST_INPUTS} values")
     return shape
 
 
-def _labels(found: Any) -> tuple[Any, ...]:
-    labels = tuple(found) if isinstance(found, list | tuple) else None
+def _labels(described: Any) -> tuple[Any, ...]:
+    labels = tuple(described) if isinstance(described, list | tuple) else None
     if labels is None or not all(isinstance(label, str | int | float) for label in labels):
-        raise ModelFormatError(f"labels are {found!r:.60}, expected a list of numbers or strings")
+        raise ModelFormatError(f"labels are {described!r:.60}, expected a list of numbers or strings")
     if len(set(labels)) != len(labels) or any(label != label for label in labels):
-        raise ModelFormatError(f"labels are {found!r:.60}, expected each once")
+        raise ModelFormatError(f"labels are {described!r:.60}, expected each once")
+    try:
+        "".join(label for label in labels if isinstance(label, str)).encode()
+    except UnicodeEncodeError:
+        raise ModelFormatError("a label holds a character that no text has (a lone surrogate)") from None
+    if any(isinstance(label, int) and not -(2**63) <= label < 2**64 for label in labels):
+        raise ModelFormatError("a label is a number beyond 64 bits")
     return labels
+
+
+def _columns(described: Any) -> Columns | None:
+    """Return the columns that a description holds; None for one that was written before it held any."""
+    if described is None:
+        return None
+    inputs, target, index = described["inputs"], described["target"], described["target_index"]
+    names = isinstance(inputs, list) and all(isinstance(name, str) for name in inputs)
+    if not names or not isinstance(target, str | None) or type(index) is not int or index < 0:
+        raise ModelFormatError(f"columns are {described!r:.60}, expected names of the inputs, a target and its place")
+    chosen, encoding = described.get("chosen", False), described.get("encoding")
+    if type(chosen) is not bool:
+        raise ModelFormatError(f"columns are chosen: {chosen!r:.40}, expected true or false")
+    try:
+        known = None if encoding is None else TableEncoding.from_description(encoding)
+    except DataError as error:
+        raise ModelFormatError(str(error)) from None
+    weights, place = described.get("weights"), described.get("weights_index")
+    if not isinstance(weights, str | None) or not (place is None or (type(place) is int and place >= 0)):
+        raise ModelFormatError(f"columns are {described!r:.60}, expected a name of the weights and their place")
+    return Columns(tuple(inputs), target, index, chosen, known, weights, place)
+
+
+def _columns_description(columns: Columns) -> dict[str, Any]:
+    """Return what `_columns` reads: what most tables have none of is left out."""
+    described: dict[str, Any] = {
+        "inputs": list(columns.inputs),
+        "target": columns.target,
+        "target_index": columns.target_index,
+    }
+    described |= {"chosen": True} if columns.chosen else {}
+    described |= {} if columns.encoding is None else {"encoding": columns.encoding.described()}
+    if columns.weights_index is None:
+        return described
+    return described | {"weights": columns.weights, "weights_index": columns.weights_index}
 
 
 def _check_moments(moments: Standardisation, input_shape: tuple[int, ...]) -> None:

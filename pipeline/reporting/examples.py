@@ -4,14 +4,15 @@ from typing import Any
 
 import numpy as np
 
+from features.data_folders import locate
 from features.published import PUBLISHED
 from features.targets import labels_from_decision
-from pipeline.config import TrainConfig
-from pipeline.data import locate
-from pipeline.evaluate import class_index, target_values
-from pipeline.example_files import Asked, Examples, Piece
-from pipeline.prediction import Located, open_examples, predictions
-from pipeline.report_plots import Axis, Line, bars, picture, plot
+from pipeline.config.command_line import program
+from pipeline.config.train_config import TrainConfig
+from pipeline.prediction.example_files import Asked, Examples, Piece
+from pipeline.prediction.labelled_scores import class_index, target_values
+from pipeline.prediction.streamed_prediction import Located, open_examples, predictions
+from pipeline.reporting.plots import Axis, Line, bars, picture, plot
 
 MOST_SCANNED_ROWS = 20_000  # of the test part, so that a report of any run takes seconds
 MOST_MISTAKES = 40
@@ -23,8 +24,8 @@ def needs_download(config: TrainConfig) -> str:
     """Return what to do where the data of a run would have to be downloaded first, which a report does not do."""
     if config.dataset not in PUBLISHED:
         return ""
-    found = locate(config.dataset, config.resources.data_dir)
-    return "" if found and not found.missing else f"not here: python -m pipeline.data fetch {config.dataset}"
+    data = locate(config.dataset, config.resources.data_dir)
+    return "" if data and not data.missing else f"not here: {program('data')} fetch {config.dataset}"
 
 
 def mistakes(located: Located) -> dict[str, Any]:
@@ -38,13 +39,13 @@ def mistakes(located: Located) -> dict[str, Any]:
 
 def _confused(located: Located, examples: Examples) -> dict[str, Any]:
     """Return the rows of a wrong class, those first whose decision values are furthest from right."""
-    model, scanned, found = located.model, 0, []
+    model, scanned, wrong = located.model, 0, []
     for block in predictions(model, examples):
         truth, predicted = class_index(block, model.labels), labels_from_decision(block.decision, model.task)
         decision = block.decision if model.task == "multiclass" else np.hstack([-block.decision, block.decision])
         for k in np.flatnonzero(truth != predicted).tolist():
             excess = float(decision[k, predicted[k]] - decision[k, truth[k]])
-            found.append((excess, block.piece_start + k, int(truth[k]), int(predicted[k])))
+            wrong.append((excess, block.piece_start + k, int(truth[k]), int(predicted[k])))
         scanned += len(truth)
         if scanned >= MOST_SCANNED_ROWS:
             break
@@ -56,9 +57,9 @@ def _confused(located: Located, examples: Examples) -> dict[str, Any]:
             "excess": excess,
             "picture": _picture(examples.pieces[0], row),
         }
-        for excess, row, truth, predicted in sorted(found, key=lambda one: (-one[0], one[1]))[:MOST_MISTAKES]
+        for excess, row, truth, predicted in sorted(wrong, key=lambda one: (-one[0], one[1]))[:MOST_MISTAKES]
     ]
-    return {"mistakes": {"shown": shown, "n_wrong": len(found), "n_scanned": scanned, "n_rows": examples.n_rows}}
+    return {"mistakes": {"shown": shown, "n_wrong": len(wrong), "n_scanned": scanned, "n_rows": examples.n_rows}}
 
 
 def _residuals(located: Located, examples: Examples) -> dict[str, Any]:
@@ -88,8 +89,8 @@ def _residuals(located: Located, examples: Examples) -> dict[str, Any]:
         }
         for k in worst
     ]
-    found = {"shown": shown, "n_wrong": None, "n_scanned": scanned, "n_rows": examples.n_rows}
-    return {"mistakes": found, "scatter": plot(lines, Axis("truth"), Axis("prediction"))}
+    worst_rows = {"shown": shown, "n_wrong": None, "n_scanned": scanned, "n_rows": examples.n_rows}
+    return {"mistakes": worst_rows, "scatter": plot(lines, Axis("truth"), Axis("prediction"))}
 
 
 def centers(located: Located) -> list[dict[str, Any]] | None:

@@ -12,8 +12,12 @@ import numpy as np
 from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
+from pipeline.reporting.results import names_by_importance
+
 WIDTH, HEIGHT = 460, 280
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 44
+BAR_LEFT, BAR_HEIGHT = 150, 17  # of named bars
+MOST_BARS = 20
 MOST_POINTS = 400  # of one line; more would only make the file larger
 MOST_LINES = 10  # of one plot, which has no more colours
 MOST_SIDE = 64  # pixels of a picture
@@ -55,9 +59,9 @@ class Axis:
         if not self.log:
             return _even_ticks(low, high)
         step = max(1, math.ceil((high - low) / 6))
-        found = [(float(k), f"1e{k}") for k in range(math.ceil(low - 1e-9), math.floor(high + 1e-9) + 1, step)]
-        if len(found) >= 2:
-            return found
+        powers = [(float(k), f"1e{k}") for k in range(math.ceil(low - 1e-9), math.floor(high + 1e-9) + 1, step)]
+        if len(powers) >= 2:
+            return powers
         return [(math.log10(value), text) for value, text in _even_ticks(10**low, 10**high) if value > 0]
 
 
@@ -105,19 +109,35 @@ def bars(values: Sequence[float], names: Sequence[str]) -> Markup:
     return Markup("".join([*parts, "</svg>"]))
 
 
+def shares(values: Sequence[tuple[str, float]]) -> Markup:
+    """Return an SVG element with a named horizontal bar for each share of a whole."""
+    largest, total = max(share for _, share in values) or 1.0, BAR_HEIGHT * len(values)
+    parts = [f'<svg class="plot" viewBox="0 0 {WIDTH} {total}" width="{WIDTH}" height="{total}" role="img">']
+    parts.append("<title>shares of the features</title>")
+    for k, (name, share) in enumerate(values):
+        top, width = BAR_HEIGHT * k, (WIDTH - BAR_LEFT - 60) * share / largest
+        parts.append(f'<text x="{BAR_LEFT - 6}" y="{top + 12}" text-anchor="end">{_cut(name, 20)}</text>')
+        parts.append(
+            f'<rect x="{BAR_LEFT}" y="{top + 2}" width="{max(width, 0.5):.1f}" height="{BAR_HEIGHT - 5}" '
+            f'fill="{COLOURS[0]}"><title>{escape(name)}: {share:.4g}</title></rect>'
+        )
+        parts.append(f'<text x="{BAR_LEFT + width + 5:.1f}" y="{top + 12}">{100 * share:.3g} %</text>')
+    return Markup("".join([*parts, "</svg>"]))
+
+
 def picture(image: NDArray[np.generic]) -> Markup:
     """Return a data URI of a grey PNG of an image (H, W); bytes as they are, other numbers from least to largest.
 
     An image of more than 64 pixels a side is thinned.
     """
     step = -(-max(image.shape) // MOST_SIDE)
-    found = image[::step, ::step]
-    if found.dtype != np.uint8:
-        values = np.asarray(found, np.float64)
+    pixels = image[::step, ::step]
+    if pixels.dtype != np.uint8:
+        values = np.asarray(pixels, np.float64)
         low, high = values.min(), values.max()
-        found = np.round(255 * (values - low) / (high - low if high > low else 1.0)).astype(np.uint8)
-    height, width = found.shape
-    rows = np.hstack([np.zeros((height, 1), np.uint8), found]).tobytes()  # each row is preceded by its filter: none
+        pixels = np.round(255 * (values - low) / (high - low if high > low else 1.0)).astype(np.uint8)
+    height, width = pixels.shape
+    rows = np.hstack([np.zeros((height, 1), np.uint8), pixels]).tobytes()  # each row is preceded by its filter: none
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
     data = _PNG_START + b"".join(_chunk(kind, content) for kind, content in chunks)
@@ -176,13 +196,13 @@ def _frame(x: Axis, y: Axis, across: tuple[float, float], up: tuple[float, float
 
 def _curve(places: Sequence[tuple[float, float]], colour: str, dots: bool) -> str:
     """Return a line; its points too where they are few, and alone where `dots`."""
-    found = ""
+    shapes = ""
     if not dots and len(places) > 1:
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in places)
-        found = f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
+        shapes = f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
     if dots or len(places) <= 30:
-        found += "".join(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2" fill="{colour}"/>' for a, b in places)
-    return found
+        shapes += "".join(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2" fill="{colour}"/>' for a, b in places)
+    return shapes
 
 
 def _legend(names: Sequence[str]) -> list[str]:
@@ -190,8 +210,13 @@ def _legend(names: Sequence[str]) -> list[str]:
     for k, name in enumerate(names):
         left, top = LEFT + (k % 4) * 98, HEIGHT + 4 + 18 * (k // 4)
         parts.append(f'<rect x="{left}" y="{top}" width="10" height="10" fill="{COLOURS[k % len(COLOURS)]}"/>')
-        parts.append(f'<text x="{left + 14}" y="{top + 9}">{escape(str(name)[:16])}</text>')
+        parts.append(f'<text x="{left + 14}" y="{top + 9}">{_cut(name, 12)}<title>{escape(name)}</title></text>')
     return parts
+
+
+def _cut(name: str, most: int) -> Markup:
+    """Return a name of at most so many letters, about 7 pixels each, for the room that it has."""
+    return escape(name if len(name) <= most else f"{name[: most - 1]}…")
 
 
 def solves(records: Sequence[dict[str, Any]], labels: Sequence[str] | None) -> dict[str, Any]:
@@ -199,12 +224,12 @@ def solves(records: Sequence[dict[str, Any]], labels: Sequence[str] | None) -> d
 
     `records` as in metrics.jsonl; `labels` names the outputs, None where they are not known yet.
     """
-    found = [record for record in records if record.keys() >= SOLVE_KEYS]
-    if not found:
+    solve_records = [record for record in records if record.keys() >= SOLVE_KEYS]
+    if not solve_records:
         return {"solve_plots": [], "solve_note": "", "visits": None}
-    last = {key: found[-1][key] for key in ("statistics", "penalty")}
+    last = {key: solve_records[-1][key] for key in ("statistics", "penalty")}
     groups: dict[tuple[int, ...], list[dict[str, Any]]] = {}
-    for record in found:
+    for record in solve_records:
         if all(record[key] == value for key, value in last.items()):
             groups.setdefault(tuple(record["outputs"]), []).append(record)
     drawn = {_output_name(outputs, labels): groups[outputs] for outputs in sorted(groups)}
@@ -218,7 +243,7 @@ def solves(records: Sequence[dict[str, Any]], labels: Sequence[str] | None) -> d
     ]
     note = f"The solves at penalty {last['penalty']:g} on the statistics “{last['statistics']}”"
     note += f"; {len(shown)} of {len(drawn)} outputs are drawn." if len(shown) < len(drawn) else "."
-    return {"solve_plots": [one for one in plots if one], "solve_note": note, "visits": _visits(found)}
+    return {"solve_plots": [one for one in plots if one], "solve_note": note, "visits": _visits(solve_records)}
 
 
 def _output_name(outputs: Sequence[int], labels: Sequence[str] | None) -> str:
@@ -252,46 +277,75 @@ def _visits_plot(groups: dict[str, list[dict[str, Any]]], sweeps: Axis) -> Marku
 
 def passes(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the rounds of a run whose working set grows, and their plots."""
-    found = sorted((record for record in records if "round" in record), key=lambda record: record["round"])
+    done = sorted((record for record in records if "round" in record), key=lambda record: record["round"])
     counts = [
-        Line(name.replace("_", " "), [(one["round"], one[name]) for one in found if name in one]) for name in COUNTS
+        Line(name.replace("_", " "), [(one["round"], one[name]) for one in done if name in one]) for name in COUNTS
     ]
-    gaps = [(one["round"], max(one["relative_gaps"])) for one in found if one.get("relative_gaps")]
-    errors = [(one["round"], one["hold_out_error"]) for one in found if "hold_out_error" in one]
+    gaps = [(one["round"], max(one["relative_gaps"])) for one in done if one.get("relative_gaps")]
+    errors = [(one["round"], one["hold_out_error"]) for one in done if "hold_out_error" in one]
     rounds = Axis("pass over all candidates")
     plots = [
         plot([Line("", gaps)], rounds, Axis("largest gap, all candidates", log=True)),
         plot([Line("", errors)], rounds, Axis("held-out error")),
         plot(counts, rounds, Axis("candidates")),
     ]
-    return {"passes": found, "pass_plots": [one for one in plots if one]}
+    return {"passes": done, "pass_plots": [one for one in plots if one]}
 
 
 def path(report: dict[str, Any] | None) -> dict[str, Any]:
     """Return the plots of a path of penalties."""
-    found = (report or {}).get("path") or []
+    points = (report or {}).get("path") or []
     penalty = Axis("penalty", log=True)
-    errors = [(one["penalty"], one["hold_out_error"]) for one in found]
-    sizes = [(one["penalty"], one["n_centers"]) for one in found]
+    errors = [(one["penalty"], one["hold_out_error"]) for one in points]
+    n_centers = [(one["penalty"], one["n_centers"]) for one in points]
     plots = [
         plot([Line("", errors)], penalty, Axis("held-out error")),
-        plot([Line("", sizes)], penalty, Axis("centers")),
+        plot([Line("", n_centers)], penalty, Axis("centers")),
     ]
     return {"path_plots": [one for one in plots if one]}
 
 
+def feature_scales(report: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the bars of the most important features, and the held-out error of each round of learned scales."""
+    scales = (report or {}).get("feature_scales")
+    if not scales:
+        return {"scale_plots": []}
+    errors = [(number, error) for number, error in enumerate(scales["hold_out_errors"]) if error is not None]
+    rounds = plot([Line("", errors)], Axis("round"), Axis("held-out mean squared error"))
+    return {"scale_plots": [shares(names_by_importance(scales, MOST_BARS)), *([rounds] if rounds else [])]}
+
+
 def selection(report: dict[str, Any] | None) -> dict[str, Any]:
     """Return the plots of a greedy selection: errors against the number of centers."""
-    found = (report or {}).get("selection")
-    if not report or not found:
+    selected = (report or {}).get("selection")
+    if not report or not selected:
         return {"selection_plots": []}
     name = "test mean squared error" if report["task"] == "regression" else "test error, %"
     scale = 1.0 if report["task"] == "regression" else 100.0
     size = Axis("centers", log=True)
-    errors = [(one["size"], scale * one["test_error"]) for one in found["curve"] if one["test_error"] is not None]
-    held_out = [(one["size"], one["hold_out_error"]) for one in found["curve"]]
+    errors = [(one["size"], scale * one["test_error"]) for one in selected["curve"] if one["test_error"] is not None]
+    held_out = [(one["size"], one["hold_out_error"]) for one in selected["curve"]]
     plots = [
         plot([Line("", errors)], size, Axis(name, log=all(error > 0 for _, error in errors))),
         plot([Line("", held_out)], size, Axis("held-out mean squared error", log=True)),
     ]
     return {"selection_plots": [one for one in plots if one]}
+
+
+def polish(report: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the plot of steps that moved centers: the held-out error before the first and after each."""
+    polished = (report or {}).get("polish")  # reports of earlier versions have none
+    errors = list(enumerate(polished["held_out_errors"])) if polished else []
+    drawn = plot([Line("", errors)], Axis("step"), Axis("held-out mean squared error", log=True))
+    return {"polish_plots": [drawn] if drawn else []}
+
+
+def reliability(report: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the reliability diagram of the probabilities, and how many rows are in each of its bins."""
+    bins = ((report or {}).get("probabilities") or {}).get("reliability", [])
+    sure = Axis("largest probability, mean of a bin")
+    ideal = Line("calibrated", [(0, 0), (1, 1)])
+    right = Line("test rows", [(one["confidence"], one["accuracy"]) for one in bins])
+    rows = Line("", [(one["confidence"], one["rows"]) for one in bins])
+    plots = [plot([ideal, right], sure, Axis("share that is right")), plot([rows], sure, Axis("test rows", log=True))]
+    return {"reliability_plots": plots if bins else []}

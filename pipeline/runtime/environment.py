@@ -2,8 +2,7 @@
 
 import os
 import platform
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -16,7 +15,8 @@ _BLAS = ("openblas", "mkl", "blis", "flexiblas")  # the pools of other kinds com
 
 def environment() -> dict[str, Any]:
     """Return versions, processor, BLAS and thread settings, as recorded in env.json."""
-    import scipy.linalg  # noqa: F401  (scipy carries a BLAS of its own, which must be loaded to be seen)
+    # Slow to import, and only then is the BLAS of its own that scipy carries loaded, and seen.
+    import scipy.linalg  # noqa: F401
     from threadpoolctl import threadpool_info
 
     pools = [{key: pool.get(key) for key in ("internal_api", "version", "architecture")} for pool in threadpool_info()]
@@ -28,7 +28,6 @@ def environment() -> dict[str, Any]:
         "system": platform.system(),
         "blas": pools,
         "processors": os.cpu_count(),
-        "arguments": sys.argv[1:],
     }
 
 
@@ -52,17 +51,17 @@ def _decisive(environment: Mapping[str, Any]) -> dict[str, str]:
     """Return what the bits of a model depend on, as {what: value}."""
     pools = [pool for pool in environment.get("blas") or [] if pool.get("internal_api") in _BLAS]
     libraries = environment.get("libraries") or {}
-    found = {
+    facts = {
         "the core type of BLAS": _joined(pool.get("architecture") for pool in pools),
         "the kind of processor": environment.get("machine"),
         "slkl": environment.get("slkl"),
         **{name: libraries.get(name) for name in DECISIVE},
         "BLAS": _joined(f"{pool['internal_api']} {pool.get('version')}" for pool in pools),
     }
-    return {what: str(value) for what, value in found.items() if value}
+    return {what: str(value) for what, value in facts.items() if value}
 
 
-def _joined(words: Any) -> str:
+def _joined(words: Iterable[str | None]) -> str:
     return ", ".join(sorted({word for word in words if word}))
 
 

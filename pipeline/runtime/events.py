@@ -1,10 +1,10 @@
 """What a run says while it works: log.jsonl, metrics.jsonl, and progress for whoever watches.
 
-On a terminal tqdm draws a bar; elsewhere one line every few seconds tells stage, item, rate, time left and memory.
+On a terminal and in a notebook tqdm draws a bar; elsewhere one line every few seconds tells stage, progress, rate, time
+left and memory.
 """
 
 import json
-import os
 import sys
 import threading
 import time
@@ -16,8 +16,13 @@ from typing import Any, TextIO
 
 import psutil
 
+from pipeline.runtime.progress import Pace, Progress, duration
+from storage.disk_writes import LineFile
+
 LINE_SECONDS = 5.0  # between two progress lines where there is no terminal
 SAMPLE_SECONDS = 0.1  # between two samples of the memory of the process tree
+
+Callback = Callable[[dict[str, Any]], object]
 
 
 class MemoryMeter:
@@ -54,16 +59,27 @@ class MemoryMeter:
 
 
 class Events:
-    """The voice of one run. Safe to use from several threads."""
+    """The voice of one run. Safe to use from several threads.
+
+    callback : gets every record of both files once it is written, one at a time; none after it has raised an error
+    """
 
     def __init__(
-        self, log: Path, metrics: Path, meter: MemoryMeter, *, quiet: bool, stream: TextIO | None = None
+        self,
+        log: Path,
+        metrics: Path,
+        meter: MemoryMeter,
+        *,
+        quiet: bool,
+        stream: TextIO | None = None,
+        callback: Callback | None = None,
     ) -> None:
         self.meter = meter
         self._stream = stream or sys.stderr
         self._quiet = quiet
+        self._callback = callback
         self._lock = threading.Lock()
-        self._log, self._metrics = _appended(log), _appended(metrics)
+        self._log, self._metrics = LineFile(log), LineFile(metrics)
 
     def __enter__(self) -> "Events":
         """Return the events, open."""
@@ -86,75 +102,79 @@ class Events:
         print(f"warning: {message}", file=self._stream, flush=True)
 
     def record(self, event: str, **facts: Any) -> None:
-        """Write one line to log.jsonl."""
+        """Write one line to log.jsonl. Raises CannotWriteError."""
         self._append(self._log, {"time": _now(), "event": event, **facts})
 
     def metric(self, **facts: Any) -> None:
-        """Write one line to metrics.jsonl."""
+        """Write one line to metrics.jsonl. Raises CannotWriteError."""
         self._append(self._metrics, {"time": _now(), **facts})
 
-    def _append(self, file: TextIO, record: dict[str, Any]) -> None:
+    def _append(self, file: LineFile, record: dict[str, Any]) -> None:
         with self._lock:
-            file.write(json.dumps(record) + "\n")
-            file.flush()
+            file.append(json.dumps(record))
+            callback, self._callback = self._callback, None
+            if callback is not None:
+                callback(record)
+                self._callback = callback
 
     @contextmanager
-    def progress(self, stage: str, n_items: int, note: Callable[[], str] = str) -> Iterator[Callable[[], None]]:
-        """Show the progress of a stage; call what is yielded once for each finished item.
+    def progress(self, stage: str, now: Callable[[], Progress], note: Callable[[], str] = str) -> Iterator[None]:
+        """Show the progress of a stage while the block runs, as `now` tells it.
 
         `note` returns a few words on the state of the work (objective and gap while solving).
         """
         if self._quiet:
-            yield lambda: None
-        elif self._stream.isatty():
-            with self._bar(stage, n_items, note) as advance:
-                yield advance
-        else:
-            with self._lines(stage, n_items, note) as advance:
-                yield advance
+            yield
+            return
+        show = self._bar if self._stream.isatty() or _in_notebook() else self._lines
+        with show(stage, now, self._words_from(now, note)):
+            yield
+
+    def _words_from(self, now: Callable[[], Progress], note: Callable[[], str]) -> Callable[[], str]:
+        """Return a function that tells progress, rate, time left, state and memory in one line."""
+        pace, started = Pace(), time.monotonic()
+
+        def words() -> str:
+            progress = now()
+            left = pace.seconds_left(progress.share)
+            rate = f"{progress.done / (time.monotonic() - started):.3g}/s" if progress.unit and progress.done else ""
+            ahead = "time left unknown" if left is None else f"{duration(left)} left"
+            said = (progress.text(), rate, ahead if progress.total else "", note(), _size(self.meter.sample()))
+            return ", ".join(filter(None, said))
+
+        return words
 
     @contextmanager
-    def _bar(self, stage: str, n_items: int, note: Callable[[], str]) -> Iterator[Callable[[], None]]:
-        from tqdm import tqdm
+    def _bar(self, stage: str, now: Callable[[], Progress], words: Callable[[], str]) -> Iterator[None]:
+        from tqdm.auto import tqdm  # only where there is something to draw on
 
-        with tqdm(total=n_items, desc=f"{stage:<10}", file=self._stream, leave=True, dynamic_ncols=True) as bar:
+        total = now().total
+        bar = "{bar}" if _in_notebook() else "{bar:20}"
+        form = "{desc}: {percentage:3.0f}%|" + bar + "| {elapsed}{postfix}" if total else "{desc}: {elapsed}{postfix}"
+        shown = {"desc": f"{stage:<10}", "bar_format": form, "dynamic_ncols": True}
+        # What cannot be counted leaves no bar, and is not worth one where it takes a moment.
+        with tqdm(total=total or None, file=self._stream, leave=bool(total), delay=0 if total else 1, **shown) as bar:
 
             def refresh() -> None:
-                bar.set_postfix_str(" ".join(filter(None, (note(), _size(self.meter.sample())))))
+                bar.n = now().done
+                bar.set_postfix_str(words())
 
-            def advance() -> None:
-                bar.update()
+            with repeating(1.0, refresh):
+                yield
+            if total:
                 refresh()
 
-            with _repeating(1.0, refresh):
-                yield advance
-
     @contextmanager
-    def _lines(self, stage: str, n_items: int, note: Callable[[], str]) -> Iterator[Callable[[], None]]:
-        done, started = 0, time.perf_counter()
-
-        def advance() -> None:
-            nonlocal done
-            done += 1
-
+    def _lines(self, stage: str, now: Callable[[], Progress], words: Callable[[], str]) -> Iterator[None]:
         def line() -> None:
-            rate = done / (time.perf_counter() - started)
-            left = f"{(n_items - done) / rate:.0f} s left" if done else "time left unknown"
-            words = (f"{stage}: item {done} of {n_items}", f"{rate:.3g}/s", left, note(), _size(self.meter.sample()))
-            print(", ".join(filter(None, words)), file=self._stream, flush=True)
+            print(f"{stage}: {words()}", file=self._stream, flush=True)
 
-        with _repeating(LINE_SECONDS, line):
-            yield advance
+        with repeating(LINE_SECONDS, line):
+            yield
 
 
-def _appended(path: Path) -> TextIO:
-    """Open a file of lines to append to; a last line that a kill cut off is removed."""
-    if path.exists():
-        data = path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):
-            os.truncate(path, whole)
-    return path.open("a", encoding="utf-8")
+def _in_notebook() -> bool:
+    return "ipykernel.zmqshell" in sys.modules  # as tqdm.auto tells
 
 
 def _now() -> str:
@@ -176,7 +196,7 @@ def _tree_bytes(processes: list[psutil.Process]) -> int:
 
 
 @contextmanager
-def _repeating(seconds: float, action: Callable[[], None]) -> Iterator[None]:
+def repeating(seconds: float, action: Callable[[], None]) -> Iterator[None]:
     """Call `action` every few seconds from a thread while the block runs."""
     stop = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Where items run: one after the other, in threads, in processes, or on a dask cluster. The only user of dask.
+"""Where items run: one after the other, in threads, in processes, or on a dask cluster.
 
 Every executor runs the same functions on the same items; the serial one is the reference that the others must
 match bit for bit. BLAS is held to one thread wherever an item runs, since float32 bits depend on it.
@@ -7,45 +7,57 @@ item. Whatever ends a run early ends its tasks, wherever they are, before the ca
 into the run's folder any more.
 """
 
-import logging
+from __future__ import annotations
+
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import CancelledError as PoolCancelledError
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from threadpoolctl import threadpool_limits
 
-from pipeline import __version__, stopping
 from pipeline.errors import ConfigError, PlanError, SchedulerError
+from pipeline.runtime import control_groups, stopping
+from pipeline.runtime.dask_clients import ALLOWED_WORKER_DEATHS, count_threads, open_local_client, open_remote_client
 from storage.errors import CannotWriteError
 
-CONNECT_SECONDS = 30  # an address that does not answer within this is given up
-_IGNORE_SIGNALS = """\
-import signal, threading
-if threading.current_thread() is threading.main_thread():
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)
-"""
-_LOOPBACK = "127.0.0.1:0"
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
 _POLL_SECONDS = 0.01
 _STOP_SECONDS = 20  # for tasks to save what they have and end; the command has 25 in all
-_ALLOWED_WORKER_DEATHS = 10  # of one item, before the run stops
+_RESTART_SECONDS = 60  # for a worker process to come back after all of them died
 
 
 @dataclass(frozen=True)
-class ItemResult:
+class ItemResult(Generic[Item, Value]):
     """What one item gave: a small value, the wall and CPU seconds of the thread that ran it, and where it ran."""
 
-    item: Any
-    value: Any
+    item: Item
+    value: Value
     wall_seconds: float
     cpu_seconds: float
     process: tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A process that items run in: its address (None: this one), and its threads."""
+
+    address: str | None
+    threads: int
+
+
+def _anywhere(item: object) -> None:
+    """Return that it does not matter where an item runs."""
 
 
 class Executor(Protocol):
@@ -54,12 +66,20 @@ class Executor(Protocol):
     workers: int
 
     def run(
-        self, function: Callable[[Any], Any], items: Iterable[Any], turn_file: Path | None = None
-    ) -> Iterator[ItemResult]:
+        self,
+        function: Callable[[Item], Value],
+        items: Iterable[Item],
+        turn_file: Path | None = None,
+        address_of: Callable[[Item], str | None] = _anywhere,
+    ) -> Generator[ItemResult[Item, Value], None, None]:
         """Yield the result of every item as it completes; the first error of an item is raised.
 
         Tasks outside this thread look at the turn file, which all of them see, for whether they shall end.
+        `address_of` gives the process where an item had best run; if that one is lost, it runs in another.
         """
+
+    def places(self) -> list[Place]:
+        """Return the processes that there are, with their threads."""
 
     def check_paths(self, paths: Iterable[Path]) -> None:
         """Raise SchedulerError where a worker does not see one of the paths that the items use."""
@@ -71,11 +91,19 @@ class SerialExecutor:
     workers = 1
 
     def run(
-        self, function: Callable[[Any], Any], items: Iterable[Any], turn_file: Path | None = None
-    ) -> Iterator[ItemResult]:
+        self,
+        function: Callable[[Item], Value],
+        items: Iterable[Item],
+        turn_file: Path | None = None,
+        address_of: Callable[[Item], str | None] = _anywhere,
+    ) -> Generator[ItemResult[Item, Value], None, None]:
         """Yield the result of every item in order."""
         for item in items:
             yield _run_item(function, item)
+
+    def places(self) -> list[Place]:
+        """Return this process, with one thread."""
+        return [Place(None, 1)]
 
     def check_paths(self, paths: Iterable[Path]) -> None:
         """Do nothing: this process sees what it sees."""
@@ -84,37 +112,57 @@ class SerialExecutor:
 class DaskExecutor:
     """Items as dask tasks, at most two for each worker thread on their way at once."""
 
-    def __init__(self, client: Any, workers: int) -> None:
-        self.workers = workers
+    def __init__(self, client: Client, workers: int, *, in_threads: bool = False) -> None:
+        self.workers, self._in_threads = workers, in_threads
         self._client = client
         self._submitted = 0
+        self._bound: set[str] = set()  # keys of tasks that were sent to one process, and may run nowhere else yet
+        self._alone_since: float | None = None
 
     def run(
-        self, function: Callable[[Any], Any], items: Iterable[Any], turn_file: Path | None = None
-    ) -> Iterator[ItemResult]:
+        self,
+        function: Callable[[Item], Value],
+        items: Iterable[Item],
+        turn_file: Path | None = None,
+        address_of: Callable[[Item], str | None] = _anywhere,
+    ) -> Generator[ItemResult[Item, Value], None, None]:
         """Yield the result of every item as it completes."""
-        from distributed import as_completed
+        from distributed import as_completed  # slow to import, and there by now
 
         turn = None if turn_file is None else stopping.Turn.next(turn_file)
         waiting = iter(items)
-        under_way = {self._submit(function, item, turn) for item in islice(waiting, 2 * self.workers)}
+        first = islice(waiting, 2 * self.workers)
+        under_way = {self._submit(function, item, turn, address_of(item)) for item in first}
         running = as_completed(under_way, loop=self._client.loop)
         try:
             while not running.is_empty():
                 stopping.check()
+                self._let_move()
                 if not running.has_ready():
+                    self._check_own_workers()
                     time.sleep(_POLL_SECONDS)
                     continue
                 future = next(running)
-                result = _result_of(future)
+                self._bound.discard(future.key)
+                result: ItemResult[Item, Value] = _result_of(future)
                 under_way.remove(future)
                 future.release()
                 for item in islice(waiting, 1):
-                    under_way.add(following := self._submit(function, item, turn))
+                    under_way.add(following := self._submit(function, item, turn, address_of(item)))
                     running.add(following)
                 yield result
         finally:
             self._end([future for future in under_way if not future.done()], turn_file)
+
+    def places(self) -> list[Place]:
+        """Return the worker processes of this moment; this process where its own threads are the workers."""
+        if self._in_threads:
+            return [Place(None, self.workers)]
+        with suppress(TimeoutError):
+            self._client.wait_for_workers(1, timeout=_RESTART_SECONDS)  # where all died, for the first that comes back
+        if not self._client.nthreads():
+            raise _none_left()
+        return [Place(address, int(threads)) for address, threads in sorted(self._client.nthreads().items())]
 
     def check_paths(self, paths: Iterable[Path]) -> None:
         """Raise SchedulerError naming a path that some worker does not see."""
@@ -123,7 +171,27 @@ class DaskExecutor:
                 if not seen:
                     raise SchedulerError(f"worker {worker} does not see {path}; put it on a file system they share")
 
-    def _end(self, futures: list[Any], turn_file: Path | None) -> None:
+    def _check_own_workers(self) -> None:
+        """Raise SchedulerError where the processes of this machine died and none has come back for long."""
+        if self._client.cluster is None or self._client.cluster.scheduler.workers:
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = time.monotonic()
+        elif time.monotonic() - self._alone_since > _RESTART_SECONDS:
+            raise _none_left()
+
+    def _let_move(self) -> None:
+        """Let tasks that are where they should run go on anywhere else, if their process dies.
+
+        Else dask would forget those that were bound to it, where no other process was there at that moment.
+        """
+        placed = self._bound and self._bound.intersection(chain.from_iterable(self._client.processing().values()))
+        for key in placed:
+            with suppress(KeyError):  # it has ended meanwhile
+                self._client.sync(self._client.scheduler.set_restrictions, worker={key: None})
+        self._bound -= placed
+
+    def _end(self, futures: list[Future], turn_file: Path | None) -> None:
         """End tasks: those that run may save what they have; those that have not begun see that they need not."""
         if futures and turn_file is not None:
             with suppress(CannotWriteError):  # a full disk ends them as well
@@ -132,20 +200,26 @@ class DaskExecutor:
         while (futures := [future for future in futures if not future.done()]) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         self._client.cancel(futures)  # of one that runs this stops nothing, it only gives up the result
+        self._bound.clear()
 
-    def _submit(self, function: Callable[[Any], Any], item: Any, turn: stopping.Turn | None) -> Any:
+    def _submit(
+        self, function: Callable[[Item], Value], item: Item, turn: stopping.Turn | None, address: str | None
+    ) -> Future:
         self._submitted += 1
         key = f"{getattr(function, '__name__', None) or 'item'}-{os.getpid()}-{id(self)}-{self._submitted}"
-        return self._client.submit(_run_item, function, item, turn, key=key, pure=False)
+        if address is not None:
+            self._bound.add(key)
+        workers = {} if address is None else {"workers": [address], "allow_other_workers": True}
+        return self._client.submit(_run_item, function, item, turn, key=key, pure=False, **workers)
 
 
 @contextmanager
-def open_executor(scheduler: str, workers: int, worker_memory_bytes: int) -> Iterator[Executor]:
+def open_executor(scheduler: str, workers: int, processes: int, worker_memory_bytes: int) -> Iterator[Executor]:
     """Open the executor that `--scheduler` names, and close it afterwards.
 
     scheduler: serial, threads, processes, or tcp://host:port, tls://host:port; workers: tasks at once here (a cluster
-    brings its own); worker_memory_bytes bounds each worker process. Raises ConfigError for another word,
-    SchedulerError where a cluster does not answer or has another version of this software.
+    brings its own), in so many worker processes where they are processes, each bounded by worker_memory_bytes. Raises
+    ConfigError for another word, SchedulerError where a cluster does not answer or has another version of ours.
     """
     with ExitStack() as stack:
         if scheduler == "serial":
@@ -153,11 +227,12 @@ def open_executor(scheduler: str, workers: int, worker_memory_bytes: int) -> Ite
             yield SerialExecutor()
         elif scheduler in ("threads", "processes"):
             stack.enter_context(_pinned_blas())
-            client = stack.enter_context(_local_client(scheduler == "processes", workers, worker_memory_bytes))
-            yield DaskExecutor(client, workers)
+            of_its_own = processes if scheduler == "processes" else 0
+            client = stack.enter_context(open_local_client(of_its_own, workers, worker_memory_bytes))
+            yield DaskExecutor(client, workers, in_threads=scheduler == "threads")
         elif scheduler.startswith(("tcp://", "tls://")):
-            client = stack.enter_context(_remote_client(scheduler))
-            yield DaskExecutor(client, _check_cluster(client))
+            client = stack.enter_context(open_remote_client(scheduler))
+            yield DaskExecutor(client, count_threads(client))
         else:
             raise ConfigError(
                 f"resources.scheduler = {scheduler!r}: must be serial, threads, processes, tcp://HOST:PORT or tls://HOST:PORT"
@@ -165,11 +240,15 @@ def open_executor(scheduler: str, workers: int, worker_memory_bytes: int) -> Ite
 
 
 def available_processors() -> int:
-    """Return how many processors this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return how many processors this process may run on, or its control groups' quotas are worth if that is fewer."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = control_groups.processor_limit()
+    return allowed if quota is None else min(allowed, quota)
 
 
-def _run_item(function: Callable[[Any], Any], item: Any, turn: stopping.Turn | None = None) -> ItemResult:
+def _run_item(
+    function: Callable[[Item], Value], item: Item, turn: stopping.Turn | None = None
+) -> ItemResult[Item, Value]:
     _pin_worker_blas()
     wall, cpu = time.perf_counter(), time.thread_time()
     with stopping.obeying(turn):
@@ -199,7 +278,7 @@ def _pin_worker_blas() -> None:
 @contextmanager
 def _pinned_blas() -> Iterator[None]:
     global _pinned_process
-    import scipy.linalg  # noqa: F401
+    import scipy.linalg  # noqa: F401  (as above)
 
     with threadpool_limits(1):
         before, _pinned_process = _pinned_process, os.getpid()
@@ -209,106 +288,30 @@ def _pinned_blas() -> Iterator[None]:
             _pinned_process = before
 
 
-@contextmanager
-def _local_client(processes: bool, workers: int, worker_memory_bytes: int) -> Iterator[Any]:
-    import dask
-    from distributed import Client, LocalCluster
-
-    _silence_dask()
-    settings = {
-        "logging.distributed": "critical",
-        "distributed.scheduler.allowed-failures": _ALLOWED_WORKER_DEATHS,
-        "distributed.worker.profile.enabled": False,
-        "distributed.scheduler.http.routes": [],
-        "distributed.worker.http.routes": [],
-        # Signals to the whole group are the driver's to answer; a worker that dies of one first prints pages.
-        "distributed.nanny.preload": [_IGNORE_SIGNALS],
-        "distributed.worker.preload": [_IGNORE_SIGNALS],
-        "distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS": 1,
-        "distributed.nanny.pre-spawn-environ.OPENBLAS_NUM_THREADS": 1,
-    }
-    with (
-        dask.config.set(settings),
-        LocalCluster(
-            n_workers=workers if processes else 1,
-            threads_per_worker=1 if processes else workers,
-            processes=processes,
-            host="127.0.0.1" if processes else None,
-            # Given no address, dask serves HTTP on every interface. This one is loopback, and serves nothing.
-            dashboard_address=_LOOPBACK,
-            worker_dashboard_address=_LOOPBACK,
-            scheduler_kwargs={"dashboard": False},
-            memory_limit=worker_memory_bytes if processes else 0,
-            silence_logs=logging.CRITICAL,
-        ) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
-
-
-def _silence_dask() -> None:
-    """Keep dask's own logging off the terminal: what matters of it reaches the user as one line of ours."""
-    for name in ("distributed", "distributed.worker", "distributed.scheduler", "distributed.nanny", "distributed.core"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-
-
-@contextmanager
-def _remote_client(address: str) -> Iterator[Any]:
-    from distributed import Client
-
-    _silence_dask()
-    try:
-        client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
-    except (OSError, TimeoutError, ValueError) as error:
-        raise SchedulerError(
-            f"dask scheduler {address} does not answer ({error}); start it, or use --scheduler threads"
-        ) from None
-    with client:
-        yield client
-
-
-def _check_cluster(client: Any) -> int:
-    """Return the number of worker threads; every worker must have our version."""
-    try:
-        client.wait_for_workers(1, timeout=CONNECT_SECONDS)
-    except TimeoutError:
-        raise SchedulerError(f"no worker joined the dask scheduler within {CONNECT_SECONDS} s; start one") from None
-    try:
-        found = client.run(_version)
-    except Exception as error:
-        raise SchedulerError(
-            f"the workers cannot import slkl ({error}); install version {__version__} where they run"
-        ) from None
-    for worker, version in found.items():
-        if version != __version__:
-            raise SchedulerError(f"worker {worker} has slkl {version}, this is {__version__}; install the same on both")
-    return sum(int(threads) for threads in client.nthreads().values())
-
-
-def _version() -> str:
-    import pipeline
-
-    return pipeline.__version__
+def _none_left() -> SchedulerError:
+    return SchedulerError(
+        f"all worker processes died, and none started again within {_RESTART_SECONDS} s; run again with --resume auto, "
+        "or --scheduler threads"
+    )
 
 
 def _sees(path: str) -> bool:
     return Path(path).exists()
 
 
-def _result_of(future: Any) -> ItemResult:
+def _result_of(future: Future) -> ItemResult[Item, Value]:
     """Return a future's result, or raise its error in words a user can act on."""
-    from concurrent.futures import CancelledError as PoolCancelledError
-
+    # Slow to import, and there by now.
     from distributed import CancelledError, KilledWorker
     from distributed.comm import CommClosedError
 
     try:
-        result: ItemResult = future.result()
+        result: ItemResult[Item, Value] = future.result()
         return result
     except KilledWorker as error:
         raise PlanError(
-            f"a worker died {_ALLOWED_WORKER_DEATHS + 1} times on the same item ({error}); most often it ran out of "
-            "memory: lower --block-size or --workers, or raise --memory-limit"
+            f"a worker died {ALLOWED_WORKER_DEATHS + 1} times on the same item ({error}); most often it ran out of "
+            "memory: lower --workers or --centers, or raise --memory-limit"
         ) from None
     except (CancelledError, PoolCancelledError, CommClosedError, TimeoutError) as error:
         raise SchedulerError(

@@ -4,29 +4,34 @@ import hashlib
 import re
 import secrets
 import shlex
-from collections.abc import Iterator
+import sys
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import TrainConfig, from_toml, to_toml
-from pipeline.environment import environment, environment_warnings
-from pipeline.errors import ConfigMismatchError, FolderInUseError, MissingRunError
-from storage.commit import (
-    TEMPORARY_PREFIX,
+from pipeline.config.command_line import program
+from pipeline.config.settings import with_value
+from pipeline.config.stored_settings import from_toml, to_toml
+from pipeline.config.train_config import TrainConfig
+from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError
+from pipeline.runtime import stopping
+from pipeline.runtime.environment import environment, environment_warnings
+from storage.atomic_writes import (
+    aside_of,
     committed_files,
     make_folder,
-    read_record,
     remove_file,
+    remove_folder,
     remove_stale,
     write_file,
-    write_record,
 )
-from storage.errors import CorruptDataError
-from storage.layout import RunLayout
+from storage.errors import CorruptDataError, UnavailableStoreError
+from storage.folder_layouts import RunLayout
 from storage.lock import FolderLock
 from storage.manifest import digest_file
+from storage.records import read_record, write_record
 
 _REMEDY = "restore it, or start a new run"
 
@@ -64,6 +69,19 @@ def stored_config(root: Path | None, resume: str, dataset: str) -> TrainConfig |
     return None
 
 
+def check_apart(root: Path, features_dir: Path) -> None:
+    """Raise ConfigError where the folder of a run and that of the shared features lie inside each other, or are one.
+
+    A run sweeps all of its folder under its own lock, and lists all that is in it as its own.
+    """
+    run, features = root.resolve(), features_dir.resolve()
+    if run.is_relative_to(features) or features.is_relative_to(run):
+        raise ConfigError(
+            f"--run-dir {root} and --features-dir {features_dir}: neither may lie inside the other, since runs share "
+            "the features; choose another folder for one of them"
+        )
+
+
 def frozen_config(layout: RunLayout) -> TrainConfig:
     """Return the configuration frozen in a run folder, after checking it against the digest in env.json.
 
@@ -81,35 +99,54 @@ def frozen_config(layout: RunLayout) -> TrainConfig:
 
 def _is_unused(layout: RunLayout) -> bool:
     """Tell whether a folder holds nothing, or what is left of a run that was killed before it froze its settings."""
-    begun = {layout.lock.name, layout.environment.name}
-    names = (entry.name for entry in layout.root.iterdir())
-    return all(name in begun or name.startswith(TEMPORARY_PREFIX) for name in names)
+    written = {layout.environment.name, layout.config.name}
+    for entry in layout.root.iterdir():
+        aside = aside_of(entry.name)
+        left = entry.is_file() and aside is not None and not aside.replaced and aside.name in written
+        if not (left or entry.name == layout.lock.name or (entry == layout.environment and _is_record(entry))):
+            return False
+    return True
+
+
+def _is_record(path: Path) -> bool:
+    try:
+        return "features" in read_record(path)
+    except (CorruptDataError, UnavailableStoreError):
+        return False
 
 
 def resume_command(dataset: str, root: Path) -> str:
     """Return the command that continues the run in a folder."""
-    return f"python -m pipeline.train {shlex.quote(dataset)} --run-dir {shlex.quote(str(root))} --resume auto"
+    folder = ["--run-dir", str(root)] if not str(root).startswith("-") else [f"--run-dir={root}"]
+    data = ["--", dataset] if dataset.startswith("-") else [dataset]  # what begins like an option comes last
+    options = [*folder, "--resume", "auto"]
+    return shlex.join([*program("train").split(), *(options + data if len(data) > 1 else data + options)])
 
 
 @contextmanager
-def taken(root: Path, config: TrainConfig, features_digest: str, stored: TrainConfig | None) -> Iterator[RunLayout]:
+def taken(
+    root: Path, config: TrainConfig, features_digest: str, stored: TrainConfig | None, words: Sequence[str]
+) -> Iterator[RunLayout]:
     """Hold the run's lock; freeze configuration, environment and the digest of the features at the first start.
 
-    `stored` is the configuration found in the folder before it was locked, None for a new run. Raises LockedError
-    naming the process that holds the folder, FolderInUseError where another run came between, ConfigMismatchError
-    where the data are no longer those of the run, CannotWriteError where the folder cannot be created.
+    All of the configuration but the time limit, which holds for one session.
+
+    `stored` is the configuration frozen in the folder before it was locked, None for a new run; `words` are those of
+    the command, which env.json keeps. Raises LockedError naming the process that holds the folder, FolderInUseError
+    where another run came between, ConfigMismatchError where the data are no longer those of the run, CannotWriteError
+    where the folder cannot be created.
     """
     layout = RunLayout(root.absolute())
     make_folder(layout.root)
-    with FolderLock(layout.lock, "training"):
+    with FolderLock(layout.lock, "training", on_wait=stopping.check, on_loss=stopping.request, warn=_warn):
         remove_stale(layout.root, recursive=True)
-        found = frozen_config(layout) if layout.config.exists() else None
-        if found != stored:
+        frozen = frozen_config(layout) if layout.config.exists() else None
+        if frozen != stored:
             raise FolderInUseError(f"{root} was taken by another run meanwhile; choose another --run-dir")
-        if found is None:
-            text = to_toml(config).encode()
+        if frozen is None:
+            text = to_toml(with_value(config, "resources.time_limit", None)).encode()
             digests = {"features": features_digest, "config": hashlib.sha256(text).hexdigest()}
-            write_record(layout.environment, environment() | digests)
+            write_record(layout.environment, environment() | {"arguments": list(words)} | digests)
             write_file(layout.config, text)  # last: it is what makes the folder one that holds a run
         elif read_record(layout.environment, remedy=_REMEDY)["features"] != features_digest:
             raise ConfigMismatchError(
@@ -117,15 +154,27 @@ def taken(root: Path, config: TrainConfig, features_digest: str, stored: TrainCo
                 "restore them, or start a new run"
             )
         remove_file(layout.contents)  # it tells of a finished run
+        for path in layout.former_parts():
+            if path.is_dir():
+                remove_folder(path, durable=False)
+            else:
+                remove_file(path)
         yield layout
 
 
-def finish(layout: RunLayout, report: dict[str, Any]) -> None:
+def _warn(message: str) -> None:
+    print(f"warning: {message}", file=sys.stderr, flush=True)  # the log cannot be written to before the lock is held
+
+
+def finish(layout: RunLayout, report: dict[str, Any], without: Collection[Path] = ()) -> None:
     """Commit the report of a run whose stages are done, and before it the list of the files that make the run whole.
 
-    Files that a manifest names are not listed, their manifest is. Raises CannotWriteError.
+    Files that a manifest names are not listed, their manifest is, and nothing of the folders `without`. What was still
+    open when it was removed goes now. Raises CannotWriteError.
     """
-    names = [path.relative_to(layout.root).as_posix() for path in committed_files(layout.root)]
+    remove_stale(layout.root, recursive=True)
+    files = (path for path in committed_files(layout.root) if path.parent not in {*without, layout.progress})
+    names = [path.relative_to(layout.root).as_posix() for path in files]
     own = {layout.lock.name, layout.contents.name, layout.report_html.name}
     write_record(layout.contents, {"files": sorted({*names, layout.report.name} - own)})
     write_record(layout.report, report)

@@ -10,14 +10,14 @@ request from a file of the run: see `Turn`.
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from pipeline.errors import StoppedError
-from storage.disk import write_file
+from storage.disk_writes import write_file
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 LOOK_SECONDS = 0.25  # between two looks of a task at the file of its turn
@@ -77,9 +77,14 @@ def obeying(turn: Turn | None) -> Iterator[None]:
         _task.turn, _task.is_over = None, False
 
 
+def current_turn() -> Turn | None:
+    """Return the turn that the task of this thread obeys, for other threads that work on the same task."""
+    return _task.turn
+
+
 @contextmanager
-def listening() -> Iterator[None]:
-    """Take SIGTERM, SIGUSR1 and SIGINT as requests to stop.
+def listening(signals: Iterable[signal.Signals] = SIGNALS) -> Iterator[None]:
+    """Take signals as requests to stop.
 
     Before `working`, a signal raises StoppedError where it finds the command. Only the main thread of a process gets
     signals; in another one this does nothing. Who starts the command may have blocked them, lest one comes before
@@ -88,11 +93,11 @@ def listening() -> Iterator[None]:
     global _reason
     _reason = None
     on_main_thread = threading.current_thread() is threading.main_thread()
-    before = {number: signal.signal(number, _request) for number in SIGNALS} if on_main_thread else {}
+    before = {number: signal.signal(number, _request) for number in signals} if on_main_thread else {}
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         if on_main_thread:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, before)
         yield
     finally:
         if on_main_thread:
@@ -100,6 +105,13 @@ def listening() -> Iterator[None]:
         for number, handler in before.items():
             signal.signal(number, handler)
         _reason = None
+
+
+def unclaimed() -> list[signal.Signals]:
+    """Return the signals that nobody in this process handles, or holds back, in a way of their own."""
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    return [number for number in SIGNALS if number not in blocked and signal.getsignal(number) in usual]
 
 
 @contextmanager
@@ -132,6 +144,12 @@ def check() -> None:
     reason = requested()
     if reason is not None:
         raise StoppedError(f"stopped by {reason}")
+
+
+def request(reason: str) -> None:
+    """Ask the work to stop, from any thread; `reason` says what does: a few words."""
+    global _reason
+    _reason = _reason or reason
 
 
 def _request(number: int, frame: FrameType | None) -> None:

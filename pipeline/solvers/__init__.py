@@ -1,6 +1,6 @@
 """Solvers on sufficient statistics: no sample, no feature, no path in here."""
 
-from pipeline.solvers.certificate import (
+from pipeline.solvers.duality_gap import (
     Certificate,
     certify,
     certify_problem,

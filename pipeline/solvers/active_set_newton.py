@@ -4,7 +4,7 @@ A round admits the worst violators of |c_m^T r| <= tau in one batch and minimise
 
     P(w) = 1/2 |y - C w|^2 + tau |w|_1
 
-on the faces it meets, w_P = gram_PP^-1 (kty_P - tau s_P) (mathematics.md 4). At a settled face
+on the faces it meets, w_P = gram_PP^-1 (kty_P - tau s_P) (mathematics.md, eq. 53). At a settled face
 w_m = mu_m q_m with mu_m = |w_m| / tau, so that F(mu) = 2 P(w) there.
 """
 
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.solvers import newton_numba as loop
-from pipeline.solvers.certificate import read_only
+from pipeline.solvers import active_set_newton_loops as loop
+from pipeline.solvers.duality_gap import read_only
 from pipeline.solvers.problem import Problem
 
 # The proximal term bounds pivots by this fraction of the largest gram_mm; rounding in a Cholesky pivot is
@@ -36,6 +36,8 @@ class FaceReport:
 
 def admit(scores: np.ndarray, support: np.ndarray, tau: float, blocked: np.ndarray) -> np.ndarray:
     """Return the candidates to add: the worst violators, at most as many as the support has (at least 20).
+
+    They violate mathematics.md, eq. 41.
 
     Doubling the support at most was the fastest rule tried on MNIST; equal scores go by index.
     """
@@ -66,11 +68,11 @@ def minimise(
     admitted : (k,) int64
         Candidates added with weight 0 and the sign of their score.
     drop_all : bool
-        See `newton_numba.minimise_faces`.
+        See `active_set_newton_loops.minimise_faces`.
 
     Notes
     -----
-    Cost: one Cholesky factorisation of the support per Newton step.
+    mathematics.md, eq. 54. Cost: one Cholesky factorisation of the support per Newton step.
     """
     kty = np.ascontiguousarray(problem.kty[:, 0])
     n = support.size + admitted.size

@@ -1,7 +1,7 @@
 """The compiled inner loop of the active-set Newton method on w: minimise on a face of the orthant.
 
 On support P with signs s the Lasso objective is the quadratic 1/2 w^T A w - (kty_P - tau s)^T w with
-A = gram_PP, whose minimiser is one Cholesky solve away (mathematics.md 4). Along the segment towards it
+A = gram_PP, whose minimiser is one Cholesky solve away (mathematics.md, eq. 53). Along the segment towards it
 the true objective is piecewise quadratic and convex, so its exact minimum is found by walking the zero
 crossings in order.
 """
@@ -9,10 +9,11 @@ crossings in order.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from pipeline.kernels.jit import compiled
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def minimise_faces(gram, kty, tau, ridge, max_steps, drop_all, weights, signs, active, n):
     """Move weights to the minimiser of the face they end on; return (n, Newton steps, settled, scores evaluated).
 
@@ -22,7 +23,7 @@ def minimise_faces(gram, kty, tau, ridge, max_steps, drop_all, weights, signs, a
     each step ends at the exact minimum of its segment, and the objective falls at every step. ``ridge`` is a
     proximal term: it bounds the pivots from below where columns are duplicates, and vanishes from the fixed
     point since it pulls towards the current weights.
-    The target of a step needs no score: (gram_PP + ridge I) w' = kty_P - tau s_P + ridge w. Only the exact minimum of
+    The target of a step needs no score: mathematics.md, eq. 54, with ridge for ρ. Only the exact minimum of
     a segment does, for its slope. Raises LinAlgError where gram + ridge is not positive definite; the arrays stay
     consistent.
     """
@@ -50,7 +51,7 @@ def minimise_faces(gram, kty, tau, ridge, max_steps, drop_all, weights, signs, a
     return n, max_steps, False, evaluated
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def gather(gram, kty, tau, weights, signs, active, n):
     """Return A = gram_PP, w_P, s_P and b = kty_P - tau s_P, which A w meets at the minimum. Cost: n^2 copies."""
     A = np.empty((n, n))
@@ -65,7 +66,7 @@ def gather(gram, kty, tau, weights, signs, active, n):
     return A, w, s, b
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def solve_definite(A, b, ridge):
     """Return (A + ridge I)^-1 b by Cholesky. Cost: n^3 / 3."""
     n = b.size
@@ -86,7 +87,7 @@ def solve_definite(A, b, ridge):
     return x
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def drop_blocked(d, weights, signs, active, n):
     """Remove the zero weights that the direction moves against their sign; return the new n."""
     kept = 0
@@ -98,7 +99,7 @@ def drop_blocked(d, weights, signs, active, n):
     return kept
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def exact_point(A, w, s, g, d, tau):
     """Return the exact minimum of P on the segment from w to w + d, with what reaches zero set to zero."""
     length = segment_minimum(A, w, s, g, d, tau)
@@ -109,11 +110,11 @@ def exact_point(A, w, s, g, d, tau):
     return point
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def segment_minimum(A, w, s, g, d, tau):
     """Return the length t in (0, 1] of the exact minimum of P(w + t d), convex and piecewise quadratic.
 
-    Its slope is -g^T d + t d^T A d, plus 2 tau |d_i| behind each zero crossing t_i.
+    Its slope is -g^T d + t d^T A d, plus 2 tau |d_i| behind each zero crossing t_i (mathematics.md, eq. 55).
     """
     crossing = np.full(w.size, np.inf)
     for i in range(w.size):
@@ -129,7 +130,7 @@ def segment_minimum(A, w, s, g, d, tau):
     return min(1.0, downhill / bend) if bend > 0.0 else 1.0
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def keep_nonzero(w, weights, signs, active, n):
     """Store w, with its signs, and remove the zeros from the active list; return the new n."""
     kept = 0

@@ -1,7 +1,7 @@
-"""Stochastic coordinate Newton descent on mu: F(mu) = tr Y^T (I + K~(mu)/lambda)^-1 Y + nu sum mu.
+"""Stochastic coordinate Newton descent on mu, minimising F (mathematics.md, eq. 13).
 
-The compiled loop is in `scnd_numba`; this file owns its memory, and the refactorisation of G at fixed
-points of the visit sequence (rank-one updates alone lose G at small penalties, mathematics.md 5.2).
+The compiled loop is in `coordinate_descent_loops`; this file owns its memory, and the refactorisation of G at fixed
+points of the visit sequence (mathematics.md, eq. 28): rank-one updates alone lose G at small penalties.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.solvers import scnd_numba as loop
-from pipeline.solvers.certificate import read_only
+from pipeline.solvers import coordinate_descent_loops as loop
+from pipeline.solvers.duality_gap import read_only
 from pipeline.solvers.problem import Problem
 
 STEPS = {"newton": loop.NEWTON, "exact": loop.EXACT, "newton-unguarded": loop.NEWTON_UNGUARDED}
@@ -22,7 +22,9 @@ RISE = 5e-13
 
 @dataclass
 class ActiveInverse:
-    """Own mu, the active list and G = (D^-1 + C^T C / lambda)^-1 on it; changed in place by sweeps.
+    """Own mu, the active list and G = (D^-1 + C^T C / lambda)^-1 on it (mathematics.md, eqs. 21 and 22).
+
+    Changed in place by sweeps.
 
     Attributes
     ----------
@@ -46,7 +48,7 @@ class ActiveInverse:
         return self.active[: self.n_active]
 
     def weights(self, lam: float) -> np.ndarray:
-        """Return W = D q = u^T / lambda, (M, T)."""
+        """Return W = D q = u^T / lambda, (M, T) (mathematics.md, eq. 26)."""
         weights = np.zeros((self.mu.size, self.u.shape[0]))
         weights[self.support] = self.u[:, : self.n_active].T / lam
         return weights
@@ -63,7 +65,7 @@ class SweepReport:
 
 
 def factorise(problem: Problem, lam: float, mu: np.ndarray, support: np.ndarray, capacity: int = 0) -> ActiveInverse:
-    """Compute G and u afresh by Cholesky from (mu, gram), (invM).
+    """Compute G and u afresh by Cholesky from (mu, gram) (mathematics.md, eqs. 21 and 28).
 
     Cost: about 4/3 m0^3 operations. Raises LinAlgError where the Gram is too far from positive
     semi-definite.
@@ -86,14 +88,17 @@ def factorise(problem: Problem, lam: float, mu: np.ndarray, support: np.ndarray,
 
 
 def _refined(gram: np.ndarray, mu: np.ndarray, G: np.ndarray, kty: np.ndarray) -> np.ndarray:
-    """Return (G kty)^T after one step of iterative refinement of (D^-1 + gram) U = kty, (T, m0)."""
+    """Return (G kty)^T after one step of iterative refinement of (D^-1 + gram) U = kty, (T, m0).
+
+    mathematics.md, eq. 29.
+    """
     U = G @ kty
     U += G @ (kty - U / mu[:, None] - gram @ U)
     return U.T
 
 
 def objective(problem: Problem, lam: float, inverse: ActiveInverse) -> float:
-    """Return F(mu) (ourprob), as |Y - C W|^2 + lambda sum |W_m|^2 / mu_m + nu sum mu at W = u^T / lambda.
+    """Return F(mu), in the first form of mathematics.md, eq. 27, at W = u^T / lambda.
 
     This is F where W is exact and above it by the square of W's error otherwise, whereas the shorter form
     yty - <u, kty> / lambda passes on rounding that hides the falls near the optimum. |Y - C W|^2 cancels
@@ -117,6 +122,7 @@ def run_sweep(
     step: str = "exact",
     threshold: float = np.inf,
     refactor_every: int = 200,
+    most_factorisations: float = np.inf,
 ) -> tuple[ActiveInverse, SweepReport]:
     """Visit ``order`` and return the state with G computed afresh, and the report.
 
@@ -129,33 +135,43 @@ def run_sweep(
     refactor_every : int
         Visits between two Cholesky factorisations of G; the sweep ends with one too, so that a run
         resumed after it starts from the same bits.
+    most_factorisations : float
+        The sweep ends early after so many: on columns that are alike to rounding each visit may want its own.
 
     Notes
     -----
     Cost: O(m0) to test a zero coordinate, O(m0^2) to move one.
     """
-    moves, worst, drift, done, span = 0, 0.0, 0.0, 0, refactor_every
+    moves, worst, drift, done, span, factorisations = 0, 0.0, 0.0, 0, refactor_every, 0
     lowest = objective(problem, lam, inverse)
-    while done < order.size:
+    while done < order.size and factorisations < most_factorisations:
         segment = order[done : min(done + span, refactor_every * (done // refactor_every + 1))]
         mu, support, before = inverse.mu.copy(), inverse.support.copy(), shrunk.copy()
         visits, moved, largest = _visit(problem, inverse, segment, shrunk, lam, step, threshold)
         if moved == 0:
             done, worst = done + visits, max(worst, largest)
             continue
-        fresh = factorise(problem, lam, inverse.mu, inverse.support, inverse.active.size)
-        drift = max(drift, relative_drift(inverse, fresh))
-        value = objective(problem, lam, fresh)
-        if value > lowest * (1.0 + RISE) and step != "newton-unguarded":
-            # G drifted until a step went uphill: take the segment back and repeat it in shorter ones; a
-            # single visit that still goes uphill is rounding, and is left out.
-            inverse, span = factorise(problem, lam, mu, support, fresh.active.size), max(1, visits // 4)
+        capacity = inverse.active.size
+        try:
+            fresh = factorise(problem, lam, inverse.mu, inverse.support, capacity)
+            value = objective(problem, lam, fresh)
+        except np.linalg.LinAlgError:
+            if step == "newton-unguarded":
+                raise
+            value = np.inf
+        factorisations += 1
+        if not value <= lowest * (1.0 + RISE) and step != "newton-unguarded":
+            # G drifted until a step went uphill, or out of float64: take the segment back and repeat it in shorter
+            # ones; a single visit that still goes uphill is rounding, and is left out.
+            inverse, span = factorise(problem, lam, mu, support, capacity), max(1, visits // 4)
+            factorisations += 1
             shrunk[:] = before
             done += visits == 1
             continue
+        drift = max(drift, relative_drift(inverse, fresh))
         inverse, lowest, span = fresh, value, min(4 * span, refactor_every)
         done, moves, worst = done + visits, moves + moved, max(worst, largest)
-    return inverse, SweepReport(order.size, moves, worst, drift)
+    return inverse, SweepReport(done, moves, worst, drift)
 
 
 def _visit(
@@ -184,12 +200,13 @@ def _visit(
 
 
 def relative_drift(stale: ActiveInverse, fresh: ActiveInverse) -> float:
-    """Return |G_rec - G_fresh| / |G_fresh| in the Frobenius norm, 0 for an empty support."""
+    """Return |G_rec - G_fresh| / |G_fresh| in the Frobenius norm, 0 for an empty support; what overflowed is finite."""
     n = fresh.n_active
     if n == 0:
         return 0.0
     G = fresh.G[:n, :n]
-    return float(np.linalg.norm(stale.G[:n, :n] - G) / np.linalg.norm(G))
+    drift = float(np.linalg.norm(stale.G[:n, :n] - G) / np.linalg.norm(G))
+    return drift if drift < np.inf else float(np.finfo(float).max)
 
 
 def _grow(inverse: ActiveInverse) -> None:

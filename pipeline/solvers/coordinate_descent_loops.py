@@ -9,7 +9,8 @@ No fastmath: sums keep their order, and a resumed run repeats their bits.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from pipeline.kernels.jit import compiled
 
 NEWTON, EXACT, NEWTON_UNGUARDED = 0, 1, 2
 # Below DOUBT gram_mm a curvature is the small difference of two large numbers: it is believed only from a
@@ -18,13 +19,13 @@ DOUBT = 1e-7
 CURVATURE_FLOOR = 1e-11
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def sweep(order, gram, kty, lam, nu, step, threshold, mu, active, position, n, G, u, shrunk, fresh):
     """Visit the coordinates of ``order``; return (visits, n, moves, worst violation).
 
     Stops early, before a visit, when ``active`` is full or a curvature is in doubt and G not ``fresh``:
     the caller makes room or computes G afresh, and comes back.
-    Zero coordinates with a gradient above ``threshold`` are marked in ``shrunk``.
+    Zero coordinates with a gradient above ``threshold`` are marked in ``shrunk`` (mathematics.md, eqs. 19 and 50).
     """
     a, b, q = np.empty(active.size), np.empty(active.size), np.empty(kty.shape[1])
     moves, worst = 0, 0.0
@@ -34,7 +35,7 @@ def sweep(order, gram, kty, lam, nu, step, threshold, mu, active, position, n, G
         m = order[k]
         score(m, gram, kty, lam, active, n, u, a, q)
         gradient = nu - lam * np.dot(q, q)
-        if mu[m] == 0.0 and gradient >= 0.0:  # stays at zero: (noupdate), s_m is not needed
+        if mu[m] == 0.0 and gradient >= 0.0:  # stays at zero (eq. 19): s_m is not needed
             shrunk[m] = gradient > threshold
             continue
         worst = max(worst, abs(gradient))
@@ -55,9 +56,9 @@ def sweep(order, gram, kty, lam, nu, step, threshold, mu, active, position, n, G
     return order.size, n, moves, worst
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def score(m, gram, kty, lam, active, n, u, a, q):
-    """Fill a = C^T c_m and q_m = y^T K~^-1 c_m = (kty_m - a^T u / lambda) / lambda."""
+    """Fill a = C^T c_m and q_m = y^T K~^-1 c_m (mathematics.md, eq. 23)."""
     for i in range(n):
         a[i] = gram[m, active[i]]
     for t in range(q.size):
@@ -67,9 +68,9 @@ def score(m, gram, kty, lam, active, n, u, a, q):
         q[t] = (kty[m, t] - total / lam) / lam
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def curvature(m, gram, lam, mu, p, G, n, a, b):
-    """Return s_m = c_m^T K~^-1 c_m = (gram_mm - a^T G a / lambda) / lambda, filling b = G a.
+    """Return s_m = c_m^T K~^-1 c_m, filling b = G a (mathematics.md, eqs. 24 and 25).
 
     For an active coordinate s_m = (mu_m - G_pp) / mu_m^2 as well, at no cost, without the cancellation of
     the first form where s_m << gram_mm, and b is not needed.
@@ -86,12 +87,12 @@ def curvature(m, gram, lam, mu, p, G, n, a, b):
     return max(gram[m, m] - total / lam, CURVATURE_FLOOR * gram[m, m]) / lam
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def coordinate_step(mu, q_squared, s, lam, nu, step):
-    """Return the new mu_m >= 0: (newtonstep) with the 2 of Proposition 2, or the exact minimiser.
+    """Return the new mu_m >= 0: the Newton step or the exact one (mathematics.md, eqs. 30 and 31).
 
-    Theorem 1(a) holds for increases only: a Newton step that lowers mu_m can raise F, so that the
-    safeguarded step is the exact one there.
+    Theorem 1(a) holds for increases only: a Newton step that lowers mu_m can raise F (mathematics.md, eq. 32), so
+    that the safeguarded step is the exact one there.
     """
     if q_squared <= 0.0 or s <= 0.0:
         return 0.0
@@ -101,15 +102,15 @@ def coordinate_step(mu, q_squared, s, lam, nu, step):
     return max(0.0, mu + (lam * q_squared - nu) / (2.0 * lam * q_squared * s))
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def change(p, delta, n, G, u):
-    """Update G and u for 1/mu_p + delta (updneqneq)."""
+    """Update G and u for 1/mu_p + delta (mathematics.md, eq. 33)."""
     rank_one(p, delta / (1.0 + delta * G[p, p]), n, G, u)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def leave(p, active, position, n, G, u):
-    """Update G and u for mu_p -> 0 (updneqeq); the last active coordinate takes place p. Return n."""
+    """Update G and u for mu_p -> 0 (mathematics.md, eq. 34); the last active coordinate takes place p. Return n."""
     rank_one(p, 1.0 / G[p, p], n, G, u)
     last = n - 1
     position[active[p]] = -1
@@ -124,9 +125,9 @@ def leave(p, active, position, n, G, u):
     return last
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def enter(m, mu, s, q, lam, active, position, n, G, u, b):
-    """Append coordinate m with weight mu to G and u (updinvM0neq0), b = G a. Return n."""
+    """Append coordinate m with weight mu to G and u (mathematics.md, eq. 35), b = G a. Return n."""
     corner = 1.0 / (1.0 / mu + s)
     for i in range(n):
         factor = b[i] * corner / (lam * lam)
@@ -144,9 +145,12 @@ def enter(m, mu, s, q, lam, active, position, n, G, u, b):
     return n + 1
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def rank_one(p, factor, n, G, u):
-    """Subtract factor g_p g_p^T from G, and the same from u = G kty, whose entry p is g_p^T kty."""
+    """Subtract factor g_p g_p^T from G, and the same from u = G kty, whose entry p is g_p^T kty.
+
+    mathematics.md, eq. 33.
+    """
     g = G[p, :n].copy()
     for t in range(u.shape[0]):
         scale = factor * u[t, p]
@@ -158,9 +162,12 @@ def rank_one(p, factor, n, G, u):
             G[i, j] -= scale * g[j]
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def residual_scores(gram, kty, weights, active):
-    """Return kty - gram W of shape (M, T), reading the Gram rows of ``active`` only."""
+    """Return kty - gram W of shape (M, T), the scores C^T R.
+
+    mathematics.md, eq. 26. Reads the Gram rows of ``active`` only.
+    """
     scores = kty.copy()
     line = np.empty(kty.shape[0])
     for t in range(kty.shape[1]):
@@ -175,20 +182,12 @@ def residual_scores(gram, kty, weights, active):
     return scores
 
 
-@njit(cache=True, nogil=True)
-def candidate_scores(gram, kty, weights, active, candidates, scores):
-    """Fill rows ``candidates`` of ``scores`` with kty_m - gram_m W, reading the support's entries only."""
-    for m in candidates:
-        for t in range(kty.shape[1]):
-            total = 0.0
-            for i in active:
-                total += gram[m, i] * weights[i, t]
-            scores[m, t] = kty[m, t] - total
-
-
-@njit(cache=True, nogil=True)
+@compiled()
 def scaled_system(gram, lam, mu, active):
-    """Return B = I + D^1/2 C^T C D^1/2 / lambda, whose eigenvalues are at least 1; G = D^1/2 B^-1 D^1/2."""
+    """Return B = I + D^1/2 C^T C D^1/2 / lambda, whose eigenvalues are at least 1; G = D^1/2 B^-1 D^1/2.
+
+    mathematics.md, eq. 28.
+    """
     n = active.size
     B = np.empty((n, n))
     for i in range(n):
@@ -199,7 +198,7 @@ def scaled_system(gram, lam, mu, active):
     return B
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def inverse_of_definite(B):
     """Return B^-1 = X^T X with X = L^-1, by blocks of 64 rows so that the products are matrix products.
 

@@ -4,7 +4,8 @@ With tau = sqrt(lambda nu) and r = Y - C W the problem of the paper is the (grou
 
     P(W) = 1/2 |r|^2 + tau sum_m |W_m|_2,        D(theta) = <theta, Y> - 1/2 |theta|^2,
 
-theta = a r with a = min(1, tau / max_m |c_m^T r|_2) over *all* candidates (mathematics.md 3).
+theta = a r with a = min(1, tau / max_m |c_m^T r|_2) over *all* candidates
+(mathematics.md, eqs. 37, 42 and 43).
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipeline.solvers.coordinate_descent_loops import residual_scores
 from pipeline.solvers.problem import Problem
-from pipeline.solvers.scnd_numba import residual_scores
+
+_ROUNDING = 1e-9  # of yty: what |r|^2 may lack, or the primal exceed, by rounding
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,8 @@ class Certificate:
     Attributes
     ----------
     primal, dual, gap, relative_gap : float
-        P, D, P - D >= P - P*, and gap / P (0 where P is 0).
+        P, D, P - D >= P - P*, and gap / P (0 where P is 0). Of weights that are worse than none, or whose values are
+        rounding, the dual is -inf and both gaps are inf: nothing is proved of them.
     theta_scale : float
         a, which turns the residual into a dual feasible point.
     max_score : float
@@ -40,12 +44,15 @@ class Certificate:
 
     @property
     def objective(self) -> float:
-        """Return 2P, the objective F of the paper at its optimum and what every report shows."""
+        """Return 2P, the objective F of the paper at its optimum and what every report shows.
+
+        mathematics.md, eq. 38.
+        """
         return 2.0 * self.primal
 
 
 def certify(weights: np.ndarray, scores: np.ndarray, kty: np.ndarray, yty: float, penalty: float) -> Certificate:
-    """Certify weights from scores supplied from outside, over all candidates.
+    """Certify weights from scores supplied from outside, over all candidates (mathematics.md, eq. 44).
 
     Parameters
     ----------
@@ -75,16 +82,24 @@ def certify_support(
 ) -> Certificate:
     """Certify from the rows of the support and the largest score over all candidates.
 
+    mathematics.md, eqs. 43, 44 and 46.
+
     The first three arguments may hold the support only, or all candidates. A working-set run computes
     ``max_score`` by streaming and has scores of its support at hand.
     """
-    residual_squared = residual_norm_squared(weights, scores, kty, yty)
+    residual_squared = _residual_norm_squared(weights, scores, kty, yty)
     penalty_term = tau * float(row_norms(weights).sum())
     aligned = float(np.einsum("mt,mt->", weights, scores))
     scale = min(1.0, tau / max_score) if max_score > 0 else 1.0
-    primal = 0.5 * residual_squared + penalty_term
+    primal = 0.5 * max(0.0, residual_squared) + penalty_term
+    # Zero weights have the primal 1/2 |Y|^2: what is above it has diverged. Where |r|^2 is below 0 by more than
+    # rounding, its terms are so large that the gap could come out as 0. NaN fails every comparison here.
+    meaningful = residual_squared >= -_ROUNDING * yty and primal <= 0.5 * yty * (1.0 + _ROUNDING)
+    if not (meaningful and max_score < np.inf):
+        return Certificate(primal, -np.inf, np.inf, np.inf, scale, max_score)
+    residual_squared = max(0.0, residual_squared)
     gap = 0.5 * (1.0 - scale) ** 2 * residual_squared + max(0.0, penalty_term - scale * aligned)
-    relative_gap = 0.0 if primal == 0 else gap / primal  # NaN stays NaN: it proves nothing
+    relative_gap = 0.0 if primal == 0 else gap / primal
     return Certificate(primal, primal - gap, gap, relative_gap, scale, max_score)
 
 
@@ -95,23 +110,29 @@ def certify_problem(problem: Problem, weights: np.ndarray) -> Certificate:
 
 
 def scores_from_gram(problem: Problem, weights: np.ndarray) -> np.ndarray:
-    """Return c_m^T r = kty - gram W of shape (M, T), reading only the Gram rows of the support."""
+    """Return c_m^T r = kty - gram W of shape (M, T), reading only the Gram rows of the support.
+
+    mathematics.md, eq. 26.
+    """
     active = np.flatnonzero(weights.any(axis=1))
     return residual_scores(read_only(problem.gram), problem.kty, weights, active)
 
 
-def residual_norm_squared(weights: np.ndarray, scores: np.ndarray, kty: np.ndarray, yty: float) -> float:
-    """Return |Y - C W|^2 = yty - <W, kty + c^T r>, summed in extended precision."""
+def _residual_norm_squared(weights: np.ndarray, scores: np.ndarray, kty: np.ndarray, yty: float) -> float:
+    """Return |Y - C W|^2 = yty - <W, kty + c^T r>, summed in extended precision (mathematics.md, eq. 45).
+
+    Rounding may leave it below 0.
+    """
     support = np.flatnonzero(weights.any(axis=1))
     extended = weights[support].astype(np.longdouble)
     total = np.longdouble(yty) - (extended * kty[support]).sum() - (extended * scores[support]).sum()
-    return max(0.0, float(total))
+    return float(total)
 
 
 def gap_safe_screen(
     scores: np.ndarray, column_norms: np.ndarray, theta_scale: float, gap: float, tau: float
 ) -> np.ndarray:
-    """Return which candidates are zero in every solution, (M,) bool.
+    """Return which candidates are zero in every solution, (M,) bool (mathematics.md, eq. 47).
 
     |a c_m^T r|_2 + |c_m| sqrt(2 gap) < tau (Gap Safe sphere, Ndiaye et al. 2017), strictly and with a
     margin of 1e-9 tau for the rounding of the scores.

@@ -5,7 +5,7 @@ Forward: with P the chosen centers, W_P their least-squares weights and
     q_m = kty_m - gram_mP W_P                      residual scores (T,), shared by the outputs
     s_m = gram_mm - gram_mP gram_PP⁻¹ gram_Pm      what of c_m the chosen columns do not span
 
-adding m lowers Σ‖y - C w‖² by exactly ‖q_m‖² / s_m (mathematics.md, section 4c). A growing Cholesky factor of
+adding m lowers Σ‖y - C w‖² by exactly ‖q_m‖² / s_m (mathematics.md, eqs. 62 and 63). A growing Cholesky factor of
 gram_PP, kept as the rows V = L⁻¹ gram_P: over all candidates, gives both by one rank-1 step per center:
 
     v = (gram_m - V[:j, m]ᵀ V[:j]) / √s_m,    s ← s - v²,    q ← q - v q_m / v_m
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, solve_triangular
 from scipy.linalg.lapack import dpotri
 
-from pipeline.statistics import GramStatistics
+from pipeline.kernels.gram_statistics import GramStatistics
 
 # Added to the diagonal of the Gram, as a share of its mean: far above rounding (1e-15), far below what is left of a
 # column that says anything new (on MNIST 1e-8 after thousands of centers). A candidate of which no more is left is
@@ -95,7 +95,8 @@ class _Factor:
         return [*self._slabs[:full], *([self._slabs[full][:rest]] if rest else [])]
 
     def append(self, m: int, threads: Executor) -> None:
-        """Add a center: one new row of V, and the rank-1 steps of s and q. Costs 2·j·M operations."""
+        """Add a center: one new row of V, and the rank-1 steps of s and q (mathematics.md, eq. 64). Costs 2·j·M
+        operations."""
         v, slabs = self.row(m), self.rows()
         self._mark_copies(m, v)
 
@@ -130,13 +131,13 @@ class _Factor:
         LinAlgError where the Gram of the chosen is not positive definite in float64.
         """
         index = len(self.chosen) // SLAB_ROWS - 1
-        own = self.chosen[index * SLAB_ROWS :]
-        rows = np.stack([self.row(m) for m in own])
-        for m, row in zip(own, rows, strict=True):
+        slab = self.chosen[index * SLAB_ROWS :]
+        rows = np.stack([self.row(m) for m in slab])
+        for m, row in zip(slab, rows, strict=True):
             self._mark_copies(m, row)
         for earlier in self._slabs[:index]:
-            rows -= earlier[:, own].T @ earlier
-        L = cholesky(rows[:, own], lower=True)
+            rows -= earlier[:, slab].T @ earlier
+        L = cholesky(rows[:, slab], lower=True)
         fresh = solve_triangular(L, rows, lower=True, overwrite_b=True)
         scale = np.sqrt(np.maximum(self.diagonal, np.finfo(float).tiny))
         drift = float(np.max(np.abs(fresh - self._slabs[index]) / scale))
@@ -152,12 +153,15 @@ class _Factor:
             self.renew()
 
     def reductions(self) -> NDArray[np.float64]:
-        """Return by how much each center lowered the error beside those before it, ‖q_m‖² / s_m, (j,)."""
+        """Return by how much each center lowered the error beside those before it, ‖q_m‖² / s_m, (j,).
+
+        mathematics.md, eqs. 63 and 65.
+        """
         beta = self._beta()
         return np.asarray(np.einsum("jt,jt->j", beta, beta))
 
     def _refresh(self) -> None:
-        """Compute s and q from V, without the error that their rank-1 steps have gathered."""
+        """Compute s and q from V, without the error that their rank-1 steps have gathered (mathematics.md, eq. 65)."""
         self.s, self.q = self.diagonal.copy(), self._kty.copy()
         beta = self._beta()
         for index, slab in enumerate(self.rows()):
@@ -306,7 +310,10 @@ def _inverse(
 def _drop_block(
     H: NDArray[np.float64], W: NDArray[np.float64], count: int
 ) -> tuple[list[int], list[float], NDArray[np.float64], NDArray[np.float64]]:
-    """Drop `count` columns; return which, what each loss raises the error by, and H and W of those that are left."""
+    """Drop `count` columns; return which, what each loss raises the error by, and H and W of those that are left.
+
+    mathematics.md, eqs. 66 and 67.
+    """
     steps = np.empty((count, len(H)))
     diagonal, alive = np.diagonal(H).copy(), np.ones(len(H), bool)
     dropped: list[int] = []

@@ -1,16 +1,16 @@
 """Newton polish of mu on its support, for several outputs sharing one kernel (the group Lasso).
 
 The row norms |W_m| are not piecewise linear, so the finite active-set method does not carry over. F in mu
-stays smooth, with gradient nu - lambda |q_m|^2 and Hessian 2 lambda <q_m, q_k> s_mk (Proposition 2 with
-vector scores; s_mk = c_m^T K~^-1 c_k), an m0 x m0 matrix whatever the number of outputs.
+stays smooth, with gradient nu - lambda |q_m|^2 and Hessian 2 lambda <q_m, q_k> s_mk (mathematics.md, eqs. 15
+and 17; s_mk = c_m^T K~^-1 c_k), an m0 x m0 matrix whatever the number of outputs.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from pipeline.solvers.coordinate_descent import ActiveInverse, factorise, objective
 from pipeline.solvers.problem import Problem
-from pipeline.solvers.scnd import ActiveInverse, factorise, objective
 
 _HALVINGS = 12
 _SUFFICIENT = 1e-4
@@ -19,8 +19,8 @@ _SUFFICIENT = 1e-4
 def derivatives(problem: Problem, lam: float, inverse: ActiveInverse) -> tuple[np.ndarray, np.ndarray]:
     """Return gradient (m0,) and Hessian (m0, m0) of F on the support, in the order of G.
 
-    q = u / (lambda mu), and S = D^-1 - D^-1 G D^-1 from (invM), without the cancellation of the form in
-    the columns. Cost: O(m0^2 T).
+    mathematics.md, eqs. 15 and 17, with q and S from eq. 25, without the cancellation of the form in the columns.
+    Cost: O(m0^2 T).
     """
     n, mu = inverse.n_active, inverse.mu[inverse.support]
     q = inverse.u[:, :n] / (lam * mu)
@@ -33,7 +33,7 @@ def derivatives(problem: Problem, lam: float, inverse: ActiveInverse) -> tuple[n
 def newton_step(problem: Problem, lam: float, inverse: ActiveInverse) -> tuple[ActiveInverse, bool]:
     """Return the state after one projected Newton step with backtracking on F, and whether F fell.
 
-    The step is taken in the relative change of mu, d = mu e with (D H D + eps) e = -D gradient: the scaling
+    The step is taken in the relative change of mu, d = mu e (mathematics.md, eqs. 56 and 57): the scaling
     makes the diagonal comparable between coordinates of very different sizes. Weights that reach
     zero leave the support. Cost: a few Cholesky factorisations of order m0.
     """
@@ -58,7 +58,10 @@ def newton_step(problem: Problem, lam: float, inverse: ActiveInverse) -> tuple[A
 
 
 def _scaled_direction(mu: np.ndarray, gradient: np.ndarray, hessian: np.ndarray) -> np.ndarray:
-    """Return D e with (D H D + ridge) e = -D gradient; the ridge rises until a Cholesky factor exists."""
+    """Return D e with (D H D + ridge) e = -D gradient; the ridge rises until a Cholesky factor exists.
+
+    mathematics.md, eq. 56.
+    """
     scaled = hessian * np.outer(mu, mu)
     right = -mu * gradient
     ridge = 1e-12 * float(np.trace(scaled)) / mu.size + 1e-300

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipeline.solvers import newton
-from pipeline.solvers.certificate import Certificate, certify, gap_safe_screen, read_only, row_norms
+from pipeline.solvers import active_set_newton as newton
+from pipeline.solvers.coordinate_descent import ActiveInverse, SweepReport, factorise, objective, run_sweep
+from pipeline.solvers.coordinate_descent_loops import residual_scores
+from pipeline.solvers.duality_gap import Certificate, certify, gap_safe_screen, read_only, row_norms
 from pipeline.solvers.group_newton import newton_step
 from pipeline.solvers.options import SolverOptions
 from pipeline.solvers.problem import Problem
-from pipeline.solvers.scheduler import (
+from pipeline.solvers.shrinking import (
     Shrinkage,
     after_sweep,
     restored,
@@ -20,12 +22,17 @@ from pipeline.solvers.scheduler import (
     uniform_order,
     with_screened,
 )
-from pipeline.solvers.scnd import ActiveInverse, SweepReport, factorise, objective, run_sweep
-from pipeline.solvers.scnd_numba import residual_scores
 from pipeline.solvers.state import Record, SolverState
 
 # A shrinking run certifies at least every so many sweeps, even where violations are still large.
 _SWEEPS_BETWEEN_CERTIFICATES = 5
+# A sweep after a polish that gained nothing may cost about so many operations: with 1000 active columns that are alike
+# to rounding, whole sweeps with a fresh G for every few visits took minutes and gained nothing either.
+_FALLBACK_OPERATIONS = 1e9
+_FALLBACK_VISITS, _FALLBACK_FACTORISATIONS = 200, 10  # at the least
+# So many of them in a row end the solve, if the polish then lowers neither the gap to less than 0.9 of itself nor the
+# primal value to less than 0.99.
+_IDLE_CYCLES, _GAP_GAIN, _PRIMAL_GAIN = 3, 0.9, 0.99
 # Rounds of dropping all at once before exact segment minima take over.
 _ROUNDS_UPHILL = 6
 
@@ -41,7 +48,11 @@ def begin(
     certificate = certify(state.weights, scores, problem.kty, problem.yty, problem.penalty)
     warm = state.support.size > 0
     direct = polishes(options) and problem.n_outputs == 1 and (warm or options.opening_visits == 0)
-    return replace(
+    if not np.isfinite(certificate.relative_gap):  # worse than no weights at all
+        nothing = cold_state(problem)
+        proof = certify(nothing.weights, problem.kty, problem.kty, problem.yty, problem.penalty)
+        state = replace(state, best_weights=nothing.weights, best_primal=proof.primal, best_dual=proof.dual)
+    begun = replace(
         state,
         phase="polish" if direct else "sweep",
         settled=direct and not warm,
@@ -50,11 +61,10 @@ def begin(
         shrinkage=start_shrinkage(problem.n_candidates, options.tolerance),
         generator_state=dict(generator.bit_generator.state),
         objective=certificate.objective,
-        relative_gap=certificate.relative_gap,
-        certified=True,
         # Zero weights have scores kty at no cost.
         evaluations=problem.n_candidates if warm else 0,
     )
+    return begun.with_proof(certificate)
 
 
 def cold_state(problem: Problem) -> SolverState:
@@ -64,10 +74,12 @@ def cold_state(problem: Problem) -> SolverState:
 
 def warm_state(weights: np.ndarray) -> SolverState:
     """Return a state to start from ``weights``, (M, T): at another penalty, or in another working set."""
+    copied = np.array(weights, dtype=np.float64)
     return SolverState(
         phase="sweep",
         mu=np.zeros(weights.shape[0]),
-        weights=np.array(weights, dtype=np.float64),
+        weights=copied,
+        best_weights=copied,
         scores=np.zeros(weights.shape),
         support=np.flatnonzero(weights.any(axis=1)),
         shrinkage=start_shrinkage(weights.shape[0], np.inf),
@@ -93,7 +105,10 @@ def all_scores(problem: Problem, weights: np.ndarray, support: np.ndarray) -> np
 
 
 def mu_of_weights(weights: np.ndarray, problem: Problem, lam: float) -> np.ndarray:
-    """Return mu_m = |W_m| sqrt(lambda / nu) = |W_m| lambda / tau, at which F(mu) <= 2 P(W)."""
+    """Return mu_m = |W_m| sqrt(lambda / nu) = |W_m| lambda / tau, at which F(mu) <= 2 P(W).
+
+    mathematics.md, eqs. 39 and 40.
+    """
     return row_norms(weights) * (lam / problem.tau)
 
 
@@ -112,13 +127,14 @@ def sweep_iteration(
         order, threshold = uniform_order(generator, problem.n_candidates), np.inf
     else:
         order, threshold = shrinking_order(generator, shrinkage), shrinkage.threshold
-        if polishes(options) and problem.n_outputs == 1 and state.iterations == 0:
-            order = order[: options.opening_visits]
+        if polishes(options) and problem.n_outputs == 1:
+            order = order[: _most_visits(options, state)]
     shrunk = shrinkage.shrunk.copy()
     n_screened = int(np.count_nonzero(shrinkage.screened))
     inverse, report = run_sweep(
         problem, inverse, order, shrunk,
         lam=options.lam, step=options.step, threshold=threshold, refactor_every=options.refactor_every,
+        most_factorisations=_most_factorisations(problem, options, state),
     )  # fmt: skip
     if options.schedule == "shrinking":
         shrinkage = after_sweep(shrinkage, shrunk, report.worst)
@@ -142,13 +158,14 @@ def sweep_iteration(
     certificate = None
     if _certificate_is_due(problem, options, state, report):
         state, certificate = _certified(problem, options, state, report.worst)
+    proof = _proving(certificate)
     record = Record(
         iteration=state.iterations,
         phase="sweep",
         objective=state.objective,
-        primal=certificate.primal if certificate else None,
-        dual=certificate.dual if certificate else None,
-        relative_gap=certificate.relative_gap if certificate else None,
+        primal=proof.primal if proof else None,
+        dual=proof.dual if proof else None,
+        relative_gap=proof.relative_gap if proof else None,
         n_active=int(state.support.size),
         visited=report.visits,
         skipped=problem.n_candidates - np.unique(order).size - n_screened,
@@ -192,14 +209,16 @@ def _group_iteration(problem: Problem, options: SolverOptions, state: SolverStat
         moves=state.moves + int(fell),
     )
     new, certificate = _certified(problem, options, new, new.shrinkage.threshold)
-    # A sweep and a Newton step that both gain nothing, with all candidates in the game, end it.
-    idle = not fell and new.objective >= state.cycle_objective and not new.shrinkage.shrunk.any()
+    # A sweep and a Newton step that both gain nothing end it, where the sweep had all candidates in the game: what the
+    # certificate has restored just now has not been tried.
+    idle = not fell and new.objective >= state.cycle_objective and not state.shrinkage.shrunk.any()
     new = replace(new, cycle_objective=new.objective, stalled=idle)
     return new, _polish_record(problem, state, new, certificate)
 
 
 def _polish_record(problem: Problem, state: SolverState, new: SolverState, certificate: Certificate) -> Record:
     """Return the record of a polish iteration that led from ``state`` to ``new``."""
+    proof = _proving(certificate)
     active, was_active = new.weights.any(axis=1), state.weights.any(axis=1)
     visited = int(np.count_nonzero(active | was_active))
     n_screened = int(np.count_nonzero(new.shrinkage.screened))
@@ -207,9 +226,9 @@ def _polish_record(problem: Problem, state: SolverState, new: SolverState, certi
         iteration=new.iterations,
         phase="polish",
         objective=new.objective,
-        primal=certificate.primal,
-        dual=certificate.dual,
-        relative_gap=certificate.relative_gap,
+        primal=proof.primal if proof else None,
+        dual=proof.dual if proof else None,
+        relative_gap=proof.relative_gap if proof else None,
         n_active=int(new.support.size),
         visited=visited,
         skipped=problem.n_candidates - visited - n_screened,
@@ -218,6 +237,25 @@ def _polish_record(problem: Problem, state: SolverState, new: SolverState, certi
         evaluations=new.evaluations,
         drift=0.0,
     )
+
+
+def _proving(certificate: Certificate | None) -> Certificate | None:
+    """Return a certificate that proves something, for a record; None where there is none."""
+    return certificate if certificate is not None and np.isfinite(certificate.gap) else None
+
+
+def _most_visits(options: SolverOptions, state: SolverState) -> int:
+    """Return how many coordinates the sweep before a polish visits, or one after a polish that gained nothing."""
+    if state.iterations == 0:
+        return options.opening_visits
+    return max(int(_FALLBACK_OPERATIONS / (state.support.size + 1) ** 2), _FALLBACK_VISITS)
+
+
+def _most_factorisations(problem: Problem, options: SolverOptions, state: SolverState) -> float:
+    """Return how often a sweep may compute G afresh: as often as it likes, but after a polish that gained nothing."""
+    if state.iterations == 0 or problem.n_outputs > 1 or not polishes(options):
+        return np.inf
+    return max(_FALLBACK_OPERATIONS / (state.support.size + 1) ** 3, _FALLBACK_FACTORISATIONS)
 
 
 def polishes(options: SolverOptions) -> bool:
@@ -255,11 +293,9 @@ def _certified(
         state,
         scores=scores,
         shrinkage=shrinkage,
-        certified=True,
-        relative_gap=certificate.relative_gap,
         evaluations=state.evaluations + problem.n_candidates,
     )
-    return state, certificate
+    return state.with_proof(certificate), certificate
 
 
 def _screened(problem: Problem, state: SolverState, scores: np.ndarray, certificate: Certificate) -> Shrinkage:
@@ -300,22 +336,30 @@ def _polish(
         scores=scores,
         previous_objective=start.objective,
         objective=certificate.objective,  # F(mu) = 2P, which the weights of a settled face meet
-        relative_gap=certificate.relative_gap,
-        certified=True,
         settled=settled,
         evaluations=evaluations,
-    )
+    ).with_proof(certificate)
     return replace(new, shrinkage=_screened(problem, new, scores, certificate)), certificate, steps
 
 
 def _with_stall(state: SolverState, new: SolverState) -> SolverState:
-    """Send a round that gained nothing back to a sweep, and give up when a whole cycle gained nothing.
+    """Send a round that gained nothing back to a sweep, and give up when whole cycles gained nothing.
 
-    A round that ended uphill (by rounding only: its steps were exact) is undone.
+    A round that ended uphill (by rounding only: its steps were exact) is undone; what its certificate proved stays.
     """
     gained = new.objective < new.previous_objective
     if gained or (new.settled and not state.settled and new.objective == new.previous_objective):
         return new
     if new.objective > new.previous_objective:
-        new = replace(state, iterations=new.iterations, evaluations=new.evaluations, moves=new.moves)
-    return replace(new, phase="sweep", cycle_objective=new.objective, stalled=new.objective >= state.cycle_objective)
+        kept = ("iterations", "evaluations", "moves", "best_weights", "best_primal", "best_dual")
+        new = replace(state, **{name: getattr(new, name) for name in kept})
+    closer = new.best_gap < _GAP_GAIN * state.cycle_gap or new.best_primal < _PRIMAL_GAIN * state.cycle_primal
+    idle = 0 if closer else state.idle_cycles + 1
+    new = replace(
+        new,
+        phase="sweep",
+        stalled=new.objective >= state.cycle_objective or idle >= _IDLE_CYCLES,
+        cycle_objective=new.objective,
+        idle_cycles=idle,
+    )
+    return replace(new, cycle_primal=new.best_primal, cycle_gap=new.best_gap) if closer else new

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.solvers.scnd import STEPS
+from pipeline.solvers.coordinate_descent import STEPS
 
 
 class InvalidOptionsError(ValueError):
@@ -30,16 +30,16 @@ class SolverOptions:
     schedule : "shrinking" or "uniform"
     step : "exact", "newton" (safeguarded) or "newton-unguarded" (Algorithm 2 with its factor 2 restored)
     lam : float
-        lambda; only lambda * nu matters (Proposition 3), and the pipeline keeps 1.
+        lambda; only lambda * nu matters (mathematics.md, eq. 20), and the pipeline keeps 1.
     refactor_every : int
-        Visits between two factorisations of G (mathematics.md 5.2).
+        Visits between two factorisations of G (mathematics.md, eq. 28).
     polish : bool
         Whether the shrinking schedule goes on to Newton steps; `uniform` never does.
     opening_visits : int
         Coordinates visited by the one sweep before the polish. Few: a first sweep from zero admits far more
         coordinates than the optimum keeps, and each costs m0^2.
     stop : "gap" or "paper"
-        The paper's rule, its sign corrected: F(k-M) - F(k) < epsilon F(k-M), with epsilon = 1e-4.
+        The paper's rule, its sign corrected (mathematics.md, eq. 36).
     """
 
     tolerance: float = 1e-3

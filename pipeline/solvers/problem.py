@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipeline.kernels.finite_rows import first_non_finite_row
+
 # A Gram counts as positive semi-definite when no eigenvalue lies below -PSD_FLOOR * trace.
 PSD_FLOOR = 1e-8
 SYMMETRY_TOLERANCE = 1e-10
@@ -43,7 +45,7 @@ class Problem:
 
     @property
     def tau(self) -> float:
-        """Return sqrt(penalty), the penalty of the equivalent Lasso."""
+        """Return sqrt(penalty), the penalty of the equivalent Lasso (mathematics.md, eq. 37)."""
         return float(np.sqrt(self.penalty))
 
     @property
@@ -80,9 +82,9 @@ def check_targets(gram: np.ndarray, kty: np.ndarray, yty: float) -> None:
         raise InvalidProblemError(
             f"kty must be float64 of shape ({gram.shape[0]}, outputs), found {kty.dtype} {kty.shape}"
         )
-    bad = np.flatnonzero(~np.isfinite(kty).all(axis=1))
-    if bad.size:
-        raise InvalidProblemError(f"kty holds NaN or infinity in row {bad[0]}; check the targets and columns")
+    row = first_non_finite_row(kty)
+    if row is not None:
+        raise InvalidProblemError(f"kty holds NaN or infinity in row {row}; check the targets and columns")
     if not (np.isfinite(yty) and yty >= 0):
         raise InvalidProblemError(f"yty must be finite and at least 0, found {yty}; check the targets")
     # Cauchy-Schwarz: |c_m^T y|^2 <= |c_m|^2 |y|^2. Beyond rounding this means mixed-up statistics,
@@ -109,9 +111,9 @@ def check_gram(gram: np.ndarray) -> None:
     diagonal = np.diagonal(gram)
     for start in range(0, gram.shape[0], _ROWS_PER_CHECK):
         rows = gram[start : start + _ROWS_PER_CHECK]
-        if not np.isfinite(rows).all():
-            row = start + int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
-            raise InvalidProblemError(f"the Gram holds NaN or infinity in row {row}; check the columns")
+        row = first_non_finite_row(rows)
+        if row is not None:
+            raise InvalidProblemError(f"the Gram holds NaN or infinity in row {start + row}; check the columns")
         skew = np.abs(rows - gram[:, start : start + _ROWS_PER_CHECK].T).max()
         if skew > SYMMETRY_TOLERANCE * max(float(np.abs(diagonal).max()), 1e-300):
             raise InvalidProblemError(f"the Gram is not symmetric: entries differ by {skew:.3g}; rebuild it")

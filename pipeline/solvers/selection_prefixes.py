@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
-from pipeline.solvers.refit import RIDGES
-from pipeline.statistics import GramStatistics
+from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.solvers.ridge import RIDGES, bracketed
 
 
 def prefix_sizes(size: int) -> NDArray[np.int64]:
@@ -27,8 +28,8 @@ def prefix_weights(
 ) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
     """Return the ridge weights (size, T) of every prefix of the columns, and the intercepts (g, T).
 
-    The Cholesky factor of a prefix is the prefix of the factor: one factorisation serves all sizes. Raises
-    LinAlgError where the Gram with this ridge is not definite.
+    The Cholesky factor of a prefix is the prefix of the factor: one factorisation serves all sizes (mathematics.md,
+    eq. 61). Raises LinAlgError where the Gram with this ridge is not definite.
     """
     used = statistics.centred() if intercept else statistics
     damped = used.gram.copy()
@@ -42,9 +43,9 @@ def prefix_weights(
     return weights, np.stack([(statistics.target_sums - sums[: len(w)] @ w) / n for w in weights])
 
 
-def hold_out_curve(
+def held_out_curve(
     fit: GramStatistics,
-    hold_out: GramStatistics,
+    held_out: GramStatistics,
     sizes: NDArray[np.int64],
     *,
     intercept: bool,
@@ -56,31 +57,29 @@ def hold_out_curve(
     all sizes those that were best at one of these, and their neighbours. Infinite where none makes the Gram definite.
     """
     step = max(len(sizes) // 8, 1)
-    few = _errors(fit, hold_out, sizes[::-step], fractions, intercept)
-    best = np.unique(np.argmin(few, axis=0))
-    near = sorted({place + step for place in best.tolist() for step in (-1, 0, 1)} & set(range(len(fractions))))
-    found: NDArray[np.float64] = _errors(fit, hold_out, sizes, [fractions[place] for place in near], intercept)
-    return found.min(axis=0)
+
+    def errors_of(places: NDArray[np.int64], fraction: float) -> NDArray[np.float64]:
+        return _errors(fit, held_out, places, fraction, intercept)
+
+    tried = bracketed(partial(errors_of, sizes[::-step]), fractions)
+    best = np.unique(np.argmin([errors for _, errors in tried], axis=0))
+    near = sorted({place + step for place in best.tolist() for step in (-1, 0, 1)} & set(range(len(tried))))
+    errors: NDArray[np.float64] = np.min([errors_of(sizes, tried[place][0]) for place in near], axis=0)
+    return errors
 
 
 def _errors(
-    fit: GramStatistics,
-    hold_out: GramStatistics,
-    sizes: NDArray[np.int64],
-    fractions: Sequence[float],
-    intercept: bool,
+    fit: GramStatistics, held_out: GramStatistics, sizes: NDArray[np.int64], fraction: float, intercept: bool
 ) -> NDArray[np.float64]:
-    """Return the held-out errors of all prefixes at all ridges, (ridges, sizes)."""
-    errors = np.full((len(fractions), len(sizes)), np.inf)
-    scale = float(np.mean(np.diagonal(fit.gram)))
-    for place, fraction in enumerate(fractions):
-        try:
-            weights, intercepts = prefix_weights(fit, sizes, fraction * scale, intercept=intercept)
-        except LinAlgError:
-            continue
-        for index, (k, w) in enumerate(zip(sizes, weights, strict=True)):
-            error = _prefix(hold_out, k).squared_error(w, intercepts[index]).sum() / hold_out.weight_sum
-            errors[place, index] = error
+    """Return the held-out errors of all prefixes at a ridge, (sizes,)."""
+    errors = np.full(len(sizes), np.inf)
+    try:
+        ridge = fraction * float(np.mean(np.diagonal(fit.gram)))
+        weights, intercepts = prefix_weights(fit, sizes, ridge, intercept=intercept)
+    except LinAlgError:
+        return errors
+    for index, (k, w) in enumerate(zip(sizes, weights, strict=True)):
+        errors[index] = _prefix(held_out, k).squared_error(w, intercepts[index]).sum() / held_out.weight_sum
     return errors
 
 

@@ -2,7 +2,7 @@
 
 `shrinking` visits a random permutation of the coordinates that are neither shrunk (zero, with a gradient
 above the largest violation of the previous sweep, as in LIBLINEAR, Hsieh et al. 2008: a heuristic, undone
-before a run may stop) nor screened (zero in every solution by the Gap Safe test: for good).
+before a run may stop; mathematics.md, eq. 50) nor screened (zero in every solution by the Gap Safe test: for good).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def shrunk_or_screened(shrinkage: Shrinkage) -> np.ndarray:
 
 
 def after_sweep(shrinkage: Shrinkage, shrunk: np.ndarray, worst: float) -> Shrinkage:
-    """Return the state after a sweep whose largest violation was ``worst``."""
+    """Return the state after a sweep whose largest violation was ``worst`` (mathematics.md, eq. 50)."""
     return replace(shrinkage, shrunk=shrunk, threshold=worst if worst > 0 else np.inf)
 
 

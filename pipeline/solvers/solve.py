@@ -13,11 +13,18 @@ from enum import Enum
 
 import numpy as np
 
-from pipeline.solvers.certificate import Certificate, certify
-from pipeline.solvers.iterations import all_scores, begin, generator_of, polish_iteration, sweep_iteration
+from pipeline.solvers.coordinate_descent import ActiveInverse
+from pipeline.solvers.duality_gap import Certificate, certify, certify_problem
+from pipeline.solvers.iterations import (
+    all_scores,
+    begin,
+    generator_of,
+    mu_of_weights,
+    polish_iteration,
+    sweep_iteration,
+)
 from pipeline.solvers.options import SolverOptions
 from pipeline.solvers.problem import InvalidProblemError, Problem
-from pipeline.solvers.scnd import ActiveInverse
 from pipeline.solvers.state import Record, SolverState
 
 
@@ -27,7 +34,8 @@ class Status(Enum):
     CONVERGED = "the relative gap is within the tolerance"
     PAPER_RULE = "the objective fell by less than epsilon of itself in a sweep; the gap may exceed the tolerance"
     SWEEP_LIMIT = "the sweep limit came before the tolerance; raise --max-sweeps or --tol"
-    STALLED = "no step lowers the objective in float64; raise --tol, or check the Gram for float32 sums"
+    STALLED = "no step lowers the objective in float64; use a larger penalty, or raise --tol"
+    EXHAUSTED = "float64 ends before the tolerance with this Gram; use a larger penalty"
     STOPPED = "stopped on request; resume to go on"
 
 
@@ -106,7 +114,7 @@ def solve(
     on_record: Callable[[Record, SolverState], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Solution:
-    """Minimise F over mu >= 0, to a certified relative gap.
+    """Minimise F over mu >= 0, to a certified relative gap (mathematics.md, eqs. 13 and 46).
 
     Parameters
     ----------
@@ -126,14 +134,16 @@ def solve(
     Returns
     -------
     Solution
-        Also where the tolerance was not reached: ``converged`` and ``status`` say so.
+        Also where the tolerance was not reached: ``converged`` and ``status`` say so, and the weights are those of the
+        smallest primal value on the way (of the last sweep where the paper's rule ended it).
 
     Raises
     ------
     InvalidOptionsError
         For options that make no sense.
     InvalidProblemError
-        Where the objective, its gap or G leaves the range of float64: mu grows as 1 / sqrt(penalty).
+        Where the objective, its gap or G leaves the range of float64 before there are any weights: mu grows as
+        1 / sqrt(penalty).
 
     Notes
     -----
@@ -145,8 +155,15 @@ def solve(
     clock = time.perf_counter() - (state.records[-1].seconds if state.records else 0.0)
     inverse: ActiveInverse | None = None
     while (status := _finished(options, state)) is None:
-        state, inverse, record = _iteration(problem, options, state, inverse, generator)
-        _check_finite(problem, state.objective, record.drift)
+        try:
+            following, inverse, record = _iteration(problem, options, state, inverse, generator)
+            _check_finite(problem, following.objective, record.drift)
+        except InvalidProblemError:
+            if not state.best_weights.any():
+                raise
+            status = Status.EXHAUSTED
+            break
+        state = following
         record = replace(record, seconds=time.perf_counter() - clock)
         state = replace(state, records=(*state.records, record))
         if on_record is not None:
@@ -154,7 +171,7 @@ def solve(
         if should_stop is not None and should_stop():
             status = _finished(options, state) or Status.STOPPED
             break
-    return _solution(problem, state, status)
+    return _solution(problem, options, state, status)
 
 
 def _iteration(
@@ -176,8 +193,8 @@ def _iteration(
 
 
 def _finished(options: SolverOptions, state: SolverState) -> Status | None:
-    """Return why to stop before another iteration, or None."""
-    if state.certified and state.relative_gap <= options.tolerance:
+    """Return why to stop before another iteration, or None (mathematics.md, eqs. 36 and 46)."""
+    if (state.certified and state.relative_gap <= options.tolerance) or state.best_gap <= options.tolerance:
         return Status.CONVERGED
     if options.stop == "paper" and state.iterations > 1:
         fall = state.previous_objective - state.objective
@@ -200,12 +217,18 @@ def _too_small(problem: Problem) -> InvalidProblemError:
     )
 
 
-def _solution(problem: Problem, state: SolverState, status: Status) -> Solution:
-    """Certify the weights of the last state over all candidates, where no iteration did, and return them."""
-    scores = state.scores
+def _solution(problem: Problem, options: SolverOptions, state: SolverState, status: Status) -> Solution:
+    """Return the best weights, by the paper's rule those of its last sweep, certified over all candidates."""
     if not state.certified:
         scores = all_scores(problem, state.weights, state.support)
         state = replace(state, scores=scores, evaluations=state.evaluations + problem.n_candidates)
-    certificate = certify(state.weights, scores, problem.kty, problem.yty, problem.penalty)
+    weights, mu = state.weights, state.mu
+    certificate = certify(weights, state.scores, problem.kty, problem.yty, problem.penalty)
+    converged = certificate.relative_gap <= options.tolerance or status is Status.PAPER_RULE
+    if not converged and state.best_gap < certificate.relative_gap:
+        weights, mu = state.best_weights, mu_of_weights(state.best_weights, problem, options.lam)
+        proof = certify_problem(problem, weights)
+        gap = {"gap": state.best_gap * proof.primal, "relative_gap": state.best_gap}
+        certificate = replace(proof, dual=state.best_dual, **gap)
     _check_finite(problem, certificate.relative_gap)
-    return Solution(state.weights, state.mu, certificate, status, state)
+    return Solution(weights, mu, certificate, status, state)

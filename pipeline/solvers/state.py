@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from pipeline.solvers.scheduler import Shrinkage
+from pipeline.solvers.duality_gap import Certificate
+from pipeline.solvers.shrinking import Shrinkage
 
 STATE_FORMAT_VERSION = 1
+LEAST_GAP = 1e-12  # of the primal value; a smaller difference to a dual value of other weights is rounding
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,11 @@ class SolverState:
         Whether ``relative_gap`` belongs to ``weights``.
     settled : bool
         Whether ``weights`` minimise the objective on their face (polish).
+    best_weights : (M, T) float64
+    best_primal, best_dual : float
+        The certified weights of the smallest primal value so far, that value, and the largest dual value so far.
+    cycle_primal, cycle_gap, idle_cycles : float, float, int
+        Smallest primal value and relative gap when the polish last gained something, and its sweeps since then.
     """
 
     phase: str
@@ -82,9 +89,15 @@ class SolverState:
     previous_objective: float
     relative_gap: float
     certified: bool
+    best_weights: np.ndarray
+    best_primal: float = float("inf")
+    best_dual: float = float("-inf")
     settled: bool = False
     stalled: bool = False
     cycle_objective: float = float("inf")
+    cycle_primal: float = float("inf")
+    cycle_gap: float = float("inf")
+    idle_cycles: int = 0
     iterations: int = 0
     visits: int = 0
     evaluations: int = 0
@@ -106,19 +119,38 @@ class SolverState:
         scalars["state_format_version"] = STATE_FORMAT_VERSION
         return arrays, scalars
 
+    @property
+    def best_gap(self) -> float:
+        """Return the relative gap of ``best_weights``: a dual value bounds the optimum whatever weights it is from."""
+        if not np.isfinite(self.best_dual):
+            return np.inf
+        return max((self.best_primal - self.best_dual) / self.best_primal, LEAST_GAP) if self.best_primal else 0.0
+
+    def with_proof(self, certificate: Certificate) -> SolverState:
+        """Return the state with the certificate of its weights taken into account."""
+        state = replace(self, certified=True, relative_gap=certificate.relative_gap)
+        if not np.isfinite(certificate.gap):
+            return state
+        if certificate.primal < self.best_primal:
+            state = replace(state, best_weights=self.weights, best_primal=certificate.primal)
+        return replace(state, best_dual=max(certificate.dual, self.best_dual))
+
     @staticmethod
     def from_arrays(arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> SolverState:
         """Return the state that `to_arrays` wrote. Raises ValueError for another format version."""
-        found = scalars.get("state_format_version")
-        if found != STATE_FORMAT_VERSION:
-            raise ValueError(f"solver state of format {found} found, {STATE_FORMAT_VERSION} asked for; start anew")
+        version = scalars.get("state_format_version")
+        if version != STATE_FORMAT_VERSION:
+            raise ValueError(f"solver state of format {version} found, {STATE_FORMAT_VERSION} asked for; start anew")
         shrinkage = Shrinkage(
             np.array(arrays["shrunk"]),
             np.array(arrays["screened"]),
             float(scalars["threshold"]),
             float(scalars["level"]),
         )
-        values: dict[str, Any] = {name: np.array(arrays[name]) for name in _ARRAYS}
+        values: dict[str, Any] = {name: np.array(arrays.get(name, arrays["weights"])) for name in _ARRAYS}
+        # A state of earlier versions knows of no best weights: the next certificate finds some.
+        unknown = {"best_primal": "inf", "best_dual": "-inf", "cycle_primal": "inf", "cycle_gap": "inf"}
+        scalars = {**unknown, "idle_cycles": 0, **scalars}
         values |= {name: scalars[name] for name in _SCALARS}
         values |= {name: float(scalars[name]) for name in _FLOATS}
         values["generator_state"] = scalars["generator_state"]
@@ -126,11 +158,14 @@ class SolverState:
         return SolverState(shrinkage=shrinkage, records=records, **values)
 
 
-_ARRAYS = ("mu", "weights", "scores", "support")
+_ARRAYS = ("mu", "weights", "scores", "support", "best_weights")
 # Written with repr: infinities are no JSON, and repr gives back the same bits.
-_FLOATS = ("objective", "previous_objective", "relative_gap", "cycle_objective")
+_FLOATS = (
+    "objective", "previous_objective", "relative_gap", "cycle_objective", "best_primal", "best_dual", "cycle_primal",
+    "cycle_gap",
+)  # fmt: skip
 _SCALARS = (
-    *_FLOATS, "phase", "certified", "settled", "stalled", "iterations", "visits", "evaluations", "moves",
+    *_FLOATS, "phase", "certified", "settled", "stalled", "idle_cycles", "iterations", "visits", "evaluations", "moves",
 )  # fmt: skip
 
 

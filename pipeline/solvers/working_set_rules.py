@@ -19,29 +19,31 @@ def seed_candidates(n_candidates: int, size: int, seed: int) -> NDArray[np.int64
     return np.sort(np.random.default_rng([seed, 4]).permutation(n_candidates)[:size])
 
 
-def sizes(scores: NDArray[np.float64], tau: float, *, shared: bool) -> NDArray[np.float64]:
+def violations(scores: NDArray[np.float64], tau: float, *, shared: bool) -> NDArray[np.float64]:
     """Return |c_mᵀr| / τ of each candidate for each solve, (M, solves): above 1 it violates.
+
+    mathematics.md, eq. 70.
 
     scores (M, T) are c_mᵀr of every candidate and output; solves is T one-vs-all, 1 with a shared kernel.
     """
-    found = np.linalg.norm(scores, axis=1, keepdims=True) if shared else np.abs(scores)
-    return np.asarray(found / tau)
+    norms = np.linalg.norm(scores, axis=1, keepdims=True) if shared else np.abs(scores)
+    return np.asarray(norms / tau)
 
 
-def nearest(sizes: NDArray[np.float64], active: NDArray[np.bool_], per_solve: int, room: int) -> NDArray[np.int64]:
+def nearest(violations: NDArray[np.float64], active: NDArray[np.bool_], per_solve: int, room: int) -> NDArray[np.int64]:
     """Return the candidates to have beside the active ones, sorted: the largest of each solve, at most `room` in all.
 
-    sizes (M, solves), 0 for what shall not come in; active (M,). All violate or are `MARGIN` near to it: the residual
-    moves as others come in, and most of what then becomes active was near before. A candidate wanted by several
-    solves counts once; where room is short, the best rank decides.
+    violations (M, solves), 0 for what shall not come in; active (M,). All violate or are `MARGIN` near to it: the
+    residual moves as others come in, and most of what then becomes active was near before. A candidate wanted by
+    several solves counts once; where room is short, the best rank decides.
     """
-    ranks = np.full(len(sizes), len(sizes), np.int64)
-    for column in range(sizes.shape[1]):
-        outside = np.where(active, 0.0, sizes[:, column])
+    ranks = np.full(len(violations), len(violations), np.int64)
+    for column in range(violations.shape[1]):
+        outside = np.where(active, 0.0, violations[:, column])
         largest = np.argsort(-outside, kind="stable")[:per_solve]
         largest = largest[outside[largest] > MARGIN]
         ranks[largest] = np.minimum(ranks[largest], np.arange(len(largest)))
-    wanted = np.flatnonzero(ranks < len(sizes))
+    wanted = np.flatnonzero(ranks < len(violations))
     return np.sort(wanted[np.argsort(ranks[wanted], kind="stable")][:room])
 
 
@@ -55,18 +57,20 @@ def cannot_be_active(
 ) -> NDArray[np.bool_]:
     """Return which candidates stay at zero without being evaluated again, (M,) bool.
 
-    |c_mᵀr_new| ≤ |c_mᵀr_old| + ‖c_m‖ ‖r_new - r_old‖ ≤ τ. scores (M, T): the last evaluated ones; moved (T,):
-    ‖r_new - r_old‖ since that evaluation; norm_bounds (M,): upper bounds of ‖c_m‖.
+    |c_mᵀr_new| ≤ |c_mᵀr_old| + ‖c_m‖ ‖r_new - r_old‖ ≤ τ (mathematics.md, eq. 48). scores (M, T): the last evaluated
+    ones; moved (T,): ‖r_new - r_old‖ since that evaluation; norm_bounds (M,): upper bounds of ‖c_m‖.
     """
     bound = np.abs(scores) + norm_bounds[:, None] * moved
-    sizes = np.linalg.norm(bound, axis=1) if shared else bound.max(axis=1)
-    return sizes <= tau
+    norms = np.linalg.norm(bound, axis=1) if shared else bound.max(axis=1)
+    return norms <= tau
 
 
 def diverse(
     gains: NDArray[np.float64], outside: NDArray[np.bool_], count: int, seed: int, round_index: int
 ) -> NDArray[np.int64]:
     """Return at most `count` candidates drawn without replacement, each as likely as its gain is large, sorted.
+
+    mathematics.md, eq. 71.
 
     gains (M,): what each would lower the squared error by, alone, or a bound of it; outside (M,): which may be drawn.
     The largest gains alone would be bundles of nearly equal columns, of which a selection wants one each.

@@ -5,16 +5,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.center_list import read_center_list
+from pipeline.config.parsers import learns_scales
+from pipeline.datasets.candidate_list import read_center_list
+from pipeline.datasets.features_on_the_fly import open_features
 from pipeline.errors import InvalidDataError
-from pipeline.live_features import open_features
-from pipeline.stages import chosen_widths, statistics
-from pipeline.stages.run import Run
-from storage.commit import check_folder, write_arrays
+from pipeline.stages import earlier_run
+from pipeline.stages.choose_bandwidth import choose_bandwidth
+from pipeline.stages.learn_feature_scales import learn_feature_scales
+from pipeline.stages.run_state import CENTERS, Run
+from pipeline.stages.target_facts import check_targets, find_target_facts
+from storage.atomic_writes import check_folder, write_arrays
 from storage.manifest import MANIFEST_NAME
 
 
-def choose(n_train: int, count: int | str, seed: int) -> np.ndarray:
+def draw_rows(n_train: int, count: int | str, seed: int) -> np.ndarray:
     """Return the training rows of the candidates, i8, in the order drawn.
 
     Drawn without replacement: the first k of a larger draw are the draw of size k. `all` gives every row in order.
@@ -24,24 +28,34 @@ def choose(n_train: int, count: int | str, seed: int) -> np.ndarray:
     return np.random.default_rng([seed, 1]).permutation(n_train)[: int(count)]
 
 
-def run(run: Run) -> None:
-    """Draw the centers, find their kernel widths where the data decide, and commit both with their features."""
-    with run.stage("centers") as cost:
+def draw_candidates(run: Run) -> None:
+    """Draw the centers, learn scales and find kernel widths where the data decide; commit them with their features."""
+    with run.stage(CENTERS) as cost:
         if (run.layout.centers / MANIFEST_NAME).exists():
             check_folder(run.layout.centers, remedy="delete the folder and resume: they are drawn again, the same")
             return
+        cost.items = 1
+        if run.config.data.add_rows is not None:
+            check_targets(run)
+            earlier_run.take_candidates(run)
+            return
         index = _candidates(run)
-        arrays: dict[str, NDArray[Any]] = {"index": index, **chosen_widths.run(run, index)}
-        if not statistics.in_rounds(run):  # else the candidates may be all rows: tasks take what they need of them
+        facts = find_target_facts(run)
+        if learns_scales(run.config.kernel.scale):
+            learn_feature_scales(run, index, facts)
+        arrays: dict[str, NDArray[Any]] = {"index": index, **choose_bandwidth(run, index, facts), **facts.arrays()}
+        if run.config.data.centre_targets:
+            arrays["target_mean"] = np.array(facts.mean)
+        if not run.in_rounds:  # else the candidates may be all rows: tasks take what they need of them
             arrays["X"] = open_features(run.features).take(index)
         write_arrays(run.layout.centers, arrays)
-        cost.items = 1
 
 
 def _candidates(run: Run) -> NDArray[np.int64]:
     centers = run.config.centers
+    assert centers.count is not None  # the plan has filled it in
     if centers.list is None:
-        return choose(run.shape.n_train, centers.count, run.config.seed)
+        return draw_rows(run.shape.n_train, centers.count, run.config.seed)
     listed = read_center_list(centers.list, run.shape.n_train)
     if len(listed) != centers.count:
         raise InvalidDataError(

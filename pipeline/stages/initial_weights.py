@@ -5,7 +5,6 @@ a center again where its features are equal in all bits and its width is the sam
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,18 +12,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.equal_points import keys_of
-from pipeline.model import SparseKernelModel
-from pipeline.stages import candidates, group_solve, rows, statistics
-from pipeline.stages.rows import RowTask
-from pipeline.stages.run import Run
-from storage.blocks import Block, spans
-from storage.commit import make_folder, read_arrays, write_arrays
-from storage.layout import RunLayout
+from pipeline.kernels.each_tile import Each
+from pipeline.kernels.equal_points import KEY_BYTES, keys_of
+from pipeline.prediction.trained_model import SparseKernelModel
+from pipeline.stages import earlier_run
+from pipeline.stages.block_values import BlockPass, OfBlock, Values
+from pipeline.stages.candidate_names import read_candidates, read_widths
+from pipeline.stages.one_vs_all import start_weights_name
+from pipeline.stages.run_state import SOLVE, Run
+from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
+from storage.atomic_writes import (
+    make_folder,
+    read_arrays,
+    read_dataclass,
+    remove_folder,
+    write_arrays,
+    write_dataclass,
+)
+from storage.folder_layouts import RunLayout
 from storage.remedies import ANEW, remedy_of
 
-FOUND = "init-weights.npz"
-N_SPANS = 8  # of training rows that are looked through where the candidates are in no file of their own
+FILE = "init-weights.npz"
 
 
 @dataclass(frozen=True)
@@ -48,12 +56,12 @@ def load(run: Run) -> InitialWeights | None:
     """
     if run.config.solver.init_from is None:
         return None
-    path = run.layout.solution(FOUND)
+    path = run.layout.solution(FILE)
     if not path.exists():
         make_folder(run.layout.solutions)
-        write_arrays(path, vars(_found(run)))
-    found = InitialWeights(**read_arrays(path, remedy=ANEW))
-    return found if len(found.candidates) else None
+        write_dataclass(path, _of_earlier_run(run) if run.config.data.add_rows else _look_for(run))
+    start = read_dataclass(path, InitialWeights, remedy=ANEW)
+    return start if len(start.candidates) else None
 
 
 def commit_start(run: Run, part: str, members: NDArray[np.int64], start: InitialWeights) -> None:
@@ -61,26 +69,35 @@ def commit_start(run: Run, part: str, members: NDArray[np.int64], start: Initial
     known = dict(zip(start.candidates.tolist(), start.weights, strict=True))
     nothing = np.zeros(start.weights.shape[1])
     table = np.stack([known.get(name, nothing) for name in members.tolist()])
-    write_arrays(run.layout.solution(group_solve.start_name(part)), {"weights": table})
+    write_arrays(run.layout.solution(start_weights_name(part)), {"weights": table})
 
 
-def _found(run: Run) -> InitialWeights:
+def _of_earlier_run(run: Run) -> InitialWeights:
+    """Return the weights of the run whose rows others were added to: its candidates are those of this one."""
+    start = earlier_run.load(run.layout)
+    return InitialWeights(read_candidates(run.layout, run.shape.n_train)[start.active], start.weights)
+
+
+def _look_for(run: Run) -> InitialWeights:
     """Look for the model's centers among the candidates, and tell how many there are."""
     model = _model(run.layout)
     index = read_arrays(run.layout.centers, mapped=True)["index"]
-    found: dict[int, bytes] = {}
-    if statistics.in_rounds(run):
-        task = rows.task_of(run)
-        grid = spans(run.shape.n_train, task.read_rows, N_SPANS)
-        run.run_items(group_solve.STAGE, partial(known_rows, task), grid, on_value=lambda _, value: found.update(value))
+    if run.in_rounds:
+        folder = run.layout.row_pass("initial-weights")
+        task = BlockPass(row_task(run), row_grid("train", run.shape.n_train, 1), _opened)
+        values = run.row_pass(SOLVE, task, folder, words="looking for the centers of the earlier model")
+        found = zip(values.in_order("rows").tolist(), values.in_order("keys"), strict=True)
+        keys = {row: key.tobytes() for row, key in found}
+        remove_folder(folder, durable=False)
     else:
         X = read_arrays(run.layout.centers)["X"]
-        found = dict(_known(zip(index.tolist(), keys_of(X), strict=True), model))
-    ordered = [(row, found[row]) for row in index.tolist() if row in found]
-    start = _assigned(ordered, candidates.widths(run.layout), run.shape.n_train, model)
-    n_centers, n_found = len(model["weights"]), len(start.candidates)
-    if n_found:
-        run.events.say(f"{n_found} of {n_centers} centers of {run.config.solver.init_from} are candidates: start there")
+        wanted = set(keys_of(model["centers"]))
+        keys = {row: key for row, key in zip(index.tolist(), keys_of(X), strict=True) if key in wanted}
+    ordered = [(row, keys[row]) for row in index.tolist() if row in keys]
+    start = _assigned(ordered, read_widths(run.layout), run.shape.n_train, model)
+    n_centers, n_again = len(model["weights"]), len(start.candidates)
+    if n_again:
+        run.events.say(f"{n_again} of {n_centers} centers of {run.config.solver.init_from} are candidates: start there")
     else:
         run.events.warn(
             f"--init-from {run.config.solver.init_from}: none of its {n_centers} centers is a candidate with the same "
@@ -89,36 +106,32 @@ def _found(run: Run) -> InitialWeights:
     return start
 
 
-def known_rows(task: RowTask, span: Block) -> list[tuple[int, bytes]]:
-    """Return the training rows of a span that are centers of the model, each with the key of its features."""
-    model, start, found = _model(task.layout), span.start, []
-    for block in rows.blocks(task, span):
-        found += _known(enumerate(keys_of(block.X), start), model)
-        start += len(block.X)
-    return found
+def _opened(task: RowTask) -> OfBlock:
+    return partial(_known_rows, set(keys_of(_model(task.layout)["centers"])))
+
+
+def _known_rows(wanted: set[bytes], block: RowBlock, _: Each) -> Values:
+    """Return the "rows" (k,) of a block that are centers of the model, with the "keys" (k, 16) u1 of their features."""
+    known = [(row, key) for row, key in enumerate(keys_of(block.X), block.start) if key in wanted]
+    keys = np.frombuffer(b"".join(key for _, key in known), np.uint8).reshape(len(known), KEY_BYTES)
+    return {"rows": np.array([row for row, _ in known], np.int64), "keys": keys}
 
 
 def _model(layout: RunLayout) -> dict[str, NDArray[np.float64]]:
     return read_arrays(layout.init_model, remedy=remedy_of(layout.init_model.name))
 
 
-def _known(keys: Iterable[tuple[int, bytes]], model: dict[str, NDArray[np.float64]]) -> list[tuple[int, bytes]]:
-    """Return those rows whose key one of the model's centers has."""
-    wanted = set(keys_of(model["centers"]))
-    return [(row, key) for row, key in keys if key in wanted]
-
-
 def _assigned(
-    found: list[tuple[int, bytes]], widths: NDArray[np.float64], n_train: int, model: dict[str, NDArray[np.float64]]
+    known: list[tuple[int, bytes]], widths: NDArray[np.float64], n_train: int, model: dict[str, NDArray[np.float64]]
 ) -> InitialWeights:
     """Give the weights of each center to one candidate: of equal rows, to the one that was drawn first."""
     waiting = defaultdict(list)
     for key, sigma2, weights in zip(keys_of(model["centers"]), model["sigma2"], model["weights"], strict=True):
         waiting[key, float(sigma2)].append(weights)
     names, given = [], [np.empty((0, model["weights"].shape[1]))]
-    for place, sigma2 in enumerate(widths.tolist()):
-        for row, key in found:
+    for width, sigma2 in enumerate(widths.tolist()):
+        for row, key in known:
             if waiting[key, sigma2]:
-                names.append(row + n_train * place)
+                names.append(row + n_train * width)
                 given.append(waiting[key, sigma2].pop(0)[None])
     return InitialWeights(np.array(names, np.int64), np.concatenate(given))

@@ -1,6 +1,7 @@
 """The solves: one for each output (class), or one for all outputs that share a kernel, each a task of its own.
 
 All of them map the one Gram file read-only. A solve may go through several penalties, each started from the last.
+What is done of a solve is in `solve_checkpoints`.
 """
 
 import json
@@ -15,33 +16,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import InvalidDataError
+from pipeline.runtime import progress
 from pipeline.solvers import InvalidProblemError, Problem, SolverOptions, check_gram
-from pipeline.solvers.path import solve_path
-from pipeline.stages import statistics
-from pipeline.stages.run import Run
-from pipeline.stages.solve_progress import SolveProgress, latest_note
-from pipeline.statistics import GramStatistics
+from pipeline.solvers.output_groups import Outputs, columns_of, output_groups, problem_of, visits_of
+from pipeline.solvers.regularization_path import solve_path
+from pipeline.stages.accumulate_statistics import load_statistics, statistics_to_arrays
+from pipeline.stages.run_state import SOLVE, Run
+from pipeline.stages.solve_checkpoints import SolveProgress, latest_note
 from storage import checkpoints
-from storage.commit import check_folder, make_folder, read_arrays, remove_folder, write_arrays
-from storage.layout import RunLayout
+from storage.atomic_writes import check_folder, make_folder, read_arrays, remove_folder, write_arrays
+from storage.done_markers import write_marker
+from storage.folder_layouts import RunLayout
 from storage.manifest import verify
-from storage.markers import write_marker
 from storage.remedies import ANEW
 
-STAGE = "solve"
 LARGEST_CHECKED = 4000  # candidates; larger Grams are made by the same code, and the certificate judges the result
-Outputs = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class SolveTask:
     """What a worker needs to solve for any group of outputs: which statistics, which penalties, how.
 
-    warm_start: the solves start from committed weights, see `start_name`.
+    name: what the solves commit is named after it; it begins with that of the statistics. warm_start: the solves start
+    from committed weights, see `start_weights_name`.
     """
 
     layout: RunLayout
     statistics: str
+    name: str
     penalties: tuple[float, ...]
     options: SolverOptions
     seed: int
@@ -52,16 +54,19 @@ class SolveTask:
     @property
     def markers(self) -> Path:
         """The folder of the done-markers; solves on other rows have their own."""
-        return self.layout.markers(f"{STAGE}-{self.statistics}")
+        return self.layout.markers(f"{SOLVE}-{self.name}")
+
+    def solution_name(self, group: Outputs) -> str:
+        """Return what the solution, the records and the checkpoints of a solve are named."""
+        return f"{self.name}-{group_name(group)}"
 
 
-def groups(run: Run) -> list[Outputs]:
-    """Return the outputs of each solve: one each, or all together with one kernel for all classes."""
-    outputs = range(run.shape.n_outputs)
-    return [tuple(outputs)] if run.config.solver.coupling == "shared" else [(output,) for output in outputs]
+def groups_of(run: Run) -> list[Outputs]:
+    """Return the outputs of each solve of a run."""
+    return output_groups(run.shape.n_outputs, shared=run.config.solver.coupling == "shared")
 
 
-def options(run: Run) -> SolverOptions:
+def solver_options(run: Run) -> SolverOptions:
     """Return the solver's options that the configuration asks for."""
     solver = run.config.solver
     return SolverOptions(
@@ -73,54 +78,76 @@ def options(run: Run) -> SolverOptions:
     )
 
 
-def solve_all(
-    run: Run, part: str, penalties: Sequence[float], *, tolerance: float | None = None, warm_start: bool = False
+def solve_groups(
+    run: Run,
+    part: str,
+    penalties: Sequence[float],
+    *,
+    tolerance: float | None = None,
+    warm_start: bool = False,
+    number: int | None = None,
 ) -> list[dict[str, Any]]:
     """Solve on the statistics of a part (all, fit) at each penalty; return the committed summaries of the groups.
 
-    `tolerance` replaces the configured one; `warm_start` starts from the weights committed under `start_name`. Raises
-    InvalidDataError for statistics that no solver may start from, CorruptDataError for damaged ones, and where the
-    weights to start from are damaged or missing.
+    `tolerance` replaces the configured one; `warm_start` starts from the weights committed under `start_weights_name`;
+    `number` counts calls for the same part at one more penalty. Raises InvalidDataError for statistics that no solver
+    may start from, CorruptDataError for damaged ones, and where the weights to start from are damaged or missing.
     """
-    name = _prepared(run, part)
-    asked = options(run) if tolerance is None else replace(options(run), tolerance=tolerance)
+    statistics_name = _prepare_statistics(run, part) if not number else _name(run, part)
+    name = statistics_name + _suffix(number)
+    asked = solver_options(run) if tolerance is None else replace(solver_options(run), tolerance=tolerance)
     resources = run.config.resources
-    every, keep = resources.checkpoint_every, resources.keep
-    task = SolveTask(run.layout, name, tuple(penalties), asked, run.config.seed, every, keep, warm_start)
-    done = run.done(task.markers)
-    waiting = [group for group in groups(run) if item_name(group) not in done]
-    run.costs[STAGE].items += len(groups(run)) - len(waiting)
-    make_folder(run.layout.solutions)
-    records = [run.layout.solution_records(f"{name}-{item_name(group)}") for group in waiting]
-    run.run_items(
-        STAGE,
-        partial(solve_group, task),
-        waiting,
-        note=partial(latest_note, records),
-        on_value=lambda group, warnings: _solved(run, f"{name}-{item_name(group)}", warnings),
+    task = SolveTask(
+        layout=run.layout,
+        statistics=statistics_name,
+        name=name,
+        penalties=tuple(penalties),
+        options=asked,
+        seed=run.config.seed,
+        checkpoint_every=resources.checkpoint_every,
+        checkpoints_kept=resources.keep,
+        warm_start=warm_start,
     )
     done = run.done(task.markers)
-    return [done[item_name(group)] for group in groups(run)]
+    waiting = [group for group in groups_of(run) if group_name(group) not in done]
+    run.costs[SOLVE].items += len(groups_of(run)) - len(waiting)
+    make_folder(run.layout.solutions)
+    records = [run.layout.solution_records(task.solution_name(group)) for group in waiting]
+    run.run_items(
+        SOLVE,
+        partial(solve_group, task),
+        waiting,
+        unit="solves" if len(penalties) == 1 else "penalties",
+        size=lambda group: len(penalties),
+        note=partial(latest_note, records, penalties=penalties, number=number),
+        on_value=lambda group, warnings: _close_records(run, task.solution_name(group), warnings),
+    )
+    done = run.done(task.markers)
+    return [done[group_name(group)] for group in groups_of(run)]
 
 
-def weights(run: Run, part: str, n_candidates: int) -> NDArray[np.float64]:
+def load_weights(run: Run, part: str, n_candidates: int, number: int | None = None) -> NDArray[np.float64]:
     """Return the committed weights, (penalties, candidates, outputs) f8; zero where nothing is selected."""
-    name = _name(run, part)
-    found = {group: _read_solution(run.layout, name, group) for group in groups(run)}
-    n_penalties = len(next(iter(found.values()))["weights"])
+    name = _name(run, part) + _suffix(number)
+    solutions = {group: _read_solution(run.layout, name, group) for group in groups_of(run)}
+    n_penalties = len(next(iter(solutions.values()))["weights"])
     table = np.zeros((n_penalties, n_candidates, run.shape.n_outputs))
-    for group, solution in found.items():
+    for group, solution in solutions.items():
         for column, output in enumerate(group):
             table[:, solution["active"], output] = solution["weights"][:, :, column]
     return table
 
 
-def start_name(part: str) -> str:
+def start_weights_name(part: str, number: int | None = None) -> str:
     """Return the name of the file of weights (candidates, outputs) from which the solves on a part start."""
-    return f"{part}-start.npz"
+    return f"{part}{_suffix(number)}-start.npz"
 
 
-def item_name(group: Outputs) -> str:
+def _suffix(number: int | None) -> str:
+    return "" if number is None else f"-penalty-{number:02d}"
+
+
+def group_name(group: Outputs) -> str:
     """Return the name of the solution and of the marker of a group of outputs."""
     return f"output-{group[0]:04d}" if len(group) == 1 else "all-outputs"
 
@@ -132,37 +159,39 @@ def solve_group(task: SolveTask, group: Outputs) -> tuple[str, ...]:
     and before it stops on request (StoppedError), the solve is checkpointed; a later call goes on from there, to the
     same bytes. Raises InvalidDataError naming output and penalty where the objective leaves the range of float64.
     """
-    name = f"{task.statistics}-{item_name(group)}"
+    name = task.solution_name(group)
     problem = _problem(task, group)
     started = time.perf_counter()
-    with _progress(task, group) as progress:
-        first = len(progress.summaries)
+    with _open_progress(task, group) as done:
+        first = len(done.summaries)
+        progress.advance(first)
         try:
             for solution in solve_path(
                 problem,
                 task.penalties[first:],
                 task.options,
-                np.random.default_rng([task.seed, 3, *group]),
-                start_weights=progress.weights[-1] if first else _start_weights(task, group),
-                start=progress.state,
-                on_record=progress.on_record,
+                visits_of(task.seed, group),
+                start_weights=done.weights[-1] if first else _start_weights(task, group),
+                start=done.state,
+                on_record=done.on_record,
             ):
-                progress.on_solution(solution)
+                done.on_solution(solution)
+                progress.advance()
         except InvalidProblemError as error:
             raise InvalidDataError(f"output {group[0]}: {error}") from None
-    table = np.stack(progress.weights)
+    table = np.stack(done.weights)
     active = np.flatnonzero(table.any(axis=(0, 2)))
     arrays = {"active": active, "weights": table[:, active], "penalties": np.array(task.penalties)}
     write_arrays(task.layout.solution(f"{name}.npz"), arrays)
     seconds = time.perf_counter() - started
-    payload = {"outputs": list(group), "points": progress.summaries, "wall_seconds": seconds}
-    write_marker(task.markers, item_name(group), payload)
+    payload = {"outputs": list(group), "points": done.summaries, "wall_seconds": seconds}
+    write_marker(task.markers, group_name(group), payload)
     checkpoints.remove(task.layout.checkpoints(name))
-    return progress.warnings
+    return done.warnings
 
 
-def _progress(task: SolveTask, group: Outputs) -> SolveProgress:
-    name = f"{task.statistics}-{item_name(group)}"
+def _open_progress(task: SolveTask, group: Outputs) -> SolveProgress:
+    name = task.solution_name(group)
     return SolveProgress(
         task.layout.solution_records(name),
         task.layout.checkpoints(name),
@@ -177,20 +206,21 @@ def _name(run: Run, part: str) -> str:
     return f"{part}-centred" if run.config.solver.intercept else part
 
 
-def _prepared(run: Run, part: str) -> str:
+def _prepare_statistics(run: Run, part: str) -> str:
     """Check the statistics of a part, centre them where an intercept is fitted, and return their name."""
-    check_folder(run.layout.statistics_file(part), remedy=ANEW)
-    name = _name(run, part)
-    if name != part:
-        _centre(run, part, name)
-    gram = statistics.load(run.layout, name).gram
-    if len(gram) > LARGEST_CHECKED:  # a factorisation as large as the Gram would take its memory again
+    with run.doing(SOLVE, "checking the statistics"):
+        check_folder(run.layout.statistics_file(part), remedy=ANEW)
+        name = _name(run, part)
+        if name != part:
+            _centre(run, part, name)
+        gram = load_statistics(run.layout, name).gram
+        if len(gram) > LARGEST_CHECKED:  # a factorisation as large as the Gram would take its memory again
+            return name
+        try:
+            check_gram(gram)
+        except InvalidProblemError as error:
+            raise InvalidDataError(str(error)) from None
         return name
-    try:
-        check_gram(gram)
-    except InvalidProblemError as error:
-        raise InvalidDataError(str(error)) from None
-    return name
 
 
 def _centre(run: Run, part: str, name: str) -> None:
@@ -202,15 +232,12 @@ def _centre(run: Run, part: str, name: str) -> None:
             return
         run.events.warn(f"{folder}: damaged ({problems[0].partition(';')[0]}); it is made again")
         remove_folder(folder)
-    write_arrays(folder, statistics.to_arrays(statistics.load(run.layout, part).centred()))
+    write_arrays(folder, statistics_to_arrays(load_statistics(run.layout, part).centred()))
 
 
 def _problem(task: SolveTask, group: Outputs) -> Problem:
-    found: GramStatistics = statistics.load(task.layout, task.statistics)
-    kty = np.ascontiguousarray(found.kty[:, list(group)])
-    problem = Problem(found.gram, kty, float(found.yty[list(group)].sum()), task.penalties[-1])
     try:
-        return problem.validate(gram_checked=True)
+        return problem_of(load_statistics(task.layout, task.statistics), group, task.penalties[-1])
     except InvalidProblemError as error:
         raise InvalidDataError(f"output {group[0]}: {error}") from None
 
@@ -219,19 +246,19 @@ def _start_weights(task: SolveTask, group: Outputs) -> NDArray[np.float64] | Non
     """Return the weights to start from, (candidates, outputs); from others the solve would end with other bytes."""
     if not task.warm_start:
         return None
-    path = task.layout.solution(start_name(task.statistics.removesuffix("-centred")))
-    return np.ascontiguousarray(read_arrays(path, remedy=ANEW)["weights"][:, list(group)])
+    path = task.layout.solution(start_weights_name(task.name.replace("-centred", "")))
+    return columns_of(read_arrays(path, remedy=ANEW)["weights"], group)
 
 
 def _read_solution(layout: RunLayout, name: str, group: Outputs) -> dict[str, NDArray[Any]]:
-    return read_arrays(layout.solution(f"{name}-{item_name(group)}.npz"), remedy=ANEW)
+    return read_arrays(layout.solution(f"{name}-{group_name(group)}.npz"), remedy=ANEW)
 
 
-def _solved(run: Run, name: str, warnings: tuple[str, ...]) -> None:
+def _close_records(run: Run, name: str, warnings: tuple[str, ...]) -> None:
     """Move the iteration records of a finished solve into metrics.jsonl, and tell what it warned of."""
     for warning in warnings:
         run.events.warn(warning)
     path = run.layout.solution_records(name)
     for line in path.read_text(encoding="utf-8").splitlines():
-        run.events.metric(stage=STAGE, **json.loads(line))
+        run.events.metric(stage=SOLVE, **json.loads(line))
     path.unlink()

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline import stopping
+from pipeline.runtime import stopping
 from pipeline.solvers import Record, Solution, SolverState
 from storage import checkpoints
+from storage.disk_writes import LineFile
 
 
 class SolveProgress:
-    """The progress of one solve along its penalties, as far as the last checkpoint found.
+    """The progress of one solve along its penalties, taken up from its last checkpoint.
 
     Inside a `with` block, every record is appended to the records file. Attributes: `weights` (M, T) and `summaries`
     of the penalties done; `state` of the one under way, None at its begin; `warnings` of damaged checkpoints.
@@ -44,7 +45,7 @@ class SolveProgress:
 
     def __enter__(self) -> "SolveProgress":
         """Open the records file, with the records so far."""
-        self._file = self._path.open("w", encoding="utf-8")
+        self._file = LineFile(self._path, fresh=True)
         for facts in self._past:
             self._write(facts)
         if self.state is not None:
@@ -80,8 +81,7 @@ class SolveProgress:
         return {**self._facts, "penalty": penalty, **asdict(record)}
 
     def _write(self, facts: dict[str, Any]) -> None:
-        self._file.write(json.dumps(facts) + "\n")
-        self._file.flush()
+        self._file.append(json.dumps(facts))
 
     def _save(self) -> None:
         assert self.state is not None
@@ -99,16 +99,16 @@ class SolveProgress:
         self._saved = time.monotonic()
 
     def _load(self) -> None:
-        found = checkpoints.load(self._folder)
-        if found is None:
+        checkpoint = checkpoints.load(self._folder)
+        if checkpoint is None:
             return
-        self.warnings = found.warnings
-        if found.metadata["penalties"] != self._penalties:
+        self.warnings = checkpoint.warnings
+        if checkpoint.metadata["penalties"] != self._penalties:
             return
-        arrays = dict(found.arrays)
+        arrays = dict(checkpoint.arrays)
         self.weights = list(arrays.pop("weights_done", np.empty(0)))
-        self.summaries, self._past = list(found.metadata["summaries"]), list(found.metadata["records"])
-        self.state = SolverState.from_arrays(arrays, found.metadata["state"])
+        self.summaries, self._past = list(checkpoint.metadata["summaries"]), list(checkpoint.metadata["records"])
+        self.state = SolverState.from_arrays(arrays, checkpoint.metadata["state"])
 
 
 def _summary(penalty: float, solution: Solution) -> dict[str, Any]:
@@ -127,18 +127,32 @@ def _summary(penalty: float, solution: Solution) -> dict[str, Any]:
     }
 
 
-def latest_note(paths: Sequence[Path]) -> str:
+def latest_note(paths: Sequence[Path], penalties: Sequence[float] = (), number: int | None = None) -> str:
     """Return objective and gap of the solve whose records grew last, in a few words; empty where none has begun.
 
-    The driver removes the records of a finished solve while another thread may ask: a file may be gone at any step.
+    Where it is one of several penalties, or the one of a `number`, they say which. The driver removes the records of a
+    finished solve while another thread may ask: a file may be gone at any step.
     """
-    found = [(written, path) for path in paths if (written := _last_written(path)) is not None]
-    for _, path in sorted(found, reverse=True):
+    files = [(written, path) for path in paths if (written := _last_written(path)) is not None]
+    for _, path in sorted(files, reverse=True):
         record = _last_record(path)
         if record is not None:
-            gap = "unknown" if record["relative_gap"] is None else f"{record['relative_gap']:.1e}"
-            outputs = ",".join(map(str, record["outputs"]))
-            return f"output {outputs}: objective {record['objective']:.6g} gap {gap}"
+            return note_of(record, penalties, number)
+    return ""
+
+
+def note_of(record: Mapping[str, Any], penalties: Sequence[float] = (), number: int | None = None) -> str:
+    """Return objective and gap of a record in a few words, and which of several penalties it is for."""
+    gap = "unknown" if record["relative_gap"] is None else f"{record['relative_gap']:.1e}"
+    outputs = ",".join(map(str, record["outputs"]))
+    return f"{_which(record, penalties, number)}output {outputs}: objective {record['objective']:.6g} gap {gap}"
+
+
+def _which(record: Mapping[str, Any], penalties: Sequence[float], number: int | None) -> str:
+    if number is not None:
+        return f"penalty {number + 1} ({record['penalty']:.3g}), "
+    if len(penalties) > 1:
+        return f"penalty {penalties.index(record['penalty']) + 1} of {len(penalties)} ({record['penalty']:.3g}), "
     return ""
 
 

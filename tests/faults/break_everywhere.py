@@ -1,9 +1,9 @@
 """Break a toy run at every change of the disk, resume it, and compare the model with that of an uninterrupted run.
 
 Run as a program by test_every_change.py: it forks one child for each break, which saves the imports and the compiling.
-In the child every `storage.disk.low_*` function counts. The K-th call ends the process with SIGKILL, before the change
-or after half of it where it is a write; or it fails with ENOSPC or EIO. Prints one line of JSON: how many calls there
-were, how many breaks, and what went wrong.
+In the child every `storage.disk_writes.low_*` function counts. The K-th call ends the process with SIGKILL, before the
+change or after half of it where it is a write; or it fails with ENOSPC or EIO. Prints one line of JSON: how many calls
+there were, how many breaks, and what went wrong.
 """
 
 import errno
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.train import main
-from storage import disk
+from storage import disk_writes as disk
 
 LOW = [name for name in vars(disk) if name.startswith("low_")]
 
@@ -112,7 +112,7 @@ def problems(arguments: list[str], run: Path, how: str, code: int, expected: dic
         found.append(f"the resumed run ended with {code}")
     elif digests(run) != expected:
         found.append("another model")
-    elif left := [str(path) for path in run.rglob(".tmp-*")]:
+    elif left := [str(path) for path in run.rglob(".*")]:
         found.append(f"left {left[0]}")
     return found
 

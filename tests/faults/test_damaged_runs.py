@@ -41,7 +41,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     X = rng.normal(size=(400, 4))
     np.savez(folder / "data.npz", X=X, y=np.sin(2 * X[:, 0]) + X[:, 1] ** 2 + 0.1 * rng.normal(size=400))
     for kind, settings in SETTINGS.items():
-        more = ("--intercept", "--tol", "1e-7", "--scheduler", "serial", "--features-dir", str(folder / "features"))
+        more = ("--intercept", "--tol", "1e-7", "--sigma2", "1", "--set", "data.centre_targets=false")
+        more += ("--scheduler", "serial", "--features-dir", str(folder / "features"))
         assert resume(folder / kind, folder, *settings, *more) == 0
     assert (folder / "rounds" / "statistics" / LAST).is_dir()
     return folder
@@ -80,6 +81,7 @@ def flip(path: Path) -> None:
 DAMAGE: dict[str, Callable[[Path], None]] = {"flipped": flip, "deleted": Path.unlink}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SETTINGS)
 def test_a_run_cut_off_before_its_last_solves_ends_the_same(finished: Path, tmp_path: Path, kind: str) -> None:
     run = cut_off(finished, kind, tmp_path / "run")

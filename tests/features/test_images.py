@@ -10,8 +10,9 @@ import pytest
 
 from features import images
 from features.errors import DataError, MissingInputError, UsageError
+from features.open_source import open_source
 from features.published import PUBLISHED
-from features.sources import SourceSpec, open_source
+from features.source import SourceSpec
 
 NAMES = tuple(images.IDX_FILES)
 

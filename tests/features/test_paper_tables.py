@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from features.errors import DataError, MissingInputError, UsageError
+from features.open_source import open_source
 from features.published import PUBLISHED
-from features.sources import SourceSpec, open_source
+from features.source import SourceSpec
 
 
 def everything(source, part):

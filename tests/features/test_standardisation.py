@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from features.errors import DataError
-from features.transforms import RunningMoments, Standardisation
+from features.standardisation import RunningMoments, Standardisation
 
 
 def fit(rows, block):

@@ -5,18 +5,22 @@ import json
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.utils.class_weight import compute_class_weight
 
-from features import rows, tables
+from features import row_source as rows
 from features.errors import DataError, UsageError
-from features.sources import SourceSpec, open_source
+from features.open_source import open_source
+from features.source import SourceSpec
+from features.targets import balanced_factors
+from runs import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 3))
 Y = np.resize([0, 1, 2], 40)
@@ -26,12 +30,6 @@ def npz(tmp_path, **arrays):
     path = tmp_path / "table.npz"
     np.savez(path, **arrays)
     return SourceSpec(str(path))
-
-
-def csv(tmp_path, text, **options):
-    path = tmp_path / "table.csv"
-    path.write_text(text)
-    return SourceSpec(str(path), **options)
 
 
 def everything(source):
@@ -96,7 +94,7 @@ def test_npz_target_key_and_task(tmp_path):
         ({"X": X[:, 0], "y": Y}, "shape"),
         ({"X": X, "y": np.ones(40)}, "one class"),
         ({"X": X.astype(complex), "y": Y}, "complex"),
-        ({"X": np.float64(3.0), "y": Y}, "rows are needed"),
+        ({"X": np.float64(3.0), "y": Y}, "inputs are needed"),
         ({"X": X, "y": np.array([None] * 40)}, "Python objects"),
         ({"X_train": X, "y_train": Y, "X_test": X[:, :2], "y_test": Y}, "train inputs have shape"),
         ({"X_train": X, "y_train": Y, "X_test": X, "y_test": Y + 1}, "y of test: row 2 has label 3"),
@@ -157,7 +155,8 @@ BOMB_CHILD = """
 import resource, sys
 from pathlib import Path
 from features.errors import DataError
-from features.sources import SourceSpec, open_source
+from features.open_source import open_source
+from features.source import SourceSpec
 import features.tables
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2)
@@ -182,89 +181,6 @@ def test_npz_bomb_is_refused_in_64_mib(tmp_path):
         [sys.executable, "-c", BOMB_CHILD, path], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 65, done.stderr
-
-
-HEADER = "length,sex,label\n"
-ROWS = "1.5,0,a\n2.5,1,b\n-3e2,0,a\n4,1,c\n5,1,c\n6,0,b\n7,0,b\n8,1,a\n"
-
-
-@pytest.mark.parametrize("text", [HEADER + ROWS, ROWS, "\ufeff" + HEADER + ROWS.replace("\n", "\r\n\r\n")])
-def test_csv_with_and_without_header(tmp_path, text):
-    source = open_source(csv(tmp_path, text))
-    assert (source.task, source.classes, source.input_shape) == ("multiclass", ("a", "b", "c"), (2,))
-    inputs, targets = everything(source)
-    order = np.argsort(inputs[:, 0])
-    assert inputs[order, 0].tolist() == [-300.0, 1.5, 2.5, 4.0, 5.0, 6.0, 7.0, 8.0]
-    assert targets[order].tolist() == [0, 0, 1, 2, 2, 1, 1, 0]
-
-
-def test_csv_target_by_name_and_number(tmp_path):
-    numbers = "y,a,b\n" + "".join(f"{k % 2},{k},{k * 0.5}\n" for k in range(12))
-    assert open_source(csv(tmp_path, numbers)).task == "binary"
-    by_name = open_source(csv(tmp_path, numbers, target="b"))
-    assert by_name.task == "regression"
-    assert everything(open_source(csv(tmp_path, numbers, target="2")))[1].tolist() == everything(by_name)[1].tolist()
-    assert open_source(csv(tmp_path, numbers, target="-1")).task == "regression"
-    with pytest.raises(UsageError, match="y, a, b"):
-        open_source(csv(tmp_path, numbers, target="rings"))
-    with pytest.raises(UsageError, match="0 to 2"):
-        open_source(csv(tmp_path, numbers, target="3"))
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "empty"),
-        ("a,b,y\n", "no rows"),
-        ("1\n2\n", "one column"),
-        (HEADER + ROWS + "9,1\n", r"row 8 \(line 10\) has 2 cells, expected 3"),
-        (HEADER + ROWS + "nan,1,a\n", r"row 8 \(line 10\), column length is 'nan'"),
-        (ROWS + "1,x,a\n", r"row 8 \(line 9\), column 1 is 'x'"),
-        (ROWS + "1,,a\n", "column 1 is ''"),
-        (ROWS + "1,inf,a\n", "column 1 is 'inf'"),
-        (ROWS + "1,2,\n", "no label"),
-        (ROWS + '1,"2,a\n', "comma-separated"),
-        ("1,2\n1,2\n3,2\n", "one class"),
-    ],
-)
-def test_csv_refuses(tmp_path, text, message):
-    with pytest.raises(DataError, match=message) as caught:
-        open_source(csv(tmp_path, text))
-    assert "\n" not in str(caught.value)
-
-
-def test_csv_line_without_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "MAX_LINE_CHARACTERS", 1000)
-    with pytest.raises(DataError, match="line 1 is longer than 1000"):
-        open_source(csv(tmp_path, "1" * 5000))
-
-
-def test_csv_that_is_no_text(tmp_path):
-    (tmp_path / "table.csv").write_bytes(b"1,2\n\xff\xfe,3\n")
-    with pytest.raises(DataError, match="UTF-8"):
-        open_source(SourceSpec(str(tmp_path / "table.csv")))
-
-
-def test_csv_across_pieces(tmp_path, monkeypatch):
-    text = "".join(f"{k},{k + 0.5}\n" for k in range(25))
-    whole = everything(open_source(csv(tmp_path, text)))
-    monkeypatch.setattr(tables, "ROWS_PER_PIECE", 4)
-    (tmp_path / "other").mkdir()
-    assert np.array_equal(whole[0], everything(open_source(csv(tmp_path / "other", text)))[0])
-
-
-def test_changed_file_is_read_again(tmp_path):
-    first = open_source(csv(tmp_path, ROWS)).fingerprint()
-    assert open_source(csv(tmp_path, ROWS + "9,1,a\n")).fingerprint() != first
-
-
-def test_boston_and_abalone(data_dir, tmp_path):
-    lines = (data_dir / "boston" / "housing.data").read_text().splitlines()
-    boston = open_source(csv(tmp_path, "\n".join(",".join(line.split()) for line in lines)))
-    assert (boston.task, boston.n_train + boston.n_test, boston.input_shape) == ("regression", 506, (13,))
-    assert everything(boston)[1].mean() == pytest.approx(22.5328, abs=1e-4)
-    with pytest.raises(DataError, match=r"row 0 .*column 0 is 'M'"):
-        open_source(csv(tmp_path, (data_dir / "abalone" / "abalone.data").read_text()))
 
 
 class RecordingArray:
@@ -327,3 +243,136 @@ def test_fingerprint_follows_content():
     }
     assert len(found) == 5
     assert identity(X) == identity(X.copy())
+
+
+def member(descr, shape, data=b""):
+    """The bytes of an npy file whose header claims whatever it likes."""
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"descr": descr, "fortran_order": False, "shape": shape})
+    return stream.getvalue() + data
+
+
+def stored(values):
+    stream = io.BytesIO()
+    np.save(stream, values)
+    return stream.getvalue()
+
+
+def header(text):
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+MEMBERS = {
+    "rows of nothing": (member("<f8", (10**9, 0)), stored(Y)),
+    "labels of nothing": (stored(X), member("<f8", (10**9, 0))),
+    "strings of no letters": (stored(X), member("|S0", (10**9,))),
+    "texts of no letters": (stored(X), member("<U0", (10**9,))),
+    "void": (stored(X), member("|V0", (10**9,))),
+    "void inputs": (member("|V0", (10**9, 3)), stored(Y)),
+    "a length beyond 64 bits": (member("<f8", (2**70, 3)), stored(Y)),
+    "none of a length beyond 64 bits": (member("<f8", (2**70, 0)), stored(Y)),
+    "lengths whose product is": (member("<f8", (2**40, 2**40)), stored(Y)),
+    "negative lengths": (member("<f8", (-40, -3), X.tobytes()), stored(Y)),
+    "a header of brackets": (header(b"(" * 60_000), stored(Y)),
+    "a header that is no dictionary": (header(b"{[]: 1}"), stored(Y)),
+    "a number of thousands of digits": (header(b"{'shape': (" + b"9" * 9000 + b",)}"), stored(Y)),
+}
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_members_that_promise_nothing_or_too_much(tmp_path, name):
+    with zipfile.ZipFile(tmp_path / "table.npz", "w") as archive:
+        for key, data in zip("Xy", MEMBERS[name], strict=True):
+            archive.writestr(f"{key}.npy", data)
+    with pytest.raises(DataError, match=r"table\.npz, [Xy]\.npy: ") as caught:
+        open_source(SourceSpec(str(tmp_path / "table.npz")))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_member_in_a_compression_that_numpy_never_uses_is_not_unfolded(tmp_path, method):
+    with zipfile.ZipFile(tmp_path / "table.npz", "w", method) as archive:
+        archive.writestr("X.npy", stored(X))
+        archive.writestr("y.npy", stored(Y))
+    with pytest.raises(DataError, match="compressed in a way"):
+        open_source(SourceSpec(str(tmp_path / "table.npz")))
+
+
+def code_point(number):
+    labels = np.resize(["ab", "cd"], 40)
+    labels.view(np.uint32)[5] = number
+    return labels
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.resize([b"a", b"\xff"], 40), "no ASCII text"),
+        (np.resize(["a", "\ud800"], 40), "row 1 holds a character"),
+        (np.resize(["a", "\udfff"], 40).astype(">U1"), "row 1 holds a character"),
+        (code_point(0x110000), "row 2 holds a character"),
+        (code_point(0xFFFFFFFF), "row 2 holds a character"),
+    ],
+)
+def test_labels_that_are_no_text_are_refused(tmp_path, labels, message):
+    with pytest.raises(DataError, match=message):
+        open_source(npz(tmp_path, X=X, y=labels))
+
+
+@pytest.mark.parametrize("labels", [np.resize(["é", "\U0001f600"], 40).astype(">U2"), np.resize([b"a", b"b"], 40)])
+def test_labels_of_any_letters_are_texts(tmp_path, labels):
+    classes = open_source(npz(tmp_path, X=X, y=labels)).classes
+    assert set(classes) == {label if isinstance(label, str) else label.decode() for label in labels.tolist()}
+
+
+def test_long_doubles_are_numbers_like_others(tmp_path):
+    source = open_source(npz(tmp_path, X=X.astype(np.longdouble), y=np.resize([0.25, 0.5], 40).astype(np.longdouble)))
+    assert json.dumps(source.classes) == "[0.25, 0.5]"
+
+
+def test_labels_are_compared_with_the_inputs_before_anything_is_hashed():
+    class Endless:
+        shape, dtype = (2**50,), np.dtype(np.int64)
+
+        def __getitem__(self, rows):
+            raise AssertionError("labels that fit no inputs were read")
+
+    for arrays in ({"X": X, "y": Endless()}, {"train/X": X, "train/y": Y, "test/X": X, "test/y": Endless()}):
+        with pytest.raises(DataError, match="has 40 rows"):
+            open_source(SourceSpec("x.zarr"), arrays)
+
+
+def test_weights_leave_rows_out_and_go_with_the_others() -> None:
+    """In both layouts, with rows of one's own number, of either part, and in what is drawn."""
+    draw = np.random.default_rng(0)
+    X, y, w = draw.random((60, 2)), draw.integers(0, 3, 60), draw.integers(0, 3, 60).astype(np.float32)
+    counted = np.flatnonzero(w)
+    spec = SourceSpec("x.zarr", weights="w", seed=4)
+    split = open_source(spec, {"X": X, "y": y, "w": w})
+    cut = open_source(spec, {"X": X[counted], "y": y[counted], "w": w[counted, None]})
+    parts = {"train/X": X, "train/y": y, "train/w": w, "test/X": X, "test/y": y}
+    of_parts = open_source(replace(spec, n_train=20), parts)
+    assert split.n_train + split.n_test == len(counted)
+    assert of_parts.weights("test") is None
+    assert (of_parts.n_train, of_parts.n_test) == (20, 60)
+    for part in ("train", "test"):
+        for source in (split, cut, of_parts):
+            rows, targets = source.read(part, 0, source.n_train if part == "train" else source.n_test)
+            places = [int(np.flatnonzero((row == X).all(axis=1))[0]) for row in rows]
+            np.testing.assert_array_equal(targets, y[places])
+            if source.weights(part) is not None:
+                np.testing.assert_array_equal(source.weights(part), w[places])
+                assert source.weights(part).min() > 0
+        np.testing.assert_array_equal(split.read(part, 0, 5)[0], cut.read(part, 0, 5)[0])
+    assert split.fingerprint() != open_source(spec, {"X": X, "y": y, "w": w + 1}).fingerprint()
+    assert "weights of the rows: w, " in split.notes[-1]
+    one = open_source(replace(spec, positive="1"), {"X": X, "y": y, "w": w})
+    np.testing.assert_array_equal(one.weights("train"), split.weights("train"))
+
+
+@given(st.lists(st.floats(1e-3, 1e3), min_size=3, max_size=40), st.integers(2, 4))
+def test_balanced_factors_are_those_of_scikit_learn(weights: list[float], n_classes: int) -> None:
+    y = np.arange(len(weights)) % min(n_classes, len(weights))
+    classes = np.unique(y)
+    expected = compute_class_weight("balanced", classes=classes, y=y, sample_weight=weights)
+    np.testing.assert_allclose(balanced_factors(np.bincount(y, weights)), expected)

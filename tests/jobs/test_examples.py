@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.model_folder import load_model
+from pipeline.prediction.model_folder import load_model
 from pipeline.verify import main as verify
 
 FOLDER = Path(__file__).resolve().parents[2] / "jobs" / "examples"
@@ -59,6 +60,15 @@ def test_multiclass_digits(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_predict_with_numpy(tmp_path: Path) -> None:
+    text = output_of("predict_with_numpy", tmp_path)
+    points = (r"\[0. 0.\]: inside \(N\)", r"10.\]: between \(N\)", r"-280. \]: outside \(N\)")
+    for point in points:
+        assert found(point, text)[0] > 0.7
+    difference, largest = found(r"largest difference N of values up to N", text)
+    assert difference < 1e-4 * largest
+
+
 def test_regression_sinc(tmp_path: Path) -> None:
     text = output_of("regression_sinc", tmp_path)
     kept, mse = found(r"N of 500 candidates have a weight; test mse N\n", text)
@@ -69,6 +79,24 @@ def test_regression_sinc(tmp_path: Path) -> None:
     assert primal == pytest.approx(dual, rel=1e-8)
     for way in ("refitted", "auto"):
         assert found(rf"{way}: penalty N, N centers, test mse N\n", text)[2] < 0.01
+
+
+def test_track_metrics(tmp_path: Path) -> None:
+    """Read back as TensorBoard reads: records of a length, its checksum, an event, and the checksum of that."""
+    event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
+    (n_forwarded,) = found(r"N iterations forwarded", output_of("track_metrics", tmp_path))
+    (file,) = (tmp_path / "out" / "tensorboard" / "digits").iterdir()
+    content, told = file.read_bytes(), {}
+    while content:
+        length = struct.unpack("<Q", content[:8])[0]
+        event, content = event_pb2.Event.FromString(content[12 : 12 + length]), content[16 + length :]
+        told |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
+    run = tmp_path / "out" / "runs" / "digits"
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert len(records) == n_forwarded == len(told) // 3
+    for record in records:
+        assert told["objective/" + str(record["outputs"][0]), record["iteration"]] == np.float32(record["objective"])
+    assert told["error_rate", 0] == np.float32(json.loads((run / "report.json").read_text())["error_rate"])
 
 
 @pytest.mark.slow

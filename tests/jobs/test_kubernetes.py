@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline import __version__, command_line
+from pipeline import __version__
+from pipeline.config import command_line
+from pipeline.config.parsers import byte_size
 from pipeline.errors import ExitCode
-from pipeline.setting_types import byte_size
 
 FOLDER = Path(__file__).resolve().parents[2] / "jobs" / "kubernetes"
 DEFINITIONS = json.loads(Path(__file__).with_name("kubernetes_schema.json").read_text())["definitions"]
@@ -155,6 +156,9 @@ def test_the_image_is_built_from_the_lock_and_runs_as_the_pod_says() -> None:
     text = (FOLDER / "Dockerfile").read_text(encoding="utf-8")
     assert "--require-hashes" in text
     assert "-r requirements.lock" in text
+    (base,) = re.findall(r"^ARG BASE=(\S+)$", text, re.MULTILINE)
+    assert re.fullmatch(r"python:3\.11-slim-bookworm@sha256:[0-9a-f]{64}", base)
+    assert re.findall(r"^FROM (.*)$", text, re.MULTILINE) == ["${BASE}"]
     user = pod_spec()["securityContext"]
     assert f"USER {user['runAsUser']}:{user['runAsGroup']}" in text
     assert 'ENTRYPOINT ["python", "-m", "pipeline.train"]' in text

@@ -17,7 +17,10 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from runs import ROOT, model_bytes
+
+pytestmark = pytest.mark.alone
+
 SCRIPT = ROOT / "jobs" / "slurm" / "train.sbatch"
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 # The paper's random schedule to a small gap takes its time on a small Gram: a few seconds to interrupt.
@@ -78,12 +81,6 @@ def queue(slurm: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queu
 def command(folder: Path, arguments: list[str]) -> list[str]:
     there = ["--run-dir", str(folder), "--features-dir", str(folder.parent / "features"), "--workers", "1"]
     return [sys.executable, "-m", "pipeline.train", *arguments, *there, "--quiet"]
-
-
-def model_bytes(run_dir: Path) -> dict[str, bytes]:
-    files = {path.name: path.read_bytes() for path in sorted((run_dir / "model").iterdir())}
-    assert "model.json" in files
-    return files
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,6 @@
 
 import hashlib
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -13,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from features import published
+from features.data_folders import locate
 from features.published import PUBLISHED, Published
-from pipeline.data import locate, main
+from pipeline.data import main
 
-ROOT = Path(__file__).resolve().parents[2]
 BODIES = {"zip.train.gz": b"train" * 1000, "zip.test.gz": b"test" * 100}
 
 
@@ -177,16 +175,3 @@ def test_a_cache_that_cannot_be_made(cache: Path, mirror: Path, capsys: pytest.C
 def test_the_real_files_are_whole(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "mnist", "usps", "--data-dir", str(data_dir)]) == 0
     assert capsys.readouterr().out.count("all as published") == 2
-
-
-def test_help_imports_no_numpy() -> None:
-    code = (
-        "import sys, runpy\n"
-        "sys.argv = ['data', '--help']\n"
-        "try: runpy.run_module('pipeline.data', run_name='__main__')\n"
-        "except SystemExit as stop: assert not stop.code, stop.code\n"
-        "assert 'numpy' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "fetch" in done.stdout

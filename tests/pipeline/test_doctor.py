@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,16 @@ import pytest
 
 from pipeline import doctor
 from pipeline.doctor import main, requirements
-from pipeline.plan import default_limit_bytes
+from pipeline.runtime.memory_limits import default_limit_bytes
+from runs import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SECTIONS = {"python", "libraries", "blas", "numba", "machine", "disk", "data", "extras", "advice", "training_works"}
+
+
+def test_it_tells_of_every_extra_that_a_command_uses() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    of_commands = [one for name in extras if name not in ("benchmarks", "development") for one in extras[name]]
+    assert {one.partition(">=")[0] for one in of_commands} <= set(doctor.EXTRAS)
 
 
 def command(python: Path | str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -26,8 +33,7 @@ def command(python: Path | str, *arguments: str, **variables: str) -> subprocess
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Neither data sets nor compiled code from before."""
     monkeypatch.delenv("SLKL_DATA_DIR", raising=False)
-    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path
 
 
@@ -60,7 +66,7 @@ def test_the_json_form_is_one_object(elsewhere: Path, capsys: pytest.CaptureFixt
 
 
 def test_data_and_compiled_code_that_are_here(elsewhere: Path, data_dir: Path) -> None:
-    code = "import numpy as np; from features.sphog import sphog; sphog(np.zeros((1, 28, 28), np.uint8))"
+    code = "import numpy as np; from features.descriptors.sphog import sphog; sphog(np.zeros((1, 28, 28), np.uint8))"
     done = subprocess.run(
         [sys.executable, "-c", f"import pipeline; {code}"], cwd=ROOT, capture_output=True, check=False
     )
@@ -136,16 +142,6 @@ def test_a_file_where_runs_should_go(elsewhere: Path, capsys: pytest.CaptureFixt
     (elsewhere / "runs").write_text("")
     assert main(["--runs", str(elsewhere / "runs" / "mine")]) == 69
     assert f"MISSING: {elsewhere / 'runs'} is no folder you can write to" in capsys.readouterr().out
-
-
-def test_a_cache_that_others_may_write(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shared = elsewhere / "cache" / "slkl" / "compiled"
-    shared.mkdir(parents=True)
-    shared.chmod(0o777)
-    assert main([]) == 0
-    told = capsys.readouterr().out
-    assert f"note: compiled code is not kept: {shared}: others have rights on it" in told
-    assert f"    chmod 700 {shared}\n" in told
 
 
 def test_help_imports_no_numpy() -> None:

@@ -10,11 +10,12 @@ import pytest
 import zarr
 from sklearn.metrics import confusion_matrix, mean_absolute_error, mean_squared_error, r2_score
 
-from features.sources import SourceSpec, open_source
-from pipeline import prediction
-from pipeline import train as training
+from features.open_source import open_source
+from features.source import SourceSpec
 from pipeline.evaluate import main
-from pipeline.model_folder import load_model
+from pipeline.prediction import streamed_prediction as prediction
+from pipeline.prediction.model_folder import load_model
+from runs import report_of, train_beside
 
 WORDS = ("far", "middle", "near")
 
@@ -25,20 +26,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("evaluate")
 
 
-def train(place: Path, name: str, dataset: str, *arguments: str) -> Path:
-    run = place / name
-    options = ("--run-dir", str(run), "--features-dir", str(place / "features"), "-q", *arguments)
-    assert training.main([dataset, *options]) == 0
-    return run
-
-
 SETTINGS = ("--set", "data.n_train=300", "--set", "data.n_test=200", "--set", "seed=3")
 
 
 @pytest.fixture(scope="module")
 def images(place: Path) -> Path:
     """A run on rendered digits, ten classes."""
-    return train(place, "images", "synthetic", "--centers", "60", "--sigma2", "2", *SETTINGS)
+    return train_beside(place, "images", "synthetic", "--centers", "60", "--sigma2", "2", *SETTINGS)
 
 
 N = 160
@@ -57,12 +51,8 @@ def tables(place: Path) -> dict[str, Path]:
     runs = {}
     for name, y in TARGETS.items():
         np.savez(place / f"{name}.npz", X=X, y=y)
-        runs[name] = train(place, name, str(place / f"{name}.npz"), "--centers", "40", "--sigma2", "0.3")
+        runs[name] = train_beside(place, name, str(place / f"{name}.npz"), "--centers", "40", "--sigma2", "0.3")
     return runs
-
-
-def report_of(run: Path) -> dict[str, Any]:
-    return json.loads((run / "report.json").read_text())
 
 
 def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
@@ -73,7 +63,8 @@ def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dic
 
 KEYS = {
     *("model", "data", "part", "task", "n_centers", "n_rows", "error_rate", "n_errors", "labels", "confusion"),
-    *("mse", "mae", "r2", "seconds", "rows_per_second"),
+    *("mse", "rmse", "mae", "r2", "n_far", "warnings", "seconds", "rows_per_second", "header", "probabilities"),
+    "weighted",
 }
 
 
@@ -227,7 +218,7 @@ def test_what_is_missing_has_its_code(
 ) -> None:
     """Nothing to evaluate, no data, settings without data, and data that have changed since the run."""
     np.savez(tmp_path / "own.npz", X=X, y=TARGETS["binary"])
-    run = train(tmp_path, "run", str(tmp_path / "own.npz"), "--centers", "20", "--sigma2", "0.3")
+    run = train_beside(tmp_path, "run", str(tmp_path / "own.npz"), "--centers", "20", "--sigma2", "0.3")
     np.savez(tmp_path / "own.npz", X=X + 1, y=TARGETS["binary"])
     cases: list[tuple[list[Any], int, str]] = [
         ([tmp_path / "absent"], 66, "no such folder"),

@@ -11,23 +11,29 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import zarr
+from scipy.special import softmax
 
-from features.extractors import FeatureSpec
-from features.sources import SourceSpec, open_source
-from pipeline import example_files, prediction
-from pipeline import train as training
-from pipeline.model import SparseKernelModel
-from pipeline.model_folder import load_model, save_model
+from features.descriptors.descriptor import FeatureSpec
+from features.open_source import open_source
+from features.source import SourceSpec
+from pipeline.kernels.column_generator import GAUSSIAN
+from pipeline.models.kernel_expansion import KernelExpansion
 from pipeline.predict import main
-from storage.outputs import OutputSpec, csv_writer, writing
+from pipeline.prediction import example_files
+from pipeline.prediction import streamed_prediction as prediction
+from pipeline.prediction.model_folder import load_model, save_model
+from pipeline.prediction.trained_model import SparseKernelModel
+from runs import ROOT, train_beside
+from storage import output_files as outputs
+from storage.output_files import OutputSpec, csv_writer, writing
 
-ROOT = Path(__file__).resolve().parents[2]
 WORDS = ("far", "middle", "near")
 
 
@@ -37,16 +43,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("predict")
 
 
-def train(place: Path, name: str, dataset: str, *arguments: str) -> Path:
-    run = place / name
-    options = ("--run-dir", str(run), "--features-dir", str(place / "features"), "-q", *arguments)
-    assert training.main([dataset, *options]) == 0
-    return run
-
-
 @pytest.fixture(scope="module")
 def digits(place: Path) -> Path:
-    return train(place, "digits", "digits", "--centers", "60")
+    return train_beside(place, "digits", "digits", "--centers", "60")
 
 
 def table(n: int = 160) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -67,7 +66,7 @@ def tables(place: Path) -> dict[str, Path]:
     runs = {}
     for name, y in TARGETS.items():
         np.savez(place / f"{name}.npz", X=X, y=y)
-        runs[name] = train(place, name, str(place / f"{name}.npz"), "--centers", "40", "--sigma2", "0.3")
+        runs[name] = train_beside(place, name, str(place / f"{name}.npz"), "--centers", "40", "--sigma2", "0.3")
     return runs
 
 
@@ -165,7 +164,8 @@ def test_tables_of_every_task_and_form(
             first = first or [decision]
             np.testing.assert_array_equal(decision, first[0])
             if task == "regression":
-                np.testing.assert_array_equal(label.astype(float), decision[:, 0])
+                digits = decision[:, 0] if suffix != ".csv" else [float(f"{value:.9g}") for value in decision[:, 0]]
+                np.testing.assert_array_equal(label.astype(float), digits)
             elif task == "binary":
                 assert label.astype(int).tolist() == (decision[:, 0] >= 0).astype(int).tolist()
             else:
@@ -191,6 +191,53 @@ def test_blocks_change_nothing_and_zarr_chunks_do_not_either(
     label, decision = loaded(tmp_path / "out.zarr")
     np.testing.assert_allclose(decision, expected, rtol=1e-5, atol=1e-5)
     assert label.tolist() == expected.argmax(1).tolist()
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".zarr", ".csv", "-"])
+@pytest.mark.parametrize("task", ["binary", "words"])
+def test_probabilities_are_written_beside_the_rest(
+    tables: dict[str, Path], place: Path, tmp_path: Path, suffix: str, task: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(prediction, "MOST_BLOCK_ROWS", 11)
+    out = tmp_path / ("out.csv" if suffix == "-" else f"out{suffix}")
+    words = ["--probabilities", "--part", "all"] if task == "words" else ["--probabilities"]
+    assert predict(tables[task], place / f"{task}.npz", "-" if suffix == "-" else out, *words) == 0
+    if suffix == "-":
+        out.write_text(capsys.readouterr().out)
+    label, values = loaded(out)
+    model = load_model(tables[task] / "model")
+    n_outputs = len(model.intercept)
+    decision = values[:, :n_outputs]
+    if out.suffix == ".csv":
+        probability = values[:, n_outputs:]
+        header = out.read_text().splitlines()[0].split(",")
+        assert header[-len(model.labels) :] == [f"probability_{name}" for name in model.labels]
+    elif suffix == ".npz":
+        with np.load(out) as arrays:
+            probability = arrays["probability"]
+    else:
+        probability = np.asarray(zarr.open_group(out, mode="r")["probability"][:])
+    assert model.temperature is not None
+    classes = np.hstack([np.zeros_like(decision), decision]) if n_outputs == 1 else decision
+    np.testing.assert_allclose(probability, softmax(classes / model.temperature, axis=1), rtol=1e-12)
+    assert len(probability) == len(label) == 160
+    assert [str(one) for one in label] == [str(model.labels[k]) for k in probability.argmax(axis=1)]
+
+
+def test_probabilities_are_refused_where_there_are_none(
+    tables: dict[str, Path], place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = load_model(tables["words"] / "model")
+    save_model(tmp_path / "older", replace(model, temperature=None))
+    assert "temperature" not in (tmp_path / "older" / "model.json").read_text()
+    assert predict(tmp_path / "older", place / "words.npz", tmp_path / "out.csv") == 0
+    for run, words in ((tables["regression"], "of a regression"), (tmp_path / "older", "train again with statistics")):
+        assert predict(run, place / "words.npz", tmp_path / "refused.csv", "--probabilities") == 2
+        error = capsys.readouterr().err
+        assert words in error
+        assert error.count("\n") == 1
+        assert not (tmp_path / "refused.csv").exists()
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".zarr", ".csv"])
@@ -481,7 +528,8 @@ def _refused_in(folder: Path, tables: dict[str, Path]) -> None:
     shutil.copytree(tables["words"] / "model", folder / "model")
     np.savez(folder / "X.npz", X=X)
     code = (
-        "import encodings.cp437, os; from pipeline import predict, prediction; import storage.outputs, zarr\n"
+        "import encodings.cp437, os, zarr; from pipeline import predict\n"
+        "import pipeline.prediction.streamed_prediction, storage.output_files\n"
         "os.setgid(65534); os.setuid(65534)\n"
         "for name in ('out.npz', 'out.zarr', 'out.csv'):\n"
         "    assert predict.main(['model', 'X.npz', '--out', name]) == 73, name\n"
@@ -502,11 +550,14 @@ def test_an_interrupt_ends_with_its_code_and_leaves_nothing(tmp_path: Path) -> N
         task="regression",
         labels=(),
         features=FeatureSpec("raw"),
+        expansion=KernelExpansion(
+            GAUSSIAN,
+            rng.standard_normal((m, d)).astype(np.float32),
+            np.full(m, 50.0),
+            rng.standard_normal((m, 1)),
+            np.zeros(1),
+        ),
         center_index=np.full(m, -1),
-        centers=rng.standard_normal((m, d)).astype(np.float32),
-        center_sigma2=np.full(m, 50.0),
-        weights=rng.standard_normal((m, 1)),
-        intercept=np.zeros(1),
         selection_order=np.arange(m),
         input_shape=(d,),
     )
@@ -540,20 +591,6 @@ def test_a_reader_that_has_seen_enough_is_no_error(tables: dict[str, Path], tmp_
     assert process.wait(timeout=60) == 0
 
 
-def test_help_imports_no_numpy() -> None:
-    for name in ("predict", "evaluate"):
-        code = (
-            "import sys, runpy\n"
-            f"sys.argv = [{name!r}, '--help']\n"
-            f"try: runpy.run_module('pipeline.{name}', run_name='__main__')\n"
-            "except SystemExit as stop: assert not stop.code, stop.code\n"
-            "assert 'numpy' not in sys.modules"
-        )
-        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert "--part" in done.stdout
-
-
 def test_the_csv_of_labels_with_commas_reads_back(tmp_path: Path) -> None:
     stream = io.StringIO()
     write = csv_writer(stream.write, ("decision",))
@@ -561,3 +598,36 @@ def test_the_csv_of_labels_with_commas_reads_back(tmp_path: Path) -> None:
     rows = list(csv.reader(io.StringIO(stream.getvalue())))
     assert rows[1:] == [["0", "a,b", "0.1"], ["1", 'c"d', "1e-300"]]
     assert json.loads(rows[2][2]) == 1e-300
+
+
+def test_the_csv_of_a_regression_has_its_values_in_the_digits_they_are_worth() -> None:
+    stream = io.StringIO()
+    write = csv_writer(stream.write, ("decision",), regression=True)
+    values = np.array([2 / 3, 0.1, 1e200, 12345678901.5])
+    write(values, values[:, None])
+    rows = list(csv.reader(io.StringIO(stream.getvalue())))[1:]
+    assert [row[1] for row in rows] == ["0.666666667", "0.1", "1e+200", "12345678900.0"]
+    assert [float(row[2]) for row in rows] == values.tolist()
+
+
+def test_what_a_killed_prediction_left_is_swept_by_the_next(
+    tables: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out.csv"
+    killed = (
+        "import os, signal, sys\n"
+        "from pipeline.prediction import streamed_prediction\n"
+        "from pipeline.predict import main\n"
+        "def kill(*_):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    yield\n"
+        "streamed_prediction.predictions = kill\n"
+        "main(sys.argv[1:])\n"
+    )
+    data = str(tables["words"].parent / "words.npz")
+    command = [sys.executable, "-c", killed, str(tables["words"]), data, "--out", str(out)]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
+    assert [path.name[:13] for path in tmp_path.iterdir()] == [".tmp-out.csv-"]
+    monkeypatch.setattr(outputs, "_SETTLED_SECONDS", 0.0)
+    assert predict(tables["words"], data, out, "-q") == 0
+    assert list(tmp_path.iterdir()) == [out]

@@ -18,21 +18,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from features.sources import SourceSpec, open_source
+from features.open_source import open_source
+from features.source import SourceSpec
 from features.targets import labels_from_decision
-from pipeline import config, report_examples
-from pipeline import train as training
-from pipeline.model_folder import load_model
+from pipeline.config import settings as config
+from pipeline.prediction.model_folder import load_model
 from pipeline.report import main
-from pipeline.report_plots import Axis, Line, bars, picture, plot, solves
-from pipeline.status import status
+from pipeline.reporting import examples as report_examples
+from pipeline.reporting.run_facts import status
 from pipeline.verify import main as verify
+from runs import LONG_SOLVE, ROOT, train_beside
 
-ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = ("--set", "data.n_train=300", "--set", "data.n_test=200", "--set", "seed=3")
 SOURCE = SourceSpec("synthetic", n_train=300, n_test=200, seed=3)
-LONG = ["--centers", "500", "--coupling", "shared", "--schedule", "uniform", "--tol", "1e-9", "--penalty", "0.001"]
-LONG += ["--sigma2", "8", "-q", "--checkpoint-every", "0.1s"]  # one solve of some seconds
+LONG = [*LONG_SOLVE, "--checkpoint-every", "0.1s"]
 PATIENCE_SECONDS = 120
 VOID = {"meta", "img", "br"}
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -78,13 +77,6 @@ class Page(HTMLParser):
         return shown
 
 
-def train(place: Path, name: str, dataset: str, *arguments: str) -> Path:
-    run = place / name
-    options = ("--run-dir", str(run), "--features-dir", str(place / "features"), "-q", *arguments)
-    assert training.main([dataset, *options]) == 0
-    return run
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for runs and their features; they are read only."""
@@ -94,7 +86,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def images(place: Path) -> Path:
     """A run on rendered digits, ten classes."""
-    return train(place, "images", "synthetic", "--centers", "80", "--sigma2", "2", *SETTINGS)
+    return train_beside(place, "images", "synthetic", "--centers", "80", "--sigma2", "2", *SETTINGS)
 
 
 X = np.random.default_rng(0).uniform(-5, 5, (160, 2))
@@ -170,7 +162,7 @@ def test_misclassified_images_are_those_the_model_is_wrong_about(images: Path, t
         np.testing.assert_array_equal(image, inputs[row])
     words = " ".join(" ".join(found.texts("div")).split())
     for row in expected.tolist():
-        assert f"{source.classes[truth[row]]}, not {source.classes[predicted[row]]}" in words
+        assert f"is {source.classes[truth[row]]}, predicted {source.classes[predicted[row]]}" in words
 
 
 def test_centers_are_the_training_images_of_the_largest_weights(images: Path, tmp_path: Path) -> None:
@@ -185,18 +177,18 @@ def test_centers_are_the_training_images_of_the_largest_weights(images: Path, tm
 
 
 def test_a_selection_shows_its_curve(place: Path, tmp_path: Path) -> None:
-    run = train(place, "selected", "synthetic", "--centers", "80", "--select", "greedy:25", *SETTINGS)
+    run = train_beside(place, "selected", "synthetic", "--centers", "80", "--select", "greedy:25", *SETTINGS)
     found = page_of(run, tmp_path / "page.html")
     assert {"Error against size", "Solves"} & set(found.texts("h2")) == {"Error against size"}, "there is no iteration"
     points = [a["points"].split() for name, a, _ in found.found if name == "polyline"]
     curve = json.loads((run / "report.json").read_text())["selection"]["curve"]
     assert len(curve) > 20
-    assert [len(one) for one in points] == [len(curve)] * 2
+    assert [len(one) for one in points[-2:]] == [len(curve)] * 2, "those of the probabilities come first"
 
 
 def test_a_path_and_its_refit(place: Path, tmp_path: Path) -> None:
     arguments = ("--centers", "50", "--penalty", "path:max:0.1:4", "--refit", "ridge", *SETTINGS)
-    run = train(place, "path", "synthetic", *arguments)
+    run = train_beside(place, "path", "synthetic", *arguments)
     found = page_of(run, tmp_path / "page.html")
     assert "Path of penalties" in found.texts("h2")
     assert "held-out error against penalty" in found.texts("title")
@@ -204,8 +196,9 @@ def test_a_path_and_its_refit(place: Path, tmp_path: Path) -> None:
 
 
 def test_a_working_set_shows_its_passes(place: Path, tmp_path: Path) -> None:
-    arguments = ("--centers", "all", "--set", "centers.working_set=200", "--penalty", "2", *SETTINGS)
-    run = train(place, "passes", "synthetic", *arguments)
+    arguments = ("--centers", "all", "--set", "centers.working_set=200", "--features", "sphog", "--penalty", "2")
+    arguments += tuple(SETTINGS)
+    run = train_beside(place, "passes", "synthetic", *arguments)
     assert json.loads((run / "report.json").read_text())["passes"], "else this test shows nothing"
     found = page_of(run, tmp_path / "page.html")
     assert "largest gap, all candidates against pass over all candidates" in found.texts("title")
@@ -213,7 +206,7 @@ def test_a_working_set_shows_its_passes(place: Path, tmp_path: Path) -> None:
 
 def test_a_regression_shows_truth_against_prediction(place: Path, tmp_path: Path) -> None:
     np.savez(place / "regression.npz", X=X, y=np.sinc(np.linalg.norm(X, axis=1) / np.pi))
-    run = train(place, "regression", str(place / "regression.npz"), "--centers", "40", "--sigma2", "0.3")
+    run = train_beside(place, "regression", str(place / "regression.npz"), "--centers", "40", "--sigma2", "0.3")
     report = json.loads((run / "report.json").read_text())
     found = page_of(run, tmp_path / "page.html")
     assert f"{report['mse']:.6g}" in found.texts("b")
@@ -227,7 +220,7 @@ def test_a_regression_shows_truth_against_prediction(place: Path, tmp_path: Path
 def test_labels_are_text_and_never_markup(place: Path, tmp_path: Path) -> None:
     names = np.array(["<script>alert(1)</script>", '"><img src=x>', "&amp;"])
     np.savez(place / "words.npz", X=X, y=names[np.clip(np.linalg.norm(X, axis=1) // 2, 0, 2).astype(int)])
-    run = train(place, "words", str(place / "words.npz"), "--centers", "40", "--sigma2", "0.3")
+    run = train_beside(place, "words", str(place / "words.npz"), "--centers", "40", "--sigma2", "0.3")
     found = page_of(run, tmp_path / "page.html")
     headings = found.texts("th")
     assert [name for name in headings if name in names] == sorted(names)
@@ -235,10 +228,10 @@ def test_labels_are_text_and_never_markup(place: Path, tmp_path: Path) -> None:
 
 def test_data_that_are_gone_leave_the_rest(place: Path, tmp_path: Path) -> None:
     np.savez(place / "gone.npz", X=X, y=(X[:, 0] > 0).astype(int))
-    run = train(place, "gone", str(place / "gone.npz"), "--centers", "20")
+    run = train_beside(place, "gone", str(place / "gone.npz"), "--centers", "20")
     whole = page_of(run, tmp_path / "whole.html")
     assert "Misclassified" in whole.texts("h2")
-    assert whole.texts("th")[1:3] == ["0", "1"]
+    assert whole.texts("th")[1:4] == ["error", "0", "1"]
     (place / "gone.npz").unlink()
     found = page_of(run, tmp_path / "page.html")
     assert "Misclassified" not in found.texts("h2")
@@ -313,71 +306,6 @@ def test_bad_input(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
         told = capsys.readouterr().err
         assert told.startswith(f"error: {words}")
         assert told.count("\n") == 1
-
-
-def test_help_imports_no_numpy() -> None:
-    code = (
-        "import sys, runpy; sys.argv = ['report', '--help']\n"
-        "try: runpy.run_module('pipeline.report', run_name='__main__')\n"
-        "except SystemExit as stop: assert not stop.code and 'numpy' not in sys.modules\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def places_of(svg: str) -> np.ndarray:
-    found = re.search(r'<polyline points="([^"]*)"', svg)
-    assert found
-    return np.array([[float(number) for number in point.split(",")] for point in found[1].split()])
-
-
-def test_a_plot_places_points_and_ticks_alike() -> None:
-    svg = plot([Line("", [(1, 1e-1), (2, 1e-3), (3, 1e-5)])], Axis("x"), Axis("y", log=True))
-    places = places_of(svg)
-    assert np.diff(places[:, 0]) == pytest.approx([places[1, 0] - places[0, 0]] * 2, abs=0.11)
-    assert np.diff(places[:, 1]) == pytest.approx([places[1, 1] - places[0, 1]] * 2, abs=0.11)
-    assert places[0, 1] < places[2, 1], "large values are above"
-    ticks = {
-        text: float(at) - 4 for at, text in re.findall(r'<text x="59" y="([0-9.]*)" text-anchor="end">([^<]*)', svg)
-    }
-    assert ticks["1e-1"] == pytest.approx(places[0, 1], abs=0.2)
-    assert ticks["1e-5"] == pytest.approx(places[2, 1], abs=0.2)
-
-
-@pytest.mark.parametrize("log", [False, True])
-@pytest.mark.parametrize("ends", [(102.85, 103.41), (0.0004, 0.03), (5.0, 5.0), (1.0, 1e9)])
-def test_ticks_differ_and_lie_inside(ends: tuple[float, float], log: bool) -> None:
-    svg = plot([Line("", [(0, ends[0]), (1, ends[1])])], Axis("x"), Axis("y", log))
-    ticks = re.findall(r'<text x="59" y="([0-9.]*)" text-anchor="end">([^<]*)', svg)
-    assert len(ticks) >= 2
-    assert len({text for _, text in ticks}) == len(ticks)
-    assert all(12 <= float(at) - 4 <= 236.1 for at, _ in ticks)
-
-
-def test_what_has_no_place_is_left_out() -> None:
-    assert plot([], Axis("x"), Axis("y")) == ""
-    assert plot([Line("a", [(1, 0.0), (2, -1.0), (3, float("nan"))])], Axis("x"), Axis("y", log=True)) == ""
-    assert len(places_of(plot([Line("a", [(1, 0.0), (2, 1.0), (3, 2.0)])], Axis("x"), Axis("y", log=True)))) == 2
-    many = places_of(plot([Line("a", [(k, k) for k in range(10_000)])], Axis("x"), Axis("y")))
-    assert len(many) == 400
-    assert many[0, 0] < many[-1, 0] == pytest.approx(436.8, abs=1)
-    assert solves([{"round": 1}, {"iteration": 3}], None)["solve_plots"] == []
-
-
-def test_bars_and_pictures() -> None:
-    svg = bars([1.0, -2.0, 0.0], ["<a>", "b", "c"])
-    heights = [float(number) for number in re.findall(r'height="([0-9.]*)" fill', svg)]
-    assert heights == [5.5, 11.0, 0.0]
-    assert "&lt;a&gt;: 1" in svg
-
-    def shown(image: np.ndarray) -> np.ndarray:
-        return np.asarray(Image.open(io.BytesIO(base64.b64decode(picture(image).partition(",")[2]))))
-
-    image = np.random.default_rng(0).integers(0, 256, (28, 20), np.uint8)
-    np.testing.assert_array_equal(shown(image), image)
-    np.testing.assert_array_equal(shown(np.array([[-1.0, 0.0], [0.5, 1.0]])), [[0, 128], [191, 255]])
-    assert not shown(np.full((3, 3), 7.0)).any()
-    assert shown(np.zeros((300, 129), np.uint8)).shape == (60, 26)
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine: apt-get install chromium")

@@ -1,50 +1,27 @@
 """The main command, end to end, on data that need no download."""
 
-import hashlib
-import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from pipeline.model_folder import load_model
-from pipeline.train import main
-from storage.arrays import open_arrays
+from pipeline import predict, status
+from pipeline.prediction.model_folder import load_model
+from runs import files_of, model_bytes, python, report_of, train
+from storage.zarr_arrays import open_arrays
 
-ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["--centers", "60", "-q"]
-
-
-@pytest.fixture(scope="module")
-def features(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("features")
-
-
-def train(run: Path, features: Path, *arguments: str, dataset: str = "digits") -> int:
-    return main([dataset, "--run-dir", str(run), "--features-dir", str(features), *arguments])
-
-
-def report_of(run: Path) -> dict[str, Any]:
-    return json.loads((run / "report.json").read_text())
-
-
-def bytes_of(folder: Path) -> dict[str, str]:
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 @pytest.fixture(scope="module")
 def serial(features: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the reference executor, which the others must match."""
     run = tmp_path_factory.mktemp("runs") / "serial"
-    assert train(run, features, *SMALL, "--scheduler", "serial") == 0
+    train(run, features, *SMALL, "--scheduler", "serial")
     return run
 
 
@@ -96,7 +73,8 @@ def test_the_report_holds_its_contract(serial: Path) -> None:
 
 
 def test_the_model_loads_alone_and_predicts_what_the_report_counted(serial: Path, tmp_path: Path) -> None:
-    from features.sources import SourceSpec, open_source
+    from features.open_source import open_source
+    from features.source import SourceSpec
 
     shutil.copytree(serial / "model", tmp_path / "elsewhere")
     model = load_model(tmp_path / "elsewhere")
@@ -111,7 +89,7 @@ def test_the_model_loads_alone_and_predicts_what_the_report_counted(serial: Path
 def test_the_objective_is_that_of_the_saved_weights(serial: Path, features: Path) -> None:
     """2P recomputed from the model and the features alone, in float64."""
     from features.targets import one_vs_all
-    from pipeline.columns import ColumnGenerator
+    from pipeline.kernels.column_generator import ColumnGenerator
 
     model, report = load_model(serial / "model"), report_of(serial)
     (store,) = features.glob("*/arrays.zarr")
@@ -124,21 +102,20 @@ def test_the_objective_is_that_of_the_saved_weights(serial: Path, features: Path
 
 
 @pytest.mark.parametrize("scheduler", ["threads", "processes"])
-@pytest.mark.parametrize("workers", ["1", "3"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "3"])
 def test_every_executor_gives_the_same_model_bytes(
     serial: Path, features: Path, tmp_path: Path, scheduler: str, workers: str
 ) -> None:
-    assert train(tmp_path / "run", features, *SMALL, "--scheduler", scheduler, "--workers", workers) == 0
-    assert bytes_of(tmp_path / "run" / "model") == bytes_of(serial / "model")
+    train(tmp_path / "run", features, *SMALL, "--scheduler", scheduler, "--workers", workers)
+    assert model_bytes(tmp_path / "run") == model_bytes(serial)
 
 
-def test_blas_threads_do_not_change_the_bytes(serial: Path, features: Path, tmp_path: Path) -> None:
-    for threads in ("1", "4"):
-        run = tmp_path / threads
-        environment = os.environ | {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
-        command = [sys.executable, "-m", "pipeline.train", "digits", "--run-dir", str(run)]
-        subprocess.run([*command, "--features-dir", str(features), *SMALL], cwd=ROOT, env=environment, check=True)
-        assert bytes_of(run / "model") == bytes_of(serial / "model")
+@pytest.mark.parametrize("threads", [pytest.param("1", marks=pytest.mark.slow), "4"])
+def test_blas_threads_do_not_change_the_bytes(serial: Path, features: Path, tmp_path: Path, threads: str) -> None:
+    environment = os.environ | {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
+    words = ("digits", "--run-dir", tmp_path / "run", "--features-dir", features, *SMALL)
+    assert python("-m", "pipeline.train", *words, env=environment).returncode == 0
+    assert model_bytes(tmp_path / "run") == model_bytes(serial)
 
 
 def test_model_files_hold_no_path_or_host(serial: Path) -> None:
@@ -154,11 +131,11 @@ def test_model_files_hold_no_path_or_host(serial: Path) -> None:
 def test_a_used_folder_is_refused_and_resume_answers_from_it(
     serial: Path, features: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train(serial, features, *SMALL) == 73
+    train(serial, features, *SMALL, code=73)
     assert "--resume auto" in capsys.readouterr().err
-    before = bytes_of(serial)
-    assert train(serial, features, *SMALL, "--resume", "require") == 0
-    assert {k: v for k, v in bytes_of(serial).items() if k != "run.lock"} == {
+    before = files_of(serial)
+    train(serial, features, *SMALL, "--resume", "require")
+    assert {k: v for k, v in files_of(serial).items() if k != "run.lock"} == {
         k: v for k, v in before.items() if k != "run.lock"
     }
 
@@ -166,7 +143,7 @@ def test_a_used_folder_is_refused_and_resume_answers_from_it(
 def test_resuming_with_other_settings_names_them(
     serial: Path, features: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train(serial, features, *SMALL, "--resume", "auto", "--penalty", "7") == 78
+    train(serial, features, *SMALL, "--resume", "auto", "--penalty", "7", code=78)
     assert "solver.penalty: 0.01 in the run, 7.0 asked" in capsys.readouterr().err
 
 
@@ -180,19 +157,19 @@ def test_stages_done_are_not_done_again(serial: Path, features: Path, tmp_path: 
         shutil.rmtree(markers)
     (run / "report.json").unlink()
     before = (run / "statistics" / "all" / "gram.npy").stat().st_mtime_ns
-    assert train(run, features, "-q", "--resume", "require") == 0
+    train(run, features, "-q", "--resume", "require")
     assert (run / "statistics" / "all" / "gram.npy").stat().st_mtime_ns == before
-    assert bytes_of(run / "model") == bytes_of(serial / "model")
+    assert model_bytes(run) == model_bytes(serial)
 
 
 def test_resuming_after_the_data_changed_is_refused(
     features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data, run = tmp_path / "data.npz", tmp_path / "run"
-    assert train(run, features, "--centers", "20", "-q", dataset=table(data, *sine(100))) == 0
+    train(run, features, "--centers", "20", "-q", dataset=table(data, *sine(100)))
     (run / "report.json").unlink()
     table(data, *sine(120))
-    assert train(run, features, "-q", "--resume", "auto", dataset=str(data)) == 78
+    train(run, features, "-q", "--resume", "auto", dataset=str(data), code=78)
     assert "no longer those" in capsys.readouterr().err
 
 
@@ -201,7 +178,7 @@ def test_the_same_folder_may_hold_another_run_later(tmp_path: Path) -> None:
     features, run = tmp_path / "features", tmp_path / "run"
     errors = []
     for width in ("2", "0.05"):
-        assert train(run, features, *SMALL, "--sigma2", width) == 0
+        train(run, features, *SMALL, "--sigma2", width)
         report, model = report_of(run), load_model(run / "model")
         store = next(features.glob("*/arrays.zarr"))
         arrays = open_arrays(store)
@@ -217,7 +194,7 @@ def test_a_finished_run_with_a_damaged_model_is_not_answered_from(
 ) -> None:
     shutil.copytree(serial, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "model")
-    assert train(tmp_path / "run", features, "-q", "--resume", "require") == 65
+    train(tmp_path / "run", features, "-q", "--resume", "require", code=65)
     assert "model" in capsys.readouterr().err
 
 
@@ -225,7 +202,7 @@ def test_missing_the_tolerance_is_never_a_silent_success(
     features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ("--centers", "60", "--max-sweeps", "1", "--schedule", "uniform", "--tol", "1e-9")
-    assert train(tmp_path / "run", features, *arguments) == 3
+    train(tmp_path / "run", features, *arguments, quiet=False, code=3)
     assert report_of(tmp_path / "run")["converged"] is False
     assert "NOT CONVERGED" in capsys.readouterr().out
 
@@ -236,7 +213,7 @@ def test_schedules_and_steps_meet_at_the_same_optimum(
     serial: Path, features: Path, tmp_path: Path, schedule: str, step: str
 ) -> None:
     arguments = ("--centers", "60", "-q", "--schedule", schedule, "--step", step, "--max-sweeps", "5000")
-    assert train(tmp_path / "run", features, *arguments) == 0
+    train(tmp_path / "run", features, *arguments)
     ours, reference = report_of(tmp_path / "run")["solves"], report_of(serial)["solves"]
     for one, other in zip(ours, reference, strict=True):
         assert abs(one["objective"] - other["objective"]) <= 1.1e-3 * other["objective"]
@@ -256,7 +233,7 @@ def sine(n: int = 400) -> tuple[np.ndarray, np.ndarray]:
 
 def test_regression_on_a_table(features: Path, tmp_path: Path) -> None:
     data = table(tmp_path / "sinc.npz", *sine())
-    assert train(tmp_path / "run", features, "--centers", "100", "--sigma2", "0.2", "-q", dataset=data) == 0
+    train(tmp_path / "run", features, "--centers", "100", "--sigma2", "0.2", "-q", dataset=data)
     report = report_of(tmp_path / "run")
     assert (report["task"], report["error_rate"], report["confusion"]) == ("regression", None, None)
     assert report["mse"] < 0.01
@@ -266,7 +243,7 @@ def test_regression_on_a_table(features: Path, tmp_path: Path) -> None:
 def test_binary_on_a_table(features: Path, tmp_path: Path) -> None:
     X, _y = sine()
     data = table(tmp_path / "inside.npz", X, (np.linalg.norm(X, axis=1) < 3).astype(int))
-    assert train(tmp_path / "run", features, "--centers", "100", "--sigma2", "1", "-q", dataset=data) == 0
+    train(tmp_path / "run", features, "--centers", "100", "--sigma2", "1", "--penalty", "max:1e-7", "-q", dataset=data)
     report = report_of(tmp_path / "run")
     assert (report["task"], report["n_errors"] + int(np.trace(report["confusion"]))) == ("binary", report["n_test"])
     assert report["error_rate"] < 0.1
@@ -277,7 +254,7 @@ def test_csv_and_all_centers(features: Path, tmp_path: Path) -> None:
     X, y = sine(200)
     np.savetxt(tmp_path / "sinc.csv", np.column_stack([X, y]), delimiter=",", header="a,b,y", comments="")
     run = tmp_path / "run"
-    assert train(run, features, "--centers", "all", "--sigma2", "0.5", "-q", dataset=str(tmp_path / "sinc.csv")) == 0
+    train(run, features, "--centers", "all", "--sigma2", "0.5", "-q", dataset=str(tmp_path / "sinc.csv"))
     assert report_of(run)["n_centers"] == report_of(run)["n_train"] == 150
 
 
@@ -290,14 +267,14 @@ def test_zarr_data(features: Path, tmp_path: Path) -> None:
         array = group.create_array(name, shape=values.shape, dtype=values.dtype, chunks=(64, *values.shape[1:]))
         array[...] = values
     data = str(tmp_path / "sinc.zarr")
-    assert train(tmp_path / "run", features, "--centers", "50", "--sigma2", "0.5", "-q", dataset=data) == 0
+    train(tmp_path / "run", features, "--centers", "50", "--sigma2", "0.5", "-q", dataset=data)
     assert report_of(tmp_path / "run")["task"] == "regression"
 
 
 def test_synthetic_digits(features: Path, tmp_path: Path) -> None:
     sizes = ("--set", "data.n_train=600", "--set", "data.n_test=200")
     arguments = ("--centers", "150", "--sigma2", "2", "-q", *sizes)
-    assert train(tmp_path / "run", features, *arguments, dataset="synthetic") == 0
+    train(tmp_path / "run", features, *arguments, dataset="synthetic")
     assert report_of(tmp_path / "run")["error_rate"] < 0.2
 
 
@@ -317,11 +294,58 @@ BAD_INPUT = {
     "an unknown scheduler": ("digits", ["--scheduler", "carrier-pigeon"], 2, "tcp://"),
     "an unreachable scheduler": ("digits", ["--scheduler", "tcp://127.0.0.1:9"], 69, "does not answer"),
     "a setting without effect": ("digits", ["--set", "features.cells=8"], 2, "no effect"),
-    "resume without a folder": ("digits", ["--resume", "require"], 66, "holds no run"),
     "image features of a table": ("TABLE", ["--features", "sphog"], 2, "raw"),
+    "a table made upright": ("TABLE", ["--set", "features.deskew=0.5"], 2, "features.deskew = 0.5 needs images"),
+    "a power of pixels": ("digits", ["--features", "raw", "--set", "features.power=0.5"], 2, "features.power = 0.5"),
+    "no power": ("digits", ["--set", "features.power=0"], 2, "features.power"),
+    "more than upright": ("digits", ["--set", "features.deskew=1.5"], 2, "features.deskew"),
     "NaN in the data": ("NAN", [], 65, "row 37"),
     "labels of one class": ("ONE", [], 65, "one class"),
 }
+
+
+@pytest.mark.parametrize(("run", "shared"), [("a", "a/features"), ("a/run", "a"), ("a", "a"), ("link", "a/features")])
+def test_a_run_and_the_shared_features_lie_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], run: str, shared: str
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    train(tmp_path / run, tmp_path / shared, *SMALL, code=2)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "neither may lie inside the other" in line
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_run_that_holds_the_shared_features_is_still_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older versions let such runs start."""
+    run = tmp_path / "run"
+    with monkeypatch.context() as older:
+        older.setattr("pipeline.runtime.run_folder.check_apart", lambda root, features_dir: None)
+        train(run, run / "features", *SMALL)
+    assert status.main([str(run)]) == 0
+    assert predict.main([str(run), "digits", "--out", str(tmp_path / "labels.csv")]) == 0
+    train(run, run / "features", *SMALL, "--resume", "auto")
+    (run / "report.json").unlink()
+    train(run, run / "features", *SMALL, "--resume", "auto", code=2)
+    train(run, tmp_path / "features", *SMALL, "--resume", "auto")
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--sigma2", "auto"), ("--set", "solver.intercept=false"), ("--penalty", "auto")]
+)
+@pytest.mark.parametrize(("scale", "word"), [(1e160, "large"), (1e300, "large"), (1e-170, "small")])
+@pytest.mark.filterwarnings("error")
+def test_targets_whose_squares_leave_float64_are_told_in_one_line(
+    features: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    scale: float,
+    word: str,
+    options: tuple[str, ...],
+) -> None:
+    X, y = sine()
+    train(tmp_path / "run", features, *options, dataset=table(tmp_path / "t.npz", X, scale * y), code=65)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"the targets are too {word}" in line
 
 
 @pytest.mark.parametrize("case", BAD_INPUT)
@@ -337,8 +361,8 @@ def test_bad_input_gives_one_line_the_exit_code_and_leaves_nothing(
     if dataset in made:
         dataset = table(tmp_path / "data.npz", *made[dataset])
     run = tmp_path / "run"
-    monkeypatch.setattr("pipeline.executors.CONNECT_SECONDS", 1)
-    assert train(run, features, *arguments, "-q", dataset=dataset) == code
+    monkeypatch.setattr("pipeline.runtime.dask_clients.CONNECT_SECONDS", 1)
+    train(run, features, *arguments, "-q", dataset=dataset, code=code)
     error = capsys.readouterr().err.strip()
     assert error.count("\n") == 0
     assert error.startswith("error: ")
@@ -356,12 +380,13 @@ def test_an_unwritable_folder_is_refused() -> None:
     folder = Path(tempfile.mkdtemp())  # pytest's own folders are closed to other users
     folder.chmod(0o755)
     code = (
-        "import os, sys; from pipeline import train; import pipeline.plan, pipeline.run_folder, distributed\n"
-        "from features.sources import SourceSpec, open_source; open_source(SourceSpec('digits'))\n"
+        "import os, sys; from pipeline import train; import pipeline.planning.plan\n"
+        "import pipeline.runtime.run_folder, distributed\n"
+        "from features.open_source import SourceSpec, open_source; open_source(SourceSpec('digits'))\n"
         "os.setgid(65534); os.setuid(65534)\n"
         f"sys.exit(train.main(['digits', '-q', '--run-dir', {str(folder / 'run')!r}]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = python("-c", code)
     assert done.returncode == 73, done.stderr
     assert str(folder) in done.stderr
     assert "permission denied" in done.stderr
@@ -370,10 +395,10 @@ def test_an_unwritable_folder_is_refused() -> None:
 def test_dry_run_and_print_config_write_nothing(
     features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train(tmp_path / "run", features, "--dry-run") == 0
+    train(tmp_path / "run", features, "--dry-run", quiet=False)
     plan = capsys.readouterr().out
     assert all(stage in plan for stage in ("features", "centers", "statistics", "solve", "evaluate", "limit"))
-    assert train(tmp_path / "run", features, "--print-config", "--penalty", "3") == 0
+    train(tmp_path / "run", features, "--print-config", "--penalty", "3", quiet=False)
     printed = capsys.readouterr().out
     assert "solver.penalty = 3.0  # --penalty" in printed
     assert "centers.count = 500  # digits.toml" in printed
@@ -382,7 +407,7 @@ def test_dry_run_and_print_config_write_nothing(
 
 def test_damaged_features_are_never_trained_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = tmp_path / "features"
-    assert train(tmp_path / "first", store, *SMALL) == 0
+    train(tmp_path / "first", store, *SMALL)
     chunk = next(path for path in store.glob("*/arrays.zarr/train/X/c/*/*"))
     damaged = bytearray(chunk.read_bytes())
     damaged[len(damaged) // 2] ^= 1
@@ -394,8 +419,7 @@ def test_damaged_features_are_never_trained_on(tmp_path: Path, capsys: pytest.Ca
 
 def subprocess_train(run: Path, features: Path) -> int:
     """Train in a process of its own, which has no store open yet."""
-    command = [sys.executable, "-m", "pipeline.train", "digits", "--run-dir", str(run), "--features-dir", str(features)]
-    return subprocess.run([*command, *SMALL], cwd=ROOT, capture_output=True, check=False).returncode
+    return python("-m", "pipeline.train", "digits", "--run-dir", run, "--features-dir", features, *SMALL).returncode
 
 
 @pytest.mark.parametrize("data", ["digits", "table"])
@@ -403,6 +427,6 @@ def test_features_computed_on_the_fly_give_the_same_model_bytes(tmp_path: Path, 
     dataset = "digits" if data == "digits" else table(tmp_path / "sinc.npz", *sine(300))
     for name, kind in (("stored", "zarr"), ("live", "none")):
         arguments = ("--centers", "40", "-q", "--features-store", kind, "--refit", "ridge")
-        assert train(tmp_path / name, tmp_path / f"features-{name}", *arguments, dataset=dataset) == 0
-    assert bytes_of(tmp_path / "live" / "model") == bytes_of(tmp_path / "stored" / "model")
+        train(tmp_path / name, tmp_path / f"features-{name}", *arguments, dataset=dataset)
+    assert model_bytes(tmp_path / "live") == model_bytes(tmp_path / "stored")
     assert not list((tmp_path / "features-live").glob("*/arrays.zarr"))

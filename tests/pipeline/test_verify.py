@@ -1,6 +1,5 @@
 """Damage to any file of a run is named, and no command ever returns other numbers from it."""
 
-import hashlib
 import json
 import re
 import shutil
@@ -15,11 +14,11 @@ import pytest
 
 from pipeline import verify
 from pipeline.train import main as train
+from runs import ROOT, model_bytes
 from storage import checkpoints
-from storage.layout import RunLayout
+from storage.folder_layouts import RunLayout
 from storage.lock import FolderLock
 
-ROOT = Path(__file__).resolve().parents[2]
 REFUSALS = {65, 66}
 ARGUMENTS = ("--centers", "40", "--refit", "ridge", "--scheduler", "serial", "-q")
 
@@ -49,14 +48,15 @@ def _without_costs(value: Any) -> Any:
     return value
 
 
-def model_of(run: Path) -> dict[str, str]:
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted((run / "model").iterdir())}
-
-
 def kinds(folder: Path) -> dict[str, Path]:
     """Return one file of every kind below a folder: names that differ in their numbers are of one kind."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock")
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and not beside_the_store(path))
     return {re.sub(r"\d+", "0", path.relative_to(folder).as_posix()): path for path in reversed(paths)}
+
+
+def beside_the_store(path: Path) -> bool:
+    """Tell whether a file is a lock, or names a run that uses the features: no number comes from it."""
+    return ".lock" in path.suffix or ".runs" in path.parent.suffix
 
 
 def flip(path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_whole_run(finished: Path, capsys: pytest.CaptureFixture[str]) -> None
     code, out = verified(finished, capsys)
     assert code == 0
     assert "note" not in out
-    n_files = sum(path.is_file() and path.suffix != ".lock" for path in finished.parent.rglob("*"))
+    n_files = sum(path.is_file() and not beside_the_store(path) for path in finished.parent.rglob("*"))
     assert re.search(rf"whole; {n_files} files, \d+\.\d MiB, \d+\.\d s\n$", out)
     assert verified(finished, capsys, "--quiet") == (0, "")
 
@@ -118,20 +118,21 @@ def test_damage_to_any_kind_of_file_is_named(finished: Path, damage: str, capsys
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_resuming_a_damaged_run_never_gives_other_numbers(finished: Path, damage: str) -> None:
-    model, report = model_of(finished), numbers(finished)
+    model, report = model_bytes(finished), numbers(finished)
     for kind, path in kinds(finished).items():
         run = finished.parent / "copy"
         shutil.copytree(finished, run)
         DAMAGE[damage](run / path.relative_to(finished))
         code = resume(run)
-        assert code in REFUSALS or (code, model_of(run), numbers(run)) == (0, model, report), kind
+        assert code in REFUSALS or (code, model_bytes(run), numbers(run)) == (0, model, report), kind
         shutil.rmtree(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["flipped", "deleted"])
 def test_an_unfinished_run_with_damage_gives_no_other_numbers(finished: Path, damage: str) -> None:
     """Without report and model, everything that they are made of is read."""
-    model, report = model_of(finished), numbers(finished)
+    model, report = model_bytes(finished), numbers(finished)
     wrong = []
     for kind, path in kinds(finished).items():
         run = finished.parent / "copy"
@@ -142,7 +143,7 @@ def test_an_unfinished_run_with_damage_gives_no_other_numbers(finished: Path, da
         if (run / path.relative_to(finished)).exists():
             DAMAGE[damage](run / path.relative_to(finished))
         code = resume(run)
-        if code not in REFUSALS and (code, model_of(run), numbers(run)) != (0, model, report):
+        if code not in REFUSALS and (code, model_bytes(run), numbers(run)) != (0, model, report):
             wrong.append((kind, code))
         shutil.rmtree(run)
     assert wrong == []
@@ -161,9 +162,8 @@ REPAIRS = {
     "CONTENTS.json": ("CONTENTS.json", "report.json"),
     "model/arrays.npz": ("model", "report.json"),
     "centers/index.npy": ("centers", "report.json"),
-    "markers/evaluate/block-0000.json": ("markers/evaluate/block-0000.json", "report.json"),
+    "markers/evaluate/scores.json": ("markers/evaluate/scores.json", "report.json"),
     "markers/solve/final.json": ("markers/solve/final.json", "report.json"),
-    "markers/statistics/span-0000.json": ("statistics", "solutions", "scores", "markers", "report.json"),
     "statistics/hold_out/kty.npy": ("statistics", "solutions", "scores", "markers", "report.json"),
     "solutions/final.npz": ("statistics", "solutions", "scores", "markers", "report.json"),
 }
@@ -181,7 +181,7 @@ def test_the_advice_leads_to_the_same_bytes(
         path = copy / each
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
     assert resume(copy) == 0
-    assert (model_of(copy), numbers(copy)) == (model_of(finished), numbers(finished))
+    assert (model_bytes(copy), numbers(copy)) == (model_bytes(finished), numbers(finished))
     assert verified(copy, capsys, "-q") == (0, "")
 
 
@@ -212,10 +212,11 @@ def test_a_run_killed_before_its_settings_were_frozen_starts_again(
 ) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    for name in ("run.lock", "env.json", ".tmp-config.toml-00"):
+    for name in ("run.lock", ".tmp-config.toml-0123456789abcdef", ".tmp-env.json-0123456789abcdef"):
         (run / name).write_text("")
+    shutil.copy(finished / "env.json", run)
     assert resume(run, *ARGUMENTS, "--features-dir", str(finished.parent / "features")) == 0
-    assert (model_of(run), numbers(run)) == (model_of(finished), numbers(finished))
+    assert (model_bytes(run), numbers(run)) == (model_bytes(finished), numbers(finished))
 
 
 def test_no_such_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -271,7 +272,7 @@ def test_a_kill_just_before_the_report_leaves_a_run_to_resume(
     with damaged(copy / "solutions" / "final.npz", Path.unlink):
         assert "solutions/final.npz: missing" in verified(copy, capsys, "-q")[1]
     assert resume(copy) == 0
-    assert (model_of(copy), numbers(copy)) == (model_of(finished), numbers(finished))
+    assert (model_bytes(copy), numbers(copy)) == (model_bytes(finished), numbers(finished))
     assert verified(copy, capsys, "-q") == (0, "")
 
 
@@ -311,6 +312,7 @@ def test_what_a_live_run_replaces_and_removes_is_not_damage(
         assert verified(copy, capsys, "-q") == (0, "")
 
 
+@pytest.mark.slow
 def test_verifying_while_the_run_is_at_work(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     command = [sys.executable, "-m", "pipeline.train", "digits", "--run-dir", str(run), *ARGUMENTS]
@@ -323,16 +325,16 @@ def test_verifying_while_the_run_is_at_work(finished: Path, tmp_path: Path, caps
                 looks += 1
         assert (process.returncode, process.stderr.read()) == (0, b"")
     assert looks > 1
-    assert model_of(run) == model_of(finished)
+    assert model_bytes(run) == model_bytes(finished)
 
 
-def test_help_answers_at_once() -> None:
-    code = (
-        "import sys, pipeline.verify as v\n"
-        "try: v.main(['--help'])\n"
-        "except SystemExit as stop: assert not stop.code\n"
-        "assert not {'numpy', 'zarr', 'dask'} & set(sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "RUN" in done.stdout
+def test_the_turn_of_a_killed_session_is_a_file_of_the_run(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    unfinished(copy)
+    (copy / "turn").write_text("3\n")
+    code, out = verified(copy, capsys)
+    assert (code, "not a file of a run" in out) == (0, False)
+    (copy / "turn").write_text("x")
+    code, out = verified(copy, capsys, "-q")
+    assert code == 65
+    assert "turn: " in out
+    assert "; delete it: the next start makes it again" in out

@@ -13,22 +13,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage import bundles, commit, disk, manifest
-from storage.commit import (
+from storage import atomic_writes as commit
+from storage import disk_writes as disk
+from storage import manifest
+from storage import npz_files as bundles
+from storage.atomic_writes import (
     check_folder,
     committed_files,
     new_folder,
     read_arrays,
-    read_json,
-    read_record,
     remove_stale,
     seal,
     write_arrays,
     write_file,
-    write_json,
-    write_record,
 )
 from storage.errors import CannotWriteError, CorruptDataError, MissingDataError
+from storage.records import read_json, read_record, write_json, write_record
 
 LOW = [name for name in vars(disk) if name.startswith("low_")]
 
@@ -190,18 +190,71 @@ def test_metadata_may_be_filled_inside(tmp_path: Path) -> None:
 
 def test_stale_leftovers_go_and_the_rest_stays(tmp_path: Path) -> None:
     (tmp_path / "c" / "0").mkdir(parents=True)
-    for name in (".tmp-a-1", "c/0/.tmp-0-2", "c/0/0", "keep"):
+    file, deep, folder = (disk.temporary_path(Path(name)).name for name in ("a", "0", "folder"))
+    for name in (file, f"c/0/{deep}", "c/0/0", "keep"):
         (tmp_path / name).write_text("x")
-    (tmp_path / ".tmp-folder").mkdir()
-    assert {path.name for path in remove_stale(tmp_path)} == {".tmp-a-1", ".tmp-folder"}
-    assert {path.name for path in remove_stale(tmp_path, recursive=True)} == {".tmp-0-2"}
+    (tmp_path / folder).mkdir()
+    assert {path.name for path in remove_stale(tmp_path)} == {file, folder}
+    assert {path.name for path in remove_stale(tmp_path, recursive=True)} == {deep}
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["0", "0", "c", "keep"]
     assert remove_stale(tmp_path / "none") == []
 
 
+HEX = "0123456789abcdef"
+NOT_OURS = (
+    ".tmp-",
+    ".tmp-a",
+    f".tmp-{HEX}",
+    f".tmp--{HEX}",
+    f".tmp-a-{HEX}0",
+    f".tmp-a-{HEX[:15]}",
+    f".tmp-a-{HEX.upper()}",
+)
+NOT_OURS += (
+    f".tmp-a{HEX}",
+    f"tmp-a-{HEX}",
+    f".tmp_a-{HEX}",
+    ".tmp-old-a",
+    ".old-a",
+    f".old-{HEX}",
+    f".old-a-{HEX}",
+    f".tmp-a-{HEX}.npz",
+)
+
+
+def test_only_names_that_are_whole_ours_are_ever_touched(tmp_path: Path) -> None:
+    """Files and folders of a user whose names begin like ours, in each place that sweeps."""
+    for name in NOT_OURS:
+        assert disk.aside_of(name) is None
+        (tmp_path / "folders" / name / "inside").mkdir(parents=True)
+        (tmp_path / name).write_text("mine")
+    disk.replaced_path(tmp_path / "a").write_text("no folder, so not ours")
+    before = sorted(tmp_path.rglob("*"))
+    assert remove_stale(tmp_path, recursive=True) == []
+    seal(tmp_path, kind="k")
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / manifest.MANIFEST_NAME])
+
+
+def test_names_written_aside_are_known_again() -> None:
+    for name in ("a", "old-a", ".tmp-a", f"a-{HEX}", "a b\n", "é" * 100):
+        assert disk.aside_of(disk.temporary_path(Path("x", name)).name) == disk.Aside(name, replaced=False)
+        assert disk.aside_of(disk.replaced_path(Path("x", name)).name) == disk.Aside(name, replaced=True)
+
+
+def test_a_folder_moved_aside_comes_back_once(tmp_path: Path) -> None:
+    fill(tmp_path / "final", 1)
+    moved = disk.replaced_path(tmp_path / "final")
+    disk.low_rename(tmp_path / "final", moved)
+    assert remove_stale(tmp_path) == []
+    assert step_of(tmp_path / "final") == 1
+    shutil.copytree(tmp_path / "final", moved)  # now its successor is there
+    assert remove_stale(tmp_path) == [moved]
+    assert [path.name for path in tmp_path.iterdir()] == ["final"]
+
+
 def test_sealing_in_place_trusts_known_digests_and_sees_lost_files(tmp_path: Path) -> None:
     write_file(tmp_path / "a", b"12")
-    write_file(tmp_path / ".tmp-x", b"1")
+    write_file(disk.temporary_path(tmp_path / "x"), b"1")
     known = {"a": manifest.digest_file(tmp_path / "a")}
     (tmp_path / "a").write_bytes(b"13")  # damaged after it was written: the manifest must tell, not bless it
     seal(tmp_path, kind="k", known=known)
@@ -257,11 +310,23 @@ def test_a_disk_that_is_really_full(tiny_disk: Path) -> None:
     assert step_of(tiny_disk / "final") == 2
 
 
+def test_a_line_that_finds_no_room_is_named_and_nothing_waits_for_a_later_write(tiny_disk: Path) -> None:
+    (tiny_disk / "log").write_bytes(b"first\ncut o")
+    lines = disk.LineFile(tiny_disk / "log")
+    lines.append("second")
+    (tiny_disk / "filler").write_bytes(bytes(2**20 - 2 * os.sysconf("SC_PAGE_SIZE")))
+    with pytest.raises(CannotWriteError, match=r"log: cannot write 20001 bytes: disk full; free some space"):
+        lines.append("x" * 20_000)
+    lines.append("third")
+    lines.close()
+    assert (tiny_disk / "log").read_bytes() == b"first\nsecond\nthird\n"
+
+
 AS_NOBODY = """
 import os, sys
 from pathlib import Path
-from storage.arrays import ArraySpec, create_arrays
-from storage.commit import new_folder, write_arrays, write_file
+from storage.zarr_arrays import ArraySpec, create_arrays
+from storage.atomic_writes import new_folder, write_arrays, write_file
 from storage.errors import CannotWriteError
 from storage.lock import FolderLock
 import numpy as np

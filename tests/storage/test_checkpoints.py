@@ -10,7 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage import checkpoints, commit, disk
+from storage import atomic_writes as commit
+from storage import checkpoints
+from storage import disk_writes as disk
 from storage.checkpoints import load, save
 from storage.errors import CannotWriteError, CorruptDataError
 

@@ -21,7 +21,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage import checkpoints, commit, disk, manifest, markers
+from storage import atomic_writes as commit
+from storage import checkpoints, manifest, records
+from storage import disk_writes as disk
+from storage import done_markers as markers
 from storage.errors import StorageError
 
 MOST_STATES = 48  # at one point; beyond, a sample that holds the extremes
@@ -242,13 +245,13 @@ def check_folder(root: Path, promised: int, begun: int) -> None:
 
 def write_record(recording: Recording, root: Path) -> None:
     for number in (1, 2):
-        commit.write_record(root / "env.json", {"number": number})
+        records.write_record(root / "env.json", {"number": number})
         recording.committed(number)
 
 
 def check_record(root: Path, promised: int, begun: int) -> None:
     if promised or (root / "env.json").exists():
-        assert promised <= commit.read_record(root / "env.json")["number"] <= begun
+        assert promised <= records.read_record(root / "env.json")["number"] <= begun
 
 
 def write_npz(recording: Recording, root: Path) -> None:
@@ -303,8 +306,8 @@ def recover(recording: Recording, root: Path) -> None:
     """A run killed between moving a folder aside and moving the new one in, and the next one after it."""
     commit.write_arrays(root / "statistics" / "all", values(1), metadata={"number": 1})
     recording.committed(1)
-    disk.low_rename(root / "statistics" / "all", root / "statistics" / ".tmp-old-all")
-    disk.low_mkdir(root / "statistics" / ".tmp-all-1")
+    disk.low_rename(root / "statistics" / "all", disk.replaced_path(root / "statistics" / "all"))
+    disk.low_mkdir(disk.temporary_path(root / "statistics" / "all"))
     commit.remove_stale(root, recursive=True)
     commit.write_arrays(root / "statistics" / "all", values(2), metadata={"number": 2})
     recording.committed(2)
@@ -369,7 +372,7 @@ class Judge:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(disk, "low_fsync", lambda descriptor, path: None)  # this disk is only looked at
                 commit.remove_stale(folder, recursive=True)
-            assert not list(folder.rglob(".tmp-*")), "leftovers"
+            assert not list(folder.rglob(".*")), "leftovers"
             self.check(folder, *promise)
         except (AssertionError, StorageError, ValueError) as error:
             return f"{type(error).__name__}: {error}"
@@ -382,7 +385,7 @@ class Judge:
 
     def label(self, index: int) -> str:
         """Return what an fsync is of, without the random part of names, and its number among those."""
-        names = [re.sub(r"\.tmp-([^/]+)-[0-9a-f]{16}", r"~\1", self.path(i)) for i in self.fsyncs]
+        names = [re.sub(r"\.(?:tmp|old)-([^/]+)-[0-9a-f]{16}", r"~\1", self.path(i)) for i in self.fsyncs]
         own = names[self.fsyncs.index(index)]
         return f"{own or '.'} #{names[: self.fsyncs.index(index)].count(own) + 1}"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage.arrays import ArraySpec, StoredArray, create_arrays, open_arrays
 from storage.errors import CorruptDataError
+from storage.zarr_arrays import ArraySpec, StoredArray, create_arrays, open_arrays
 
 VALUES = np.random.default_rng(1).standard_normal((22, 3)).astype("float32")
 CHUNKS = [f"train/X/c/{chunk}/0" for chunk in range(4)]  # six rows each, the last one padded

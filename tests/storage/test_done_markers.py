@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage.markers import read_markers, write_marker
+from storage.done_markers import read_markers, write_marker
 
 
 def test_round_trip_with_numbers_of_numpy(tmp_path: Path) -> None:

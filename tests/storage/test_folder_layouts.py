@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.layout import FeatureLayout, ModelLayout, RunLayout
+from storage.folder_layouts import FeatureLayout, RunLayout
 
 
 def test_run_paths_are_distinct_and_inside() -> None:
@@ -16,21 +16,17 @@ def test_run_paths_are_distinct_and_inside() -> None:
         layout.markers("solve"),
         layout.solution("class-3"),
         layout.checkpoints("class-3"),
-        layout.statistics_part("b0"),
+        layout.statistics_file("fit"),
+        layout.row_pass("statistics"),
     ]
     assert len(set(paths)) == len(paths)
     assert all(path.is_relative_to(root) and path != root for path in paths)
-    assert layout.lock == root / "run.lock"
-    assert layout.state == root / "STATE.json"
-    assert layout.statistics_parts == root / "statistics" / "parts"
 
 
 def test_feature_lock_lies_beside_the_folder() -> None:
     layout = FeatureLayout(Path("features"), "abc")
-    assert layout.lock == Path("features/abc.lock")
-    assert layout.arrays == Path("features/abc/arrays.zarr")
-    assert layout.manifest.parent == layout.markers.parent == layout.folder
-    assert ModelLayout(Path("m")).arrays == Path("m/arrays.npz")
+    assert layout.lock.parent == layout.folder.parent
+    assert layout.arrays.parent == layout.manifest.parent == layout.markers.parent == layout.folder
 
 
 @pytest.mark.parametrize("name", ["..", "../x", "/etc/passwd", "", "a/../b", "a\\b", "a\nb", "a//b"])

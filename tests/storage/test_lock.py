@@ -1,5 +1,6 @@
 """The folder lock, across processes: exclusive, named, freed by any death, not inherited."""
 
+import errno
 import fcntl
 import json
 import os
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from storage import lock as locks
 from storage.errors import LockedError
 from storage.lock import FolderLock, holder
 
@@ -148,3 +150,168 @@ def test_a_garbled_file_still_locks(tmp_path: Path, content: bytes) -> None:
         with pytest.raises(LockedError), FolderLock(path, "b"):
             pass
         assert holder(path) is not None
+
+
+ELSEWHERE = {"host": "elsewhere", "pid": 7, "started": "2026-01-01T00:00:00+00:00", "purpose": "training"}
+
+
+@contextmanager
+def touching(path: Path) -> Iterator[None]:
+    """Give signs of life for a holder on another machine."""
+    ended = threading.Event()
+
+    def touch() -> None:
+        while not ended.wait(0.1):
+            os.utime(path)
+
+    thread = threading.Thread(target=touch)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.fixture
+def left_text(tmp_path: Path) -> Path:
+    path = tmp_path / "run.lock"
+    path.write_text(json.dumps(ELSEWHERE))
+    return path
+
+
+def test_a_holder_on_another_machine_that_lives_is_not_overwritten(left_text: Path) -> None:
+    """Our own flock is got at once where each machine keeps its locks to itself."""
+    said: list[str] = []
+    with touching(left_text), pytest.raises(LockedError) as caught, FolderLock(left_text, "second", warn=said.append):
+        pass
+    assert (caught.value.host, caught.value.pid, caught.value.exit_code) == ("elsewhere", 7, 73)
+    assert "last sign of life of process 7 on elsewhere was 0 s ago" in str(caught.value)
+    assert len(said) == 1
+    assert json.loads(left_text.read_text()) == ELSEWHERE
+    found = holder(left_text)
+    assert found is not None
+    assert found.pop("silent_seconds") < 10
+    assert found == ELSEWHERE
+
+
+@pytest.mark.parametrize("age", [0, 3600])
+def test_a_holder_on_another_machine_that_is_silent_is_replaced_with_a_word(
+    left_text: Path, monkeypatch: pytest.MonkeyPatch, age: int
+) -> None:
+    monkeypatch.setattr(locks, "SILENT_SECONDS", 1.0)
+    os.utime(left_text, (time.time() - age,) * 2)
+    assert (holder(left_text) is None) == bool(age)
+    said: list[str] = []
+    started = time.monotonic()
+    with FolderLock(left_text, "next", warn=said.append):
+        assert json.loads(left_text.read_text())["pid"] == os.getpid()
+    assert (time.monotonic() - started > 0.7) == (not age)
+    assert "process 7 on elsewhere was more than 1 s ago; taken over" in said[-1]
+
+
+def test_its_clock_does_not_matter(left_text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ages are told by the clock of the file system, and a life by a change."""
+    monkeypatch.setattr(time, "time", lambda: 2e9 + 1e6)
+    with touching(left_text), pytest.raises(LockedError), FolderLock(left_text, "second"):
+        pass
+
+
+def without_flock(monkeypatch: pytest.MonkeyPatch, number: int = errno.ENOSYS) -> None:
+    def flock(descriptor: object, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr(locks, "BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(locks, "_SETTLE_SECONDS", 0.3)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
+def test_without_flock_signs_of_life_keep_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    without_flock(monkeypatch, number)
+    path = tmp_path / "run.lock"
+    assert holder(path) is None
+    said: list[str] = []
+    with FolderLock(path, "first", warn=said.append):
+        assert "offers no locks" in said[-1]
+        with pytest.raises(LockedError, match="first"), FolderLock(path, "second"):
+            pass
+        assert holder(path)["purpose"] == "first"
+    assert holder(path) is None
+    path.write_text(json.dumps(ELSEWHERE | {"host": socket.gethostname()}))  # killed
+    monkeypatch.setattr(locks, "SILENT_SECONDS", 0.5)
+    with FolderLock(path, "next"):
+        assert holder(path)["purpose"] == "next"
+
+
+def test_without_flock_one_of_many_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_flock(monkeypatch)
+    path, got, refused = tmp_path / "run.lock", [], []
+    ready = threading.Barrier(8)
+
+    def take(number: int) -> None:
+        ready.wait()
+        try:
+            with FolderLock(path, "x" * number):  # texts of any length, one over the other
+                got.append(number)
+                time.sleep(2)
+        except LockedError:
+            refused.append(number)
+
+    threads = [threading.Thread(target=take, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(got) == 1  # the last to write; no thread here is held up for as long as they settle
+    assert len(got) + len(refused) == 8
+
+
+def test_a_holder_whose_lock_is_taken_learns_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "BEAT_SECONDS", 0.05)
+    path, told = tmp_path / "run.lock", []
+    with FolderLock(path, "first", on_loss=told.append):
+        time.sleep(0.2)
+        assert not told
+        path.write_text(json.dumps(ELSEWHERE))
+        time.sleep(0.3)
+    assert len(told) == 1
+    assert "process 7 on elsewhere" in told[0]
+    assert json.loads(path.read_text()) == ELSEWHERE
+
+
+@pytest.mark.parametrize("left", [b"", b"garbage"])
+def test_a_holder_whose_lock_was_taken_and_freed_again_learns_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: bytes
+) -> None:
+    monkeypatch.setattr(locks, "BEAT_SECONDS", 0.05)
+    path, told = tmp_path / "run.lock", []
+    with FolderLock(path, "first", on_loss=told.append):
+        path.write_bytes(left)
+        time.sleep(0.3)
+    assert told == [f"another process, which took over {path}"]
+    assert path.read_bytes() == left
+
+
+def test_a_lock_file_that_cannot_be_read_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "BEAT_SECONDS", 0.05)
+    path, told = tmp_path / "run.lock", []
+    with FolderLock(path, "first", on_loss=told.append):
+        path.rename(tmp_path / "away")
+        time.sleep(0.3)
+    assert not told
+
+
+def test_waiting_can_be_ended(tmp_path: Path) -> None:
+    def stop() -> None:
+        raise RuntimeError("enough")
+
+    path = tmp_path / "run.lock"
+    with (
+        holding(path),
+        pytest.raises(RuntimeError, match="enough"),
+        FolderLock(path, "patient", wait_seconds=60, on_wait=stop),
+    ):
+        pass

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from storage import manifest
 from storage.errors import CorruptDataError, MissingDataError
-from storage.manifest import FileDigest, Manifest, canonical_json, check_plain_name, digest_of
+from storage.manifest import FileDigest, Manifest, check_plain_name
+from storage.records import canonical_json, digest_of
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage import bundles
-from storage.commit import read_arrays, write_arrays
+from storage import npz_files as bundles
+from storage.atomic_writes import read_arrays, write_arrays
 from storage.errors import CorruptDataError, MissingDataError
 
 ARRAYS = {

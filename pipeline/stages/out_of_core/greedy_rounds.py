@@ -8,46 +8,38 @@ when a round no longer lowers the held-out error by much. Rounds are committed u
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from functools import partial
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline import working_set as rules
-from pipeline.stages import all_scores, grown_gram, residual, rows, scores, selection, statistics
-from pipeline.stages.candidates import names as candidate_names
-from pipeline.stages.grown_gram import WorkingSet
-from pipeline.stages.rounds import MARKERS, committed_rounds, earlier_records, round_index, round_name
-from pipeline.stages.rows import RowTask
-from pipeline.stages.run import Run, is_whole
-from pipeline.stages.selection import Chosen, Fitted, Names, Selected
-from storage.blocks import Block
-from storage.commit import make_folder, read_arrays, remove_folder, write_arrays
-from storage.markers import write_marker
+from pipeline.solvers import working_set_rules as rules
+from pipeline.stages.accumulate_statistics import commit_parts
+from pipeline.stages.candidate_names import read_candidates
+from pipeline.stages.greedy_selection import (
+    Chosen,
+    Fitted,
+    Selected,
+    StatisticsNames,
+    choose_centers,
+    finish_selection,
+    fit_chosen,
+)
+from pipeline.stages.largest_values import largest_values
+from pipeline.stages.out_of_core import grown_gram
+from pipeline.stages.out_of_core.candidate_scores import positions_of
+from pipeline.stages.out_of_core.grown_gram import WorkingSet
+from pipeline.stages.out_of_core.residuals import compute_residuals, residual_pass
+from pipeline.stages.out_of_core.round_names import MARKERS, committed_rounds, earlier_records, round_index, round_name
+from pipeline.stages.out_of_core.score_pass import score_candidates, score_pass
+from pipeline.stages.run_state import SOLVE, STATISTICS, Run
+from pipeline.stages.statistics_pass import FIT, HELD_OUT, MEMBERS, StatisticsPass
+from pipeline.stages.training_rows import row_task
+from storage.atomic_writes import make_folder, read_arrays, remove_folder, write_arrays
+from storage.done_markers import write_marker
 from storage.remedies import ANEW
 
-STAGE = "solve"
-TILE_ROWS = 4096  # of the tiles that score all candidates
 GAIN = 0.02  # of the held-out error: a round that lowers it by less is the last
 MOST_ROUNDS = 6
-
-
-@dataclass(frozen=True)
-class RoundTask:
-    """What a worker needs: the rows to stream, and the round whose members the columns are of."""
-
-    rows: RowTask
-    name: str
-
-    @property
-    def members(self) -> Path:
-        """The file of the names of the members."""
-        return self.rows.layout.statistics_part(f"{self.name}-rows.npz")
-
-    def part(self, span: Block) -> Path:
-        """Return the file of the sums over one span."""
-        return self.rows.layout.statistics_part(f"{self.name}-{span.index:04d}.npz")
 
 
 @dataclass(frozen=True)
@@ -62,30 +54,29 @@ class SelectionRound:
     kernel_entries: int
 
 
-def run(run: Run) -> tuple[Selected, list[SelectionRound]]:
-    """Choose from all candidates; return the result of the last round, and what each round did."""
-    candidates = candidate_names(run.layout, run.shape.n_train)
+def select_in_rounds(run: Run) -> tuple[Selected, list[SelectionRound]]:
+    """Choose from all candidates, round by round; return the result of the last round and the record of each."""
+    candidates = read_candidates(run.layout, run.shape.n_train)
     current, records = _latest(run, candidates)
     while True:
-        names = names_of(current.name)
-        chosen = selection.choose(run, names)
-        found = selection.fitted(run, chosen, names)
+        names = round_statistics(current.name)
+        chosen = choose_centers(run, names)
+        fitted = fit_chosen(run, chosen, names)
         error = float(chosen.hold_out_errors[-1])
         last = len(records) + 1 == MOST_ROUNDS or (bool(records) and error > (1 - GAIN) * records[-1].hold_out_error)
-        new, entries = (np.empty(0, np.int64), 0) if last else _admitted(run, current, candidates, chosen, found)
-        records.append(_record(run, current, chosen, len(new), entries))
-        if not len(new):
-            places = all_scores.places(candidates, current.rows[chosen.chosen])
-            return selection.finish(run, chosen, places, found), records
-        kept = current.rows[chosen.chosen]
-        following = _computed(run, round_name(len(records)), np.sort(np.concatenate([kept, new])))
-        _drop(run, current.name)
-        current = following
+        admitted, entries = (np.empty(0, np.int64), 0) if last else _admitted(run, current, candidates, chosen, fitted)
+        records.append(_record(run, current, chosen, len(admitted), entries))
+        if not len(admitted):
+            positions = positions_of(candidates, current.candidates[chosen.chosen])
+            return finish_selection(run, chosen, positions, current.candidates, fitted), records
+        kept, before = current.candidates[chosen.chosen], current.name
+        current = _computed(run, round_name(len(records)), np.sort(np.concatenate([kept, admitted])))
+        _drop(run, before)  # nothing maps it any more: a mapped file may not go
 
 
-def names_of(name: str) -> Names:
+def round_statistics(name: str) -> StatisticsNames:
     """Return the names of the statistics of a round."""
-    return Names(f"{name}-fit", f"{name}-hold-out", name)
+    return StatisticsNames(f"{name}-fit", f"{name}-hold-out", name)
 
 
 def _latest(run: Run, candidates: NDArray[np.int64]) -> tuple[WorkingSet, list[SelectionRound]]:
@@ -108,44 +99,35 @@ def _computed(run: Run, name: str, members: NDArray[np.int64]) -> WorkingSet:
     All of the Gram comes from the same columns, none of it from the round before: columns that are computed again
     differ by the rounding of float32, which is more than what the chosen leave of the others.
     """
-    names, task = names_of(name), RoundTask(rows.task_of(run), name)
-    with run.charged("statistics", instead_of=STAGE):
-        make_folder(run.layout.statistics_parts)
-        write_arrays(task.members, {"rows": members})
-        grid = rows.grid(task.rows, len(members))
-        waiting = [span for span in grid if not is_whole(task.part(span))]
-        run.run_items("statistics", partial(accumulate_members, task), waiting)
-        found = statistics.joined([task.part(span) for span in grid])
-        write_arrays(run.layout.statistics_file(names.fit), statistics.to_arrays(found["fit"]))
-        write_arrays(run.layout.statistics_file(names.hold_out), statistics.to_arrays(found["hold_out"]))
-        arrays = statistics.to_arrays(found["all"]) | {"rows": members}
+    folder = run.layout.row_pass(name)
+    with run.charged(STATISTICS):
+        make_folder(folder)
+        write_arrays(folder / MEMBERS, {"members": members})
+        task = StatisticsPass(
+            row_task(run), (FIT, HELD_OUT), len(members), largest_values(run), members=folder / MEMBERS
+        )
+        parts = run.row_pass(STATISTICS, task, folder).statistics()
         entries = {"kernel_entries": run.shape.n_train * len(members)}
-        write_arrays(run.layout.statistics_file(name), arrays, metadata=entries)  # last: it makes the round whole
+        commit_parts(run, parts[FIT], parts[HELD_OUT], round_statistics(name), {"rows": members}, entries)
     return grown_gram.load(run, name)
 
 
-def accumulate_members(task: RoundTask, span: Block) -> None:
-    """Accumulate one span for the members of a round, and commit its partial sums."""
-    members = read_arrays(task.members)["rows"]
-    generator = task.rows.generator(members)
-    write_arrays(task.part(span), statistics.span_sums(task.rows, generator, span), durable=False)
-
-
 def _admitted(
-    run: Run, current: WorkingSet, candidates: NDArray[np.int64], chosen: Chosen, found: Fitted
+    run: Run, current: WorkingSet, candidates: NDArray[np.int64], chosen: Chosen, fitted: Fitted
 ) -> tuple[NDArray[np.int64], int]:
-    """Return the candidates that come in, and the kernel entries that scoring all candidates took."""
-    path = run.layout.score_found(current.name)
+    """Return the candidates that come in (mathematics.md, eq. 71), and the kernel entries that scoring all took."""
+    path = run.layout.round_scores(current.name)
     if not path.exists():
-        centers = current.rows[chosen.chosen]
-        residuals, entries = residual.run(run, current.name, centers, found.refit.weights, found.refit.intercept)
-        scored = scores.run_pass(run, current.name, residuals, candidates, TILE_ROWS, STAGE)
+        centers = current.candidates[chosen.chosen]
+        residuals, entries = compute_residuals(run, current.name, centers, fitted.refit.weights, fitted.refit.intercept)
+        scored = score_candidates(run, current.name, residuals, candidates)
         gains = np.einsum("mt,mt->m", scored.scores, scored.scores) / np.maximum(scored.square_bounds, 1e-300)
+        make_folder(path.parent)
         write_arrays(path, {"gains": gains, "kernel_entries": np.array(entries + scored.kernel_entries)})
-    scores.clean(run, current.name)
-    residual.clean(run, current.name)
+    for folder in (score_pass(run, current.name), residual_pass(run, current.name)):
+        remove_folder(folder, durable=False)
     stored = read_arrays(path, remedy=ANEW)
-    outside = ~np.isin(candidates, current.rows)
+    outside = ~np.isin(candidates, current.candidates)
     capacity = run.config.centers.working_set
     assert capacity is not None
     drawn = rules.diverse(
@@ -158,14 +140,14 @@ def _record(run: Run, current: WorkingSet, chosen: Chosen, admitted: int, entrie
     """Commit and tell what the round did."""
     record = SelectionRound(
         round=round_index(current.name),
-        working_set=len(current.rows),
+        working_set=len(current.candidates),
         n_active=len(chosen.chosen),
         hold_out_error=float(chosen.hold_out_errors[-1]),
         admitted=admitted,
         kernel_entries=entries + grown_gram.kernel_entries(run, current.name),
     )
     write_marker(run.layout.markers(MARKERS), current.name, asdict(record))
-    run.events.metric(stage=STAGE, **asdict(record))
+    run.events.metric(stage=SOLVE, **asdict(record))
     run.events.say(
         f"round {record.round}: {record.n_active} chosen of {record.working_set} in the working set, held-out error "
         f"{record.hold_out_error:.6g}; {record.admitted} admitted; {record.kernel_entries:.3g} kernel entries"
@@ -175,5 +157,5 @@ def _record(run: Run, current: WorkingSet, chosen: Chosen, admitted: int, entrie
 
 def _drop(run: Run, name: str) -> None:
     """Remove the statistics of an earlier round; they are the largest files of a run."""
-    for old in names_of(name):
+    for old in round_statistics(name):
         remove_folder(run.layout.statistics_file(old), durable=False)

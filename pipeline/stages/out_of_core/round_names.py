@@ -3,10 +3,10 @@
 import re
 from typing import Any
 
-from pipeline.stages.run import Run
+from pipeline.stages.run_state import Run
+from storage.done_markers import read_markers
 from storage.errors import CorruptDataError
 from storage.manifest import MANIFEST_NAME
-from storage.markers import read_markers
 from storage.remedies import ANEW
 
 MARKERS = "passes"  # one for each round, with its record

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from skimage.feature import hog as skimage_hog
 
+from features.descriptors.descriptor import FeatureSpec, extract, feature_length, parameters
 from features.errors import UsageError
-from features.extractors import FeatureSpec, extract, feature_length, parameters
-from features.sources import SourceSpec, open_source
+from features.open_source import open_source
+from features.source import SourceSpec
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +24,7 @@ def images():
         (FeatureSpec("hog"), 12 * (4 + 16 + 49)),
         (FeatureSpec("hog", cells=(7,), orientations=9), 144),
         (FeatureSpec("raw"), 784),
+        (FeatureSpec("sphog", power=0.3), 2172),
     ],
 )
 def test_length_type_and_layout(images, spec, length):
@@ -52,6 +54,24 @@ def test_hog_is_scikit_images(images):
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("power", [0.5, 0.3])
+@pytest.mark.parametrize("name", ["sphog", "hog"])
+def test_a_power_is_that_of_every_value(images, name, power):
+    plain = extract(FeatureSpec(name), images)
+    np.testing.assert_allclose(extract(FeatureSpec(name, power=power), images), plain.astype(float) ** power, rtol=1e-6)
+    np.testing.assert_array_equal(extract(FeatureSpec(name, power=1.0), images), plain)
+    assert parameters(FeatureSpec(name, power=power)) == parameters(FeatureSpec(name)) | {"power": power}
+    assert parameters(FeatureSpec(name, power=1.0)) == parameters(FeatureSpec(name))
+
+
+def test_a_power_that_is_no_use_is_refused():
+    for power in (0.0, -1.0, 1.5, float("nan")):
+        with pytest.raises(UsageError, match=r"features\.power .* above 0"):
+            FeatureSpec("sphog", power=power)
+    with pytest.raises(UsageError, match="not for raw"):
+        FeatureSpec("raw", power=0.5)
+
+
 def test_parameters_tell_specs_apart():
     specs = [FeatureSpec("sphog"), FeatureSpec("raw"), FeatureSpec("hog"), FeatureSpec("hog", cells=(7,))]
     assert len({json.dumps(parameters(spec), sort_keys=True) for spec in specs}) == 4
@@ -77,4 +97,6 @@ def test_unknown_name_and_sizes_that_do_not_fit():
 def test_inputs_beyond_float32_give_no_warning_and_no_finite_row(name):
     inputs = np.random.default_rng(0).random((3, 28, 28))
     inputs[1] *= 1e200
-    assert np.isfinite(extract(FeatureSpec(name), inputs)).all(axis=1).tolist() == [True, False, True]
+    for power in (1.0,) if name == "raw" else (1.0, 0.5, 0.3):
+        found = extract(FeatureSpec(name, power=power), inputs)
+        assert np.isfinite(found).all(axis=1).tolist() == [True, False, True]

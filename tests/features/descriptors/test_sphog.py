@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.ndimage import convolve1d
 
+from features.descriptors.hog import hog
+from features.descriptors.sphog import sphog, sphog_length
 from features.errors import UsageError
-from features.hog import hog
 from features.idx import read_idx
-from features.sources import SourceSpec, open_source
-from features.sphog import sphog, sphog_length
+from features.open_source import open_source
+from features.source import SourceSpec
 
 
 def naive_sphog(image):
@@ -113,14 +114,14 @@ def test_refuses_what_is_no_image(shape):
 
 
 @pytest.mark.slow
-def test_fifteen_times_faster_than_scikit_image():
+def test_it_takes_a_fraction_of_the_work_of_scikit_image():
     images, _ = open_source(SourceSpec("synthetic", n_train=1000)).read("train", 0, 1000)
     sphog(images[:2]), hog(images[:2], (14, 7, 4), 12)
     ratios = []
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.thread_time()
         sphog(images)
-        middle = time.perf_counter()
+        middle = time.thread_time()
         hog(images[:100], (14, 7, 4), 12)
-        ratios.append((time.perf_counter() - middle) / 100 / ((middle - start) / 1000))
-    assert np.median(ratios) >= 15.0
+        ratios.append((time.thread_time() - middle) / 100 / ((middle - start) / 1000))
+    assert np.median(ratios) >= 15.0  # some 35, in processor time

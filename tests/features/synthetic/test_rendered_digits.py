@@ -2,18 +2,17 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from features.descriptors.sphog import sphog
 from features.errors import DataError
-from features.sources import SourceSpec, open_source
-from features.sphog import sphog
-
-ROOT = Path(__file__).resolve().parents[2]
+from features.open_source import open_source
+from features.source import SourceSpec
+from runs import ROOT
 
 
 @settings(max_examples=25, deadline=None)
@@ -96,7 +95,8 @@ def test_fingerprint_tells_sources_apart():
 
 CHILD = """
 import resource, sys
-from features.sources import SourceSpec, open_source
+from features.open_source import open_source
+from features.source import SourceSpec
 n = int(sys.argv[1])
 source = open_source(SourceSpec("synthetic", n_train=n))
 for start in (0, n // 2, n - 1000):
@@ -105,6 +105,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
+@pytest.mark.slow
 def test_ten_million_rows_need_no_more_memory():
     peaks = [
         int(subprocess.run([sys.executable, "-c", CHILD, str(n)], cwd=ROOT, capture_output=True, check=True).stdout)

@@ -1,15 +1,19 @@
 """Settings: where they come from, what is refused, and that files say what was meant."""
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline import config as configuration
-from pipeline.config import SETTINGS, TrainConfig, get, load, with_value
+import runs
+from pipeline import train
+from pipeline.config import stored_settings
+from pipeline.config.parsers import byte_size
+from pipeline.config.settings import SETTINGS, get, load, with_value
+from pipeline.config.train_config import FeaturesConfig, TrainConfig
 from pipeline.errors import ConfigError
-from pipeline.setting_types import byte_size
 
 
 def test_layers_override_each_other_in_order(tmp_path: Path) -> None:
@@ -19,7 +23,7 @@ def test_layers_override_each_other_in_order(tmp_path: Path) -> None:
     config, origins = loaded.config, loaded.origins
     assert (config.solver.penalty, origins["solver.penalty"]) == (0.25, "--penalty")
     assert (config.solver.tolerance, origins["solver.tolerance"]) == (1e-5, "mine.toml")
-    assert (config.kernel.sigma2, origins["kernel.sigma2"]) == (4.0, "mnist.toml")
+    assert (config.features.deskew, origins["features.deskew"]) == (1.0, "mnist.toml")
     assert (config.statistics.hold_out, origins["statistics.hold_out"]) == (0.1, "default")
     assert loaded.explicit == {"solver.penalty", "solver.tolerance"}
 
@@ -49,8 +53,10 @@ def test_a_file_may_name_the_dataset_but_not_another(tmp_path: Path) -> None:
         load("mnist", file, {})
 
 
-def test_mnist_defaults_are_the_papers_setting() -> None:
-    config = load("mnist", None, {}).config
+def test_the_papers_setting_on_mnist_is_a_file() -> None:
+    config = load("mnist", runs.ROOT / "jobs/paper/mnist.toml", {}).config
+    assert config.features == FeaturesConfig(name="sphog", power=1.0)
+    assert (config.solver.intercept, config.solver.refit) == (False, "none")
     assert (config.centers.count, config.kernel.sigma2, config.solver.penalty, config.seed) == (1000, 4.0, 0.01, 0)
 
 
@@ -74,6 +80,11 @@ BAD = [
     ("centers.count", True),
     ("statistics.hold_out", "0.95"),
     ("features.cells", "14,0"),
+    ("features.deskew", "-0.1"),
+    ("features.deskew", "1.01"),
+    ("features.deskew", "nan"),
+    ("features.deskew", "half"),
+    ("features.deskew", True),
     ("data.standardise", "maybe"),
     ("resources.memory_limit", "2 potatoes"),
     ("resources.workers", "0"),
@@ -96,10 +107,12 @@ def test_bad_values_are_refused_with_key_value_and_origin(key: str, value: objec
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("solver.penalty", "small", "must be a number above 0, auto, or path:FROM:TO:N"),
-        ("solver.penalty", "path:x:1:5", "must be a number above 0, auto, or path:FROM:TO:N"),
-        ("solver.penalty", "path:max:0.1:x", "must be a number above 0, auto, or path:FROM:TO:N"),
+        ("solver.penalty", "small", "such as max:1e-7, auto, or path:FROM:TO:N"),
+        ("solver.penalty", "path:x:1:5", "such as max:1e-7, auto, or path:FROM:TO:N"),
+        ("solver.penalty", "path:max:0.1:x", "such as max:1e-7, auto, or path:FROM:TO:N"),
+        ("solver.penalty", "max:2", "must be max:F with F above 0 and below 1"),
         ("solver.tolerance", "tiny", "must be a number above 0 and below 1"),
+        ("features.deskew", "2", "must be a number from 0 to 1"),
         ("seed", "x", "must be a whole number of at least 0"),
         ("resources.workers", "2.5", "must be a whole number of 1 to 4096"),
     ],
@@ -126,30 +139,43 @@ def test_malformed_files_are_refused(tmp_path: Path) -> None:
         load("digits", tmp_path / "absent.toml", {})
 
 
+LETTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\0")  # others are refused as they come
 VALUES = st.fixed_dictionaries(
     {
         "seed": st.integers(0, 2**63 - 1),
         "solver.penalty": st.floats(1e-300, 1e300),
         "centers.count": st.one_of(st.just("all"), st.integers(1, 10**9)),
-        "data.target": st.one_of(st.none(), st.text(min_size=1, max_size=20).filter(lambda t: t != "auto")),
+        "data.target": st.one_of(st.none(), st.text(LETTERS, min_size=1, max_size=20).filter(lambda t: t != "auto")),
         "data.standardise": st.sampled_from([None, True, False]),
+        "data.centre_targets": st.sampled_from([True, False]),  # the plan fills it in before it is written
         "features.cells": st.lists(st.integers(1, 99), min_size=1, max_size=4).map(tuple),
+        "features.deskew": st.floats(0, 1),
+        "features.power": st.floats(0, 1),
         "resources.memory_limit": st.one_of(st.none(), st.integers(1, 2**50)),
     }
 )
 
 
-@given(values=VALUES, dataset=st.text(min_size=1, max_size=30))
+@given(values=VALUES, dataset=st.text(LETTERS, min_size=1, max_size=30))
 def test_toml_round_trip(tmp_path_factory: pytest.TempPathFactory, values: dict, dataset: str) -> None:
     config = TrainConfig(dataset=dataset)
-    for key, value in values.items():
+    for key, value in {**stored_settings.FORMERLY, **values}.items():
         config = with_value(config, key, value)
     path = tmp_path_factory.mktemp("toml") / "config.toml"
-    try:
-        path.write_text(configuration.to_toml(config), encoding="utf-8", newline="")
-    except UnicodeEncodeError:
-        return  # lone surrogates cannot be in a path or a column name that reached us
-    assert configuration.from_toml(path) == config
+    path.write_text(stored_settings.to_toml(config), encoding="utf-8", newline="")
+    assert stored_settings.from_toml(path) == config
+
+
+def test_a_setting_that_a_run_folder_lacks_has_its_old_meaning(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('dataset = "x.csv"\n[solver]\npenalty = "auto"\nintercept = true\n')
+    config = stored_settings.from_toml(tmp_path / "config.toml")
+    assert (config.data.centre_targets, config.solver.patience, config.features) == (
+        False,
+        0,
+        FeaturesConfig(power=1.0),
+    )
+    assert TrainConfig("x.csv").features == FeaturesConfig(power=None)
+    assert TrainConfig("x.csv").solver.patience == 3
 
 
 @pytest.mark.parametrize(
@@ -163,3 +189,57 @@ def test_every_setting_parses_its_own_default() -> None:
     config = TrainConfig(dataset="digits")
     for key, setting in SETTINGS.items():
         assert setting.parse(get(config, key)) == get(config, key), key
+
+
+DIGITS = "9" * 5000
+TOML = {
+    "a whole number of thousands of digits": (f"seed = {DIGITS}", "digits"),
+    "in hexadecimal": (f"seed = 0x{DIGITS}", "seed = a number of thousands of digits"),
+    "where a real one is wanted": (f"[solver]\ntolerance = 0x{DIGITS}", "solver.tolerance"),
+    "where a size is wanted": (f"[resources]\nmemory_limit = 0x{DIGITS}", "resources.memory_limit"),
+    "where a time is wanted": (f"[resources]\ntime_limit = 0x{DIGITS}", "resources.time_limit"),
+    "where widths are wanted": (f"[kernel]\nsigma2 = [1, 0x{DIGITS}]", "kernel.sigma2"),
+    "as the data set": (f"dataset = 0x{DIGITS}", "dataset = a number"),
+    "deep lists": ("seed = " + "[" * 50_000, "nested too deeply"),
+    "deep tables": ("seed = " + "{a = " * 50_000, "nested too deeply"),
+    "deep keys": (".".join("a" * 50_000) + " = 1", "more than 200 dots"),
+    "NUL in a path": ('[resources]\nfeatures_dir = "a\\u0000b"', "without a NUL"),
+    "NUL in the data": ('dataset = "a\\u0000b"', "drop one"),
+    "too large": ("#" * 300_000, "larger than"),
+    "no UTF-8": ("seed = 1 # \udcff", "utf-8"),
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", TOML)
+def test_hostile_toml_is_one_short_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content, words = TOML[name]
+    path = tmp_path / "c.toml"
+    path.write_bytes(content.encode(errors="surrogateescape"))
+    assert train.main(["digits", "--config", str(path), "--print-config"]) == 2
+    told = capsys.readouterr().err
+    assert words in told
+    assert told.count("\n") == 1
+    assert len(told) < 400
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("target", ["pipe", "/dev/zero"])
+def test_a_configuration_that_is_no_plain_file(target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "c.toml").symlink_to(tmp_path / target)
+    assert train.main(["digits", "--config", str(tmp_path / "c.toml"), "--print-config"]) == 2
+    assert "plain file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["a\0.npz", "caf\udce9.npz"])
+def test_names_that_no_file_or_no_text_has(word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, place = str(tmp_path / "d.npz"), str(tmp_path / word)
+    for arguments in ([place], [data, "--run-dir", place], [data, "--features-dir", place], [data, "--config", place]):
+        assert train.main(arguments) == 2
+        told = capsys.readouterr().err
+        assert "must be UTF-8 text without a NUL" in told
+        assert told.count("\n") == 1
+    with pytest.raises(ConfigError, match="UTF-8"):
+        load(place, None, {})
+    assert list(tmp_path.iterdir()) == []

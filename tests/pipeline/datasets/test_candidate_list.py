@@ -5,26 +5,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.stages.centers import choose
-from pipeline.train import main
-from storage.commit import read_arrays
-from storage.layout import RunLayout
-
-
-@pytest.fixture(scope="module")
-def features(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("features")
-
-
-def train(run: Path, features: Path, *arguments: str) -> int:
-    return main(["digits", "-q", "--run-dir", str(run), "--features-dir", str(features), *arguments])
+from pipeline.stages.draw_candidates import draw_rows
+from runs import train
+from storage.atomic_writes import read_arrays
+from storage.folder_layouts import RunLayout
 
 
 def test_a_list_of_the_draw_is_the_draw(features: Path, tmp_path: Path) -> None:
-    rows = choose(1348, 60, 0)
+    rows = draw_rows(1348, 60, 0)
     (tmp_path / "rows.txt").write_text(", ".join(map(str, rows[:30])) + "\n" + "\n".join(map(str, rows[30:])))
-    assert train(tmp_path / "listed", features, "--center-list", str(tmp_path / "rows.txt")) == 0
-    assert train(tmp_path / "drawn", features, "--centers", "60") == 0
+    train(tmp_path / "listed", features, "--center-list", str(tmp_path / "rows.txt"))
+    train(tmp_path / "drawn", features, "--centers", "60")
     for name in ("model.json", "arrays.npz"):
         assert (tmp_path / "listed/model" / name).read_bytes() == (tmp_path / "drawn/model" / name).read_bytes()
     assert np.array_equal(read_arrays(RunLayout(tmp_path / "listed").centers)["index"], rows)
@@ -36,7 +27,7 @@ BAD = {
     "entry 1 is '-1'": "-1",
     "entry 3 is '2.5'": "0 1 2.5",
     "is empty": "  \n",
-    "leave --centers out": "0 1",
+    "leave --centers and --budget out": "0 1",
 }
 
 
@@ -46,12 +37,12 @@ def test_a_bad_list_is_refused_before_any_work(
 ) -> None:
     (tmp_path / "rows.txt").write_text(BAD[message])
     more = ["--centers", "2"] if "--centers" in message else []
-    code = train(tmp_path / "run", features, "--center-list", str(tmp_path / "rows.txt"), *more)
-    assert code == (2 if more else 65)
+    listed = ("--center-list", str(tmp_path / "rows.txt"), *more)
+    train(tmp_path / "run", features, *listed, code=2 if more else 65)
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
 def test_a_missing_list_is_named(features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train(tmp_path / "run", features, "--center-list", str(tmp_path / "none.txt")) == 66
+    train(tmp_path / "run", features, "--center-list", str(tmp_path / "none.txt"), code=66)
     assert "none.txt: no such file" in capsys.readouterr().err

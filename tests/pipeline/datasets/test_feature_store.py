@@ -9,14 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from features import rows, tables
-from features.extractors import FeatureSpec
-from features.sources import SourceSpec
-from pipeline import feature_store
-from pipeline.feature_store import FeatureRequest, FeatureShape
+from features import row_source as rows
+from features import tables
+from features.descriptors.descriptor import FeatureSpec
+from features.source import SourceSpec
+from pipeline import verify
+from pipeline.datasets import build_feature_store, feature_request, feature_store, open_data
+from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
 from pipeline.train import main
-from storage.errors import MissingDataError
-from storage.layout import FeatureLayout
+from storage.errors import CorruptDataError, MissingDataError
+from storage.folder_layouts import FeatureLayout
 
 N = 300
 
@@ -47,8 +49,8 @@ def data(tmp_path: Path) -> Path:
 @pytest.fixture
 def digested(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """The shapes of the arrays digested since the test began, in a process that has seen no data."""
-    feature_store._identity.cache_clear()
-    feature_store._open_zarr.cache_clear()
+    open_data._identity.cache_clear()
+    open_data._open_zarr.cache_clear()
     shapes: list[tuple[int, ...]] = []
 
     def counting(array: np.ndarray) -> str:
@@ -64,55 +66,55 @@ def request_for(data: Path, standardise: bool = True) -> FeatureRequest:
 
 
 def build(folder: Path, request: FeatureRequest) -> tuple[FeatureLayout, FeatureShape, int]:
-    shape = feature_store.describe(request)
+    shape = feature_request.describe(request)
     layout = FeatureLayout(folder, shape.digest)
-    task, items = feature_store.prepare(layout, shape, request)
+    task, items = build_feature_store.prepare(layout, shape, request)
     for item in items:
-        feature_store.build_item(task, item)
-    feature_store.finish(layout, shape)
+        build_feature_store.build_item(task, item)
+    build_feature_store.finish(layout, shape)
     return layout, shape, len(items)
 
 
 def test_zarr_data_are_digested_once_in_a_process(
     data: Path, tmp_path: Path, digested: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feature_store, "chunk_rows_for", lambda row_bytes, n_rows: 16)
+    monkeypatch.setattr(feature_request, "chunk_rows_for", lambda row_bytes, n_rows: 16)
     _, _, n_items = build(tmp_path / "features", request_for(data))
     assert n_items > 4
     assert digested == [(N, 4), (N,)]
-    feature_store.describe(request_for(data, standardise=False))  # another request, the same data
+    feature_request.describe(request_for(data, standardise=False))  # another request, the same data
     assert len(digested) == 2
 
 
 def test_tasks_in_another_process_digest_nothing(data: Path, tmp_path: Path, digested: list[tuple[int, ...]]) -> None:
     request = request_for(data)
-    shape = feature_store.describe(request)
+    shape = feature_request.describe(request)
     layout = FeatureLayout(tmp_path / "features", shape.digest)
-    task, items = pickle.loads(pickle.dumps(feature_store.prepare(layout, shape, request)))
+    task, items = pickle.loads(pickle.dumps(build_feature_store.prepare(layout, shape, request)))
     digested.clear()
-    feature_store._identity.cache_clear()
-    feature_store._open_zarr.cache_clear()
-    assert sum(feature_store.build_item(task, item) for item in items) == N
+    open_data._identity.cache_clear()
+    open_data._open_zarr.cache_clear()
+    assert sum(build_feature_store.build_item(task, item) for item in items) == N
     assert not digested
 
 
 def test_changed_data_are_another_store(data: Path, tmp_path: Path, digested: list[tuple[int, ...]]) -> None:
-    before = feature_store.describe(request_for(data)).digest
+    before = feature_request.describe(request_for(data)).digest
     X = np.random.default_rng(1).normal(size=(N, 4))
     shutil.rmtree(data)
     write_zarr(data, X, X[:, 0])
-    assert feature_store.describe(request_for(data)).digest != before
+    assert feature_request.describe(request_for(data)).digest != before
     assert len(digested) == 4
     chunk = sorted(data.glob("X/c/*/*"))[0]
     status = chunk.stat()
     os.utime(chunk, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-    feature_store.describe(request_for(data))
+    feature_request.describe(request_for(data))
     assert len(digested) == 6
 
 
 def test_data_that_are_not_there_are_said_to_be_missing(tmp_path: Path) -> None:
     with pytest.raises(MissingDataError, match=r"none\.zarr"):
-        feature_store.open_data(SourceSpec(str(tmp_path / "none.zarr")))
+        open_data.open_data(SourceSpec(str(tmp_path / "none.zarr")))
 
 
 def test_a_store_built_again_in_a_living_process_is_opened_again(data: Path, tmp_path: Path) -> None:
@@ -173,6 +175,8 @@ def test_a_table_far_from_the_origin_trains_as_well_without_standardisation(tmp_
             "80",
             "--sigma2",
             "1",
+            "--penalty",
+            "max:1e-7",
             "--set",
             "data.standardise=false",
             "--scheduler",
@@ -184,3 +188,89 @@ def test_a_table_far_from_the_origin_trains_as_well_without_standardisation(tmp_
         errors.append((report["error_rate"], report["solves"][0]["objective"]))
     assert errors[1][0] <= errors[0][0] + 0.02
     assert errors[1][1] == pytest.approx(errors[0][1], rel=1e-2)
+
+
+@pytest.fixture
+def half_built(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureLayout:
+    """A store whose training part is built, of which the last is missing: killed before the test part."""
+    monkeypatch.setattr(feature_request, "chunk_rows_for", lambda row_bytes, n_rows: 16)
+    request = request_for(data)
+    shape = feature_request.describe(request)
+    layout = FeatureLayout(tmp_path / "features", shape.digest)
+    task, items = build_feature_store.prepare(layout, shape, request)
+    for item in items[:3]:
+        build_feature_store.build_item(task, item)
+    return layout
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+LOST = {
+    "chunk": lambda layout: (layout.arrays / "train/X/c/5/0").unlink(),
+    "target": lambda layout: (layout.arrays / "train/y/c/0").unlink(),
+    "chunks": lambda layout: shutil.rmtree(layout.arrays / "train/X/c"),
+    "end": lambda layout: cut(layout.arrays / "train/X/c/5/0"),
+    "array": lambda layout: (layout.arrays / "train/X/zarr.json").unlink(),
+    "group": lambda layout: (layout.arrays / "zarr.json").unlink(),
+    "metadata": lambda layout: cut(layout.arrays / "train/X/zarr.json"),
+    "all": lambda layout: shutil.rmtree(layout.arrays),
+}
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_a_half_built_store_that_lost_something_heals(
+    data: Path, tmp_path: Path, half_built: FeatureLayout, lost: str
+) -> None:
+    whole, shape, n_items = build(tmp_path / "whole", request_for(data))
+    assert build_feature_store.begun_problems(half_built, contents=True) == []
+    LOST[lost](half_built)
+    assert build_feature_store.begun_problems(half_built, contents=False) != [] or lost == "all"
+    layout, _, n_built = build(tmp_path / "features", request_for(data))
+    assert layout == half_built
+    assert n_built == (n_items if lost not in ("chunk", "target", "end") else n_items - 2)
+    assert whole.manifest.read_bytes() == layout.manifest.read_bytes()
+    assert feature_store.open_store(layout).read("train", 0, shape.n_train).tobytes() == (
+        feature_store.open_store(whole).read("train", 0, shape.n_train).tobytes()
+    )
+
+
+def test_a_chunk_that_is_lost_while_the_store_is_built_is_damage_not_a_bug(
+    data: Path, tmp_path: Path, half_built: FeatureLayout
+) -> None:
+    request = request_for(data)
+    shape = feature_request.describe(request)
+    task, items = build_feature_store.prepare(half_built, shape, request)
+    for item in items:
+        build_feature_store.build_item(task, item)
+    LOST["chunk"](half_built)
+    with pytest.raises(CorruptDataError, match=r"train/X/c/5/0: written, but now missing"):
+        build_feature_store.finish(half_built, shape)
+
+
+def test_verify_names_what_a_half_built_store_lost(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feature_request, "chunk_rows_for", lambda row_bytes, n_rows: 16)
+    run = tmp_path / "run"
+    command = [str(data), "--run-dir", str(run), "--features-dir", str(tmp_path / "features"), "--scheduler", "serial"]
+    command += ["--resume", "auto", "--centers", "20", "-q"]
+    finish = build_feature_store.finish
+    monkeypatch.setattr(build_feature_store, "finish", lambda layout, shape: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert main(command) == 75
+    monkeypatch.setattr(build_feature_store, "finish", finish)
+    assert verify.main([str(run), "-q"]) == 0
+    (store,) = (path.parent for path in (tmp_path / "features").glob("*/arrays.zarr"))
+    chunk = store / "arrays.zarr/train/X/c/1/0"
+    kept = chunk.read_bytes()
+    chunk.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    assert verify.main([str(run), "-q"]) == 65
+    chunk.unlink()
+    assert verify.main([str(run), "-q"]) == 65
+    told = capsys.readouterr().out.splitlines()
+    assert "train/X/c/1/0: its content does not match its digest; delete the folder" in told[0]
+    assert told[1].endswith("train/X/c/1/0: missing; resume the run: it is made again")
+    assert main(command) == 0
+    assert chunk.read_bytes() == kept
+    assert verify.main([str(run), "-q"]) == 0

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics.pairwise import rbf_kernel
 
-from pipeline.columns import ColumnGenerator
-from pipeline.columns_numba import gaussian_float32
 from pipeline.errors import ExitCode, InvalidDataError
+from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.kernels.column_loops import gaussian_float32
 
 
 def test_exponential_is_exact_to_two_units_in_the_last_place() -> None:
@@ -16,7 +16,7 @@ def test_exponential_is_exact_to_two_units_in_the_last_place() -> None:
     rows, columns = exponents.shape
     out = np.empty_like(exponents)
     zeros, ones = np.zeros(rows, np.float32), np.ones(columns, np.float32)
-    gaussian_float32(-exponents / 2, zeros, np.zeros(columns, np.float32), ones, np.arange(rows), out)
+    gaussian_float32(-exponents / 2, zeros, np.zeros(columns, np.float32), ones, np.arange(rows), out, 0)
     truth = np.exp(-exponents.astype(np.float64))
     assert np.abs(out / truth - 1).max() <= 2 * np.finfo(np.float32).eps
 

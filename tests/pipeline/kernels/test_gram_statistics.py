@@ -1,9 +1,6 @@
 """Accumulated statistics against the dense products they stand for."""
 
 import itertools
-import tracemalloc
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -11,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import Lasso
 
-from pipeline.blas import add_gram
-from pipeline.columns import ColumnGenerator
 from pipeline.errors import InvalidDataError
+from pipeline.kernels import exact_sums
+from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums, SumBounds, draw_held_out
+from pipeline.kernels.kernel_forms import Kernel, largest_column
 from pipeline.solvers import Problem, SolverOptions, solve
-from pipeline.statistics import GramStatistics, StatisticsAccumulator, add_block, hold_out_rows
+from runs import largest_bytes
 
 
 def dense(K: np.ndarray, Y: np.ndarray) -> GramStatistics:
@@ -27,75 +26,129 @@ def assert_equal(a: GramStatistics, b: GramStatistics, rtol: float) -> None:
         assert np.allclose(getattr(a, name), value, rtol=rtol, atol=rtol), name
 
 
-@settings(max_examples=40, deadline=None)
-@given(rows=st.integers(0, 60), columns=st.integers(1, 40), seed=st.integers(0, 2**31))
-def test_add_gram_touches_the_lower_triangle_only(rows: int, columns: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    K, start = rng.normal(size=(rows, columns)), rng.normal(size=(columns, columns))
-    gram = start.copy()
-    add_gram(K, gram)
-    assert np.allclose(np.tril(gram), np.tril(start + K.T @ K), atol=1e-11)
-    assert np.array_equal(np.triu(gram, 1), np.triu(start, 1))
-
-
-@pytest.mark.parametrize("bad", [np.zeros((3, 4), np.float32), np.zeros((4, 3)).T, np.zeros((3, 5))])
-def test_add_gram_refuses_what_blas_would_misread(bad: np.ndarray) -> None:
-    with pytest.raises(ValueError, match="C-contiguous"):
-        add_gram(bad, np.zeros((4, 4)))
-
-
 def problem(n: int = 300, m: int = 23, t: int = 4, seed: int = 0) -> tuple[ColumnGenerator, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, 6)).astype(np.float32)
     return ColumnGenerator(X[:m], 3.0), X, rng.normal(size=(n, t))
 
 
+def bounds_of(Y: np.ndarray, block_rows: int, n_blocks: int, column: float = 1.0, weight: float = 1.0) -> SumBounds:
+    return SumBounds(block_rows, n_blocks, column, tuple(np.abs(Y).max(axis=0).tolist()), weight)
+
+
 @pytest.mark.parametrize("block_rows", [7, 64, 300])
 def test_parts_equal_dense_statistics_of_their_rows(block_rows: int) -> None:
-    generator, X, Y = problem()
-    held = hold_out_rows(3, 0.3, 0, len(X))
+    _, X, Y = problem()
+    generator = ColumnGenerator(X[:23], 3.0, np.float64)
+    held = draw_held_out(3, 0.3, 0, len(X))
     assert 50 < held.sum() < 130
-    fit, hold_out = StatisticsAccumulator(23, 4), StatisticsAccumulator(23, 4)
+    bounds = bounds_of(Y, block_rows, -(-len(X) // block_rows))
+    fit, hold_out = StatisticsSums(23, bounds), StatisticsSums(23, bounds)
     for start in range(0, len(X), block_rows):
         rows = slice(start, start + block_rows)
-        add_block(generator, X[rows], Y[rows], held[rows], fit, hold_out)
+        for part, chosen in ((fit, ~held[rows]), (hold_out, held[rows])):
+            part.add(generator.block(X[rows][chosen], out_dtype=np.float64), Y[rows][chosen])
     K = generator.block(X).astype(np.float64)
     fitted, kept = fit.statistics(), hold_out.statistics()
     assert_equal(fitted, dense(K[~held], Y[~held]), 1e-12)
     assert_equal(kept, dense(K[held], Y[held]), 1e-12)
-    assert_equal(fitted + kept, dense(K, Y), 1e-12)
     assert np.array_equal(fitted.gram, fitted.gram.T)
+    assert_equal(fitted + kept, dense(K, Y), 1e-12)
+    assert_equal(fitted.absorbing(kept), dense(K, Y), 1e-12)
 
 
 def test_gram_is_positive_semi_definite_even_for_duplicates() -> None:
     _, X, Y = problem(n=500, m=23)
-    twice = ColumnGenerator(np.vstack([X[:23], X[:23]]), 3.0)
-    part, rest = StatisticsAccumulator(46, 4), StatisticsAccumulator(46, 4)
-    add_block(twice, X, Y, np.zeros(len(X), bool), part, rest)
-    gram = part.statistics().gram
+    sums = StatisticsSums(46, bounds_of(Y, 500, 1))
+    sums.add(ColumnGenerator(np.vstack([X[:23], X[:23]]), 3.0).block(X, out_dtype=np.float64), Y)
+    gram = sums.statistics().gram
     assert np.linalg.eigvalsh(gram)[0] > -1e-12 * np.trace(gram)
+
+
+KERNELS = [Kernel(), Kernel("polynomial", 3), Kernel("intersection")]
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    kernel=st.sampled_from(KERNELS),
+    kept=st.integers(0, 12),
+    weighted=st.booleans(),
+    groups=st.integers(1, 4),
+    dtype=st.sampled_from([np.float32, np.float64]),
+)
+def test_any_order_and_grouping_of_blocks_gives_the_same_bits(
+    seed: int, kernel: Kernel, kept: int, weighted: bool, groups: int, dtype: type
+) -> None:
+    """Columns of two widths; blocks of any number of rows; with and without weights."""
+    rng = np.random.default_rng(seed)
+    X, Y = rng.random((200, 4)).astype(np.float32), rng.normal(size=(200, 2))
+    place = np.tile(np.arange(6), 2)
+    generator = ColumnGenerator(X[:6], np.repeat([0.5, 2.0], 6), dtype, kernel=kernel, place=place)
+    weights = rng.random(200) + 0.1 if weighted else np.ones(200)
+    edges = np.unique(np.concatenate([[0, 200], rng.integers(0, 200, 8)]))
+    blocks = [slice(a, b) for a, b in itertools.pairwise(edges)]
+    bounds = bounds_of(Y, 200, len(blocks), largest_column(kernel, X, 0.5), float(weights.max()))
+    sums = [StatisticsSums(12, bounds, kept) for _ in range(groups + 1)]
+
+    def add(block: slice, to: StatisticsSums) -> None:
+        to.add(generator.block(X[block], out_dtype=np.float64), Y[block], weights[block] if weighted else None)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact_sums, "TILE_COLUMNS", 5)
+        for block in blocks:
+            add(block, sums[0])
+        for number in rng.permutation(len(blocks)):
+            add(blocks[number], sums[rng.integers(1, groups + 1)])
+    for number in rng.permutation(np.arange(2, groups + 1)):
+        for name, units in sums[number].arrays().items():
+            sums[1].absorb(name, units)
+    alone, together = sums[0].statistics(), sums[1].statistics()
+    for name, value in vars(alone).items():
+        assert np.array_equal(getattr(together, name), value), name
+    K = generator.block(X, out_dtype=np.float64) * np.sqrt(weights)[:, None]
+    truth = dense(K, Y * np.sqrt(weights)[:, None])
+    rtol = 1e-11 if dtype == np.float64 else 1e-5  # float32 columns are rounded as their block has them
+    np.testing.assert_allclose(together.gram, truth.gram[kept:], rtol=rtol)
+    np.testing.assert_allclose(together.kty, truth.kty[kept:], rtol=rtol, atol=rtol * np.abs(truth.kty).max())
+    assert together.weight_sum == pytest.approx(weights.sum())
+
+
+@pytest.mark.parametrize("size", [1e150, 1e-140])
+def test_huge_and_tiny_targets_keep_their_digits(size: float) -> None:
+    generator, X, Y = problem()
+    Y[:, 1] *= 1e-3
+    sums = StatisticsSums(23, bounds_of(Y * size, 100, 3))
+    for start in range(0, 300, 100):
+        rows = slice(start, start + 100)
+        sums.add(generator.block(X[rows], out_dtype=np.float64), Y[rows] * size)
+    found, truth = sums.statistics(), dense(generator.block(X, out_dtype=np.float64), Y)
+    np.testing.assert_allclose(found.kty / size, truth.kty, rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(found.yty / size / size, truth.yty, rtol=1e-12)
+    np.testing.assert_allclose(found.target_sums / size, truth.target_sums, rtol=1e-11)
+
+
+def test_targets_whose_sums_leave_float64_are_refused_before_the_first_block() -> None:
+    for largest in (1e155, 1e308):
+        with pytest.raises(InvalidDataError, match="too large"):
+            StatisticsSums(2, SumBounds(100, 3, 1.0, (largest,)))
+
+
+def test_rows_that_the_bounds_do_not_hold_are_an_error() -> None:
+    for columns, target in ((1.0, 30.0), (20.0, 1.0), (np.nan, 1.0), (1.0, np.nan)):
+        sums = StatisticsSums(2, SumBounds(8, 3, 1.0, (1.0,)))
+        with pytest.raises(InvalidDataError, match="beyond the bound"):
+            sums.add(np.full((8, 2), columns), np.full((8, 1), target))
 
 
 @settings(max_examples=30, deadline=None)
 @given(cuts=st.lists(st.integers(0, 20_000), max_size=6), seed=st.integers(0, 10), fraction=st.floats(0, 0.9))
 def test_hold_out_does_not_depend_on_the_blocks(cuts: list[int], seed: int, fraction: float) -> None:
-    whole = hold_out_rows(seed, fraction, 0, 20_000)
+    whole = draw_held_out(seed, fraction, 0, 20_000)
     edges = [0, *sorted(cuts), 20_000]
-    pieces = [hold_out_rows(seed, fraction, a, b) for a, b in itertools.pairwise(edges)]
+    pieces = [draw_held_out(seed, fraction, a, b) for a, b in itertools.pairwise(edges)]
     assert np.array_equal(whole, np.concatenate(pieces))
     assert abs(whole.mean() - fraction) < 0.02
-
-
-@contextmanager
-def largest_bytes() -> Iterator[list[int]]:
-    """Yield a list that then holds the most that was allocated inside at once, in bytes."""
-    found: list[int] = []
-    tracemalloc.start()
-    try:
-        yield found
-        found.append(tracemalloc.get_traced_memory()[1])
-    finally:
-        tracemalloc.stop()
 
 
 def kernel_columns(outputs: int) -> tuple[np.ndarray, np.ndarray]:
@@ -183,3 +236,10 @@ def test_a_solve_on_centred_statistics_fits_an_unpenalised_intercept(outputs: in
 def test_centring_needs_rows() -> None:
     with pytest.raises(InvalidDataError, match="hold_out"):
         dense(np.zeros((0, 4)), np.zeros((0, 2))).centred()
+
+
+def test_statistics_whose_squares_overflow_are_refused() -> None:
+    sums = StatisticsSums(2, SumBounds(4, 1, 1e10, (1e145,)))
+    sums.add(np.full((4, 2), 1e10), np.full((4, 1), 1e145))
+    with pytest.raises(InvalidDataError, match="the targets are too large"):
+        sums.statistics().check_range()

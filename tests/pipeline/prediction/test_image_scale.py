@@ -11,9 +11,9 @@ import pytest
 
 from features.errors import DataError
 from pipeline import evaluate, predict, train
-from pipeline.model import SparseKernelModel
-from pipeline.model_folder import load_model, save_model
-from storage.layout import RunLayout
+from pipeline.prediction.model_folder import load_model, save_model
+from pipeline.prediction.trained_model import SparseKernelModel
+from storage.folder_layouts import RunLayout
 
 Images = np.ndarray[Any, np.dtype[Any]]
 

@@ -1,6 +1,8 @@
 """The model as two parts: what was saved comes back, and nothing crafted gets further than a refusal."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,20 +11,28 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from features import sphog
-from features.extractors import FeatureSpec, feature_length
-from features.transforms import Standardisation
-from pipeline.errors import ExitCode, InvalidDataError, describe
-from pipeline.model import DTYPES, ModelFormatError, SparseKernelModel
-from pipeline.model_folder import load_model, save_model
-from storage.commit import new_folder, write_arrays, write_json
-from storage.layout import ModelLayout
+from features.descriptors import sphog
+from features.descriptors.descriptor import FeatureSpec, feature_length
+from features.standardisation import Standardisation
+from pipeline.errors import ExitCode, InvalidDataError
+from pipeline.kernels.column_generator import GAUSSIAN
+from pipeline.kernels.kernel_forms import Kernel
+from pipeline.models.kernel_expansion import KernelExpansion
+from pipeline.prediction.model_folder import load_model, save_model
+from pipeline.prediction.trained_model import DTYPES, LARGEST_DECISION, ModelFormatError, SparseKernelModel
+from pipeline.runtime.answers import describe
+from storage.atomic_writes import new_folder, write_arrays
+from storage.errors import CorruptDataError
+from storage.folder_layouts import ModelLayout
+from storage.manifest import Manifest, encode
+from storage.records import write_json
 
 TASKS = {"multiclass": ("a", "b", "c"), "binary": (0, 1), "regression": ()}
 SPECS = {
     "raw": (FeatureSpec("raw"), (6,)),
     "sphog": (FeatureSpec("sphog"), (9, 8)),
     "hog": (FeatureSpec("hog", (4, 3), 5), (9, 8)),
+    "upright": (FeatureSpec("sphog", deskew=0.25, power=0.5), (9, 8)),
 }
 
 
@@ -35,11 +45,14 @@ def make(task: str = "multiclass", name: str = "raw", m: int = 4) -> SparseKerne
         task=task,
         labels=TASKS[task],
         features=spec,
+        expansion=KernelExpansion(
+            GAUSSIAN,
+            rng.normal(size=(m, feature_length(spec, shape))).astype(np.float32),
+            np.full(m, 3.0),
+            rng.normal(size=(m, n_outputs)),
+            rng.normal(size=n_outputs),
+        ),
         center_index=np.arange(m),
-        centers=rng.normal(size=(m, feature_length(spec, shape))).astype(np.float32),
-        center_sigma2=np.full(m, 3.0),
-        weights=rng.normal(size=(m, n_outputs)),
-        intercept=rng.normal(size=n_outputs),
         selection_order=rng.permutation(m),
         standardisation=Standardisation(rng.normal(size=6), rng.random(6) + 0.5) if scored else None,
         input_shape=shape,
@@ -61,6 +74,50 @@ def test_a_saved_model_predicts_the_same(task: str, name: str, m: int, tmp_path:
     expected = model.decision_function(model.features_of(inputs))
     assert np.array_equal(again.decision_function(again.features_of(inputs)), expected)
     assert again.description() == model.description()
+
+
+def test_a_temperature_is_kept_where_there_is_one(tmp_path: Path) -> None:
+    save_model(tmp_path / "model", replace(make(), temperature=0.21))
+    assert load_model(tmp_path / "model").temperature == 0.21
+    assert "temperature" not in make().description()
+    with pytest.raises(ModelFormatError, match="of a classifier"):
+        replace(make("regression"), temperature=0.21).check()
+
+
+@pytest.mark.parametrize("temperature", [0.0, -0.2, float("nan"), float("inf"), 1e-300, "0.2", 1, True, [0.2]])
+def test_a_temperature_that_is_none_is_refused(temperature: object) -> None:
+    description, arrays = parts(make())
+    with pytest.raises(ModelFormatError, match="temperature"):
+        SparseKernelModel.from_parts(description | {"temperature": temperature}, arrays)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_model_of_scaled_features_predicts_the_same(name: str, tmp_path: Path) -> None:
+    plain = make(name=name)
+    scales = np.linspace(0.0, 2.0, plain.centers.shape[1], dtype=np.float32)
+    model = replace(plain, feature_scales=scales)
+    save_model(tmp_path / "model", model)
+    again = load_model(tmp_path / "model")
+    inputs = np.random.default_rng(1).random((7, *model.input_shape))
+    np.testing.assert_array_equal(again.features_of(inputs), plain.features_of(inputs) * scales)
+    assert again.features_of(inputs).dtype == np.float32
+    assert "feature_scales" not in plain.arrays()
+    assert plain.description()["kernel"] == {"name": "gaussian"}, "as before there were scales"
+    assert model.description()["kernel"] != {"name": "gaussian"}, "no version without scales takes it"
+
+
+@pytest.mark.parametrize(
+    "scales",
+    [np.ones(5, np.float32), np.ones(6), -np.ones(6, np.float32), np.full(6, np.nan, np.float32), None],
+    ids=["too few", "float64", "negative", "not finite", "missing"],
+)
+def test_scales_that_do_not_fit_are_refused(scales: np.ndarray | None) -> None:
+    described, arrays = parts(replace(make(), feature_scales=np.ones(6, np.float32)))
+    arrays = {name: array for name, array in arrays.items() if name != "feature_scales"}
+    with pytest.raises(ModelFormatError):
+        SparseKernelModel.from_parts(described, arrays if scales is None else arrays | {"feature_scales": scales})
+    with pytest.raises(ModelFormatError, match="kernel"):  # a model without scales, to which some were added
+        SparseKernelModel.from_parts(parts(make())[0], arrays | {"feature_scales": np.ones(6, np.float32)})
 
 
 def test_only_the_parameters_that_count_are_listed() -> None:
@@ -104,12 +161,15 @@ WRONG_DESCRIPTIONS: dict[str, dict[str, Any]] = {
     "images for a table": {"features": {"name": "sphog", "algorithm_version": 1}},
     "negative shape": {"input_shape": [-2, -3]},
     "huge shape": {"input_shape": [2**31, 2**31, 2**31]},
+    "a label of half a character": {"labels": ["a", "b", "\ud800"]},
+    "a label beyond 64 bits": {"labels": [1, 2, 10**400]},
     "shape of text": {"input_shape": ["6"]},
     "shape of truth": {"input_shape": [True, 6]},
     "no shape": {"input_shape": []},
     "unknown features": {"features": {"name": "sift", "algorithm_version": 1}},
     "cells of text": {"features": {"name": "hog", "algorithm_version": 1, "cells": ["a"], "orientations": 3}},
     "standardise in words": {"standardise": "no"},
+    "a shear of a table": {"features": {"name": "raw", "algorithm_version": 1, "deskew": 0.5, "deskew_version": 1}},
 }
 
 
@@ -119,6 +179,27 @@ def test_descriptions_that_do_not_fit_are_refused(case: str) -> None:
     with pytest.raises(ModelFormatError) as found:
         SparseKernelModel.from_parts(description | WRONG_DESCRIPTIONS[case], arrays)
     assert describe(found.value)[0] is ExitCode.INVALID_DATA
+
+
+@pytest.mark.parametrize(
+    "change",
+    [("deskew", value) for value in (2.0, -0.5, 0.0, 1, "0.25", True, float("nan"), None, [0.25])]
+    + [("deskew_version", value) for value in (2, 0, True, None)]
+    + [("power", value) for value in (0.0, 1.0, 2.0, "0.5", True, None)],
+)
+def test_a_shear_or_power_that_is_none_is_refused(change: tuple[str, Any]) -> None:
+    description, arrays = parts(make(name="upright"))
+    SparseKernelModel.from_parts(description, arrays)
+    with pytest.raises(ModelFormatError):
+        SparseKernelModel.from_parts(description | {"features": description["features"] | dict([change])}, arrays)
+
+
+def test_a_model_that_names_no_shear_and_no_power_has_none() -> None:
+    description, arrays = parts(make(name="upright"))
+    old = {key: value for key, value in description["features"].items() if not key.startswith(("deskew", "power"))}
+    model = SparseKernelModel.from_parts(description | {"features": old}, arrays)
+    assert model.features == FeatureSpec("sphog")
+    assert model.description()["features"] == old
 
 
 WRONG_ARRAYS: dict[str, tuple[str, Any]] = {
@@ -132,6 +213,9 @@ WRONG_ARRAYS: dict[str, tuple[str, Any]] = {
     "sigma2 infinite": ("center_sigma2", lambda a: a + np.inf),
     "one sigma2": ("center_sigma2", lambda a: a[:1]),
     "weights of other outputs": ("weights", lambda a: np.ascontiguousarray(a[:, :2])),
+    "weights whose sum overflows": ("weights", lambda a: np.full_like(a, 1e308)),
+    "weights whose squares overflow": ("weights", lambda a: np.full_like(a, 1e160)),
+    "an intercept that overflows": ("intercept", lambda a: a * 1e308),
     "weights NaN": ("weights", lambda a: a * np.nan),
     "intercept missing": ("intercept", lambda a: a[:0]),
     "order twice": ("selection_order", lambda a: a * 0),
@@ -152,6 +236,13 @@ def test_arrays_that_do_not_fit_are_refused(case: str) -> None:
     name, change = WRONG_ARRAYS[case]
     with pytest.raises(ModelFormatError):
         SparseKernelModel.from_parts(description, arrays | {name: change(arrays[name])})
+
+
+@pytest.mark.parametrize("name", ["sphog", "upright"])
+def test_only_raw_features_are_z_scored(name: str) -> None:
+    description, arrays = parts(make(name=name))
+    with pytest.raises(ModelFormatError, match="z-scored"):
+        SparseKernelModel.from_parts(description | {"standardise": True}, arrays)
 
 
 def test_a_part_that_is_missing_is_named() -> None:
@@ -221,3 +312,39 @@ def test_a_model_that_does_not_hold_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(ModelFormatError, match="weights"):
         save_model(tmp_path / "model", broken)
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "polynomial", "intersection"])
+def test_the_largest_weights_that_are_let_through_predict_finite_numbers(kernel: str) -> None:
+    model = make("regression")
+    chosen = Kernel(kernel, 20 if kernel == "polynomial" else 2)
+    weights = np.full((4, 1), LARGEST_DECISION / chosen.largest_value / 5)
+    centers = np.full_like(model.centers, 1e-3)
+    strong = replace(model, expansion=KernelExpansion(chosen, centers, model.center_sigma2, weights, np.zeros(1)))
+    strong.check()
+    decision = strong.decision_function(np.full((3, 6), 1e-3, np.float32))
+    assert np.isfinite(decision.T @ decision).all()
+    with pytest.raises(ModelFormatError, match="train again"):
+        strong.with_weights(weights * 2, strong.intercept).check()
+
+
+def test_nothing_of_a_model_is_read_before_it_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_model(tmp_path / "model", make())
+    for name in ("model.json", "arrays.npz"):
+        folder = tmp_path / name
+        shutil.copytree(tmp_path / "model", folder)
+        with (folder / name).open("ab") as stream:
+            stream.write(b" ")
+        for reader in ("read_json", "read_arrays"):
+            monkeypatch.setattr(
+                f"pipeline.prediction.model_folder.{reader}", lambda *_: pytest.fail("read before it was verified")
+            )
+        with pytest.raises(CorruptDataError, match=name):
+            load_model(folder)
+
+
+def test_a_manifest_that_names_less_than_a_model_does_not_vouch_for_it(tmp_path: Path) -> None:
+    save_model(tmp_path / "model", make())
+    (tmp_path / "model" / "MANIFEST.json").write_bytes(encode(Manifest("model")))
+    with pytest.raises(CorruptDataError, match="not in its manifest"):
+        load_model(tmp_path / "model")

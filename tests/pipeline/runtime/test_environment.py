@@ -5,14 +5,12 @@ import os
 import subprocess
 import sys
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.environment import environment, environment_warnings
-
-ROOT = Path(__file__).resolve().parents[2]
+from pipeline.runtime.environment import environment, environment_warnings
+from runs import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +44,7 @@ def test_another_core_type_is_warned_of(stored: dict[str, Any]) -> None:
 
 
 def test_another_core_type_is_seen_in_a_real_process(stored: dict[str, Any]) -> None:
-    code = "import json; from pipeline.environment import environment; print(json.dumps(environment()))"
+    code = "import json; from pipeline.runtime.environment import environment; print(json.dumps(environment()))"
     found = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pipeline.solvers import SolverOptions, solve
-from pipeline.solvers import scnd_numba as loop
-from pipeline.solvers.scnd import ActiveInverse, factorise, objective, relative_drift, run_sweep
+from pipeline.solvers import coordinate_descent_loops as loop
+from pipeline.solvers.coordinate_descent import ActiveInverse, factorise, objective, relative_drift, run_sweep
 
 TOLERANCE = 1e-10
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy.linalg import LinAlgError
 
-from pipeline.solvers import greedy
-from pipeline.solvers.greedy import forward_size, select
-from pipeline.solvers.prefixes import hold_out_curve, prefix_sizes, prefix_weights
-from pipeline.solvers.refit import RIDGES, least_squares, refit
-from pipeline.statistics import GramStatistics
+from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.solvers import forward_backward_selection as greedy
+from pipeline.solvers.forward_backward_selection import forward_size, select
+from pipeline.solvers.ridge import RIDGES, least_squares, refit
+from pipeline.solvers.selection_prefixes import held_out_curve, prefix_sizes, prefix_weights
 
 
 def statistics_of(K: np.ndarray, Y: np.ndarray) -> GramStatistics:
@@ -221,14 +221,14 @@ def test_weights_of_prefixes_are_those_of_separate_fits(intercept: bool) -> None
 def test_hold_out_curve_is_that_of_the_best_ridge(intercept: bool) -> None:
     fit, hold_out = statistics_of(*problem(13, n=60, m=25)), statistics_of(*problem(13, n=90, m=25))
     sizes = np.array([3, 25])
-    curve = hold_out_curve(fit, hold_out, sizes, intercept=intercept)
+    curve = held_out_curve(fit, hold_out, sizes, intercept=intercept)
     whole = refit(fit, hold_out, fit, intercept=intercept)
-    assert curve[1] == pytest.approx(min(error for _, error in whole.hold_out_errors), rel=1e-9)
+    assert curve[1] == pytest.approx(min(error for _, error in whole.held_out_errors), rel=1e-9)
     scale = float(np.mean(np.diagonal(fit.gram)))
     few = np.arange(3)
     direct = [
         hold_out.cut(few).squared_error(*least_squares(fit.cut(few), f * scale, intercept=intercept)).sum() / 90
-        for f in RIDGES
+        for f in (*RIDGES, *(10.0**exponent for exponent in range(7)))
     ]
     assert curve[0] == pytest.approx(min(direct), rel=1e-9)
 
@@ -239,4 +239,4 @@ def test_a_gram_that_no_ridge_mends_has_no_curve() -> None:
     broken.gram[:] = -broken.gram
     with pytest.raises(LinAlgError):
         prefix_weights(broken, np.array([3]), 1e-6, intercept=False)
-    assert np.isinf(hold_out_curve(broken, broken, np.array([3]), intercept=False)).all()
+    assert np.isinf(held_out_curve(broken, broken, np.array([3]), intercept=False)).all()

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
+from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers import Problem, SolverOptions, solve
-from pipeline.solvers.path import penalty_max, solve_path, spaced
-from pipeline.solvers.refit import least_squares, refit
-from pipeline.statistics import GramStatistics
+from pipeline.solvers.regularization_path import penalty_max, solve_path, spaced
+from pipeline.solvers.ridge import LARGEST_RIDGE, RIDGES, least_squares, refit
+from pipeline.solvers.selection_prefixes import held_out_curve
 
 
 def columns(n: int = 400, m: int = 25, t: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -43,12 +44,26 @@ def test_refit_takes_the_ridge_that_held_out_rows_prefer(intercept: bool) -> Non
     K, Y = columns(n=120, m=60)
     fit, held = statistics(K[:60], Y[:60]), statistics(K[60:], Y[60:])
     found = refit(fit, held, statistics(K, Y), intercept=intercept)
-    best = min(found.hold_out_errors, key=lambda pair: pair[1])
-    assert best[1] < found.hold_out_errors[0][1]  # the choice is a real one here: the smallest ridge overfits
+    best = min(found.held_out_errors, key=lambda pair: pair[1])
+    assert best[1] < found.held_out_errors[0][1]  # the choice is a real one here: the smallest ridge overfits
     assert np.isclose(found.ridge, best[0] * np.trace(K.T @ K) / 60)
     twin = Ridge(alpha=best[0] * np.trace(K[:60].T @ K[:60]) / 60, fit_intercept=intercept, solver="svd")
     error = ((twin.fit(K[:60], Y[:60]).predict(K[60:]) - Y[60:]) ** 2).sum() / 60
     assert np.isclose(best[1], error, rtol=1e-5)
+
+
+def test_ridges_go_on_until_a_larger_one_is_worse() -> None:
+    """Targets that are mostly noise want more than a tenth of the mean diagonal; targets of zero want nothing."""
+    K, Y = columns(n=120, m=60)
+    Y = 0.05 * Y + np.random.default_rng(3).normal(size=Y.shape)
+    fit, held, everything = statistics(K[:60], Y[:60]), statistics(K[60:], Y[60:]), statistics(K, Y)
+    tried = refit(fit, held, everything, intercept=True).held_out_errors
+    best = min(tried, key=lambda pair: pair[1])
+    assert RIDGES[-1] < best[0] < tried[-1][0] <= LARGEST_RIDGE
+    curve = held_out_curve(fit, held, np.array([10, 60]), intercept=True)
+    assert curve[1] == pytest.approx(best[1], rel=1e-9)
+    nothing = statistics(K, 0 * Y)
+    assert len(refit(nothing, nothing, nothing, intercept=True).held_out_errors) == len(RIDGES)
 
 
 def test_refit_survives_duplicate_columns() -> None:

@@ -10,20 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline import working_set as rules
-from pipeline.columns import ColumnGenerator
-from pipeline.model_folder import load_model
+import runs
+from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.prediction.model_folder import load_model
 from pipeline.resize import main as resize
 from pipeline.resize import resize_run
-from pipeline.solvers.greedy import select
-from pipeline.solvers.refit import least_squares
-from pipeline.stages import selection, selection_rounds, statistics
+from pipeline.solvers import working_set_rules as rules
+from pipeline.solvers.ridge import least_squares
+from pipeline.stages import accumulate_statistics as statistics
+from pipeline.stages import greedy_selection as selection
+from pipeline.stages.out_of_core import greedy_rounds as selection_rounds
 from pipeline.train import main
-from storage.arrays import open_arrays
-from storage.commit import read_arrays
-from storage.layout import RunLayout
-
-ROOT = Path(__file__).resolve().parents[2]
+from runs import ROOT, files_of, model_bytes
+from storage.atomic_writes import read_arrays
+from storage.folder_layouts import RunLayout
+from storage.zarr_arrays import open_arrays
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(folder: Path, name: str, *arguments: str, code: int = 0) -> dict[str, Any]:
-    run = ["--run-dir", str(folder / name), "--features-dir", str(folder / "features"), "-q"]
-    assert main(["digits", *run, *arguments]) == code
-    return dict(json.loads((folder / name / "report.json").read_text())) if code == 0 else {}
-
-
-def model_bytes(model: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(model.iterdir())}
+    return runs.train(folder / name, folder / "features", *arguments, code=code)
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +63,8 @@ def test_report_and_model_agree(folder: Path, report: dict[str, Any], test_part:
     assert curve[60]["test_error"] == pytest.approx(report["error_rate"])
     assert curve[60]["hold_out_error"] < curve[10]["hold_out_error"] < curve[1]["hold_out_error"]
     layout = RunLayout(folder / "whole")
-    chosen = selection.committed(layout, selection.AT_ONCE).chosen
-    everything = statistics.load(layout, "all")
+    chosen = selection.load_chosen(layout, selection.AT_ONCE).chosen
+    everything = statistics.load_statistics(layout, "all")
     for size in (1, 10, 41):
         weights, _ = least_squares(everything.cut(chosen[:size]), report["hold_out"]["ridge"], intercept=False)
         K = ColumnGenerator(model.centers[:size], model.center_sigma2[:size]).block(X, out_dtype=np.float64)
@@ -80,8 +75,8 @@ def test_report_and_model_agree(folder: Path, report: dict[str, Any], test_part:
 
 def test_selected_centers_are_better_than_random_ones(folder: Path, report: dict[str, Any]) -> None:
     layout = RunLayout(folder / "whole")
-    hold_out, fit = statistics.load(layout, "hold_out"), statistics.load(layout, "fit")
-    chosen = selection.committed(layout, selection.AT_ONCE)
+    hold_out, fit = statistics.load_statistics(layout, "hold_out"), statistics.load_statistics(layout, "fit")
+    chosen = selection.load_chosen(layout, selection.AT_ONCE)
     random = np.arange(60)  # candidates are drawn at random
     weights, offset = least_squares(fit.cut(random), 1e-6, intercept=False)
     error = hold_out.cut(random).squared_error(weights, offset).sum() / hold_out.weight_sum
@@ -91,7 +86,7 @@ def test_selected_centers_are_better_than_random_ones(folder: Path, report: dict
 def test_a_prefix_is_the_model_of_that_size(folder: Path, report: dict[str, Any], test_part: Any) -> None:
     train(folder, "few", "--select", "greedy:25")
     assert resize([str(folder / "whole"), "--size", "25", "--out", str(folder / "cut"), "-q"]) == 0
-    assert model_bytes(folder / "cut") == model_bytes(folder / "few" / "model")
+    assert files_of(folder / "cut") == model_bytes(folder / "few")
     few, cut = load_model(folder / "few" / "model"), load_model(folder / "cut")
     X, _ = test_part
     np.testing.assert_allclose(cut.decision_function(X), few.decision_function(X), rtol=0, atol=1e-8)
@@ -100,69 +95,12 @@ def test_a_prefix_is_the_model_of_that_size(folder: Path, report: dict[str, Any]
 def test_every_executor_gives_the_same_bytes(folder: Path, report: dict[str, Any]) -> None:
     for name in ("serial", "processes"):
         train(folder, name, "--select", "greedy:60", "--scheduler", name, "--workers", "2")
-        assert model_bytes(folder / name / "model") == model_bytes(folder / "whole" / "model")
-
-
-def test_a_run_with_a_penalty_is_cut_to_its_best_centers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train(folder, "penalised", "--penalty", "0.1", "--centers", "200")
-    assert resize([str(folder / "penalised"), "--size", "30", "--out", str(folder / "penalised-30")]) == 0
-    assert "30 centers of" in capsys.readouterr().out
-    layout = RunLayout(folder / "penalised")
-    whole, cut = load_model(layout.model), load_model(folder / "penalised-30")
-    assert cut.n_centers == 30
-    assert set(cut.center_index) < set(whole.center_index)
-    active = read_arrays(layout.solution("final.npz"))["active"]
-    expected = select(statistics.load(layout, "all").cut(active), 30, intercept=False).chosen
-    assert np.array_equal(cut.center_index, whole.center_index[expected])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["--size", "61"], 2, "the model has 60 centers; ask for 1 to 60"),
-        (["--size", "0"], 2, "ask for 1 to 60"),
-        (["--size", "5", "--out", "."], 73, "exists; choose another --out"),
-    ],
-)
-def test_what_resize_refuses(
-    folder: Path, report: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    arguments: list[str], code: int, words: str,
-) -> None:  # fmt: skip
-    more = [] if "--out" in arguments else ["--out", str(tmp_path / "model")]
-    assert resize([str(folder / "whole"), *arguments, *more]) == code
-    error = capsys.readouterr().err
-    assert words in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "model").exists()
-    assert resize([str(tmp_path), "--size", "5", "--out", str(tmp_path / "model")]) == 66
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--select", "greedy:501"], "there are 500 candidates"),
-        (["--select", "greedy:9", "--penalty", "1"], "--penalty has no effect"),
-        (["--select", "greedy:9", "--coupling", "shared"], "--coupling has no effect"),
-        (["--select", "greedy:9", "--refit", "none"], "--refit none has no effect"),
-        (["--select", "greedy:9", "--schedule", "uniform"], "--schedule has no effect"),
-        (["--select", "greedy:9", "--set", "statistics.hold_out=0"], "needs held-out rows"),
-        (["--select", "greedy:0"], "must be none, greedy:K"),
-        (["--select", "best:9"], "must be none, greedy:K"),
-        (["--select", "greedy:300", "--set", "centers.working_set=400"], "choose at most 266 centers"),
-        (["--select", "greedy:auto", "--set", "centers.working_set=400"], "choose at most 266 centers"),
-    ],
-)
-def test_what_is_refused(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
-) -> None:
-    train(folder, str(tmp_path / "run"), *arguments, code=2)
-    assert words in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
+        assert model_bytes(folder / name) == model_bytes(folder / "whole")
 
 
 def test_a_refit_of_a_selection_may_be_asked_for(folder: Path, report: dict[str, Any]) -> None:
     train(folder, "asked", "--select", "greedy:60", "--refit", "ridge")
-    assert model_bytes(folder / "asked" / "model") == model_bytes(folder / "whole" / "model")
+    assert model_bytes(folder / "asked") == model_bytes(folder / "whole")
 
 
 def test_auto_ends_where_the_held_out_error_no_longer_falls(tmp_path: Path) -> None:
@@ -222,6 +160,7 @@ def rounds(folder: Path) -> dict[str, Any]:
     return train(folder, "rounds", *ROUNDS)
 
 
+@pytest.mark.slow
 def test_rounds_come_near_to_a_choice_from_all(folder: Path, rounds: dict[str, Any]) -> None:
     passes = rounds["passes"]
     assert len(passes) >= 2
@@ -242,14 +181,14 @@ def test_the_statistics_of_a_round_are_those_computed_at_once(folder: Path, roun
     train(folder, "members", "--center-list", str(listed), "--select", "greedy:60")
     direct = RunLayout(folder / "members")
     for ours, theirs in ((last, "all"), (f"{last}-fit", "fit"), (f"{last}-hold-out", "hold_out")):
-        streamed, dense = statistics.load(layout, ours), statistics.load(direct, theirs)
+        streamed, dense = statistics.load_statistics(layout, ours), statistics.load_statistics(direct, theirs)
         np.testing.assert_allclose(streamed.gram, dense.gram, rtol=1e-6)
         np.testing.assert_allclose(streamed.kty, dense.kty, rtol=1e-5, atol=1e-4)
         assert streamed.weight_sum == dense.weight_sum
     # The columns differ by the rounding of float32, and one center chosen otherwise changes those after it.
     errors = [
-        selection.committed(*place).hold_out_errors[-1]
-        for place in ((layout, selection_rounds.names_of(last)), (direct, selection.AT_ONCE))
+        selection.load_chosen(*place).hold_out_errors[-1]
+        for place in ((layout, selection_rounds.round_statistics(last)), (direct, selection.AT_ONCE))
     ]
     assert errors[0] == pytest.approx(errors[1], rel=0.1)
 
@@ -304,19 +243,19 @@ def test_a_selection_that_is_stopped_goes_on_to_the_same_bytes(
     assert codes[-1] == 0
     assert codes.count(75) > 1
     assert stopped_within
-    assert model_bytes(tmp_path / "stopped" / "model") == model_bytes(tmp_path / "whole" / "model")
+    assert model_bytes(tmp_path / "stopped") == model_bytes(tmp_path / "whole")
 
 
 SLOW = """
 import sys, time
-from pipeline.solvers import greedy
+from pipeline.solvers import forward_backward_selection as greedy
 greedy.SLAB_ROWS = 32
 append = greedy._Factor.append
 def slowly(self, m, threads):
     time.sleep(0.004)
     append(self, m, threads)
 greedy._Factor.append = slowly
-from pipeline.stages import selection
+from pipeline.stages import greedy_selection as selection
 selection.SLAB_ROWS = 32
 from pipeline.train import main
 sys.exit(main(sys.argv[1:]))
@@ -350,7 +289,7 @@ def test_damage_is_refused_when_a_selection_goes_on(
         (tmp_path / "run" / "markers" / "passes" / f"{last}.json").unlink()
     shutil.copytree(tmp_path / "run", tmp_path / "sound")
     assert main(["digits", "--run-dir", str(tmp_path / "sound"), "--resume", "auto", "-q"]) == 0
-    assert model_bytes(tmp_path / "sound" / "model") == model_bytes(folder / kind / "model")
+    assert model_bytes(tmp_path / "sound") == model_bytes(folder / kind)
     path = tmp_path / "run" / name.format(last=last)
     data = bytearray(path.read_bytes())
     data[-2] ^= 1

@@ -1,6 +1,5 @@
 """`--init-from MODEL`: the same optimum in fewer iterations, resumed without the model, refused where it cannot fit."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,19 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.equal_points import keys_of
-from pipeline.model_folder import load_model, save_model
+import runs
+from pipeline.kernels.equal_points import keys_of
+from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.stages.initial_weights import InitialWeights, _assigned
-from pipeline.train import main
-from storage.commit import read_arrays
-from storage.layout import RunLayout
+from runs import model_bytes, report_of
+from storage.atomic_writes import read_arrays
+from storage.folder_layouts import RunLayout
 
 CENTERS = 120
-
-
-@pytest.fixture(scope="module")
-def features(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("features")
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +27,7 @@ def cold(features: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(run: Path, features: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
-    command = ["digits", "--run-dir", str(run), "--features-dir", str(features), "--centers", str(CENTERS), "-q"]
-    assert main([*command, *arguments]) == code
-    return json.loads(RunLayout(run).report.read_text()) if code in (0, 3) else {}
-
-
-def report_of(run: Path) -> dict[str, Any]:
-    return json.loads(RunLayout(run).report.read_text())
+    return runs.train(run, features, "--centers", str(CENTERS), *arguments, code=code)
 
 
 def sweeps(report: dict[str, Any]) -> int:
@@ -47,10 +36,6 @@ def sweeps(report: dict[str, Any]) -> int:
 
 def objective(report: dict[str, Any]) -> float:
     return sum(solve["objective"] for solve in report["solves"])
-
-
-def model_bytes(run: Path) -> list[bytes]:
-    return [path.read_bytes() for path in sorted(RunLayout(run).model.iterdir())]
 
 
 def test_another_penalty_takes_fewer_sweeps_to_the_same_optimum(features: Path, cold: Path, tmp_path: Path) -> None:

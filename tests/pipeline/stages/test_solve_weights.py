@@ -1,7 +1,6 @@
 """Penalty path, hold-out choice, refit, shared kernel and intercept through the main command, against dense twins."""
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,26 +8,19 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-from pipeline.columns import ColumnGenerator
-from pipeline.model_folder import load_model
-from pipeline.statistics import hold_out_rows
-from pipeline.train import main
-from storage.arrays import open_arrays
-from storage.commit import read_arrays
-from storage.layout import RunLayout
+import runs
+from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.kernels.gram_statistics import draw_held_out
+from pipeline.prediction.model_folder import load_model
+from storage.atomic_writes import read_arrays
+from storage.folder_layouts import RunLayout
+from storage.zarr_arrays import open_arrays
 
 CENTERS = 80
 
 
-@pytest.fixture(scope="module")
-def features(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("features")
-
-
 def train(run: Path, features: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
-    command = ["digits", "--run-dir", str(run), "--features-dir", str(features), "--centers", str(CENTERS), "-q"]
-    assert main([*command, *arguments]) == code
-    return json.loads(RunLayout(run).report.read_text()) if code in (0, 3) else {}
+    return runs.train(run, features, "--centers", str(CENTERS), *arguments, code=code)
 
 
 class Dense:
@@ -45,7 +37,7 @@ class Dense:
         self.K = generator.block(arrays["train/X"].read(0, self.n_train), out_dtype=np.float64)
         self.K_test = generator.block(arrays["test/X"].read(0, len(self.test_labels)), out_dtype=np.float64)
         self.Y = np.where(self.labels[:, None] == np.arange(10), 1.0, -1.0)
-        self.held = hold_out_rows(0, 0.1, 0, self.n_train)
+        self.held = draw_held_out(0, 0.1, 0, self.n_train)
 
 
 def test_the_path_reports_objective_size_held_out_error_and_time(features: Path, tmp_path: Path) -> None:
@@ -69,13 +61,14 @@ def test_the_path_reports_objective_size_held_out_error_and_time(features: Path,
         assert point["objective"] == pytest.approx(objective, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_auto_takes_the_penalty_of_the_lowest_held_out_error(features: Path, tmp_path: Path) -> None:
     report = train(tmp_path / "run", features, "--penalty", "auto")
     lowest = min(point["hold_out_error"] for point in report["path"])
     chosen = [point for point in report["path"] if point["penalty"] == report["penalty"]]
     assert [point["hold_out_error"] for point in chosen] == [lowest]
     assert report["hold_out"]["error"] == lowest
-    assert report["hold_out"]["n_rows"] == int(hold_out_rows(0, 0.1, 0, report["n_train"]).sum())
+    assert report["hold_out"]["n_rows"] == int(draw_held_out(0, 0.1, 0, report["n_train"]).sum())
 
 
 @pytest.mark.parametrize("intercept", [False, True])
@@ -121,23 +114,6 @@ def test_one_kernel_for_all_classes_is_the_group_lasso(features: Path, tmp_path:
     norms = np.linalg.norm(dense.K.T @ residual, axis=1)
     assert norms.max() <= tau * (1 + 1e-3)
     assert np.allclose(norms[final["active"]], tau, rtol=1e-2)
-
-
-def test_combinations_that_make_no_sense_are_refused(
-    features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    np.savez(tmp_path / "line.npz", X=np.arange(60.0)[:, None], y=np.arange(60.0) ** 2)
-    table = str(tmp_path / "line.npz")
-    cases = [
-        ([table, "--coupling", "shared"], "one output"),
-        (["digits", "--refit", "ridge", "--set", "statistics.hold_out=0"], "hold_out"),
-        (["digits", "--penalty", "auto", "--set", "statistics.hold_out=0"], "hold_out"),
-        (["digits", "--set", "solver.stop=paper"], "uniform"),
-    ]
-    for arguments, words in cases:
-        assert main([*arguments, "--run-dir", str(tmp_path / "run"), "--features-dir", str(features)]) == 2
-        assert words in capsys.readouterr().err
-        assert not (tmp_path / "run").exists()
 
 
 def test_the_papers_rule_stops_before_the_gap_and_says_so(features: Path, tmp_path: Path) -> None:

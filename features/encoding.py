@@ -1,0 +1,267 @@
+"""Words and missing cells of a table as numbers: learned on training rows, part of the model, the same at prediction.
+
+Cells are first *codes*, (n, columns) f8: a number as it reads, the place of a word in a list, -1 for a word that the
+list lacks, NaN for a missing cell. An encoding makes inputs of codes: an input for each word (one-hot), or the place of
+the word in the sorted list (ordinal), the median for a missing cell, and one input more for a column that had some.
+"""
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from features.errors import DataError, UsageError
+
+KINDS = ("auto", "onehot", "ordinal")
+MISSING_KINDS = ("median",)
+MOST_WORDS = 1000  # of a column; with more it is a name or a text, of which nothing is learned
+MOST_ONEHOT = 32  # of a column, where the kind is auto
+MOST_WORD_CHARACTERS = 200
+UNKNOWN = -1.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which encoding was asked for.
+
+    categorical: None or one of KINDS, for columns of words and for those named in `columns`; missing: None or "median".
+    """
+
+    categorical: str | None = None
+    columns: tuple[str, ...] = ()
+    missing: str | None = None
+
+    @classmethod
+    def read(cls, categorical: str | None, missing: str | None) -> "Asked":
+        """Return what the settings ask for: KIND or KIND:NAME,NAME, and how missing cells are filled in.
+
+        Raises UsageError for another kind.
+        """
+        kind, _, names = (categorical or "").partition(":")
+        if kind and kind not in KINDS:
+            raise UsageError(
+                f"data.categorical = {categorical}: give {', '.join(KINDS)}, or such with columns: KIND:A,B"
+            )
+        if missing is not None and missing not in MISSING_KINDS:
+            raise UsageError(f"data.missing = {missing}: give {', '.join(MISSING_KINDS)}")
+        return cls(kind or None, tuple(name.strip() for name in names.split(",") if name.strip()), missing)
+
+    def __bool__(self) -> bool:
+        """Tell whether anything is to be encoded."""
+        return self.categorical is not None or self.missing is not None
+
+
+@dataclass(frozen=True)
+class ColumnEncoding:
+    """How the codes of one column become inputs.
+
+    words: the sorted categories, None for a column of numbers. onehot: an input for each of them. fill: what a missing
+    cell, and an unknown word of an ordinal column, counts as. indicator: whether an input more says that a cell is
+    missing.
+    """
+
+    name: str
+    words: tuple[str, ...] | None
+    onehot: bool
+    fill: float
+    indicator: bool
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the inputs."""
+        words = tuple(f"{self.name}={word}" for word in self.words or ()) if self.onehot else (self.name,)
+        return words + ((f"{self.name} is missing",) if self.indicator else ())
+
+    def apply(self, codes: np.ndarray, out: np.ndarray) -> None:
+        """Write the inputs (n, inputs) of codes (n,) into `out`, which holds zeros."""
+        missing = np.isnan(codes)
+        if self.onehot:
+            rows = np.flatnonzero(codes >= 0)
+            out[rows, codes[rows].astype(np.int64)] = 1.0
+        else:
+            unknown = missing if self.words is None else ~(codes >= 0)
+            out[:, 0] = np.where(unknown, self.fill, codes)
+        if self.indicator:
+            out[:, -1] = missing
+
+
+@dataclass(frozen=True)
+class TableEncoding:
+    """How the cells of a table become inputs: a column after the other; whether cells may be missing."""
+
+    columns: tuple[ColumnEncoding, ...]
+    missing: bool
+
+    @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of all inputs."""
+        return tuple(name for column in self.columns for name in column.inputs)
+
+    @property
+    def words(self) -> tuple[tuple[str, ...] | None, ...]:
+        """The categories of each column, None for one of numbers."""
+        return tuple(column.words for column in self.columns)
+
+    def apply(self, codes: np.ndarray) -> np.ndarray:
+        """Return the inputs (n, d) f8 of codes (n, columns)."""
+        out = np.zeros((len(codes), len(self.inputs)))
+        start = 0
+        for k, column in enumerate(self.columns):
+            stop = start + len(column.inputs)
+            column.apply(codes[:, k], out[:, start:stop])
+            start = stop
+        return out
+
+    def unknown(self, codes: np.ndarray) -> dict[str, int]:
+        """Return how many of some codes (n, columns) are of words that no training row had, by column."""
+        columns = [(k, column.name) for k, column in enumerate(self.columns) if column.words is not None]
+        return {name: int(np.count_nonzero(codes[:, k] == UNKNOWN)) for k, name in columns}
+
+    def described(self) -> dict[str, Any]:
+        """Return the encoding as JSON-able values."""
+        columns = [{**asdict(column), "words": column.words and list(column.words)} for column in self.columns]
+        return {"columns": columns, "missing": self.missing}
+
+    def digest(self) -> str:
+        """Return the sha256 of all that it is."""
+        return hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()
+
+    @classmethod
+    def from_description(cls, described: Mapping[str, Any]) -> "TableEncoding":
+        """Return the encoding that `described` made. Raises DataError where something in it cannot be."""
+        try:
+            columns = tuple(_checked_column(**column) for column in described["columns"])
+            if type(described["missing"]) is not bool or not columns:
+                raise TypeError("missing is no truth value, or there are no columns")
+        except (KeyError, TypeError, AttributeError, UnicodeEncodeError) as error:
+            raise DataError(f"the encoding of its columns is damaged ({error!s:.80})") from None
+        return cls(columns, described["missing"])
+
+    def notes(self) -> tuple[str, ...]:
+        """Tell which columns are encoded, a line for people; none where none is."""
+        words = [
+            f"{column.name} ({len(column.words)}{'' if column.onehot else ', ordinal'})"
+            for column in self.columns
+            if column.words is not None
+        ]
+        gaps = [
+            f"{column.name}" + ("" if column.onehot else f" ({column.fill:g})")
+            for column in self.columns
+            if column.indicator
+        ]
+        told = [f"categories: {shown(words)}"] if words else []
+        told += [f"missing cells, filled in and marked: {shown(gaps)}"] if gaps else []
+        return tuple(told)
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedRows:
+    """Codes (n, columns) f8 read as inputs (n, d) f8: an array-like that encodes what is read of it."""
+
+    codes: np.ndarray
+    encoding: TableEncoding
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and inputs."""
+        return len(self.codes), len(self.encoding.inputs)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """float64."""
+        return np.dtype(np.float64)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held."""
+        return int(self.codes.nbytes)
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        """Return the inputs of some rows."""
+        return self.encoding.apply(self.codes[rows])
+
+
+def learn(
+    names: Sequence[str],
+    words: Sequence[Collection[str] | None],
+    codes: np.ndarray,
+    rows: np.ndarray | slice,
+    asked: Asked,
+) -> TableEncoding:
+    """Return the encoding that the training rows `rows` of codes (n, columns) ask for, and sort their words.
+
+    words: what the codes of each column stand for, in their order, None for numbers. `codes` are changed to places in
+    the categories of the encoding, -1 where no training row has the word.
+
+    Raises
+    ------
+    DataError
+        A column has nothing but missing cells in its training rows.
+    """
+    columns = []
+    for k, name in enumerate(names):
+        listed, cells = words[k], codes[rows, k]
+        present = cells[~np.isnan(cells)]
+        if not len(present):
+            raise DataError(
+                f"column {name!r} has no cell that is filled in in the training rows; leave it out {_drop(name)}"
+            )
+        indicator = len(present) < len(cells)
+        if listed is None:
+            columns.append(ColumnEncoding(name, None, False, float(np.median(present)), indicator))
+            continue
+        known = list(listed)
+        used = sorted((known[int(code)] for code in np.unique(present)), key=_order)
+        place = {word: float(at) for at, word in enumerate(used)}
+        table = np.array([place.get(word, UNKNOWN) for word in known])
+        filled = ~np.isnan(codes[:, k])
+        codes[filled, k] = table[codes[filled, k].astype(np.int64)]
+        onehot = asked.categorical == "onehot" or (asked.categorical == "auto" and len(used) <= MOST_ONEHOT)
+        ordered = np.sort(table[present.astype(np.int64)])
+        fill = 0.0 if onehot else float(ordered[(len(ordered) - 1) // 2])  # the median that is a category
+        columns.append(ColumnEncoding(name, tuple(used), onehot, fill, indicator))
+    return TableEncoding(tuple(columns), asked.missing is not None)
+
+
+def unknown_words(counts: Mapping[str, int]) -> tuple[str, ...]:
+    """Return a line that tells of cells with unknown words, by column; none where there are none."""
+    told = [f"{name} ({n_cells})" for name, n_cells in sorted(counts.items()) if n_cells]
+    return (f"cells with a category that no training row has: {shown(told)}; they count as none",) if told else ()
+
+
+def _drop(name: str) -> str:
+    return f"(--set data.drop={name})"
+
+
+def _order(word: str) -> tuple[bool, float, str]:
+    """Sort numbers by their value and before words."""
+    try:
+        return False, float(word), word
+    except ValueError:
+        return True, 0.0, word
+
+
+def shown(words: Sequence[str]) -> str:
+    """Return the first of some words as a list for people."""
+    return ", ".join(words[:8]) + (f" and {len(words) - 8} more" if len(words) > 8 else "")
+
+
+def _checked_column(name: str, words: Any, onehot: bool, fill: float, indicator: bool) -> ColumnEncoding:
+    """Return the encoding of a column. Raises TypeError or UnicodeEncodeError where a value cannot be."""
+    if not isinstance(name, str) or {type(onehot), type(indicator)} != {bool} or type(fill) is not float:
+        raise TypeError("a name is no text, or a value of the wrong kind")
+    if not np.isfinite(fill) or (onehot and words is None):
+        raise TypeError("a value that is not finite, or no words")
+    if words is not None:
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise TypeError("words that are no list of texts")
+        if not 1 <= len(words) <= MOST_WORDS or len(set(words)) < len(words):
+            raise TypeError(f"{len(words)} words, or one twice")
+        if fill not in range(len(words)):
+            raise TypeError("a fill that is no category")
+    "".join([name, *(words or ())]).encode()
+    return ColumnEncoding(name, None if words is None else tuple(words), onehot, fill, indicator)

@@ -1,0 +1,246 @@
+"""Where examples come from: one small description, and one way to read a block of rows of what it describes.
+
+A `SourceSpec` is plain data: tasks carry it and open the source themselves (`features.open_source`).
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+
+from features.encoding import TableEncoding
+from features.errors import UsageError
+
+Part = Literal["train", "test"]
+PARTS: tuple[Part, ...] = ("train", "test")
+NAMED = ("mnist", "usps", "boston", "abalone", "sinc", "digits", "synthetic")
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """What to read; picklable and JSON-able.
+
+    Parameters
+    ----------
+    dataset : str
+        One of `NAMED`, or the path of a folder in MNIST's IDX layout, of an ``.npz`` file or a table. Any other path
+        (zarr) needs the opened arrays, see `features.open_source`.
+    test : str or None
+        Tables: the file that holds the test part; all of `dataset` is the training part then.
+    data_dir : str or None
+        Folder that holds the files of a published data set, or a folder of its name with them.
+    n_train, n_test : int or None
+        `synthetic` and `sinc`: how many to generate. Others: take only the first rows of the seeded order.
+    test_fraction : float
+        Share of the test part where the data have no split of their own.
+    target : str or None
+        Column of a table, a name or (whole number) a position, or key of an npz file, that holds y.
+    weights : str or None
+        Column of a table, likewise, or key of an npz file or of zarr arrays, that holds the weights of the rows.
+    columns, drop : tuple of str or None
+        Tables with a header: the columns that are inputs, or those that are none.
+    categorical, missing : str or None
+        Tables: how words and missing cells become numbers, see `features.encoding.Asked.read`.
+    task : str or None
+        ``multiclass``, ``binary`` or ``regression`` instead of what the labels suggest.
+    most_classes : int or None
+        How many distinct whole numbers suggest classes; None: as `features.targets` has it.
+    standardise : bool or None
+        None: False for images and `sinc`, True for tables.
+    positive : str or None
+        The label to set against all others, as it reads; labels become 1 and -1.
+    noise : float or None
+        `sinc`: variance of the noise on the training targets.
+    seed : int
+        Of the split, of the order from which n_train and n_test take, and of what is generated.
+    added : tuple of str
+        Paths of data whose rows follow the training rows, in this order; see `features.grown_source`.
+    joins : Joins or None
+        Of data that are added: what they join. All their rows (those of their train part, where they have parts) are
+        training rows, there are no others.
+    """
+
+    dataset: str
+    data_dir: str | None = None
+    n_train: int | None = None
+    n_test: int | None = None
+    test: str | None = None
+    test_fraction: float = 0.25
+    target: str | None = None
+    weights: str | None = None
+    columns: tuple[str, ...] | None = None
+    drop: tuple[str, ...] | None = None
+    categorical: str | None = None
+    missing: str | None = None
+    task: str | None = None
+    most_classes: int | None = None
+    standardise: bool | None = None
+    positive: str | None = None
+    noise: float | None = None
+    seed: int = 0
+    added: tuple[str, ...] = ()
+    joins: "Joins | None" = None
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot be used, naming the option."""
+        for option, size in (("n_train", self.n_train), ("n_test", self.n_test)):
+            if size is not None and size < 1:
+                raise UsageError(f"{option} is {size}; it must be at least 1")
+        if not 0.0 < self.test_fraction < 1.0:
+            raise UsageError(f"test_fraction is {self.test_fraction}; it must lie between 0 and 1")
+        if self.noise is not None and not 0.0 <= self.noise < float("inf"):
+            raise UsageError(f"noise is {self.noise}; it must be a variance of at least 0")
+        if self.seed < 0:
+            raise UsageError(f"seed is {self.seed}; it must not be negative")
+        if not self.dataset:
+            raise UsageError(f"dataset is empty; give one of {', '.join(NAMED)} or a path")
+
+
+class RowArray(Protocol):
+    """An array-like (n, …) that is read by slices of rows: an array, or what reads one from the disk."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows first."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the values."""
+
+    def __getitem__(self, rows: slice, /) -> np.ndarray:
+        """Return some rows, whole."""
+
+
+@runtime_checkable
+class ChunkedArray(RowArray, Protocol):
+    """One that decodes whole chunks of rows, and keeps some of them."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that each reading thread keeps."""
+
+    @property
+    def decoding_bytes(self) -> int:
+        """Bytes that decoding takes beside its result."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a table: names of those read in order, () without a header; name and place of the target.
+
+    Places are those in a file of these columns alone, without weights for the target. chosen: whether others may be
+    beside them. encoding: how their cells become inputs; None where each is a number. weights, weights_index: name and
+    place of the row weights, the place None where there are none.
+    """
+
+    inputs: tuple[str, ...]
+    target: str | None
+    target_index: int
+    chosen: bool = False
+    encoding: TableEncoding | None = None
+    weights: str | None = None
+    weights_index: int | None = None
+
+    @property
+    def target_place(self) -> int:
+        """Place of the target in a file that has the weights as well."""
+        return self.target_index + (self.weights_index is not None and self.weights_index <= self.target_index)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the inputs that are made of the cells, () where they have none."""
+        return self.encoding.inputs if self.encoding is not None else self.inputs
+
+
+@dataclass(frozen=True)
+class Joins:
+    """The data that added rows join: classes, () for a regression; columns, None where they are no table."""
+
+    classes: tuple
+    columns: Columns | None
+    n_inputs: int
+
+    @property
+    def n_columns(self) -> int:
+        """Columns that are read for the inputs."""
+        encoding = None if self.columns is None else self.columns.encoding
+        return self.n_inputs if encoding is None else len(encoding.columns)
+
+
+@dataclass(frozen=True)
+class SourceMemory:
+    """Bytes that an open source takes of a process.
+
+    held: for good; kept: by each thread that reads, though no more than `decoded` by all; decoding: while one reads.
+    """
+
+    held: int = 0
+    kept: int = 0
+    decoded: int = 0
+    decoding: int = 0
+
+    def reading(self, threads: int) -> int:
+        """Return what so many threads take while they read, beside what is held."""
+        return min(threads * self.kept, self.decoded) + self.decoding
+
+
+class Source(Protocol):
+    """Examples with a task and a train/test split, read by row blocks; safe to read from several threads."""
+
+    @property
+    def name(self) -> str:
+        """Short name, never a path."""
+
+    @property
+    def task(self) -> str:
+        """``multiclass``, ``binary`` or ``regression``."""
+
+    @property
+    def classes(self) -> tuple:
+        """Sorted labels as Python scalars; () for regression."""
+
+    @property
+    def n_train(self) -> int:
+        """Rows of the training part."""
+
+    @property
+    def n_test(self) -> int:
+        """Rows of the test part."""
+
+    @property
+    def added(self) -> tuple[int, ...]:
+        """How many of the last training rows came with each addition, in order; () where none were added."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input: (H, W) for images, (d,) for tables."""
+
+    @property
+    def standardise(self) -> bool:
+        """Whether inputs are to be z-scored with the statistics of the training part."""
+
+    @property
+    def columns(self) -> Columns | None:
+        """The columns of the file that the inputs are from; None where it is no table of columns."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was taken for granted when the data were read, a line each: header, target column, classes."""
+
+    @property
+    def memory(self) -> SourceMemory:
+        """What the open source takes of memory."""
+
+    def read(self, part: Part, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return inputs (stop - start, *input_shape) and targets (stop - start,).
+
+        Inputs are uint8 for images, float32 or float64 otherwise; targets are an int64 index into `classes`,
+        or float64 for regression. Raises `DataError` naming array and row where a value is not finite,
+        `IndexError` where the rows do not exist.
+        """
+
+    def weights(self, part: Part) -> np.ndarray | None:
+        """Return how much each row of a part counts, (n,) f8 above 0; None where each counts 1."""
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return, as JSON-able values, all that determines what `read` returns; no path, no time."""

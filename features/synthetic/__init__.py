@@ -1,0 +1,1 @@
+"""Digits rendered from a seed, any number of them."""

@@ -1,0 +1,271 @@
+"""Tables in files, to train on: which columns are inputs, how their cells become numbers, which rows are what part."""
+
+import hashlib
+from array import array
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from features.csv_files import column_names, is_header, is_plain, named_column, reads_as_number, target_column
+from features.encoding import Asked, EncodedRows, TableEncoding, learn, unknown_words
+from features.errors import DataError, MissingInputError, UsageError
+from features.parquet_files import is_parquet
+from features.row_source import (
+    PartRows,
+    RowSource,
+    counted_rows,
+    digest_rows,
+    joining_source,
+    part_rows,
+    parts_source,
+    split_rows,
+    split_source,
+)
+from features.source import Columns, RowArray, SourceSpec
+from features.table_cells import CellReader, is_repeated, is_table, table_rows
+from features.table_layout import KnownTable, TableLayout, layout_of, rows_of, word_columns
+from features.tables import label_array
+
+ROWS_PER_PIECE = 4096
+
+
+def open_table(spec: SourceSpec, path: Path) -> RowSource:
+    """Open a table; `spec.test` is one more, whose columns are matched by name where both have names.
+
+    The target is the column `spec.target` (a whole number is a position), else one named y, target or label, else the
+    last; its labels may be text. Words and missing cells become inputs as training rows have them, where that is asked
+    for (`features.encoding`). Memory is 8 bytes a cell and about 60 a row.
+
+    Raises
+    ------
+    DataError
+        No rows, rows of different length, a cell that is no finite number in ASCII digits (nor a category or missing,
+        where such are asked for), a line of more than a million characters, bytes that are not UTF-8, or a first line
+        that is neither a header nor like the others; a test file without one of the columns.
+    UsageError
+        `spec.target`, or a column that is asked for, names none.
+    MissingInputError
+        There is no test file.
+    """
+    if spec.joins is not None:
+        return _open_addition(spec, path)
+    _check_test_file(spec)
+    asked = Asked.read(spec.categorical, spec.missing)
+    line, layout, columns = _training_layout(spec, path)
+    names = [layout.names[place] for place in layout.inputs]
+    words = word_columns(path, layout, asked)
+    reader = CellReader(names, words, missing=asked.missing is not None, new=True)
+    codes, texts, weights = _read(path, layout, reader)
+    if not layout.header:
+        _check_first_label(texts, line, path)
+    labels = label_array(_label_values(texts, f"{path}, column {layout.names[layout.target or 0]}"), "y")
+    name = path.name.removesuffix(".gz").rpartition(".")[0]
+    identity = {"source": "csv"}
+    if asked:
+        encoding = _learned(names, words, codes, _training_rows(spec, weights, len(codes), name), asked, path)
+        columns, identity["encoding"] = replace(columns, encoding=encoding), encoding.digest()
+    inputs = _inputs(codes, columns)
+    digest = _digest(inputs, labels, weights)
+    if spec.test is None:
+        source = split_source(spec, name, inputs, labels, True, identity | {"sha256": digest}, columns, weights)
+    else:
+        test = _read_test(Path(spec.test), columns, len(names), labels)
+        sha256 = {"train": digest, "test": _digest(*test)}
+        both = (inputs, test[0]), (labels, test[1])
+        source = parts_source(spec, name, *both, True, identity | {"sha256": sha256}, columns, (weights, test[2]))
+    return replace(source, notes=source.notes + _unknown_notes(source.test, "test part"))
+
+
+def _open_addition(spec: SourceSpec, path: Path) -> RowSource:
+    """Open a table whose rows are more training rows: its columns are found as those of a test file."""
+    assert spec.joins is not None
+    joins = spec.joins
+    columns = joins.columns or Columns((), None, joins.n_inputs)
+    inputs, labels, _ = _read_test(path, columns, joins.n_columns, np.array(joins.classes or [0.0]))
+    identity = {"source": "csv", "sha256": _digest(inputs, labels)}
+    if columns.encoding is not None:
+        identity["encoding"] = columns.encoding.digest()
+    source = joining_source(spec, path.name, inputs, labels, True, identity)
+    return replace(source, notes=_unknown_notes(source.train, f"rows of {path.name}"))
+
+
+def _training_rows(spec: SourceSpec, weights: np.ndarray | None, n: int, name: str) -> np.ndarray:
+    """Return which of n rows are training rows: those that count, but for the test part."""
+    _, counted = counted_rows(spec, weights, n, "the data")
+    n = len(counted)
+    part = split_rows(spec, n, name)[0] if spec.test is None else part_rows(spec, "train", n, name)
+    return counted if part is None else counted[part]
+
+
+def _learned(
+    names: Sequence[str],
+    words: Sequence[Collection[str] | None],
+    codes: np.ndarray,
+    rows: np.ndarray,
+    asked: Asked,
+    path: Path,
+) -> TableEncoding:
+    """Return the encoding that the training rows ask for; errors as `learn`, with the name of the file."""
+    try:
+        return learn(names, words, codes, rows, asked)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def _unknown_notes(part: PartRows, what: str) -> tuple[str, ...]:
+    """Tell of cells of a part, called `what`, whose words no row has that the encoding was learned from."""
+    if not isinstance(part.inputs, EncodedRows):
+        return ()
+    codes = part.inputs.codes if part.rows is None else part.inputs.codes[part.rows]
+    return tuple(f"{what}: {line}" for line in unknown_words(part.inputs.encoding.unknown(codes)))
+
+
+def reader_of(columns: Columns, names: Sequence[str]) -> CellReader:
+    """Return what reads the cells of columns with such names as the training rows had them."""
+    if columns.encoding is None:
+        return CellReader(names, [None] * len(names))
+    words = [None if known is None else {word: k for k, word in enumerate(known)} for known in columns.encoding.words]
+    return CellReader(names, words, missing=columns.encoding.missing)
+
+
+def _check_test_file(spec: SourceSpec) -> None:
+    if spec.test is None:
+        return
+    if not is_table(Path(spec.test)):
+        raise UsageError(f"test file {spec.test}: file type not known; give .csv, .tsv (also .gz) or .parquet")
+    if not Path(spec.test).is_file():
+        raise MissingInputError(f"test file {spec.test}: no such file")
+
+
+def _training_layout(spec: SourceSpec, path: Path) -> tuple[int, TableLayout, Columns]:
+    """Return the first line of a table, its layout, whose rows are not counted yet, and the columns of the model."""
+    line, first = next(table_rows(path, ()), (0, []))
+    if not first:
+        raise DataError(f"{path}: is empty; rows of numbers are needed")
+    header = is_parquet(path) or is_header(first, spec.target) or is_header(first, spec.weights)
+    if header and spec.categorical is not None and spec.target not in column_names(first) and is_repeated(path):
+        header = False
+    weights = None if spec.weights is None else named_column(first, header, spec.weights, path, "weights")
+    target = target_column(first, header, spec.target, path, weights)
+    if target == weights:
+        raise UsageError(f"{path}: column {spec.weights} is both target and weights; name two")
+    if len(first) < 2 + (weights is not None):
+        few = "one column" if len(first) == 1 else f"{len(first)} columns"
+        more = " and weights" if weights is not None else ""
+        raise DataError(f"{path}: has {few}; inputs and a target{more} are needed")
+    names = column_names(first) if header else [str(k) for k in range(len(first))]
+    every = [place for place in range(len(names)) if place not in (target, weights)]
+    places = _chosen_places(spec, names, header, every, path)
+    chosen = tuple(names[place] for place in places)
+    unlike = (
+        header and len({*chosen, names[target]}) == len(chosen) + 1
+    )  # names that repeat tell no column from another
+    before = sum(place < target for place in places)
+    columns = Columns(chosen if unlike else (), names[target] if header else None, before, len(places) < len(every))
+    if weights is not None:
+        place = sum(other < weights for other in (*places, target))
+        columns = replace(columns, weights=names[weights] if header else None, weights_index=place)
+    return line, TableLayout(0, header, tuple(names), tuple(places), target, weights), columns
+
+
+def _chosen_places(spec: SourceSpec, names: list[str], header: bool, every: list[int], path: Path) -> list[int]:
+    """Return the places of the inputs in their order in the file: all that may be, or those that are asked for."""
+    asked = spec.columns if spec.columns is not None else spec.drop
+    if asked is None:
+        return every
+    key = "data.columns" if spec.columns is not None else "data.drop"
+    if spec.columns is not None and spec.drop is not None:
+        raise UsageError("data.columns and data.drop: name the inputs, or what is none; leave one of them out")
+    if not header:
+        raise UsageError(f"{key}: {path} has no header; give it one to choose columns by name")
+    for name in asked:
+        if name in names and not any(names[place] == name for place in every):
+            what = "the weights" if name == spec.weights else "the target"
+            raise UsageError(f"{key}: {name!r} is {what}; leave it out, or name another column for that")
+        if names.count(name) != 1:
+            fault = "stands more than once in the header" if name in names else "is no column"
+            raise UsageError(f"{key}: {name!r} {fault} of {path}, which has {', '.join(names)[:400]}")
+    places = [place for place in every if (names[place] in asked) == (spec.columns is not None)]
+    if not places:
+        raise UsageError(f"{key}: leaves no input of {path}")
+    return places
+
+
+def _read(path: Path, layout: TableLayout, reader: CellReader) -> tuple[np.ndarray, list[str], np.ndarray | None]:
+    """Return the codes (n, columns) f8, labels and weights (None without such) of all rows. Raises DataError."""
+    pieces, piece, labels, weights = list[np.ndarray](), list[list[float]](), list[str](), array("d")
+    for codes, label, weight in rows_of(path, layout, reader, labelled=True):
+        piece.append(codes)
+        labels.append(label)
+        weights.append(weight)
+        if len(piece) == ROWS_PER_PIECE:
+            pieces.append(np.array(piece))
+            piece = []
+    if piece:
+        pieces.append(np.array(piece))
+    if not pieces:
+        raise DataError(f"{path}: has a header but no rows")
+    return np.concatenate(pieces), labels, None if layout.weights is None else np.array(weights)
+
+
+def _read_test(
+    path: Path, columns: Columns, n_columns: int, labels: np.ndarray
+) -> tuple[RowArray, np.ndarray, np.ndarray | None]:
+    """Return inputs, labels and weights of a test file, whose columns are those of the file with such labels."""
+    is_text = labels.dtype.kind == "U"
+    known = KnownTable(columns, n_columns, tuple(np.unique(labels).tolist()) if is_text else ())
+    layout = layout_of(path, None, known, labelled=True)
+    codes, texts, weights = _read(path, layout, reader_of(columns, [layout.names[place] for place in layout.inputs]))
+    test_labels = np.array(texts) if is_text else _label_values(texts, f"{path}, the target")
+    if test_labels.dtype.kind == "U" and not is_text:
+        row = next(row for row, text in enumerate(texts) if not reads_as_number(text))
+        raise DataError(f"{path}: row {row} has the target {texts[row][:40]!r}, those of the training file are numbers")
+    return _inputs(codes, columns), label_array(test_labels, "y of test"), weights
+
+
+def _inputs(codes: np.ndarray, columns: Columns) -> RowArray:
+    return codes if columns.encoding is None else EncodedRows(codes, columns.encoding)
+
+
+def _digest(*arrays: RowArray | None) -> str:
+    return hashlib.sha256("".join(digest_rows(one) for one in arrays if one is not None).encode()).hexdigest()
+
+
+def _check_first_label(labels: list[str], line: int, path: Path) -> None:
+    """Raise DataError where the first label is a word unlike the others: a header of numbers, or a mistake.
+
+    It is where all others are numbers, each of which would become a class, or repeat, where it would be one class more.
+    """
+    if len(labels) < 3 or reads_as_number(labels[0]):
+        return
+    counts = Counter(labels)
+    if all(map(reads_as_number, labels[1:])):
+        unlike = "all other lines have numbers"
+    elif counts.pop(labels[0]) == 1 and min(counts.values()) > 1:
+        unlike = "no other line has it, and all other labels repeat"
+    else:
+        return
+    raise DataError(
+        f"{path}: line {line} has the target {labels[0][:40]!r}, {unlike}; if it is a header, "
+        f"name the target column (--target {labels[0][:40]}), else mend the line or leave it out"
+    )
+
+
+def _label_values(labels: list[str], where: str) -> np.ndarray:
+    """Return labels as int64 where all are whole numbers, float64 where all are numbers, else as strings.
+
+    Raises DataError where all are numbers, and one is not in ASCII digits.
+    """
+    for dtype in (np.int64, np.float64):
+        try:
+            values = np.array([dtype(label) for label in labels])
+        except (ValueError, OverflowError):
+            continue
+        odd = next((row for row, label in enumerate(labels) if not is_plain(label)), None)
+        if odd is not None:
+            raise DataError(f"{where}, row {odd} is {labels[odd][:40]!r}; write numbers in ASCII digits without _")
+        return values
+    return np.array(labels)

@@ -1,0 +1,241 @@
+"""A table as a model reads it: which of its columns is which input, by name where both have names, else by place."""
+
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from features.csv_files import TARGET_NAMES, column_names, is_header, reads_as_number, target_column
+from features.encoding import Asked
+from features.errors import DataError, UsageError
+from features.parquet_files import is_parquet
+from features.source import Columns
+from features.table_cells import CellReader, is_missing, line_words, table_rows
+
+MOST_SHOWN_NAMES = 8
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """What is known of a table before its cells are read.
+
+    names: of all columns, numbers without a header; inputs: the place of each column that is read, in the model's
+    order; target, weights: those of the target and the row weights, None where there are none.
+    """
+
+    n_rows: int
+    header: bool
+    names: tuple[str, ...]
+    inputs: tuple[int, ...]
+    target: int | None
+    weights: int | None = None
+
+
+@dataclass(frozen=True)
+class KnownTable:
+    """What a table was trained on: columns (no names where it had none), how many are inputs, labels that are told."""
+
+    columns: Columns
+    n_columns: int
+    labels: tuple[object, ...]
+
+    @property
+    def has_number_labels(self) -> bool:
+        """Whether labels of the training file were numbers; -1 and 1 may stand for words (`data.positive`)."""
+        return set(self.labels) != {-1, 1} and not any(isinstance(label, str) for label in self.labels)
+
+
+def layout_of(path: Path, target: str | None, known: KnownTable, *, labelled: bool) -> TableLayout:
+    """Return the layout of a file, which is read once for its number of rows.
+
+    With a header, the names that are known decide; one column more may be the target. Without one, or where no names
+    are known, columns are taken as they stand, and one more than the inputs is the target.
+
+    Raises DataError where columns are missing, unknown or too many, or the first line is neither a header nor a row,
+    UsageError where `target` names none.
+    """
+    lines = table_rows(path, ())
+    number, first = next(lines, (0, []))
+    lone, n_lines = _words(first, known.labels), int(bool(first))
+    for _, cells in lines:
+        n_lines += 1
+        if lone:
+            lone = {k: word for k, word in lone.items() if k >= len(cells) or cells[k].strip() != word}
+    columns = known.columns
+    header = bool(first) and (is_parquet(path) or _is_header(first, target, columns, set(lone.values())))
+    if n_lines == header:
+        below = " below its header" if header else ""
+        raise DataError(f"{path}: has no rows{below}")
+    if header and columns.inputs:
+        inputs, column = _by_name(column_names(first), target, columns, path)
+        weights = column_names(first).index(columns.weights) if columns.weights in column_names(first) else None
+    else:
+        inputs, column, weights = _by_place(first, header, target, known, path, labelled=labelled)
+    word = "" if header or column is None else lone.get(column, "")[:40]
+    if any(map(str.isalpha, word)) and known.has_number_labels:  # "?" or an empty cell is a label not known
+        raise DataError(
+            f"{path}: line {number} has the target {word!r}, the model's are numbers; if it is a header, name the "
+            f"target column (--target {word}), else mend the line"
+        )
+    if labelled and column is None:
+        wanted = "" if columns.target is None else f" {columns.target!r}"
+        raise DataError(f"{path}: has no target column{wanted}; name the one to compare with (--target NAME)")
+    names = column_names(first) if header else [str(k) for k in range(len(first))]
+    return TableLayout(n_lines - header, header, tuple(names), inputs, column, weights)
+
+
+def _words(cells: list[str], labels: Collection[object]) -> dict[int, str]:
+    """Return the words in a line that also has numbers, by their place, but for the model's labels."""
+    if is_header(cells, None):
+        return {}
+    words = {k: name for k, name in enumerate(column_names(cells)) if not reads_as_number(name)}
+    return {k: word for k, word in words.items() if word not in labels}
+
+
+def _is_header(cells: list[str], target: str | None, known: Columns, lone: Collection[str]) -> bool:
+    """Tell whether the first line holds names.
+
+    It does where training would say so (of words alone: unless most are categories of the model, and none a name that
+    it knows), where a word that no row below has in its place (`lone`) is the name of an input or a target, or where
+    all names are the model's in its order, be they numbers. Other numbers are a row.
+    """
+    names, inputs = column_names(cells), list(known.inputs)
+    expected = {*inputs, *TARGET_NAMES, known.target, target}
+    if is_header(cells, target):
+        words = {word for column in known.encoding.words if column for word in column} if known.encoding else ()
+        return not expected.isdisjoint(names) or 2 * sum(name in words for name in names) <= len(names)
+    if not expected.isdisjoint(lone):
+        return True
+    return bool(inputs) and names in (
+        inputs,
+        [*inputs[: known.target_index], known.target, *inputs[known.target_index :]],
+    )
+
+
+def _by_name(names: list[str], target: str | None, known: Columns, path: Path) -> tuple[tuple[int, ...], int | None]:
+    """Return the place of each input of the model, and that of the target."""
+    if target is not None:
+        column: int | None = target_column(names, True, target, path)
+    else:
+        column = _known_target(names, known)
+    none = (column, *(k for k, name in enumerate(names) if known.weights is not None and name == known.weights))
+    places = [k for k in range(len(names)) if k not in none and (names[k] in known.inputs or not known.chosen)]
+    missing = [name for name in known.inputs if name not in {names[k] for k in places}]
+    unknown = [names[k] for k in places if names[k] not in known.inputs]
+    if len(unknown) == 1 and not missing and known.target is None:  # an estimator knows no name of its target
+        column = names.index(unknown[0])
+        places.remove(column)
+    elif missing or unknown:
+        faults = [f"lacks {_listed(missing)}"] if missing else []
+        faults += [f"has {_listed(unknown)}, which the model does not know"] if unknown else []
+        hint = f" (--target {unknown[0]} if it is the target)" if len(unknown) == 1 and column is None else ""
+        raise DataError(
+            f"{path}: {' and '.join(faults)}{hint}; give the columns of the training file, or none of their names to "
+            "have them taken in its order"
+        )
+    if [names[k] for k in places] == list(known.inputs):
+        return tuple(places), column
+    if len(places) > len(known.inputs) or len(set(known.inputs)) < len(known.inputs):
+        raise DataError(f"{path}: names repeat in its header; give the columns in the order of the training file")
+    return tuple(names.index(name) for name in known.inputs), column
+
+
+def _by_place(
+    cells: list[str], header: bool, target: str | None, known: KnownTable, path: Path, *, labelled: bool
+) -> tuple[tuple[int, ...], int | None, int | None]:
+    """Return the places of the inputs, all columns but target and weights, and those of the target and the weights."""
+    n_inputs, columns = known.n_columns, known.columns
+    weights = columns.weights_index if len(cells) == n_inputs + 2 else None
+    n_columns = len(cells) - (weights is not None)
+    has_target = target is not None or n_columns == n_inputs + 1
+    if n_columns - has_target != n_inputs or (labelled and not has_target):
+        wanted = f"{n_inputs} inputs" + (" and a target" if labelled or target else "")
+        raise DataError(f"{path}: has {len(cells)} columns, wanted the model's {wanted}")
+    column = target_column(cells, header, target, path, weights) if has_target else None
+    named = header and not set(TARGET_NAMES).isdisjoint(column_names(cells))
+    if has_target and target is None:
+        trained = _known_target(column_names(cells), columns) if header else None
+        column = trained if trained is not None else column if named else _target_place(columns, weights)
+    return tuple(k for k in range(len(cells)) if k not in (column, weights)), column, weights
+
+
+def _target_place(known: Columns, weights: int | None) -> int:
+    return known.target_index if weights is None else known.target_place
+
+
+def _known_target(names: list[str], known: Columns) -> int | None:
+    """Return the place of the model's target, where names repeat that which it had; None where it has no such name."""
+    places = [k for k, name in enumerate(names) if name == known.target]
+    return known.target_index if known.target_index in places else next(iter(places), None)
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:MOST_SHOWN_NAMES])
+    more = f" and {len(names) - MOST_SHOWN_NAMES} more" if len(names) > MOST_SHOWN_NAMES else ""
+    return f"the column{'s' if len(names) > 1 else ''} {shown}{more}"
+
+
+def rows_of(
+    path: Path, layout: TableLayout, reader: CellReader, *, labelled: bool
+) -> Iterator[tuple[list[float], str, float]]:
+    """Yield codes (columns,), label and weight of every row; the latter two are only asked for where they are needed.
+
+    A row without weights has 1.
+    """
+    others = (layout.target, layout.weights) if labelled else ()
+    places = [*layout.inputs, *(place for place in others if place is not None)]
+    of_weights = CellReader([] if layout.weights is None else [layout.names[layout.weights]], [None])
+    for row, (line, cells) in enumerate(itertools.islice(table_rows(path, places), int(layout.header), None)):
+        where = f"{path}: row {row}" + ("" if is_parquet(path) else f" (line {line})")
+        if len(cells) != len(layout.names):
+            raise DataError(f"{where} has {len(cells)} cells, expected {len(layout.names)}")
+        label, hint = "" if layout.target is None else cells[layout.target].strip(), ""
+        if labelled and layout.target is not None:
+            if not label or label.lower() in ("nan", "na"):
+                raise DataError(f"{where}, column {layout.names[layout.target]} has no label ({label!r})")
+            if not row and not layout.header and not reads_as_number(label):
+                hint = f"; if it is a header, name the target column (--target {label[:40]})"
+        weight = 1.0
+        if labelled and layout.weights is not None:
+            (weight,) = of_weights.codes([cells[layout.weights]], where)
+        yield reader.codes([cells[k] for k in layout.inputs], where, hint), label, weight
+
+
+def word_columns(path: Path, layout: TableLayout, asked: Asked) -> list[dict[str, int] | None]:
+    """Return an empty list of words for each column that holds some or is asked for, None for each of numbers.
+
+    One pass over the file, and none where no categories are asked for.
+
+    Raises
+    ------
+    DataError
+        A column that is not asked for has numbers and words.
+    UsageError
+        What is asked for is no column.
+    """
+    names, places = layout.names, layout.inputs
+    absent = [name for name in asked.columns if name not in (names[place] for place in places)]
+    if absent:
+        raise UsageError(f"data.categorical: {absent[0]!r} is no input of {path}; it has {', '.join(names)[:400]}")
+    if asked.categorical is None:
+        return [None] * len(places)
+    numbers, words = dict[int, int](), dict[int, tuple[int, str]]()  # the first line of each place that has one
+    undecided = [place for place in places if names[place] not in asked.columns]
+    for line, cells in itertools.islice(table_rows(path, undecided), int(layout.header), None):
+        for place in undecided:
+            cell = cells[place] if place < len(cells) else ""
+            if is_missing(cell):
+                continue
+            if reads_as_number(cell):
+                numbers.setdefault(place, line)
+            else:
+                words.setdefault(place, (line, cell.strip()))
+    for place in sorted(words.keys() & numbers.keys()):
+        line, word = words[place]
+        remedy = f"--set data.categorical={asked.categorical}:{','.join((*asked.columns, names[place]))}"
+        raise DataError(
+            f"{path}: {line_words(path, line)}, column {names[place]} is {word[:40]!r}, "
+            f"{line_words(path, numbers[place])} has a number; leave "
+            f"missing cells empty, or take all of them for categories ({remedy})"
+        )
+    return [{} if place in words or names[place] in asked.columns else None for place in places]

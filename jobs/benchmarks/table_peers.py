@@ -1,0 +1,157 @@
+"""What a user would pick instead for a table: error and core seconds of each, untuned by hand, on one thread.
+
+COMMAND: python jobs/benchmarks/table_peers.py --out DIR [--tables abalone,arm,...] [--data-dir DIR]
+
+slkl: our estimators with their defaults; slkl 1000: the same with 1000 candidates. Nystroem 1000: as many random
+columns and a ridge (RidgeClassifier for classes), its width and ridge those of the lowest error on a tenth of the
+training rows, held out; SVC: likewise, its width and C. boosting: HistGradientBoosting with its defaults. All but the
+trees see inputs standardised. Errors are those of the test rows, looked at once: % of them, or in units of the
+target's deviation the root of the mean square. Writes DIR/table_peers.json, whose rows are not run again.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import numpy as np
+from generated_tables import GENERATED, Table
+from sklearn.datasets import load_digits
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.kernel_approximation import Nystroem
+from sklearn.linear_model import Ridge, RidgeClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+from threadpoolctl import threadpool_limits
+
+from features.paper_tables import open_abalone, open_boston
+from features.source import SourceSpec
+from pipeline.estimators import SLKLClassifier, SLKLRegressor
+from pipeline.kernels.bandwidth import typical_sigma2
+from pipeline.kernels.column_generator import GAUSSIAN
+
+CENTERS, WIDTHS = 1000, (4.0, 2.0, 1.0, 0.5, 0.25, 0.125)  # times the median of the squared distances
+RIDGES, COSTS = 10.0 ** np.arange(-6, 2), (10.0, 100.0)
+DRAWS = {"abalone": 2, "boston": 5, "digits": 2}  # splits of the tables that have no test part of their own
+METHODS = ("slkl", "slkl 1000", "Nystroem 1000", "boosting", "SVC")
+
+
+def table_of(name: str, seed: int, data_dir: str | None) -> Table:
+    if name in GENERATED:
+        return GENERATED[name]()
+    if name == "digits":
+        X, y = load_digits(return_X_y=True)
+        order = np.random.default_rng(seed).permutation(len(y))
+        return X[order[:1200]], y[order[:1200]], X[order[1200:]], y[order[1200:]]
+    source = {"abalone": open_abalone, "boston": open_boston}[name](SourceSpec(name, data_dir=data_dir, seed=seed))
+    parts = [source.read(part, 0, n) for part, n in (("train", source.n_train), ("test", source.n_test))]
+    X, y, X_test, y_test = (np.asarray(one) for part in parts for one in part)
+    return X.astype(float), y.astype(float), X_test.astype(float), y_test.astype(float)
+
+
+def error_of(machine: Any, X: np.ndarray, y: np.ndarray) -> float:
+    predicted = machine.predict(X)
+    if classes(y):
+        return 100 * float(np.mean(predicted != y))
+    return float(np.sqrt(np.mean((predicted - y) ** 2)) / y.std())
+
+
+def classes(y: np.ndarray) -> bool:
+    return y.dtype.kind != "f"
+
+
+def gammas(X: np.ndarray) -> list[float]:
+    points = StandardScaler().fit_transform(X)[np.random.default_rng(0).permutation(len(X))[:1000]]
+    return [1 / (2 * step * typical_sigma2(points, GAUSSIAN)) for step in WIDTHS]
+
+
+def held_out(X: np.ndarray) -> np.ndarray:
+    return np.random.default_rng(0).random(len(X)) < 0.1
+
+
+def nystroem(X: np.ndarray, y: np.ndarray, seed: int) -> Any:
+    size, ridge, tried = min(CENTERS, len(X) * 4 // 5), RidgeClassifier if classes(y) else Ridge, held_out(X)
+    found = []
+    for gamma in gammas(X):
+        columns = make_pipeline(StandardScaler(), Nystroem(gamma=gamma, n_components=size, random_state=seed))
+        C = columns.fit(X[~tried]).transform(X)
+        for alpha in RIDGES:
+            error = error_of(ridge(alpha=alpha).fit(C[~tried], y[~tried]), C[tried], y[tried])
+            found.append((error, gamma, alpha))
+    _, gamma, alpha = min(found)
+    columns = Nystroem(gamma=gamma, n_components=size, random_state=seed)
+    return make_pipeline(StandardScaler(), columns, ridge(alpha=alpha)).fit(X, y)
+
+
+def svc(X: np.ndarray, y: np.ndarray) -> Any:
+    tried, found = held_out(X), []
+    for gamma, cost in product(gammas(X)[1:5], COSTS):
+        machine = make_pipeline(StandardScaler(), SVC(C=cost, gamma=gamma, cache_size=1000))
+        found.append((error_of(machine.fit(X[~tried], y[~tried]), X[tried], y[tried]), gamma, cost))
+    _, gamma, cost = min(found)
+    return make_pipeline(StandardScaler(), SVC(C=cost, gamma=gamma, cache_size=1000)).fit(X, y)
+
+
+def fitted(method: str, X: np.ndarray, y: np.ndarray, seed: int) -> Any:
+    ours = SLKLClassifier if classes(y) else SLKLRegressor
+    boosting = HistGradientBoostingClassifier if classes(y) else HistGradientBoostingRegressor
+    fits: dict[str, Callable[[], Any]] = {
+        "slkl": lambda: ours(random_state=seed).fit(X, y),
+        "slkl 1000": lambda: ours(min(CENTERS, len(X)), random_state=seed).fit(X, y),
+        "Nystroem 1000": lambda: nystroem(X, y, seed),
+        "boosting": lambda: boosting(random_state=seed).fit(X, y),
+        "SVC": lambda: svc(X, y),
+    }
+    return fits[method]()
+
+
+def row_of(name: str, method: str, seed: int, data_dir: str | None) -> dict[str, Any]:
+    X, y, X_test, y_test = table_of(name, seed, data_dir)
+    with threadpool_limits(1):
+        started = time.process_time()
+        machine = fitted(method, X, y, seed)
+        fit_seconds, started = time.process_time() - started, time.process_time()
+        error = error_of(machine, X_test, y_test)
+    seconds = {"fit_seconds": fit_seconds, "predict_seconds": time.process_time() - started}
+    size = len(getattr(machine, "centers_", ()))
+    return {"table": name, "method": method, "seed": seed, "error": error, "centers": size} | seconds
+
+
+def compare(out: Path, names: list[str], data_dir: str | None) -> None:
+    """Measure what DIR/table_peers.json lacks, and print one row for each table."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "table_peers.json"
+    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    print("error (core seconds of the fit)".ljust(32) + "".join(method.rjust(20) for method in METHODS), flush=True)
+    for name in names:
+        has_classes, cells, seeds = classes(table_of(name, 0, data_dir)[1]), [], range(DRAWS.get(name, 1))
+        for method in METHODS if has_classes else METHODS[:-1]:
+            for seed in seeds:
+                if not any((row["table"], row["method"], row["seed"]) == (name, method, seed) for row in rows):
+                    rows.append(row_of(name, method, seed, data_dir))
+                    path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            of = [row for row in rows if (row["table"], row["method"]) == (name, method) and row["seed"] in seeds]
+            error, seconds = (mean(row[key] for row in of) for key in ("error", "fit_seconds"))
+            cells.append((f"{error:.2f} %" if has_classes else f"{error:.4f}") + f" ({seconds:.1f})")
+        print(name.ljust(32) + "".join(cell.rjust(20) for cell in cells), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=lambda text: Path(text).absolute(), required=True)
+    parser.add_argument("--tables", type=lambda text: text.split(","), default=[*DRAWS, *GENERATED])
+    parser.add_argument("--data-dir", type=lambda text: str(Path(text).absolute()))
+    asked = parser.parse_args()
+    compare(asked.out, asked.tables, asked.data_dir)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Predict from a model folder with numpy alone: what its two files hold, in ten lines.
+
+COMMAND: python jobs/examples/predict_with_numpy.py [DIR]
+
+A table of three classes, made here; files go to DIR, else to a temporary folder. Image features are computed before
+these lines: `SparseKernelModel.features_of`. For other languages there is `python -m pipeline.export`.
+"""
+
+# %%
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # so that it runs from a checkout
+
+from pipeline.prediction.model_folder import load_model
+from pipeline.train import main as train
+
+folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp(prefix="slkl-"))
+folder.mkdir(parents=True, exist_ok=True)
+
+X = np.random.default_rng(0).uniform(-3, 3, (1500, 2)) * [1.0, 100.0]
+y = np.array(["inside", "between", "outside"])[np.digitize(np.hypot(X[:, 0], X[:, 1] / 100), [1.5, 2.5])]
+np.savez(folder / "rings.npz", X=X, y=y)
+folders = ["--run-dir", str(folder / "run"), "--features-dir", str(folder / "features")]
+code = train([str(folder / "rings.npz"), *folders, "-q"])
+assert code == 0
+
+# %% The ten lines. Without learned scales there is no array of that name; those of a metric are a matrix.
+
+about = json.loads((folder / "run/model/model.json").read_text())
+arrays = np.load(folder / "run/model/arrays.npz")
+new = np.array([[0.0, 0.0], [2.0, 10.0], [0.5, -280.0]])
+features = (new - arrays["standardisation_mean"]) / arrays["standardisation_scale"]
+features = features @ scales if (scales := arrays.get("feature_scales", np.ones(1))).ndim == 2 else features * scales
+distances = ((features[:, None] - arrays["centers"]) ** 2).sum(axis=2)
+columns = np.exp(-distances / (2 * arrays["center_sigma2"]))
+decision = columns @ arrays["weights"] + arrays["intercept"]
+odds = np.exp((decision - decision.max(axis=1, keepdims=True)) / about["temperature"])
+labels, probabilities = np.array(about["labels"])[decision.argmax(axis=1)], odds / odds.sum(axis=1, keepdims=True)
+
+for point, label, p in zip(new, labels, probabilities, strict=True):
+    print(f"{point}: {label} ({p.max():.3f})")
+
+# %% The same as the software says, but for the rounding of its float32 columns.
+
+model = load_model(folder / "run/model")
+ours = model.decision_function(model.features_of(new))
+print(f"largest difference {np.abs(ours - decision).max():.1e} of values up to {np.abs(ours).max():.2f}")

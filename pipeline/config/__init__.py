@@ -1,0 +1,1 @@
+"""Settings: their types, layers (defaults, TOML, flags) and the command line."""

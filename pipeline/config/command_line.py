@@ -1,0 +1,225 @@
+"""Options of the commands: all of `train`, with a flag for each setting that has one, and what others share."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pipeline.config.json_schema import schema
+from pipeline.config.parsers import is_plain
+from pipeline.config.settings import SETTINGS
+from pipeline.config.train_config import RESUME
+from pipeline.errors import ConfigError
+
+DATASETS = """\
+DATASET is mnist, usps, digits, boston, abalone, sinc, synthetic, or the path of your data: a folder in MNIST's IDX
+layout, a .npz or .zarr, or a table: .csv, .tsv, .parquet.
+Settings come from: defaults < jobs/DATASET.toml < --config < flags and --set.
+Exit codes: 0 done, 3 tolerance not reached, 2 usage, 65 bad data, 66 missing input, 69 unavailable, 71 out of memory,
+73 cannot create or locked, 75 stopped and resumable, 78 other settings than the run has."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What was typed: the words, dataset, settings as {key: (text, flag)}, and the command's own options."""
+
+    dataset: str
+    assignments: dict[str, tuple[Any, str]]
+    config_file: Path | None
+    run_dir: Path | None
+    resume: str
+    print_config: bool
+    dry_run: bool
+    quiet: bool
+    words: tuple[str, ...]
+
+
+# What most people need first, in the order of --help; then come the sections of the configuration.
+FIRST = (
+    "data.target",
+    "data.test",
+    "centers.count",
+    "kernel.sigma2",
+    "solver.penalty",
+    "solver.select",
+    "resources.workers",
+    "resources.memory_limit",
+)
+
+
+def program(command: str) -> str:
+    """Return how a command is called by whoever reads the message: `slkl train`, or `python -m pipeline.train`."""
+    by_name = Path(sys.argv[0]).name == "slkl"
+    return f"slkl {command.replace('_', '-')}" if by_name else f"python -m pipeline.{command}"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; {program('train')} --help lists all options")
+
+
+class _PrintSchema(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        print(json.dumps(schema(), indent=2))
+        parser.exit()
+
+
+class _Listed(argparse.Action):
+    """Of an option that is given more than once: a list of its values, where argparse alone would forget the first."""
+
+    def __call__(self, _: object, typed: argparse.Namespace, value: object, *__: object) -> None:
+        before = getattr(typed, self.dest)
+        several = [*before, value] if isinstance(before, list) else [before, value]
+        setattr(typed, self.dest, value if before is None else several)
+
+
+def parse(argv: Sequence[str] | None) -> Arguments:
+    """Return what was typed; ConfigError for an unknown or malformed option. `--help` prints and exits."""
+    words = tuple(sys.argv[1:] if argv is None else argv)
+    for word in words:
+        if not is_plain(word):
+            raise ConfigError(f"{word!r}: must be UTF-8 text without a NUL character; rename the file or folder")
+    typed = vars(_parser().parse_args(words))
+    assignments = {key: (typed[key], SETTINGS[key].flag or key) for key in SETTINGS if typed.get(key) is not None}
+    for text in typed["set"]:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {text}: must be KEY=VALUE; --print-config lists the keys")
+        assignments[key.strip()] = (value.strip(), "--set")
+    return Arguments(
+        dataset=typed["dataset"],
+        assignments=assignments,
+        config_file=typed["config"],
+        run_dir=typed["run_dir"],
+        resume=typed["resume"],
+        print_config=typed["print_config"],
+        dry_run=typed["dry_run"],
+        quiet=typed["quiet"],
+        words=words,
+    )
+
+
+# The options of `train` that are settings, as Python names them: {"memory_limit": "resources.memory_limit", ...}.
+NAMES_IN_PYTHON = {
+    setting.flag.removeprefix("--").replace("-", "_"): key for key, setting in SETTINGS.items() if setting.flag
+}
+
+
+def words_of(dataset: object, options: Mapping[str, object], settings: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the words that the command is given for what a call in Python says; None is an option left out.
+
+    `options` are named as NAMES_IN_PYTHON says, `settings` by their keys, dotted or nested. Raises ConfigError for an
+    unknown option, for a dataset that is no name and no path, and for a list with a comma in it.
+    """
+    if not isinstance(dataset, str | os.PathLike):
+        raise ConfigError(
+            f"the data are a {type(dataset).__name__}: give the name of a data set or the path of a file; of arrays, "
+            "numpy.savez('rows.npz', X=X, y=y) makes one"
+        )
+    words: list[str] = []
+    for name, value in options.items():
+        if name not in NAMES_IN_PYTHON:
+            near = get_close_matches(name, NAMES_IN_PYTHON, 1, 0.4)
+            advice = f"did you mean {near[0]}?" if near else f"{program('train')} --help lists all, with hyphens"
+            raise ConfigError(f"unknown option {name!r:.80}; {advice}")
+        if isinstance(value, bool):  # whose flag takes no value
+            words.append(f"--set={NAMES_IN_PYTHON[name]}={_as_typed(value)}")
+        elif value is not None:
+            words.append(f"--{name.replace('_', '-')}={_as_typed(value)}")
+    words += [f"--set={key}={_as_typed(value)}" for key, value in _flat(settings) if value is not None]
+    name = os.fspath(dataset)
+    return (*words, "--", str(name)) if str(name).startswith("-") else (str(name), *words)
+
+
+def _flat(settings: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{key}.{inner}", one) for inner, one in value.items())
+        else:
+            yield key, value
+
+
+def _as_typed(value: object) -> str:
+    """Return a value as it is typed: true and false, numbers with all their digits, a list with commas."""
+    if isinstance(value, list | tuple):
+        items = [_as_typed(one) for one in value]
+        if with_comma := [item for item in items if "," in item]:
+            raise ConfigError(f"{with_comma[0]!r:.80}: commas separate the values of a list; give such in a TOML file")
+        return ",".join(items)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=program("train"),
+        usage="%(prog)s DATASET [options]",
+        description="Train a sparse, certified kernel machine.",
+        epilog=DATASETS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("dataset", metavar="DATASET", help="what to train on, see below")
+    first = parser.add_argument_group("most used")
+    first.add_argument("--run-dir", type=Path, metavar="DIR", help="folder of the run (default: a new one in runs/)")
+    first.add_argument(
+        "--resume",
+        choices=RESUME,
+        default="never",
+        help="continue the run in --run-dir: never (default), auto: if there is one, require",
+    )
+    for key in FIRST:
+        _add_setting(first, key)
+    asked = parser.add_argument_group("instead of a run, and around it")
+    asked.add_argument("--config", type=Path, metavar="FILE", help="TOML file of settings")
+    asked.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting by its key")
+    asked.add_argument("--print-config", action="store_true", help="print every value and where it came from, and stop")
+    asked.add_argument("--print-schema", action=_PrintSchema, nargs=0, help="print the JSON Schema of --config files")
+    asked.add_argument(
+        "--dry-run", action="store_true", help="print rows, blocks, memory and disk of each stage, and stop"
+    )
+    asked.add_argument("-q", "--quiet", action="store_true", help="print errors and warnings only")
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for key, setting in SETTINGS.items():
+        if setting.flag and key not in FIRST:
+            section = key.rpartition(".")[0] or "all of the run"
+            if section not in groups:
+                groups[section] = parser.add_argument_group(section)
+            _add_setting(groups[section], key)
+    return parser
+
+
+def _add_setting(group: argparse._ArgumentGroup, key: str) -> None:
+    setting = SETTINGS[key]
+    flag, text = str(setting.flag), setting.help.replace("%", "%%")
+    if key == "solver.intercept":
+        group.add_argument(flag, dest=key, action="store_const", const=True, help=text)
+    else:
+        action = _Listed if key == "data.add_rows" else "store"
+        group.add_argument(flag, dest=key, action=action, metavar="VALUE", help=text)
+
+
+def add_data_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which rows of DATA are meant."""
+    parser.add_argument("--part", choices=("train", "test", "all"), help="part of a data set that has parts")
+    parser.add_argument(
+        "--target", metavar="NAME", help="column of a table, or array of an .npz or .zarr, that holds y"
+    )
+    parser.add_argument("--data-dir", metavar="DIR", help="folder that holds the files of a published data set")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="seed or data.KEY of a named data set"
+    )
+
+
+def data_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what those options say, by the names of the fields of `pipeline.prediction.example_files.Asked`."""
+    return {
+        "part": arguments.part,
+        "target": arguments.target,
+        "data_dir": arguments.data_dir and str(Path(arguments.data_dir).expanduser().absolute()),
+        "settings": tuple(arguments.set),
+    }

@@ -1,0 +1,134 @@
+"""The configuration of a run, filled from defaults < jobs/<name>.toml < --config < flags."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pipeline.config.parsers import text
+from pipeline.config.toml_files import read_toml, shown
+from pipeline.config.train_config import DATASETS, TrainConfig
+from pipeline.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table of settings: dotted key, parser, help text and flag."""
+
+    key: str
+    parse: Callable[[Any], Any]
+    help: str
+    flag: str | None
+
+
+def settings() -> Iterator[Setting]:
+    """Yield every setting of a run in the order of the configuration file."""
+    for outer in fields(TrainConfig):
+        if "parse" in outer.metadata:
+            yield Setting(outer.name, outer.metadata["parse"], outer.metadata["help"], outer.metadata["flag"])
+        elif outer.name != "dataset":
+            for inner in fields(outer.default_factory):  # type: ignore[arg-type]
+                meta = inner.metadata
+                yield Setting(f"{outer.name}.{inner.name}", meta["parse"], meta["help"], meta["flag"])
+
+
+SETTINGS: Mapping[str, Setting] = {setting.key: setting for setting in settings()}
+
+
+def get(config: TrainConfig, key: str) -> Any:
+    """Return the value of a dotted key."""
+    value: Any = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def with_value(config: TrainConfig, key: str, value: Any) -> TrainConfig:
+    """Return the configuration with one dotted key changed."""
+    section, _, name = key.rpartition(".")
+    if not section:
+        return replace(config, **{name: value})
+    return replace(config, **{section: replace(getattr(config, section), **{name: value})})
+
+
+def parse_value(key: str, value: Any, origin: str) -> Any:
+    """Return the checked value of a setting; ConfigError names key, value and where it came from."""
+    if key not in SETTINGS:
+        near = get_close_matches(key, [*SETTINGS, "dataset"], 1, 0.4)
+        advice = f"; did you mean {near[0]}?" if near else "; --print-config lists all of them"
+        raise ConfigError(f"unknown setting {key!r:.80} in {origin}{advice}")
+    try:
+        return SETTINGS[key].parse(value)
+    except (ValueError, TypeError, AttributeError) as error:
+        reason = str(error) if str(error).startswith("must") else "has a value of the wrong kind"
+        raise ConfigError(f"{key} = {shown(value)} ({origin}): {reason}") from None
+
+
+def named_run(dataset: str) -> Path | None:
+    """Return the file of a named run (jobs/<name>.toml of the checkout, or the wheel's copy), if there is one."""
+    here = Path(__file__).resolve().parents[1]
+    for folder in (here.parent / "jobs", here / "named_runs"):
+        if dataset.replace("-", "").replace("_", "").isalnum() and (folder / f"{dataset}.toml").is_file():
+            return folder / f"{dataset}.toml"
+    return None
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A configuration, where every value came from, and which keys the user set for this command."""
+
+    config: TrainConfig
+    origins: Mapping[str, str]
+    explicit: frozenset[str]
+
+
+def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple[Any, str]]) -> Loaded:
+    """Return the configuration of a run: defaults < named run < configuration file < assignments.
+
+    `assignments` maps dotted keys to (text or value, origin); flags and `--set` come in here. The environment's
+    DASK_SCHEDULER_ADDRESS stands above the named run. Raises ConfigError for an unknown key (naming the nearest) or a
+    value out of range.
+    """
+    try:
+        config = TrainConfig(dataset=absolute_path(text(dataset)))
+    except ValueError as error:
+        raise ConfigError(f"dataset {shown(dataset)}: {error}") from None
+    origins, explicit = dict.fromkeys(SETTINGS, "default"), set[str]()
+    named = named_run(dataset)
+    layers: list[tuple[Mapping[str, tuple[Any, str]], bool]] = []
+    if named is not None:
+        layers.append(({key: (value, named.name) for key, value in read_toml(named).items()}, False))
+    if address := os.environ.get("DASK_SCHEDULER_ADDRESS"):
+        layers.append(({"resources.scheduler": (address, "DASK_SCHEDULER_ADDRESS")}, False))
+    if config_file is not None:
+        layers.append(({key: (value, config_file.name) for key, value in read_toml(config_file).items()}, True))
+    for layer, typed in [*layers, (assignments, True)]:
+        for key, (value, origin) in layer.items():
+            if key == "dataset":
+                if not isinstance(value, str) or absolute_path(value) != config.dataset:
+                    raise ConfigError(f"dataset = {shown(value)} ({origin}), but the command names {dataset}; drop one")
+                continue
+            config = with_value(config, key, parse_value(key, value, origin))
+            origins[key] = origin
+            explicit |= {key} if typed else set()
+    for key in ("data.test", "resources.features_dir", "resources.data_dir", "centers.list", "solver.init_from"):
+        if get(config, key) is not None:
+            config = with_value(config, key, str(Path(get(config, key)).expanduser().absolute()))
+    if config.data.add_rows is not None:
+        config = with_value(config, "data.add_rows", tuple(map(absolute_path, config.data.add_rows)))
+    return Loaded(config, origins, frozenset(explicit))
+
+
+def absolute_path(dataset: str) -> str:
+    """Return the absolute path of a dataset that is a path, and a name as it is: a run may be resumed from anywhere."""
+    is_name = dataset in DATASETS or not (os.sep in dataset or Path(dataset).suffix or Path(dataset).exists())
+    return dataset if is_name else str(Path(dataset).absolute())
+
+
+def lines(config: TrainConfig, origins: Mapping[str, str]) -> list[str]:
+    """Return every setting as a line for people, with where its value came from."""
+    values = {key: get(config, key) for key in origins}
+    shown_values = {key: "(from the data)" if value is None else value for key, value in values.items()}
+    return [f"dataset = {config.dataset}", *(f"{key} = {shown_values[key]}  # {origins[key]}" for key in origins)]

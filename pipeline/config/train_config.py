@@ -1,0 +1,293 @@
+"""The settings of a run, as frozen dataclasses: one for each section of a TOML file.
+
+Every field carries its help text, its flag and its check, so that the command line, the TOML files, `--set`
+and `--print-config` all speak of the same table. Nothing here imports numpy: `--help` stays instant.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.config.parsers import (
+    byte_size,
+    categories,
+    center_count,
+    duration,
+    label,
+    name_list,
+    one_of,
+    optional,
+    penalty,
+    real,
+    scheduler,
+    selection,
+    share,
+    text,
+    texts,
+    truth,
+    whole,
+    whole_list,
+    widths,
+)
+
+SCHEDULES = ("shrinking", "uniform")
+STEPS = ("exact", "newton")
+STOPS = ("gap", "paper")
+COUPLINGS = ("one-vs-all", "shared")
+REFITS = ("none", "ridge")
+DATASETS = ("mnist", "usps", "boston", "abalone", "sinc", "digits", "synthetic")
+FEATURES = ("auto", "sphog", "hog", "raw")
+TASKS = ("multiclass", "binary", "regression")
+RESUME = ("never", "auto", "require")
+
+
+def option(default: Any, parse: Callable[[Any], Any], description: str, flag: str | None = None) -> Any:
+    """Declare one setting: its default, its check (text or TOML value → value) and its help."""
+    return field(default=default, metadata={"parse": parse, "help": description, "flag": flag})
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which data, and how they are split."""
+
+    n_train: int | None = option(
+        None, optional(whole(2), "auto"), "training rows (synthetic: how many to render; else: use the first)"
+    )
+    n_test: int | None = option(None, optional(whole(1), "auto"), "test rows, likewise")
+    test_fraction: float = option(
+        0.25, real(0, 1, above=True), "share of rows held back for testing where the data has no split"
+    )
+    target: str | None = option(
+        None,
+        optional(text, "auto"),
+        "column of a table (a name, or a position from 0), or key of an .npz, that holds the target",
+        "--target",
+    )
+    weights: str | None = option(
+        None,
+        optional(text, "none"),
+        "column of a table (likewise), or key of an .npz or .zarr, that holds how much each row counts: 0 or more",
+    )
+    class_weight: str | None = option(
+        None,
+        optional(one_of("balanced"), "none"),
+        "balanced: every class counts as much as the others, by factors of its rows' weights; or none",
+        "--class-weight",
+    )
+    test: str | None = option(
+        None,
+        optional(text, "none"),
+        "file with the test part of a table, all of which then trains",
+        "--test",
+    )
+    columns: tuple[str, ...] | None = option(None, optional(name_list, "all"), "inputs of a table, by name")
+    drop: tuple[str, ...] | None = option(None, optional(name_list, "none"), "columns of a table that are no inputs")
+    categorical: str | None = option(
+        None,
+        optional(categories, "none"),
+        "words of a table are categories: onehot, ordinal, or auto (one-hot up to 32); onehot:A,B: A and B hold codes",
+    )
+    missing: str | None = option(
+        None, optional(one_of("median"), "none"), "median: fills missing cells of a table in, and marks their columns"
+    )
+    task: str | None = option(
+        None, optional(one_of(*TASKS), "auto"), "multiclass, binary or regression; else found from the targets"
+    )
+    standardise: bool | None = option(
+        None, optional(truth, "auto"), "z-score the inputs with the training part's moments"
+    )
+    positive: str | None = option(
+        None, optional(label, "none"), "label that is set against all others: a binary task with labels 1 and -1"
+    )
+    centre_targets: bool | None = option(
+        None, optional(truth, "auto"), "regression: fit targets less their mean (default: where there is an intercept)"
+    )
+    noise: float | None = option(
+        None, optional(real(0), "default"), "sinc: variance of the noise on the training targets (default: 0.1)"
+    )
+    add_rows: tuple[str, ...] | None = option(
+        None,
+        optional(texts, "none"),
+        "new training rows (a file or folder) for the finished run of --init-from, whose settings and candidates stay",
+        "--add-rows",
+    )
+
+
+@dataclass(frozen=True)
+class FeaturesConfig:
+    """Which features are computed from the data."""
+
+    name: str = option(
+        "auto", one_of(*FEATURES), "sphog (2172 for 28x28 images), hog (scikit-image) or raw", "--features"
+    )
+    cells: tuple[int, ...] = option((14, 7, 4), whole_list, "cell sizes of hog, in pixels")
+    orientations: int = option(12, whole(1, 360), "orientation bins of hog")
+    deskew: float = option(0.0, share, "parts of the shear that makes each image upright first: 0 (off) to 1")
+    power: float | None = option(
+        None,
+        optional(share, "auto"),
+        "exponent of the values of sphog and hog: 0.5 takes square roots (default for images whose features are auto), "
+        "1 is off (default for features by name)",
+    )
+
+
+@dataclass(frozen=True)
+class CentersConfig:
+    """Which training points are candidates."""
+
+    count: int | str | None = option(
+        None,
+        optional(center_count, "auto"),
+        "number of random candidate centers, or all (default: 1000 for image features, by --budget for raw ones)",
+        "--centers",
+    )
+    budget: float | None = option(
+        None, optional(duration, "default"), "core seconds the candidates may cost, instead of --centers", "--budget"
+    )
+    list: str | None = option(
+        None, optional(text, "none"), "file that lists the candidates' training rows, not drawn", "--center-list"
+    )
+    working_set: int | None = option(
+        None, optional(whole(2), "auto"), "candidates with a Gram at once (default: all where memory allows)"
+    )
+
+
+@dataclass(frozen=True)
+class KernelConfig:
+    """The kernel and its widths."""
+
+    name: str = option(
+        "gaussian",
+        one_of("gaussian", "polynomial", "intersection"),
+        "gaussian; polynomial: (1 + x·z/σ²)^degree; intersection: Σ min(x, z) of histograms such as sphog",
+        "--kernel",
+    )
+    degree: int = option(2, whole(1, 20), "of the polynomial kernel")
+    sigma2: float | str | tuple[float, ...] | None = option(
+        None,
+        optional(widths, "default"),
+        "σ² (default: 4 for image features, 8 for roots of them; for raw ones auto or, with a penalty or a selection, "
+        "median); 1,2,4: every width at every candidate; median: of the squared distances; auto: of the lowest "
+        "held-out error",
+        "--sigma2",
+    )
+    scale: str | None = option(
+        None,
+        optional(one_of("none", "learned", "diagonal", "metric"), "auto"),
+        "of the features, in rounds, by how steep the fit is along them; diagonal: one each; metric: directions of all "
+        "(200 at most); learned: first one each, then directions; as far as held-out rows gain",
+        "--scale",
+    )
+    scale_rounds: int = option(20, whole(1, 100), "rounds in which scales are learned, at most")
+    precision: str = option("float32", one_of("float32", "float64"), "of kernel values; float64 for exact comparisons")
+
+
+@dataclass(frozen=True)
+class StatisticsConfig:
+    """How the statistics are accumulated."""
+
+    block_rows: int | None = option(
+        None,
+        optional(whole(1), "auto"),
+        "rows read at once, at least a block (default: some chunks of the store)",
+        "--block-size",
+    )
+    hold_out: float = option(0.1, real(0, 0.9), "share of the training rows whose statistics are kept apart")
+
+
+@dataclass(frozen=True)
+class SolverConfig:
+    """The problem's penalty and how it is solved."""
+
+    penalty: float | str | None = option(
+        None,
+        optional(penalty, "default"),
+        "λν, the l1 penalty of the paper (τ² of the Lasso), in squared units of the targets; max:F: a fraction of the "
+        "penalty at which all weights are zero; auto: by held-out error; path:FROM:TO:N, FROM may be max; none: least "
+        "squares on all candidates (default: 0.01 for image features, none for raw ones)",
+        "--penalty",
+    )
+    patience: int = option(
+        3,
+        whole(0),
+        "penalties in a row without gain after which --penalty auto ends; 0: always 25, over 12 decades",
+    )
+    coupling: str = option(
+        "one-vs-all",
+        one_of(*COUPLINGS),
+        "one-vs-all, or shared: one kernel (and support) for all classes",
+        "--coupling",
+    )
+    intercept: bool | None = option(
+        None, optional(truth, "auto"), "fit an unpenalised intercept (default: for raw features)", "--intercept"
+    )
+    select: str = option(
+        "none",
+        selection,
+        "greedy:K chooses K centers for all classes, each by how much it lowers the least-squares error, without a "
+        "penalty; greedy:auto as many as lower the held-out error",
+        "--select",
+    )
+    refit: str = option("none", one_of(*REFITS), "ridge: least squares on the selected centers, or none", "--refit")
+    polish_centers: int = option(0, whole(0), "steps, at most, that move the chosen centers", "--polish-centers")
+    tolerance: float = option(1e-3, real(0, 1, above=True), "relative duality gap to reach", "--tol")
+    max_sweeps: int = option(
+        1000, whole(1), "iterations (sweeps or Newton rounds) of a solve before giving up", "--max-sweeps"
+    )
+    schedule: str = option("shrinking", one_of(*SCHEDULES), "shrinking, or uniform (the paper's)", "--schedule")
+    step: str = option("exact", one_of(*STEPS), "exact minimum along a coordinate, or newton (the paper's)", "--step")
+    stop: str = option("gap", one_of(*STOPS), "gap, or paper: the paper's rule (needs schedule = uniform)")
+    init_from: str | None = option(
+        None, optional(text, "none"), "run or model folder whose weights the solves start from", "--init-from"
+    )
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the run may use; the only settings that may change when it is resumed."""
+
+    scheduler: str = option(
+        "threads", scheduler, "serial, threads, processes, or the address of a dask scheduler", "--scheduler"
+    )
+    workers: int | None = option(
+        None, optional(whole(1, 4096), "auto"), "tasks at once (default: the processors at hand)", "--workers"
+    )
+    memory_limit: int | None = option(
+        None,
+        optional(byte_size, "auto"),
+        "memory for the whole process tree (default: 3/4 of the machine's)",
+        "--memory-limit",
+    )
+    data_dir: str | None = option(None, optional(text, "auto"), "folder that holds the data set", "--data-dir")
+    features_store: str = option(
+        "zarr", one_of("zarr", "none"), "zarr, or none: compute features whenever they are read", "--features-store"
+    )
+    features_dir: str = option("runs/features", text, "folder of the feature stores that runs share", "--features-dir")
+    keep_statistics: str = option(
+        "all",
+        one_of("all", "centers", "none"),
+        "of a finished run: all, centers (those of the model, all that resize needs) or none",
+        "--keep-statistics",
+    )
+    checkpoint_every: float = option(
+        60.0, duration, "time between the checkpoints of a solve that is under way: 60s, 5m", "--checkpoint-every"
+    )
+    keep: int = option(2, whole(2, 1000), "checkpoints kept of each solve, at least 2", "--keep")
+    time_limit: float | None = option(
+        None, optional(duration, "none"), "stop this session cleanly after this time (55m, 12h)", "--time-limit"
+    )
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """All settings of one training run."""
+
+    dataset: str
+    seed: int = option(0, whole(0, 2**63 - 1), "seed of every random choice", "--seed")
+    data: DataConfig = field(default_factory=DataConfig)
+    features: FeaturesConfig = field(default_factory=FeaturesConfig)
+    centers: CentersConfig = field(default_factory=CentersConfig)
+    kernel: KernelConfig = field(default_factory=KernelConfig)
+    statistics: StatisticsConfig = field(default_factory=StatisticsConfig)
+    solver: SolverConfig = field(default_factory=SolverConfig)
+    resources: Resources = field(default_factory=Resources)

@@ -1,0 +1,170 @@
+"""Building a feature store, block by block; one that was half built is taken up where it was left."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from features.source import PARTS, Part, Source
+from features.standardisation import Standardisation
+from pipeline.datasets.compute_features import compute_features, fit_standardisation
+from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
+from pipeline.datasets.open_data import DataIdentity, identify, open_data
+from pipeline.runtime import stopping
+from storage.atomic_writes import make_folder, remove_folder, remove_stale, seal
+from storage.blocks import Block, row_blocks
+from storage.done_markers import read_markers, write_marker
+from storage.errors import CorruptDataError, MissingDataError
+from storage.folder_layouts import FeatureLayout
+from storage.lock import FolderLock
+from storage.manifest import FileDigest
+from storage.manifest import compare as compare_files
+from storage.zarr_arrays import ArraySpec, StoredArrays, create_arrays, open_arrays
+
+
+@dataclass(frozen=True)
+class FeatureItem:
+    """The unit of building: one row block of one part."""
+
+    part: Part
+    block: Block
+
+    @property
+    def name(self) -> str:
+        """Name of the item's done-marker."""
+        return f"{self.part}-{self.block.index:06d}"
+
+
+@dataclass(frozen=True)
+class BlockTask:
+    """What a worker needs to build any item of a store."""
+
+    layout: FeatureLayout
+    request: FeatureRequest
+    standardisation: Standardisation | None
+    data: DataIdentity | None = None  # of zarr data
+
+
+def build_item(task: BlockTask, item: FeatureItem) -> int:
+    """Compute and store the features of one row block; return its number of rows.
+
+    Raises InvalidDataError where a feature is not finite, naming part and row.
+    """
+    rows, block = item.block.n_rows, item.block
+    source = open_data(task.request.source, task.data)
+    inputs, targets = source.read(item.part, block.start, block.stop)
+    X = compute_features(task.request, task.standardisation, inputs, item.part, block.start)
+    arrays = open_arrays(task.layout.arrays)
+    files = arrays[f"{item.part}/X"].write(block.start, X)
+    files |= arrays[f"{item.part}/y"].write(block.start, targets)
+    weights = source.weights(item.part)
+    if weights is not None:
+        files |= arrays[f"{item.part}/weights"].write(block.start, weights[block.start : block.stop])
+    write_marker(task.layout.markers, item.name, {"rows": rows, "files": files})
+    return rows
+
+
+@contextmanager
+def building(layout: FeatureLayout, wait_seconds: float, warn: Callable[[str], None]) -> Iterator[None]:
+    """Hold the store's lock while it is built; another process that builds the same store waits here.
+
+    `warn` is called with what is unsure about the lock. Raises StoppedError where the work shall stop meanwhile.
+    """
+    with FolderLock(
+        layout.lock,
+        "building features",
+        wait_seconds=wait_seconds,
+        on_wait=stopping.check,
+        on_loss=stopping.request,
+        warn=warn,
+    ):
+        yield
+
+
+def prepare(layout: FeatureLayout, shape: FeatureShape, request: FeatureRequest) -> tuple[BlockTask, list[FeatureItem]]:
+    """Create the arrays of a store (or take up a half-built one) and return what is left to build.
+
+    The caller holds the lock. What lost a file since it was built is built again. The standardisation is fitted here:
+    one pass over the training inputs.
+    """
+    arrays = _begun_arrays(layout, _array_specs(shape, open_data(request.source)), shape)
+    standardisation = fit_standardisation(request, shape) if request.standardise else None
+    _store_standardisation(layout, standardisation)
+    items = [FeatureItem(part, block) for part in PARTS for block in row_blocks(shape.n_rows(part), shape.item_rows)]
+    done = {
+        name
+        for name, marker in read_markers(layout.markers).items()
+        if not compare_files(layout.arrays, _digests(arrays, [marker]), contents=False)
+    }
+    task = BlockTask(layout, request, standardisation, identify(request.source))
+    return task, [item for item in items if item.name not in done]
+
+
+def finish(layout: FeatureLayout, shape: FeatureShape) -> None:
+    """Write the manifest of a store whose items are all done; from here on the store counts as built."""
+    metadata: dict[str, Any] = {"dataset": shape.dataset, "task": shape.task, "classes": list(shape.classes)}
+    metadata |= {"n_train": shape.n_train, "n_test": shape.n_test, "n_features": shape.n_features}
+    digests = _digests(open_arrays(layout.arrays), read_markers(layout.markers).values())
+    known = {f"{layout.arrays.name}/{name}": digest for name, digest in digests.items()}
+    seal(layout.folder, kind="features", metadata=metadata, known=known)
+
+
+def begun_problems(layout: FeatureLayout, *, contents: bool) -> list[str]:
+    """Compare what a half-built store has done with its markers; return what is wrong, one line each."""
+    try:
+        arrays = open_arrays(layout.arrays)
+    except MissingDataError:
+        return []
+    except CorruptDataError as error:
+        return [str(error)]
+    try:
+        known = _digests(arrays, read_markers(layout.markers).values())
+    except KeyError as error:
+        return [f"{layout.arrays}: the array {error} is missing"]
+    return compare_files(layout.arrays, known, contents=contents)
+
+
+def _begun_arrays(layout: FeatureLayout, specs: list[ArraySpec], shape: FeatureShape) -> StoredArrays:
+    """Return the arrays of a half-built store, or new ones where there are none, or not in their form any more."""
+    try:
+        arrays = open_arrays(layout.arrays)
+        forms = {path: (array.shape, array.chunk_rows) for path, array in arrays.items()}
+        if forms == {spec.path: (spec.shape, spec.chunk_rows) for spec in specs}:
+            return arrays
+    except (MissingDataError, CorruptDataError):
+        pass
+    make_folder(layout.folder)
+    remove_folder(layout.markers)  # first: they tell of the arrays
+    remove_folder(layout.arrays)
+    remove_stale(layout.folder, recursive=True)
+    create_arrays(layout.arrays, specs, {"description": shape.description})
+    return open_arrays(layout.arrays)
+
+
+def _digests(arrays: StoredArrays, markers: Iterable[Mapping[str, Any]]) -> dict[str, FileDigest]:
+    """Return what markers say of the chunk files that they are of."""
+    files = (file for marker in markers for file in marker["files"].items())
+    return {name: FileDigest(arrays.chunk_file_bytes(name), sha256) for name, sha256 in files}
+
+
+def _array_specs(shape: FeatureShape, source: Source) -> list[ArraySpec]:
+    target_dtype = "float64" if shape.task == "regression" else "int64"
+    n_inputs = int(np.prod(source.input_shape))
+    specs = [ArraySpec(f"standardisation/{name}", (n_inputs,), "float64", n_inputs) for name in ("mean", "scale")]
+    for part in PARTS:
+        n_rows = shape.n_rows(part)
+        specs.append(ArraySpec(f"{part}/X", (n_rows, shape.n_features), "float32", shape.chunk_rows))
+        specs.append(ArraySpec(f"{part}/y", (n_rows,), target_dtype, shape.item_rows))
+        if part in shape.weighted:
+            specs.append(ArraySpec(f"{part}/weights", (n_rows,), "float64", shape.item_rows))
+    return specs
+
+
+def _store_standardisation(layout: FeatureLayout, standardisation: Standardisation | None) -> None:
+    arrays = open_arrays(layout.arrays)
+    n_inputs = arrays["standardisation/mean"].n_rows
+    chosen = standardisation or Standardisation(np.zeros(n_inputs), np.ones(n_inputs))
+    arrays["standardisation/mean"].write(0, chosen.mean)
+    arrays["standardisation/scale"].write(0, chosen.scale)

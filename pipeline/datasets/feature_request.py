@@ -1,0 +1,195 @@
+"""Which features of which data a run asks for, and what a store of them holds: known before any is computed."""
+
+import os
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features import targets as target_coding
+from features.descriptors.descriptor import FeatureSpec, feature_length, parameters
+from features.published import PUBLISHED, folder_with
+from features.source import PARTS, Part, Source, SourceSpec
+from features.targets import MOST_CLASSES
+from pipeline.config.settings import with_value
+from pipeline.config.train_config import TrainConfig
+from pipeline.datasets.open_data import open_data
+from pipeline.errors import ConfigError
+from storage.records import digest_of
+from storage.zarr_arrays import chunk_rows_for
+
+FORMAT_VERSION = 1
+ITEM_CHUNKS = 4  # chunks of features that one task writes
+IMAGE_SIDE = 14  # images smaller than this have no cell of every size
+AUTO_POWER = 0.5  # of sphog where nobody asked for the paper's: fewer errors on MNIST and USPS (README)
+
+
+@dataclass(frozen=True)
+class FeatureRequest:
+    """What is to be stored: source, features, whether inputs are z-scored. Small and picklable.
+
+    balanced: the moments of the z-scoring count every class alike.
+    """
+
+    source: SourceSpec
+    features: FeatureSpec
+    standardise: bool
+    balanced: bool = False
+
+
+@dataclass(frozen=True)
+class FeatureShape:
+    """What a store holds, known before any feature is computed."""
+
+    digest: str
+    dataset: str
+    task: str
+    classes: tuple[Any, ...]
+    n_train: int
+    n_test: int
+    n_features: int
+    chunk_rows: int
+    description: dict[str, Any]
+    weighted: tuple[Part, ...] = ()  # the parts whose rows have weights
+    added: tuple[int, ...] = ()  # training rows of each addition, in order: the last ones
+
+    @property
+    def batches(self) -> tuple[range, ...]:
+        """The training rows as they came: the first ones, then those of each addition."""
+        ends = accumulate(self.added, initial=self.n_first)
+        return (range(self.n_first), *(range(*pair) for pair in pairwise(ends)))
+
+    @property
+    def n_first(self) -> int:
+        """Number of training rows before any were added: those that moments of z-scores are of."""
+        return self.n_train - sum(self.added)
+
+    @property
+    def n_outputs(self) -> int:
+        """Number of columns of the targets: one for each class, or one."""
+        return len(self.classes) if self.task == "multiclass" else 1
+
+    def n_rows(self, part: Part) -> int:
+        """Return the number of rows of a part."""
+        return self.n_train if part == "train" else self.n_test
+
+    @property
+    def item_rows(self) -> int:
+        """Number of rows that one task builds."""
+        return ITEM_CHUNKS * self.chunk_rows
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of the store on disk, to within the metadata."""
+        n_weights = sum(map(self.n_rows, self.weighted))
+        return (self.n_train + self.n_test) * (self.n_features * 4 + 8) + 8 * n_weights
+
+
+def source_spec(config: TrainConfig, *, frozen: bool = False) -> SourceSpec:
+    """Return the description of the data that `features` opens.
+
+    A run freezes its task; a `frozen` configuration without one is of a time when more whole numbers were classes. A
+    folder named by SLKL_DATA_DIR is put in here, since the workers of a cluster may not have that variable.
+    """
+    data, data_dir = config.data, config.resources.data_dir
+    is_published, named = config.dataset in PUBLISHED, os.environ.get("SLKL_DATA_DIR")
+    if is_published and data_dir is None and named and folder_with(config.dataset, named) is not None:
+        data_dir = str(Path(named).absolute())
+    return SourceSpec(
+        dataset=config.dataset,
+        data_dir=data_dir if is_published else None,
+        n_train=data.n_train,
+        n_test=data.n_test,
+        test=data.test,
+        test_fraction=data.test_fraction,
+        target=data.target,
+        columns=data.columns,
+        drop=data.drop,
+        categorical=data.categorical,
+        missing=data.missing,
+        weights=data.weights,
+        task=data.task,
+        most_classes=MOST_CLASSES if frozen else None,
+        standardise=data.standardise,
+        positive=data.positive,
+        noise=data.noise,
+        seed=config.seed,
+        added=data.add_rows or (),
+    )
+
+
+def names_of_data(config: TrainConfig) -> str:
+    """Return the data set, or the files that the rows of a run come from, for people."""
+    return " and ".join(filter(None, (config.dataset, config.data.test, *(config.data.add_rows or ()))))
+
+
+def fill_in_features(config: TrainConfig, spec: SourceSpec, source: Source) -> tuple[TrainConfig, FeatureRequest]:
+    """Fill in task, features and whether inputs are z-scored; return both forms of the answer.
+
+    The request keeps the `spec` that the source was opened with: one that is filled in would open it again.
+    """
+    if config.data.positive is None:  # which makes the task another than that of the labels
+        config = with_value(config, "data.task", source.task)
+    name, power = config.features.name, config.features.power
+    if power is None:
+        power = AUTO_POWER if name == "auto" and _is_image(source) else 1.0
+        config = with_value(config, "features.power", power)
+    if name == "auto":
+        name = "sphog" if _is_image(source) else "raw"
+        config = with_value(config, "features.name", name)
+    standardise = config.data.standardise
+    if standardise is None:
+        standardise = source.standardise and name == "raw"
+        config = with_value(config, "data.standardise", standardise)
+    asked, balanced = config.features, standardise and config.data.class_weight is not None
+    features = FeatureSpec(name, asked.cells, asked.orientations, asked.deskew, power)
+    return config, FeatureRequest(spec, features, standardise, balanced)
+
+
+def _is_image(source: Source) -> bool:
+    return len(source.input_shape) == 2 and min(source.input_shape) >= IMAGE_SIDE
+
+
+def describe(request: FeatureRequest, source: Source | None = None) -> FeatureShape:
+    """Return what the store of a request holds. Opens the source (and so checks its files) unless it is given."""
+    source = source or open_data(request.source)
+    if request.standardise and request.features.name != "raw":
+        raise ConfigError(
+            f"data.standardise = true with features.name = {request.features.name!r}: z-scoring is for raw features; "
+            "use --features raw"
+        )
+    n_features = feature_length(request.features, source.input_shape)
+    if request.standardise and request.features.deskew:
+        raise ConfigError(
+            f"data.standardise = true with features.deskew = {request.features.deskew:g}: inputs are z-scored or "
+            "sheared, not both; leave one out"
+        )
+    description = {
+        "format_version": FORMAT_VERSION,
+        "source": source.fingerprint(),
+        "features": parameters(request.features),
+        "standardise": request.standardise,
+    }
+    if request.balanced:  # a description without it is that of stores from before there were class weights
+        description["balanced"] = True
+    return FeatureShape(
+        digest=digest_of(description),
+        dataset=source.name,
+        task=source.task,
+        classes=tuple(source.classes),
+        n_train=source.n_train,
+        n_test=source.n_test,
+        n_features=n_features,
+        chunk_rows=chunk_rows_for(4 * n_features, source.n_train),
+        description=description,
+        added=source.added,
+        weighted=tuple(part for part in PARTS if source.weights(part) is not None),
+    )
+
+
+def encoded_targets(targets: NDArray[Any], shape: FeatureShape) -> NDArray[np.float64]:
+    """Return the targets that the solver sees, (rows, n_outputs) f8: ±1 for each class, or the values."""
+    return target_coding.outputs(targets, shape.task, len(shape.classes))

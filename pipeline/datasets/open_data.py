@@ -1,0 +1,112 @@
+"""Any data, opened: zarr data by `storage`, handed to `features` as array-likes; all else by `features` alone."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+
+from features.grown_source import joined, spec_of_addition
+from features.open_source import open_outline as open_file_outline
+from features.open_source import open_source, stamp_of, viewed
+from features.source import Source, SourceSpec
+from features.tables import digest_arrays
+from storage.records import digest_of
+from storage.zarr_arrays import open_user_arrays
+
+_opening, _growing = Lock(), Lock()
+
+
+@dataclass(frozen=True)
+class DataIdentity:
+    """What the driver knows of zarr data, so that no task reads all of it again: picklable, and the key of caches.
+
+    stamp: digest of the names, sizes and time stamps of its files; digests: sha256 of each array.
+    """
+
+    stamp: str
+    digests: tuple[tuple[str, str], ...]
+
+
+def open_data(spec: SourceSpec, known: DataIdentity | None = None) -> Source:
+    """Open any source; zarr data are opened by `storage` and handed to `features` as array-likes.
+
+    Zarr data are digested once in this process for as long as their files do not change, and not at all where their
+    identity is `known`. What reads as damaged raises CorruptDataError.
+    """
+    if spec.added:
+        with _growing:  # threads that come together must not each open the parts
+            return _open_grown(spec, known, _stamps(spec))
+    known = known or identify(spec)
+    if known is None:
+        return open_source(spec)
+    with _opening:  # threads that come together must not each keep chunks of their own
+        return _open_zarr(spec, known)
+
+
+def open_outline(spec: SourceSpec) -> Source | None:
+    """Open what tells its shapes before its inputs are read, without reading them: zarr stores and npz files.
+
+    For a plan that may refuse them; its fingerprint is none. None for other data, and where rows were added.
+    """
+    if spec.added:
+        return None
+    if not _is_zarr(spec):
+        return open_file_outline(spec)
+    arrays = open_user_arrays(Path(spec.dataset))
+    return open_source(spec, arrays, dict.fromkeys(arrays, ""))
+
+
+def release_data() -> None:
+    """Let go of the zarr data that this process has open, and of the chunks that its threads keep."""
+    _open_zarr.cache_clear()
+    _open_grown.cache_clear()
+
+
+def identify(spec: SourceSpec) -> DataIdentity | None:
+    """Return the identity of zarr data, so that no task digests them again; None for other data.
+
+    One pass over their bytes, or over their files' stamps where this process has seen them before.
+    """
+    if not _is_zarr(spec):
+        return None
+    return _identity(SourceSpec(spec.dataset, weights=spec.weights), _stamp_of_files(Path(spec.dataset)))
+
+
+def _is_zarr(spec: SourceSpec) -> bool:
+    return spec.dataset.rstrip("/").endswith(".zarr")
+
+
+@lru_cache(maxsize=2)
+def _open_grown(spec: SourceSpec, known: DataIdentity | None, stamps: tuple[object, ...]) -> Source:
+    """Return the data of a specification with the rows that are added to them, for as long as no file changes."""
+    first = open_data(replace(spec, added=(), positive=None), known)
+    additions = [open_data(spec_of_addition(spec, first, path)) for path in spec.added]
+    return viewed(joined(first, additions), spec)
+
+
+def _stamps(spec: SourceSpec) -> tuple[object, ...]:
+    specs = (spec, *(SourceSpec(path) for path in spec.added))
+    return tuple(_stamp_of_files(Path(one.dataset)) if _is_zarr(one) else stamp_of(one) for one in specs)
+
+
+@lru_cache(maxsize=2)
+def _open_zarr(spec: SourceSpec, known: DataIdentity) -> Source:
+    return open_source(spec, open_user_arrays(Path(spec.dataset)), dict(known.digests))
+
+
+@lru_cache(maxsize=4)
+def _identity(spec: SourceSpec, stamp: str) -> DataIdentity:
+    digests = digest_arrays(spec, open_user_arrays(Path(spec.dataset)))
+    return DataIdentity(stamp, tuple(digests.items()))
+
+
+def _stamp_of_files(folder: Path) -> str:
+    """Return a digest of names, sizes and modification times below a folder; no file is opened."""
+    stamps = []
+    for path in sorted(folder.rglob("*")):
+        try:
+            status = path.stat()
+        except OSError:
+            continue  # a dangling link; whoever needs it will say so
+        stamps.append([path.relative_to(folder).as_posix(), status.st_size, status.st_mtime_ns])
+    return digest_of(stamps)

@@ -1,0 +1,68 @@
+"""`python -m pipeline.export RUN|MODEL`: a model as an ONNX file, which other programs and languages predict with."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from features.errors import UnavailableError
+from pipeline.config.command_line import program
+from pipeline.errors import ConfigError, FolderInUseError
+from pipeline.runtime.answers import answered
+
+EPILOG = """\
+In: "inputs" (rows, d) float64 of a table, as they stand in its file ("encoded" ones, in the order that is told, where
+categories or missing cells become numbers before); of images "features" (rows, d) float32, which
+SparseKernelModel.features_of makes of them: extracting them is no part of the graph. Out: "decision" (rows, outputs),
+"label" (rows,) and, of a classifier with a temperature, "probability" (rows, classes). Standard operators, opset 18.
+Needs onnx: pip install onnx.
+Exit codes: 0 done, 2 usage, 65 a damaged model, 66 no such model, 69 onnx is not installed, 73 cannot create."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code; errors become one line on standard error."""
+    parser = argparse.ArgumentParser(
+        prog=program("export"),
+        description="Write a trained model for other programs.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("model", type=Path, metavar="RUN|MODEL", help="folder of a run, or model folder")
+    parser.add_argument("--format", choices=("onnx",), default="onnx", help="of the file: onnx")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the file (default: NAME.onnx, here)")
+    parser.add_argument("--force", action="store_true", help="replace FILE where it exists")
+    arguments = parser.parse_args(argv)
+    return answered(lambda: print("\n".join(export(arguments.model, arguments.out, replace=arguments.force))))
+
+
+def export(root: Path, out: Path | None, *, replace: bool = False) -> list[str]:
+    """Write the model of a run, or of a model folder, as an ONNX file; return lines that tell of it.
+
+    Raises UnavailableError where onnx is not installed, ConfigError and FolderInUseError for a file that would take
+    the place of another, the errors of reading the model, CannotWriteError.
+    """
+    # Bring numpy and numba, which --help does without.
+    from pipeline.prediction.onnx_graph import to_onnx
+    from pipeline.prediction.streamed_prediction import locate
+    from storage.atomic_writes import write_file
+
+    path = out or Path(f"{root.resolve().name}.onnx")
+    if path.resolve().is_relative_to(root.resolve()):
+        raise ConfigError(f"--out {path}: lies in the folder of the model; choose a place outside of it")
+    if path.exists() and not replace:
+        raise FolderInUseError(f"--out {path}: exists; give --force to replace it, or choose another name")
+    located = locate(root)
+    try:
+        built = to_onnx(located.model)
+    except ImportError:
+        raise UnavailableError("onnx is not installed; pip install onnx") from None
+    write_file(path, built.SerializeToString(deterministic=True))
+    columns = located.model.table_columns
+    if columns is None or columns.encoding is None:
+        return [str(path)]
+    return [str(path), f"takes cells that are encoded, as numbers: {', '.join(columns.input_names)}"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""Sums whose bits do not depend on the order, the grouping or the number of those who add them up.
+
+Each term is rounded to a whole multiple of a unit, and multiples are added as 64-bit integers, which is exact
+(mathematics.md, eqs. 72, 73 and 74). The unit comes from a bound of the terms that is known before the first of them,
+so that every thread, process and machine, and every session of a run, rounds alike. Terms are block products: the
+same rows must make the same block wherever it is computed.
+"""
+
+import threading
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pipeline.errors import InvalidDataError
+from pipeline.kernels.blas import product_tile
+from pipeline.kernels.each_tile import Each, serially
+from pipeline.kernels.exact_sum_loops import add_lower_tile
+
+_SUM_BITS = 62  # of the largest possible sum, in units; an int64 has one more, and a sign
+_LEAST_BOUND = 2.0**-960  # of a sum, whose unit has an inverse in float64
+_SLACK = 1.001  # by which rounding may bring a term above its bound
+TILE_COLUMNS = 1024  # of the tiles in which a Gram is added up: long enough for BLAS, and work for several threads
+
+
+class _Scratch(threading.local):
+    """The tile that a thread computes: pages that are new for every product would cost as much as adding it."""
+
+    def __init__(self) -> None:
+        self.tile = np.empty(TILE_COLUMNS**2)
+
+
+_scratch = _Scratch()
+
+
+def unit_of(largest: ArrayLike, n_terms: int) -> NDArray[np.float64]:
+    """Return the unit, a power of two, for the sum of so many terms of at most ±`largest`.
+
+    mathematics.md, eq. 73. Raises InvalidDataError where the bound of the sum leaves float64.
+    """
+    with np.errstate(over="ignore"):
+        bound = np.maximum(np.asarray(largest, np.float64) * max(n_terms, 1), _LEAST_BOUND)
+    if not np.isfinite(bound).all():
+        raise InvalidDataError("the targets or weights are too large: their sums leave float64; rescale them")
+    return np.ldexp(1.0, np.frexp(bound)[1] - _SUM_BITS)
+
+
+class ExactSum:
+    """The sum of at most `n_terms` arrays of one shape, each entry within ±`largest` (broadcast to the shape).
+
+    units : i8, the sum in multiples of the unit; those of two sums of the same bounds may be added.
+    """
+
+    def __init__(self, shape: tuple[int, ...], largest: ArrayLike, n_terms: int) -> None:
+        self.units = np.zeros(shape, np.int64)
+        self._unit = unit_of(largest, n_terms)
+        self._most_units = _SLACK * np.asarray(largest) / self._unit
+
+    def add(self, term: NDArray[np.float64] | float, rows: slice = slice(None)) -> None:
+        """Add a term, to some rows of the sum. Raises InvalidDataError where it is beyond the bound, or no number."""
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused, in words
+            units = np.rint(np.asarray(term) / self._unit)
+        if not (np.abs(units) <= self._most_units).all():
+            raise _out_of_range()
+        self.units[... if rows == slice(None) else rows] += units.astype(np.int64)
+
+    def values(self) -> NDArray[np.float64]:
+        """Return the sum, f8 of the shape."""
+        return self.units * self._unit
+
+
+class ExactGram:
+    """The last rows of a Gram's lower triangle, added up: those of columns `n_kept` to M, against all before them.
+
+    units : (M - n_kept, M) i8, the sum in multiples of the unit. Terms are KᵀK of at most `n_terms` blocks, each
+    entry within ±`largest`.
+    """
+
+    def __init__(self, n_columns: int, n_kept: int, largest: float, n_terms: int) -> None:
+        self.units = np.zeros((n_columns - n_kept, n_columns), np.int64)
+        self._unit = float(unit_of(largest, n_terms))
+        self._most_units, self._kept = _SLACK * largest / self._unit, n_kept
+
+    def add(self, columns: NDArray[np.float64], each: Each = serially) -> None:
+        """Add KᵀK of a block K = columns (rows, M) f8 C-contiguous, tile by tile.
+
+        `each` calls a function on every tile, in any order and by any threads: tiles do not overlap. Costs rows·M²
+        operations where nothing is kept. Raises InvalidDataError where an entry is beyond the bound, or no number.
+        """
+        if len(columns) and len(self.units):
+            each(lambda tile: self._add_tile(columns, *tile), self._tiles())
+
+    def _tiles(self) -> list[tuple[int, int]]:
+        """Return the first row and column of each tile, in columns of the Gram; the largest tiles first."""
+        n_columns, step = self.units.shape[1], TILE_COLUMNS
+        tiles = [(i, j) for i in range(self._kept, n_columns, step) for j in range(0, min(i + step, n_columns), step)]
+        return sorted(tiles, key=lambda tile: tile[1] + step > tile[0])
+
+    def _add_tile(self, columns: NDArray[np.float64], i: int, j: int) -> None:
+        n_columns = self.units.shape[1]
+        rows, stop = slice(i, min(i + TILE_COLUMNS, n_columns)), min(j + TILE_COLUMNS, n_columns, i + TILE_COLUMNS)
+        tile = product_tile(columns, rows, slice(j, stop), _scratch.tile)
+        inverse, place = 1.0 / self._unit, (i - self._kept, j, i - j + 1)
+        if not add_lower_tile(tile, inverse, self._most_units, self.units, *place):
+            raise _out_of_range()
+
+    def rows(self) -> NDArray[np.float64]:
+        """Return the sum (M - n_kept, M) f8, which takes the place of the units: call it once.
+
+        The square of the new columns is completed from its lower triangle.
+        """
+        values = self.units.view(np.float64)
+        for start in range(0, len(values), 64):  # no second Gram
+            stripe = slice(start, start + 64)
+            values[stripe] = self.units[stripe] * self._unit
+        mirror_lower(values[:, self._kept :])
+        return values
+
+
+def mirror_lower(matrix: NDArray[np.float64], stripe: int = 256) -> None:
+    """Copy the lower triangle onto the upper one, a stripe at a time (no M×M temporary)."""
+    for start in range(0, len(matrix), stripe):
+        stop = min(start + stripe, len(matrix))
+        matrix[:start, start:stop] = matrix[start:stop, :start].T
+        corner = matrix[start:stop, start:stop]
+        corner[:] = np.tril(corner) + np.tril(corner, -1).T
+
+
+def _out_of_range() -> InvalidDataError:
+    return InvalidDataError(
+        "a sum over the rows is beyond the bound that their sizes gave: the features or the targets are not those that "
+        "the run began with; start a new run"
+    )

@@ -1,0 +1,187 @@
+"""Probabilities of classes from decision values, by one temperature, and how far they are to be believed.
+
+Decision values f (rows, T) are those of one machine for each class; two classes have one, that of the second, and the
+first then has 0. `truth` (rows,) i8 are the indices of the true classes.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+N_BINS = 15  # of the largest probability, of equal width
+# At which the slope of the log loss is summed, a quarter of an octave apart. Decision values are fitted to -1 and 1: a
+# temperature of 32 leaves nothing of them, one of 2^-15 is certain of every class.
+INVERSE_TEMPERATURES = 2.0 ** np.arange(-5, 15.25, 0.25)
+_MOST_VALUES = 2**20  # held at once while slopes are summed
+
+
+def probabilities(decision: NDArray[np.floating], temperature: float) -> NDArray[np.float64]:
+    """Return the probability of each class (rows, K) for decision values (rows, T) (mathematics.md, eq. 75)."""
+    values = np.exp(_shifted(decision, temperature))
+    return np.asarray(values / values.sum(axis=1, keepdims=True))
+
+
+def _shifted(decision: NDArray[np.floating], temperature: float) -> NDArray[np.float64]:
+    """Return f / temperature less its largest in each row, (rows, K)."""
+    f = _by_class(decision)
+    return (f - f.max(axis=1, keepdims=True)) / temperature
+
+
+def _by_class(decision: NDArray[np.floating]) -> NDArray[np.float64]:
+    f = np.asarray(decision, np.float64)
+    return f if f.shape[1] > 1 else np.hstack([np.zeros_like(f), f])
+
+
+@dataclass(frozen=True)
+class LossSlopes:
+    """What the choice of a temperature needs to know of some rows (mathematics.md, eq. 77); of blocks they add up.
+
+    slopes, curvatures (G,) f8: of the log loss of the true classes by the inverse temperature, at each of
+    INVERSE_TEMPERATURES; others: the sum of what the other classes' values have on average above the true one's; rows:
+    their number. All but that are weighted.
+    """
+
+    slopes: NDArray[np.float64]
+    curvatures: NDArray[np.float64]
+    others: float
+    rows: int
+
+    def __add__(self, other: "LossSlopes") -> "LossSlopes":
+        """Return the sums of the rows of both."""
+        slopes, curvatures = self.slopes + other.slopes, self.curvatures + other.curvatures
+        return LossSlopes(slopes, curvatures, self.others + other.others, self.rows + other.rows)
+
+
+def loss_slopes(
+    decision: NDArray[np.floating], truth: NDArray[np.int64], weights: NDArray[np.float64] | None = None
+) -> LossSlopes:
+    """Return the slopes of some rows with weights (rows,) (none: 1 each). Costs rows·K·G exponentials."""
+    f = _by_class(decision)
+    above = f - f[np.arange(len(f)), truth][:, None]
+    ones = np.ones(len(f)) if weights is None else weights
+    sums = np.zeros((2, len(INVERSE_TEMPERATURES)))
+    step = max(_MOST_VALUES // (f.shape[1] * len(INVERSE_TEMPERATURES)), 1)
+    for start in range(0, len(f), step):
+        part = slice(start, start + step)
+        sums += _moments(above[part], ones[part])
+    return LossSlopes(sums[0], sums[1], float(ones @ above.sum(axis=1)) / (f.shape[1] - 1), len(f))
+
+
+def _moments(above: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the weighted sums of mean and variance of values (rows, K) under their probabilities, (2, G)."""
+    largest = above.max(axis=1)
+    below = above - largest[:, None]  # whose moments lose no digits where one class has it all
+    p = np.exp(INVERSE_TEMPERATURES[:, None, None] * below)
+    p /= p.sum(axis=2, keepdims=True)
+    mean, square = np.einsum("gik,ik->gi", p, below), np.einsum("gik,ik->gi", p, below**2)
+    return np.stack([(mean + largest) @ weights, np.maximum(square - mean**2, 0.0) @ weights])
+
+
+def best_temperature(sums: LossSlopes) -> float | None:
+    """Return the temperature of least log loss, None where there are no rows (mathematics.md, eqs. 76 and 77).
+
+    The loss is convex in the inverse temperature: its slope crosses zero once, and is interpolated where it does. At
+    an end of INVERSE_TEMPERATURES where it does not.
+    """
+    # Imported here: predictions shall not wait for them (0.5 s).
+    from scipy.interpolate import CubicHermiteSpline
+    from scipy.optimize import brentq
+
+    if not sums.rows:
+        return None
+    slopes = sums.slopes - sums.others / (sums.rows + 2)
+    rising = np.flatnonzero(slopes >= 0)
+    place = int(rising[0]) if len(rising) else len(slopes) - 1
+    if place and len(rising):
+        ends = slice(place - 1, place + 1)
+        octaves = np.log2(INVERSE_TEMPERATURES[ends])
+        by_octave = np.log(2) * INVERSE_TEMPERATURES[ends] * sums.curvatures[ends]
+        slope = CubicHermiteSpline(octaves, slopes[ends], by_octave)
+        if slope(octaves[1]) > 0:  # rounding may say otherwise of a slope that is next to zero
+            return float(0.5 ** brentq(slope, *octaves))
+    return float(1 / INVERSE_TEMPERATURES[place])
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Probabilities of some rows against their true classes; of blocks they add up.
+
+    log_loss_sum, brier_sum : -log p of the true class; the squared distances of all probabilities from 0 and 1
+    counts, confidences, right : of the rows in each of 15 bins of the largest probability: their number, the sum of
+        that probability, and how many of them are of that class
+    Where rows have weights, all are sums of them.
+    """
+
+    log_loss_sum: float
+    brier_sum: float
+    counts: tuple[float, ...]
+    confidences: tuple[float, ...]
+    right: tuple[float, ...]
+
+    def __add__(self, other: "Calibration") -> "Calibration":
+        """Return what is counted on the rows of both."""
+        pairs = ((getattr(self, name), getattr(other, name)) for name in ("counts", "confidences", "right"))
+        bins = (tuple(a + b for a, b in zip(*pair, strict=True)) for pair in pairs)
+        return Calibration(self.log_loss_sum + other.log_loss_sum, self.brier_sum + other.brier_sum, *bins)
+
+    @property
+    def log_loss(self) -> float:
+        """Mean of -log p of the true class."""
+        return self.log_loss_sum / sum(self.counts)
+
+    @property
+    def brier_score(self) -> float:
+        """Mean over the rows of Σ_k (p_k - y_k)², y_k 1 for the true class and 0 for others: 0 to 2."""
+        return self.brier_sum / sum(self.counts)
+
+    @property
+    def expected_error(self) -> float:
+        """The expected calibration error (mathematics.md, eq. 78)."""
+        gaps = (abs(right - confidence) for right, confidence in zip(self.right, self.confidences, strict=True))
+        return sum(gaps) / sum(self.counts)
+
+    def numbers(self) -> dict[str, Any]:
+        """Return what is told of it; of the bins that have rows, their mean largest probability and who is right."""
+        bins = zip(self.counts, self.confidences, self.right, strict=True)
+        return {
+            "log_loss": self.log_loss,
+            "brier_score": self.brier_score,
+            "calibration_error": self.expected_error,
+            "reliability": [
+                {"rows": rows, "confidence": confidence / rows, "accuracy": right / rows}
+                for rows, confidence, right in bins
+                if rows
+            ],
+        }
+
+
+def calibrate(
+    decision: NDArray[np.floating],
+    truth: NDArray[np.int64],
+    temperature: float,
+    weights: NDArray[np.float64] | None = None,
+) -> Calibration:
+    """Return how well the probabilities of decision values (rows, T) fit the true classes (rows,).
+
+    weights (rows,) f8 of the rows; None: each counts 1.
+    """
+    shifted = _shifted(decision, temperature)
+    sums = np.exp(shifted).sum(axis=1)
+    p, rows = np.exp(shifted) / sums[:, None], np.arange(len(truth))
+    largest = p.max(axis=1)
+    bins = np.minimum((largest * N_BINS).astype(np.int64), N_BINS - 1)
+    is_right = p.argmax(axis=1) == truth
+    log_losses = np.log(sums) - shifted[rows, truth]  # finite also where p is 0
+    briers = (p**2).sum(axis=1) - 2 * p[rows, truth] + 1
+    if weights is not None:
+        largest, log_losses, briers = weights * largest, weights * log_losses, weights * briers
+    right = np.bincount(bins[is_right], None if weights is None else weights[is_right], minlength=N_BINS)
+    return Calibration(
+        float(log_losses.sum()),
+        float(briers.sum()),
+        tuple(np.bincount(bins, weights, minlength=N_BINS).tolist()),
+        tuple(np.bincount(bins, largest, minlength=N_BINS).tolist()),
+        tuple(right.tolist()),
+    )

@@ -1,0 +1,50 @@
+"""Whether this package can work here: on this system, and with `features` and `storage` that are its own.
+
+Their names are ordinary words: a folder of such a name where a command is started comes first in Python's search, and
+would be imported instead.
+"""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+NAMES = ("features", "storage")
+USAGE = 2  # as in `pipeline.errors`
+
+
+def check() -> None:
+    """Raise ImportError where the package cannot work here; end a command with that line and 2."""
+    if sys.platform == "win32":
+        _refuse("slkl does not run on Windows, whose locks and signals are others; start it in WSL", "pipeline")
+    for name in NAMES:
+        file = _found(name)
+        if file is None or os.path.realpath(file) == os.path.realpath(_ours(name)):
+            continue
+        theirs = file.parent if file.name == "__init__.py" else file
+        _refuse(
+            f"{theirs} is imported instead of slkl's own package {name} ({_ours(name).parent}); rename it, or start "
+            "from another folder, or with python -P",
+            name,
+        )
+
+
+def _refuse(line: str, name: str) -> NoReturn:
+    if sys.argv[:1] == ["-m"] or Path(sys.argv[0]).stem == "slkl":  # while Python looks for the module of a command
+        print(f"error: {line}", file=sys.stderr)
+        raise SystemExit(USAGE)
+    raise ImportError(line, name=name)
+
+
+def _ours(name: str) -> Path:
+    return Path(__file__).parents[1] / name / "__init__.py"
+
+
+def _found(name: str) -> Path | None:
+    """Return the file that `import name` reads; None where there is none, which the import itself says best."""
+    loaded = sys.modules.get(name)
+    if loaded is not None:
+        return Path(loaded.__file__) if loaded.__file__ else None
+    spec = importlib.util.find_spec(name)
+    return Path(spec.origin) if spec is not None and spec.origin else None

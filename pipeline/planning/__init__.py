@@ -1,0 +1,1 @@
+"""Before a run: which settings fit together, memory, disk, and what it starts from."""

@@ -1,0 +1,73 @@
+"""A run that adds rows to a finished one (`--add-rows NEW --init-from RUN`): its settings, and what it needs."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from pipeline.config.settings import Loaded, with_value
+from pipeline.config.stored_settings import grown
+from pipeline.config.train_config import TrainConfig
+from pipeline.datasets.feature_request import names_of_data
+from pipeline.errors import ConfigError, ConfigMismatchError, MissingRunError
+from pipeline.planning.plan import Prepared
+from pipeline.runtime import run_folder
+from pipeline.stages import earlier_run
+from storage.atomic_writes import read_arrays
+from storage.folder_layouts import RunLayout
+from storage.manifest import MANIFEST_NAME
+from storage.records import digest_of, read_record
+
+
+def settings_of_grown(loaded: Loaded) -> TrainConfig:
+    """Return the settings of a run that adds rows: those of the run it starts from, and the resources asked for.
+
+    Raises ConfigError where no run is named, or one whose statistics were never those of all candidates,
+    MissingRunError where it is not finished, ConfigMismatchError where other settings were asked for.
+    """
+    path = loaded.config.solver.init_from
+    if path is None:
+        raise ConfigError("--add-rows needs --init-from RUN, the finished run whose rows the new ones join")
+    if len(loaded.config.data.add_rows or ()) > 1:
+        raise ConfigError("--add-rows names more than one file; add one after the other, each to the run before")
+    layout = RunLayout(Path(path))
+    if not layout.report.exists():
+        raise MissingRunError(f"--init-from {path}: holds no finished run, which --add-rows needs; train it to its end")
+    config = grown(run_folder.frozen_config(layout), loaded)
+    if config.data.weights is not None or config.data.class_weight is not None:
+        raise ConfigError(f"--add-rows: rows or classes of {path} have weights; train on all rows anew")
+    centers = read_arrays(layout.centers, mapped=True)
+    if "X" not in centers:
+        raise ConfigError(
+            f"--add-rows: the Gram of all candidates of {path} did not fit, so that it has no statistics to add to; "
+            "train on all rows anew"
+        )
+    return with_value(config, "centers.count", len(centers["index"]))  # all of the rows were all of fewer
+
+
+def checked(prepared: Prepared, root: Path) -> Prepared:
+    """Return the plan of a run that adds rows with a note of what it takes; any other as it is.
+
+    Raises ConfigMismatchError where the data of the earlier run are no longer those that it was trained on.
+    """
+    config, shape = prepared.config, prepared.shape
+    if config.data.add_rows is None or (RunLayout(root).centers / MANIFEST_NAME).exists():
+        return prepared
+    layout = earlier_run.layout_of(config.solver.init_from)
+    earlier = run_folder.frozen_config(layout)
+    earlier_rows = earlier.data.add_rows or ()
+    source = dict(shape.description["source"])
+    source["added"] = source["added"][: len(earlier_rows)]
+    if not source["added"]:
+        del source["added"]
+    if digest_of({**shape.description, "source": source}) != read_record(layout.environment)["features"]:
+        raise ConfigMismatchError(
+            f"{names_of_data(earlier)}: no longer the data that {layout.root} was trained on; restore them, or train "
+            "on all rows anew"
+        )
+    n_new = sum(shape.added[len(earlier_rows) :])
+    kept = (
+        "candidates and statistics are taken"
+        if earlier_run.statistics_digests(layout)
+        else "candidates are taken; it has not kept its statistics: all rows are passed over"
+    )
+    note = f"{n_new} rows are added to the {shape.n_train - n_new} of {layout.root}, whose {kept}"
+    return replace(prepared, notes=(*prepared.notes, note))

@@ -1,0 +1,158 @@
+"""Settings that the data decide: what the user left open is filled in before a run starts, and frozen with it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.config.parsers import NO_PENALTY, learns_scales, selection_size
+from pipeline.config.settings import get, with_value
+from pipeline.config.train_config import TrainConfig
+from pipeline.datasets.candidate_list import read_center_list
+from pipeline.datasets.feature_request import FeatureShape
+from pipeline.errors import ConfigError
+from pipeline.kernels.gram_statistics import draw_held_out
+from pipeline.kernels.kernel_forms import Kernel
+from pipeline.planning.setting_checks import PENALISED, check_combinations, check_scale_used
+from pipeline.runtime.memory_limits import limit_bytes
+from pipeline.solvers.candidate_budget import (
+    CENTERS,
+    DEFAULT_BUDGET,
+    LEAST_ROWS,
+    PROCESS_BYTES,
+    ROUNDS,
+    Fit,
+    candidates_within,
+)
+from pipeline.solvers.regularization_path import DEFAULT_PENALTY
+from pipeline.stages import candidate_names as candidates
+
+IMAGE_PENALTY = 0.01
+IMAGE_SIGMA2 = 4.0
+ROOT_SIGMA2 = 8.0  # of roots of histograms, whose squared norm is 20 for sphog of any image size
+
+
+def fill_in(config: TrainConfig, shape: FeatureShape, explicit: frozenset[str]) -> tuple[TrainConfig, list[str]]:
+    """Fill in what the data decide: penalty, width, scales, number of centers, intercept; return notes for the user.
+
+    Raises ConfigError where more centers were asked for than there are training rows; a default is lowered.
+    """
+    raw = config.features.name == "raw"
+    config = _with_problem(config, shape, explicit) if raw else _with_defaults_of_images(config)
+    if not Kernel(config.kernel.name).has_width:
+        config = with_value(config, "kernel.sigma2", 1.0)
+    if config.solver.intercept is None:
+        config = with_value(config, "solver.intercept", raw)
+    check_scale_used(config, explicit)
+    config, notes = _with_count(config, shape, explicit)
+    check_combinations(config, shape, candidates.count_candidates(config, shape.n_train))
+    return _with_centring(config, shape), notes
+
+
+def _with_defaults_of_images(config: TrainConfig) -> TrainConfig:
+    sigma2 = IMAGE_SIGMA2 if config.features.power == 1.0 else ROOT_SIGMA2
+    defaults = {"solver.penalty": IMAGE_PENALTY, "kernel.sigma2": sigma2, "kernel.scale": "none"}
+    return _with_defaults(config, defaults)
+
+
+def _with_defaults(config: TrainConfig, defaults: Mapping[str, Any]) -> TrainConfig:
+    for key, value in defaults.items():
+        config = with_value(config, key, value) if get(config, key) is None else config
+    return config
+
+
+def _with_problem(config: TrainConfig, shape: FeatureShape, explicit: frozenset[str]) -> TrainConfig:
+    """Fill in the penalty of a table: none, unless something asks for the penalised problem.
+
+    Without one, and where nothing is chosen, the held-out rows find width, scales and ridge.
+    """
+    solver, kernel = config.solver, config.kernel
+    if solver.penalty is None:
+        held_out = draw_held_out(config.seed, config.statistics.hold_out, 0, shape.n_train)
+        has_penalty = (
+            shape.n_train < LEAST_ROWS
+            or bool(explicit & set(PENALISED))
+            or solver.refit != "none"
+            or "solver.refit" in explicit
+            or solver.init_from is not None
+            or config.centers.count == "all"
+            or isinstance(kernel.sigma2, tuple)
+            or held_out.all()
+            or not held_out.any()
+        )
+        config = with_value(config, "solver.penalty", DEFAULT_PENALTY if has_penalty else NO_PENALTY)
+    if not _is_simple(config):
+        return _with_defaults(config, {"kernel.sigma2": "median", "kernel.scale": "none"})
+    budget = config.centers.budget or DEFAULT_BUDGET
+    possible = kernel.scale is None and kernel.name == "gaussian" and kernel.sigma2 is None
+    rounds = _fit_of(config, shape).rounds_within(budget) if possible else 0
+    if rounds:
+        config = with_value(config, "kernel.scale_rounds", min(rounds, kernel.scale_rounds))
+    config = with_value(config, "solver.refit", "ridge")
+    return _with_defaults(config, {"kernel.scale": "learned" if rounds else "none", "kernel.sigma2": "auto"})
+
+
+def _is_simple(config: TrainConfig) -> bool:
+    """Tell whether all candidates are fitted by least squares."""
+    return config.solver.penalty == NO_PENALTY and config.solver.select == "none"
+
+
+def penalised(config: TrainConfig, asked: TrainConfig) -> TrainConfig:
+    """Return the settings with a penalty in place of none, which was filled in: for candidates without a whole Gram."""
+    if not _is_simple(config):
+        return config
+    config = with_value(config, "solver.penalty", DEFAULT_PENALTY)
+    return with_value(config, "solver.refit", asked.solver.refit)
+
+
+def by_budget(asked: TrainConfig, filled: TrainConfig) -> bool:
+    """Tell whether a budget said how many candidates there are of a fit by least squares, which needs their Gram."""
+    named = (asked.centers.count, asked.centers.list, asked.centers.working_set)
+    return _is_simple(filled) and all(one is None for one in named)
+
+
+def _with_count(config: TrainConfig, shape: FeatureShape, explicit: frozenset[str]) -> tuple[TrainConfig, list[str]]:
+    """Fill in the number of candidates: as many as are listed, as the budget pays for, or the default."""
+    centers, n = config.centers, shape.n_train
+    given = [key for key in ("centers.count", "centers.budget") if key in explicit]
+    if centers.list is not None and given:
+        raise ConfigError("--center-list already says how many candidates there are; leave --centers and --budget out")
+    if len(given) > 1:
+        raise ConfigError("--centers and --budget both say how many candidates there are; leave one out")
+    if centers.list is not None:
+        return with_value(config, "centers.count", len(read_center_list(centers.list, n))), []
+    if "centers.budget" in explicit or (centers.count is None and _is_simple(config)):
+        budget = centers.budget or DEFAULT_BUDGET
+        memory = limit_bytes(config.resources) - PROCESS_BYTES
+        count = candidates_within(_fit_of(config, shape), budget, memory)
+        words = f"{count} candidate centers of {n} rows: what a budget of {budget:g} core seconds and the memory allow"
+        if learns_scales(config.kernel.scale):
+            counted = min(ROUNDS, config.kernel.scale_rounds)
+            words += f", with {counted} of at most {config.kernel.scale_rounds} rounds of scales counted"
+        return with_value(config, "centers.count", count), [f"{words} (--budget, --centers)"] if count < n else []
+    asked = CENTERS if centers.count is None else centers.count
+    if asked == "all" or int(asked) <= n:
+        return with_value(config, "centers.count", asked), []
+    if "centers.count" in explicit:
+        raise ConfigError(f"centers.count = {asked}: {shape.dataset} has {n} training rows; ask for fewer, or all")
+    note = f"{n} candidate centers instead of {asked}: there are no more training rows"
+    return with_value(config, "centers.count", n), [note]
+
+
+def _fit_of(config: TrainConfig, shape: FeatureShape) -> Fit:
+    solver = config.solver
+    selected = solver.select != "none"
+    return Fit(
+        n_rows=shape.n_train,
+        n_features=shape.n_features,
+        n_outputs=shape.n_outputs,
+        penalised=not selected and solver.penalty != NO_PENALTY,
+        chosen=(selection_size(solver.select) or 0) if selected else None,
+        scaled=learns_scales(config.kernel.scale),
+    )
+
+
+def _with_centring(config: TrainConfig, shape: FeatureShape) -> TrainConfig:
+    """Fill in whether the targets are centred: without an intercept it would be another problem."""
+    possible = shape.task == "regression" and bool(config.solver.intercept)
+    if config.data.centre_targets and not possible:
+        raise ConfigError("data.centre_targets = true needs a regression with an intercept (--intercept); leave it out")
+    return config if config.data.centre_targets is not None else with_value(config, "data.centre_targets", possible)

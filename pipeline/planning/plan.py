@@ -1,0 +1,374 @@
+"""The plan of a run, before anything is computed: settings filled in from the data, and the bytes of each stage.
+
+A run that cannot fit its memory limit or its disk is refused here, with the smallest limit that would do.
+"""
+
+import os
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from features.source import Source, SourceMemory, SourceSpec
+from pipeline.config.parsers import is_searched, learns_scales
+from pipeline.config.settings import with_value
+from pipeline.config.train_config import TrainConfig
+from pipeline.datasets.feature_request import FeatureRequest, FeatureShape, describe, fill_in_features, source_spec
+from pipeline.datasets.open_data import open_data, open_outline
+from pipeline.errors import PlanError
+from pipeline.kernels.jit import is_kept
+from pipeline.kernels.kernel_forms import Kernel
+from pipeline.planning.filled_settings import by_budget, fill_in, penalised
+from pipeline.planning.setting_checks import check_rounds, check_used
+from pipeline.planning.stage_memory import (
+    Solving,
+    StagePlan,
+    Workers,
+    learned_scales,
+    moving_centers,
+    refit_bytes,
+    selection_bytes,
+    solve_at_once,
+    solve_in_rounds,
+    width_trials,
+)
+from pipeline.runtime.executors import available_processors
+from pipeline.runtime.memory_limits import (
+    DRIVER_BYTES,
+    LEADING_BYTES,
+    WORKER_ALONE_BYTES,
+    limit_bytes,
+    worker_limit_bytes,
+)
+from pipeline.runtime.row_pass import threads_together
+from pipeline.solvers import active_set_newton_loops, coordinate_descent_loops
+from pipeline.solvers.candidate_budget import LEAST_CENTERS
+from pipeline.solvers.feature_scales import METRIC, kinds_of
+from pipeline.stages import candidate_names as candidates
+from pipeline.stages.training_rows import row_grid
+from storage.errors import CannotWriteError
+from storage.folder_layouts import FeatureLayout
+
+# Interpreter, libraries and compiled code of a process, measured: while it computes features, then columns (while it
+# solves: DRIVER_BYTES); then beside worker processes that do both, which share its libraries.
+READING_BYTES = 230 * 2**20
+STREAMING_BYTES = 260 * 2**20
+WORKER_BYTES = 100 * 2**20
+COMPILING_BYTES = 140 * 2**20  # of the compiler, for good, in each process that compiles the solvers' loops
+IMAGE_LIBRARY_BYTES = 100 * 2**20  # scikit-learn and scikit-image, which make the digits
+_WORKING_SETS = [*range(40_000, 2000, -500), *range(2000, 0, -100)]  # to choose from where not all candidates fit
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will need, and who computes it."""
+
+    stages: tuple[StagePlan, ...]
+    workers: Workers
+    limit_bytes: int
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the most demanding stage."""
+        return max(stage.memory_bytes for stage in self.stages)
+
+    def lines(self, shape: FeatureShape, built: bool) -> list[str]:
+        """Return the plan as a table for people; `built`: the feature store exists."""
+        rows = [
+            f"{shape.dataset}: {shape.n_train} training rows, {shape.n_test} test rows, {shape.n_features} features"
+            + (" (the feature store exists)" if built else ""),
+            f"{'stage':<12}{'workers':>12}{'memory':>14}{'disk':>14}",
+        ]
+        for stage in self.stages:
+            sizes = f"{_size(stage.memory_bytes):>14}{_size(stage.disk_bytes):>14}"
+            rows.append(f"{stage.name:<12}{f'up to {stage.pieces}':>12}{sizes}")
+        threads, processes = self.workers.threads, self.workers.processes
+        who = f"{threads} workers" + (f" in {processes} processes" if 1 < processes < threads else "")
+        rows.append(f"limit {_size(self.limit_bytes)}, {who}")
+        return rows
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All that is known before a run starts: settings filled in, data described, stages planned."""
+
+    config: TrainConfig
+    request: FeatureRequest
+    shape: FeatureShape
+    store: FeatureLayout
+    plan: Plan
+    notes: tuple[str, ...]
+
+    @property
+    def stores_features(self) -> bool:
+        """Whether features are kept in a store, and not computed whenever they are read."""
+        return self.config.resources.features_store == "zarr"
+
+    @property
+    def data_paths(self) -> list[Path]:
+        """The files and folders that the data come from; the workers of a cluster must see them too."""
+        source = self.request.source
+        paths = (source.dataset, source.test, source.data_dir, *source.added)
+        return [Path(path) for path in paths if path and Path(path).is_absolute()]
+
+
+def prepare(config: TrainConfig, explicit: frozenset[str], *, frozen: bool) -> Prepared:
+    """Open the data, fill in what they decide, and plan the stages. Writes nothing.
+
+    `explicit` are the keys the user set; a `frozen` configuration comes from a run folder and is left as it is.
+    Raises ConfigError for settings that make no sense for these data, PlanError where nothing fits the memory limit,
+    and the errors of opening the data.
+    """
+    spec = source_spec(config, frozen=frozen)
+    outline = open_outline(spec)
+    if outline is not None:
+        _prepared(config, explicit, spec, outline, frozen=frozen)  # refuses what does not fit before it is read
+    return _prepared(config, explicit, spec, open_data(spec), frozen=frozen)
+
+
+def _prepared(
+    config: TrainConfig, explicit: frozenset[str], spec: SourceSpec, source: Source, *, frozen: bool
+) -> Prepared:
+    config, request = fill_in_features(config, spec, source)
+    shape = describe(request, source)
+    notes, asked = list(source.notes), config
+    if not frozen:
+        check_used(config, explicit)
+        config, told = fill_in(config, shape, explicit)
+        notes += told
+    if not frozen and by_budget(asked, config):
+        count, config = config.centers.count, _with_whole_gram(config, shape, source.memory)
+        if config.centers.count != count:
+            limit = _size(limit_bytes(config.resources))
+            notes.append(
+                f"{config.centers.count} of these {count}: more do not fit the limit of {limit} in every stage"
+            )
+    workers = config.resources.workers or available_processors()
+    filled = config
+    config, plan = make_plan(filled, shape, workers, source.memory)
+    if not frozen and asked.solver.penalty is None and _is_in_rounds(config, shape):
+        config, plan = make_plan(penalised(filled, asked), shape, workers, source.memory)
+        notes.append(f"penalty {config.solver.penalty}, which needs no Gram of all candidates: that does not fit")
+    if _is_in_rounds(config, shape):
+        check_rounds(config, candidates.count_candidates(config, shape.n_train))
+        notes.append(f"working set of at most {config.centers.working_set} candidates: the Gram of all does not fit")
+    if plan.workers.threads < workers and config.resources.scheduler in ("threads", "processes"):
+        fewer = f"{plan.workers.threads} of {workers} workers"
+        notes.append(f"{fewer}: more do not fit the limit of {_size(plan.limit_bytes)}")
+    store = FeatureLayout(Path(config.resources.features_dir).absolute(), shape.digest)
+    return Prepared(config, request, shape, store, plan, tuple(notes))
+
+
+def _with_whole_gram(config: TrainConfig, shape: FeatureShape, data: SourceMemory) -> TrainConfig:
+    """Return the settings with a number of candidates, no larger than theirs, whose stages fit with the Gram of all.
+
+    LEAST_CENTERS, or all of fewer rows, where those do not fit either: a plan with them says what would.
+    """
+    bounds = _Bounds(shape, data, limit_bytes(config.resources), COMPILING_BYTES)
+    most = candidates.count_candidates(config, shape.n_train)
+    for count in (most, *(size for size in _WORKING_SETS if LEAST_CENTERS <= size < most)):
+        config = with_value(with_value(config, "centers.count", count), "centers.working_set", count)
+        if any(_plan_for(config, bounds, who).memory_bytes <= bounds.limit for who in _worker_choices(config, 1)):
+            break
+    return config
+
+
+def _is_in_rounds(config: TrainConfig, shape: FeatureShape) -> bool:
+    return (config.centers.working_set or 0) < candidates.count_candidates(config, shape.n_train)
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """What a plan is held against: the data, the limit, and what a compiler takes of it. Bytes."""
+
+    shape: FeatureShape
+    data: SourceMemory
+    limit: int
+    compiling: int
+
+
+def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: SourceMemory) -> tuple[TrainConfig, Plan]:
+    """Choose the working set, then how many workers fit beside each other, and how many of them share their sums.
+
+    The working set is all candidates where their Gram fits, else as large as the limit allows. Sizes depend on data,
+    centers and limit, never on the workers: the model's bytes depend on them. Raises PlanError, naming the smallest
+    limit that would do, where nothing fits.
+    """
+    limit = limit_bytes(config.resources)
+    needed = _Bounds(shape, data, limit, _compiling_bytes())
+    # Sizes leave room for a compiler, whether the loops are compiled already or not: the model's bytes depend on them.
+    # Where nothing fits beside one, a machine that needs none may still do.
+    for compiling in sorted({COMPILING_BYTES, needed.compiling}, reverse=True):
+        sized, plan = _sized(config, replace(needed, compiling=compiling))
+        if plan.memory_bytes <= limit:
+            plans = (_plan_for(sized, needed, choice) for choice in _worker_choices(sized, workers))
+            return sized, next(plan for plan in plans if plan.memory_bytes <= limit and _fits_a_worker(sized, plan))
+    worst = max(plan.stages, key=lambda stage: stage.memory_bytes)
+    raise PlanError(
+        f"stage {worst.name} needs {_size(plan.memory_bytes)}, the limit is {_size(limit)}; "
+        f"use --memory-limit {-(-plan.memory_bytes // 2**20)}MiB or more, or fewer --centers"
+    )
+
+
+def _sized(config: TrainConfig, bounds: _Bounds) -> tuple[TrainConfig, Plan]:
+    """Return the settings with the working set filled in, and the plan that fits, or the smallest where none does."""
+    n_candidates = candidates.count_candidates(config, bounds.shape.n_train)
+    asked = config.centers.working_set
+    choices = [(min(asked, n_candidates), 1)] if asked is not None else _choices(n_candidates)
+    tried = []
+    for working_set, beside_each_other in choices:
+        sized = with_value(config, "centers.working_set", working_set)
+        plans = [_plan_for(sized, bounds, choice) for choice in _worker_choices(sized, beside_each_other)]
+        best = next((plan for plan in plans if plan.memory_bytes <= bounds.limit), plans[-1])
+        tried.append((sized, best))
+        if tried[-1][1].memory_bytes <= bounds.limit:
+            return tried[-1]
+    return min(tried, key=lambda pair: pair[1].memory_bytes)
+
+
+def _compiling_bytes() -> int:
+    """Bytes of the compiler in a process that solves: none where the solvers' loops are compiled already."""
+    loops = {coordinate_descent_loops: "sweep", active_set_newton_loops: "minimise_faces"}
+    kept = all(is_kept(Path(str(module.__file__)), name) for module, name in loops.items())
+    return 0 if kept else COMPILING_BYTES
+
+
+def _fits_a_worker(config: TrainConfig, plan: Plan) -> bool:
+    """Tell whether one worker process can hold a whole selection; one of its own always can."""
+    if config.resources.scheduler != "processes" or config.solver.select == "none":
+        return True
+    w = config.centers.working_set or 0
+    needed = WORKER_ALONE_BYTES - COMPILING_BYTES + 2 * 8 * w**2 + selection_bytes(config, w)
+    processes = plan.workers.processes
+    return processes == 1 or worker_limit_bytes(config.resources, processes) >= needed
+
+
+def _choices(n_candidates: int) -> list[tuple[int, int]]:
+    """Return the working sets to try, with the workers that shall fit: two where it grows, lest one core idles."""
+    smaller = [size for size in _WORKING_SETS if size < n_candidates]
+    return [(n_candidates, 1), *((size, 2) for size in smaller), *((size, 1) for size in smaller)]
+
+
+def _worker_choices(config: TrainConfig, most: int) -> list[Workers]:
+    """Return whom to try, the best first: fewer share their sums before there are fewer of them.
+
+    Worker processes of a large Gram are fewer than workers, with several threads each.
+    """
+    scheduler, w = config.resources.scheduler, config.centers.working_set or 0
+    if scheduler == "serial":
+        return [Workers(1, 1, 1)]
+    if scheduler == "processes":
+        return [Workers(n, -(-n // threads_together(16 * w * w)), 1, False) for n in range(most, 0, -1)]
+    here = scheduler == "threads"
+    doubled = [2**k for k in range(most.bit_length())]
+    return [
+        Workers(n, 1, together, here) for n in range(most, 0, -1) for together in (*(k for k in doubled if k < n), n)
+    ]
+
+
+def check_disk(plan: Plan, run_folder: Path, store: FeatureLayout, shape: FeatureShape, *, stored: bool) -> None:
+    """Raise CannotWriteError where a disk lacks what the plan needs beyond what is there; a whole store needs none."""
+    planned = sum(stage.disk_bytes for stage in plan.stages if stage.name != "features")
+    needs = {run_folder: max(planned - _bytes_below(run_folder), 0)}
+    if not store.manifest.exists() and stored:
+        needs[store.root] = max(shape.disk_bytes - _bytes_below(store.folder), 0)
+    by_disk: dict[int, tuple[Path, int]] = {}
+    for folder, needed in needs.items():
+        existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+        before = by_disk.get(existing.stat().st_dev, (existing, 0))[1]
+        by_disk[existing.stat().st_dev] = (existing, before + needed)
+    for folder, needed in by_disk.values():
+        free = shutil.disk_usage(folder).free
+        if needed > free:
+            raise CannotWriteError(
+                f"{folder}: needs {_size(needed)}, the disk has {_size(free)} free; "
+                "free some space or choose another folder"
+            )
+
+
+def _bytes_below(folder: Path) -> int:
+    n_bytes = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # a run that is alive removes files meanwhile
+                n_bytes += Path(parent, name).lstat().st_size
+    return n_bytes
+
+
+def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
+    shape, data = bounds.shape, bounds.data
+    w, d = config.centers.working_set or 0, shape.n_features
+    selecting = selection_bytes(config, w)
+    compiling = 0 if selecting else bounds.compiling  # a selection has no such loops
+    streaming, base = _process_bytes(config, data, workers.processes, compiling)
+    reading, unused = (
+        _reading_bytes(config, data, workers.threads),
+        STREAMING_BYTES - READING_BYTES,
+    )  # before any columns
+    stored = shape.disk_bytes if config.resources.features_store == "zarr" else 0
+    if not stored:
+        streaming, base, reading = streaming + reading, base + reading, 0
+    item_rows = min(shape.item_rows, shape.n_train)
+    n_items = sum(-(-rows // shape.item_rows) for rows in (shape.n_train, shape.n_test))
+    building = min(workers.threads, n_items) * (6 if config.features.name == "raw" else 3) * 4 * item_rows * d
+    if data.kept == data.decoded:  # of one chunk, nothing is built before it is decoded
+        building = max(building - data.decoding, 0)
+    centers = 4 * w * d * (1 if _is_plain(config) else 2)
+    in_rounds = w < candidates.count_candidates(config, shape.n_train)
+    has_trials = config.kernel.sigma2 == "auto" or METRIC in kinds_of(config.kernel.scale, shape.n_features)
+    trial = width_trials(config, shape, workers) if has_trials else 0
+    plain = _is_plain(config)
+    solving = Solving(
+        columns=w,
+        base=base,
+        streaming=streaming,
+        workers=workers,
+        centers=centers,
+        selecting=selecting,
+        refitting=refit_bytes(config, w),
+        centred=8 * w * w if config.solver.intercept and not selecting else 0,
+        streams_again=(is_searched(config.solver.penalty) and not selecting)
+        or (shape.task != "regression" and config.statistics.hold_out > 0),
+        plain=plain,
+        scaled=learns_scales(config.kernel.scale),
+        asked_rows=config.statistics.block_rows,
+        moving=moving_centers(config, w),
+    )
+    drawing = StagePlan("centers", 1, max(0 if in_rounds else 2 * centers, trial), centers)
+    if solving.scaled:
+        learning = learned_scales(shape, solving, candidates.count_candidates(config, shape.n_train))
+        most = max(drawing.memory_bytes + centers, learning.memory_bytes)
+        drawing = replace(learning, memory_bytes=most, disk_bytes=centers + learning.disk_bytes)
+    testing = solving.streams(shape, 0, shape.n_test) + workers.processes * 4 * solving.moving * d  # where they were
+    n_tested = row_grid("test", shape.n_test, w).n_blocks
+    stages = (
+        StagePlan("features", n_items, streaming - unused + reading + building, stored),
+        replace(drawing, memory_bytes=streaming + 8 * 2**20 + drawing.memory_bytes),
+        *(solve_in_rounds if in_rounds else solve_at_once)(shape, solving),
+        StagePlan("evaluate", n_tested, base + max(data.reading(1), testing), centers),
+    )
+    return Plan(stages, workers, bounds.limit)
+
+
+def _process_bytes(config: TrainConfig, data: SourceMemory, workers: int, compiling: int) -> tuple[int, int]:
+    """Bytes of all processes: while features and columns are computed, and once the solvers may be compiled too."""
+    images = config.dataset == "digits" or config.features.name == "hog"
+    each = data.held + (IMAGE_LIBRARY_BYTES if images else 0)
+    if config.resources.scheduler != "processes":
+        return STREAMING_BYTES + each, DRIVER_BYTES + compiling + each
+    streaming = LEADING_BYTES + each + workers * (WORKER_BYTES + each)
+    return streaming, streaming + workers * compiling
+
+
+def _reading_bytes(config: TrainConfig, data: SourceMemory, workers: int) -> int:
+    """Bytes that the readers of the data keep of it."""
+    return workers * data.reading(1) if config.resources.scheduler == "processes" else data.reading(workers)
+
+
+def _is_plain(config: TrainConfig) -> bool:
+    """Tell whether columns are Gaussian and of one width: each is written in place, from centers that are held once."""
+    return Kernel(config.kernel.name).is_bounded and not isinstance(config.kernel.sigma2, tuple)
+
+
+def _size(n_bytes: int) -> str:
+    return f"{n_bytes / 2**30:.2f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.0f} MiB"

@@ -1,0 +1,232 @@
+"""What the stages of a run need: pieces, memory of the whole process tree, disk; sums of bytes and nothing else."""
+
+from dataclasses import dataclass, replace
+
+from pipeline.config.parsers import NO_PENALTY, selection_size
+from pipeline.config.train_config import TrainConfig
+from pipeline.datasets.feature_request import FeatureShape
+from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
+from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
+from pipeline.runtime.row_pass import n_groups_of, threads_together
+from pipeline.solvers.bandwidth_choice import BLOCK_ROWS, TRIAL_ROWS, centers_used
+from pipeline.solvers.feature_scales import MOST_OF_METRIC, TRIAL_CENTERS
+from pipeline.solvers.forward_backward_selection import forward_size
+from pipeline.solvers.greedy_choice import most_centers
+from pipeline.solvers.lbfgs import PAIRS
+from pipeline.stages.out_of_core.score_pass import LINE_ROWS, TILE_ROWS
+from pipeline.stages.training_rows import RowGrid, read_rows, row_grid
+
+MOVING_BYTES = 8 * 6 + 4 * (2 * PAIRS + 4)  # of each number of the centers' places, with its gradients and curvature
+_FACTOR_BYTES = 8 * 3000**2  # of an active set larger than any seen
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """What one stage will need: memory of the whole process tree and disk, in bytes.
+
+    pieces : of its work that do not wait for each other: as many workers find something to do
+    """
+
+    name: str
+    pieces: int
+    memory_bytes: int
+    disk_bytes: int
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Who computes: threads of some processes; so many of one process, at least, share one set of sums.
+
+    in_one_process : it is this one; else rows are shared out, of a cluster to nobody knows how many
+    """
+
+    threads: int
+    processes: int
+    together: int
+    in_one_process: bool = True
+
+    def groups(self, sums_bytes: int, n_pieces: int, threads_a_piece: int = 1) -> int:
+        """Number of groups of threads that have sums of so many bytes each, of so many pieces."""
+        together, threads = max(threads_together(sums_bytes), self.together), self.threads // self.processes
+        pieces = -(-n_pieces // self.processes)
+        return self.processes * n_groups_of(threads, together, pieces, threads_a_piece)
+
+
+@dataclass(frozen=True)
+class Solving:
+    """What the plan of the statistics and of the solves takes, for Grams of `columns` columns. Bytes.
+
+    base: of the processes alone, streaming: before the solvers are compiled; centers: of the columns, in each process;
+    selecting: of a greedy selection, else 0; refitting: of least squares on all columns, else 0; centred: of the
+    centred Gram where the solves fit an intercept, else 0; streams_again: held-out rows are, for a penalty path or a
+    temperature; plain: columns are Gaussian, of one width; scaled: features are multiplied by scales as they are read;
+    asked_rows: read at once, by the user; moving: centers that may move, else 0.
+    """
+
+    columns: int
+    base: int
+    streaming: int
+    workers: Workers
+    centers: int
+    selecting: int
+    refitting: int
+    centred: int
+    streams_again: bool
+    plain: bool
+    scaled: bool
+    asked_rows: int | None
+    moving: int = 0
+
+    @property
+    def gram(self) -> int:
+        """One Gram."""
+        return 8 * self.columns**2
+
+    def streams(self, shape: FeatureShape, sums_bytes: int, part_rows: int | None = None) -> int:
+        """Sums, blocks, features and tiles of all threads while rows are streamed, and the centers."""
+        w, rows = self.columns, shape.n_train if part_rows is None else part_rows
+        grid = row_grid("train", rows, w, sums_bytes)
+        block = min(grid.block_rows, rows)
+        tile = 8 * min(GRAM_TILE, w) ** 2 if sums_bytes else 0
+        tile += block * (4 * min(COLUMNS_TILE, w) if self.plain else 12 * w)
+        features = 4 * shape.n_features * min(max(block, read_rows(shape, self.asked_rows)), rows)
+        each = sums_bytes + 8 * block * w + features * (1 if self.plain and not self.scaled else 2)
+        workers = self.workers
+        groups = workers.groups(sums_bytes, grid.n_blocks, -(-w // COLUMNS_TILE) if sums_bytes else 1)
+        return workers.processes * self.centers + groups * each + workers.threads * tile
+
+    def solves(self, shape: FeatureShape) -> int:
+        """What the solves take, or then the moves of the centers."""
+        return max(self._solves(shape), self.moves(shape))
+
+    def moves(self, shape: FeatureShape) -> int:
+        """Statistics or a gradient of the centers that move, beside their places, gradients and curvature."""
+        if not self.moving:
+            return 0
+        numbers = self.moving * shape.n_features
+        moved = replace(self, columns=self.moving, centers=4 * numbers, plain=True)
+        passes = max(moved.streams(shape, 2 * moved.gram) + 4 * moved.gram, moved.streams(shape, 8 * numbers))
+        return self.base + passes + MOVING_BYTES * numbers
+
+    def moving_disk(self, shape: FeatureShape) -> int:
+        """Two checkpoints of the moves, a third while it is written, and the sums of each process."""
+        sums = self.workers.processes * 8 * (shape.n_features + 2 * self.moving)
+        return self.moving * (3 * MOVING_BYTES * shape.n_features + sums)
+
+    def _solves(self, shape: FeatureShape) -> int:
+        """The mapped Gram, the centred one made from it, and the active sets of the outputs' solves; or a selection.
+
+        A selection maps two Grams, of the fit rows and of all.
+        """
+        streams = self.streams(shape, 0) if self.streams_again else 0
+        if self.selecting:
+            return self.base + max(2 * self.gram + self.selecting, streams)
+        if self.refitting:
+            return self.base + max(self.refitting, streams)
+        beside = min(self.workers.threads, shape.n_outputs) * 3 * min(self.gram, _FACTOR_BYTES)
+        return self.base + self.gram + self.centred + max(beside, streams)
+
+
+def statistics_pieces(blocks: RowGrid, n_columns: int, *, in_one_process: bool = True) -> int:
+    """Return the pieces of a pass of statistics: blocks, or tiles of them where threads share out each block."""
+    tiles = -(-n_columns // GRAM_TILE) if in_one_process else 1
+    return blocks.n_blocks * tiles * (tiles + 1) // 2
+
+
+def solve_at_once(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, StagePlan]:
+    """Two Grams (fit, hold-out) a group of threads, and one that is read while committed sums are taken up.
+
+    On disk are two for each process, twice while they are replaced, and fit, hold-out, all.
+    """
+    gram, sums = solving.gram, 2 * solving.gram
+    statistics = solving.streaming + max(solving.streams(shape, sums), sums + gram)
+    blocks = row_grid("train", shape.n_train, solving.columns, sums)
+    pieces = statistics_pieces(blocks, solving.columns, in_one_process=solving.workers.in_one_process)
+    return (
+        StagePlan("statistics", pieces, statistics, 2 * solving.workers.processes * sums + 3 * gram),
+        StagePlan(
+            "solve",
+            1 if solving.selecting else shape.n_outputs,
+            solving.solves(shape),
+            shape.n_outputs * solving.columns * 16 + solving.moving_disk(shape),
+        ),
+    )
+
+
+def solve_in_rounds(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, StagePlan]:
+    """At most half of the working set comes in at once: its Gram rows in each group, or the old Gram and the new.
+
+    A selection computes every round as if at once. On disk are the Grams of the last round (all rows; centred, or fit
+    and held-out rows), the new one, and the sums of each process of its new rows.
+    """
+    gram, workers = solving.gram, solving.workers
+    n, t = shape.n_train, shape.n_outputs
+    joining = gram + gram // 4 + gram // 2
+    streaming = gram // 4 + solving.streams(shape, gram // 2)
+    disk = 2 * gram + solving.centred + workers.processes * gram
+    blocks = row_grid("train", n, solving.columns, gram // 2)
+    pieces = statistics_pieces(blocks, solving.columns, in_one_process=workers.in_one_process)
+    growing = StagePlan("statistics", pieces, solving.base + max(streaming, joining), disk)
+    if solving.selecting:
+        once = solve_at_once(shape, solving)[0]
+        growing = replace(once, disk_bytes=once.disk_bytes + 3 * gram)
+    side, values = min(TILE_ROWS, n), 8 * n * (t + 1)
+    tile = 2 * 4 * side * shape.n_features + (12 if solving.plain else 20) * min(LINE_ROWS, n) * side
+    tiles = -(-n // TILE_ROWS)
+    groups = workers.groups(values, tiles * tiles, -(-TILE_ROWS // COLUMNS_TILE))
+    scoring = solving.base + gram + workers.threads * tile + (groups + 5) * values
+    return (
+        growing,
+        StagePlan(
+            "solve",
+            tiles * (tiles + 1) // 2,
+            max(scoring, solving.solves(shape)),
+            2 * (workers.processes + 2) * values + solving.moving_disk(shape),
+        ),
+    )
+
+
+def refit_bytes(config: TrainConfig, w: int) -> int:
+    """Bytes of least squares on all candidates, without a penalty: three Grams, one centred, one factor; else 0."""
+    return 5 * 8 * w * w if config.solver.select == "none" and config.solver.penalty == NO_PENALTY else 0
+
+
+def learned_scales(shape: FeatureShape, solving: Solving, n_candidates: int) -> StagePlan:
+    """Rounds of statistics on a few candidates, then of derivatives: columns, slopes and rows of a block, in float64.
+
+    On disk are the two Grams of each process, twice while they are replaced.
+    """
+    d, m, workers = shape.n_features, min(TRIAL_CENTERS, n_candidates), solving.workers
+    trial = replace(solving, columns=m, centers=3 * 4 * m * d)
+    sums = 2 * trial.gram
+    grid = row_grid("train", shape.n_train, m + d)
+    block = min(grid.block_rows, shape.n_train)
+    features = 2 * 4 * d * min(max(block, read_rows(shape, solving.asked_rows)), shape.n_train)
+    products = 8 * 3 * d * d * workers.threads if d <= MOST_OF_METRIC else 0
+    slopes = workers.threads * (features + 8 * block * 2 * (m + d)) + 8 * d * grid.n_blocks + products
+    memory = max(trial.streams(shape, sums) + 3 * sums, slopes + workers.processes * 2 * 8 * m * d)
+    return StagePlan("centers", grid.n_blocks, memory + 2 * 4 * m * d, 2 * workers.processes * sums)
+
+
+def width_trials(config: TrainConfig, shape: FeatureShape, workers: Workers) -> int:
+    """Bytes of the trials of widths, two at once: rows and points, then the Grams of a fit, or of seven small ones."""
+    size = None if config.solver.select == "none" else selection_size(config.solver.select)
+    m = centers_used(config.centers.working_set or 0, size)
+    rows = min(max(TRIAL_ROWS, 4 * m), shape.n_train)
+    each = 4 * 3 * (rows + m) * shape.n_features + max(2**27, 5 * 8 * m * m) + 3 * 8 * BLOCK_ROWS * m
+    return min(workers.threads, 2) * each
+
+
+def moving_centers(config: TrainConfig, w: int) -> int:
+    """Return how many centers may move, of `w` that have a Gram at once."""
+    if not config.solver.polish_centers:
+        return 0
+    return w if config.solver.select == "none" else min(most_centers(selection_size(config.solver.select), w), w)
+
+
+def selection_bytes(config: TrainConfig, w: int) -> int:
+    """Bytes of a greedy selection: a row over all candidates for each chosen, and Grams of the chosen; else 0."""
+    if config.solver.select == "none":
+        return 0
+    size = max(min(most_centers(selection_size(config.solver.select), w), w), forward_size(w))
+    return 8 * size * w + 6 * 8 * size * size

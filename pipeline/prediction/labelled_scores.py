@@ -1,0 +1,98 @@
+"""How good predictions are: scores of blocks that bring their own labels, and the numbers that are told of them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.csv_files import is_plain
+from features.errors import DataError
+from features.targets import labels_from_decision
+from pipeline.kernels.finite_rows import first_non_finite_row
+from pipeline.models.calibration import calibrate
+from pipeline.models.scoring import Score, score_classes, score_values
+from pipeline.prediction.streamed_prediction import Predicted
+
+
+def score_labelled(
+    block: Predicted, known_labels: tuple[object, ...], temperature: float | None = None
+) -> tuple[Score, float]:
+    """Return the score of a block, with that of its probabilities where there are any, and Σ|error| of values.
+
+    Raises DataError naming a row whose label the model does not know, or whose value is no finite number.
+    """
+    if not known_labels:
+        values, y = block.decision[:, 0], target_values(block)
+        errors = np.abs(values - y)
+        absolute = errors.sum() if block.weights is None else block.weights @ errors
+        return score_values(values, y, block.weights), float(absolute)
+    truth = class_index(block, known_labels)
+    task = "multiclass" if block.decision.shape[1] > 1 else "binary"
+    weights = block.weights
+    calibration = None if temperature is None else calibrate(block.decision, truth, temperature, weights)
+    predicted = labels_from_decision(block.decision, task)
+    return score_classes(predicted, truth, len(known_labels), calibration, weights), 0.0
+
+
+def score_numbers(score: Score, absolute_error: float, known_labels: tuple[object, ...]) -> dict[str, Any]:
+    """Return the numbers of a score by name; those that do not apply are None."""
+    nothing = dict.fromkeys(("error_rate", "n_errors", "labels", "confusion", "mse", "rmse", "mae", "r2"))
+    nothing |= {"probabilities": None, "weighted": score.weight is not None}
+    if not known_labels:
+        mae = absolute_error / score.counted
+        return nothing | {"mse": score.mse, "rmse": score.rmse, "mae": mae, "r2": score.r2}
+    counts: dict[str, Any] = {"error_rate": score.error_rate, "n_errors": score.n_errors}
+    counts["probabilities"] = score.calibration and score.calibration.numbers()
+    return nothing | counts | {"labels": list(known_labels), "confusion": [list(row) for row in score.confusion]}
+
+
+def probability_words(numbers: Mapping[str, Any]) -> str:
+    """Return a line that tells of the numbers of probabilities."""
+    return (
+        f"probabilities: log loss {numbers['log_loss']:.4g}, Brier score {numbers['brier_score']:.4g}, "
+        f"expected calibration error {100 * numbers['calibration_error']:.2f} %"
+    )
+
+
+def class_index(block: Predicted, known_labels: tuple[object, ...]) -> NDArray[np.int64]:
+    """Return the labels that the data have as indices into the model's, (rows,) i8; numbers may be written as text.
+
+    Raises DataError naming the first row with a label that the model does not know.
+    """
+    assert block.labels is not None
+    known = {label: k for k, label in enumerate(known_labels)}
+    values, inverse = np.unique(block.labels, return_inverse=True)
+    codes = np.array([known.get(value, known.get(_number(value), -1)) for value in values.tolist()], np.int64)
+    index = codes[inverse]
+    unknown = np.flatnonzero(index < 0)
+    if unknown.size:
+        label, row = block.labels[unknown[0]].item(), block.piece_start + int(unknown[0])
+        shown = ", ".join(repr(one) for one in known_labels[:12]) + (", ..." if len(known_labels) > 12 else "")
+        raise DataError(f"{block.name}: row {row} has label {label!r}, which the model does not know; it knows {shown}")
+    return index
+
+
+def target_values(block: Predicted) -> NDArray[np.float64]:
+    """Return the values that the data have, (rows,) f8. Raises DataError naming a row that is no finite number."""
+    assert block.labels is not None
+    text = block.labels.dtype.kind == "U"
+    values = np.array([_number(label) for label in block.labels.tolist()] if text else block.labels, np.float64)
+    bad = first_non_finite_row(values)  # None, which stands for text that is no number, has become nan
+    if bad is not None:
+        label, row = block.labels[bad].item(), block.piece_start + bad
+        raise DataError(f"{block.name}: row {row} has the target {label!r}; a finite number is needed")
+    return values
+
+
+def _number(value: str | float) -> int | float | None:
+    """Return what a text reads as, None where it is no number; a whole one stays exact."""
+    if isinstance(value, str) and not is_plain(value):
+        return None
+    for kind in (int, float):
+        try:
+            number: int | float = kind(value)
+            return number
+        except (ValueError, OverflowError):
+            continue
+    return None

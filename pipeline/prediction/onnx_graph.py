@@ -1,0 +1,166 @@
+"""A model as an ONNX graph of standard operators: features in, decision values, labels and probabilities out.
+
+The arithmetic behind the features is float64: weights of opposite signs cancel, and float32 would keep less of them.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline import __version__
+from pipeline.prediction.predicted_labels import label_dtype
+from pipeline.prediction.trained_model import SparseKernelModel
+
+if TYPE_CHECKING:  # an extra, which only exports need
+    import onnx
+
+OPSET, IR_VERSION = 18, 8
+
+
+@dataclass
+class _Graph:
+    """Nodes and constants so far."""
+
+    nodes: list[Any] = field(default_factory=list)
+    constants: list[Any] = field(default_factory=list)
+
+    def constant(self, value: Any) -> str:
+        """Add a constant, and return its name."""
+        # Not installed with the rest: see `to_onnx`.
+        from onnx import helper, numpy_helper
+
+        name, array = f"c{len(self.constants)}", np.asarray(value)
+        if array.dtype.kind == "U":
+            texts = [text.encode() for text in array.reshape(-1).tolist()]
+            self.constants.append(helper.make_tensor(name, 8, array.shape, texts))  # TensorProto.STRING
+        else:
+            self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        return name
+
+    def add(self, kind: str, *inputs: str, name: str | None = None, **attributes: Any) -> str:
+        """Add a node, and return the name of its output."""
+        # Not installed with the rest: see `to_onnx`.
+        from onnx import helper
+
+        output = name or f"v{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, list(inputs), [output], **attributes))
+        return output
+
+
+def input_name(model: SparseKernelModel) -> str:
+    """Return what the graph takes: "inputs" of a table as in its file, "encoded" ones, or "features" made of images."""
+    if len(model.input_shape) > 1:
+        return "features"
+    return "encoded" if model.table_columns is not None and model.table_columns.encoding is not None else "inputs"
+
+
+def to_onnx(model: SparseKernelModel) -> "onnx.ModelProto":
+    """Return a model as an ONNX model (opset 18) of one input and two or three outputs.
+
+    inputs (rows, d) f8 of a table, before z-scoring, called encoded where words or missing cells became numbers before;
+    or features (rows, d) f4 of images, as
+    `SparseKernelModel.features_of` makes them: extracting them is no part of the graph. decision (rows, T) f8; label
+    (rows,), the model's own, or the values of a regression; probability (rows, K) f8 where the model has a temperature.
+
+    Raises ImportError where onnx is not installed.
+    """
+    from onnx import TensorProto, helper  # not installed with the rest: pip install onnx
+
+    graph, name = _Graph(), input_name(model)
+    is_table = name != "features"
+    X = _features(graph, model) if is_table else graph.add("Cast", name, to=TensorProto.DOUBLE)
+    columns = _columns(graph, model, X)
+    weighed = graph.add("MatMul", columns, graph.constant(model.weights))
+    decision = graph.add("Add", weighed, graph.constant(model.intercept), name="decision")
+    label_type = _label(graph, model, decision)
+    outputs: list[tuple[str, int, list[str | int | None]]] = [
+        ("decision", TensorProto.DOUBLE, ["rows", len(model.intercept)]),
+        ("label", label_type, ["rows"]),
+    ]
+    if model.temperature is not None:
+        _probability(graph, model, decision)
+        outputs.append(("probability", TensorProto.DOUBLE, ["rows", len(model.labels)]))
+    taken = TensorProto.DOUBLE if is_table else TensorProto.FLOAT
+    built = helper.make_graph(
+        graph.nodes,
+        "slkl",
+        [helper.make_tensor_value_info(name, taken, ["rows", model.centers.shape[1]])],
+        [helper.make_tensor_value_info(*output) for output in outputs],
+        graph.constants,
+    )
+    opset = helper.make_opsetid("", OPSET)
+    return helper.make_model(
+        built, opset_imports=[opset], ir_version=IR_VERSION, producer_name="slkl", producer_version=__version__
+    )
+
+
+def _features(graph: _Graph, model: SparseKernelModel) -> str:
+    """Z-score and scale the inputs, rounded to float32 as they are in training."""
+    from onnx import TensorProto  # as above
+
+    X, z_scores = input_name(model), model.standardisation
+    if z_scores is not None:
+        X = graph.add("Div", graph.add("Sub", X, graph.constant(z_scores.mean)), graph.constant(z_scores.scale))
+    X = graph.add("Cast", X, to=TensorProto.FLOAT)
+    scales = model.feature_scales
+    if scales is not None:
+        X = graph.add("Mul" if scales.ndim == 1 else "MatMul", X, graph.constant(scales))
+    return graph.add("Cast", X, to=TensorProto.DOUBLE)
+
+
+def _columns(graph: _Graph, model: SparseKernelModel, X: str) -> str:
+    """Return the kernel columns (rows, m) of features (rows, d) (mathematics.md, eqs. 2, 3, 4 and 5)."""
+    Z, widths, kernel = model.centers.astype(np.float64), model.center_sigma2, model.kernel
+    if kernel.name == "intersection":
+        each = graph.add("Unsqueeze", X, graph.constant(np.array([1])))
+        sums = Z.sum(axis=1)
+        roots = np.divide(1.0, np.sqrt(sums), out=np.zeros_like(sums), where=sums > 0)
+        least = graph.add("Min", each, graph.constant(Z[None]))
+        total = graph.add("ReduceSum", least, graph.constant(np.array([2])), keepdims=0)
+        return graph.add("Mul", total, graph.constant(roots))
+    dots, norms = graph.add("MatMul", X, graph.constant(Z.T)), np.einsum("ij,ij->i", Z, Z)
+    if kernel.name == "polynomial":
+        values = graph.add("Add", graph.add("Mul", dots, graph.constant(1.0 / widths)), graph.constant(1.0))
+        relative = graph.add("Mul", values, graph.constant(1.0 / np.sqrt(1.0 + norms / widths)))
+        return graph.add("Pow", relative, graph.constant(float(kernel.degree)))
+    squares = graph.add("ReduceSumSquare", X, graph.constant(np.array([1])), keepdims=1)
+    both = graph.add("Add", squares, graph.constant(norms))
+    distances = graph.add("Sub", both, graph.add("Mul", dots, graph.constant(2.0)))
+    positive = graph.add("Max", distances, graph.constant(0.0))
+    return graph.add("Exp", graph.add("Mul", positive, graph.constant(-0.5 / widths)))
+
+
+def _label(graph: _Graph, model: SparseKernelModel, decision: str) -> int:
+    """Add the output label, and return its type."""
+    from onnx import TensorProto, helper  # as above
+
+    if model.task == "regression":
+        graph.add("Squeeze", decision, graph.constant(np.array([1])), name="label")
+        return int(TensorProto.DOUBLE)
+    labels = np.asarray(model.labels, label_dtype(model))
+    if labels.dtype.kind in "iu":
+        labels = labels.astype(np.int64)
+    if model.task == "multiclass":
+        place = graph.add("ArgMax", decision, axis=1, keepdims=0)
+    else:
+        is_second = graph.add("GreaterOrEqual", decision, graph.constant(0.0))
+        place = graph.add("Squeeze", graph.add("Cast", is_second, to=TensorProto.INT64), graph.constant(np.array([1])))
+    graph.add("Gather", graph.constant(labels), place, name="label", axis=0)
+    return int(TensorProto.STRING if labels.dtype.kind == "U" else helper.np_dtype_to_tensor_dtype(labels.dtype))
+
+
+def _probability(graph: _Graph, model: SparseKernelModel, decision: str) -> None:
+    """Add the output probability (mathematics.md, eq. 75)."""
+    f = graph.add("Div", decision, graph.constant(float(model.temperature or 1.0)))
+    if model.task == "binary":
+        f = graph.add("Concat", graph.add("Mul", f, graph.constant(0.0)), f, axis=1)
+    graph.add("Softmax", f, name="probability", axis=1)
+
+
+def arrays_of(model: SparseKernelModel, inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """Return inputs (rows, *input_shape) as the graph takes them."""
+    if input_name(model) == "features":
+        return {"features": model.features_of(inputs)}
+    return {input_name(model): np.asarray(inputs, np.float64)}

@@ -1,0 +1,1 @@
+"""After a run: its table, its page and its plots."""

@@ -1,0 +1,1 @@
+"""How a run runs: executors, stopping, events, the environment, the run folder and its state."""

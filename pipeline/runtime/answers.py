@@ -1,0 +1,90 @@
+"""What a command answers with: its exit code, and one line for the user where it ends with an error."""
+
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from io import TextIOWrapper
+from typing import TextIO
+
+from features.errors import DataError, MissingInputError, UnavailableError, UsageError
+from pipeline.errors import ExitCode
+
+_DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
+_FEATURE_ERRORS: dict[type[Exception], ExitCode] = {
+    DataError: ExitCode.INVALID_DATA,
+    MissingInputError: ExitCode.MISSING_INPUT,
+    UnavailableError: ExitCode.UNAVAILABLE,
+    UsageError: ExitCode.USAGE,
+}
+
+
+def any_text_goes(stream: TextIO) -> None:
+    """Let a stream write letters that its encoding lacks, such as those of labels, as escapes instead of failing."""
+    if isinstance(stream, TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
+
+
+def answered(work: Callable[[], int | None], *, resumable: bool = False) -> int:
+    """Do the work of a command and return its exit code, 0 where it returns none; errors become one line.
+
+    A bug that no log tells of comes with its traceback; a stop of `resumable` work is told as no error.
+    """
+    try:
+        code = work()
+        sys.stdout.flush()
+        return int(code or ExitCode.DONE)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitCode.DONE)
+    except (Exception, KeyboardInterrupt) as error:
+        number, line = describe(error)
+        notes = getattr(error, "__notes__", [])
+        if number is ExitCode.BUG and not notes:
+            traceback.print_exc()
+        prefix = "" if resumable and number is ExitCode.STOPPED else "error: "
+        print(prefix + " ".join([line, *notes]), file=sys.stderr)
+        return int(number)
+
+
+def describe(error: BaseException) -> tuple[ExitCode, str]:
+    """Return the exit code and the one line for the user that belong to an exception.
+
+    Ours, and those of `storage`, carry an `exit_code`; those of `features` are told by their class. What is none of
+    these is a bug.
+    """
+    line = " ".join(str(error).split()) or type(error).__name__
+    code = getattr(error, "exit_code", None)
+    if code is not None:
+        return ExitCode(int(code)), line
+    for kind, known in _FEATURE_ERRORS.items():
+        if isinstance(error, kind):
+            return known, line
+    if isinstance(error, UnicodeEncodeError):
+        return ExitCode.USAGE, f"{error.object[:80]!r} is not UTF-8; rename the file or folder"
+    if isinstance(error, ValueError) and "embedded null" in line:
+        return ExitCode.USAGE, "a path holds a NUL character, which no file has in its name"
+    if isinstance(error, PermissionError):
+        return ExitCode.CANNOT_CREATE, f"{error.filename}: permission denied; choose a path you have the rights for"
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return ExitCode.USAGE, f"{error.filename!s:.60}...: the name is too long for a file; choose a shorter one"
+    if isinstance(error, OSError) and error.errno in _DISK_TROUBLE:
+        return ExitCode.CANNOT_CREATE, f"{line}; free some space or choose another disk"
+    if isinstance(error, MemoryError):
+        return ExitCode.OUT_OF_MEMORY, f"out of memory: {line}; lower --workers or --centers"
+    if isinstance(error, KeyboardInterrupt):
+        return ExitCode.STOPPED, "interrupted"
+    if _reading_compiled_code(error):
+        folder = os.environ.get("NUMBA_CACHE_DIR", "the folder of numba's cache")
+        return (
+            ExitCode.INVALID_DATA,
+            f"compiled code in {folder} is damaged ({line}); delete it: it is made again",
+        )
+    return ExitCode.BUG, f"{type(error).__name__}: {line}"
+
+
+def _reading_compiled_code(error: BaseException) -> bool:
+    """Tell whether an error comes from numba's cache, which names no file in its own words."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(frame.f_globals.get("__name__") == "numba.core.caching" for frame in frames)

@@ -1,0 +1,328 @@
+"""One pass over the rows: what is added up, piece by piece, by whoever is there, and taken up again after a kill.
+
+The pieces (row blocks, or tiles of rows and candidates) are fixed by the data alone, and sums are exact, so that who
+adds which pieces, in what order, with how many threads, processes, machines or sessions, changes no bit. Each process
+has a share of the pieces. Its threads take pieces until all are added, each into sums of its own, or several together
+into shared ones where sums are large. At least every `every` seconds, and when the run is asked to stop, a share
+commits its sums together with the numbers of the pieces that are in them: one file a process. A pass that is taken up
+hands these files to whatever processes there are now, and shares out the pieces that are in none.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import StoppedError
+from pipeline.runtime import progress, stopping
+from pipeline.runtime.committed_sums import Committed, S, Sums, pieces_in
+from pipeline.runtime.executors import Place
+from pipeline.runtime.thread_team import ThreadTeam, open_team
+
+SHARE_BYTES = 2**28  # of sums that a thread has to itself; larger ones are shared by all threads of a process
+_ALL_THREADS = 2**16
+FEW_PIECES = 4  # for a group of threads; where there would be fewer, more threads work on each
+_WAIT_SECONDS = 0.1  # between two looks of a share that waits for its turn in a process
+Added = TypeVar("Added", bound=Sums, contravariant=True)
+
+
+class Adder(Protocol[Added]):
+    """A pass that has been opened in a process: all its threads use it."""
+
+    def add(self, pieces: range, sums: Added, team: ThreadTeam) -> Iterator[int]:
+        """Add some pieces in order, and yield the number of each when all of it has been added."""
+
+
+class RowPass(Protocol[S]):
+    """What is added up, and over what. Small and picklable; the rows are read where it is opened."""
+
+    @property
+    def n_pieces(self) -> int:
+        """How many pieces there are; they are numbered from 0."""
+
+    @property
+    def run_length(self) -> int:
+        """How many pieces in a row are best read together."""
+
+    @property
+    def grid(self) -> tuple[object, ...]:
+        """What determines the pieces and the bounds of their sums; committed sums of another grid are made anew."""
+
+    @property
+    def sums_bytes(self) -> int:
+        """Bytes of the sums."""
+
+    @property
+    def threads_a_piece(self) -> int:
+        """How many threads find work in one piece."""
+
+    def size(self, piece: int) -> float:
+        """Return how much of what is counted a piece has: rows, or kernel entries."""
+
+    def empty(self) -> S:
+        """Return sums of nothing."""
+
+    def open(self) -> Adder[S]:
+        """Read what all pieces need."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one process does of a pass.
+
+    name : of the files that it commits, each attempt its own: of a task whose process was taken for lost, two may run
+    pieces, earlier : what it adds, and the files of sums that it goes on from
+    every : seconds between two commits, at most
+    together, threads_a_piece : threads that share one set of sums, at least, and that find work in one piece, at most
+    returned : the sums are given back in memory, since they are made in the driver's own process
+    """
+
+    folder: Path
+    name: str
+    place: Place
+    pieces: NDArray[np.int64]
+    earlier: tuple[Path, ...]
+    every: float
+    together: int
+    threads_a_piece: int
+    returned: bool
+
+    @property
+    def groups(self) -> list[int]:
+        """The threads of each group that has sums of its own."""
+        threads = self.place.threads
+        n_groups = n_groups_of(threads, self.together, len(self.pieces), self.threads_a_piece)
+        return [len(part) for part in np.array_split(np.arange(threads), n_groups)]
+
+    def new_file(self) -> Path:
+        """Return the file that an attempt at the share commits."""
+        return self.folder / f"{self.name}-{os.urandom(4).hex()}.npz"
+
+    def files(self) -> list[Path]:
+        """Return the files that earlier attempts have committed."""
+        return sorted(self.folder.glob(f"{self.name}-*.npz"))
+
+
+@dataclass(frozen=True)
+class ShareResult(Generic[S]):
+    """What a share gives: the sums or the file that has them, and the CPU seconds of its threads beside the task's."""
+
+    sums: S | None
+    file: Path
+    cpu_seconds: float
+
+
+def threads_together(sums_bytes: int) -> int:
+    """Return how many threads share sums of so many bytes: all, if they are large, lest memory grows with threads."""
+    return 1 if sums_bytes <= SHARE_BYTES else _ALL_THREADS
+
+
+def n_groups_of(threads: int, together: int, n_pieces: int, threads_a_piece: int) -> int:
+    """Return how many groups the threads of a process form, each with sums of its own.
+
+    No more than there is memory for (`together` threads each, at least), and few where pieces are few and several
+    threads can work on one.
+    """
+    for_memory, for_balance = -(-threads // together), max(n_pieces // FEW_PIECES, -(-threads // threads_a_piece))
+    return max(min(for_memory, for_balance, n_pieces), 1)
+
+
+def share_out(
+    task: RowPass[S],
+    earlier: dict[Path, set[int]],
+    folder: Path,
+    places: Sequence[Place],
+    every: float,
+    together: int,
+) -> list[Share]:
+    """Return the shares of the processes in what `earlier` files do not have: pieces in a row, as many as threads.
+
+    together : threads that share one set of sums, at least; more where the sums are large
+    """
+    waiting = np.setdiff1d(np.arange(task.n_pieces), [piece for done in earlier.values() for piece in done])
+    threads = np.cumsum([0, *(place.threads for place in places)])
+    edges = -(-threads * len(waiting) // threads[-1])
+    session, files = session_name(), sorted(earlier)
+    some = [i for i in range(len(places)) if edges[i + 1] > edges[i]]
+    return [
+        Share(
+            folder=folder,
+            name=f"sums-{session}-{i:04d}",
+            place=places[i],
+            pieces=waiting[edges[i] : edges[i + 1]],
+            earlier=tuple(files[number :: len(some)]),
+            every=every,
+            together=max(threads_together(task.sums_bytes), together),
+            threads_a_piece=task.threads_a_piece,
+            returned=len(some) == 1 and places[i].address is None,
+        )
+        for number, i in enumerate(some)
+    ]
+
+
+def session_name() -> str:
+    """Return a name for the files of a session, which sorts after those of earlier ones."""
+    return f"{time.time_ns():016x}"
+
+
+def compute_share(task: RowPass[S], share: Share) -> ShareResult[S]:
+    """Add all pieces of a share, and commit the sums as it goes.
+
+    One share at a time in a process, since each takes its threads and memory: one whose own process was lost waits.
+    Raises StoppedError on request, when the sums are committed; what the pieces raise.
+    """
+    while not _turn_of_shares.acquire(timeout=_WAIT_SECONDS):
+        stopping.check()
+    try:
+        return _compute(task, share)
+    finally:
+        _turn_of_shares.release()
+
+
+_turn_of_shares = threading.Lock()
+
+
+def _compute(task: RowPass[S], share: Share) -> ShareResult[S]:
+    adder = task.open()
+    file, total, earlier = share.new_file(), *_taken_up(task, share)
+    left = [piece for piece in share.pieces.tolist() if piece not in total.pieces]
+    waiting = _Waiting(left, task.run_length, len(share.groups))
+    with ExitStack() as stack:
+        teams = [stack.enter_context(open_team(threads)) for threads in share.groups]
+        leaders = stack.enter_context(open_team(len(teams)))
+        while waiting:
+            stopped = _add_for_a_while(task, adder, waiting, total, (leaders, teams), share.every)
+            if waiting or stopped or not share.returned:
+                progress.doing("storing the sums so far")
+                total.commit(file, task.grid, earlier)
+                earlier = ()
+                progress.doing("")
+            if stopped:
+                stopping.check()
+                raise StoppedError("stopped by its driver")
+        if not file.exists() and not share.returned:  # all was there already
+            total.commit(file, task.grid, earlier)
+        cpu_seconds = sum(team.cpu_seconds for team in (*teams, leaders))
+    return ShareResult(total.sums if share.returned else None, file, cpu_seconds)
+
+
+def _taken_up(task: RowPass[S], share: Share) -> tuple[Committed[S], tuple[Path, ...]]:
+    """Return what is committed of a share, and the files that have it.
+
+    They are those of another attempt, whose process was lost, or the earlier ones that the share goes on from.
+    """
+    total = Committed(task.empty())
+    attempts = {path: pieces_in(path, task.grid) for path in share.files()}
+    if any(attempts.values()):
+        total.absorb(max(attempts, key=lambda path: len(attempts[path])))
+        progress.advance(sum(task.size(piece) for piece in share.pieces.tolist() if piece in total.pieces))
+        return total, (*attempts, *share.earlier)
+    for path in share.earlier:
+        total.absorb(path)
+    return total, share.earlier
+
+
+def _add_for_a_while(
+    task: RowPass[S],
+    adder: Adder[S],
+    waiting: _Waiting,
+    total: Committed[S],
+    threads: tuple[ThreadTeam, Sequence[ThreadTeam]],
+    seconds: float,
+) -> bool:
+    """Add waiting pieces to `total` for so many seconds; return whether the run was asked to stop.
+
+    threads : a team of leaders, and for each of them the team of its group; all but the first have sums of their own.
+    """
+    leaders, teams = threads
+    parts = [Committed(sums) for sums in (total.sums, *(task.empty() for _ in teams[1:]))]
+    add = partial(_add_until, adder, waiting, time.monotonic() + seconds)
+    stopped = leaders.map(add, zip(parts, teams, strict=True))
+    total.pieces.update(*(part.pieces for part in parts))
+    for part in parts[1:]:
+        total.sums.absorb(part.sums.arrays().items())
+    return any(stopped)
+
+
+def combine(task: RowPass[S], folder: Path, results: Sequence[ShareResult[S]], earlier: Sequence[Path]) -> S:
+    """Return the sums over all pieces: what the one share of this process gave, or what the files have.
+
+    earlier : the files of a pass that had no shares left. Raises CorruptDataError where pieces are missing.
+    """
+    if results and results[0].sums is not None:
+        return results[0].sums
+    total = Committed(task.empty())
+    for path in [result.file for result in results] or earlier:
+        total.absorb(path)
+    total.check_whole(task.n_pieces, folder)
+    return total.sums
+
+
+class _Waiting:
+    """The pieces of a share that no thread has taken yet."""
+
+    def __init__(self, pieces: list[int], run_length: int, n_groups: int) -> None:
+        self._pieces, self._lock = pieces, threading.Lock()
+        self._run_length, self._n_groups = run_length, n_groups
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def take(self) -> range:
+        """Return some pieces in a row: fewer at the end, so that the groups end together."""
+        with self._lock:
+            if self._closed:
+                return range(0)
+            most = min(self._run_length, max(len(self._pieces) // (4 * self._n_groups), 1), len(self._pieces))
+            first = self._pieces[0] if most else 0
+            count = next((i for i in range(1, most) if self._pieces[i] != first + i), most)
+            del self._pieces[:count]
+            return range(first, first + count)
+
+    def close(self) -> None:
+        """Give nothing out any more: one of the threads has failed."""
+        self._closed = True
+
+    def give_back(self, pieces: Sequence[int]) -> None:
+        """Take pieces back that were not added."""
+        with self._lock:
+            self._pieces = sorted([*self._pieces, *pieces])
+
+
+def _add_until(
+    adder: Adder[S], waiting: _Waiting, deadline: float, part_and_team: tuple[Committed[S], ThreadTeam]
+) -> bool:
+    """Add pieces until there are no more, or until the deadline; return whether the run was asked to stop.
+
+    One is added at least, so that work goes on however soon the deadline is.
+    """
+    part, team = part_and_team
+    while pieces := waiting.take():
+        left = list(pieces)
+        try:
+            for piece in adder.add(pieces, part.sums, team):
+                part.pieces.add(piece)
+                left.remove(piece)
+                if time.monotonic() >= deadline:
+                    break
+        except StoppedError:
+            return True
+        except BaseException:
+            waiting.close()
+            raise
+        finally:
+            waiting.give_back(left)
+        if time.monotonic() >= deadline:
+            break
+    return False

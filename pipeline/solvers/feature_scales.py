@@ -1,0 +1,254 @@
+"""A scale for each feature, or a metric of all, learned: how steep the function fitted so far is along them.
+
+From no scales on, each round fits least squares on some candidates, multiplies every scale by the root mean square of
+the partial derivatives of that fit, and fits again: the diagonal of a recursive feature machine (Radhakrishnan,
+Beaglehole, Pandit and Belkin 2024, arXiv:2212.13881). Features that the target does not depend on lose their say in
+the distances. Where that gains no more, the whole machine goes on from the best round: the root of the mean outer
+product of the gradients takes the place of the scales, so that directions that the target does not depend on lose
+theirs. Held-out rows decide which round is kept, and whether any is.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError
+
+from pipeline.kernels.bandwidth import default_sigma2, typical_sigma2
+from pipeline.kernels.column_generator import GAUSSIAN, ColumnGenerator
+from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.kernels.scaled_features import lengths, scaled
+from pipeline.solvers.held_out_gain import LEAST_GAIN, least_gain
+from pipeline.solvers.ridge import refit
+
+TRIAL_CENTERS = 500  # candidates that the rounds fit on
+MOST_ROUNDS = 20
+MORE_CENTERS, WIDTHS = 1000, (2.0, 1.0, 0.5, 0.25)  # on which a metric is confirmed, at widths times the typical one
+MOST_OF_METRIC = 200  # features that may have a metric
+_LEAST = float(np.finfo(np.float64).tiny)
+_SLACK = 4.0  # of a bound: products of float32 kernel values are rounded
+LEARNED, DIAGONAL, METRIC = "learned", "diagonal", "metric"  # both; a factor for each feature; directions of all
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """A fit at some scales (d,) f4, or the root (d, d) f4 of a metric: weights (m, T) f8, mean squared held-out error.
+
+    The weights are of the candidates. The error is infinite, and they are zero, where no ridge makes the Gram definite.
+    """
+
+    scales: NDArray[np.float32]
+    weights: NDArray[np.float64]
+    held_out_error: float
+
+    @property
+    def kind(self) -> str:
+        """Of the scales."""
+        return kind_of(self.scales)
+
+
+@dataclass(frozen=True)
+class Learning:
+    """What the rounds are made of.
+
+    points (m, d) : the candidates, not scaled
+    statistics(number, scales) : of the fit rows and of the held-out rows, for the round of that number
+    slopes(number, round, kind) : mean squares (d,) f8 of the derivatives of a round's fit by the scaled features, or
+        mean products (d, d) f8 for a metric, over a common factor
+    intercept : the fits have one
+    kinds : of the scales that are tried, in this order
+    """
+
+    points: NDArray[np.floating]
+    statistics: Callable[[int, NDArray[np.float32]], tuple[GramStatistics, GramStatistics]]
+    slopes: Callable[[int, Round, str], NDArray[np.float64]]
+    intercept: bool
+    kinds: tuple[str, ...] = (DIAGONAL,)
+    most_rounds: int = MOST_ROUNDS
+
+
+def kind_of(scales: NDArray[np.float32]) -> str:
+    """Return the kind of scales (d,), DIAGONAL, or (d, d), METRIC."""
+    return DIAGONAL if scales.ndim == 1 else METRIC
+
+
+def kinds_of(scale: str | None, n_features: int) -> tuple[str, ...]:
+    """Return the kinds that are learned: for "learned" both where there are few features; none for None and "none"."""
+    of_all = (DIAGONAL, METRIC) if n_features <= MOST_OF_METRIC else (DIAGONAL,)
+    return of_all if scale == LEARNED else tuple(kind for kind in (DIAGONAL, METRIC) if kind == scale)
+
+
+def learn_scales(
+    learning: Learning,
+    earlier: Sequence[Round] = (),
+    on_round: Callable[[int, Round], None] = lambda number, done: None,
+) -> list[Round]:
+    """Return the rounds, the first without scales; `on_round` is called with the number of each and what it gave.
+
+    They end after `most_rounds` with scales, or when the held-out error falls no longer with any kind. `earlier` rounds
+    are gone on from.
+    """
+    rounds, scales = list(earlier), np.ones(learning.points.shape[1], np.float32)
+    while (kind := _next_kind(rounds, learning)) is not None:
+        number = len(rounds)
+        if number:
+            followed = best_of_all(rounds) if kind != rounds[-1].kind else number - 1
+            slopes = learning.slopes(followed, rounds[followed], kind)
+            scales = next_scales(rounds[followed].scales, slopes, learning.points)
+        rounds.append(_fitted(scales, *learning.statistics(number, scales), intercept=learning.intercept))
+        on_round(number, rounds[-1])
+    return rounds
+
+
+def width_of_rounds(asked: float | str, points: NDArray[np.floating]) -> float:
+    """Return the width σ² of all rounds: the one asked for, else the typical one of the points (m, d)."""
+    return default_sigma2(points, GAUSSIAN) if isinstance(asked, str) else float(asked)
+
+
+def widths_with_more(asked: float | str, typical: float) -> list[float]:
+    """Return the widths on MORE_CENTERS for the one asked for: itself, the typical one for "median", WIDTHS for "auto".
+
+    typical : of the scaled points
+    """
+    if isinstance(asked, str):
+        return [step * typical for step in (WIDTHS if asked == "auto" else (1.0,))]
+    return [float(asked)]
+
+
+def best_round(
+    rounds: Sequence[Round], n_held_out: float, with_more: Callable[[int], tuple[float, float]]
+) -> tuple[int, list[float]]:
+    """Return the number of the round of the lowest error on so many held-out rows, of what is simple where in doubt.
+
+    0, no scales, and a scale for each feature rather than a metric, if the gain may be chance (mathematics.md, eq. 83).
+    A metric gains most with few centers of large width: it must do so at the best width of MORE_CENTERS as well, whose
+    error, and on how many rows, `with_more` tells of a round. Also returns the errors of both with more, if asked for.
+    """
+    errors = {
+        kind: [one.held_out_error if one.kind == kind else np.inf for one in rounds] for kind in (DIAGONAL, METRIC)
+    }
+    simple, metric = (int(np.argmin(errors[kind])) for kind in (DIAGONAL, METRIC))
+    if not _is_gain(errors[DIAGONAL][simple], errors[DIAGONAL][0], n_held_out):
+        simple = 0
+    if not _is_gain(errors[METRIC][metric], errors[DIAGONAL][simple], n_held_out):
+        return simple, []
+    (before, n_rows), (after, _) = with_more(simple), with_more(metric)
+    return metric if _is_gain(after, before, n_rows) else simple, [before, after]
+
+
+def importances(scales: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the share (d,) f8 of each feature in the squared distances between features of equal spread."""
+    squares = np.square(lengths(scales), dtype=np.float64)
+    return np.asarray(squares / squares.sum())
+
+
+def next_scales(
+    scales: NDArray[np.float32], slopes: NDArray[np.float64], points: NDArray[np.floating]
+) -> NDArray[np.float32]:
+    """Return scales (d,) times the roots of the mean squared derivatives (d,) by the scaled features, f4.
+
+    Of mean products (d, d) of the derivatives, the root (d, d) of the metric that they give after scales (d,) or
+    (d, d). mathematics.md, eqs. 81 and 88. The typical squared distance of the points (m, d) stays what it was, so that
+    a width means the same in every round. As they were where the function is constant.
+    """
+    slopes = slopes / max(float(np.abs(slopes).max(initial=0.0)), _LEAST)
+    learned = scales * np.sqrt(slopes) if slopes.ndim == 1 else _root_of_metric(scales.astype(np.float64), slopes)
+    if not learned.any():
+        return scales
+    learned /= np.abs(learned).max()
+    typical = typical_sigma2(points, GAUSSIAN) / typical_sigma2(scaled(points, learned), GAUSSIAN)
+    return (learned * np.sqrt(typical)).astype(np.float32)
+
+
+def _root_of_metric(scales: NDArray[np.float64], products: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the symmetric root (d, d) of the mean products of the derivatives by the features before their scales."""
+    root = np.diag(scales) if scales.ndim == 1 else scales
+    values, vectors = np.linalg.eigh(root @ products @ root)
+    learned = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+    return np.asarray(learned + learned.T) / 2
+
+
+class Derivatives:
+    """The partial derivatives of f(u) = Σ_m w_m exp(-‖u - u_m‖² / (2σ²)) by each feature of rows u.
+
+    mathematics.md, eq. 80. centers (m, d), of the dtype in which the columns are computed; weights (m, T) f8.
+    """
+
+    def __init__(self, centers: NDArray[np.floating], sigma2: float, weights: NDArray[np.float64]) -> None:
+        self._generator = ColumnGenerator(centers, sigma2, centers.dtype.type)
+        self._origin = centers.mean(axis=0, dtype=np.float64)  # far from it, the difference below would cancel
+        self._centers, self._sigma2, self._weights = centers - self._origin, sigma2, weights
+
+    def squares(self, X: NDArray[np.floating], row_weights: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+        """Return Σ_i s_i Σ_t (∂f_t/∂u_j)², (d,) f8, over rows X (rows, d), of the weights s (none: 1 each).
+
+        Costs 2·rows·m·d·(1 + T) operations and 8·rows·(2·m + 2·d) bytes.
+        """
+        total = np.zeros(X.shape[1])
+        for slopes in self._slopes(X):
+            np.square(slopes, out=slopes)
+            total += slopes.sum(axis=0) if row_weights is None else row_weights @ slopes
+        return total / self._sigma2**2
+
+    def products(self, X: NDArray[np.floating], row_weights: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+        """Return Σ_i s_i Σ_t (∂f_t/∂u_j)(∂f_t/∂u_k), (d, d) f8, likewise, for another 2·rows·d²·T operations."""
+        total = np.zeros((X.shape[1], X.shape[1]))
+        for slopes in self._slopes(X):
+            total += slopes.T @ (slopes if row_weights is None else row_weights[:, None] * slopes)
+        return total / self._sigma2**2
+
+    def _slopes(self, X: NDArray[np.floating]) -> Iterator[NDArray[np.float64]]:
+        """Yield σ² ∂f_t/∂u (rows, d) of each output."""
+        columns, rows = self._generator.block(X, None, np.float64), X - self._origin
+        for weights in self._weights.T:
+            pulls = columns * weights
+            slopes = pulls @ self._centers
+            slopes -= pulls.sum(axis=1)[:, None] * rows
+            yield slopes
+
+
+def derivatives_of(done: Round, points: NDArray[np.floating], sigma2: float) -> Derivatives:
+    """Return the derivatives, over a common factor, of a round's fit on points (m, d) with their scales.
+
+    Of the targets' size, they could not be squared where the targets hardly can.
+    """
+    largest = float(np.abs(done.weights).max(initial=0.0))
+    return Derivatives(points, sigma2, done.weights / largest if largest else done.weights)
+
+
+def largest_product(done: Round, sigma2: float) -> float:
+    """Return a bound of the products of the derivatives of a row (mathematics.md, eq. 89), over their common factor."""
+    sums = np.abs(done.weights).sum(axis=0) / max(float(np.abs(done.weights).max(initial=0.0)), _LEAST)
+    return float(_SLACK * np.square(sums).sum() / (math.e * sigma2))
+
+
+def best_of_all(rounds: Sequence[Round]) -> int:
+    """Return the number of the round of the lowest held-out error."""
+    return int(np.argmin([one.held_out_error for one in rounds]))
+
+
+def _is_gain(error: float, usual: float, n_held_out: float) -> bool:
+    return error < (1 - least_gain(n_held_out)) * usual
+
+
+def _next_kind(rounds: Sequence[Round], learning: Learning) -> str | None:
+    """Return the kind of the next round: that of the last as long as it gains, then the one after; None at the end."""
+    errors = [one.held_out_error for one in rounds]
+    if len(errors) < 2:
+        return learning.kinds[0] if not errors or np.isfinite(errors[0]) else None
+    if len(errors) > learning.most_rounds:
+        return None
+    if errors[-1] <= (1 - LEAST_GAIN) * min(errors[:-1]):
+        return rounds[-1].kind
+    later = learning.kinds[learning.kinds.index(rounds[-1].kind) + 1 :]
+    return later[0] if later else None
+
+
+def _fitted(scales: NDArray[np.float32], fit: GramStatistics, held_out: GramStatistics, *, intercept: bool) -> Round:
+    try:
+        best = refit(fit, held_out, fit, intercept=intercept)
+    except LinAlgError:
+        return Round(scales, np.zeros(fit.kty.shape), float("inf"))
+    return Round(scales, best.weights, min(error for _, error in best.held_out_errors))

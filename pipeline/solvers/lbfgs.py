@@ -1,0 +1,83 @@
+"""L-BFGS: minimise a smooth function of many numbers from its values and gradients, a step at a time.
+
+The state between two steps is a value, so that a minimisation that is taken up again repeats the bits of one that
+never stopped. Values are cheaper here than gradients: a step asks for values alone until one is low enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+PAIRS = 8  # of steps and changes of the gradient that are remembered
+SUFFICIENT = 1e-4  # of the decrease that the slope promises (Armijo)
+MOST_TRIALS = 10  # shorter and shorter ones, before a step is given up
+_ROUNDING = 1e-12  # of the value, below which no decrease can be told
+_LEAST_CURVATURE = 1e-10  # of |step| |change|, below which a pair tells nothing
+Value = Callable[[NDArray[np.float64]], float]
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """What the last steps told of the second derivatives: steps and changes of the gradient (k, n) f4, oldest first."""
+
+    steps: NDArray[np.float32]
+    changes: NDArray[np.float32]
+
+    @classmethod
+    def nothing(cls, size: int) -> Curvature:
+        """Return what is known of a function of `size` numbers before the first step."""
+        return cls(np.empty((0, size), np.float32), np.empty((0, size), np.float32))
+
+    def with_pair(self, step: NDArray[np.float64], change: NDArray[np.float64]) -> Curvature:
+        """Return the curvature after a step, without the oldest pair where there are enough."""
+        if step @ change <= _LEAST_CURVATURE * np.linalg.norm(step) * np.linalg.norm(change):
+            return self
+        steps, changes = (
+            np.concatenate([pairs[-PAIRS + 1 :], last.astype(np.float32)[None]])
+            for pairs, last in ((self.steps, step), (self.changes, change))
+        )
+        return Curvature(steps, changes)
+
+
+def direction(gradient: NDArray[np.float64], curvature: Curvature) -> NDArray[np.float64]:
+    """Return the quasi-Newton direction -H g, (n,) f8: the two-loop recursion (Nocedal 1980). Costs 4·k·n operations.
+
+    mathematics.md, eq. 86.
+    """
+    q, shares = -gradient, []
+    for s, y in zip(curvature.steps[::-1], curvature.changes[::-1], strict=True):
+        shares.append(np.dot(s, q) / np.dot(s, y))
+        q -= shares[-1] * y
+    if len(curvature.steps):
+        s, y = curvature.steps[-1], curvature.changes[-1]
+        q *= np.dot(s, y) / np.dot(y, y)
+    for s, y, share in zip(curvature.steps, curvature.changes, shares[::-1], strict=True):
+        q += (share - np.dot(y, q) / np.dot(s, y)) * s
+    return q
+
+
+def next_point(
+    x: NDArray[np.float64], value: float, gradient: NDArray[np.float64], curvature: Curvature, first: float, at: Value
+) -> NDArray[np.float64] | None:
+    """Return a point at which the value is lower by enough, `at` having been asked for it last; None where none is.
+
+    first : the largest change of a number in the first step, before anything is known of the curvature
+    """
+    toward = direction(gradient, curvature)
+    slope = float(gradient @ toward)
+    if not slope < 0:
+        return None
+    length = 1.0 if len(curvature.steps) else first / float(np.abs(toward).max())
+    for _ in range(MOST_TRIALS):
+        found = x + length * toward
+        new = at(found)
+        if new <= value + SUFFICIENT * length * slope and new < value - _ROUNDING * abs(value):
+            return found
+        bend = new - value - length * slope  # of the parabola through both values, along the slope
+        shorter = -slope * length**2 / (2 * bend) if np.isfinite(bend) and bend > 0 else 0.0
+        length = min(max(shorter, 0.1 * length), 0.5 * length)
+    return None

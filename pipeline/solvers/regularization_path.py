@@ -1,0 +1,189 @@
+"""A path of penalties, from the one at which every weight is zero downwards, each solve started from the last."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.solvers.iterations import warm_state
+from pipeline.solvers.options import SolverOptions
+from pipeline.solvers.problem import Problem
+from pipeline.solvers.solve import Solution, solve
+from pipeline.solvers.state import Record, SolverState
+
+# Two penalties a decade, from the one at which all weights are zero downwards.
+STEP = 10.0**-0.5
+LEAST_POINTS = 13  # six decades, which cost next to nothing: classes of unequal size gain nothing on the first of them
+MOST_POINTS = 31  # fifteen decades: below is rounding
+ALL_POINTS = 25  # of a search without patience
+GAIN = 1e-2  # of the lowest held-out error; less is no gain
+DEFAULT_PENALTY = "max:1e-7"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A penalty that was tried: its held-out error, and whether its solves converged."""
+
+    penalty: float
+    error: float
+    converged: bool
+
+
+def search(
+    largest: float, patience: int, attempt: Callable[[int, float], tuple[float, bool]]
+) -> tuple[int, list[Trial], str | None]:
+    """Look for the penalty of the lowest held-out error, from `largest` downwards.
+
+    Ends after `patience` penalties in a row that lower the lowest error by less than `GAIN` (0: after `ALL_POINTS`),
+    where float64 no longer reaches the tolerance, or at `MOST_POINTS`.
+
+    Parameters
+    ----------
+    attempt : callable
+        (number, penalty) → the held-out error, and whether the solves converged. Called in order, from number 0.
+
+    Returns
+    -------
+    best : int
+        The lowest error of the penalties whose solves converged, of all where none but the first, at which all
+        weights are zero, did; of equal ones the largest penalty.
+    trials : list of Trial
+    warning : str or None
+        Where the best is at an edge of what was tried and converged.
+    """
+    trials: list[Trial] = []
+    lowest, idle = math.inf, 0
+    for number in range(MOST_POINTS if patience else ALL_POINTS):
+        penalty = largest * STEP**number
+        trials.append(Trial(penalty, *attempt(number, penalty)))
+        gained = trials[-1].error < (1.0 - GAIN) * lowest
+        idle, lowest = (0, trials[-1].error) if gained else (idle + 1, lowest)
+        if patience and ((number + 1 >= LEAST_POINTS and idle >= patience) or not trials[-1].converged):
+            break
+    some_converged = any(trial.converged for trial in trials[1:])  # at the first all weights are zero: no solve at all
+    best = min(
+        range(len(trials)),
+        key=lambda place: (some_converged and not trials[place].converged, trials[place].error, place),
+    )
+    return best, trials, _edge(best, trials, idle)
+
+
+@dataclass(frozen=True)
+class TriedPenalties:
+    """What solves on the fit rows give: weights (penalties, M, T), held-out errors (penalties,), all converged."""
+
+    weights: NDArray[np.float64]
+    errors: NDArray[np.float64]
+    converged: bool
+
+
+@dataclass(frozen=True)
+class ChosenPenalty:
+    """The penalty to train with, the weights (M, T) of the fit rows there, and what the user should be warned of."""
+
+    penalty: float
+    weights: NDArray[np.float64]
+    warning: str | None = None
+
+
+def choose_penalty(
+    path: tuple[float | None, float, int] | None,
+    largest: float,
+    patience: int,
+    solve_at: Callable[[int | None, tuple[float, ...]], TriedPenalties],
+) -> ChosenPenalty:
+    """Return the last penalty of a path, or (None) that of the lowest held-out error, found by `search`.
+
+    path: the first penalty (None: `largest`, at which all weights are zero), the last, and how many; solved together.
+    solve_at(number, penalties): a searched one comes alone, and starts from the weights of the one before.
+    """
+    if path is not None:
+        first, last, count = path
+        penalties = spaced(first or max(largest, last), last, count)
+        return ChosenPenalty(penalties[-1], solve_at(None, penalties).weights[-1])
+    tables: list[NDArray[np.float64]] = []
+
+    def attempt(number: int, penalty: float) -> tuple[float, bool]:
+        tried = solve_at(number, (penalty,))
+        tables.append(tried.weights[0])
+        return float(tried.errors[0]), tried.converged
+
+    best, trials, warning = search(largest, patience, attempt)
+    return ChosenPenalty(trials[best].penalty, tables[best], warning)
+
+
+def _edge(best: int, trials: Sequence[Trial], idle: int) -> str | None:
+    if best == 0:
+        return "no penalty tried is better than weights that are all zero: the inputs tell nothing of the held-out rows"
+    if not idle and not any(trial.converged for trial in trials[best + 1 :]):
+        which = "tried" if best == len(trials) - 1 else "whose solve converged"
+        return (
+            f"the held-out error still falls at the last and smallest penalty {which}, {trials[best].penalty:.3g}; "
+            "more candidates, another kernel width, or a least-squares refit may lower it further"
+        )
+    return None
+
+
+def largest_penalty(statistics: GramStatistics, *, shared: bool, intercept: bool) -> float:
+    """Return the penalty at which all weights on some statistics are zero; 1 where they are at any."""
+    kty = statistics.centred_targets()[0] if intercept else statistics.kty
+    return penalty_max(kty, shared=shared) or 1.0
+
+
+def penalty_max(kty: np.ndarray, *, shared: bool) -> float:
+    """Return the smallest penalty λν at which every weight of every output is zero: max_m (c_mᵀy)².
+
+    mathematics.md, eq. 51. kty (M, T). With one kernel for all outputs (`shared`) the row norms over the outputs
+    count, else the largest output does.
+    """
+    squares = kty**2
+    return float(squares.sum(axis=1).max(initial=0.0) if shared else squares.max(initial=0.0))
+
+
+def spaced(first: float, last: float, count: int) -> tuple[float, ...]:
+    """Return `count` penalties from `first` down (or up) to `last`, evenly spaced in their logarithm.
+
+    mathematics.md, eq. 52.
+    """
+    if count == 1:
+        return (float(last),)
+    inner = np.exp(np.linspace(np.log(first), np.log(last), count))[1:-1]
+    return (float(first), *(float(value) for value in inner), float(last))
+
+
+def solve_path(
+    problem: Problem,
+    penalties: Sequence[float],
+    options: SolverOptions,
+    generator: np.random.Generator,
+    *,
+    start_weights: np.ndarray | None = None,
+    start: SolverState | None = None,
+    on_record: Callable[[float, Record, SolverState], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Iterator[Solution]:
+    """Solve the problem at each penalty in turn, each started from the weights of the one before; yield as they come.
+
+    `problem.penalty` is ignored; the first solve starts from `start` (to the same bytes), else from `start_weights`
+    (M, T), else from zero; `on_record(penalty, record, state)` gets every iteration, and `should_stop` may end each
+    solve after one. Costs little more than the last solve where the penalties fall, since supports grow along them.
+    """
+    for penalty in penalties:
+        if start is None and start_weights is not None:
+            start = warm_state(start_weights)
+        report = None if on_record is None else _with_penalty(on_record, penalty)
+        here = replace(problem, penalty=penalty)
+        solution = solve(here, options, generator, start=start, on_record=report, should_stop=should_stop)
+        start, start_weights = None, solution.weights
+        yield solution
+
+
+def _with_penalty(
+    on_record: Callable[[float, Record, SolverState], None], penalty: float
+) -> Callable[[Record, SolverState], None]:
+    return lambda record, state: on_record(penalty, record, state)

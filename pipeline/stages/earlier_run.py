@@ -1,0 +1,86 @@
+"""What a run that adds rows (`--add-rows`) takes of the finished run before it, whose folder it leaves as it is.
+
+Candidates with their features, widths and scales, the mean of targets, the weights to start from and which statistics
+were those of its rows are committed at the start. The statistics themselves are read where they are, once.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.config.parsers import learns_scales
+from pipeline.stages import final_weights
+from pipeline.stages.run_state import Run
+from pipeline.stages.statistics_pass import COLUMNS, FIT, HELD_OUT
+from storage.atomic_writes import make_folder, read_arrays, read_dataclass, write_arrays, write_dataclass
+from storage.errors import CorruptDataError, MissingDataError
+from storage.folder_layouts import RunLayout
+from storage.manifest import MANIFEST_NAME, digest_file, verify
+from storage.manifest import read as read_manifest
+from storage.remedies import remedy_of
+
+
+@dataclass(frozen=True)
+class Start:
+    """Columns (a,) i8 and weights (a, T) f8 that the solves start from; digests of the statistics of FIT and HELD_OUT.
+
+    statistics (128,) u1: sha256 of their two manifests in hexadecimal; (0,) where they are not there whole.
+    """
+
+    active: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    statistics: NDArray[np.uint8]
+
+
+def layout_of(path: str | None) -> RunLayout:
+    """Return the layout of the run that `--init-from` names."""
+    assert path is not None  # the plan has checked it
+    return RunLayout(Path(path))
+
+
+def take_candidates(run: Run) -> None:
+    """Commit what a run takes of the one before it, its candidates last. Raises CorruptDataError, MissingDataError."""
+    earlier = layout_of(run.config.solver.init_from)
+    final = final_weights.load(earlier)
+    digests = list("".join(statistics_digests(earlier)).encode())
+    start = Start(final.active, final.penalised_weights, np.array(digests, np.uint8))
+    if learns_scales(run.config.kernel.scale):
+        make_folder(run.layout.feature_scales.parent)
+        write_arrays(run.layout.feature_scales, read_arrays(earlier.feature_scales))
+    write_dataclass(run.layout.init_model, start)
+    write_arrays(run.layout.centers, read_arrays(earlier.centers))
+
+
+def load(layout: RunLayout) -> Start:
+    """Return what is committed of the weights and statistics. Raises CorruptDataError."""
+    return read_dataclass(layout.init_model, Start, remedy=remedy_of(layout.init_model.name))
+
+
+def statistics_digests(earlier: RunLayout) -> list[str]:
+    """Return the digests of a run's statistics of fit and held-out rows; none where it has not kept them whole."""
+    digests = []
+    with suppress(CorruptDataError, MissingDataError):
+        for folder in map(earlier.statistics_file, (FIT, HELD_OUT)):
+            if f"{COLUMNS}.npy" in read_manifest(folder).files:
+                return []
+            digests.append(digest_file(folder / MANIFEST_NAME).sha256)
+        return digests
+    return []
+
+
+def kept_statistics(run: Run) -> dict[str, Path]:
+    """Return the folders of the statistics of the run before, by part; none where they are not there whole.
+
+    Warns where they were there when this run began.
+    """
+    earlier = layout_of(run.config.solver.init_from)
+    taken, now = load(run.layout).statistics.tobytes().decode(), "".join(statistics_digests(earlier))
+    folders = {part: earlier.statistics_file(part) for part in (FIT, HELD_OUT)}
+    if now and now == taken and not any(verify(folder, contents=True) for folder in folders.values()):
+        return folders
+    if taken:
+        run.events.warn(f"{earlier.root}: its statistics are no longer there whole; all rows are passed over again")
+    return {}

@@ -1,0 +1,165 @@
+"""Stage 5: the model is assembled from the weights and tried on the test part, row block by row block."""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from functools import partial, reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.targets import labels_from_decision
+from pipeline.config.parsers import NO_PENALTY
+from pipeline.datasets.features_on_the_fly import ScaledFeatures, open_features, read_scales
+from pipeline.datasets.open_data import open_data
+from pipeline.kernels.each_tile import Each
+from pipeline.models.calibration import calibrate
+from pipeline.models.kernel_expansion import KernelExpansion
+from pipeline.models.scoring import Score, score_classes, score_values
+from pipeline.prediction.model_folder import load_model, save_model
+from pipeline.prediction.trained_model import SparseKernelModel
+from pipeline.stages import final_weights
+from pipeline.stages.block_values import BlockPass, Values
+from pipeline.stages.candidate_names import read_candidates, read_widths, rows_and_widths
+from pipeline.stages.choose_bandwidth import kernel_of
+from pipeline.stages.greedy_selection import load_prefixes
+from pipeline.stages.run_state import EVALUATE, Run
+from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
+from storage.atomic_writes import remove_folder
+from storage.done_markers import write_marker
+from storage.manifest import MANIFEST_NAME, digest_file
+
+SCORES = "scores"  # the marker of the scores of a model
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The score of the model, and of it before refit and moves of its centers (the same where there were none).
+
+    prefixes: errors, or squared errors, of the first centers of a greedy selection, one number for each size.
+    """
+
+    model: Score
+    penalised: Score
+    prefixes: tuple[float, ...] = ()
+
+    def __add__(self, other: "Scores") -> "Scores":
+        """Return the scores of the rows of both."""
+        prefixes = tuple(a + b for a, b in zip(self.prefixes, other.prefixes, strict=True))
+        return Scores(self.model + other.model, self.penalised + other.penalised, prefixes)
+
+
+def evaluate_model(run: Run) -> Scores:
+    """Assemble and commit the model, and return its score on the test part."""
+    with run.stage(EVALUATE) as cost:
+        cost.items = 0
+        if not (run.layout.model / MANIFEST_NAME).exists():
+            save_model(run.layout.model, assemble_model(run))
+        digest = digest_file(run.layout.model / MANIFEST_NAME).sha256
+        done = run.done(run.layout.markers(EVALUATE)).get(SCORES, {})
+        if done.get("model") != digest:
+            done = {"model": digest, SCORES: asdict(_scored(run, digest))}
+            write_marker(run.layout.markers(EVALUATE), SCORES, done)
+        remove_folder(run.layout.passes, durable=False)
+        return _scores(done[SCORES])
+
+
+def _scored(run: Run, digest: str) -> Scores:
+    """Return the scores of the test part: one pass over its rows, with the committed model of a digest."""
+    solver, n_centers = run.config.solver, len(final_weights.load(run.layout).active)
+    opened = partial(
+        _opened,
+        refitted=solver.refit != "none" and solver.select == "none" and solver.penalty != NO_PENALTY,
+        selected=solver.select != "none",
+    )
+    task = BlockPass(row_task(run), row_grid("test", run.shape.n_test, n_centers), opened)
+    values = run.row_pass(EVALUATE, task, run.layout.row_pass(f"{EVALUATE}-{digest[:16]}"))
+    return reduce(add, (_scores(json.loads(block["scores"].tobytes())) for block in values.by_block()))
+
+
+def _scores(payload: dict[str, Any]) -> Scores:
+    """Return the scores that were stored."""
+    model, penalised = (Score.from_stored(payload[name]) for name in ("model", "penalised"))
+    return Scores(model, penalised, tuple(payload["prefixes"]))
+
+
+def assemble_model(run: Run) -> SparseKernelModel:
+    """Return the model of the committed weights: only centers with a non-zero weight, in the order of the weights."""
+    final = final_weights.load(run.layout)
+    chosen = read_candidates(run.layout, run.shape.n_train)[final.active]
+    index, widths = rows_and_widths(chosen, run.shape.n_train)
+    store = open_features(run.features)
+    source = open_data(run.request.source)
+    is_image = len(source.input_shape) > 1
+    summary = final_weights.load_summary(run.layout)
+    found = summary.get("temperature")  # none in runs that were solved before there was one
+    moved = final_weights.load_moved(run.layout)
+    points = store.take(index) if moved is None else moved
+    return SparseKernelModel(
+        task=run.shape.task,
+        labels=run.shape.classes,
+        features=run.request.features,
+        expansion=KernelExpansion(
+            kernel_of(run), points, read_widths(run.layout)[widths], final.weights, final.intercept
+        ),
+        center_index=index if moved is None else np.full(len(index), -1),
+        selection_order=np.arange(len(final.active)),
+        standardisation=store.standardisation() if run.request.standardise else None,
+        input_shape=source.input_shape,
+        input_dtype=source.read("train", 0, 1)[0].dtype.name if is_image else None,
+        table_columns=source.columns,
+        temperature=found and found["temperature"],
+        feature_scales=read_scales(run.features.file) if isinstance(run.features, ScaledFeatures) else None,
+    )
+
+
+@dataclass(frozen=True)
+class BlockScorer:
+    """What scores blocks of labelled rows: the model, the same before its refit, and its first centers alone.
+
+    prefixes: weights and intercept of each size of a greedy selection that was committed.
+    """
+
+    task: str
+    n_classes: int
+    model: SparseKernelModel
+    penalised: SparseKernelModel
+    prefixes: tuple[tuple[NDArray[np.float64], NDArray[np.float64]], ...]
+
+    def __call__(self, block: RowBlock, _: Each) -> Values:
+        """Return the "scores" of a block, as JSON."""
+        model = self._score(self.model.decision_function(block.X), block, self.model.temperature)
+        before = self._score(self.penalised.decision_function(block.X), block)
+        scores = asdict(Scores(model, before, tuple(self._prefix_errors(block))))
+        return {"scores": np.frombuffer(json.dumps(scores).encode(), np.uint8)}
+
+    def _prefix_errors(self, block: RowBlock) -> list[float]:
+        """Return errors, or squared errors, of the first centers alone, for each size."""
+        if not self.prefixes:
+            return []
+        columns, errors = self.penalised.expansion.columns(block.X), []  # of centers where they were chosen
+        for weights, intercept in self.prefixes:
+            score = self._score(columns[:, : len(weights)] @ weights + intercept, block)
+            errors.append(score.squared_error if self.task == "regression" else float(score.weight_of_errors))
+        return errors
+
+    def _score(self, decision: NDArray[np.float64], block: RowBlock, temperature: float | None = None) -> Score:
+        predicted = labels_from_decision(decision, self.task)
+        if self.task == "regression":
+            return score_values(predicted, block.y, block.weights)
+        calibration = None if temperature is None else calibrate(decision, block.y, temperature, block.weights)
+        return score_classes(predicted, block.y, self.n_classes, calibration, block.weights)
+
+
+def _opened(task: RowTask, *, refitted: bool, selected: bool) -> BlockScorer:
+    model = before = load_model(task.layout.model)
+    final = final_weights.load(task.layout)
+    if final_weights.were_moved(task.layout):
+        chosen = read_candidates(task.layout, task.shape.n_train)[final.active]
+        points = open_features(task.features).take(rows_and_widths(chosen, task.shape.n_train)[0])
+        before = replace(model, expansion=replace(model.expansion, centers=points))
+    if refitted or before is not model:
+        before = before.with_weights(final.penalised_weights, final.penalised_intercept)
+    prefixes = tuple(load_prefixes(task.layout)) if selected else ()
+    return BlockScorer(task.shape.task, len(task.shape.classes), model, before, prefixes)

@@ -1,0 +1,242 @@
+"""Greedy selection of the centers of a run: the choice of `solvers.greedy_choice`, checkpointed and committed.
+
+Both choices, on the fit rows and on all, are one item, checkpointed as the lists of what is chosen: the rest of their
+state follows from that.
+"""
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.config.parsers import selection_size
+from pipeline.errors import InvalidDataError
+from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.runtime import progress, stopping
+from pipeline.runtime.executors import available_processors
+from pipeline.solvers.forward_backward_selection import SLAB_ROWS, Selection, select
+from pipeline.solvers.greedy_choice import ROWS, Enough, GreedyChoice, Part, choose_greedily, forward_most, told
+from pipeline.solvers.ridge import Refit, refit
+from pipeline.solvers.selection_prefixes import prefix_weights
+from pipeline.stages.accumulate_statistics import load_columns, load_statistics
+from pipeline.stages.candidate_names import read_candidates
+from pipeline.stages.final_weights import FinalWeights
+from pipeline.stages.run_state import SOLVE, Run
+from pipeline.stages.target_facts import read_target_facts
+from storage import checkpoints
+from storage.atomic_writes import check_folder, make_folder, read_arrays, read_dataclass, write_arrays, write_dataclass
+from storage.folder_layouts import RunLayout
+from storage.remedies import ANEW
+
+
+class StatisticsNames(NamedTuple):
+    """The names of statistics on the same candidates: of the fit rows, of the held-out rows, of all rows."""
+
+    fit: str
+    held_out: str
+    everything: str
+
+
+AT_ONCE = StatisticsNames("fit", "hold_out", "all")
+
+
+@dataclass(frozen=True)
+class SelectTask:
+    """What a worker needs to choose: the statistics to choose on and to validate on, and how many (None: found)."""
+
+    layout: RunLayout
+    names: StatisticsNames
+    size: int | None
+    intercept: bool
+    checkpoints_kept: int
+
+
+@dataclass(frozen=True)
+class Chosen(GreedyChoice):
+    """What was chosen, as committed, and how long it took."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The statistics of the chosen centers on all rows, and their least-squares weights."""
+
+    statistics: GramStatistics
+    refit: Refit
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What a selection comes to: weights, the refit they are from, and how the centers were chosen.
+
+    tried (k',) i8: by name, the candidates chosen on the fit rows that `refit.fit_weights` are of.
+    """
+
+    weights: FinalWeights
+    refit: Refit
+    chosen: Chosen
+    tried: NDArray[np.int64]
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the report tells of the selection."""
+        chosen = self.chosen
+        curve = zip(chosen.sizes.tolist(), chosen.hold_out_errors.tolist(), strict=True)
+        return {
+            "n_centers": len(chosen.chosen),
+            "refused": chosen.refused,
+            "drift": chosen.drift,
+            "wall_seconds": chosen.seconds,
+            "curve": [{"size": size, "hold_out_error": error} for size, error in curve],
+        }
+
+
+def select_centers(run: Run) -> Selected:
+    """Choose the centers, fit their weights, and commit what the curve of errors against sizes needs."""
+    chosen = choose_centers(run, AT_ONCE)
+    names = read_candidates(run.layout, run.shape.n_train)
+    return finish_selection(run, chosen, chosen.chosen, names, fit_chosen(run, chosen, AT_ONCE))
+
+
+def fit_chosen(run: Run, chosen: Chosen, names: StatisticsNames) -> Fitted:
+    """Return the least-squares weights of what was chosen."""
+    return fit_prefix(run.layout, chosen, names, len(chosen.chosen), intercept=bool(run.config.solver.intercept))
+
+
+def fit_prefix(layout: RunLayout, chosen: Chosen, names: StatisticsNames, size: int, *, intercept: bool) -> Fitted:
+    """Return the least-squares weights of the first centers, with the ridge that those tried at this size want.
+
+    Raises InvalidDataError where no ridge makes the Gram definite.
+    """
+    fit, held_out = (load_columns(layout, name, chosen.tried[:size]) for name in names[:2])
+    everything = load_columns(layout, names.everything, chosen.chosen[:size])
+    return Fitted(everything, refit_chosen(fit, held_out, everything, intercept=intercept))
+
+
+def finish_selection(
+    run: Run, chosen: Chosen, candidates: NDArray[np.int64], names: NDArray[np.int64], fitted: Fitted
+) -> Selected:
+    """Return the result, after committing the weights of the prefixes for `evaluate`.
+
+    candidates: the chosen, among all; names: of the columns of the statistics.
+    """
+    _save_prefixes(run, chosen, fitted.statistics, fitted.refit.ridge)
+    weights, intercept = fitted.refit.weights, fitted.refit.intercept
+    final = FinalWeights(candidates, weights, intercept, weights, intercept)
+    return Selected(final, fitted.refit, chosen, names[chosen.tried[: len(fitted.refit.fit_weights)]])
+
+
+def choose_centers(run: Run, names: StatisticsNames) -> Chosen:
+    """Choose on the statistics of these names, or take what was chosen before.
+
+    Raises CorruptDataError where the statistics or what was chosen are damaged.
+    """
+    with run.doing(SOLVE, "checking the statistics"):
+        for name in names:  # the items map them unchecked
+            check_folder(run.layout.statistics_file(name), remedy=ANEW)
+    n_candidates = load_statistics(run.layout, names.everything).n_centers
+    task = SelectTask(
+        layout=run.layout,
+        names=names,
+        size=selection_size(run.config.solver.select),
+        intercept=bool(run.config.solver.intercept),
+        checkpoints_kept=run.config.resources.keep,
+    )
+    make_folder(run.layout.solutions)
+    # Choosing takes a time that grows with the square of the number, and is done twice.
+    work, files = 2 * forward_most(task.size, n_candidates) ** 2, [_path(run.layout, names).name]
+    choose, part = partial(commit_choice, task), run.layout.solution
+    run.run_items(SOLVE, choose, files, part=part, unit="", size=lambda file: work)
+    return load_chosen(run.layout, names)
+
+
+def load_chosen(layout: RunLayout, names: StatisticsNames) -> Chosen:
+    """Return what was chosen on the statistics of these names."""
+    return read_dataclass(_path(layout, names), Chosen, remedy=ANEW)
+
+
+def _path(layout: RunLayout, names: StatisticsNames) -> Path:
+    return layout.solution(f"{names.everything}-selection.npz")
+
+
+def commit_choice(task: SelectTask, file: str) -> None:
+    """Choose the centers and commit them as a solution of this name; may raise StoppedError, after a checkpoint."""
+    fit, held_out, everything = (load_statistics(task.layout, name) for name in task.names)
+    started = time.perf_counter()
+    choice = choose_greedily(fit, held_out, everything, task.size, partial(_select, task), intercept=task.intercept)
+    if not len(choice.tried):
+        raise InvalidDataError("select: no candidate lowers the error; the targets may all be zero")
+    write_dataclass(task.layout.solution(file), Chosen(**vars(choice), seconds=time.perf_counter() - started))
+    for part in ROWS:
+        checkpoints.remove(_folder(task, part))
+
+
+def _select(task: SelectTask, part: Part, statistics: GramStatistics, size: int, enough: Enough) -> Selection:
+    """Choose on the statistics of a part, from the last checkpoint on; one is made after each slab, being small."""
+    folder, rows = _folder(task, part), ROWS[part]
+    checkpoint = checkpoints.load(folder)
+    most, n_chosen = forward_most(task.size, statistics.n_centers), 0
+
+    def count(n: int, words: str | None = None) -> None:
+        nonlocal n_chosen
+        progress.advance(n**2 - n_chosen**2, words)
+        n_chosen = n
+
+    def after(chosen: list[int]) -> bool:
+        count(len(chosen), told(part, len(chosen), most))
+        if len(chosen) % SLAB_ROWS == 0:
+            arrays = {"chosen": np.array(chosen, np.int64)}
+            checkpoints.save(folder, len(chosen), arrays, {}, keep=task.checkpoints_kept)
+        stopping.check()
+        ended = enough(chosen)
+        if ended or len(chosen) == most:
+            progress.doing(f"{len(chosen)} centers chosen on {rows}, dropping those that are missed least")
+        return ended
+
+    first = None if checkpoint is None else checkpoint.arrays["chosen"]
+    if first is not None:
+        progress.doing(f"taking the first {len(first)} centers chosen on {rows} up again")
+    n_threads = available_processors()
+    selection = select(statistics, size, intercept=task.intercept, first=first, enough=after, n_threads=n_threads)
+    count(most)  # of which there may have been enough earlier
+    if part == "fit":
+        progress.doing("held-out errors of what was chosen")
+    return selection
+
+
+def _folder(task: SelectTask, part: Part) -> Path:
+    return task.layout.checkpoints(f"{task.names.fit if part == 'fit' else task.names.everything}-selection")
+
+
+def refit_chosen(
+    fit: GramStatistics, held_out: GramStatistics, everything: GramStatistics, *, intercept: bool
+) -> Refit:
+    """Return the least-squares weights on `everything`, with the ridge that the held-out rows prefer.
+
+    `fit` and `held_out` are of the centers tried, `everything` of those of the model.
+
+    Raises InvalidDataError where no ridge makes their Gram definite.
+    """
+    try:
+        return refit(fit, held_out, everything, intercept=intercept)
+    except np.linalg.LinAlgError as error:
+        raise InvalidDataError(f"select: {error}; ask for fewer centers") from None
+
+
+def _save_prefixes(run: Run, chosen: Chosen, everything: GramStatistics, ridge: float) -> None:
+    """Commit the weights of the prefixes, at the ridge of the whole, for `evaluate`."""
+    weights, intercepts = prefix_weights(everything, chosen.sizes, ridge, intercept=bool(run.config.solver.intercept))
+    intercepts = intercepts + read_target_facts(run.layout).mean
+    arrays = {"sizes": chosen.sizes, "weights": np.concatenate(weights), "intercepts": intercepts}
+    write_arrays(run.layout.solution("prefixes.npz"), arrays)
+
+
+def load_prefixes(layout: RunLayout) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Return weights (size, T) and intercept (T,) of the prefixes of a selection, smallest first."""
+    arrays = read_arrays(layout.solution("prefixes.npz"), remedy=ANEW)
+    weights = np.split(arrays["weights"], np.cumsum(arrays["sizes"])[:-1])
+    return list(zip(weights, arrays["intercepts"], strict=True))

@@ -1,0 +1,149 @@
+"""The penalty path: solved on the fit rows, scored on the held-out rows; the test part is never looked at."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.targets import labels_from_decision
+from pipeline.config.parsers import penalty_path
+from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.kernels.each_tile import Each
+from pipeline.solvers.delivered_weights import deliver_path
+from pipeline.solvers.regularization_path import (
+    ChosenPenalty,
+    TriedPenalties,
+    choose_penalty,
+    largest_penalty,
+)
+from pipeline.stages.accumulate_statistics import load_statistics
+from pipeline.stages.block_values import BlockPass, OfBlock
+from pipeline.stages.one_vs_all import load_weights, solve_groups, start_weights_name
+from pipeline.stages.run_state import SOLVE, Run, is_whole
+from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
+from storage.atomic_writes import make_folder, read_arrays, remove_folder, write_arrays
+
+WEIGHTS = "weights.npz"
+
+
+@dataclass(frozen=True)
+class PathPoint:
+    """One penalty of the path: what the solves say and what the held-out rows say."""
+
+    penalty: float
+    objective: float
+    n_active: tuple[int, ...]
+    n_centers: int
+    relative_gap: float
+    hold_out_error: float
+    wall_seconds: float
+
+
+def follow_penalty_path(run: Run, setting: str) -> tuple[ChosenPenalty, list[PathPoint]]:
+    """Return the penalty to train with, with the penalised weights of the fit rows there, and the points of the path.
+
+    `auto` trains with the penalty of the lowest held-out error (the largest of equals), a path with its last one.
+    The error is that of what will be delivered: of the refitted weights where a refit is asked for. Classes count
+    errors, regression the mean squared error.
+    """
+    points: list[PathPoint] = []
+
+    def solve_at(number: int | None, penalties: tuple[float, ...]) -> TriedPenalties:
+        if number:
+            before = load_weights(run, "fit", run.n_candidates, number - 1)[0]
+            write_arrays(run.layout.solution(start_weights_name("fit", number)), {"weights": before})
+        summaries = solve_groups(run, "fit", penalties, warm_start=bool(number), number=number)
+        table = load_weights(run, "fit", run.n_candidates, number)
+        errors = _held_out_errors(run, table, number or 0)
+        points.extend(_points(penalties, summaries, table, errors))
+        return TriedPenalties(table, errors, all(summary["points"][-1]["converged"] for summary in summaries))
+
+    chosen = choose_penalty(penalty_path(setting), largest_penalty_of(run, "fit"), run.config.solver.patience, solve_at)
+    if chosen.warning is not None:
+        run.events.warn(f"--penalty auto: {chosen.warning}")
+    return chosen, points
+
+
+def largest_penalty_of(run: Run, part: str) -> float:
+    """Return the penalty at which all weights on the statistics of a part are zero; 1 where they are at any."""
+    solver, statistics = run.config.solver, load_statistics(run.layout, part)
+    return largest_penalty(statistics, shared=solver.coupling == "shared", intercept=bool(solver.intercept))
+
+
+def _points(
+    penalties: Sequence[float],
+    summaries: list[dict[str, Any]],
+    table: NDArray[np.float64],
+    errors: NDArray[np.float64],
+) -> list[PathPoint]:
+    """Return the points of some penalties from the summaries of the solves, the weights and the held-out errors."""
+    points = []
+    for index, penalty in enumerate(penalties):
+        of_group = [summary["points"][index] for summary in summaries]
+        points.append(
+            PathPoint(
+                penalty=penalty,
+                objective=sum(point["objective"] for point in of_group),
+                n_active=tuple(point["n_active"] for point in of_group),
+                n_centers=int(np.count_nonzero(table[index].any(axis=1))),
+                relative_gap=max(point["relative_gap"] for point in of_group),
+                hold_out_error=float(errors[index]),
+                wall_seconds=sum(point["wall_seconds"] for point in of_group),
+            )
+        )
+    return points
+
+
+def _held_out_errors(run: Run, table: NDArray[np.float64], number: int = 0) -> NDArray[np.float64]:
+    """Return the held-out error of each penalty's weights (penalties, candidates, outputs), (penalties,) f8.
+
+    number: of the solves that the weights come from, which names the pass.
+    """
+    solver = run.config.solver
+    fit, held_out = (load_statistics(run.layout, part) for part in ("fit", "hold_out"))
+    path = deliver_path(table, fit, held_out, refitted=solver.refit == "ridge", intercept=bool(solver.intercept))
+    if run.shape.task == "regression":
+        return path.squared_errors(held_out)
+    done = run.layout.solution(f"path-{number}-errors.npz")
+    if is_whole(done):
+        return read_arrays(done)["errors"]
+    folder = run.layout.row_pass(f"path-{number}")
+    make_folder(folder)
+    write_arrays(folder / WEIGHTS, vars(path))
+    blocks = row_grid("train", run.shape.n_train, len(path.active))
+    task = BlockPass(row_task(run), blocks, partial(_error_counter, folder / WEIGHTS))
+    wrong = run.row_pass(SOLVE, task, folder, words="errors of each penalty")
+    errors = np.asarray(wrong.in_order("wrong").sum(axis=0) / held_out.weight_sum)
+    write_arrays(done, {"errors": errors})
+    remove_folder(folder, durable=False)
+    return errors
+
+
+def _error_counter(path: Path, task: RowTask) -> OfBlock:
+    """Return what counts the held-out rows of a block that each penalty's weights misclassify, by their weights."""
+    arrays = read_arrays(path)
+    generator = task.generator_at_once(arrays["active"])
+    return partial(_count_errors, task.shape.task, generator, arrays["weights"], arrays["intercepts"])
+
+
+def _count_errors(
+    task: str,
+    generator: ColumnGenerator,
+    weights: NDArray[np.float64],
+    intercepts: NDArray[np.float64],
+    block: RowBlock,
+    each: Each,
+) -> dict[str, NDArray[np.float64]]:
+    """Return "wrong" (1, penalties) f8. weights (penalties, active, outputs), intercepts (penalties, outputs)."""
+    n_penalties, n_active, n_outputs = weights.shape
+    K = generator.block(block.X[block.held_out], out_dtype=np.float64, each=each)
+    stacked = weights.transpose(1, 0, 2).reshape(n_active, n_penalties * n_outputs)
+    decisions = (K @ stacked).reshape(-1, n_penalties, n_outputs) + intercepts
+    truth = labels_from_decision(block.targets[block.held_out], task)
+    counts = np.ones(len(truth)) if block.weights is None else block.weights[block.held_out]
+    wrong = [float(counts @ (labels_from_decision(decisions[:, i], task) != truth)) for i in range(n_penalties)]
+    return {"wrong": np.array([wrong])}

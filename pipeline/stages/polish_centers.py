@@ -1,0 +1,331 @@
+"""Centers that move (`--polish-centers`): steps on their positions, with the weights solved out (variable projection).
+
+Each step takes two passes over the rows: statistics of the fit and of the held-out rows at the new positions, which
+give the weights, the objective and the held-out error, and the gradient. The positions of the lowest held-out error are
+those of the model. The state between two steps is checkpointed; the passes commit their sums as all others do.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError
+
+from pipeline.datasets.features_on_the_fly import open_features
+from pipeline.errors import InvalidDataError, StoppedError
+from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.solvers.lbfgs import Curvature, next_point
+from pipeline.solvers.ridge import Refit, least_squares, refit
+from pipeline.stages.candidate_names import read_candidates, rows_and_widths
+from pipeline.stages.final_weights import FinalWeights, save_moved
+from pipeline.stages.gradient_pass import INPUT, GradientPass
+from pipeline.stages.largest_values import LargestValues, largest_values
+from pipeline.stages.run_state import SOLVE, Run, is_whole
+from pipeline.stages.statistics_pass import FIT, HELD_OUT, MEMBERS, StatisticsPass
+from pipeline.stages.training_rows import RowTask, row_task
+from storage import checkpoints
+from storage.atomic_writes import make_folder, read_dataclass, remove_folder, write_arrays, write_dataclass
+
+PATIENCE = 10  # steps without a lower held-out error, after which a larger ridge is tried, or the last step is made
+FIRST = 0.1  # of σ: how far the first step moves the center that moves farthest
+Points = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Polished:
+    """What became of the centers: steps taken, the one kept (0: none moved), held-out errors of the weights.
+
+    held_out_errors : before the first step and after each, with the ridge of the time
+    held_out_after : where they are now, with the ridge that is best there
+    """
+
+    steps: int
+    kept_step: int
+    held_out_errors: list[float]
+    held_out_after: float
+    wall_seconds: float
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The ridge solution at some points: weights (m, T), intercept (T,), objective; its held-out error."""
+
+    weights: NDArray[np.float64]
+    intercept: NDArray[np.float64]
+    objective: float
+    held_out_error: float
+
+
+@dataclass(frozen=True)
+class Moving:
+    """The state between two passes: the points (m, d) f8, the solution there, and the best points so far (m, d) f4.
+
+    gradient : at the points, None before its pass; last_step, last_gradient : what led here, where it has not yet
+        been learned from
+    ridge, fraction : ρ, and what part it was of the mean diagonal of the Gram when it was chosen, at step `chosen_at`
+    best, best_step : the points of the lowest held-out error
+    errors : held-out errors before the first step and after each
+    """
+
+    points: Points
+    fit: Fit
+    gradient: Points | None
+    last_step: Points | None
+    last_gradient: Points | None
+    curvature: Curvature
+    ridge: float
+    fraction: float
+    chosen_at: int
+    best: NDArray[np.float32]
+    best_step: int
+    errors: list[float]
+
+    @property
+    def step(self) -> int:
+        """Steps taken."""
+        return len(self.errors) - 1
+
+
+def polish_centers(run: Run, final: FinalWeights) -> tuple[FinalWeights, Refit | None, Polished]:
+    """Move the centers of some weights, and commit the new positions; return weights, refit and what was done.
+
+    The weights are as they were, and there is no refit, where no step lowers the held-out error.
+    """
+    started = time.perf_counter()
+    chosen = read_candidates(run.layout, run.shape.n_train)[final.active]
+    X = open_features(run.features).take(rows_and_widths(chosen, run.shape.n_train)[0])
+    polish = _Polish(run, run.config.solver.polish_centers)
+    state = polish.finished(X.astype(np.float64))
+    moved = polish.refitted(state.best) if state.best_step else None
+    if moved is not None:
+        save_moved(run.layout, state.best)
+        final = replace(final, weights=moved.weights, intercept=moved.intercept)
+    polish.remove_checkpoints()
+    after = state.errors[0] if moved is None else min(error for _, error in moved.held_out_errors)
+    return final, moved, Polished(state.step, state.best_step, state.errors, after, time.perf_counter() - started)
+
+
+class _Polish:
+    """The steps of a run, on its rows."""
+
+    def __init__(self, run: Run, most: int) -> None:
+        self._run, self._most = run, most
+        self._task: RowTask = row_task(run)
+        self._largest: LargestValues = largest_values(run)
+        self._folder = run.layout.checkpoints("polish")
+        self._saved = time.monotonic()
+
+    def finished(self, points: Points) -> Moving:
+        """Return the state after the last step, taken up from the last checkpoint. Raises StoppedError, after one."""
+        state = self._loaded()
+        state = self._started(points) if state is None else state
+        try:
+            while state.step < self._most:
+                new = self._next(state)
+                if new is None:
+                    break
+                state = new
+                if time.monotonic() - self._saved >= self._run.config.resources.checkpoint_every:
+                    self._save(state)
+        except StoppedError:
+            self._save(state)
+            raise
+        self._save(state)  # the weights there take another pass
+        return state
+
+    def refitted(self, points: NDArray[np.float32]) -> Refit:
+        """Return the weights of all rows at some points, the ridge chosen on the held-out ones."""
+        parts = self._statistics(points, "weights at the new places")
+        return _refit(parts[FIT], parts[HELD_OUT], parts[FIT] + parts[HELD_OUT], self._intercept)
+
+    def remove_checkpoints(self) -> None:
+        checkpoints.remove(self._folder)
+
+    @property
+    def _intercept(self) -> bool:
+        return bool(self._run.config.solver.intercept)
+
+    def _started(self, points: Points) -> Moving:
+        """Return the state before the first step."""
+        parts = self._statistics(points, "moving centers: where they are")
+        chosen = _refit(parts[FIT], parts[HELD_OUT], parts[FIT], self._intercept)
+        fit, nothing = self._fitted(parts, chosen.ridge), Curvature.nothing(points.size)
+        fraction, error = _least(chosen)
+        best = _rounded(points)
+        return Moving(points, fit, None, None, None, nothing, chosen.ridge, fraction, 0, best, 0, [error])
+
+    def _next(self, state: Moving) -> Moving | None:
+        """Return the state after the next pass or passes; None where no step lowers the held-out error any more."""
+        if state.gradient is None:
+            return self._with_gradient(state)
+        stalled = state.step - max(state.best_step, state.chosen_at) >= PATIENCE
+        moved = None if stalled else self._moved(state)
+        return self._with_larger_ridge(state) if moved is None else moved
+
+    def _with_gradient(self, state: Moving) -> Moving:
+        """Return the state with the gradient at its points, learned from: a pass over the fit rows."""
+        points, fit = state.points, state.fit
+        folder = self._pass("gradient", points, fit.weights, fit.intercept)
+        make_folder(folder)
+        arrays: dict[str, NDArray[Any]] = {"points": _rounded(points)}
+        arrays |= {"weights": fit.weights, "intercept": fit.intercept}
+        write_arrays(folder / INPUT, arrays)
+        task = GradientPass(self._task, folder / INPUT, len(points), self._largest)
+        sums = self._run.row_pass(SOLVE, task, folder, words=self._words(state.step + 1, state))
+        remove_folder(folder, durable=False)
+        gradient, curvature = task.gradient(sums, fit.weights, fit.intercept), state.curvature
+        if state.last_step is not None and state.last_gradient is not None:
+            curvature = curvature.with_pair(state.last_step.ravel(), (gradient - state.last_gradient).ravel())
+        return replace(state, gradient=gradient, curvature=curvature, last_step=None, last_gradient=None)
+
+    def _moved(self, state: Moving) -> Moving | None:
+        """Return the state after a step; None where none lowers the objective."""
+        assert state.gradient is not None
+        shape, number = state.points.shape, state.step + 1
+        last: list[Fit] = []
+
+        def objective_at(x: NDArray[np.float64]) -> float:
+            last[:] = [self._tried(x.reshape(shape), state.ridge, self._words(number, state))]
+            return last[0].objective
+
+        farthest = float(np.sqrt(np.einsum("md,md->m", state.gradient, state.gradient).max()))
+        first = FIRST * np.sqrt(self._task.sigma2[0]) * float(np.abs(state.gradient).max()) / max(farthest, 1e-300)
+        x, gradient = state.points.ravel(), state.gradient.ravel()
+        found = next_point(x, state.fit.objective, gradient, state.curvature, first, objective_at)
+        if found is None:
+            return None
+        points, fit = found.reshape(shape), last[0]
+        objective, error = fit.objective, fit.held_out_error
+        self._run.events.record("polish", step=number, objective=objective, held_out_error=error)
+        better = error < min(state.errors)
+        remove_folder(self._trials, durable=False)
+        return replace(
+            state,
+            points=points,
+            fit=fit,
+            gradient=None,
+            last_step=points - state.points,
+            last_gradient=state.gradient,
+            best=_rounded(points) if better else state.best,
+            best_step=number if better else state.best_step,
+            errors=[*state.errors, error],
+        )
+
+    def _with_larger_ridge(self, state: Moving) -> Moving | None:
+        """Return the state with the ridge that held-out rows now want, to go on from; None if it is no larger one."""
+        parts = self._statistics(state.points, "moving centers: a larger ridge")
+        chosen = _refit(parts[FIT], parts[HELD_OUT], parts[FIT], self._intercept)
+        fraction, error = _least(chosen)
+        if fraction <= state.fraction:
+            return None
+        better = error < min(state.errors)
+        return replace(
+            state,
+            fit=self._fitted(parts, chosen.ridge),
+            gradient=None,
+            curvature=Curvature.nothing(state.points.size),
+            ridge=chosen.ridge,
+            fraction=fraction,
+            chosen_at=state.step,
+            best=_rounded(state.points) if better else state.best,
+            best_step=state.step if better else state.best_step,
+            errors=[*state.errors[:-1], error],
+        )
+
+    def _words(self, number: int, state: Moving) -> str:
+        return f"moving centers, step {number} of at most {self._most}, held-out error {min(state.errors):.4g}"
+
+    def _tried(self, points: Points, ridge: float, words: str) -> Fit:
+        """Return the solution at some points; what earlier trials of a step gave is kept until the step is made."""
+        done = self._trials / f"{_digest(points)}.npz"
+        if is_whole(done):
+            return read_dataclass(done, Fit)
+        fit = self._fitted(self._statistics(points, words), ridge)
+        make_folder(self._trials)
+        write_dataclass(done, fit)
+        return fit
+
+    @property
+    def _trials(self) -> Path:
+        return self._run.layout.row_pass("polish-trials")
+
+    def _statistics(self, points: NDArray[np.floating], words: str) -> dict[str, GramStatistics]:
+        """Return the statistics of fit and held-out rows at some points: a pass over all rows."""
+        folder, rounded = self._pass("statistics", points), _rounded(points)
+        make_folder(folder)
+        write_arrays(folder / MEMBERS, {"points": rounded})
+        task = StatisticsPass(self._task, (FIT, HELD_OUT), len(points), self._largest, members=folder / MEMBERS)
+        parts = self._run.row_pass(SOLVE, task, folder, words=words).statistics()
+        remove_folder(folder, durable=False)
+        return parts
+
+    def _fitted(self, parts: dict[str, GramStatistics], ridge: float) -> Fit:
+        """Return the ridge solution of the fit rows (mathematics.md, eq. 84)."""
+        fit, held_out = parts[FIT], parts[HELD_OUT]
+        try:
+            weights, intercept = least_squares(fit, ridge, intercept=self._intercept)
+        except LinAlgError:  # not at points like these: the step was too long
+            nothing = np.zeros_like(fit.kty)
+            return Fit(nothing, nothing[0], np.inf, np.inf)
+        kty, yty = fit.centred_targets() if self._intercept else (fit.kty, fit.yty)
+        objective = 0.5 * float(yty.sum() - (weights * kty).sum())
+        error = float(held_out.squared_error(weights, intercept).sum() / held_out.weight_sum)
+        return Fit(weights, intercept, objective, error)
+
+    def _pass(self, name: str, *arrays: NDArray[np.floating]) -> Path:
+        """Return the folder of a pass at these points: sums of others are none of it."""
+        return self._run.layout.row_pass(f"polish-{name}-{_digest(*arrays)}")
+
+    def _save(self, state: Moving) -> None:
+        named = {name: getattr(state, name) for name in _ARRAYS} | vars(state.curvature)
+        named |= {"weights": state.fit.weights, "intercept": state.fit.intercept, "errors": np.array(state.errors)}
+        arrays = {name: array for name, array in named.items() if array is not None}
+        numbers = {name: getattr(state, name) for name in _NUMBERS}
+        numbers |= {"objective": state.fit.objective, "held_out_error": state.fit.held_out_error}
+        step = 2 * state.step + (state.gradient is not None)
+        checkpoints.save(self._folder, step, arrays, numbers, keep=self._run.config.resources.keep)
+        self._saved = time.monotonic()
+
+    def _loaded(self) -> Moving | None:
+        checkpoint = checkpoints.load(self._folder)
+        if checkpoint is None:
+            return None
+        for warning in checkpoint.warnings:
+            self._run.events.warn(warning)
+        arrays, numbers = checkpoint.arrays, checkpoint.metadata
+        fit = Fit(arrays["weights"], arrays["intercept"], numbers["objective"], numbers["held_out_error"])
+        named: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
+        named |= {name: numbers[name] for name in _NUMBERS}
+        curvature = Curvature(arrays["steps"], arrays["changes"])
+        return Moving(fit=fit, curvature=curvature, errors=arrays["errors"].tolist(), **named)
+
+
+_ARRAYS = ("points", "gradient", "last_step", "last_gradient", "best")
+_NUMBERS = ("ridge", "fraction", "chosen_at", "best_step")
+
+
+def _digest(*arrays: NDArray[np.floating]) -> str:
+    return blake2b(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays), digest_size=8).hexdigest()
+
+
+def _rounded(points: NDArray[np.floating]) -> NDArray[np.float32]:
+    """Return the points as the model has them."""
+    return np.ascontiguousarray(points, dtype=np.float32)
+
+
+def _least(chosen: Refit) -> tuple[float, float]:
+    """Return the fraction of the lowest held-out error, and that error."""
+    return min(chosen.held_out_errors, key=lambda pair: pair[1])
+
+
+def _refit(fit: GramStatistics, held_out: GramStatistics, final: GramStatistics, intercept: bool) -> Refit:
+    try:
+        return refit(fit, held_out, final, intercept=intercept)
+    except LinAlgError as error:
+        raise InvalidDataError(f"--polish-centers: {error}; leave it out, or ask for fewer centers") from None

@@ -1,0 +1,115 @@
+"""What is found of all training targets and row weights before rows are streamed; committed with the candidates."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.targets import balanced_factors
+from pipeline.datasets.features_on_the_fly import open_features
+from pipeline.errors import InvalidDataError
+from pipeline.kernels.gram_statistics import LEAST_TARGET, too_large
+from pipeline.stages.run_state import RunData
+from storage.atomic_writes import read_arrays
+from storage.folder_layouts import RunLayout
+
+_READ_TARGETS = 65_536  # that are read at once
+
+
+@dataclass(frozen=True)
+class TargetFacts:
+    """What training makes of targets and row weights.
+
+    mean : taken off the targets
+    class_factors : of the weights of the rows of each class; () for none
+    heaviest : the largest weight of a row, times the factor of its class
+    """
+
+    mean: float = 0.0
+    class_factors: tuple[float, ...] = ()
+    heaviest: float = 1.0
+
+    def weights(self, y: NDArray[Any], weights: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+        """Return how much rows count that have targets y (rows,) as stored, and these weights; None: 1 each."""
+        if not self.class_factors:
+            return weights
+        factors = np.array(self.class_factors)[y]
+        return factors if weights is None else weights * factors
+
+    def arrays(self) -> dict[str, NDArray[np.float64]]:
+        """Return the facts as they are stored, those that every row of a run without weights has left out."""
+        if self.heaviest == 1.0 and not self.class_factors:
+            return {}
+        return {"class_factors": np.array(self.class_factors), "heaviest": np.array(self.heaviest)}
+
+
+def find_target_facts(run: RunData) -> TargetFacts:
+    """Return the facts of a run: passes over its targets and weights, where there is something to find.
+
+    Raises InvalidDataError where the squares of the training targets leave float64, upwards or downwards.
+    """
+    check_targets(run)
+    factors = _balanced(run) if run.config.data.class_weight is not None else ()
+    facts = TargetFacts(_mean(run) if run.config.data.centre_targets else 0.0, factors)
+    if not factors and "train" not in run.shape.weighted:
+        return facts
+    blocks = (facts.weights(y, weights) for y, weights in target_blocks(run))
+    return TargetFacts(facts.mean, factors, max(float(weights.max()) for weights in blocks if weights is not None))
+
+
+def read_target_facts(layout: RunLayout) -> TargetFacts:
+    """Return the committed facts of a run."""
+    arrays = read_arrays(layout.centers, mapped=True)
+    factors = tuple(np.asarray(arrays.get("class_factors", ())).tolist())
+    return TargetFacts(float(arrays.get("target_mean", 0.0)), factors, float(arrays.get("heaviest", 1.0)))
+
+
+def row_weights(run: RunData) -> NDArray[np.float64] | None:
+    """Return the weights (n,) f8 of all training rows, their classes' factors in them; None where each counts 1."""
+    facts = read_target_facts(run.layout)
+    if not facts.class_factors and "train" not in run.shape.weighted:
+        return None
+    blocks = (facts.weights(y, weights) for y, weights in target_blocks(run))
+    return np.concatenate([weights for weights in blocks if weights is not None])
+
+
+def target_blocks(run: RunData, rows: range | None = None) -> Iterator[tuple[NDArray[Any], NDArray[np.float64]]]:
+    """Yield the targets of some training rows (None: all) as stored and their own weights; no feature is read."""
+    store, rows = open_features(run.features), range(run.shape.n_train) if rows is None else rows
+    for start in rows[::_READ_TARGETS]:
+        y = store.targets("train", start, min(start + _READ_TARGETS, rows.stop))
+        weights = store.weights("train", start, start + len(y))
+        yield y, np.ones(len(y)) if weights is None else weights
+
+
+def _mean(run: RunData) -> float:
+    """Return the weighted mean of the training targets, summed exactly."""
+    total = math.fsum(weight for _, weights in target_blocks(run) for weight in weights.tolist())
+    return math.fsum(value for y, weights in target_blocks(run) for value in (y / (total / weights)).tolist())
+
+
+def _balanced(run: RunData) -> tuple[float, ...]:
+    counts = np.zeros(len(run.shape.classes))
+    for y, weights in target_blocks(run):
+        counts += np.bincount(y, weights, minlength=len(counts))
+    return tuple(balanced_factors(counts).tolist())
+
+
+def check_targets(run: RunData) -> None:
+    """Raise InvalidDataError where the squares of the targets of a regression leave float64, upwards or downwards."""
+    if run.shape.task != "regression":
+        return
+    squares = largest = weight = 0.0
+    with np.errstate(over="ignore", under="ignore"):
+        for y, weights in target_blocks(run):
+            squares += float((weights * y) @ y)
+            weight += float(weights.sum())
+            largest = max(largest, float(np.abs(y).max(initial=0.0)))
+        squares *= weight
+    if not math.isfinite(squares):
+        raise too_large()
+    if 0.0 < largest < LEAST_TARGET:
+        raise InvalidDataError(f"the targets are too small: none is above {LEAST_TARGET:g}; rescale them")

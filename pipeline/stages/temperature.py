@@ -1,0 +1,142 @@
+"""The temperature of a run's probabilities: found on the held-out training rows, in one pass over the rows.
+
+It is tried with weights that have not seen these rows wherever there are such weights: decision values are nearer to
+the targets on rows that were fitted, and probabilities found on them would be too sure.
+"""
+
+from dataclasses import dataclass
+from functools import partial, reduce
+from operator import add
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.config.parsers import learns_scales
+from pipeline.config.train_config import TrainConfig
+from pipeline.datasets.feature_request import FeatureShape, describe, fill_in_features, names_of_data, source_spec
+from pipeline.datasets.features_on_the_fly import FeatureAccess, ScaledFeatures, live
+from pipeline.datasets.open_data import open_data
+from pipeline.errors import ConfigMismatchError
+from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.kernels.each_tile import Each, serially
+from pipeline.models.calibration import LossSlopes, best_temperature, loss_slopes
+from pipeline.stages.block_values import BlockPass, OfBlock, Values
+from pipeline.stages.run_state import SOLVE, Run
+from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task, run_length, stream_blocks
+from storage.atomic_writes import make_folder, read_arrays, write_arrays
+from storage.folder_layouts import FeatureLayout, RunLayout
+from storage.records import read_record
+
+NAME = "temperature"
+WEIGHTS = "weights.npz"
+
+
+@dataclass(frozen=True)
+class TriedWeights:
+    """Weights (m, T) and intercept (T,) on candidates (m,), by name, that held-out rows are tried with.
+
+    seen: they were fitted to those rows, among others, since there are none that were not. points (m, d) f4: where the
+    centers are, if they were moved away from the candidates.
+    """
+
+    candidates: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    intercept: NDArray[np.float64]
+    seen: bool = False
+    points: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run that is done, as far as its rows are streamed again."""
+
+    layout: RunLayout
+    features: FeatureAccess
+    shape: FeatureShape
+    config: TrainConfig
+
+
+def find_temperature(run: Run, tried: TriedWeights) -> dict[str, Any] | None:
+    """Return the temperature, of how many held-out rows, and whether the weights had seen them.
+
+    None for a regression, and where no rows are held out.
+    """
+    if run.shape.task == "regression" or not run.config.statistics.hold_out:
+        return None
+    folder = run.layout.row_pass(NAME)
+    make_folder(folder)
+    arrays = {"candidates": tried.candidates, "weights": tried.weights, "intercept": tried.intercept}
+    write_arrays(folder / WEIGHTS, arrays | ({} if tried.points is None else {"points": tried.points}))
+    grid = row_grid("train", run.shape.n_train, len(tried.candidates))
+    task = BlockPass(row_task(run), grid, partial(_opened, folder / WEIGHTS))
+    values = run.row_pass(SOLVE, task, folder, words="temperature of the probabilities")
+    sums = reduce(add, map(_slopes, values.by_block()))
+    temperature = best_temperature(sums)
+    return None if temperature is None else {NAME: temperature, "n_rows": sums.rows, "seen": tried.seen}
+
+
+def temperature_of_finished_run(layout: RunLayout, config: TrainConfig, tried: TriedWeights) -> float | None:
+    """Return the temperature that the held-out rows of a finished run give other weights: one pass, here and now.
+
+    Its features are read where they are stored, else computed. Raises ConfigMismatchError where its data have changed,
+    and what opening and reading them raises.
+    """
+    spec = source_spec(config, frozen=True)
+    source = open_data(spec)
+    request = fill_in_features(config, spec, source)[1]
+    shape = describe(request, source)
+    if shape.digest != read_record(layout.environment)["features"]:
+        raise ConfigMismatchError(
+            f"{names_of_data(config)}: no longer the data that the run was trained on; restore them"
+        )
+    store = FeatureLayout(Path(config.resources.features_dir).absolute(), shape.digest)
+    unscaled = store if store.manifest.exists() else live(request, shape)
+    scaled = learns_scales(config.kernel.scale)
+    features = ScaledFeatures(unscaled, layout.feature_scales) if scaled else unscaled
+    task = row_task(FinishedRun(layout, features, shape, config))
+    grid = row_grid("train", shape.n_train, len(tried.candidates))
+    slopes = _of_block(task, tried)
+    step = run_length(task, grid)
+    runs = (range(first, min(first + step, grid.n_blocks)) for first in range(0, grid.n_blocks, step))
+    blocks = (block for run in runs for _, block in stream_blocks(task, grid, run))
+    return best_temperature(reduce(add, (_slopes(slopes(block, serially)) for block in blocks)))
+
+
+def _opened(path: Path, task: RowTask) -> OfBlock:
+    arrays = read_arrays(path)
+    candidates, weights, intercept = (arrays[name] for name in ("candidates", "weights", "intercept"))
+    return _of_block(task, TriedWeights(candidates, weights, intercept, points=arrays.get("points")))
+
+
+def _of_block(task: RowTask, tried: TriedWeights) -> OfBlock:
+    generator = None
+    if tried.points is not None:
+        generator = task.generator_of(tried.points)
+    elif len(tried.candidates):
+        generator = task.generator(tried.candidates)
+    weights = np.ascontiguousarray(tried.weights)  # as those from a file: the bits depend on the order in memory
+    return partial(slopes_of, generator, weights, tried.intercept)
+
+
+def slopes_of(
+    generator: ColumnGenerator | None,
+    weights: NDArray[np.float64],
+    intercept: NDArray[np.float64],
+    block: RowBlock,
+    each: Each,
+) -> Values:
+    """Return the slopes of the log loss of a block's held-out rows, as arrays; other rows cost no columns."""
+    X = block.X[block.held_out]
+    decision = np.tile(intercept, (len(X), 1))
+    if generator is not None and len(X):
+        decision += generator.block(X, out_dtype=np.float64, each=each) @ weights
+    counts = None if block.weights is None else block.weights[block.held_out]
+    sums = loss_slopes(decision, block.y[block.held_out], counts)
+    return {name: np.asarray(value) for name, value in vars(sums).items()}
+
+
+def _slopes(values: Values) -> LossSlopes:
+    others, rows = (values[name].item() for name in ("others", "rows"))
+    return LossSlopes(values["slopes"], values["curvatures"], others, rows)

@@ -1,0 +1,208 @@
+"""The rows as the stages stream them: features, targets and who is held out, block by block."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.source import Part
+from pipeline.datasets.feature_request import FeatureShape, encoded_targets
+from pipeline.datasets.features_on_the_fly import FeatureAccess, open_features
+from pipeline.errors import InvalidDataError
+from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.kernels.finite_rows import first_non_finite_row
+from pipeline.kernels.gram_statistics import draw_held_out
+from pipeline.kernels.kernel_forms import Kernel
+from pipeline.runtime import stopping
+from pipeline.stages.candidate_names import distinct_rows, read_widths, rows_and_widths
+from pipeline.stages.choose_bandwidth import kernel_of
+from pipeline.stages.run_state import RunData
+from pipeline.stages.target_facts import TargetFacts, read_target_facts
+from storage.atomic_writes import read_arrays
+from storage.folder_layouts import RunLayout
+
+MOST_ROWS = 2048  # of a block: longer ones are no faster
+MOST_VALUES = 2**24  # of a block of columns
+LEAST_PIECES = 256  # which 64 workers share out evenly enough
+SHORT_BYTES = 2**25  # of sums up to which blocks are short; they grow with larger ones
+READ_BYTES = 2**24  # of the features of blocks that are read together
+
+
+class RowBlock(NamedTuple):
+    """Some rows: the number of the first, features (rows, d) f4, labels as stored (rows,), what training makes of them.
+
+    targets (rows, T) f8, less the mean of the training targets; held_out (rows,) bool; weights (rows,) f8, for the
+    training part with the factors of the classes, None where each row counts 1.
+    """
+
+    start: int
+    X: NDArray[np.float32]
+    y: NDArray[Any]
+    targets: NDArray[np.float64]
+    held_out: NDArray[np.bool_]
+    weights: NDArray[np.float64] | None
+
+
+@dataclass(frozen=True)
+class RowTask:
+    """What a worker needs to stream any blocks of rows through the kernel. Small and picklable."""
+
+    layout: RunLayout
+    features: FeatureAccess
+    shape: FeatureShape
+    kernel: Kernel
+    sigma2: tuple[float, ...]
+    precision: str
+    read_rows: int | None  # so many at once, at least a block; None: some chunks of the store
+    held_out_share: float  # of the rows
+    seed: int
+    facts: TargetFacts
+
+    def generator(self, candidates: NDArray[np.int64]) -> ColumnGenerator:
+        """Return the generator of the columns of some candidates, by their names; their features are read."""
+        rows, widths = rows_and_widths(candidates, self.shape.n_train)
+        distinct, place = distinct_rows(rows)
+        return self._generator(open_features(self.features).take(distinct), place, widths)
+
+    def generator_at_once(self, columns: NDArray[np.int64] | None = None) -> ColumnGenerator:
+        """Return the generator of all candidates of a run that has their features in one file, or of some of them."""
+        X = read_arrays(self.layout.centers, mapped=True)["X"]
+        if columns is None and len(self.sigma2) == 1:
+            return self._generator(X, None, np.zeros(len(X), np.int64))
+        columns = np.arange(len(X) * len(self.sigma2)) if columns is None else columns
+        rows, widths = rows_and_widths(columns, len(X))
+        distinct, place = distinct_rows(rows)
+        return self._generator(X[distinct], place, widths)
+
+    def generator_of(self, points: NDArray[np.float32]) -> ColumnGenerator:
+        """Return the generator of the columns of points (m, d) that are no training rows, of the one width."""
+        return self._generator(points, None, np.zeros(len(points), np.int64))
+
+    def _generator(
+        self, points: NDArray[np.float32], place: NDArray[np.int64] | None, widths: NDArray[np.int64]
+    ) -> ColumnGenerator:
+        sigma2 = np.array(self.sigma2)[widths]
+        return ColumnGenerator(points, sigma2, np.dtype(self.precision).type, kernel=self.kernel, place=place)
+
+
+@dataclass(frozen=True)
+class RowGrid:
+    """Rows cut into blocks, by the data alone: `part` (train or test), how many of its rows, from `first` on."""
+
+    part: Part
+    n_rows: int
+    block_rows: int
+    first: int = 0
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of blocks."""
+        return -(-self.n_rows // self.block_rows)
+
+    def size(self, block: int) -> float:
+        """Return how many rows a block has."""
+        return min(self.block_rows, self.n_rows - block * self.block_rows)
+
+    def rows(self, blocks: range) -> slice:
+        """Return the rows of some blocks in a row."""
+        stop = min(blocks.stop * self.block_rows, self.n_rows)
+        return slice(self.first + blocks.start * self.block_rows, self.first + stop)
+
+
+def row_grid(part: Part, n_rows: int, n_columns: int, sums_bytes: int = 0) -> RowGrid:
+    """Return the blocks of a pass that computes so many columns and adds to sums of so many bytes.
+
+    Blocks are many, so that many can work on them; where the sums are large they are longer, since each costs a pass
+    over the sums, and several threads can work on one. Nothing else has a say: the bits depend on the blocks.
+    """
+    enough = n_rows * max(-(-sums_bytes // SHORT_BYTES), 1) // LEAST_PIECES
+    rows = min(enough, MOST_ROWS, MOST_VALUES // max(n_columns, 1))
+    return RowGrid(part, n_rows, max(rows - rows % 32, 32))
+
+
+def row_task(run: RunData) -> RowTask:
+    """Return the task of a run, whose widths are committed."""
+    widths = tuple(read_widths(run.layout).tolist())
+    return row_task_of(run, run.features, widths, read_target_facts(run.layout))
+
+
+def row_task_of(run: RunData, features: FeatureAccess, sigma2: tuple[float, ...], facts: TargetFacts) -> RowTask:
+    """Return the task of a run on some features, at some widths."""
+    config = run.config
+    return RowTask(
+        layout=run.layout,
+        features=features,
+        shape=run.shape,
+        kernel=kernel_of(run),
+        sigma2=sigma2,
+        precision=config.kernel.precision,
+        read_rows=config.statistics.block_rows,
+        held_out_share=config.statistics.hold_out,
+        seed=config.seed,
+        facts=facts,
+    )
+
+
+def stream_blocks(task: RowTask, grid: RowGrid, blocks: range) -> Iterator[tuple[int, RowBlock]]:
+    """Yield the number and the rows of each block, in order; all are read at once.
+
+    Raises InvalidDataError naming the row where a feature is not finite, CorruptDataError where the store is damaged,
+    StoppedError on request, between two blocks.
+    """
+    store, rows = open_features(task.features), grid.rows(blocks)
+    X = store.read(grid.part, rows.start, rows.stop)
+    bad = first_non_finite_row(X)
+    if bad is not None:
+        raise InvalidDataError(
+            f"{grid.part} features: row {rows.start + bad} is not finite; build the feature store again"
+        )
+    y = store.targets(grid.part, rows.start, rows.stop)
+    targets = encoded_targets(y, task.shape) - task.facts.mean
+    weights = store.weights(grid.part, rows.start, rows.stop)
+    if grid.part == "train":
+        weights = task.facts.weights(y, weights)
+    held_out = draw_held_out(task.seed, task.held_out_share, rows.start, rows.stop)
+    for number in blocks:
+        stopping.check()
+        block = grid.rows(range(number, number + 1))
+        place = slice(block.start - rows.start, block.stop - rows.start)
+        of_block = None if weights is None else weights[place]
+        yield number, RowBlock(block.start, X[place], y[place], targets[place], held_out[place], of_block)
+
+
+class _OverBlocks(Protocol):
+    @property
+    def rows(self) -> RowTask: ...
+
+    @property
+    def blocks(self) -> RowGrid: ...
+
+
+class BlockPieces:
+    """What passes over blocks of rows have in common: each block, of their `rows` and `blocks`, is a piece."""
+
+    @property
+    def n_pieces(self: _OverBlocks) -> int:
+        """Number of blocks."""
+        return self.blocks.n_blocks
+
+    @property
+    def run_length(self: _OverBlocks) -> int:
+        """How many blocks are read together."""
+        return run_length(self.rows, self.blocks)
+
+    def size(self: _OverBlocks, piece: int) -> float:
+        """Return the rows of a block."""
+        return self.blocks.size(piece)
+
+
+def run_length(task: RowTask, grid: RowGrid) -> int:
+    """Return how many blocks are best read together: some chunks of the store, or as many rows as the user allows."""
+    return max(read_rows(task.shape, task.read_rows) // grid.block_rows, 1)
+
+
+def read_rows(shape: FeatureShape, asked: int | None) -> int:
+    """Return how many rows are read at once, where a block has no more: some chunks, whose ends are read twice."""
+    return min(asked or 4 * shape.chunk_rows, READ_BYTES // (4 * shape.n_features))

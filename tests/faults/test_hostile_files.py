@@ -1,0 +1,233 @@
+"""Files made to fill the memory or to hang: every command refuses each in one line, in a child of measured memory."""
+
+import gzip
+import io
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from numcodecs import zstd
+from zarr.codecs import GzipCodec, ZstdCodec
+
+from features.descriptors.descriptor import FeatureSpec
+from pipeline.kernels.column_generator import GAUSSIAN
+from pipeline.models.kernel_expansion import KernelExpansion
+from pipeline.prediction.model_folder import save_model
+from pipeline.prediction.trained_model import SparseKernelModel
+from runs import ROOT
+
+MOST_MIB = 100  # above the peak of an honest command; the least of these bombs takes 128
+X, Y = np.arange(120.0).reshape(40, 3), np.arange(40) % 2
+
+# Each line of standard input is a command; the answers are code, standard error, and the peak so far in MiB.
+CHILD = """
+import contextlib, io, json, resource, sys
+from pathlib import Path
+from pipeline import evaluate, predict, train
+
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+commands = {"train": train.main, "predict": predict.main, "evaluate": evaluate.main}
+for line in sys.stdin:
+    name, *arguments = json.loads(line)
+    told = io.StringIO()
+    with contextlib.redirect_stderr(told), contextlib.redirect_stdout(io.StringIO()):
+        code = commands[name](arguments)
+    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    print(json.dumps([code, told.getvalue(), int(peak.split()[1]) >> 10]), flush=True)
+"""
+
+
+def answers(commands: list[list[str]]) -> list[tuple[int, str, int]]:
+    """Run the commands one after the other in one child; return code, standard error, and the growth of the peak."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    typed = "".join(json.dumps(command) + "\n" for command in commands)
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD], input=typed, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return [(code, told, peak_mib - found[0][2]) for code, told, peak_mib in found]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hostile") / "model"
+    save_model(
+        folder,
+        SparseKernelModel(
+            task="binary",
+            labels=(0, 1),
+            features=FeatureSpec("raw"),
+            expansion=KernelExpansion(
+                GAUSSIAN, X[:2].astype(np.float32), np.full(2, 3.0), np.ones((2, 1)), np.zeros(1)
+            ),
+            center_index=np.arange(2),
+            selection_order=np.arange(2),
+            input_shape=(3,),
+        ),
+    )
+    return folder
+
+
+def npy(values: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, values)
+    return stream.getvalue()
+
+
+def claim(descr: str, shape: tuple[int, ...]) -> bytes:
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"descr": descr, "fortran_order": False, "shape": shape})
+    return stream.getvalue()
+
+
+def npz(path: Path, inputs: bytes, labels: bytes) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("X.npy", inputs)
+        archive.writestr("y.npy", labels)
+
+
+ZEROS_IN_BZIP2 = bytes.fromhex(  # 128 MiB of them, which take seconds to compress
+    "425a68393141592653590e09e2df015f8e4000c0000008200030804d4642a025a90a80973141592653590e09e2df015f8e40"
+    "00c0000008200030804d4642a025a90a809731415926535981f39ae30144e74000c4000008200030cc0529a65454426c5515"
+    "109e2ee48a70a1214b8fa842"
+)
+
+
+def lying_bzip2(path: Path) -> None:
+    """A member of 128 MiB whose header and directory say that it is as small as an honest one."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("X.npy", ZEROS_IN_BZIP2)
+        archive.writestr("y.npy", npy(Y))
+    data = bytearray(path.read_bytes())
+    for signature, method, size in ((b"PK\x03\x04", 8, 22), (b"PK\x01\x02", 10, 24)):
+        place = data.find(signature)
+        data[place + method : place + method + 2] = struct.pack("<H", zipfile.ZIP_BZIP2)
+        data[place + size : place + size + 4] = struct.pack("<I", len(npy(X)))
+    path.write_bytes(data)
+
+
+def zarr_bomb(codec: Any, chunk: Callable[[], bytes]) -> Callable[[Path], None]:
+    def make(path: Path) -> None:
+        group = zarr.create_group(path, zarr_format=3)
+        for name, values in (("X", X), ("y", Y)):
+            group.create_array(name, data=values, chunks=values.shape, compressors=codec)
+        (path / "X/c/0/0").write_bytes(chunk())
+
+    return make
+
+
+def wide_zarr(path: Path) -> None:
+    """A row of eight values in chunks of 64 MiB each, every one of them honest."""
+    group = zarr.create_group(path, zarr_format=3)
+    group.create_array("y", data=Y, chunks=Y.shape)
+    array = group.create_array("X", shape=(40, 8), chunks=(2**26, 1), dtype="uint8", compressors=ZstdCodec())
+    chunk = zstd.compress(bytes(2**26))
+    for column in range(8):
+        file = array.store.root / f"X/c/0/{column}"  # type: ignore[attr-defined]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(chunk)
+
+
+def link(target: str) -> Callable[[Path], None]:
+    return lambda path: path.symlink_to(target)
+
+
+DATA: dict[str, Callable[[Path], None]] = {
+    "rows-of-nothing.npz": lambda path: npz(path, claim("<f8", (10**9, 0)), npy(Y)),
+    "strings-of-nothing.npz": lambda path: npz(path, claim("|S0", (10**9, 3)), claim("|S0", (10**9,))),
+    "void.npz": lambda path: npz(path, claim("|V0", (10**9, 3)), claim("|V0", (10**9,))),
+    "bzip2.npz": lying_bzip2,
+    "zstd.zarr": zarr_bomb(ZstdCodec(), lambda: zstd.compress(bytes(2**28))),
+    "gzip.zarr": zarr_bomb(GzipCodec(), lambda: gzip.compress(bytes(2**27))),
+    "wide.zarr": wide_zarr,
+    "pipe.npz": os.mkfifo,
+    "pipe.csv": os.mkfifo,
+    "device.npz": link("/dev/zero"),
+    "device.csv": link("/dev/zero"),
+}
+
+
+def test_data_that_would_fill_the_memory(tmp_path: Path, model: Path) -> None:
+    np.savez(tmp_path / "honest.npz", X=X, y=Y)
+    commands = [["predict", str(model), str(tmp_path / "honest.npz"), "--out", str(tmp_path / "out.csv"), "-q"]]
+    for name, make in DATA.items():
+        make(tmp_path / name)
+        data = str(tmp_path / name)
+        commands.append(["train", data, "--run-dir", str(tmp_path / "run"), "-q"])
+        commands.append(["predict", str(model), data, "--out", str(tmp_path / "more.csv")])
+        commands.append(["evaluate", str(model), data])
+    for command, (code, told, growth_mib) in list(zip(commands, answers(commands), strict=True))[1:]:
+        assert code == 65, (command, told)
+        assert told.startswith("error: "), command
+        assert told.count("\n") == 1, command
+        assert growth_mib < MOST_MIB, command
+    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "more.csv").exists()
+
+
+def replaced(name: str, make: Callable[[Path], object]) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        (folder / name).unlink()
+        make(folder / name)
+
+    return change
+
+
+EMPTY_LISTS = b"[" + b"[]," * 5_000_000 + b"1]"  # 15 MB, and 350 MiB once it is parsed
+MODELS = {
+    f"{kind} as {name}": replaced(name, make)
+    for name in ("model.json", "arrays.npz", "MANIFEST.json")
+    for kind, make in {
+        "a pipe": os.mkfifo,
+        "a device": link("/dev/zero"),
+        "a bomb": lambda path: path.write_bytes(EMPTY_LISTS),
+        "a hole": lambda path: (path.touch(), os.truncate(path, 2**40)),
+    }.items()
+}
+
+
+def test_models_that_would_fill_the_memory_or_hang(tmp_path: Path, model: Path) -> None:
+    np.savez(tmp_path / "data.npz", X=X, y=Y)
+    commands = [["predict", str(model), str(tmp_path / "data.npz"), "--out", str(tmp_path / "honest.csv"), "-q"]]
+    for number, change in enumerate(MODELS.values()):
+        folder = tmp_path / f"model-{number}"
+        shutil.copytree(model, folder)
+        change(folder)
+        commands.append(["predict", str(folder), str(tmp_path / "data.npz"), "--out", str(tmp_path / "out.csv")])
+    for case, (code, told, growth_mib) in zip(MODELS, answers(commands)[1:], strict=True):
+        assert code == 65, (case, told)
+        assert told.count("\n") == 1, case
+        assert growth_mib < MOST_MIB, case
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_weights_that_overflow_predict_nothing(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparseKernelModel, "check", lambda _: None)  # as whoever crafts a model would not check it
+    for name, weight in (("inf", 1e308), ("squares", 1e200)):
+        centers, widths = X[:2].astype(np.float32), np.full(2, 3.0)
+        expansion = KernelExpansion(GAUSSIAN, centers, widths, np.full((2, 1), weight), np.full(1, weight))
+        order = np.arange(2)
+        crafted = SparseKernelModel(
+            "regression", (), FeatureSpec("raw"), expansion, order, selection_order=order, input_shape=(3,)
+        )
+        save_model(tmp_path / name, crafted)
+    np.savez(tmp_path / "data.npz", X=X, y=Y * 0.5)
+    data, out = str(tmp_path / "data.npz"), str(tmp_path / "out.csv")
+    commands = [["predict", str(tmp_path / name), data, "--out", out] for name in ("inf", "squares")]
+    commands += [["evaluate", str(tmp_path / name), data] for name in ("inf", "squares")]
+    for code, told, _ in answers(commands):
+        assert code == 65, told
+        assert "weights and intercept allow decision values up to" in told
+        assert told.count("\n") == 1
+    assert not Path(out).exists()

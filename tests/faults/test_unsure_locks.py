@@ -1,0 +1,79 @@
+"""Runs where locks do not reach another machine, or do not exist: refused, warned of, and always looked at."""
+
+import errno
+import fcntl
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pipeline import status, verify
+from pipeline.train import main
+from storage.lock import FolderLock
+
+ELSEWHERE = {"host": "elsewhere", "pid": 7, "started": "2026-01-01T00:00:00+00:00", "purpose": "training"}
+
+
+def command(folder: Path) -> list[str]:
+    return ["digits", "--run-dir", str(folder / "run"), "--features-dir", str(folder / "features"), "--centers", "20"]
+
+
+@contextmanager
+def running_elsewhere(lock: Path) -> Iterator[None]:
+    """Be a run on another machine, whose lock this one does not see."""
+    lock.write_text(json.dumps(ELSEWHERE))
+    ended = threading.Event()
+
+    def live() -> None:
+        while not ended.wait(0.1):
+            os.utime(lock)
+
+    living = threading.Thread(target=live)
+    living.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        living.join()
+
+
+def test_a_run_that_lives_on_another_machine_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command(tmp_path), "-q"]) == 0
+    (tmp_path / "run" / "report.json").unlink()
+    lock = tmp_path / "run" / "run.lock"
+    with running_elsewhere(lock):
+        assert main([*command(tmp_path), "-q", "--resume", "auto"]) == 73
+        error = capsys.readouterr().err
+        assert "locked by process 7 on elsewhere" in error
+        assert "last sign of life of process 7 on elsewhere was 0 s ago" in error
+        assert json.loads(lock.read_text()) == ELSEWHERE
+        assert status.main([str(tmp_path / "run")]) == 0
+        shown = capsys.readouterr().out
+        assert "running by process 7 on elsewhere" in shown
+        assert "the last sign of life 0 s ago" in shown
+    os.utime(lock, (1e9, 1e9))
+    assert main([*command(tmp_path), "-q", "--resume", "auto"]) == 0
+    assert "more than 60 s ago; taken over" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
+def test_without_locks_a_run_warns_and_can_be_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int
+) -> None:
+    def flock(descriptor: object, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert main([*command(tmp_path), "-q"]) == 0
+    error = capsys.readouterr().err
+    assert error.count("its file system offers no locks") == 2  # of the run and of the feature store
+    assert all(line.startswith("warning: ") for line in error.splitlines())
+    assert status.main([str(tmp_path / "run")]) == 0
+    assert verify.main([str(tmp_path / "run")]) == 0
+    with FolderLock(tmp_path / "run" / "run.lock", "training"):
+        assert status.main([str(tmp_path / "run")]) == 0
+        assert "running by process" in capsys.readouterr().out

@@ -1,0 +1,273 @@
+"""Words and missing cells as numbers: against a naive twin, on rows of any kind, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from features.encoding import MOST_WORDS, Asked, EncodedRows, TableEncoding, learn
+from features.errors import DataError, UsageError
+from features.open_source import open_source
+from features.source import SourceSpec
+from features.table_cells import MISSING, CellReader
+
+WORDS = st.text(st.characters(codec="utf-8", exclude_characters=' \t\r\n",;'), min_size=1, max_size=8).filter(
+    lambda word: word.strip().lower() not in MISSING
+)
+CELLS = st.one_of(st.sampled_from(["red", "green", "12", "1.5", "-0.25"]), st.sampled_from(sorted(MISSING)), WORDS)
+
+
+def naive(kind: str, training: list[str], cells: list[str]) -> np.ndarray:
+    """The inputs of a column of words, written down cell by cell."""
+
+    def known(cell: str) -> str | None:
+        return None if cell.strip().lower() in MISSING else cell.strip()
+
+    def order(word: str) -> tuple[int, float, str]:
+        try:
+            return 0, float(word), word
+        except ValueError:
+            return 1, 0.0, word
+
+    present = [known(cell) for cell in training if known(cell) is not None]
+    words = sorted(set(present), key=order)
+    marked = len(present) < len(training)
+    middle = sorted(words.index(word) for word in present)[(len(present) - 1) // 2]
+    rows = []
+    for cell in map(known, cells):
+        if kind == "onehot":
+            row = [float(cell == word) for word in words]
+        else:
+            row = [float(words.index(cell)) if cell in words else float(middle)]
+        rows.append(row + [float(cell is None)] * marked)
+    return np.array(rows)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(CELLS, min_size=1, max_size=12), st.lists(CELLS, max_size=6), st.sampled_from(["onehot", "ordinal"]))
+def test_words_against_a_naive_twin(training: list[str], others: list[str], kind: str) -> None:
+    asked = Asked.read(f"{kind}:c", "median")
+    reader = CellReader(["c"], [{}], missing=True, new=True)
+    codes = np.array([reader.codes([cell], "here") for cell in training + others])
+    words, rows = reader.words, np.arange(len(training))
+    if all(cell.strip().lower() in MISSING for cell in training):
+        with pytest.raises(DataError, match="column 'c' has no cell"):
+            learn(["c"], words, codes, rows, asked)
+        return
+    encoding = learn(["c"], words, codes, rows, asked)
+    expected = naive(kind, training, training + others)
+    assert EncodedRows(codes, encoding)[0:100].tolist() == expected.tolist()
+    again = TableEncoding.from_description(encoding.described())
+    assert again == encoding
+    assert again.digest() == encoding.digest()
+
+    later = CellReader(["c"], [{word: k for k, word in enumerate(again.words[0] or ())}], missing=True)
+    as_predicted = np.array([later.codes([cell], "here") for cell in training + others])
+    assert again.apply(as_predicted).tolist() == expected.tolist()
+    seen = {cell.strip() for cell in training}
+    unknown = [cell for cell in others if cell.strip() not in seen and cell.strip().lower() not in MISSING]
+    assert later.unknown["c"] == len(unknown)
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6)), min_size=2, max_size=20), st.integers(1, 10))
+def test_numbers_get_the_median_of_the_training_rows_and_a_mark(cells: list[float | None], n_rows: int) -> None:
+    codes = np.array([[np.nan if cell is None else cell] for cell in cells])
+    training = [cell for cell in cells[:n_rows] if cell is not None]
+    if not training:
+        return
+    encoding = learn(["c"], [None], codes, slice(n_rows), Asked(missing="median"))
+    inputs = encoding.apply(codes)
+    median, marked = np.median(training), len(training) < len(cells[:n_rows])
+    assert inputs[:, 0].tolist() == [median if cell is None else cell for cell in cells]
+    assert inputs.shape[1] == 1 + marked
+    if marked:
+        assert inputs[:, 1].tolist() == [cell is None for cell in cells]
+
+
+HEADER = "id,color,age,ok\n"
+ROWS = "".join(
+    f"{k},{color},{age},{'yn'[k % 2]}\n"
+    for k, (color, age) in enumerate([("red", "31"), ('"blue, dark"', "NA"), ("red", "nan"), ("?", "20.5")] * 6)
+)
+
+
+def table(tmp_path, text, **options):
+    (tmp_path / "table.csv").write_text(text)
+    return open_source(SourceSpec(str(tmp_path / "table.csv"), **options))
+
+
+BOTH = {"categorical": "onehot", "missing": "median"}
+
+
+def test_a_table_of_words_and_gaps(tmp_path):
+    source = table(tmp_path, HEADER + ROWS, drop=("id",), **BOTH)
+    assert source.columns.inputs == ("color", "age")
+    names = ("color=blue, dark", "color=red", "color is missing", "age", "age is missing")
+    assert source.columns.input_names == names
+    assert source.input_shape == (5,)
+    encoding = source.columns.encoding
+    for part, n_rows in (("train", source.n_train), ("test", source.n_test)):
+        inputs, _ = source.read(part, 0, n_rows)
+        allowed = [[0, 1, 0, 31, 0], [1, 0, 0, None, 1], [0, 1, 0, None, 1], [0, 0, 1, 20.5, 0]]
+        median = encoding.columns[1].fill
+        rows = [[median if cell is None else cell for cell in row] for row in allowed]
+        assert all(row in rows for row in inputs.tolist())
+    train = source.read("train", 0, source.n_train)[0]
+    known = train[train[:, 4] == 0, 3]
+    assert encoding.columns[1].fill == np.median(known)
+    assert "categories: color (2)" in source.notes
+    assert any(note.startswith("missing cells, filled in and marked: color, age") for note in source.notes)
+
+
+def test_only_training_rows_are_learned_from(tmp_path):
+    text = HEADER + ROWS
+    first = table(tmp_path, text, **BOTH)
+    rows = text.splitlines()
+    test_rows = sorted(set(range(24)) - set(first.train.rows.tolist()))
+    for row in test_rows:
+        rows[1 + row] = f"{row},other{row},1e6,{'yn'[row % 2]}"
+    second = table(tmp_path, "\n".join(rows), **BOTH)
+    assert second.columns.encoding == first.columns.encoding
+    assert np.array_equal(second.read("train", 0, 18)[0], first.read("train", 0, 18)[0])
+    assert not second.read("test", 0, len(test_rows))[0][:, 1:3].any()
+    assert second.fingerprint()["encoding"] == first.fingerprint()["encoding"]
+    told = f"test part: cells with a category that no training row has: color ({len(test_rows)}); they count as none"
+    assert told in second.notes
+    assert not any("no training row" in note for note in first.notes)
+    assert second.fingerprint()["sha256"] != first.fingerprint()["sha256"]
+
+
+def test_kinds_of_categories(tmp_path):
+    text = "zip,size,y\n" + "".join(f"{k % 40},{'SML'[k % 3]},{k}\n" for k in range(400))
+    assert table(tmp_path, text, categorical="onehot").input_shape == (4,)
+    assert table(tmp_path, text, categorical="ordinal").input_shape == (2,)
+    assert table(tmp_path, text, categorical="onehot:zip").input_shape == (43,)
+    source = table(tmp_path, text, categorical="auto:zip")
+    assert source.columns.input_names == ("zip", "size=L", "size=M", "size=S")
+    assert source.columns.encoding.columns[0].words == tuple(map(str, range(40)))  # numbers by their size
+    with pytest.raises(UsageError, match=r"'zap' is no input of .*; it has zip, size, y"):
+        table(tmp_path, text, categorical="onehot:zap")
+    for wrong in ({"categorical": "dummies"}, {"missing": "mean"}):
+        with pytest.raises(UsageError, match="give "):
+            table(tmp_path, text, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (HEADER + ROWS, {}, r"row 0 \(line 2\), column color is 'red'; .*--set data.categorical=onehot"),
+        (HEADER + ROWS, {"categorical": "onehot"}, r"row 1 .*column age is 'NA'; .*--set data.missing=median"),
+        (HEADER + ROWS, {"missing": "median"}, "column color is 'red'"),
+        (HEADER + ROWS + "24,inf,3,y\n", BOTH, "line 2, column color is 'red', line 26 has a number; .*onehot:color"),
+        (HEADER + ROWS + "24,red,old,y\n", BOTH, "line 26, column age is 'old', line 2 has a number; leave missing"),
+        (HEADER + ROWS + "24,red,inf,y\n", BOTH, "column age is 'inf'; a finite number is needed$"),
+        (HEADER + ROWS + "24,red,,\n", BOTH, "row 24 .*column ok has no label"),
+        (HEADER + ROWS + "24,red,3\n", BOTH, "has 3 cells, expected 4"),
+        (HEADER + ROWS.replace(",31,", ",,").replace(",20.5,", ",?,"), BOTH, "'age' has no cell .*data.drop=age"),
+        ("a,b,y\n" + ",1,2\n,3,4\n" * 9, {"missing": "median"}, "column 'a' has no cell"),
+        ("a,y\n" + f"{'x' * 300},1\ny,2\n", {"categorical": "auto"}, "a text of 300 characters; .*data.drop=a"),
+        ("a,y\n" + "".join(f"w{k},1\n" for k in range(MOST_WORDS + 1)), BOTH, f"more than {MOST_WORDS} categories"),
+    ],
+)
+def test_cells_that_cannot_be_are_refused_with_advice(tmp_path, text, options, message):
+    with pytest.raises(DataError, match=message) as caught:
+        table(tmp_path, text, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_columns_are_chosen_by_name(tmp_path):
+    text = "a,b,c,y\n" + "".join(f"{k},{k * 2},{k * 3},{k * 0.5}\n" for k in range(20))
+    source = table(tmp_path, text, columns=("c", "a"))
+    assert (source.columns.inputs, source.columns.target_index, source.columns.chosen) == (("a", "c"), 2, True)
+    assert source.read("train", 0, 15)[0].tolist() == [[k, 3 * k] for k in source.train.rows.tolist()]
+    dropped = table(tmp_path, text, drop=("b",))
+    assert dropped.fingerprint() == source.fingerprint()
+    assert "header: yes, target: y, inputs: a, c" in source.notes
+    with pytest.raises(UsageError, match=r"'d' is no column of .*, which has a, b, c, y"):
+        table(tmp_path, text, drop=("d",))
+    with pytest.raises(UsageError, match="'y' is the target"):
+        table(tmp_path, text, columns=("a", "y"))
+    with pytest.raises(UsageError, match="leaves no input"):
+        table(tmp_path, text, drop=("a", "b", "c"))
+    with pytest.raises(UsageError, match="leave one of them out"):
+        table(tmp_path, text, drop=("a",), columns=("b",))
+    with pytest.raises(UsageError, match="has no header"):
+        table(tmp_path, text.partition("\n")[2], drop=("a",))
+    with pytest.raises(UsageError, match="'a' stands more than once"):
+        table(tmp_path, text.replace("a,b,c", "a,a,c"), drop=("a",))
+
+
+def test_a_test_file_of_its_own(tmp_path):
+    lines = (HEADER + ROWS).splitlines()
+    (tmp_path / "test.csv").write_text("ok;age;color;id\n" + "y;50;green;1\nn;;red;2\n")
+    (tmp_path / "table.csv").write_text("\n".join(lines))
+    spec = SourceSpec(str(tmp_path / "table.csv"), test=str(tmp_path / "test.csv"), drop=("id",), **BOTH)
+    source = open_source(spec)
+    assert (source.n_train, source.n_test) == (24, 2)
+    median = source.columns.encoding.columns[1].fill
+    inputs, targets = source.read("test", 0, 2)
+    assert inputs.tolist() == [[0, 0, 0, 50, 0], [0, 1, 0, median, 1]]
+    assert targets.tolist() == [1, 0]
+    json.dumps(source.fingerprint())
+    few = open_source(SourceSpec(spec.dataset, test=spec.test, n_train=8, drop=("id",), **BOTH))
+    assert (few.n_train, few.n_test) == (8, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("b,y\n1,2\n", "test.csv: lacks the column 'a'"),
+        ("a,b,c,y\n1,2,3,4\n", "has the column 'c'"),
+        ("a,b\n1,2\n", "has no target column 'y'"),
+        ("a,b,y\n1,2,\n", "no label"),
+        ("a,b,y\n1,2,x\n", "row 0 has the target 'x', those of the training file are numbers"),
+        ("a,b,y\n", "has no rows"),
+        ("1,2\n", "has 2 columns"),
+    ],
+)
+def test_a_test_file_that_does_not_fit_is_refused(tmp_path, text, message):
+    (tmp_path / "table.csv").write_text("a,b,y\n" + "".join(f"{k},{k * k},{k / 2}\n" for k in range(9)))
+    (tmp_path / "test.csv").write_text(text)
+    with pytest.raises(DataError, match=message):
+        open_source(SourceSpec(str(tmp_path / "table.csv"), test=str(tmp_path / "test.csv")))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"missing": 1},
+        {"columns": []},
+        {"columns": [{"name": "a"}]},
+        {"columns": [{"name": "a", "words": ["x", "x"], "onehot": True, "fill": 0.0, "indicator": False}]},
+        {"columns": [{"name": "a", "words": ["\ud800"], "onehot": True, "fill": 0.0, "indicator": False}]},
+        {"columns": [{"name": "a", "words": ["x"], "onehot": False, "fill": 1.0, "indicator": False}]},
+        {"columns": [{"name": "a", "words": None, "onehot": True, "fill": 0.0, "indicator": False}]},
+        {"columns": [{"name": "a", "words": None, "onehot": False, "fill": float("inf"), "indicator": False}]},
+        {"columns": [{"name": 3, "words": None, "onehot": False, "fill": 0.0, "indicator": False}]},
+        {"columns": [{"name": "a", "words": "xy", "onehot": True, "fill": 0.0, "indicator": False}]},
+    ],
+)
+def test_a_damaged_encoding_is_refused(tmp_path, change):
+    described = table(tmp_path, HEADER + ROWS, **BOTH).columns.encoding.described()
+    assert TableEncoding.from_description(json.loads(json.dumps(described))).described() == described
+    with pytest.raises(DataError, match="damaged"):
+        TableEncoding.from_description({**described, **change})
+
+
+def test_a_first_row_of_words_is_no_header_where_its_words_recur(tmp_path):
+    board = [["xob"[k % 3], "xob"[k // 3 % 3], "xob"[k // 9 % 3], "won" if k % 2 else "lost"] for k in range(60)]
+    text = "".join(",".join(row) + "\n" for row in board)
+    source = table(tmp_path, text, categorical="onehot")
+    assert (source.n_train + source.n_test, source.columns.inputs, source.input_shape) == (60, (), (9,))
+    assert source.notes[0] == "header: no, target: column 3 of 0 to 3"
+    (tmp_path / "test.csv").write_text("x,x,o,won\no,o,o,lost\n")
+    spec = SourceSpec(str(tmp_path / "table.csv"), test=str(tmp_path / "test.csv"), categorical="onehot")
+    assert open_source(spec).read("test", 0, 2)[0].tolist() == [
+        [0, 0, 1, 0, 0, 1, 0, 1, 0],
+        [0, 1, 0, 0, 1, 0, 0, 1, 0],
+    ]
+    named = table(tmp_path, "left,middle,right,end\n" + text, categorical="onehot")
+    assert (named.n_train + named.n_test, named.columns.inputs) == (60, ("left", "middle", "right"))

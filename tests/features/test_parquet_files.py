@@ -1,0 +1,167 @@
+"""Parquet files: the same table as its csv, by batches; types, nulls, what is damaged or promises too much."""
+
+import csv
+import sys
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from features import parquet_files
+from features.errors import DataError, UnavailableError, UsageError
+from features.open_source import open_source
+from features.source import SourceSpec
+from features.table_cells import table_rows
+from pipeline import evaluate, predict
+from runs import files_of, train_beside
+
+BOTH = {"categorical": "onehot", "missing": "median"}
+RNG = np.random.default_rng(2)
+N = 300
+TABLE: dict[str, list[Any]] = {
+    "color": [None if k % 11 == 0 else ["red", "green", "blue, dark"][k % 3] for k in range(N)],
+    "a.b": [None if k % 7 == 0 else float(value) for k, value in enumerate(RNG.standard_normal(N))],
+    "count": [int(value) for value in RNG.integers(-(2**40), 2**40, N)],
+    "flag": [k % 5 == 0 for k in range(N)],
+    "ok": ["yes" if k % 3 else "no" for k in range(N)],
+}
+
+
+@pytest.fixture
+def arrow() -> Any:
+    pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    return pyarrow
+
+
+def save(arrow: Any, path: Path, table: dict[str, Any], **options: Any) -> Path:
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(arrow.table(table), path, **options)
+    return path
+
+
+def save_csv(path: Path, table: dict[str, list[Any]]) -> Path:
+    with path.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(table)
+        rows = zip(*table.values(), strict=True)
+        writer.writerows([[int(cell) if isinstance(cell, bool) else cell for cell in row] for row in rows])
+    return path
+
+
+def test_a_table_is_the_same_in_parquet_and_in_csv(arrow, tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet_files, "BATCH_ROWS", 64)
+    words = arrow.array(TABLE["color"]).dictionary_encode()
+    kinds = {"dictionary": {**TABLE, "color": words}, "plain": TABLE}
+    plain = open_source(SourceSpec(str(save_csv(tmp_path / "t.csv", TABLE)), **BOTH))
+    for name, table in kinds.items():
+        path = save(arrow, tmp_path / f"{name}.parquet", table, row_group_size=100)
+        packed = open_source(SourceSpec(str(path), **BOTH))
+        assert packed.fingerprint() == plain.fingerprint()
+        assert packed.columns == plain.columns
+        assert np.array_equal(packed.read("test", 0, 75)[0], plain.read("test", 0, 75)[0])
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.tuples(st.none() | st.floats(width=32), st.none() | st.text(max_size=5)), min_size=1, max_size=9))
+def test_cells_are_those_that_were_saved(tmp_path_factory, rows):
+    pyarrow = pytest.importorskip("pyarrow")
+    path = tmp_path_factory.mktemp("cells") / "t.parquet"
+    numbers = pyarrow.array([row[0] for row in rows], pyarrow.float32())
+    save(pyarrow, path, {"x": numbers, "w": pyarrow.array([row[1] for row in rows], pyarrow.string())})
+    cells = [cells for _, cells in table_rows(path)]
+    assert cells[0] == ["x", "w"]
+    for (number, word), (cell, text) in zip(rows, cells[1:], strict=True):
+        assert text == (word or "")
+        assert cell == "" if number is None else np.array_equal(float(cell), number, equal_nan=True)
+
+
+def test_kinds_of_columns(arrow, tmp_path):
+    day = np.array(["2020-01-01"] * 4, "datetime64[D]")
+    table = {
+        "money": [Decimal("1.50"), Decimal("2.25"), None, Decimal("3")],
+        "nothing": arrow.nulls(4),
+        "day": day,
+        "list": [[1], [2], [3], [4]],
+        "y": [1.5, 2.5, 3.5, 4.5],
+    }
+    path = save(arrow, tmp_path / "t.parquet", table)
+    cells = [row for _, row in table_rows(path, (0, 1, 4))]
+    money = ["1.50", "2.25", "", "3.00"]
+    assert cells[1:] == [[a, "", "", "", str(y)] for a, y in zip(money, table["y"], strict=True)]
+    with pytest.raises(DataError, match=r"column day holds date32.*--set data.drop=day"):
+        open_source(SourceSpec(str(path), **BOTH))
+    source = open_source(SourceSpec(str(path), drop=("day", "list", "nothing"), missing="median"))
+    assert source.columns.inputs == ("money",)
+    with pytest.raises(DataError, match="'nothing' has no cell"):
+        open_source(SourceSpec(str(path), drop=("day", "list"), missing="median"))
+    with pytest.raises(DataError, match=r"t.parquet: row 2, column money is ''; .*data.missing=median"):
+        open_source(SourceSpec(str(path), columns=("money",)))
+
+
+def test_damaged_files_are_refused(arrow, tmp_path):
+    numbers = {"a": RNG.standard_normal(5000), "y": RNG.standard_normal(5000)}
+    path = save(arrow, tmp_path / "t.parquet", numbers, write_page_checksum=True)
+    whole = path.read_bytes()
+    told = []
+    for k in range(60):
+        damaged = bytearray(whole)
+        if k < 20:
+            damaged = damaged[: len(whole) * k // 20]
+        else:
+            damaged[int(RNG.integers(len(whole)))] ^= 1 << int(RNG.integers(8))
+        path.write_bytes(bytes(damaged))
+        try:
+            open_source(SourceSpec(str(path)))
+        except DataError as error:
+            told.append(str(error))
+    assert len(told) > 50  # a flipped bit of an unused name harms nobody
+    assert not any("\n" in line for line in told)
+
+
+def test_promises_are_compared_with_the_size_of_the_file(arrow, tmp_path):
+    zeros = np.zeros(30_000_000)
+    path = save(arrow, tmp_path / "t.parquet", {"a": zeros, "y": zeros}, compression="zstd", use_dictionary=False)
+    assert path.stat().st_size < 2**20
+    with pytest.raises(DataError, match="more than a hundredfold"):
+        open_source(SourceSpec(str(path)))
+    words = arrow.DictionaryArray.from_arrays(np.zeros(40_000_000, np.int8), ["one"])  # unpacked, these are few bytes
+    path = save(arrow, tmp_path / "w.parquet", {"a": words, "y": words})
+    with pytest.raises(DataError, match="80000000 bytes or cells"):
+        open_source(SourceSpec(str(path)))
+
+
+def test_a_folder_is_no_file(tmp_path):
+    (tmp_path / "t.parquet").mkdir()
+    with pytest.raises(UsageError, match="is a folder"):
+        open_source(SourceSpec(str(tmp_path / "t.parquet")))
+
+
+def test_without_pyarrow_it_is_told_what_to_install(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "t.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UnavailableError, match="pip install pyarrow"):
+        open_source(SourceSpec(str(tmp_path / "t.parquet")))
+
+
+def test_a_run_on_parquet_is_that_on_csv(arrow, tmp_path, capsys):
+    asked = ("--set", "data.categorical=onehot", "--set", "data.missing=median", "--budget", "1")
+    runs = [
+        train_beside(tmp_path, name, data, *asked, "--set", "resources.scheduler=serial")
+        for name, data in (
+            ("one", save(arrow, tmp_path / "t.parquet", TABLE)),
+            ("two", save_csv(tmp_path / "t.csv", TABLE)),
+        )
+    ]
+    assert files_of(runs[0] / "model") == files_of(runs[1] / "model")
+    new = save(arrow, tmp_path / "new.parquet", {name: TABLE[name][:9] for name in ("flag", "count", "color", "a.b")})
+    assert predict.main([str(runs[1]), str(new), "--out", str(tmp_path / "out.csv"), "-q"]) == 0
+    assert len((tmp_path / "out.csv").read_text().splitlines()) == 10
+    assert evaluate.main([str(runs[0]), str(new)]) == 65
+    assert "has no target column 'ok'" in capsys.readouterr().err

@@ -1,0 +1,209 @@
+"""The transformer with chosen landmarks: scikit-learn's checks, dense twins, what more landmarks bring, its limits."""
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.datasets import load_diabetes, load_digits
+from sklearn.kernel_approximation import Nystroem
+from sklearn.linear_model import RidgeClassifier
+from sklearn.metrics.pairwise import rbf_kernel
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from pipeline.estimators import GreedyNystroem, fit_data
+
+Array = np.ndarray
+
+
+@parametrize_with_checks([GreedyNystroem(), GreedyNystroem(kernel="polynomial", n_candidates="all")])
+def test_scikit_learn_conventions(estimator: Any, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def diabetes() -> tuple[Array, Array]:
+    X, y = load_diabetes(return_X_y=True)
+    return StandardScaler().fit_transform(X), y
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[Array, Array]:
+    X, y = load_digits(return_X_y=True)
+    return X / 16, y
+
+
+def best_prefix(columns: Array, targets: Array) -> list[int]:
+    """Backward elimination as it is written down: from all columns, drop the one whose loss raises the error least."""
+
+    def error(kept: list[int]) -> float:
+        design = np.column_stack([np.ones(len(columns)), columns[:, kept]])
+        return float(((targets - design @ np.linalg.lstsq(design, targets, rcond=None)[0]) ** 2).sum())
+
+    kept, dropped = list(range(columns.shape[1])), []
+    while kept:
+        worst = min(kept, key=lambda m: error([one for one in kept if one != m]))
+        dropped.append(worst)
+        kept.remove(worst)
+    return dropped[::-1]
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_landmarks_for_y_are_those_of_a_dense_elimination(diabetes: tuple[Array, Array], labels: bool) -> None:
+    X, y = diabetes
+    y = np.array(["low", "mid", "high"])[np.digitize(y, [100, 200])] if labels else y
+    greedy = GreedyNystroem(12, sigma2=4.0, n_candidates=25, random_state=0).fit(X, y)
+    candidates = np.sort(np.random.default_rng([0, 1]).permutation(len(X))[:25])
+    targets = np.where(y[:, None] == np.unique(y), 1.0, -1.0) if labels else (y - y.mean())[:, None]
+    expected = candidates[best_prefix(rbf_kernel(X, X[candidates], gamma=1 / 8), targets)[:12]]
+    np.testing.assert_array_equal(greedy.component_indices_, expected)
+    np.testing.assert_array_equal(greedy.components_, X[expected])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "theirs"),
+    [
+        ("gaussian", {"kernel": "rbf", "gamma": 0.5 / 3.0}),
+        ("polynomial", {"kernel": "polynomial", "gamma": 1 / 3.0, "coef0": 1, "degree": 3}),
+        ("intersection", {"kernel": lambda x, z: np.minimum(x, z).sum()}),
+    ],
+)
+def test_features_are_those_of_nystroem_with_the_same_landmarks(
+    kernel: str, theirs: dict[str, Any], digits: tuple[Array, Array]
+) -> None:
+    X, y = digits[0][:300], digits[1][:300]
+    width = {} if kernel == "intersection" else {"sigma2": 3.0}
+    greedy = GreedyNystroem(20, kernel=kernel, degree=3, **width, random_state=0).fit(X, y)
+    same = Nystroem(n_components=20, random_state=0, **theirs).fit(greedy.components_)
+    np.testing.assert_allclose(np.sort(same.component_indices_), np.arange(20))
+    expected = same.transform(X) @ same.transform(X[:50]).T
+    np.testing.assert_allclose(greedy.transform(X) @ greedy.transform(X[:50]).T, expected, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(greedy.normalization_, greedy.normalization_.T, atol=1e-10)
+
+
+@pytest.mark.parametrize("given_y", [False, True])
+def test_more_landmarks_begin_with_the_fewer_and_lower_the_error(given_y: bool, diabetes: tuple[Array, Array]) -> None:
+    X, y = diabetes
+    errors, indices = [], []
+    for size in (5, 20, 80):
+        greedy = GreedyNystroem(size, random_state=3).fit(X, y if given_y else None)
+        features = greedy.transform(X)
+        design = np.column_stack([np.ones(len(X)), features])
+        of_y = ((y - design @ np.linalg.lstsq(design, y, rcond=None)[0]) ** 2).sum()
+        errors.append(of_y if given_y else len(X) - (features**2).sum())  # or the trace that is left of the kernel
+        indices.append(greedy.component_indices_)
+    assert errors[0] > 1.05 * errors[1] > 1.1 * errors[2]
+    np.testing.assert_array_equal(indices[2][:20], indices[1])
+    np.testing.assert_array_equal(indices[1][:5], indices[0])
+
+
+def test_all_rows_as_landmarks_give_the_kernel_itself(diabetes: tuple[Array, Array]) -> None:
+    X = diabetes[0][:150]
+    greedy = GreedyNystroem(150, sigma2=5.0, n_candidates="all").fit(X)
+    assert sorted(greedy.component_indices_) == list(range(150))
+    features = greedy.transform(X)
+    np.testing.assert_allclose(features @ features.T, rbf_kernel(X, gamma=0.1), atol=1e-9)
+
+
+def test_the_order_of_the_rows_changes_no_landmark_for_y(diabetes: tuple[Array, Array]) -> None:
+    X, y = diabetes
+    order = np.random.default_rng(1).permutation(len(X))
+    first = GreedyNystroem(30, sigma2=5.0, n_candidates="all").fit(X, y)
+    other = GreedyNystroem(30, sigma2=5.0, n_candidates="all").fit(X[order], y[order])
+    np.testing.assert_array_equal(other.components_, first.components_)
+    np.testing.assert_array_equal(order[other.component_indices_], first.component_indices_)
+
+
+def test_rows_that_repeat_are_candidates_once() -> None:
+    X = np.repeat(np.random.default_rng(0).normal(size=(10, 3)), 4, axis=0)
+    greedy = GreedyNystroem(20).fit(X)
+    assert len(np.unique(greedy.components_, axis=0)) == len(greedy.components_) == 10
+    assert greedy.transform(X).shape == (40, 10)
+    assert greedy.get_feature_names_out()[-1] == "greedynystroem9"
+
+
+def test_blocks_change_neither_landmarks_nor_features(
+    diabetes: tuple[Array, Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = diabetes
+    whole = GreedyNystroem(30, random_state=0).fit(X, y)
+    expected = whole.transform(X)
+    monkeypatch.setattr(fit_data, "BLOCK_BYTES", 1)
+    blocked = GreedyNystroem(30, random_state=0).fit(X, y)
+    np.testing.assert_array_equal(blocked.component_indices_, whole.component_indices_)
+    np.testing.assert_allclose(blocked.transform(X), expected, atol=1e-9)
+
+
+def test_float32_rows_give_float32_features_of_the_same_landmarks(diabetes: tuple[Array, Array]) -> None:
+    X, y = diabetes[0].astype(np.float32), diabetes[1]
+    single, double = (GreedyNystroem(30, sigma2=8.0, random_state=0).fit(rows, y) for rows in (X, X.astype(float)))
+    np.testing.assert_array_equal(single.component_indices_, double.component_indices_)
+    assert single.components_.dtype == single.transform(X).dtype == np.float32
+    np.testing.assert_allclose(single.transform(X), double.transform(X), atol=1e-6)
+
+
+def test_fewer_landmarks_are_needed_than_of_a_draw(digits: tuple[Array, Array]) -> None:
+    """In a search over a pipeline, which chooses landmarks for the rows of each fit alone."""
+    X, y = digits
+
+    def error(features: Any) -> float:
+        grid = {"ridgeclassifier__alpha": [1e-4, 1e-3, 1e-2, 1e-1]}
+        search = GridSearchCV(make_pipeline(features, RidgeClassifier()), grid, cv=3)
+        return 1 - search.fit(X[:900], y[:900]).score(X[900:], y[900:])
+
+    drawn = [error(Nystroem(gamma=0.05, n_components=60, random_state=seed)) for seed in range(3)]
+    chosen = [error(GreedyNystroem(60, sigma2=10.0, n_candidates=400, random_state=seed)) for seed in range(3)]
+    assert np.mean(chosen) < 0.85 * np.mean(drawn)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"n_components": 0}, "n_components must be a whole number of at least 1; found 0"),
+        ({"n_candidates": "some"}, "n_candidates must be .* 'all' or None"),
+        ({"sigma2": "auto"}, "sigma2 must be above 0 or 'median'"),
+        ({"kernel": "rbf"}, "kernel must be 'gaussian' or 'polynomial' or 'intersection'"),
+        ({"degree": 1.5}, "degree must be a whole number"),
+        ({"degree": 21}, "degree must be a whole number of 1 to 20"),
+        ({"memory_limit": "much"}, "memory_limit must be a size such as 2GiB"),
+        ({"kernel": "intersection", "sigma2": 3.0}, "sigma2 has no effect on the intersection kernel"),
+        ({"sigma2": 1e-300}, "or use a larger sigma2"),
+        ({"kernel": "intersection"}, "needs features of at least 0"),
+    ],
+)
+def test_senseless_parameters_are_named(parameters: dict[str, Any], words: str, diabetes: tuple[Array, Array]) -> None:
+    with pytest.raises(ValueError, match=words) as found:
+        GreedyNystroem(**parameters).fit(*diabetes)
+    assert "--" not in str(found.value)
+
+
+def test_data_without_use_are_refused(diabetes: tuple[Array, Array]) -> None:
+    X, y = diabetes
+    with pytest.raises(TypeError, match="Sparse data was passed"):
+        GreedyNystroem().fit(sparse.csr_array(X))
+    with pytest.raises(ValueError, match="one class only"):
+        GreedyNystroem().fit(X, np.ones(len(X)))
+    with pytest.raises(ValueError, match="all rows are the same"):
+        GreedyNystroem().fit(np.ones((20, 2)), np.arange(20.0))
+    with pytest.raises(ValueError, match="y or sample_weight is too large"):
+        GreedyNystroem().fit(X, y * 1e200)
+
+
+@pytest.mark.parametrize("given_y", [False, True])
+def test_a_choice_keeps_to_its_memory(given_y: bool) -> None:
+    X = np.random.default_rng(0).normal(size=(3000, 5))
+    y = X[:, 0] if given_y else None
+    with pytest.raises(MemoryError, match="lower n_candidates to 1368"):
+        GreedyNystroem(n_candidates=1500, memory_limit="100MiB").fit(X, y)
+    tracemalloc.start()
+    try:
+        GreedyNystroem(100, n_candidates=1200).fit(X, y)
+        largest = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert largest < 56 * 1200**2 + 150 * 2**20

@@ -1,0 +1,91 @@
+"""Estimators and commands on one model: saved by either, opened by the other."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from pipeline import evaluate, predict, resize
+from pipeline.errors import FolderInUseError, MissingRunError
+from pipeline.estimators import SLKLClassifier, SLKLRegressor
+from pipeline.prediction.streamed_prediction import locate
+from runs import files_of, train_beside
+
+RNG = np.random.default_rng(3)
+X = RNG.standard_normal((300, 4)) * [1, 20, 0.1, 5] + [0, 3, -1, 100]
+WORDS = np.array(["low", "mid", "high"])[np.digitize(X[:, 0], [-0.4, 0.4])]
+
+
+def predicted(model: Path, rows: np.ndarray, folder: Path) -> np.lib.npyio.NpzFile:
+    np.savez(folder / "rows.npz", X=rows)
+    assert predict.main([str(model), str(folder / "rows.npz"), "--out", str(folder / "out.npz"), "--force", "-q"]) == 0
+    return np.load(folder / "out.npz")
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        SLKLClassifier(random_state=0),
+        SLKLClassifier(penalty="max:1e-4", standardise=False, sigma2=100.0, random_state=0),
+        SLKLClassifier(50, select="greedy:10", feature_scale="learned", random_state=0),
+    ],
+)
+def test_commands_take_what_an_estimator_saves_and_it_takes_it_back(machine: SLKLClassifier, tmp_path: Path) -> None:
+    machine = clone(machine).fit(X[:200], WORDS[:200])
+    machine.save(tmp_path / "model")
+    told = predicted(tmp_path / "model", X[200:], tmp_path)
+    assert told["label"].tolist() == machine.predict(X[200:]).tolist()
+    assert told["decision"] == pytest.approx(machine.decision_function(X[200:]), rel=1e-3, abs=1e-3)
+    loaded = SLKLClassifier.load(tmp_path / "model")
+    assert np.allclose(loaded.decision_function(X[200:]), told["decision"], rtol=0, atol=1e-12)
+    assert loaded.classes_.tolist() == machine.classes_.tolist()
+    assert loaded.score(X[200:], WORDS[200:]) == machine.score(X[200:], WORDS[200:])
+    assert hasattr(loaded, "predict_proba") == hasattr(machine, "predict_proba")
+    loaded.save(str(tmp_path / "again"))
+    assert files_of(tmp_path / "again") == files_of(tmp_path / "model")
+    machine.save(tmp_path / "model")  # in its own place
+    assert loaded.fit(X[:100], X[:100, 0] > 0).classes_.tolist() == [False, True]
+    assert loaded.predict(X[:3]).tolist() == (X[:3, 0] > 0).tolist()
+
+
+def test_a_run_is_opened_as_a_regressor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    y = X[:, 0] * 3 + np.cos(X[:, 3])
+    np.savetxt(tmp_path / "table.csv", np.column_stack([X, y]), delimiter=",", header="a,b,c,d,y", comments="")
+    run = train_beside(tmp_path, "run", tmp_path / "table.csv", "--sigma2", "1,8", "--penalty", "max:1e-5")
+    loaded = SLKLRegressor.load(run)
+    assert loaded.feature_names_in_.tolist() == ["a", "b", "c", "d"]
+    with pytest.warns(UserWarning, match="valid feature names"):
+        values = loaded.predict(X)
+    assert values == pytest.approx(predicted(run, X, tmp_path)["label"], rel=0, abs=1e-12)
+    assert np.unique(loaded.sigma2_).tolist() == [1.0, 8.0]
+    with pytest.raises(ValueError, match="load it with SLKLRegressor"):
+        SLKLClassifier.load(run)
+    assert clone(loaded).get_params() == SLKLRegressor().get_params()
+
+
+def test_images_are_flat_rows(tmp_path: Path) -> None:
+    run = train_beside(tmp_path, "digits", "digits", "--centers", "60", "--penalty", "0.1")
+    images = RNG.integers(0, 256, (20, 28, 28)).astype(np.uint8)
+    told = predicted(run, images, tmp_path)
+    loaded = SLKLClassifier.load(run)
+    assert np.allclose(loaded.decision_function(images.reshape(20, -1)), told["decision"], rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match="expecting 784 features"):
+        loaded.predict(X)
+
+
+def test_what_is_no_model_is_neither_opened_nor_replaced(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "notes.txt").write_text("mine")
+    machine = SLKLRegressor(random_state=0).fit(X[:60], X[:60, 0])
+    with pytest.raises(FolderInUseError, match="exists and is no model"):
+        machine.save(tmp_path / "work")
+    assert (tmp_path / "work" / "notes.txt").read_text() == "mine"
+    with pytest.raises(MissingRunError):
+        SLKLRegressor.load(tmp_path / "none")
+    with pytest.raises(MissingRunError):
+        SLKLRegressor.load(tmp_path / "work")
+    machine.save(tmp_path / "model")
+    assert locate(tmp_path / "model").model.n_centers == len(machine.centers_)
+    assert evaluate.main([str(tmp_path / "model")]) == 2  # a model alone knows no data
+    assert resize.main([str(tmp_path / "model"), "--size", "3", "--out", str(tmp_path / "small")]) != 0

@@ -1,0 +1,136 @@
+"""Probabilities of the classifier, as scikit-learn uses them; their temperature against dense arithmetic."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from sklearn.calibration import CalibrationDisplay
+from sklearn.datasets import load_digits, make_classification
+from sklearn.metrics import log_loss
+from sklearn.model_selection import cross_val_score
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from pipeline.estimators.fit_data import held_out_rows
+from pipeline.estimators.slkl import SLKLClassifier, SLKLRegressor
+from pipeline.kernels.column_generator import GAUSSIAN, ColumnGenerator
+from pipeline.models.calibration import best_temperature, loss_slopes
+
+HOLDING_OUT: tuple[dict[str, Any], ...] = (
+    {"refit": "ridge"},
+    {"select": "greedy:25"},
+    {"select": "greedy:auto"},
+    {"penalty": "auto"},
+)
+
+# Which rows are held out depends on where they stand: those of weight 0 and rows that come twice count.
+WEIGHTS = {"check_sample_weight_equivalence_on_dense_data": "held-out rows are drawn by their place"}
+
+
+@parametrize_with_checks([SLKLClassifier(refit="ridge")], expected_failed_checks=lambda estimator: WEIGHTS)
+def test_scikit_learn_conventions(estimator: Any, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+def noisy(n_classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    X, y = make_classification(900, 5, n_informative=4, n_redundant=0, n_classes=n_classes, flip_y=0.15, random_state=0)
+    return X, np.array(["left", "middle", "right"])[y]
+
+
+@pytest.mark.parametrize("arguments", HOLDING_OUT, ids=str)
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_they_fit_new_rows_better_than_others(arguments: dict[str, Any], n_classes: int) -> None:
+    X, y = noisy(n_classes)
+    machine = SLKLClassifier(60, random_state=0, **arguments).fit(X[:500], y[:500])
+    p = machine.predict_proba(X[500:])
+    np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-12)
+    np.testing.assert_array_equal(machine.classes_[p.argmax(axis=1)], machine.predict(X[500:]))
+    assert isinstance(machine.temperature_, float)
+    loss = log_loss(y[500:], p)
+    for factor in (0.4, 2.5):
+        other = p ** (1 / factor) / (p ** (1 / factor)).sum(axis=1, keepdims=True)
+        assert loss < log_loss(y[500:], other)
+    assert machine.to_model().temperature == machine.temperature_
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_temperature_is_that_of_dense_least_squares_on_the_other_rows(weighted: bool) -> None:
+    X, y = noisy()
+    weights = np.random.default_rng(1).exponential(size=len(y)) * (np.arange(len(y)) % 7 > 0) if weighted else None
+    machine = SLKLClassifier(40, refit="ridge", standardise=False, random_state=0).fit(X, y, weights)
+    s = np.ones(len(y)) if weights is None else weights
+    held_out, truth = held_out_rows(0, s), np.searchsorted(machine.classes_, y)
+    K = ColumnGenerator(machine.centers_, machine.sigma2_, np.float64, kernel=GAUSSIAN).block(X)
+    Y, fit = np.where(truth[:, None] == np.arange(3), 1.0, -1.0), np.where(held_out, 0.0, s)[:, None]
+    A, B = K - (fit * K).sum(axis=0) / fit.sum(), Y - (fit * Y).sum(axis=0) / fit.sum()
+    counted, found = held_out & (s > 0), []
+    for fraction in 10.0 ** np.arange(-13, 0):
+        ridge = fraction * np.mean((fit * K**2).sum(axis=0)) * np.eye(K.shape[1])
+        decision = Y - B + A @ np.linalg.solve(A.T @ (fit * A) + ridge, A.T @ (fit * B))
+        error = (np.where(held_out, s, 0.0)[:, None] * (Y - decision) ** 2).sum()
+        slopes = loss_slopes(decision[counted], truth[counted], s[counted])
+        found.append((error, best_temperature(slopes)))
+    assert machine.temperature_ == pytest.approx(min(found)[1], rel=1e-4)
+
+
+def test_there_are_none_where_no_rows_are_held_out() -> None:
+    X, y = noisy()
+    machine = SLKLClassifier(30, penalty=1.0, random_state=0)
+    for _ in range(2):  # before a fit, and after
+        assert not hasattr(machine, "predict_proba")
+        with pytest.raises(AttributeError) as refusal:
+            machine.predict_proba(X)
+        assert "refit='ridge'" in str(refusal.value.__cause__)
+        machine.fit(X, y)
+    assert machine.temperature_ is None
+    machine.set_params(refit="ridge")
+    with pytest.raises(AttributeError) as refusal:
+        machine.predict_proba(X)
+    assert "fit again" in str(refusal.value.__cause__)
+    assert hasattr(SLKLClassifier(refit="ridge"), "predict_proba")
+    assert not hasattr(SLKLRegressor(refit="ridge"), "predict_proba")
+    assert not hasattr(SLKLRegressor(30, refit="ridge").fit(X, X[:, 0]), "temperature_")
+
+
+def test_rows_too_few_to_hold_any_out_are_those_of_the_fit() -> None:
+    X, y = noisy()
+    machine = SLKLClassifier(random_state=0).fit(X[:90], y[:90])
+    assert machine.penalty_ is not None, "else rows were held out"
+    expected = best_temperature(
+        loss_slopes(machine.decision_function(X[:90]), np.searchsorted(machine.classes_, y[:90]))
+    )
+    assert machine.temperature_ == pytest.approx(expected, rel=1e-6)
+    np.testing.assert_allclose(machine.predict_proba(X[90:]).sum(axis=1), 1)
+
+
+def test_scikit_learn_scores_and_draws_them() -> None:
+    X, y = noisy(2)
+    machine = SLKLClassifier(50, refit="ridge", random_state=0)
+    scores = cross_val_score(machine, X, y, scoring="neg_log_loss", cv=3)
+    assert -0.7 < scores.min() < scores.max() < -0.2
+    machine.fit(X[:600], y[:600])
+    display = CalibrationDisplay.from_estimator(machine, X[600:], y[600:], n_bins=5, ax=Figure().subplots())
+    assert np.abs(display.prob_true - display.prob_pred).mean() < 0.1
+
+
+def test_float32_rows_have_probabilities_that_sum_to_one() -> None:
+    X, y = load_digits(return_X_y=True)
+    machine = SLKLClassifier(80, refit="ridge", random_state=0).fit(X[:600].astype(np.float32), y[:600])
+    p = machine.predict_proba(X[600:].astype(np.float32))
+    assert p.dtype == np.float64
+    np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-12)
+    assert log_loss(y[600:], p) < 0.5
+
+
+def test_an_interrupted_fit_keeps_its_model_without_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = noisy()
+
+    def interrupted(*arguments: object) -> float:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pipeline.estimators.held_out_scores.HeldOutRows.temperature", interrupted)
+    with pytest.warns(UserWarning, match="the fit was interrupted"):
+        machine = SLKLClassifier(30, refit="ridge", random_state=0).fit(X, y)
+    assert machine.score(X, y) > 0.5
+    assert not hasattr(machine, "predict_proba")

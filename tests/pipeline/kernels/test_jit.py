@@ -1,0 +1,98 @@
+"""Where compiled loops are kept, for both packages, and what is known of them without numba's inner parts."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.kernels import column_loops
+from pipeline.kernels.jit import is_kept
+from runs import ROOT
+
+LOOPS = (
+    "import features.descriptors.sphog_loops as a, pipeline.kernels.column_loops as b;"
+    "import pipeline.solvers.coordinate_descent_loops as c;"
+    "print(*{Path(f.stats.cache_path).parent for f in (a.sphog_rows, b.gaussian_float32, c.sweep)});"
+)
+
+
+def told(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"} | variables
+    line = [sys.executable, "-c", f"import pipeline, os, sys; from pathlib import Path; {code}"]
+    return subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+
+
+def test_the_loops_of_both_packages_are_kept_in_a_private_folder(tmp_path: Path) -> None:
+    done = told(LOOPS, XDG_CACHE_HOME=str(tmp_path))
+    folder = tmp_path / "slkl" / "numba"
+    assert (done.stdout, done.stderr) == (f"{folder}\n", "")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert told(LOOPS, HOME=str(tmp_path), XDG_CACHE_HOME="").stdout == f"{tmp_path / '.cache' / 'slkl' / 'numba'}\n"
+
+
+def test_a_folder_of_the_user_is_taken_as_it_is(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    assert told(LOOPS, NUMBA_CACHE_DIR=str(tmp_path)).stdout == f"{tmp_path}\n"
+
+
+@pytest.mark.parametrize("spoilt", ["open to others", "a link", "a file in its place"])
+def test_a_folder_that_is_not_private_is_done_without(tmp_path: Path, spoilt: str) -> None:
+    folder = tmp_path / "slkl" / "numba"
+    folder.parent.mkdir()
+    if spoilt == "a file in its place":
+        folder.touch()
+    else:
+        place = folder if spoilt == "open to others" else tmp_path / "elsewhere"
+        place.mkdir()
+        place.chmod(0o770 if spoilt == "open to others" else 0o700)
+    if spoilt == "a link":
+        folder.symlink_to(tmp_path / "elsewhere")
+    done = told(LOOPS, XDG_CACHE_HOME=str(tmp_path))
+    fresh = Path(done.stdout.strip())
+    assert fresh != folder
+    assert not fresh.exists(), "removed at the end of the process"
+    (warning,) = done.stderr.splitlines()
+    assert warning.startswith("warning: compiled code is not kept beyond this process")
+    assert "NUMBA_CACHE_DIR" in warning
+
+
+def test_the_package_imports_without_numba(tmp_path: Path) -> None:
+    assert told("print('numba' in sys.modules, 'numpy' in sys.modules)").stdout == "False False\n"
+
+
+def test_a_plan_learns_whether_a_loop_is_compiled_already(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    source = Path(column_loops.__file__)
+    assert not is_kept(source)
+    told(
+        "import numpy as np; from pipeline.kernels.column_loops import gaussian_float64 as loop;"
+        "loop(np.zeros((1, 1)), np.zeros(1), np.zeros(1), np.ones(1), np.zeros(1, np.int64), np.zeros((1, 1)), 0)",
+        NUMBA_CACHE_DIR=str(tmp_path),
+    )
+    assert is_kept(source)
+    assert is_kept(source, "gaussian_float64")
+    assert not is_kept(source, "gaussian_float32")
+    for index in tmp_path.rglob("*.nbi"):
+        os.utime(index, (0, 0))
+    assert not is_kept(source), "the source is newer"
+
+
+def test_damaged_code_is_told_with_its_folder(tmp_path: Path) -> None:
+    """numba's own error names no file; whoever meets it must know what to delete."""
+    code = (
+        "import numpy as np; from pipeline.kernels.column_loops import gaussian_float64 as loop;"
+        "from pipeline.runtime.answers import answered;"
+        "row = np.ones(1); block = np.ones((1, 1));"
+        "print(answered(lambda: loop(block, row, row, row, np.zeros(1, int), block.copy(), 0)))"
+    )
+    assert told(code, NUMBA_CACHE_DIR=str(tmp_path)).stdout == "0\n"
+    indices = list(tmp_path.rglob("*.nbi"))
+    assert indices
+    for index in indices:
+        index.write_bytes(b"")
+    done = told(code, NUMBA_CACHE_DIR=str(tmp_path))
+    assert done.stdout == "65\n"
+    assert done.stderr.startswith(f"error: compiled code in {tmp_path} is damaged")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,55 @@
+"""Settings that cannot go together: refused before anything is made, in a line that names them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runs import train
+
+REFUSED = [
+    (["--select", "greedy:501"], "there are 500 candidates"),
+    (["--select", "greedy:9", "--penalty", "1"], "--penalty has no effect"),
+    (["--select", "greedy:9", "--coupling", "shared"], "--coupling has no effect"),
+    (["--select", "greedy:9", "--refit", "none"], "--refit none has no effect"),
+    (["--select", "greedy:9", "--schedule", "uniform"], "--schedule has no effect"),
+    (["--select", "greedy:9", "--set", "statistics.hold_out=0"], "needs held-out rows"),
+    (["--select", "greedy:0"], "must be none, greedy:K"),
+    (["--select", "best:9"], "must be none, greedy:K"),
+    (["--select", "greedy:300", "--set", "centers.working_set=400"], "choose at most 266 centers"),
+    (["--select", "greedy:auto", "--set", "centers.working_set=400"], "choose at most 266 centers"),
+    (["--kernel", "intersection", "--sigma2", "2"], "no effect on the intersection kernel"),
+    (["--set", "kernel.degree=3"], "no effect on the gaussian kernel"),
+    (["--sigma2", "1,1"], "different ones"),
+    (["--sigma2", "auto", "--set", "statistics.hold_out=0"], "--sigma2 auto needs held-out rows"),
+    (["--scale", "learned", "--kernel", "intersection"], "not the intersection one"),
+    (["--scale", "metric"], "for at most 200 features, there are"),
+    (["--scale", "learned", "--sigma2", "1,2"], "is for one width"),
+    (["--scale", "learned", "--init-from", "model"], "leave one of them out"),
+    (["--scale", "learned", "--set", "statistics.hold_out=0"], "--scale learned needs held-out rows"),
+    (["--scale", "full"], "must be one of none, learned"),
+    (["--set", "kernel.scale_rounds=3"], "kernel.scale_rounds has no effect"),
+    (["--kernel", "cosine"], "must be one of gaussian, polynomial, intersection"),
+    (["--refit", "ridge", "--set", "statistics.hold_out=0"], "hold_out"),
+    (["--penalty", "auto", "--set", "statistics.hold_out=0"], "hold_out"),
+    (["--set", "solver.stop=paper"], "uniform"),
+    (["--features", "raw", "--set", "data.standardise=true", "--set", "features.deskew=1"], "z-scored or sheared"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), REFUSED)
+def test_what_makes_no_sense_is_refused(
+    features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    train(tmp_path / "run", features, *arguments, code=2)
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_output_shares_no_kernel(features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "line.npz", X=np.arange(60.0)[:, None], y=np.arange(60.0) ** 2)
+    train(tmp_path / "run", features, "--coupling", "shared", dataset=tmp_path / "line.npz", code=2)
+    assert "one output" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

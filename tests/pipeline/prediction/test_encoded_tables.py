@@ -1,0 +1,216 @@
+"""Tables of words, gaps and columns that are not wanted, from the commands; test files of their own."""
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from features.errors import DataError
+from pipeline import evaluate, export, predict, report, resize, verify
+from pipeline import train as training
+from pipeline.estimators import SLKLClassifier
+from pipeline.prediction.model_folder import load_model, save_model
+from pipeline.prediction.onnx_graph import arrays_of
+from pipeline.prediction.predictor import load_predictor
+from pipeline.prediction.trained_model import ModelFormatError
+from runs import files_of, report_of, train_beside
+
+NAMES = ["id", "color", "age", "size", "ok"]
+RNG = np.random.default_rng(5)
+ASKED = ("--set", "data.categorical=onehot", "--set", "data.missing=median", "--set", "data.drop=id", "--budget", "2")
+
+
+def example(k: int) -> list[str]:
+    color, age = str(RNG.choice(["red", "green", "blue, dark"])), RNG.normal(40, 10)
+    ok = "yes" if (color == "red") != (age > 40) else "no"
+    gap = RNG.random() < 0.1
+    return [str(k), color, "" if gap else f"{age:.2f}", str(RNG.choice(list("SML"))), ok]
+
+
+ROWS = [example(k) for k in range(500)]
+
+
+def write(path: Path, names: Sequence[str], rows: Sequence[Sequence[str]], separator: str = ",") -> Path:
+    """Write some columns of rows, in their order there."""
+    places = [NAMES.index(name) for name in names]
+    with path.open("w", newline="") as stream:
+        csv.writer(stream, delimiter=separator).writerows([names, *([row[k] for k in places] for row in rows)])
+    return path
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("encoded")
+
+
+@pytest.fixture(scope="module")
+def run(place: Path) -> Path:
+    """A run on 400 rows with a test file of 100, whose columns are in another order and between semicolons."""
+    data = write(place / "train.csv", NAMES, ROWS[:400])
+    write(place / "test.csv", NAMES[::-1], ROWS[400:], ";")
+    return train_beside(place, "run", data, *ASKED, "--test", str(place / "test.csv"))
+
+
+def predicted(model: Path, data: Path, out: Path) -> list[list[str]]:
+    assert predict.main([str(model), str(data), "--out", str(out), "--force", "-q"]) == 0
+    with out.open(newline="") as stream:
+        return list(csv.reader(stream))
+
+
+def test_a_test_file_is_the_test_part(
+    place: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = report_of(run)
+    assert (found["n_train"], found["n_test"]) == (400, 100)
+    assert found["error_rate"] < 0.15
+    errors = []
+    for data in ([], [place / "test.csv"], [write(tmp_path / "t.csv", ["size", "age", "ok", "color"], ROWS[400:])]):
+        assert evaluate.main([str(run), *map(str, data), "--json"]) == 0
+        errors.append(json.loads(capsys.readouterr().out)["error_rate"])
+    assert errors == [found["error_rate"]] * 3
+    told = [predicted(run, path, tmp_path / "out.csv") for path in (place / "test.csv", tmp_path / "t.csv")]
+    assert told[0] == told[1]
+    assert verify.main([str(run)]) == 0
+    assert report.main([str(run)]) == 0
+    assert resize.main([str(run), "--size", "50", "--out", str(tmp_path / "small")]) == 0
+    small = load_model(tmp_path / "small")
+    assert small.table_columns == load_model(run / "model").table_columns
+
+
+def test_what_no_training_row_had(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [["1", "purple", "30", "S", "yes"], ["2", "red", "?", "XL", "no"], ["3", "", "NaN", "L", "no"]]
+    table = predicted(run, write(tmp_path / "new.csv", NAMES, rows), tmp_path / "out.csv")
+    assert len(table) == 4
+    assert "categories" not in capsys.readouterr().out
+    assert evaluate.main([str(run), str(tmp_path / "new.csv"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["warnings"]
+    assert "cells with a category that no training row has: color (1), size (1); they count as none" in told
+    model = load_model(run / "model")
+    assert model.table_columns is not None
+    assert model.table_columns.encoding is not None
+    median = model.table_columns.encoding.columns[1].fill
+    names = model.table_columns.input_names
+    assert names == (
+        *("color=blue, dark", "color=green", "color=red", "age", "age is missing"),
+        *("size=L", "size=M", "size=S"),
+    )
+    inputs = np.array([[0, 0, 0, 30, 0, 0, 0, 1], [0, 0, 1, median, 1, 0, 0, 0], [0, 0, 0, median, 1, 1, 0, 0]])
+    decision = model.decision_function(model.features_of(inputs.astype(np.float64)))[:, 0]
+    assert [float(row[2]) for row in table[1:]] == pytest.approx(decision.tolist(), rel=1e-12)
+
+
+def test_the_model_in_python_takes_the_cells_of_the_file(place: Path, run: Path, tmp_path: Path) -> None:
+    model, gap = load_predictor(run), {"": None, "NaN": float("nan")}
+    table = predicted(run, place / "test.csv", tmp_path / "out.csv")
+    rows = [[row[1], gap[row[2]] if row[2] in gap else np.float64(row[2]), row[3]] for row in ROWS[400:]]
+    assert any(row[1] is None for row in rows)
+    assert model.decision_function(rows)[:, 0].tolist() == [float(row[2]) for row in table[1:]]
+    assert model.predict(np.array(rows, dtype=object)).tolist() == [row[1] for row in table[1:]]
+    assert model.predict(np.zeros((0, 3))).shape == (0,)
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(rows, columns=["color", "age", "size"])
+    assert model.predict(frame.assign(id=0)[["size", "id", "age", "color"]]).tolist() == model.predict(rows).tolist()
+    with pytest.raises(DataError, match="lacks the column 'age'"):
+        model.predict(frame.drop(columns="age"))
+    with pytest.raises(DataError, match="the model wants cells of its columns: color, age, size"):
+        model.predict(np.zeros((2, 8)))
+    with pytest.raises(DataError, match="row 1, column age is 'old'"):
+        model.predict([rows[0], ["red", "old", "S"]])
+
+
+@pytest.mark.parametrize(
+    ("names", "cell", "words"),
+    [
+        (["color", "age"], None, "lacks the column 'size'"),
+        (["color", "age", "size"], "old", "column age is 'old'; a finite number is needed\n"),
+        (["color", "age", "size"], "inf", "column age is 'inf'; a finite number is needed\n"),
+    ],
+)
+def test_a_file_that_does_not_fit_the_model_is_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], names: list[str], cell: str | None, words: str
+) -> None:
+    row = [*ROWS[0][:2], cell or "3", *ROWS[0][3:]]
+    data = write(tmp_path / "new.csv", names, [row])
+    assert predict.main([str(run), str(data), "--out", str(tmp_path / "out.csv")]) == 65
+    assert words in capsys.readouterr().err
+
+
+def test_the_same_bytes_again_and_other_ones_for_another_encoding(place: Path, run: Path, tmp_path: Path) -> None:
+    data, test = place / "train.csv", ("--test", str(place / "test.csv"))
+    again = train_beside(tmp_path, "again", data, *ASKED, *test, "--set", "resources.scheduler=serial")
+    assert files_of(again / "model") == files_of(run / "model")
+    other = train_beside(place, "other", data, *ASKED, *test, "--set", "data.categorical=ordinal")
+    used = [json.loads((one / "env.json").read_text())["features"] for one in (run, again, other)]
+    assert used[0] == used[1] != used[2]
+    model = load_model(other / "model")
+    assert model.input_shape == (4,)
+    assert predicted(other, place / "test.csv", tmp_path / "out.csv")
+
+
+def test_an_estimator_and_a_graph_start_from_encoded_numbers(
+    place: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx, reference = pytest.importorskip("onnx"), pytest.importorskip("onnx.reference")
+    assert export.main([str(run), "--out", str(tmp_path / "model.onnx")]) == 0
+    names = ", ".join(load_model(run / "model").table_columns.input_names)  # type: ignore[union-attr]
+    assert capsys.readouterr().out.splitlines()[1] == f"takes cells that are encoded, as numbers: {names}"
+    graph = reference.ReferenceEvaluator(onnx.load(tmp_path / "model.onnx"))
+    inputs = np.array([[0, 0, 1, 30.0, 0, 1, 0, 0], [0, 1, 0, 45.0, 1, 0, 0, 1]])
+    assert list(arrays_of(load_model(run / "model"), inputs)) == ["encoded"]
+    decision = graph.run(["decision"], {"encoded": inputs})[0]
+    loaded = SLKLClassifier.load(run)
+    assert ", ".join(loaded.feature_names_in_) == names
+    with pytest.warns(UserWarning, match="valid feature names"):
+        assert loaded.decision_function(inputs) == pytest.approx(decision[:, 0], rel=1e-5, abs=1e-6)
+
+
+def test_rows_in_memory_are_read_as_their_file_has_them(run: Path, place: Path, tmp_path: Path) -> None:
+    model, cells = load_predictor(run), [[color, age or None, size] for _, color, age, size, _ in ROWS[400:]]
+    written = [row[1] for row in predicted(run, place / "test.csv", tmp_path / "out.csv")[1:]]
+    assert model.predict(cells).tolist() == written
+    numbers = [[color, float(age) if age else np.nan, size] for color, age, size in cells]
+    assert model.predict(np.array(numbers, object)).tolist() == written
+    with pytest.warns(UserWarning, match=r"no training row has: color \(2\)"):
+        model.predict([["pink", 40, "S"], ["", 40, "S"], ["pink", "", "L"]])
+    with pytest.raises(DataError, match="X: row 1, column age is 'old'"):
+        model.predict([["red", 40, "S"], ["red", "old", "S"]])
+    with pytest.raises(DataError, match="wants cells of its columns: color, age, size"):
+        model.predict(np.zeros((2, 7)))
+
+
+def test_a_damaged_encoding_is_refused(run: Path, tmp_path: Path) -> None:
+    model = load_model(run / "model")
+    assert model.table_columns is not None
+    assert model.table_columns.encoding is not None
+    short = replace(model.table_columns.encoding, columns=model.table_columns.encoding.columns[:2])
+    with pytest.raises(ModelFormatError, match="columns are"):
+        save_model(tmp_path / "bad", replace(model, table_columns=replace(model.table_columns, encoding=short)))
+    unnamed = replace(model.table_columns, inputs=(), target_index=0, encoding=short)
+    with pytest.raises(ModelFormatError, match="its columns make 5 inputs, the model has 8"):
+        save_model(tmp_path / "bad", replace(model, table_columns=unnamed))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["digits", "--test", "x.csv"], 2, "data.test has no effect on digits"),
+        (["digits", "--set", "data.missing=median"], 2, "data.missing has no effect on digits"),
+        (["TABLE", "--test", "none.csv"], 66, "none.csv: no such file"),
+        (["TABLE", "--test", "model.npz"], 2, "file type not known"),
+        (["TABLE", "--test", "TABLE", "--set", "data.test_fraction=0.5"], 2, "data.test_fraction has no effect"),
+        (["TABLE", "--set", "data.categorical=words"], 2, "must be auto, onehot or ordinal"),
+        (["TABLE", "--set", "data.columns=a,a"], 2, "must be names of columns, each once"),
+        (["TABLE", "--set", "data.missing=mean"], 2, "must be one of median"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(
+    place: Path, run: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, words: str
+) -> None:
+    typed = [str(place / "train.csv") if word == "TABLE" else word for word in arguments]
+    encoded = list(ASKED) if "--test" in typed and typed[0] != "digits" else []
+    assert training.main([*typed, *encoded, "--dry-run"]) == code
+    assert words in capsys.readouterr().err

@@ -1,0 +1,375 @@
+"""Own tables from the command: header and target, columns by name, rows and models that are far from right."""
+
+import csv
+import hashlib
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import r2_score, root_mean_squared_error
+
+from features.open_source import open_source
+from features.source import SourceSpec
+from pipeline import evaluate, predict, report, resize, status
+from pipeline import train as training
+from pipeline.estimators.slkl import SLKLRegressor
+from pipeline.kernels.gram_statistics import draw_held_out
+from pipeline.prediction.model_folder import load_model, save_model
+from pipeline.prediction.trained_model import ModelFormatError
+from pipeline.reporting import results
+from runs import report_of, train_beside
+from storage.folder_layouts import RunLayout
+from storage.records import read_record, write_record
+
+NAMES = ["alpha", "beta", "2019", "price"]
+N = 120
+X = np.random.default_rng(0).standard_normal((N, 3)) * [1, 10, 100] + [0, 5, -300]
+ROWS = [[*map(repr, row), repr(y)] for row, y in zip(X.tolist(), (3 * X[:, 0] + X[:, 1]).tolist(), strict=True)]
+
+
+def write(path: Path, rows: list[list[str]], order: list[int] | None = None) -> Path:
+    with path.open("w", newline="") as stream:
+        csv.writer(stream).writerows([[row[k] for k in order or range(len(row))] for row in rows])
+    return path
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for runs and their features; they are read only."""
+    return tmp_path_factory.mktemp("columns")
+
+
+@pytest.fixture(scope="module")
+def prices(place: Path) -> Path:
+    """A run on a table with a header, one of whose names is a number."""
+    data = write(place / "prices.csv", [NAMES, *ROWS])
+    return train_beside(place, "prices", data, "--target", "price", "--penalty", "100", "--centers", "40")
+
+
+def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
+    assert evaluate.main([*map(str, arguments), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    return {key: value for key, value in found.items() if key not in ("data", "seconds", "rows_per_second")}
+
+
+def test_inputs_are_matched_by_name(
+    place: Path, prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = [NAMES, *ROWS]
+    expected = evaluated(capsys, prices / "model", place / "prices.csv")
+    assert expected["r2"] > 0.5
+    for order in ([1, 0, 2, 3], [3, 2, 1, 0]):
+        assert evaluated(capsys, prices / "model", write(tmp_path / "other.csv", table, order)) == expected
+    other_target = [["alpha", "beta", "2019", "cost"], *ROWS]
+    path = write(tmp_path / "cost.csv", other_target, [3, 1, 0, 2])
+    assert evaluated(capsys, prices / "model", path, "--target", "cost") == expected
+    predictions = []
+    for k, (rows, order) in enumerate([(table, [0, 1, 2, 3]), (table, [2, 0, 1]), (ROWS, [0, 1, 2]), (ROWS, None)]):
+        data, out = write(tmp_path / f"{k}.csv", rows, order), tmp_path / f"{k}-out.csv"
+        assert predict.main([str(prices / "model"), str(data), "--out", str(out), "-q"]) == 0
+        predictions.append(out.read_bytes())
+    assert len(set(predictions)) == 1
+
+
+def renamed(**names: str) -> list[list[str]]:
+    return [[names.get(name, name) for name in NAMES], *ROWS]
+
+
+BAD: dict[str, tuple[list[list[str]], list[int] | None, str]] = {
+    "missing": (renamed(), [0, 2, 3], "lacks the column 'beta';"),
+    "another": (renamed(beta="gamma"), None, "lacks the column 'beta' and has the column 'gamma', which the model"),
+    "more": ([[*row, "1"] for row in renamed()], None, "has the column '1', which the model does not know;"),
+    "another target": (renamed(price="cost"), None, "has the column 'cost', which the model does not know (--target c"),
+    "twice": ([[*row, row[0]] for row in renamed()], None, "names repeat"),
+    "too wide without names": ([[*row, "1"] for row in ROWS], None, "has 5 columns"),
+    "too narrow without names": (ROWS, [0, 1], "has 2 columns"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_columns_that_do_not_fit_are_refused_by_name(
+    case: str, prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, order, words = BAD[case]
+    data = write(tmp_path / "data.csv", rows, order)
+    assert predict.main([str(prices / "model"), str(data), "--out", str(tmp_path / "out.csv")]) == 65
+    assert evaluate.main([str(prices / "model"), str(data)]) == 65
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 2
+    assert all(words in line for line in told)
+
+
+def test_labels_are_asked_for_by_the_name_they_had(
+    prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write(tmp_path / "data.csv", [NAMES, *ROWS], [0, 1, 2])
+    assert evaluate.main([str(prices / "model"), str(data)]) == 65
+    assert "has no target column 'price'" in capsys.readouterr().err
+
+
+def test_a_model_without_names_takes_columns_as_they_stand(
+    prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Models that were written before they held names."""
+    description = json.loads((prices / "model" / "model.json").read_text())
+    assert description["columns"] == {"inputs": NAMES[:3], "target": "price", "target_index": 3}
+    save_model(tmp_path / "old", replace(load_model(prices / "model"), table_columns=None))
+    assert "columns" not in json.loads((tmp_path / "old" / "model.json").read_text())
+    straight, swapped = (
+        write(tmp_path / f"{o[0]}.csv", [["a", "b", "c", "y"], *ROWS], o) for o in ([0, 1, 2, 3], [1, 0, 2, 3])
+    )
+    assert (
+        evaluated(capsys, tmp_path / "old", straight)["r2"]
+        == evaluated(capsys, prices / "model", write(tmp_path / "p.csv", ROWS))["r2"]
+    )
+    assert evaluated(capsys, tmp_path / "old", swapped)["r2"] < 0.1
+
+
+@pytest.mark.parametrize("change", [{"inputs": ("a",)}, {"target_index": 4}])
+def test_columns_of_a_model_are_checked(prices: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+    model = load_model(prices / "model")
+    assert model.table_columns is not None
+    with pytest.raises(ModelFormatError, match="columns are"):
+        save_model(tmp_path / "bad", replace(model, table_columns=replace(model.table_columns, **change)))
+
+
+def rewritten(place: Path, folder: Path, **columns: Any) -> Path:
+    """The model of prices with other columns, as a run on another header would have them."""
+    model = load_model(place / "model")
+    assert model.table_columns is not None
+    save_model(folder, replace(model, table_columns=replace(model.table_columns, **columns)))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [("2019,2020,2021,price", "lacks"), ("1,2,3,y", "lacks"), ("1,2,3,cost", "--target cost")],
+)
+@pytest.mark.parametrize("named", [True, False])
+def test_a_header_of_years_is_no_row(
+    header: str, words: str, named: bool, prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, columns = prices / "model", header.split(",")
+    data = write(tmp_path / "data.csv", [columns, *ROWS])
+    if not named:  # trained without a header: y is a name of a target, another word is refused
+        model = rewritten(prices, tmp_path / "model", inputs=(), target=None)
+    code = 0 if not named and columns[-1] == "y" else 65
+    for extra in ([], ["-q"]):
+        assert predict.main([str(model), str(data), "--out", "-", *extra]) == code
+        told = capsys.readouterr()
+        assert len(told.err.splitlines()) == (0 if code == 0 and extra else 1)
+        assert ("header: yes" in told.err) == (code == 0 and not extra)
+        assert code == 0 or words in told.err or not named
+        assert code == 65 or len(told.out.splitlines()) == N + 1
+
+
+def test_a_row_of_numbers_is_no_header_in_another_order(
+    prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The names of the inputs are 0, 1 and 2."""
+    model = rewritten(prices, tmp_path / "model", inputs=("0", "1", "2"), target="y")
+    for first, header in (
+        (["1", "0", "2"], False),
+        (["0", "1", "2"], True),
+        (["1", "0", "2", "5"], False),
+        (["0", "1", "2", "y"], True),
+        (["y", "2", "1", "0"], True),
+    ):
+        data = write(tmp_path / "data.csv", [first, *(row[: len(first)] for row in ROWS)])
+        assert predict.main([str(model), str(data), "--out", str(tmp_path / "out.csv"), "--force"]) == 0
+        said = f"{N + (not header)} rows of data.csv, header: {'yes' if header else 'no'};"
+        assert said in capsys.readouterr().out
+    data = write(tmp_path / "data.csv", [["1", "0", "2", "5"], *ROWS])
+    assert evaluated(capsys, model, data)["header"] is False
+    assert evaluate.main([str(model), str(data)]) == 0
+    assert f"{N + 1} rows, header: no, " in capsys.readouterr().out
+
+
+def test_a_label_that_is_called_like_the_target_is_a_row(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a class, or as a word that stands for one where one class is set against the rest."""
+    rows = [[*row[:3], "ny"[k % 2]] for k, row in enumerate(ROWS)][1:]
+    data = write(place / "letters-y.csv", rows)
+    for name, more in (("words", ()), ("positive", ("--set", "data.positive=y"))):
+        run = train_beside(place, f"y-{name}", data, "--centers", "20", "--penalty", "1", *more)
+        assert predict.main([str(run / "model"), str(data), "--out", str(tmp_path / f"{name}.csv")]) == 0
+        assert f"{N - 1} rows of letters-y.csv, header: no;" in capsys.readouterr().out
+
+
+def test_names_that_repeat_are_matched_by_position(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = [["a", "y", "c", "c"], *ROWS]
+    data = write(place / "twice.csv", table)
+    options = ("--target", "3", "--penalty", "100", "--centers", "40")
+    run = train_beside(place, "twice", data, *options, quiet=False)
+    assert "names repeat in the header" in capsys.readouterr().err
+    expected = evaluated(capsys, run / "model", data)
+    assert expected["r2"] > 0.5
+    assert expected["header"] is True
+    assert evaluated(capsys, run / "model", write(tmp_path / "bare.csv", ROWS)) == expected | {"header": False}
+
+
+def letter_rows(n: int = 300) -> list[list[str]]:
+    """Rows like those of the letter recognition file: a capital, then sixteen integers near those of its letter."""
+    rng = np.random.default_rng(1)
+    means = rng.integers(2, 13, (6, 16))
+    kinds = rng.integers(0, 6, n)
+    return [["EGKQTZ"[k], *map(str, np.clip(means[k] + rng.integers(-1, 2, 16), 0, 15))] for k in kinds]
+
+
+def test_a_file_like_letter_recognition(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The letter first, no header: no row is lost, and the target is found again where it was in training."""
+    rows = letter_rows()
+    data = write(place / "letters.csv", rows)
+    run = train_beside(place, "letters", data, "--target", "0", "--centers", "60", "--refit", "ridge", quiet=False)
+    assert "header: no, target: column 0 of 0 to 16" in capsys.readouterr().err
+    report = json.loads((run / "report.json").read_text())
+    assert (report["n_train"] + report["n_test"], report["n_features"]) == (len(rows), 16)
+    again = evaluated(capsys, run / "model", write(tmp_path / "again.csv", rows))
+    assert (again["n_rows"], again["labels"]) == (len(rows), list("EGKQTZ"))
+    assert again["error_rate"] < 0.1
+
+
+def test_a_run_made_when_more_numbers_were_classes_is_read_as_it_was(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its settings do not say the task: it was found from the labels, by a rule that took thirty for classes."""
+    data = write(place / "thirty.csv", [[repr(k * 0.1), repr(k * k * 0.3), str(k % 30)] for k in range(240)])
+    run = train_beside(place, "thirty", data, "--set", "data.task=multiclass", "--centers", "20", "--penalty", "1")
+    expected = evaluated(capsys, run)
+    layout = RunLayout(run)
+    text = layout.config.read_text()
+    layout.config.write_text(text.replace('task = "multiclass"\n', ""))
+    assert layout.config.read_text() != text
+    digest = hashlib.sha256(layout.config.read_bytes()).hexdigest()
+    write_record(layout.environment, read_record(layout.environment) | {"config": digest})
+    assert evaluated(capsys, run) == expected
+    layout.report.unlink()
+    assert training.main([str(data), "--run-dir", str(run), "--resume", "require", "-q"]) == 0
+
+
+@pytest.mark.parametrize("intercept", [0.0, 2.5])
+def test_rows_far_from_every_center_are_told_of(
+    prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], intercept: float
+) -> None:
+    """Other units: almost every row is far, and gets nothing but the intercept."""
+    run = load_model(prices / "model")
+    save_model(tmp_path / "model", run.with_weights(run.weights, np.array([intercept])))
+    near = write(tmp_path / "near.csv", ROWS)
+    far = write(tmp_path / "far.csv", [[f"{row[0]}e3", *row[1:]] for row in ROWS[:100]] + ROWS[100:])
+    found = {}
+    for name, data in (("near", near), ("far", far)):
+        found[name] = evaluated(capsys, tmp_path / "model", data)
+        assert evaluate.main([str(tmp_path / "model"), str(data)]) == 0
+        assert ("warning: " in capsys.readouterr().err) == (name == "far")
+        for out in ("-", str(tmp_path / f"{name}-out.csv")):
+            assert predict.main([str(tmp_path / "model"), str(data), "--out", out]) == 0
+            assert ("warning: " in capsys.readouterr().err) == (name == "far")
+    n_far = found["far"]["n_far"]
+    assert found["near"]["n_far"] < 10
+    assert found["near"]["warnings"] == []
+    assert 95 <= n_far <= 110
+    (line,) = found["far"]["warnings"]
+    assert f"{n_far} of {N} rows are far from every center" in line
+    assert ("the intercept" in line, "--intercept" in line) == (intercept != 0, intercept == 0)
+    decision = np.array([float(row.split(",")[2]) for row in (tmp_path / "far-out.csv").read_text().splitlines()[1:]])
+    assert np.count_nonzero(np.abs(decision - intercept) < 0.1) >= n_far
+
+
+def test_a_model_without_centers_is_told_of(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its problem is solved to the last digit, and it is of no use."""
+    run = train_beside(place, "empty", place / "prices.csv", "--target", "price", "--centers", "20", "--penalty", "1e9")
+    assert capsys.readouterr().err.startswith("WARNING: the model has no centers")
+    found = report_of(run)
+    assert (found["converged"], found["model_n_centers"], len(found["warnings"])) == (True, 0, 1)
+    assert "the model has no centers" in report.write(run, None).read_text()
+    assert training.main([str(place / "prices.csv"), "--run-dir", str(run), "--resume", "auto"]) == 0
+    assert "WARNING: the model has no centers" in capsys.readouterr().out
+    assert predict.main([str(run), str(place / "prices.csv"), "--out", "-"]) == 0
+    assert "every row gets the same, the intercept" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [("regression", "no better on the test part than its mean (R2 -"), ("multiclass", "than 0 for every row (")],
+)
+def test_a_model_no_better_than_a_constant_is_told_of(
+    place: Path, capsys: pytest.CaptureFixture[str], task: str, words: str
+) -> None:
+    """Targets that the inputs say nothing about, fitted exactly; two classes in three are one."""
+    rng = np.random.default_rng(3)
+    kinds = np.where(rng.random(N) < 0.8, 0, rng.integers(1, 3, N))
+    data = write(place / f"noise-{task}.csv", [[*row[:3], str(k)] for row, k in zip(ROWS, kinds.tolist(), strict=True)])
+    options = ("--sigma2", "0.05", "--centers", "all", "--penalty", "1e-6", "--set", f"data.task={task}")
+    run = train_beside(place, f"noise-{task}", data, *options)
+    found = report_of(run)
+    assert found["converged"]
+    (line,) = found["warnings"]
+    assert words in line
+    assert line.endswith("try --sigma2 auto, --penalty auto")
+    assert f"WARNING: {line}" in capsys.readouterr().err
+    if task == "multiclass":
+        counts = np.sum(found["confusion"], axis=1)
+        assert found["n_errors"] >= counts.sum() - counts.max()
+    assert evaluated(capsys, run)["error_rate"] == found["error_rate"]
+
+
+def test_rmse_and_r2_stand_beside_the_mean_squared_error(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In blocks of rows, whose means differ; the table, report.json, the page, status, evaluate and resize."""
+    options = ("--target", "price", "--select", "greedy:8", "--block-size", "7")
+    run = train_beside(place, "greedy", place / "prices.csv", *options, quiet=False)
+    table = capsys.readouterr().out
+    found = report_of(run)
+    assert evaluate.main([str(run)]) == 0
+    shown = capsys.readouterr().out
+    model = load_model(run / "model")
+    source = open_source(SourceSpec(str(place / "prices.csv"), target="price"))
+    inputs, truth = source.read("test", 0, source.n_test)
+    predicted = model.decision_function(model.features_of(inputs))[:, 0]
+    assert found["rmse"] == pytest.approx(root_mean_squared_error(truth, predicted), rel=1e-5)
+    assert found["r2"] == pytest.approx(r2_score(truth, predicted), rel=1e-5)
+    assert found["selection"]["curve"][-1]["test_r2"] == pytest.approx(found["r2"], rel=1e-5)
+    for words in (f"RMSE {found['rmse']:.5g}"[:-1], f"R2 {found['r2']:.3f}"[:-1]):
+        assert words in table
+        assert words in shown
+    page = report.write(run, None).read_text()
+    assert f"{found['rmse']:.6g}</b> RMSE" in page
+    assert f"{found['r2']:.4f}</b> R²" in page
+    assert status.main([str(run)]) == 0
+    assert f"test R2: {found['r2']:.4f}" in capsys.readouterr().out
+    assert resize.main([str(run), "--size", "3", "--out", str(tmp_path / "small")]) == 0
+    values = dict(re.findall(r"(squared error|RMSE|R2) ([0-9.e-]+)", capsys.readouterr().out))
+    assert float(values["RMSE"]) == pytest.approx(float(values["squared error"]) ** 0.5, rel=1e-4)
+    held_out = draw_held_out(0, 0.1, 0, source.n_train)
+    variance = source.read("train", 0, source.n_train)[1][held_out].var()
+    assert float(values["R2"]) == pytest.approx(1 - float(values["squared error"]) / variance, abs=1e-3)
+
+
+def test_a_report_of_an_earlier_version_is_shown(place: Path, prices: Path) -> None:
+    found = report_of(prices)
+    for name in ("rmse", "r2", "warnings"):
+        del found[name]
+    assert f"test mean squared error: {found['mse']:.6g}" in results.table(found)
+
+
+def test_names_of_a_data_frame_go_into_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(X, columns=NAMES[:3])
+    machine = SLKLRegressor(30, random_state=0).fit(frame, X[:, 0])
+    assert machine.feature_names_in_.tolist() == NAMES[:3]
+    with pytest.raises(ValueError, match="feature names"):
+        machine.predict(frame[["beta", "alpha", "2019"]])
+    save_model(tmp_path / "model", machine.to_model())
+    table = [["2019", "alpha", "target", "beta"], *([row[2], row[0], row[0], row[1]] for row in ROWS)]
+    named = evaluated(capsys, tmp_path / "model", write(tmp_path / "named.csv", table))
+    assert named["r2"] == pytest.approx(r2_score(X[:, 0], machine.predict(frame)), rel=1e-3)
+    machine.fit(X, X[:, 0])
+    assert machine.to_model().table_columns is None

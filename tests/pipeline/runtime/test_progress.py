@@ -1,0 +1,213 @@
+"""What is told while items are under way: counts that move inside them, words, time left; in every executor."""
+
+import io
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from numba import njit
+from numba.core import event
+
+from pipeline.runtime import events, progress
+from pipeline.runtime.events import Events, MemoryMeter
+from pipeline.runtime.executors import open_executor
+from pipeline.runtime.progress import COMPILING, Pace, Progress, Watch, _Task, remaining
+from pipeline.stages import run_state as run_module
+from pipeline.stages.run_state import Run
+from pipeline.train import main
+
+DEADLINE = 60.0  # of waiting for what comes in a second, on a machine that does other work
+
+
+def until(found: Callable[[], bool]) -> None:
+    end = time.monotonic() + DEADLINE
+    while not found():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def count_and_wait(go_on: Path, item: str) -> str:
+    """Count 30 of 100 units, and end when the file is there; an item that compiles says so."""
+    if item == "compiles":
+        event.start_event("numba:compile")
+    while not go_on.exists():
+        progress.advance(30 if not go_on.with_suffix(f".{item}").exists() else 0)
+        go_on.with_suffix(f".{item}").touch()
+        time.sleep(0.05)
+    return item.upper()
+
+
+@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+def test_the_count_moves_inside_items(scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on, values = tmp_path / "go on", []
+    with (
+        open_executor(scheduler, 2, 2, 2**30) as executor,
+        Watch(tmp_path / "progress", ["counts", "compiles"], "rows", lambda item: 100.0) as watch,
+    ):
+
+        def drive() -> None:
+            for result in executor.run(watch.told(partial(count_and_wait, go_on)), watch.numbered()):
+                values.append((result.item.item, result.value))
+                watch.finished(result.item.index)
+
+        driver = threading.Thread(target=drive)
+        driver.start()
+        try:
+            until(lambda: watch.now() == Progress(60.0, 200.0, "rows", COMPILING))
+        finally:
+            go_on.touch()
+            driver.join()
+        assert watch.now() == Progress(200.0, 200.0, "rows", "")
+    assert sorted(values) == [("compiles", "COMPILES"), ("counts", "COUNTS")]
+    assert not (tmp_path / "progress").exists()
+
+
+def test_a_worker_elsewhere_writes_little_and_never_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "progress"
+
+    def count(item: int) -> None:
+        for _ in range(1000):
+            progress.advance()
+
+    with monkeypatch.context() as patch, Watch(folder, [0], size=lambda item: 2000) as watch:
+        task, (item,) = watch.told(count), watch.numbered()
+        patch.setattr(progress, "_told", {})  # as in another process
+        task(item)
+        assert not folder.exists(), "an item of less than a second writes nothing"
+        patch.setattr(progress, "WRITE_SECONDS", 0.0)
+        task(item)
+        assert watch.now().done == 1000
+        (file,) = folder.iterdir()
+        for torn in ("", "[5", "5"):
+            file.write_text(torn)
+            assert watch.now().done == 1000, "the last report stands"
+        (folder / "ffff-0.json").write_text('[7, "of a session that was killed"]')
+        assert watch.now().words == ""
+        progress.clear(folder)
+        folder.touch()
+        task(item)  # what cannot be written is not told
+        patch.undo()
+    assert folder.is_file(), "not ours, not removed"
+
+
+def test_a_compilation_is_told(tmp_path: Path) -> None:
+    class Words(event.Listener):
+        def __init__(self, watch: Watch) -> None:
+            self.watch, self.at_start, self.at_end = watch, "", ""
+
+        def on_start(self, _: object) -> None:
+            self.at_start = self.watch.now().words
+
+        def on_end(self, _: object) -> None:
+            self.at_end = self.watch.now().words
+
+    with Watch(tmp_path / "progress", (), words="choosing") as watch, watch.here():
+        assert watch.now().words == "choosing"
+        with event.install_listener("numba:compile", Words(watch)) as told:
+            assert njit(lambda x: x + 1)(1) == 2
+        assert (told.at_start, told.at_end) == (COMPILING, "choosing")
+        event.start_event("numba:compile")
+        event.start_event("numba:compile")
+        event.end_event("numba:compile")
+        assert watch.now().words == COMPILING, "the outer one is still being compiled"
+        event.end_event("numba:compile")
+        assert watch.now().words == "choosing"
+    njit(lambda x: x + 2)(1)  # outside of an item there is nobody to tell
+
+
+def test_the_time_left_falls_while_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 10.0, 20.0, 20.0, 35.0, 1000.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    pace = Pace()
+    assert [pace.seconds_left(share) for share in (0.0, 0.25, 0.25, 0.25, 0.25)] == [None, 60.0, 60.0, 45.0, 0.0]
+    assert remaining(None, 5.0, 0.0) is None
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_bar_for_what_is_counted_and_none_for_what_takes_a_moment(tmp_path: Path) -> None:
+    for done, kept in ((Progress(32.0, 64.0, "rows", "residuals"), True), (Progress(0.0, 0.0, "", "adding"), False)):
+        stream = Terminal()
+        with (
+            MemoryMeter() as meter,
+            Events(tmp_path / "log", tmp_path / "metrics", meter, quiet=False, stream=stream) as told,
+            told.progress("statistics", lambda done=done: done),
+        ):
+            pass
+        assert ("50%|" in stream.getvalue() and "32 of 64 rows, residuals" in stream.getvalue()) == kept
+        assert bool(stream.getvalue()) == kept
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a run tell how far it is every few milliseconds, and give whoever tells it the time after each report."""
+    monkeypatch.setattr(events, "LINE_SECONDS", 0.01)
+    monkeypatch.setattr(run_module, "STATE_SECONDS", 0.01)
+    advance = _Task.advance
+
+    def slowly(task: _Task, units: float, words: str | None) -> None:
+        advance(task, units, words)
+        time.sleep(0.03)
+
+    monkeypatch.setattr(_Task, "advance", slowly)
+
+
+@pytest.fixture
+def saved(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Note the progress that runs commit for whoever asks for their status."""
+    found: list[dict[str, Any]] = []
+    save = Run.save_state
+
+    def noted(run: Run, stage: str, progress: dict[str, Any] | None = None) -> None:
+        found.append({"stage": stage} | (progress or {}))
+        save(run, stage, progress)
+
+    monkeypatch.setattr(Run, "save_state", noted)
+    return found
+
+
+def counts(told: str, unit: str) -> list[int]:
+    """Return the numbers before `unit`, in the order in which they were told."""
+    return [int(line.partition(f" {unit}")[0].split()[-1]) for line in told.splitlines() if f" {unit}" in line]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("often")
+def test_a_run_counts_rows_and_centers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], saved: list[dict[str, Any]]
+) -> None:
+    options = ["--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features"), "--centers", "300"]
+    greedy = ["--select", "greedy:40", "--sigma2", "auto", "--block-size", "32", "--scheduler", "serial"]
+    assert main(["digits", *options, *greedy]) == 0
+    told = capsys.readouterr().err
+    statistics = "\n".join(line for line in told.splitlines() if line.startswith("statistics"))
+    for counted in (counts(statistics, "of 1348 rows"), counts(told, "of 300 centers chosen on the fit rows")):
+        inside = [number for number in counted if 0 < number < max(counted)]
+        assert inside, "it moves while the one item is under way"
+        assert all(before <= after for before, after in pairwise(counted))
+    assert "trying 7 widths on" in told
+    assert "dropping those that are missed least" in told
+    assert "storing the sums of all rows" in told
+    of_rows = [state for state in saved if state["stage"] == "statistics" and state.get("unit") == "rows"]
+    assert any(0 < state["done"] < state["total"] == 1348 for state in of_rows)
+    assert any(state.get("words", "").endswith("centers chosen on all rows") for state in saved)
+    assert not (tmp_path / "run" / "progress").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("often")
+def test_a_path_counts_penalties(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features"), "--centers", "100"]
+    assert main(["digits", *options, "--penalty", "path:10:0.1:5", "--scheduler", "serial"]) == 0
+    told = capsys.readouterr().err
+    found = counts(told, "of 50 penalties")
+    assert any(number % 5 for number in found), "inside an output too"
+    assert " of 10 solves" in told

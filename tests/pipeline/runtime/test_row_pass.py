@@ -1,0 +1,400 @@
+"""One pass over the rows: whoever adds the pieces, however often it is stopped, each piece is in the sums once."""
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.errors import InvalidDataError, StoppedError
+from pipeline.runtime import committed_sums, stopping
+from pipeline.runtime.committed_sums import Arrays, take_over
+from pipeline.runtime.executors import Place
+from pipeline.runtime.row_pass import (
+    SHARE_BYTES,
+    Share,
+    combine,
+    compute_share,
+    session_name,
+    share_out,
+)
+from pipeline.runtime.thread_team import ThreadTeam
+from storage.atomic_writes import read_arrays, write_arrays
+from storage.errors import CannotWriteError, CorruptDataError
+
+WIDTH = 8
+
+
+class Counts:
+    """How often each piece was added."""
+
+    def __init__(self, n_pieces: int) -> None:
+        self.counts = np.zeros(n_pieces, np.int64)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"counts": self.counts}
+
+    def absorb(self, arrays: Arrays) -> None:
+        for _, values in arrays:
+            self.counts += values
+
+
+@dataclass(frozen=True)
+class Counting:
+    """A pass whose sums count its pieces; after so many of a process, the run is asked to stop, or something breaks."""
+
+    n_pieces: int = 20
+    run_length: int = 3
+    grid: tuple[int, ...] = (20, 3)
+    sums_bytes: int = 0
+    threads_a_piece: int = 1
+    stop_after: int | None = None
+    break_after: int | None = None
+    seconds: float = 0.0
+
+    def size(self, piece: int) -> float:
+        return 1.0
+
+    def empty(self) -> Counts:
+        return Counts(self.n_pieces)
+
+    def open(self) -> "Adding":
+        return Adding(self)
+
+
+class Adding:
+    """The pass in a process. Tiles of a piece are shared out by the team, each its part of eight."""
+
+    def __init__(self, task: Counting) -> None:
+        self._task, self._lock, self._added = task, threading.Lock(), 0
+        self.runs: list[range] = []
+
+    def add(self, pieces: range, sums: Counts, team: ThreadTeam) -> Iterator[int]:
+        self.runs.append(pieces)
+        for piece in pieces:
+            stopping.check()
+            with self._lock:
+                self._added += 1
+                if self._task.stop_after is not None and self._added > self._task.stop_after:
+                    stopping.request("a test")
+                if self._task.break_after is not None and self._added > self._task.break_after:
+                    raise InvalidDataError("broken")
+            time.sleep(self._task.seconds)
+            shares = np.zeros(WIDTH, np.int64)
+
+            def fill(tile: int, shares: np.ndarray = shares) -> None:
+                shares[tile] += 1
+
+            team.each(fill, range(WIDTH))
+            assert shares.tolist() == [1] * WIDTH
+            sums.counts[piece] += 1
+            yield piece
+
+
+def places(*threads: int) -> list[Place]:
+    """Processes of a cluster: here each of them is this one, which keeps no sums."""
+    return [Place(f"tcp://{i}", n) for i, n in enumerate(threads)]
+
+
+def committed(task: Counting, folder: Path) -> dict[Path, set[int]]:
+    """Take over what a folder has, as a new session does."""
+    return take_over(folder, task.grid, session_name())
+
+
+def passed(
+    task: Counting, folder: Path, where: Sequence[Place], every: float = 60.0, together: int = 1
+) -> tuple[Counts, list[Share]]:
+    """Do what is left of a pass as a run does it."""
+    folder.mkdir(exist_ok=True)
+    earlier = committed(task, folder)
+    shares = share_out(task, earlier, folder, where, every, together)
+    results = [compute_share(task, share) for share in shares]
+    return combine(task, folder, results, sorted(earlier)), shares
+
+
+def stopped(task: Counting, folder: Path, where: Sequence[Place], every: float = 60.0) -> None:
+    """Do a part of a pass: every process is asked to stop after a few pieces."""
+    folder.mkdir(exist_ok=True)
+    for share in share_out(task, committed(task, folder), folder, where, every, 1):
+        with stopping.listening(), stopping.working(), pytest.raises(StoppedError, match="a test"):
+            compute_share(replace(task, stop_after=2), share)
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir())
+
+
+def pieces_in(folder: Path) -> list[int]:
+    """All pieces that are in some file, those of two files twice."""
+    return sorted(itertools.chain.from_iterable(read_arrays(path)["pieces"].tolist() for path in files(folder)))
+
+
+def whole(counts: Counts) -> bool:
+    return counts.counts.tolist() == [1] * len(counts.counts)
+
+
+@settings(max_examples=40)
+@given(
+    threads=st.lists(st.integers(1, 5), min_size=1, max_size=6),
+    n_pieces=st.integers(1, 40),
+    run_length=st.integers(1, 12),
+    together=st.integers(1, 4),
+    large=st.booleans(),
+)
+def test_however_the_pieces_are_shared_out_each_is_added_once(
+    tmp_path_factory: pytest.TempPathFactory,
+    threads: list[int],
+    n_pieces: int,
+    run_length: int,
+    together: int,
+    large: bool,
+) -> None:
+    folder = tmp_path_factory.mktemp("pass")
+    task = Counting(n_pieces, run_length, (n_pieces,), sums_bytes=2 * SHARE_BYTES if large else 0)
+    counts, shares = passed(task, folder, places(*threads), together=together)
+    assert whole(counts)
+    assert sorted(piece for share in shares for piece in share.pieces.tolist()) == list(range(n_pieces))
+    assert len(files(folder)) == len(shares) <= len(threads)
+    assert pieces_in(folder) == list(range(n_pieces))
+    by_thread = [len(share.pieces) / share.place.threads for share in shares]
+    assert max(by_thread) - min(by_thread) <= 1 + 1e-9 or n_pieces < sum(threads)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_the_only_process_keeps_its_sums_in_memory(tmp_path: Path, threads: int) -> None:
+    counts, shares = passed(Counting(), tmp_path, [Place(None, threads)])
+    assert whole(counts)
+    assert len(shares) == 1
+    assert files(tmp_path) == []
+
+
+def test_there_are_no_more_shares_than_pieces(tmp_path: Path) -> None:
+    counts, shares = passed(Counting(3), tmp_path, places(*[1] * 9))
+    assert whole(counts)
+    assert [len(share.pieces) for share in shares] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("first", [(1,), (2, 1), (3, 3, 3, 3)])
+@pytest.mark.parametrize("then", [(1,), (4,), (1, 1, 1), (2,) * 6])
+def test_a_stopped_pass_is_taken_up_by_more_or_fewer(
+    tmp_path: Path, first: tuple[int, ...], then: tuple[int, ...]
+) -> None:
+    task = Counting(60, grid=(60,))
+    stopped(task, tmp_path, places(*first))
+    before = pieces_in(tmp_path)
+    assert 0 < len(before) < 60
+    assert len(set(before)) == len(before)
+    assert len(files(tmp_path)) <= len(first)
+    stopped(task, tmp_path, places(*then))
+    between = pieces_in(tmp_path)
+    assert set(before) < set(between)
+    assert len(set(between)) == len(between)
+    assert len(files(tmp_path)) <= len(then), "what was taken up is gone"
+    counts, shares = passed(task, tmp_path, places(*first))
+    assert whole(counts)
+    assert [[path] for path in files(tmp_path)] == [share.files() for share in shares]
+
+
+def test_this_process_takes_up_what_others_left(tmp_path: Path) -> None:
+    stopped(Counting(), tmp_path, places(1, 1, 1))
+    counts, shares = passed(Counting(), tmp_path, [Place(None, 2)])
+    assert whole(counts)
+    assert len(shares[0].earlier) == 3
+
+
+def test_a_pass_that_was_all_but_combined_computes_nothing(tmp_path: Path) -> None:
+    passed(Counting(), tmp_path, places(1, 2))
+    counts, shares = passed(Counting(break_after=0), tmp_path, places(1, 1, 1))
+    assert whole(counts)
+    assert shares == []
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_with_no_time_between_commits_each_piece_is_committed(
+    tmp_path: Path, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def counted(path: Path, arrays: dict[str, np.ndarray], **options: object) -> None:
+        sizes.append(len(arrays["pieces"]))
+        write_arrays(path, arrays, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(committed_sums, "write_arrays", counted)
+    counts, _ = passed(Counting(), tmp_path, places(threads), every=0.0)
+    assert whole(counts)
+    steps = np.diff([0, *sizes])
+    assert steps.min() >= 1
+    assert steps.max() <= threads
+    assert sizes[-1] == 20
+
+
+def test_sums_are_committed_in_time(tmp_path: Path) -> None:
+    """A kill at any moment loses what came after the last commit: here the error of a piece."""
+    task = Counting(run_length=20, seconds=0.02, break_after=15)
+    (share,) = share_out(task, {}, tmp_path, places(1), 0.05, 1)
+    with pytest.raises(InvalidDataError, match="broken"):
+        compute_share(task, share)
+    assert 15 - 5 <= len(pieces_in(tmp_path)) <= 15
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_error_of_a_piece_ends_the_share_and_loses_nothing(tmp_path: Path, threads: int) -> None:
+    task = Counting(break_after=7)
+    (share,) = share_out(task, {}, tmp_path, places(threads), 0.0, 1)
+    with pytest.raises(InvalidDataError, match="broken"):
+        compute_share(task, share)
+    kept = pieces_in(tmp_path)
+    assert len(kept) >= 7 - threads
+    counts, _ = passed(Counting(), tmp_path, places(2))
+    assert whole(counts)
+
+
+def test_a_lost_task_goes_on_from_its_own_file(tmp_path: Path) -> None:
+    """The same share runs again, in another process: the files it went on from are gone by then."""
+    stopped(Counting(), tmp_path, places(1, 1))
+    task = Counting()
+    (share,) = share_out(task, committed(task, tmp_path), tmp_path, places(1), 0.0, 1)
+    assert len(share.earlier) == 2
+    with pytest.raises(InvalidDataError):
+        compute_share(replace(task, break_after=3), share)
+    assert not any(path.exists() for path in share.earlier)
+    (attempt,) = share.files()
+    assert whole(combine(task, tmp_path, [compute_share(task, share)], ()))
+    assert share.files() != [attempt], "the lost one may live and write once more"
+    assert len(files(tmp_path)) == 1
+    assert whole(combine(task, tmp_path, [compute_share(replace(task, break_after=0), share)], ()))
+
+
+def test_a_lost_task_that_lives_on_changes_nothing(tmp_path: Path) -> None:
+    """Its process was slow, not dead: it commits after its successor has ended."""
+    task = Counting()
+    (share,) = share_out(task, {}, tmp_path, places(1), 0.0, 1)
+    with pytest.raises(InvalidDataError):
+        compute_share(replace(task, break_after=3), share)
+    (attempt,) = share.files()
+    late = attempt.read_bytes()
+    result = compute_share(task, share)
+    attempt.write_bytes(late)
+    assert whole(combine(task, tmp_path, [result], ()))
+    assert whole(passed(task, tmp_path, places(1, 1))[0])
+
+
+def test_shares_of_one_process_take_turns(tmp_path: Path) -> None:
+    """A share whose process was lost waits for that of the process where it runs again: each takes its memory."""
+    task, at_once = Counting(seconds=0.01), []
+    shares = share_out(task, {}, tmp_path, places(1, 1), 60.0, 1)
+    adder = task.open()
+    add, under_way = adder.add, threading.Semaphore(1)
+
+    def alone(pieces: range, sums: Counts, team: ThreadTeam) -> Iterator[int]:
+        at_once.append(under_way.acquire(blocking=False))
+        yield from add(pieces, sums, team)
+        under_way.release()
+
+    adder.add = alone  # type: ignore[method-assign]
+    threads = [threading.Thread(target=compute_share, args=(replace_open(task, adder), share)) for share in shares]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(at_once)
+    assert pieces_in(tmp_path) == list(range(20))
+
+
+def test_a_kill_between_the_commit_and_the_removal_counts_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped(Counting(), tmp_path, places(1, 1))
+    with monkeypatch.context() as killed:
+        killed.setattr(committed_sums, "remove_file", lambda path: None)
+        stopped(Counting(), tmp_path, places(1))
+    assert len(files(tmp_path)) == 3
+    assert len(pieces_in(tmp_path)) > len(set(pieces_in(tmp_path)))
+    counts, _ = passed(Counting(), tmp_path, places(1, 2))
+    assert whole(counts)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "grid", "overlap", "gone"])
+def test_what_is_damaged_or_of_another_grid_is_made_again(tmp_path: Path, damage: str) -> None:
+    stopped(Counting(), tmp_path, places(1, 1))
+    first, second = files(tmp_path)
+    data = bytearray(first.read_bytes())
+    if damage == "cut":
+        first.write_bytes(data[: len(data) // 2])
+    elif damage == "flipped":
+        data[len(data) // 3] ^= 0xFF
+        first.write_bytes(data)
+    elif damage == "gone":
+        first.unlink()
+    elif damage == "grid":
+        write_arrays(first, read_arrays(first) | {"grid": np.array([99])})
+    else:
+        first.write_bytes(second.read_bytes())
+    kept = committed(Counting(), tmp_path)
+    assert len(kept) == 1
+    assert list(kept) == files(tmp_path), "the other is removed"
+    counts, _ = passed(Counting(), tmp_path, places(1, 1, 1))
+    assert whole(counts)
+
+
+def test_files_that_other_processes_write_alone_make_no_whole(tmp_path: Path) -> None:
+    task = Counting()
+    shares = share_out(task, {}, tmp_path, places(1, 1), 60.0, 1)
+    results = [compute_share(task, share) for share in shares]
+    with pytest.raises(CorruptDataError, match=r"sums are missing.*--resume"):
+        combine(task, tmp_path, results[:1], ())
+    with pytest.raises(CorruptDataError, match="same rows"):
+        combine(task, tmp_path, [results[0], results[0]], ())
+    results[1].file.unlink()
+    with pytest.raises(CorruptDataError, match=r"sums are missing.*--resume"):
+        combine(task, tmp_path, results, ())
+    counts, _ = passed(task, tmp_path, places(1))
+    assert whole(counts)
+
+
+def test_a_full_disk_keeps_the_last_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped(Counting(), tmp_path, places(1))
+    before = pieces_in(tmp_path)
+
+    def full(*_: object, **__: object) -> None:
+        raise CannotWriteError("the disk is full")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(committed_sums, "write_arrays", full)
+        with pytest.raises(CannotWriteError):
+            passed(Counting(), tmp_path, places(1), every=0.0)
+    assert pieces_in(tmp_path) == before
+    assert whole(passed(Counting(), tmp_path, places(1))[0])
+
+
+def test_the_run_length_is_what_is_read_together(tmp_path: Path) -> None:
+    task = Counting(n_pieces=200, run_length=7, grid=(200,))
+    (share,) = share_out(task, {}, tmp_path, places(1), 60.0, 1)
+    adder = task.open()
+    opened = replace_open(task, adder)
+    compute_share(opened, share)
+    assert max(map(len, adder.runs)) == 7
+    assert [piece for run in adder.runs for piece in run] == list(range(200))
+
+
+def replace_open(task: Counting, adder: Adding) -> Counting:
+    class Opened(Counting):
+        def open(self) -> Adding:
+            return adder
+
+    return Opened(**vars(task))
+
+
+def test_a_result_says_what_its_other_threads_cost(tmp_path: Path) -> None:
+    def seconds(threads: int) -> float:
+        (share,) = share_out(Counting(), {}, tmp_path, places(threads), 60.0, 1)
+        return compute_share(Counting(), share).cpu_seconds
+
+    assert seconds(1) == 0.0
+    assert seconds(3) > 0.0

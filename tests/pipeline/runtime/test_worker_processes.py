@@ -1,0 +1,160 @@
+"""The processes of --scheduler processes: nobody else reaches into them, and one that does not start is told."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipeline.errors import SchedulerError
+from pipeline.runtime import executors
+from pipeline.runtime.executors import open_executor
+from pipeline.train import main
+from runs import ROOT
+
+NOBODY = 65534
+# What another user of this machine can try: to have a function of theirs run by whoever listens. Each try creates a
+# folder of its own where only the owner may.
+ATTACK = """
+import asyncio, json, os, sys
+from itertools import product
+from pathlib import Path
+from distributed import Client, Security
+from distributed.core import rpc
+from distributed.protocol.pickle import dumps
+
+asked = json.load(sys.stdin)
+keys = {"none": Security(), "own": Security.temporary()}
+if asked["key"]:
+    keys = {"stolen": Security(require_encryption=True, **asked["key"])}
+
+async def call(port, name, security, folder):
+    address = f"{'tcp' if name == 'none' else 'tls'}://127.0.0.1:{port}"
+    async with rpc(address, timeout=3, connection_args=security.get_connection_args("client")) as door:
+        await door.run(function=dumps(os.mkdir), args=dumps((str(folder),)))
+
+async def submit(port, name, security, folder):
+    address = f"{'tcp' if name == 'none' else 'tls'}://127.0.0.1:{port}"
+    async with Client(address, timeout=3, security=security, asynchronous=True, set_as_default=False) as client:
+        await client.submit(os.mkdir, str(folder))
+
+async def attempt(way, port, name):
+    folder = Path(asked["folder"]) / f"{way.__name__}-{port}-{name}"
+    try:
+        await asyncio.wait_for(way(port, name, keys[name], folder), 5)
+    except BaseException as error:
+        print(folder.name, repr(error), file=sys.stderr)
+
+async def main():
+    await asyncio.gather(*(attempt(*one) for one in product((call, submit), asked["ports"], keys)))
+
+os.setgroups([])
+os.setgid(asked["uid"])
+os.setuid(asked["uid"])
+try:
+    os.mkdir(asked["folder"] + "/by-hand")
+except PermissionError:
+    asyncio.run(main())
+"""
+
+
+def listening_ports() -> dict[int, set[int]]:
+    """Return the ports that this process and its children listen on, by process number."""
+    found = {}
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        found[process.pid] = {one.laddr.port for one in process.net_connections() if one.status == "LISTEN"}
+    return {number: ports for number, ports in found.items() if ports}
+
+
+def attack(folder: Path, ports: set[int], key: dict[str, str] | None) -> set[str]:
+    """Let another user try every port; return the tries whose function ran."""
+    folder.mkdir(mode=0o700)
+    asked = {"folder": str(folder), "ports": sorted(ports), "key": key, "uid": NOBODY}
+    subprocess.run(
+        [sys.executable, "-c", ATTACK], input=json.dumps(asked), text=True, check=True, stderr=subprocess.PIPE
+    )
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_another_user_cannot_have_a_function_run(tmp_path: Path) -> None:
+    with open_executor("processes", 1, 1, 2**30) as opened:
+        assert [result.value for result in opened.run(abs, [-1])] == [1]
+        by_process = listening_ports()
+        assert len(by_process) == 2  # scheduler and nanny here, the worker in a process of its own
+        ports = set.union(*by_process.values())
+        assert attack(tmp_path / "outside", ports, None) == set()
+        assert [result.value for result in opened.run(abs, [-2])] == [2]
+        # With the key of this start the same tries succeed, at all three of them: they do reach what they aim at.
+        role = opened._client.security.get_tls_config_for_role("client")
+        key = {"tls_ca_file": role["ca_file"], "tls_client_cert": role["cert"], "tls_client_key": role["key"]}
+        ran = attack(tmp_path / "inside", ports, key)
+        assert sum(name.startswith("submit") for name in ran) == 1
+        assert len({name for name in ran if name.startswith("call")}) == 2
+        assert {int(name.split("-")[1]) for name in ran} & by_process[os.getpid()]
+        assert {int(name.split("-")[1]) for name in ran} - by_process[os.getpid()]
+
+
+def test_the_folder_of_the_workers_is_their_owners_alone() -> None:
+    with open_executor("processes", 1, 1, 2**30) as opened:
+        (nanny,) = opened._client.cluster.workers.values()
+        private = next(path for path in Path(nanny.worker_dir).parents if path.name.startswith("slkl-workers-"))
+        assert private.stat().st_mode & 0o077 == 0
+    assert not private.exists()
+
+
+# Loaded by every Python that starts: worker processes end before they have begun, as for want of memory.
+DYING = """\
+import os, sys
+if any("spawn_main" in word for word in sys.orig_argv) and os.path.exists(os.environ["SLKL_TEST_DYING"]):
+    {how}
+"""
+
+
+def dying_workers(folder: Path, how: str) -> dict[str, str]:
+    """Return variables with which worker processes die as they start, while folder/dying exists."""
+    (folder / "site").mkdir()
+    (folder / "site" / "sitecustomize.py").write_text(DYING.format(how=how))
+    return {"SLKL_TEST_DYING": str(folder / "dying"), "PYTHONPATH": f"{folder / 'site'}{os.pathsep}{ROOT}"}
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "words"),
+    [("os._exit(1)", 69, "exited with status 1"), ("os.kill(os.getpid(), 9)", 71, "killed by signal 9")],
+)
+def test_a_worker_process_that_does_not_start_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    how: str,
+    code: int,
+    words: str,
+) -> None:
+    for name, value in dying_workers(tmp_path, how).items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "dying").touch()
+    line = ["digits", "--centers", "20", "-q", "--scheduler", "processes", "--workers", "1"]
+    assert main([*line, "--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features")]) == code
+    (told,) = capfd.readouterr().err.splitlines()
+    assert told.startswith("error: a worker process did not start")
+    assert words in told
+    assert "--workers" in told
+
+
+def test_workers_that_do_not_come_back_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in dying_workers(tmp_path, "os._exit(1)").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(executors, "_RESTART_SECONDS", 1)
+    monkeypatch.setattr(executors, "_STOP_SECONDS", 1)
+    with open_executor("processes", 1, 1, 2**30) as opened:
+        assert [result.value for result in opened.run(abs, [-1])] == [1]
+        (tmp_path / "dying").touch()
+        for child in psutil.Process().children(recursive=True):
+            if "spawn_main" in " ".join(child.cmdline()):
+                child.kill()
+        with pytest.raises(SchedulerError, match=r"none started again within 1 s.*--resume auto"):
+            list(opened.run(abs, [-2]))

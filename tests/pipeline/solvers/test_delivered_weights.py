@@ -1,0 +1,67 @@
+"""What a model is delivered with: penalised weights as they are, or least squares on the centers that are left."""
+
+import numpy as np
+import pytest
+
+from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.solvers.delivered_weights import UnseenWeights, deliver, deliver_path, unseen_of, unseen_on_path
+from pipeline.solvers.ridge import refit
+
+
+def statistics(K: np.ndarray, y: np.ndarray) -> GramStatistics:
+    return GramStatistics(K.T @ K, K.T @ y, (y**2).sum(axis=0), K.sum(axis=0), y.sum(axis=0), float(len(y)))
+
+
+@pytest.fixture
+def table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Columns (80, 6), targets (80, 2), and weights (3, 6, 2) of three penalties, the first all zero."""
+    draw = np.random.default_rng(0)
+    weights = np.zeros((3, 6, 2))
+    weights[1, 4], weights[2, [1, 4]] = draw.normal(size=2), draw.normal(size=(2, 2))
+    return draw.normal(size=(80, 6)), draw.normal(size=(80, 2)) + 3, weights
+
+
+@pytest.mark.parametrize("refitted", [False, True])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_errors_of_a_path_are_those_of_what_it_delivers(
+    table: tuple[np.ndarray, np.ndarray, np.ndarray], refitted: bool, intercept: bool
+) -> None:
+    K, y, weights = table
+    fit, held_out = statistics(K[:60], y[:60]), statistics(K[60:], y[60:])
+    path = deliver_path(weights, fit, held_out, refitted=refitted, intercept=intercept)
+    assert path.active.tolist() == [1, 4]
+    decisions = K[60:, [1, 4]] @ path.weights + path.intercepts[:, None]
+    np.testing.assert_allclose(path.squared_errors(held_out), ((decisions - y[60:]) ** 2).sum(axis=(1, 2)) / 20)
+    assert not path.weights[:2, 0].any(), "not on the support of these penalties"
+    if intercept:
+        mean = (y[:60] - K[:60, [1, 4]] @ path.weights[0]).mean(axis=0)
+        np.testing.assert_allclose(path.intercepts[0], mean)
+    else:
+        assert not path.intercepts.any()
+    assert np.allclose(path.weights[1, 1], weights[1, 4]) != refitted
+
+
+def test_held_out_rows_are_tried_with_weights_that_are_new_to_them_where_there_are_some(
+    table: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> None:
+    K, y, weights = table
+    fit, held_out = statistics(K[:60], y[:60]), statistics(K[60:], y[60:])
+    active = np.array([1, 4])
+    everything, parts = (fit + held_out).cut(active), (fit.cut(active), held_out.cut(active))
+    penalised = deliver(weights[2, active], everything, None, intercept=True)
+    refitted = deliver(weights[2, active], everything, parts, intercept=True)
+    np.testing.assert_array_equal(penalised.weights, weights[2, active])
+    best = refit(*parts, everything, intercept=True)
+    np.testing.assert_array_equal(refitted.weights, best.weights)
+    before = unseen_on_path(weights[1], fit, intercept=True)
+    assert before.active.tolist() == [4]
+    np.testing.assert_allclose(before.intercept, (y[:60] - K[:60, [4]] @ weights[1, [4]]).mean(axis=0))
+    found: list[UnseenWeights] = [
+        unseen_of(active, refitted, before),
+        unseen_of(active, penalised, before),
+        unseen_of(active, penalised, None),
+    ]
+    assert [one.seen for one in found] == [False, False, True]
+    np.testing.assert_array_equal(found[0].weights, best.fit_weights)
+    assert found[1] is before
+    np.testing.assert_array_equal(found[2].intercept, penalised.intercept)

@@ -1,0 +1,219 @@
+"""Learned scales in numbers: derivatives against differences, the rounds, when they end, which of them is taken."""
+
+import numpy as np
+import pytest
+
+from pipeline.kernels.bandwidth import typical_sigma2
+from pipeline.kernels.column_generator import GAUSSIAN, ColumnGenerator
+from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.kernels.scaled_features import scaled
+from pipeline.solvers.feature_scales import (
+    DIAGONAL,
+    METRIC,
+    Derivatives,
+    Learning,
+    Round,
+    best_of_all,
+    best_round,
+    derivatives_of,
+    importances,
+    kinds_of,
+    largest_product,
+    learn_scales,
+    next_scales,
+    widths_with_more,
+)
+
+
+@pytest.mark.parametrize(("shift", "tolerance"), [(0.0, 1e-8), (1e4, 1e-5)])
+def test_the_derivatives_are_those_of_differences(shift: float, tolerance: float) -> None:
+    rng = np.random.default_rng(0)
+    centers, X, weights = rng.normal(size=(12, 4)) + shift, rng.normal(size=(30, 4)) + shift, rng.normal(size=(12, 3))
+    row_weights, step = rng.uniform(0.5, 2.0, 30), 1e-4
+
+    def f(rows: np.ndarray) -> np.ndarray:
+        distances = ((rows[:, None] - centers) ** 2).sum(axis=2)
+        return np.asarray(np.exp(-distances / (2 * 3.0)) @ weights)
+
+    moves = step * np.eye(4)
+    slopes = np.stack([(f(X + move) - f(X - move)) / (2 * step) for move in moves])  # (d, rows, T)
+    expected = np.einsum("i,jit->j", row_weights, slopes**2)
+    found = Derivatives(centers, 3.0, weights)
+    np.testing.assert_allclose(found.squares(X, row_weights), expected, rtol=max(tolerance, 1e-6))
+    np.testing.assert_allclose(found.squares(X), found.squares(X, np.ones(30)), rtol=1e-12)
+    expected = np.einsum("i,jit,kit->jk", row_weights, slopes, slopes)
+    np.testing.assert_allclose(found.products(X, row_weights), expected, rtol=max(tolerance, 1e-6), atol=1e-6)
+    np.testing.assert_allclose(np.diagonal(found.products(X)), found.squares(X), rtol=1e-12)
+
+
+def test_products_of_derivatives_are_within_their_bound() -> None:
+    points, weights = np.zeros((2, 3)), np.array([[-3.0, 1.0], [2.0, 1.0]])
+    steepest = Round(np.ones(3, np.float32), np.abs(weights), 1.0)
+    X = np.sqrt(2.0) * np.eye(3)  # where the slope of a kernel of that width is largest
+    largest = derivatives_of(steepest, points, 2.0).products(X[:1]).max()
+    assert largest_product(steepest, 2.0) == pytest.approx(4 * largest), "of which a part is slack"
+    assert largest_product(Round(np.ones(3, np.float32), 1e200 * weights, 1.0), 2.0) == pytest.approx(4 * largest)
+
+
+def test_derivatives_of_targets_of_any_size_can_be_squared() -> None:
+    rng = np.random.default_rng(0)
+    points, X, weights = rng.normal(size=(8, 3)), rng.normal(size=(20, 3)), rng.normal(size=(8, 1))
+    plain, huge = (
+        derivatives_of(Round(np.ones(3, np.float32), size * weights, 1.0), points, 2.0).squares(X)
+        for size in (1.0, 1e200)
+    )
+    np.testing.assert_allclose(huge, plain, rtol=1e-12)
+
+
+def test_scales_keep_the_typical_distance_and_can_be_zero() -> None:
+    points = np.random.default_rng(0).normal(size=(300, 5))
+    scales = next_scales(np.array([1, 2, 1, 1, 1], np.float32), np.array([4.0, 1.0, 0.0, 1e-4, 1.0]), points)
+    np.testing.assert_allclose(scales / scales[0], [1.0, 1.0, 0.0, 0.005, 0.5], rtol=1e-6)
+    assert typical_sigma2(points * scales, GAUSSIAN) == pytest.approx(typical_sigma2(points, GAUSSIAN), rel=1e-5)
+    np.testing.assert_array_equal(next_scales(scales, np.zeros(5), points), scales)
+    assert importances(scales).sum() == pytest.approx(1.0)
+    assert importances(np.array([2.0, 0.0, 1.0], np.float32)).tolist() == pytest.approx([0.8, 0.0, 0.2])
+
+
+def learning_on(
+    X: np.ndarray, y: np.ndarray, held_out: np.ndarray, kinds: tuple[str, ...] = (DIAGONAL,), most_rounds: int = 8
+) -> Learning:
+    points = X[:80]
+    sigma2 = typical_sigma2(points, GAUSSIAN)
+
+    def columns_at(scales: np.ndarray) -> np.ndarray:
+        return ColumnGenerator(scaled(points, scales), sigma2, np.float64).block(scaled(X, scales))
+
+    def statistics(_: int, scales: np.ndarray) -> tuple[GramStatistics, GramStatistics]:
+        C = columns_at(scales)
+        fit, rest = (
+            GramStatistics(
+                C[rows].T @ C[rows],
+                C[rows].T @ y[rows, None],
+                np.array([y[rows] @ y[rows]]),
+                C[rows].sum(axis=0),
+                y[rows, None].sum(axis=0),
+                float(rows.sum()),
+            )
+            for rows in (~held_out, held_out)
+        )
+        return fit, rest
+
+    def slopes(_: int, done: Round, kind: str) -> np.ndarray:
+        derivatives = derivatives_of(done, scaled(points, done.scales), sigma2)
+        added = derivatives.squares if kind == DIAGONAL else derivatives.products
+        return added(scaled(X, done.scales)) / len(X)
+
+    return Learning(points, statistics, slopes, intercept=True, kinds=kinds, most_rounds=most_rounds)
+
+
+def nothing_more(number: int) -> tuple[float, float]:
+    raise AssertionError("no metric was in question")
+
+
+def test_inputs_that_are_noise_lose_their_say() -> None:
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(900, 12))
+    y = np.sin(2 * X[:, 3]) * X[:, 7] + 0.05 * rng.normal(size=900)
+    rounds = learn_scales(learning_on(X, y, rng.random(900) < 0.2))
+    errors = [one.held_out_error for one in rounds]
+    best, _ = best_round(rounds, 180, nothing_more)
+    np.testing.assert_array_equal(rounds[0].scales, np.ones(12))
+    assert errors[best] < errors[0] / 9, "a third of the error"
+    assert set(np.argsort(-rounds[best].scales)[:2]) == {3, 7}
+    assert importances(rounds[best].scales)[[3, 7]].sum() > 0.95
+
+
+def test_rounds_end_where_nothing_is_gained_and_none_is_taken() -> None:
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(600, 3))
+    y = np.linalg.norm(X, axis=1)  # every input matters as much
+    errors = [one.held_out_error for one in learn_scales(learning_on(X, y, rng.random(600) < 0.2))]
+    assert len(errors) < 9
+    assert errors[-1] > 0.99 * min(errors[:-1])
+
+
+@pytest.mark.parametrize(
+    ("errors", "n_held_out", "with_more", "expected"),
+    [
+        ("d1.0 d0.995", 10**6, {}, 0),
+        ("d1.0 d0.985", 10**6, {}, 1),
+        ("d1.0 d0.93", 35, {}, 0),  # chance
+        ("d1.0 d0.5 d0.499", 35, {}, 2),
+        ("dinf", 35, {}, 0),
+        ("d1.0 d0.5 m0.49", 35, {}, 1),  # chance
+        ("d1.0 d0.95 m0.92", 35, {}, 0),
+        ("d1.0 d0.5 m0.4 m0.39", 35, {1: 0.3, 3: 0.2}, 3),
+        ("d1.0 d1.1 m0.4", 35, {0: 0.3, 2: 0.27}, 2),
+        ("d1.0 d1.1 m0.4", 35, {0: 0.3, 2: 0.28}, 0),  # chance, with more candidates
+        ("d1.0 d0.5 m0.4", 35, {1: 0.2, 2: 0.4}, 1),  # fewer of them were helped by what hinders more
+    ],
+)
+def test_what_may_be_chance_is_not_taken(
+    errors: str, n_held_out: int, with_more: dict[int, float], expected: int
+) -> None:
+    shapes = {"d": (2,), "m": (2, 2)}
+    rounds = [Round(np.ones(shapes[one[0]], np.float32), np.zeros((1, 1)), float(one[1:])) for one in errors.split()]
+    found = best_round(rounds, n_held_out, lambda number: (with_more[number], 50.0))
+    assert found == (expected, list(with_more.values()))
+
+
+def test_more_candidates_are_tried_at_widths_around_the_typical_one() -> None:
+    assert widths_with_more(3.0, 8.0) == [3.0]
+    assert widths_with_more("median", 8.0) == [8.0]
+    assert widths_with_more("auto", 8.0) == [16.0, 8.0, 4.0, 2.0]
+
+
+def test_a_metric_finds_the_directions_that_matter() -> None:
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(1200, 8))
+    direction = rng.normal(size=8) / np.sqrt(8)
+    y, held_out = np.sin(2 * X @ direction) + 0.02 * rng.normal(size=1200), rng.random(1200) < 0.2
+    rounds = learn_scales(learning_on(X, y, held_out, kinds_of("learned", 8), most_rounds=12))
+    errors, best = [one.held_out_error for one in rounds], best_of_all(rounds)
+    kinds = [one.kind for one in rounds]
+    assert kinds == sorted(kinds), "a scale for each feature first"
+    assert rounds[best].kind == METRIC
+    assert errors[best] < min(error for error, kind in zip(errors, kinds, strict=True) if kind == DIAGONAL) / 9
+    values, vectors = np.linalg.eigh(rounds[best].scales.astype(float))
+    assert values[-1] > 5 * values[-2] > 0
+    assert abs(vectors[:, -1] @ direction) > 0.98 * np.linalg.norm(direction)
+    np.testing.assert_allclose(importances(rounds[best].scales), direction**2 / (direction @ direction), atol=0.05)
+    distances = [typical_sigma2(scaled(X[:80], one.scales), GAUSSIAN) for one in rounds]
+    np.testing.assert_allclose(distances, distances[0], rtol=1e-5)
+    only = learn_scales(learning_on(X, y, held_out, kinds_of(METRIC, 8), most_rounds=2))
+    assert [one.kind for one in only] == [DIAGONAL, METRIC, METRIC], "the first has no scales"
+
+
+def test_too_many_features_have_no_metric() -> None:
+    assert kinds_of("learned", 200) == (DIAGONAL, METRIC)
+    assert kinds_of("learned", 201) == (DIAGONAL,)
+    assert kinds_of(METRIC, 3) == (METRIC,)
+    assert kinds_of("none", 3) == kinds_of(None, 3) == ()
+
+
+def test_a_metric_is_the_mean_product_of_the_gradients_before_any_scales() -> None:
+    rng = np.random.default_rng(5)
+    points, gradients = rng.normal(size=(200, 4)), rng.normal(size=(50, 4)) * [1.0, 2.0, 0.5, 0.0]
+    expected = gradients.T @ gradients / 50
+    for before in (np.diag([1.0, 2.0, 3.0, 0.5]), np.eye(4) + 0.3):
+        of_scaled = gradients @ np.linalg.inv(before)  # u = before x
+        scales = np.diagonal(before) if np.array_equal(before, np.diag(np.diagonal(before))) else before
+        root = next_scales(scales.astype(np.float32), of_scaled.T @ of_scaled / 50, points).astype(float)
+        np.testing.assert_array_equal(root, root.T)
+        metric = root @ root
+        np.testing.assert_allclose(metric / metric.trace(), expected / expected.trace(), atol=1e-5)
+
+
+def test_rounds_are_gone_on_from() -> None:
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(500, 6))
+    y, held_out = X[:, 0] * X[:, 1], rng.random(500) < 0.2
+    told: list[int] = []
+    learning = learning_on(X, y, held_out, kinds_of("learned", 6))
+    whole = learn_scales(learning, on_round=lambda number, _: told.append(number))
+    again = learn_scales(learning, whole[:2], lambda number, _: told.append(number))
+    assert told == [*range(len(whole)), *range(2, len(whole))]
+    assert whole[-1].kind == METRIC
+    np.testing.assert_array_equal(again[-1].scales, whole[-1].scales)
+    assert again[-1].held_out_error == whole[-1].held_out_error

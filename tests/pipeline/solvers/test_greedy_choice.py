@@ -1,0 +1,69 @@
+"""The size of a greedy choice, and its two choices: of what `select` and the curve of held-out errors say."""
+
+import numpy as np
+import pytest
+
+from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.solvers.forward_backward_selection import Selection, select
+from pipeline.solvers.greedy_choice import Enough, GreedyChoice, Part, choose_greedily, told
+from pipeline.solvers.selection_prefixes import held_out_curve, prefix_sizes
+
+
+@pytest.fixture(scope="module")
+def parts() -> tuple[GramStatistics, GramStatistics]:
+    """Statistics of the fit rows and of the held-out rows, of 120 columns."""
+    draw = np.random.default_rng(0)
+    X = draw.normal(size=(600, 2))
+    y = (np.sin(3 * X[:, 0]) * X[:, 1] + 0.3 * draw.normal(size=600))[:, None]
+    K = np.asarray(ColumnGenerator(X[:120], 0.3, np.float64).block(X))
+    return tuple(  # type: ignore[return-value]
+        GramStatistics(k.T @ k, k.T @ t, (t**2).sum(axis=0), k.sum(axis=0), t.sum(axis=0), float(len(t)))
+        for k, t in ((K[:500], y[:500]), (K[500:], y[500:]))
+    )
+
+
+def chosen(
+    parts: tuple[GramStatistics, GramStatistics], size: int | None
+) -> tuple[GreedyChoice, list[tuple[Part, int]]]:
+    asked: list[tuple[Part, int]] = []
+
+    def on(part: Part, statistics: GramStatistics, most: int, enough: Enough) -> Selection:
+        asked.append((part, most))
+        return select(statistics, most, intercept=True, enough=enough)
+
+    return choose_greedily(*parts, parts[0] + parts[1], size, on, intercept=True), asked
+
+
+def test_a_size_that_is_given_is_chosen_twice(parts: tuple[GramStatistics, GramStatistics]) -> None:
+    choice, asked = chosen(parts, 30)
+    assert asked == [("fit", 30), ("all", 30)]
+    np.testing.assert_array_equal(choice.tried, select(parts[0], 30, intercept=True).chosen)
+    np.testing.assert_array_equal(choice.chosen, select(parts[0] + parts[1], 30, intercept=True).chosen)
+    assert choice.sizes[-1] == 30
+    assert len(choice.sizes) == len(choice.hold_out_errors)
+
+
+def test_a_size_that_is_found_is_the_first_whose_error_is_near_the_lowest(
+    parts: tuple[GramStatistics, GramStatistics],
+) -> None:
+    choice, asked = chosen(parts, None)
+    order = select(parts[0], 120, intercept=True).chosen
+    errors = held_out_curve(parts[0].cut(order), parts[1].cut(order), prefix_sizes(len(order)), intercept=True)
+    size = prefix_sizes(len(order))[np.flatnonzero(errors <= 1.01 * errors.min())[0]]
+    assert asked == [("fit", 120), ("all", size)]
+    assert len(choice.chosen) == len(choice.tried) == size < 120
+    np.testing.assert_array_equal(choice.hold_out_errors, errors[: len(choice.sizes)])
+
+
+def test_nothing_is_chosen_where_nothing_lowers_the_error(parts: tuple[GramStatistics, GramStatistics]) -> None:
+    silent = tuple(
+        GramStatistics(p.gram, 0 * p.kty, 0 * p.yty, p.column_sums, 0 * p.target_sums, p.weight_sum) for p in parts
+    )
+    choice, asked = chosen(silent, 5)  # type: ignore[arg-type]
+    assert asked == [("fit", 5)]
+    assert not len(choice.chosen) + len(choice.tried) + len(choice.sizes)
+
+
+def test_it_is_told_in_words() -> None:
+    assert told("fit", 3, 20) == "3 of 20 centers chosen on the fit rows"

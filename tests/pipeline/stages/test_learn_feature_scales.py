@@ -1,0 +1,195 @@
+"""`--scale learned` from training to prediction: what it gains, where it is left out, what is taken up again."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from features.standardisation import Standardisation
+from pipeline import evaluate, predict, resize, verify
+from pipeline.config.stored_settings import from_toml
+from pipeline.kernels.scaled_features import lengths, scaled
+from pipeline.prediction.model_folder import load_model
+from pipeline.report import write
+from pipeline.reporting.results import table
+from pipeline.stages import learn_feature_scales as stage
+from pipeline.train import main
+from runs import model_bytes, report_of, train
+from storage.atomic_writes import read_arrays
+from storage.folder_layouts import RunLayout
+
+PLAIN = ("--centers", "150", "--select", "greedy:60")
+LEARNED = (*PLAIN, "--scale", "learned", "--set", "kernel.scale_rounds=6")
+METRIC = (*PLAIN, "--scale", "metric", "--set", "kernel.scale_rounds=3")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve inputs of which two matter, on scales of their own."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1600, 12)) * np.geomspace(1e-3, 1e3, 12)
+    y = np.sin(2 * X[:, 4] / X[:, 4].std()) * X[:, 9] / X[:, 9].std() + 0.05 * rng.normal(size=1600)
+    path = tmp_path_factory.mktemp("table") / "table.csv"
+    names = ",".join([f"input {j}" for j in range(12)] + ["y"])
+    np.savetxt(path, np.column_stack([X, y]), delimiter=",", header=names, comments="")
+    return path
+
+
+@pytest.fixture(scope="module", params=[LEARNED, METRIC], ids=["a scale for each", "a metric"])
+def line(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    return tuple(request.param)
+
+
+@pytest.fixture(scope="module")
+def learned(data: Path, line: tuple[str, ...]) -> Path:
+    run = data.parent / line[5]
+    train(run, data.parent / "features", *line, dataset=data)
+    return run
+
+
+def test_inputs_that_are_noise_lose_their_say(data: Path, learned: Path, line: tuple[str, ...]) -> None:
+    plain = train(data.parent / f"plain-{line[5]}", data.parent / "features", *PLAIN, dataset=data)
+    report, model = report_of(learned), load_model(learned / "model")
+    assert report["rmse"] < plain["rmse"] / 3
+    assert model.feature_scales is not None
+    assert model.feature_scales.ndim == (2 if line == METRIC else 1)
+    assert set(np.argsort(-lengths(model.feature_scales))[:2]) == {4, 9}
+    assert load_model(data.parent / f"plain-{line[5]}" / "model").feature_scales is None
+
+
+def test_files_are_predicted_as_the_run_scored_them(
+    data: Path, learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, report = load_model(learned / "model"), report_of(learned)
+    assert evaluate.main([str(learned), "--json"]) == 0
+    assert f'"rmse": {report["rmse"]:.6f}'[:14] in capsys.readouterr().out
+    assert resize.main([str(learned), "--size", "30", "--out", str(tmp_path / "small")]) == 0
+    smaller = load_model(tmp_path / "small")
+    np.testing.assert_array_equal(smaller.feature_scales, model.feature_scales)
+    for folder, each in ((learned, model), (tmp_path / "small", smaller)):
+        out = tmp_path / f"{folder.name}.npz"
+        assert predict.main([str(folder), str(data), "--out", str(out), "-q"]) == 0
+        table = np.loadtxt(data, delimiter=",", skiprows=1)
+        assert isinstance(model.standardisation, Standardisation)
+        X = scaled(model.standardisation.apply(table[:, :12]).astype(np.float32), model.feature_scales)
+        distances = ((X[:, None].astype(float) - each.centers) ** 2).sum(axis=2)
+        expected = np.exp(-distances / (2 * each.center_sigma2)) @ each.weights + each.intercept
+        with np.load(out) as written:
+            np.testing.assert_allclose(written["decision"][:, 0], expected[:, 0], atol=2e-3)
+    assert verify.verify_run(learned).damaged == []
+
+
+def test_the_report_tells_which_inputs_matter(learned: Path, line: tuple[str, ...], tmp_path: Path) -> None:
+    told = report_of(learned)["feature_scales"]
+    assert told["names"] == [f"input {j}" for j in range(12)]
+    assert told["kind"] == ("metric" if line == METRIC else "diagonal")
+    assert told["scales"] == lengths(load_model(learned / "model").feature_scales).tolist()
+    assert sum(told["importances"]) == pytest.approx(1.0)
+    best = told["hold_out_errors"][told["chosen_round"]]
+    assert best == min(told["hold_out_errors"]) < told["hold_out_errors"][0] / 9
+    (words,) = [words for words in table(report_of(learned)) if words.startswith("feature ")]
+    assert words.startswith("feature metric" if line == METRIC else "feature scales")
+    assert "input 4 " in words
+    assert "input 9 " in words
+    page = write(learned, tmp_path / "page.html").read_text()
+    bars = page[page.index('id="importances"') :].split("</svg>")[0]
+    assert 'text-anchor="end">input ' in bars
+    order = [name.split("<")[0] for name in bars.split('text-anchor="end">')[1:]]
+    assert len(order) == 12
+    assert set(order[:2]) == {"input 4", "input 9"}
+
+
+def test_scales_without_gain_are_not_taken(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(1200, 3))
+    np.savez(tmp_path / "ball.npz", X=X, y=np.linalg.norm(X, axis=1))
+    report = train(tmp_path / "run", tmp_path / "features", *LEARNED, dataset=tmp_path / "ball.npz")
+    stored = read_arrays(RunLayout(tmp_path / "run").feature_scales)
+    assert stored["chosen"] == 0
+    assert len(stored["hold_out_errors"]) < 9
+    np.testing.assert_array_equal(load_model(tmp_path / "run" / "model").feature_scales, np.ones(3))
+    plain = train(tmp_path / "plain", tmp_path / "features", *PLAIN, dataset=tmp_path / "ball.npz")
+    assert report["rmse"] == plain["rmse"]
+    assert any("none, " in line for line in table(report) if line.startswith("feature scales"))
+    assert "gained nothing" in write(tmp_path / "run", None).read_text()
+    assert "Which features matter" not in write(tmp_path / "plain", None).read_text()
+
+
+def test_a_run_that_ends_amid_a_round_goes_on_after_the_last_whole_one(
+    data: Path, learned: Path, line: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is written at the time; fits, derivatives and the scales that are taken are not made again."""
+    command = [str(data), "--run-dir", str(tmp_path / "run"), "--features-dir", str(data.parent / "features"), "-q"]
+    written: list[str] = []
+    for name in ("write_arrays", "write_dataclass"):
+        write = getattr(stage, name)
+
+        def killed(path: Path, *values: object, write: object = write) -> None:
+            assert path.name.startswith("scales") or path.name not in written, "what was committed is not made again"
+            write(path, *values)  # type: ignore[operator]
+            written.append(path.name)
+            if written.count(path.name) == 1:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(stage, name, killed)
+    codes = []
+    while not codes or codes[-1] == 75:
+        try:
+            codes.append(main([*command, *line, "--resume", "auto"]))
+        except KeyboardInterrupt:
+            codes.append(75)
+        assert len(codes) < 40
+    assert codes[-1] == 0
+    assert list(dict.fromkeys(written))[:4] == [
+        "scales-000.npz",
+        "fit-000.npz",
+        "products-000.npz" if line == METRIC else "squares-000.npz",
+        "scales-001.npz",
+    ]
+    assert written[-1] == "learned.npz"
+    assert model_bytes(tmp_path / "run") == model_bytes(learned)
+    assert not (tmp_path / "run" / "passes").exists()
+
+
+def test_damaged_scales_are_told_and_made_again(
+    data: Path, learned: Path, line: tuple[str, ...], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(learned, run)
+    path = RunLayout(run).feature_scales
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 255
+    path.write_bytes(content)
+    (told,) = verify.verify_run(run).damaged
+    assert told.startswith("scales/learned.npz: ")
+    folders = told.partition("delete the folders ")[2].partition(", and report.json")[0]
+    for name in folders.replace(" and ", ", ").split(", "):
+        shutil.rmtree(run / name, ignore_errors=True)
+    (run / "report.json").unlink()
+    train(run, data.parent / "features", *line, "--resume", "auto", dataset=data)
+    assert model_bytes(run) == model_bytes(learned)
+    assert verify.verify_run(run).damaged == []
+
+
+def test_sums_of_inputs_are_found_by_a_metric(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(1600, 8))
+    y = np.sin(2 * X @ rng.normal(size=8) / np.sqrt(8)) + 0.02 * rng.normal(size=1600)
+    np.savez(tmp_path / "sums.npz", X=X, y=y)
+    reports = {
+        scale: train(tmp_path / scale, tmp_path / "features", *PLAIN, "--scale", scale, dataset=tmp_path / "sums.npz")
+        for scale in ("diagonal", "learned")
+    }
+    assert reports["learned"]["rmse"] < reports["diagonal"]["rmse"] / 3
+    assert reports["learned"]["feature_scales"]["kind"] == "metric"
+    log = RunLayout(tmp_path / "learned").log.read_text()
+    assert "on more candidates" in log, "it gained there too"
+
+
+def test_a_run_of_before_there_were_scales_has_none(tmp_path: Path, learned: Path, line: tuple[str, ...]) -> None:
+    text = RunLayout(learned).config.read_text()
+    lines = [one for one in text.splitlines() if not one.startswith("scale")]
+    (tmp_path / "config.toml").write_text("\n".join(lines))
+    assert from_toml(tmp_path / "config.toml").kernel.scale == "none"
+    assert from_toml(RunLayout(learned).config).kernel.scale == line[5]

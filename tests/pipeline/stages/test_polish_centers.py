@@ -1,0 +1,253 @@
+"""Centers that move: the gradient against differences, errors that fall, what is refused, what the model says."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.evaluate import main as evaluate
+from pipeline.predict import main as predict
+from pipeline.prediction.model_folder import load_model
+from pipeline.report import main as report_page
+from pipeline.reporting.page import page
+from pipeline.reporting.results import table
+from pipeline.resize import main as resize
+from pipeline.stages import polish_centers as stage
+from pipeline.train import main
+from pipeline.verify import main as verify
+from runs import ROOT, model_bytes, report_of, train
+from storage.folder_layouts import RunLayout
+from storage.remedies import ANEW
+
+ASKED = ("--centers", "200", "--select", "greedy:15")
+MOVED = (*ASKED, "--polish-centers", "25")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with tables of a smooth function of 3 inputs and of noise, and runs of 15 centers that stay and move."""
+    place = tmp_path_factory.mktemp("polish")
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (800, 3))
+    y = np.sin(2 * X[:, 0]) * X[:, 1] + 0.5 * np.cos(3 * X[:, 2]) + 0.02 * rng.normal(size=800)
+    noise = rng.normal(size=800)
+    np.savez(place / "smooth.npz", X=X, y=y, w=rng.integers(0, 4, size=800))
+    np.savez(place / "noise.npz", X=X, y=noise)
+    for name, arguments in (("stay", ASKED), ("move", MOVED)):
+        train(place / name, place / "features", *arguments, dataset=place / "smooth.npz")
+    return place
+
+
+@pytest.mark.parametrize(("intercept", "weighted"), [(False, ()), (True, ()), (True, ("--set", "data.weights=w"))])
+def test_gradient_is_that_of_differences(
+    place: Path, tmp_path: Path, intercept: bool, weighted: tuple[str, ...], monkeypatch: Any
+) -> None:
+    """Of the objective with the weights solved out, at a few numbers of a few centers."""
+    with_gradient = stage._Polish._with_gradient
+    compared = []
+
+    def checked(polish: Any, state: Any) -> Any:
+        found = with_gradient(polish, state)
+        if not compared:
+            for m, j in ((0, 0), (3, 1), (14, 2)):
+                values = []
+                for sign in (1, -1):
+                    points = state.points.copy()
+                    points[m, j] += sign * 2.0**-10
+                    moved = points.astype(np.float32).astype(np.float64)
+                    parts = polish._statistics(moved, "a test")
+                    values.append((moved[m, j], polish._fitted(parts, state.ridge).objective))
+                (x1, f1), (x0, f0) = values
+                compared.append((found.gradient[m, j], (f1 - f0) / (x1 - x0)))
+        return found
+
+    monkeypatch.setattr(stage._Polish, "_with_gradient", checked)
+    more = ("--set", "kernel.precision=float64", "--set", f"solver.intercept={str(intercept).lower()}")
+    more += weighted
+    train(tmp_path / "run", place / "features", *ASKED, "--polish-centers", "1", *more, dataset=place / "smooth.npz")
+    analytic, differences = np.array(compared).T
+    assert np.abs(differences).max() > 0.05
+    np.testing.assert_allclose(analytic, differences, rtol=2e-4, atol=1e-4 * np.abs(differences).max())
+
+
+def test_the_error_falls_and_the_report_says_by_how_much(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stay, move = report_of(place / "stay"), report_of(place / "move")
+    assert move["mse"] < 0.4 * stay["mse"]
+    assert move["penalised"]["mse"] == pytest.approx(stay["mse"], rel=1e-9)  # before the centers moved
+    assert [point["test_error"] for point in move["selection"]["curve"]] == pytest.approx(
+        [point["test_error"] for point in stay["selection"]["curve"]]
+    )
+    polish = move["polish"]
+    errors = polish["held_out_errors"]
+    assert polish["steps"] == len(errors) - 1 <= 25
+    assert errors[polish["kept_step"]] == min(errors) < 0.5 * errors[0]
+    assert polish["held_out_after"] == pytest.approx(min(errors), rel=0.05)
+    assert stay["polish"] is None
+    line = [str(place / "smooth.npz"), "--run-dir", str(place / "move"), "--features-dir", str(place / "features")]
+    assert main([*line, "--resume", "auto", *MOVED]) == 0
+    said = capsys.readouterr().out
+    assert f"centers moved: {polish['kept_step']} of {polish['steps']} steps kept" in said
+    assert "before the centers moved: test mean squared error" in said
+
+
+def test_moved_centers_are_no_training_rows(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stay, move = load_model(place / "stay" / "model"), load_model(place / "move" / "model")
+    assert (stay.center_index >= 0).all()
+    assert (move.center_index == -1).all()
+    assert move.centers.shape == stay.centers.shape
+    assert not (move.centers == stay.centers).any()
+    assert verify([str(place / "move")]) == 0
+    capsys.readouterr()
+    assert evaluate([str(place / "move"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["mse"] == pytest.approx(report_of(place / "move")["mse"], rel=1e-9)
+    assert predict([str(place / "move"), str(place / "smooth.npz"), "--out", str(tmp_path / "out.csv")]) == 0
+    assert report_page([str(place / "move")]) == 0
+    capsys.readouterr()
+    assert resize([str(place / "move"), "--size", "5", "--out", str(tmp_path / "cut")]) == 2
+    error = capsys.readouterr().err
+    assert "its centers were moved" in error
+    assert "--select greedy:5 --polish-centers 25" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "cut").exists()
+
+
+@pytest.mark.parametrize("damage", ["missing", "flipped"])
+def test_lost_positions_are_told_and_never_taken_for_centers_that_stay(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(place / "move", run)
+    moved = run / "solutions" / "moved-centers.npz"
+    data = bytearray(moved.read_bytes())
+    data[172] ^= 1
+    moved.unlink() if damage == "missing" else moved.write_bytes(data)
+    capsys.readouterr()
+    assert resize([str(run), "--size", "5", "--out", str(tmp_path / "cut")]) == 2
+    assert "its centers were moved" in capsys.readouterr().err
+    for name in ("model", "markers/evaluate"):
+        shutil.rmtree(run / name)
+    for name in ("report.json", "CONTENTS.json"):
+        (run / name).unlink()
+    line = [str(place / "smooth.npz"), "--run-dir", str(run), "--features-dir", str(place / "features"), "-q"]
+    line += ["--scheduler", "serial", "--resume", "auto", *MOVED]
+    assert main(line) == 65
+    error = capsys.readouterr().err.strip()
+    assert "moved-centers.npz" in error
+    assert error.endswith(f"; {ANEW}")
+    assert not (run / "report.json").exists()
+    shutil.rmtree(run / "markers" / "solve")  # as after a kill between the positions and the marker
+    assert main(line) == 0
+    assert model_bytes(run) == model_bytes(place / "move")
+
+
+def test_refitted_centers_move_as_well(place: Path, tmp_path: Path) -> None:
+    asked = ("--centers", "40", "--penalty", "1e-3", "--refit", "ridge")
+    data = {"dataset": place / "smooth.npz"}
+    stay = train(tmp_path / "stay", place / "features", *asked, **data)
+    move = train(tmp_path / "move", place / "features", *asked, "--polish-centers", "15", **data)
+    assert move["mse"] < 0.7 * stay["mse"]
+    assert move["penalised"]["mse"] == pytest.approx(stay["penalised"]["mse"], rel=1e-9)
+    assert move["hold_out"]["ridge"] != stay["hold_out"]["ridge"]
+    said = [line for line in table(move) if line.startswith("before the")]
+    assert [line.partition(":")[0] for line in said] == ["before the refit and before the centers moved"]
+    assert any(line.startswith("before the refit:") for line in table(stay))
+    assert any(line.startswith("before the centers moved:") for line in table(report_of(place / "move")))
+    assert "Before the refit and before the centers moved: mean squared error" in page(RunLayout(tmp_path / "move"))
+    assert "Before the centers moved: mean squared error" in page(RunLayout(place / "move"))
+
+
+def test_the_page_tells_of_moved_centers(place: Path) -> None:
+    text, polish = page(RunLayout(place / "move")), report_of(place / "move")["polish"]
+    words = " ".join(text.partition("<h2>Moved centers</h2>")[2].partition("</p>")[0].split())
+    assert f"Of {polish['steps']} steps that moved the centers the first {polish['kept_step']} were kept" in words
+    assert f"{polish['held_out_errors'][0]:.6g} to {polish['held_out_after']:.6g}" in words
+    curve = text.partition('<p id="moves">')[2].partition("</p>")[0]
+    assert "held-out mean squared error against step" in curve
+    assert curve.count("<circle") == len(polish["held_out_errors"]) == polish["steps"] + 1
+    assert "Moved centers" not in page(RunLayout(place / "stay"))
+
+
+def test_the_page_promises_images_of_centers_that_are_training_rows_alone(features: Path, tmp_path: Path) -> None:
+    asked = ("--features", "raw", "--sigma2", "median", "--scale", "none", "--centers", "60", "--select", "greedy:10")
+    train(tmp_path / "stay", features, *asked)
+    report = train(tmp_path / "move", features, *asked, "--polish-centers", "3")
+    assert report["polish"]["kept_step"]
+    stay, move = (page(RunLayout(tmp_path / name)).partition("<h2>Centers</h2>")[2] for name in ("stay", "move"))
+    assert "the training image and its label" in stay
+    assert 'alt="training row' in stay
+    assert "the training image and its label" not in move
+    assert "they were moved and are no training images any more" in " ".join(move.split())
+    assert "<img" not in move
+
+
+def test_where_no_step_helps_the_model_is_that_of_the_centers_that_stay(place: Path, tmp_path: Path) -> None:
+    """Targets are noise: what lowers the error of the fit rows raises that of the others, at first."""
+    asked, data = (
+        ("--centers", "300", "--select", "greedy:100", "--set", "statistics.hold_out=0.4"),
+        {"dataset": place / "noise.npz"},
+    )
+    train(tmp_path / "stay", place / "features", *asked, **data)
+    report = train(tmp_path / "move", place / "features", *asked, "--polish-centers", "5", **data)
+    assert (report["polish"]["kept_step"], report["polish"]["steps"]) == (0, 5)
+    assert report["penalised"] is None
+    text = " ".join(page(RunLayout(tmp_path / "move")).split())
+    assert "Of 5 steps that moved the centers none was kept: none lowered" in text
+    assert model_bytes(tmp_path / "move") == model_bytes(tmp_path / "stay")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--centers", "50", "--penalty", "1"), "add --select greedy:K or --refit ridge"),
+        (("--centers", "50"), "moves centers that were chosen, and with --penalty none, given or filled in"),
+        (("--centers", "50", "--penalty", "none"), "add --select greedy:K, or --penalty auto --refit ridge"),
+        ((*ASKED, "--kernel", "polynomial"), "not a polynomial kernel"),
+        ((*ASKED, "--sigma2", "1,2"), "needs centers of one width"),
+        ((*ASKED, "--set", "statistics.hold_out=0"), "needs held-out rows"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+) -> None:
+    line = [str(place / "smooth.npz"), "--run-dir", str(tmp_path / "run"), "-q", "--polish-centers", "3", *arguments]
+    assert main([*line, "--features-dir", str(place / "features")]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_solve_starts_from_centers_that_were_moved(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked, data = ("--centers", "200", "--penalty", "1e-3", "--init-from"), {"dataset": place / "smooth.npz"}
+    for start in (place / "move", place / "move" / "model"):
+        train(tmp_path / "run", place / "features", *asked, str(start), **data, code=2)
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"--init-from {start}: none of its 15 centers is a training row" in line
+        assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_killed_while_centers_move_it_ends_with_the_same_bytes(place: Path, tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "pipeline.train", str(place / "smooth.npz"), "--run-dir", str(tmp_path / "run"), "-q"]
+    line += ["--features-dir", str(place / "features"), "--resume", "auto", "--checkpoint-every", "0.1s", *MOVED]
+    kills = 0
+    while not (tmp_path / "run" / "report.json").exists():
+        before = {path.name for path in (tmp_path / "run").glob("checkpoints/polish/step-*")}
+        with subprocess.Popen(line, cwd=ROOT, env=os.environ) as process:
+            while process.poll() is None:
+                now = {path.name for path in (tmp_path / "run").glob("checkpoints/polish/step-*")}
+                if kills < 3 and now - before:
+                    process.send_signal(signal.SIGKILL)
+                    kills += 1
+                time.sleep(0.01)
+    assert kills
+    assert model_bytes(tmp_path / "run") == model_bytes(place / "move")

@@ -1,0 +1,269 @@
+"""Weights of rows and of classes in a run: what they mean, in every stage, and where they may not be."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.evaluate import main as evaluate
+from pipeline.predict import main as predict
+from pipeline.prediction.model_folder import load_model
+from pipeline.reporting.results import table
+from pipeline.train import main
+from runs import model_bytes, report_of, train
+from storage.zarr_arrays import ArraySpec, create_arrays
+from storage.zarr_arrays import open_arrays as open_stored
+
+WEIGHTED = ("--set", "data.weights=w")
+BALANCED = ("--class-weight", "balanced")
+EXACT = ("--set", "kernel.precision=float64", "--tol", "1e-10", "--sigma2", "0.5", "--set", "statistics.hold_out=0")
+PLAIN = ("--set", "data.standardise=false")  # moments of equal weights are those of none up to rounding alone
+ROUNDS = ("--centers", "all", "--set", "centers.working_set=90")
+Arrays = dict[str, Any]
+
+
+def rows_of(n: int, *, classes: bool, seed: int = 0) -> Arrays:
+    """Rows with weights 0 to 3; the classes are of unlike sizes."""
+    draw = np.random.default_rng(seed)
+    X = draw.random((n, 3))
+    values = np.sin(6 * X[:, 0]) + X[:, 1] + 0.2 * draw.normal(size=n)
+    y = np.digitize(values, np.quantile(values, [0.1, 0.7])) if classes else values
+    return {"X": X, "y": y, "w": draw.integers(0, 4, size=n).astype(float)}
+
+
+def save(path: Path, train_rows: Arrays, test_rows: Arrays) -> Path:
+    parts = {"train": train_rows, "test": test_rows}
+    np.savez(path, **{f"{name}_{part}": values for part, rows in parts.items() for name, values in rows.items()})
+    return path
+
+
+def cut(rows: Arrays, chosen: Any) -> Arrays:
+    return {name: values[chosen] for name, values in rows.items()}
+
+
+def unweighted(rows: Arrays) -> Arrays:
+    return {name: values for name, values in rows.items() if name != "w"}
+
+
+def decisions(run: Path, X: np.ndarray) -> np.ndarray:
+    model = load_model(run / "model")
+    return model.decision_function(model.features_of(X))
+
+
+CASES = {
+    "one for each class": ("--centers", "60", "--penalty", "max:0.01", *BALANCED),
+    "a path": ("--centers", "60", "--penalty", "auto", "--refit", "ridge"),
+    "rounds": (*ROUNDS, "--penalty", "max:0.05", "--refit", "ridge"),
+    "a selection in rounds, regression": (*ROUNDS, "--select", "greedy:15"),
+    "moved centers, regression": ("--centers", "100", "--select", "greedy:10", "--polish-centers", "3"),
+    "defaults": BALANCED,
+    "defaults, regression": (),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_row_of_weight_0_is_as_if_it_were_not_there(tmp_path: Path, case: str) -> None:
+    """Not a candidate, not drawn, held out or counted: the same bytes, also on the fly."""
+    rows, test_rows = (rows_of(n, classes="regression" not in case, seed=n) for n in (420, 90))
+    train_weights, test_weights = rows["w"] > 0, test_rows["w"] > 0
+    rows["y"][~train_weights] = 7  # another class; too large a value
+    save(tmp_path / "all.npz", rows, test_rows)
+    save(tmp_path / "cut.npz", cut(rows, train_weights), cut(test_rows, test_weights))
+    reports = [
+        train(tmp_path / name, tmp_path / "f", *CASES[case], *WEIGHTED, *more, dataset=tmp_path / f"{name}.npz")
+        for name, more in (("all", ()), ("cut", ("--features-store", "none")))
+    ]
+    assert model_bytes(tmp_path / "all") == model_bytes(tmp_path / "cut")
+    assert reports[0]["n_train"] == reports[1]["n_train"] == np.count_nonzero(train_weights)
+    assert reports[0]["n_test"] == np.count_nonzero(test_weights)
+    score = "mse" if "regression" in case else "error_rate"
+    assert reports[0][score] == reports[1][score]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_weights_of_1_change_no_byte(tmp_path: Path, case: str) -> None:
+    rows, test_rows = (rows_of(n, classes="regression" not in case, seed=n) for n in (420, 90))
+    rows["w"][:] = test_rows["w"][:] = 1.0
+    data = save(tmp_path / "table.npz", rows, test_rows)
+    asked = (*CASES[case], *PLAIN, "--scale", "none")
+    weighted, plain = (
+        train(tmp_path / str(len(more)), tmp_path / "f", *asked, *more, dataset=data) for more in (WEIGHTED, ())
+    )
+    assert model_bytes(tmp_path / "2") == model_bytes(tmp_path / "0")
+    score = "mse" if "regression" in case else "error_rate"
+    assert weighted[score] == pytest.approx(plain[score], rel=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [False, True])
+@pytest.mark.parametrize(("classes", "kernel"), [(True, "gaussian"), (False, "gaussian"), (True, "polynomial")])
+def test_a_row_of_weight_3_is_three_rows(tmp_path: Path, classes: bool, kernel: str, rounds: bool) -> None:
+    """With the same candidates: objectives, certificates, weights, and errors on the test part."""
+    rows, test_rows = (rows_of(n, classes=classes, seed=n) for n in (300, 80))
+    rows = cut(rows, rows["w"] > 0)
+    again = [np.repeat(np.arange(len(one["w"])), one["w"].astype(int)) for one in (rows, test_rows)]
+    first = np.unique(again[0], return_index=True)[1]
+    order = np.concatenate([first, np.delete(np.arange(len(again[0])), first)])  # the rows themselves, then the others
+    once = save(tmp_path / "once.npz", rows, test_rows)
+    repeated = [unweighted(cut(one, places)) for one, places in zip((rows, test_rows), again, strict=True)]
+    many = save(tmp_path / "many.npz", cut(repeated[0], order), repeated[1])
+    n = len(rows["w"])
+    (tmp_path / "list.txt").write_text(" ".join(map(str, range(n))))
+    asked = ["--center-list", str(tmp_path / "list.txt"), *EXACT, "--kernel", kernel, "--intercept"]
+    asked += [*(BALANCED if classes else ()), "--penalty", "0.3" if classes else "0.05"]
+    asked += ["--set", "centers.working_set=100"] if rounds else []
+    weighted = train(tmp_path / "weighted", tmp_path / "f", *asked, *WEIGHTED, dataset=once)
+    plain = train(tmp_path / "plain", tmp_path / "f", *asked, dataset=many)
+    assert (weighted["n_train"], plain["n_train"]) == (n, rows["w"].sum())
+    for ours, theirs in zip(weighted["solves"], plain["solves"], strict=True):
+        assert ours["objective"] == pytest.approx(theirs["objective"], rel=1e-6)
+        assert ours["relative_gap"] <= 1e-10
+    np.testing.assert_allclose(*(decisions(tmp_path / name, rows["X"]) for name in ("weighted", "plain")), atol=1e-3)
+    score = "error_rate" if classes else "mse"
+    assert weighted[score] == pytest.approx(plain[score], rel=1e-3)
+    if classes:
+        factors = weighted["weighting"]["class_factors"]
+        assert factors == pytest.approx(plain["weighting"]["class_factors"], rel=1e-12)
+        counts = np.bincount(rows["y"], rows["w"])
+        np.testing.assert_allclose(factors * counts, counts.sum() / len(counts))
+
+
+def test_test_errors_are_weighted_by_the_file_and_not_by_class(tmp_path: Path, capsys: Any) -> None:
+    rows, test_rows = (rows_of(n, classes=True, seed=n) for n in (400, 200))
+    data = save(tmp_path / "table.npz", rows, test_rows)
+    asked = ("--centers", "40", "--penalty", "max:0.02", *WEIGHTED, *BALANCED)
+    report = train(tmp_path / "run", tmp_path / "f", *asked, dataset=data)
+    counted = cut(test_rows, test_rows["w"] > 0)
+    wrong = decisions(tmp_path / "run", counted["X"]).argmax(axis=1) != counted["y"]
+    assert 0 < wrong.sum() == report["n_errors"]
+    assert report["error_rate"] == pytest.approx(np.average(wrong, weights=counted["w"]))
+    assert report["error_rate"] != pytest.approx(wrong.mean())
+    assert report["weighting"]["test_weighted"]
+    assert "weights: rows by w, classes balanced (0: " in "\n".join(table(report))
+    assert f"test error by weight: {100 * report['error_rate']:.2f} % ({wrong.sum()} of " in "\n".join(table(report))
+    capsys.readouterr()
+    assert evaluate([str(tmp_path / "run"), "--json"]) == 0
+    assert f'"error_rate": {report["error_rate"]!r}' in capsys.readouterr().out
+    del test_rows["w"]
+    data = save(tmp_path / "half.npz", rows, test_rows)
+    report = train(tmp_path / "half", tmp_path / "f", *asked, dataset=data)
+    wrong = decisions(tmp_path / "half", test_rows["X"]).argmax(axis=1) != test_rows["y"]
+    assert report["error_rate"] == pytest.approx(wrong.mean())
+    assert "every row of the test part counts the same" in "\n".join(table(report))
+    assert "test error by weight" not in "\n".join(table(report))
+
+
+def test_mean_squared_errors_are_weighted(tmp_path: Path) -> None:
+    rows, test_rows = (rows_of(n, classes=False, seed=n) for n in (400, 200))
+    data = save(tmp_path / "table.npz", rows, test_rows)
+    report = train(tmp_path / "run", tmp_path / "f", "--select", "greedy:12", *WEIGHTED, dataset=data)
+    X, y, w = test_rows["X"], test_rows["y"], test_rows["w"]
+    squares = (decisions(tmp_path / "run", X)[:, 0] - y) ** 2
+    mse, spread = np.average(squares, weights=w), np.average((y - np.average(y, weights=w)) ** 2, weights=w)
+    assert report["mse"] == pytest.approx(mse)
+    assert report["r2"] == pytest.approx(1 - mse / spread)
+    assert report["selection"]["curve"][-1]["test_error"] == pytest.approx(mse)
+    assert report["mse"] != pytest.approx(squares.mean(), rel=1e-3)
+
+
+def test_weights_of_a_csv_are_a_column_by_name_or_place(tmp_path: Path, capsys: Any) -> None:
+    """Left out of the inputs, also by a model of it, which takes files with the column and without it."""
+    rows = rows_of(300, classes=False)
+    columns = np.column_stack([rows["X"][:, 0], rows["w"], rows["X"][:, 1:], rows["y"]])
+    np.savetxt(tmp_path / "named.csv", columns, delimiter=",", header="a,w,b,c,y", comments="")
+    np.savetxt(tmp_path / "bare.csv", columns, delimiter=",")
+    np.savetxt(tmp_path / "new.csv", np.delete(columns, 1, axis=1), delimiter=",")
+    np.savetxt(tmp_path / "last.csv", columns[:, [0, 2, 3, 4, 1]], delimiter=",", header="a,b,c,d,w", comments="")
+    asked = ("--centers", "50", "--penalty", "max:0.05")
+    for name, weights in (("named", "w"), ("bare", "1"), ("last", "w"), ("bare", "-4")):
+        run = tmp_path / f"{name}{weights}"
+        report = train(
+            run, tmp_path / "f", *asked, "--set", f"data.weights={weights}", dataset=tmp_path / f"{name}.csv"
+        )
+        assert report["n_features"] == 3
+        np.testing.assert_array_equal(decisions(run, rows["X"]), decisions(tmp_path / "namedw", rows["X"]), strict=True)
+        for file in (f"{name}.csv", *(["new.csv"] if name == "bare" else [])):
+            capsys.readouterr()
+            assert predict([str(run), str(tmp_path / file), "--out", str(tmp_path / f"of-{weights}-{file}")]) == 0, file
+        assert evaluate([str(run), str(tmp_path / f"{name}.csv"), "--part", "all"]) == 0
+        assert "by their weights" in capsys.readouterr().out
+
+
+def test_weights_of_zarr_arrays(tmp_path: Path) -> None:
+    rows = rows_of(300, classes=True)
+    store = tmp_path / "table.zarr"
+    specs = [ArraySpec(name, np.shape(values), str(values.dtype), 300) for name, values in rows.items()]
+    create_arrays(store, specs, {})
+    for name, values in rows.items():
+        open_stored(store)[name].write(0, values)
+    np.savez(tmp_path / "table.npz", **rows)
+    for name in ("zarr", "npz"):
+        asked = ("--centers", "50", "--penalty", "max:0.05", *WEIGHTED)
+        train(tmp_path / name, tmp_path / "f", *asked, dataset=tmp_path / f"table.{name}")
+    assert model_bytes(tmp_path / "zarr") == model_bytes(tmp_path / "npz")
+
+
+@pytest.mark.parametrize(
+    ("weights", "says"),
+    [
+        (-1.0, "row 3 is -1; a weight must be finite and at least 0"),
+        (np.nan, "row 3 is nan; a weight must be finite and at least 0"),
+        (np.inf, "row 3 is inf; a weight must be finite and at least 0"),
+        (None, "all weights are 0; no row counts"),
+        (1e101, "the largest is 1e+101; rescale them to 1e-100 to 1e+100"),
+    ],
+)
+def test_bad_weights_are_named(tmp_path: Path, capsys: Any, weights: float | None, says: str) -> None:
+    rows = rows_of(40, classes=True)
+    rows["w"][:] = 0.0 if weights is None else rows["w"]
+    if weights is not None:
+        rows["w"][3] = weights
+    np.savez(tmp_path / "table.npz", **rows)
+    assert main([str(tmp_path / "table.npz"), "--run-dir", str(tmp_path / "run"), *WEIGHTED]) == 65
+    assert f"weights w of the data: {says}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("dataset", "arguments", "code", "says"),
+    [
+        ("classes.npz", ("--set", "data.weights=v"), 65, "has no array v for data.weights = v; name one it has"),
+        ("values.npz", BALANCED, 2, "--class-weight balanced: values is a regression; leave it out"),
+        ("classes.npz", ("--class-weight", "even"), 2, "data.class_weight = 'even'"),
+        ("digits", WEIGHTED, 2, "data.weights has no effect on digits"),
+        ("table.csv", ("--set", "data.weights=9"), 2, "weights 9 is no column of"),
+        ("table.csv", ("--set", "data.weights=z"), 2, "weights 'z' is no column of"),
+        ("table.csv", ("--set", "data.weights=0", "--target", "0"), 2, "column 0 is both target and weights"),
+    ],
+)
+def test_what_cannot_be_weighted_is_refused_at_the_start(
+    tmp_path: Path, capsys: Any, dataset: str, arguments: tuple[str, ...], code: int, says: str
+) -> None:
+    np.savez(tmp_path / "classes.npz", **rows_of(40, classes=True))
+    np.savez(tmp_path / "values.npz", **rows_of(40, classes=False))
+    np.savetxt(tmp_path / "table.csv", rows_of(40, classes=False)["X"], delimiter=",")
+    name = dataset if dataset == "digits" else str(tmp_path / dataset)
+    assert main([name, "--run-dir", str(tmp_path / "run"), *arguments]) == code
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_with_weights_is_resized_and_taken_up(tmp_path: Path, capsys: Any) -> None:
+    """The statistics are of the weighted rows, and so is the temperature of a smaller model."""
+    from pipeline.resize import main as resize
+
+    rows, test_rows = (rows_of(n, classes=True, seed=n) for n in (400, 80))
+    data = save(tmp_path / "table.npz", rows, test_rows)
+    asked = (*WEIGHTED, *BALANCED)
+    train(tmp_path / "run", tmp_path / "f", "--select", "greedy:20", *asked, dataset=data)
+    train(tmp_path / "small", tmp_path / "f", "--select", "greedy:10", *asked, dataset=data)
+    assert resize([str(tmp_path / "run"), "--size", "10", "--out", str(tmp_path / "cut"), "-q"]) == 0
+    resized, trained = load_model(tmp_path / "cut"), load_model(tmp_path / "small" / "model")
+    np.testing.assert_allclose(resized.weights, trained.weights, rtol=1e-6, atol=1e-9)
+    assert resized.temperature == pytest.approx(trained.temperature, rel=1e-6)
+    assert report_of(tmp_path / "run")["weighting"]["class_weight"] == "balanced"
+    capsys.readouterr()
+    line = [str(data), "--run-dir", str(tmp_path / "run"), "--resume", "auto", "--set", "data.weights=v"]
+    assert main(line) == 78
+    assert "data.weights: w in the run, v asked" in capsys.readouterr().err

@@ -1,0 +1,219 @@
+"""The temperature of a run: from held-out rows and weights that have not seen them, against dense arithmetic."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import log_loss
+
+from pipeline.evaluate import main as evaluate
+from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.kernels.gram_statistics import draw_held_out
+from pipeline.models.calibration import best_temperature, loss_slopes, probabilities
+from pipeline.prediction.model_folder import load_model
+from pipeline.report import main as write_report
+from pipeline.resize import main as resize
+from pipeline.stages.candidate_names import read_candidates
+from pipeline.stages.final_weights import load_summary
+from pipeline.stages.greedy_selection import load_chosen
+from pipeline.stages.kept_statistics import column_names, last_names
+from runs import files_of, report_of, train
+from storage.atomic_writes import read_arrays
+from storage.done_markers import write_marker
+from storage.folder_layouts import RunLayout
+
+N_TRAIN = 600
+COMMON = ("--centers", "60", "--intercept", "--sigma2", "4", "--set", "seed=5")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A noisy table of three classes, and runs on it: penalised, refitted."""
+    place = tmp_path_factory.mktemp("temperature")
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N_TRAIN + 400, 3))
+    y = np.digitize(X[:, 0] + 0.5 * rng.normal(size=len(X)), [-0.5, 0.5])
+    parts = {"X_train": X[:N_TRAIN], "X_test": X[N_TRAIN:]}
+    np.savez(place / "three.npz", y_train=y[:N_TRAIN], y_test=y[N_TRAIN:], **parts)
+    np.savez(place / "values.npz", y_train=X[:N_TRAIN, 0] ** 2, y_test=X[N_TRAIN:, 0] ** 2, **parts)
+    trained(place, "penalised", "--penalty", "1")
+    trained(place, "refitted", "--penalty", "1", "--refit", "ridge")
+    return place
+
+
+def trained(place: Path, name: str, *arguments: str, data: str = "three.npz") -> Path:
+    train(place / name, place / "features", *COMMON, *arguments, dataset=place / data)
+    return place / name
+
+
+def rows_of(place: Path, run: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features and classes of the training rows, and which are held out."""
+    with np.load(place / "three.npz") as data:
+        X = load_model(run / "model").features_of(data["X_train"])
+        return X, data["y_train"], draw_held_out(5, 0.1, 0, N_TRAIN)
+
+
+def told(run: Path) -> dict[str, Any]:
+    return dict(report_of(run)["probabilities"])
+
+
+def unseen_temperature(place: Path, run: Path, centers: np.ndarray) -> float | None:
+    """The temperature of dense least squares on the rows that are not held out, at some training rows as centers."""
+    X, y, held_out = rows_of(place, run)
+    model, Y = load_model(run / "model"), np.where(y[:, None] == np.arange(3), 1.0, -1.0)
+    squares = np.sum(model.expansion.columns(X) ** 2) / model.n_centers
+    K = ColumnGenerator(X[centers], np.full(len(centers), 4.0), kernel=model.kernel).block(X, out_dtype=np.float64)
+    A, B = K[~held_out], Y[~held_out]
+    # The ridge is a fraction of the mean square of the columns, of all rows in the model and of the others here.
+    ridge = report_of(run)["hold_out"]["ridge"] / squares * np.sum(A**2) / len(centers)
+    A, B = A - A.mean(axis=0), B - B.mean(axis=0)
+    weights = np.linalg.solve(A.T @ A + ridge * np.eye(len(centers)), A.T @ B)
+    decision = (K[held_out] - K[~held_out].mean(axis=0)) @ weights + Y[~held_out].mean(axis=0)
+    return best_temperature(loss_slopes(decision, y[held_out]))
+
+
+def test_after_a_refit_it_is_that_of_least_squares_on_the_other_rows(place: Path) -> None:
+    run = place / "refitted"
+    model, (X, y, held_out) = load_model(run / "model"), rows_of(place, run)
+    assert model.temperature == pytest.approx(unseen_temperature(place, run, model.center_index), rel=1e-4)
+    seen = best_temperature(loss_slopes(model.decision_function(X[held_out]), y[held_out]))
+    assert model.temperature > 1.01 * seen, "weights that have seen the rows are too sure"
+    assert (told(run)["n_rows"], told(run)["seen"]) == (np.count_nonzero(held_out), False)
+
+
+@pytest.mark.parametrize("rounds", [(), ("--set", "centers.working_set=35")], ids=["at once", "in rounds"])
+def test_of_a_selection_it_is_that_of_what_was_chosen_on_the_other_rows(
+    place: Path, tmp_path: Path, rounds: tuple[str, ...]
+) -> None:
+    run = trained(place, f"selected-{len(rounds)}", "--select", "greedy:20", *rounds)
+    layout = RunLayout(run)
+    names = last_names(layout)
+    assert names is not None
+    tried = column_names(layout, names, load_chosen(layout, names).tried, N_TRAIN)
+    model = load_model(run / "model")
+    assert tried is not None
+    assert set(tried) != set(model.center_index)
+    assert model.temperature == pytest.approx(unseen_temperature(place, run, tried), rel=1e-4)
+    assert told(run)["seen"] is False
+    arguments = (*COMMON, "--select", "greedy:20", *rounds, "--keep-statistics", "centers", "--resume", "auto")
+    train(run, place / "features", *arguments, dataset=place / "three.npz")
+    assert resize([str(run), "--size", "20", "--out", str(tmp_path / "same")]) == 0
+    assert files_of(tmp_path / "same") == files_of(run / "model")
+
+
+def test_a_penalised_fit_has_but_weights_that_have_seen_the_rows_and_says_so(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = place / "penalised"
+    model, (X, y, held_out) = load_model(run / "model"), rows_of(place, run)
+    of_model = best_temperature(loss_slopes(model.decision_function(X[held_out]), y[held_out]))
+    assert model.temperature == pytest.approx(of_model, rel=1e-9)
+    assert told(run)["seen"] is True
+    train(
+        run, place / "features", *COMMON, "--penalty", "1", "--resume", "auto", dataset=place / "three.npz", quiet=False
+    )
+    assert "found with weights that had seen the held-out rows" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("penalty", ["auto", "path:30:1:2"])
+def test_along_a_path_it_is_that_of_the_solution_of_the_other_rows(place: Path, penalty: str) -> None:
+    run = trained(place, penalty.replace(":", "-"), "--penalty", penalty)
+    (X, y, held_out), layout, model = rows_of(place, run), RunLayout(run), load_model(run / "model")
+    points = report_of(run)["path"]
+    best = [point["penalty"] for point in points].index(report_of(run)["penalty"])
+    number, place_of = (f"-penalty-{best:02d}", 0) if penalty == "auto" else ("", best)
+    decision = np.zeros((len(X), 3))
+    for output in range(3):
+        solution = read_arrays(layout.solution(f"fit-centred{number}-output-{output:04d}.npz"))
+        rows = read_candidates(layout, N_TRAIN)[solution["active"]]
+        generator = ColumnGenerator(X[rows], np.full(len(rows), 4.0), kernel=model.kernel)
+        f = generator.block(X, out_dtype=np.float64) @ solution["weights"][place_of, :, 0]
+        decision[:, output] = f + np.mean(np.where(y == output, 1, -1)[~held_out] - f[~held_out])
+    found = best_temperature(loss_slopes(decision[held_out], y[held_out]))
+    assert model.temperature == pytest.approx(found, rel=1e-4)
+    assert told(run)["seen"] is False
+
+
+def test_run_and_evaluate_tell_the_same_as_scikit_learn(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = place / "refitted"
+    model = load_model(run / "model")
+    with np.load(place / "three.npz") as data:
+        decision, y = model.decision_function(model.features_of(data["X_test"])), data["y_test"]
+    assert model.temperature is not None
+    expected = log_loss(y, probabilities(decision, model.temperature))
+    assert expected < min(log_loss(y, probabilities(decision, factor * model.temperature)) for factor in (0.5, 2))
+    assert evaluate([str(run), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["probabilities"]
+    for one in (found, told(run)):
+        assert one["log_loss"] == pytest.approx(expected, rel=1e-5)
+        assert one["calibration_error"] < 0.08
+        assert one["calibration_error"] == pytest.approx(found["calibration_error"], rel=1e-3)
+    assert evaluate([str(run)]) == 0
+    assert f"probabilities: log loss {expected:.4g}, Brier score " in capsys.readouterr().out
+
+
+def test_the_page_has_a_reliability_diagram(place: Path) -> None:
+    assert write_report([str(place / "refitted")]) == 0
+    page = (place / "refitted" / "report.html").read_text()
+    assert "share that is right against largest probability" in page
+    assert f"expected\ncalibration error {100 * told(place / 'refitted')['calibration_error']:.2f} %" in page
+
+
+@pytest.mark.parametrize(("data", "more"), [("values.npz", ()), ("three.npz", ("--set", "statistics.hold_out=0"))])
+def test_there_is_none_of_values_or_without_held_out_rows(
+    place: Path, tmp_path: Path, data: str, more: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(place / data, tmp_path)
+    run = trained(tmp_path, "run", "--penalty", "1", *more, data=data)
+    assert report_of(run)["probabilities"] is None
+    assert "temperature" not in json.loads((run / "model" / "model.json").read_text())
+    assert evaluate([str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["probabilities"] is None
+    assert write_report([str(run)]) == 0
+    assert "Probabilities" not in (run / "report.html").read_text()
+
+
+def test_a_run_that_was_solved_before_there_was_one_goes_on_without(place: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(place / "refitted", tmp_path / "run")
+    layout = RunLayout(run)
+    summary = {name: value for name, value in load_summary(layout).items() if name != "temperature"}
+    write_marker(layout.markers("solve"), "final", summary)
+    shutil.rmtree(layout.model)
+    shutil.rmtree(layout.markers("evaluate"))
+    (run / "report.json").unlink()
+    train(
+        run,
+        place / "features",
+        *COMMON,
+        "--penalty",
+        "1",
+        "--refit",
+        "ridge",
+        "--resume",
+        "auto",
+        dataset=place / "three.npz",
+    )
+    assert load_model(layout.model).temperature is None
+    assert report_of(run)["probabilities"] is None
+    assert report_of(run)["error_rate"] == report_of(place / "refitted")["error_rate"]
+
+
+def test_a_smaller_model_has_its_own(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert resize([str(place / "penalised"), "--size", "5", "--out", str(tmp_path / "five")]) == 0
+    few, all_of_them = load_model(tmp_path / "five"), load_model(place / "penalised" / "model")
+    assert few.temperature is not None
+    assert few.temperature != all_of_them.temperature
+    X, y, held_out = rows_of(place, place / "penalised")
+    near = best_temperature(loss_slopes(few.decision_function(X[held_out]), y[held_out]))
+    assert few.temperature == pytest.approx(near, rel=0.1), "five weights see nothing of sixty rows"
+    assert f"temperature {few.temperature:.3g}" in capsys.readouterr().out
+    (place / "three.npz").rename(tmp_path / "elsewhere.npz")
+    try:
+        assert resize([str(place / "penalised"), "--size", "5", "--out", str(tmp_path / "without")]) == 0
+    finally:
+        (tmp_path / "elsewhere.npz").rename(place / "three.npz")
+    assert "warning: no temperature, and so no probabilities: " in capsys.readouterr().err
+    assert load_model(tmp_path / "without").temperature is None

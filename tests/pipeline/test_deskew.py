@@ -1,0 +1,118 @@
+"""Images made upright, and roots of histograms, in whole runs: the model knows it, and so does all that reads it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+from features.descriptors.descriptor import FeatureSpec, extract
+from features.open_source import open_source
+from features.source import SourceSpec
+from pipeline import evaluate, predict, report, verify
+from pipeline.prediction.model_folder import load_model
+from runs import model_bytes, report_of, train, train_beside
+
+SMALL = ("--centers", "40", "--features", "sphog", "--sigma2", "2", "--set", "solver.penalty=0.1")
+UPRIGHT = ("--set", "features.deskew=0.5")
+ROOTS = ("--set", "features.power=0.5")
+SIZES = ("--set", "data.n_train=300", "--set", "data.n_test=60")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("deskew")
+
+
+@pytest.fixture(scope="module")
+def plain(place: Path) -> Path:
+    return train_beside(place, "plain", "synthetic", *SMALL, *SIZES)
+
+
+@pytest.fixture(scope="module")
+def upright(place: Path) -> Path:
+    return train_beside(place, "upright", "synthetic", *SMALL, *SIZES, *UPRIGHT, *ROOTS)
+
+
+def test_the_model_is_of_upright_images_and_says_so(plain: Path, upright: Path) -> None:
+    model = load_model(upright / "model")
+    assert model.features == FeatureSpec("sphog", deskew=0.5, power=0.5)
+    source = open_source(SourceSpec("synthetic", n_train=300, n_test=60))
+    images = source.read("train", 0, 300)[0][model.center_index]
+    np.testing.assert_array_equal(model.centers, extract(model.features, images))
+    assert (report_of(upright)["deskew"], report_of(upright)["power"]) == (0.5, 0.5)
+    described = {run: json.loads((run / "model" / "model.json").read_text())["features"] for run in (plain, upright)}
+    assert described[plain] == {"name": "sphog", "algorithm_version": 1}
+    assert described[upright] == described[plain] | {"deskew": 0.5, "deskew_version": 1, "power": 0.5}
+
+
+def test_predict_evaluate_and_verify_agree_with_the_run(upright: Path, tmp_path: Path) -> None:
+    images, labels = open_source(SourceSpec("synthetic", n_train=300, n_test=60)).read("test", 0, 60)
+    model = load_model(upright / "model")
+    expected = model.decision_function(extract(model.features, images))
+    np.savez(tmp_path / "new.npz", X=images)
+    assert predict.main([str(upright), str(tmp_path / "new.npz"), "--out", str(tmp_path / "out.npz"), "-q"]) == 0
+    with np.load(tmp_path / "out.npz") as predicted:
+        np.testing.assert_allclose(predicted["decision"], expected, atol=1e-6)
+        assert np.mean(predicted["label"] != labels) == report_of(upright)["error_rate"]
+    assert evaluate.main([str(upright)]) == 0
+    assert verify.main([str(upright)]) == 0
+
+
+def test_runs_with_and_without_it_share_no_features(plain: Path, upright: Path) -> None:
+    digests = {json.loads((run / "env.json").read_text())["features"] for run in (plain, upright)}
+    assert len(digests) == 2
+    assert {path.name for path in (plain.parent / "features").iterdir()} >= digests
+
+
+def test_computed_when_read_it_gives_the_same_model(upright: Path, place: Path) -> None:
+    train(
+        place / "live",
+        place / "none",
+        *SMALL,
+        *SIZES,
+        *UPRIGHT,
+        *ROOTS,
+        "--features-store",
+        "none",
+        dataset="synthetic",
+    )
+    assert model_bytes(place / "live") == model_bytes(upright)
+
+
+def test_the_page_of_a_run_says_it(plain: Path, upright: Path) -> None:
+    for run, says in ((plain, False), (upright, True)):
+        assert report.main([str(run)]) == 0
+        assert ("of images made upright (deskew 0.5) to the power 0.5" in (run / "report.html").read_text()) is says
+
+
+def test_raw_pixels_of_floats_and_of_zarr(tmp_path: Path) -> None:
+    """Of arrays in zarr as of the same in an npz file, bytes scaled as ever."""
+    images, labels = open_source(SourceSpec("synthetic", n_train=200)).read("train", 0, 200)
+    np.savez(tmp_path / "data.npz", X=images, y=labels)
+    group = zarr.open_group(tmp_path / "data.zarr", mode="w")
+    group.create_array("X", data=images)
+    group.create_array("y", data=labels)
+    models = []
+    for suffix in ("npz", "zarr"):
+        run = train_beside(
+            tmp_path, suffix, tmp_path / f"data.{suffix}", "--features", "raw", "--centers", "30", *UPRIGHT
+        )
+        models.append(load_model(run / "model"))
+    np.testing.assert_array_equal(models[0].centers, models[1].centers)
+    spec = FeatureSpec("raw", deskew=0.5)
+    np.testing.assert_array_equal(models[0].centers, _train_rows(images, spec)[models[0].center_index])
+    assert 0.5 < models[0].centers.max() <= 1.0
+
+
+def _train_rows(images: np.ndarray, spec: FeatureSpec) -> np.ndarray:
+    """Return the features of the rows that a run with seed 0 trains on."""
+    order = np.random.default_rng(np.random.SeedSequence(0)).permutation(len(images))
+    return extract(spec, images[np.sort(order[len(images) // 4 :])])
+
+
+def test_a_model_of_other_images_is_no_start(plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start = ("--init-from", str(plain))
+    train(tmp_path / "run", tmp_path / "features", *SMALL, *SIZES, *UPRIGHT, *start, dataset="synthetic", code=2)
+    assert "'deskew': 0.5" in capsys.readouterr().err

@@ -1,0 +1,92 @@
+"""Models as ONNX files: two other evaluators say what our own prediction says."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import runs
+from pipeline.export import main
+from pipeline.prediction.model_folder import load_model
+from pipeline.prediction.onnx_graph import arrays_of
+from pipeline.prediction.predicted_labels import labels_of, probabilities_of
+from pipeline.prediction.trained_model import SparseKernelModel
+from storage.folder_layouts import RunLayout
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+RNG = np.random.default_rng(5)
+X = RNG.uniform(1, 50, (400, 3)) * [1.0, 1e3, 1e-3]
+ANGLE = X[:, 0] / 8 + X[:, 1] / 9e3
+CASES: dict[str, tuple[Any, list[str]]] = {
+    "regression": (np.sin(ANGLE) * 1e3, ["--refit", "ridge"]),
+    "scaled": (np.sin(ANGLE), ["--scale", "learned", "--refit", "ridge"]),
+    "metric": (np.sin(X[:, 0] / 8 + X[:, 1] / 8e3 - X[:, 2] * 125), ["--scale", "metric", "--refit", "ridge"]),
+    "words": (np.array(["low", "middle", "high"])[np.digitize(np.sin(ANGLE), [-0.5, 0.5])], ["--refit", "ridge"]),
+    "binary": (np.where(np.sin(ANGLE) > 0, 7, -3), ["--refit", "ridge"]),
+    "widths": (np.digitize(np.sin(ANGLE), [0.0, 0.6]), ["--sigma2", "1,4", "--refit", "ridge"]),
+    "polynomial": (np.sin(ANGLE), ["--kernel", "polynomial", "--set", "kernel.degree=3"]),
+    "intersection": (np.sin(ANGLE), ["--kernel", "intersection", "--set", "data.standardise=false"]),
+    "no held-out rows": (np.where(np.sin(ANGLE) > 0, 1, 0), ["--set", "statistics.hold_out=0", "--penalty", "1"]),
+}
+
+
+def evaluators(path: Path) -> dict[str, Any]:
+    """Return the outputs of each evaluator as a function of the inputs."""
+    from onnx.reference import ReferenceEvaluator
+
+    found = {"reference": lambda inputs: ReferenceEvaluator(onnx.load(path)).run(None, inputs)}
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return found | {"runtime": lambda inputs: session.run(None, inputs)}
+
+
+def check(path: Path, model: SparseKernelModel, inputs: np.ndarray) -> None:
+    onnx.checker.check_model(onnx.load(path), full_check=True)
+    decision = model.decision_function(model.features_of(inputs))
+    # Ours are float32 columns, theirs float64: weights carry the rounding into the decision values.
+    largest = model.expansion.columns(model.features_of(inputs)).max()
+    rounding = 2 * np.finfo(np.float32).eps * largest * np.abs(model.weights).sum(axis=0).max()
+    for name, evaluate in evaluators(path).items():
+        theirs, labels, *probability = evaluate(arrays_of(model, inputs))
+        scale = np.abs(decision).max()
+        np.testing.assert_allclose(theirs, decision, rtol=0, atol=max(1e-5 * scale, rounding), err_msg=name)
+        expected = labels_of(model, theirs)
+        assert np.asarray(labels).astype(expected.dtype).tolist() == expected.tolist(), name
+        assert len(probability) == (model.temperature is not None)
+        if probability:
+            np.testing.assert_allclose(probability[0], probabilities_of(model, theirs), atol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_other_evaluators_agree_on_a_table(case: str, tmp_path: Path) -> None:
+    y, arguments = CASES[case]
+    data, root = tmp_path / "data.npz", tmp_path / "run"
+    np.savez(data, X=X, y=y)
+    runs.train(root, tmp_path / "features", "--centers", "60", *arguments, dataset=data)
+    assert main([str(root), "--out", str(tmp_path / "model.onnx")]) == 0
+    check(tmp_path / "model.onnx", load_model(RunLayout(root).model), X[:50])
+
+
+def test_other_evaluators_agree_on_features_of_images(tmp_path: Path) -> None:
+    from features.open_source import open_source
+    from features.source import SourceSpec
+
+    runs.train(tmp_path / "run", tmp_path / "features", "--centers", "50", "--refit", "ridge")
+    assert main([str(tmp_path / "run" / "model"), "--out", str(tmp_path / "model.onnx")]) == 0
+    source = open_source(SourceSpec("digits"))
+    check(tmp_path / "model.onnx", load_model(tmp_path / "run/model"), source.read("test", 0, source.n_test)[0])
+
+
+def test_what_is_in_the_way_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, root = tmp_path / "data.npz", tmp_path / "run"
+    np.savez(data, X=X, y=CASES["scaled"][0])
+    runs.train(root, tmp_path / "features", "--centers", "20", dataset=data)
+    monkeypatch.chdir(tmp_path)
+    assert main([str(root)]) == 0
+    first = (tmp_path / "run.onnx").read_bytes()
+    assert main([str(root)]) == 73
+    assert main([str(root), "--force"]) == 0
+    assert (tmp_path / "run.onnx").read_bytes() == first, "equal models give equal bytes"
+    assert main([str(root), "--out", str(root / "model" / "model.onnx")]) == 2
+    assert main([str(tmp_path / "nothing")]) == 66

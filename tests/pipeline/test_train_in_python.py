@@ -1,0 +1,260 @@
+"""`from pipeline import train`: the command's own engine, called in Python."""
+
+import json
+import os
+import re
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import runs
+from features.errors import MissingInputError
+from features.open_source import open_source
+from features.source import SourceSpec
+from pipeline import train
+from pipeline.config.command_line import NAMES_IN_PYTHON, words_of
+from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError, StoppedError
+from pipeline.predict import main as predict
+from pipeline.status import main as status
+from runs import files_of, model_bytes, python
+from storage.errors import CorruptDataError
+
+SMALL: dict[str, Any] = {"centers": 60, "quiet": True}
+LONG: dict[str, Any] = {"centers": 300, "coupling": "shared", "schedule": "uniform", "tol": 1e-8} | {
+    "penalty": 0.001,
+    "sigma2": 8,
+    "quiet": True,
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Where the runs of this module have their features."""
+    return {"features_dir": tmp_path_factory.mktemp("features")}
+
+
+@pytest.fixture(scope="module")
+def command(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of a command."""
+    words = ("--centers", "60", "--refit", "ridge", "--set", "features.deskew=0.5", "--intercept")
+    runs.train(run := tmp_path_factory.mktemp("runs") / "command", folders["features_dir"], *words)
+    return run
+
+
+def test_it_is_the_command_of_that_name(command: Path, folders: dict[str, Path], tmp_path: Path) -> None:
+    asked = {"refit": "ridge", "intercept": True, "settings": {"features": {"deskew": 0.5}}, **SMALL, **folders}
+    run = train("digits", run_dir=tmp_path / "run", **asked)
+    assert model_bytes(run.folder) == model_bytes(command)
+    assert (run.folder / "config.toml").read_bytes() == (command / "config.toml").read_bytes()
+    assert set(files_of(run.folder)) == set(files_of(command))
+    kept = runs.report_of(tmp_path / "run")
+    assert run.report == {name: value for name, value in kept.items() if name != "digest"}
+    assert len(repr(run)) < 300, "what a notebook shows of a run is its folder"
+    assert "--refit=ridge" in json.loads((run.folder / "env.json").read_text())["arguments"]
+
+
+def test_every_option_of_the_command_has_its_name() -> None:
+    done = python("-m", "pipeline.train", "--help")
+    flags = set(re.findall(r"^  (?:-\w, )?--([\w-]+)", done.stdout, re.MULTILINE))
+    of_the_function = {"run-dir", "resume", "config", "set", "quiet"}
+    that_train_nothing = {"help", "print-config", "print-schema", "dry-run"}
+    known = {name.replace("_", "-") for name in NAMES_IN_PYTHON} | of_the_function | that_train_nothing
+    assert flags == known
+
+
+def test_values_are_typed_as_they_are_meant() -> None:
+    options = {"sigma2": (1, 2.5), "tol": np.float64(0.1), "seed": 3, "penalty": None, "intercept": False}
+    words = words_of(Path("-a.csv"), options, {"data.task": "binary", "features": {"cells": [8, 4]}})
+    assert words == (
+        *("--sigma2=1,2.5", "--tol=0.1", "--seed=3", "--set=solver.intercept=false"),
+        *("--set=data.task=binary", "--set=features.cells=8,4", "--", "-a.csv"),
+    )
+
+
+def test_a_name_with_a_comma_is_not_taken_for_two() -> None:
+    with pytest.raises(ConfigError, match="'weight, kg': commas separate the values"):
+        train("table.csv", settings={"data.columns": ["age", "weight, kg"]})
+
+
+def test_the_model_predicts_what_the_command_writes(command: Path, folders: dict[str, Path], tmp_path: Path) -> None:
+    run = train("digits", run_dir=command, resume="require", quiet=True)
+    assert predict([str(command), "digits", "--out", str(tmp_path / "out.npz"), "--probabilities", "-q"]) == 0
+    written = np.load(tmp_path / "out.npz")
+    source = open_source(SourceSpec("digits"))
+    images, labels = source.read("test", 0, source.n_test)
+    assert run.model.decision_function(images).tobytes() == written["decision"].tobytes()
+    assert run.model.predict(images.reshape(len(images), -1)).tolist() == written["label"].tolist()
+    assert run.model.predict_proba(images).tobytes() == written["probability"].tobytes()
+    assert int(np.sum(run.model.predict(images) != labels)) == run.report["n_errors"]
+    assert run.model.predict(images[:0]).shape == (0,)
+    with pytest.raises(ValueError, match="inputs have shape"):
+        run.model.predict(images[:, :3])
+
+
+def test_a_callback_gets_the_records_of_both_files(folders: dict[str, Path], tmp_path: Path) -> None:
+    records: list[dict[str, Any]] = []
+    train("digits", run_dir=tmp_path / "run", callback=records.append, **SMALL, **folders)
+    lines = [(tmp_path / "run" / name).read_text().splitlines() for name in ("log.jsonl", "metrics.jsonl")]
+    assert [one for one in records if "event" in one] == [json.loads(line) for line in lines[0]]
+    assert [one for one in records if "event" not in one] == [json.loads(line) for line in lines[1]]
+    assert any("relative_gap" in one for one in records)
+
+
+def test_an_error_of_the_callback_ends_a_run_that_goes_on_to_the_same_bytes(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    told: list[dict[str, Any]] = []
+
+    def fails(record: dict[str, Any]) -> None:
+        told.append(record)
+        if "iteration" in record:
+            raise ZeroDivisionError("of the callback")
+
+    asked = SMALL | folders
+    with pytest.raises(ZeroDivisionError, match="of the callback"):
+        train("digits", run_dir=tmp_path / "run", callback=fails, **asked)
+    assert sum("iteration" in record for record in told) == 1
+    assert told[-1].get("event") != "error", "an error has no second one"
+    whole = train("digits", run_dir=tmp_path / "whole", **asked)
+    assert model_bytes(train("digits", run_dir=tmp_path / "run", resume="auto", **asked).folder) == model_bytes(
+        whole.folder
+    )
+
+
+def test_exit_reasons_are_exceptions(command: Path, folders: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean centers"):
+        train("digits", centres=60)
+    with pytest.raises(ConfigError, match="must be a whole number"):
+        train("digits", centers=0)
+    with pytest.raises(ConfigError, match=r"did you mean features\.deskew"):
+        train("digits", settings={"features.deskewed": 1})
+    with pytest.raises(ConfigError, match="savez"):
+        train((np.eye(3), np.arange(3)))
+    with pytest.raises(ConfigError, match="callback is a int"):
+        train("digits", run_dir=tmp_path / "none", callback=3)  # type: ignore[arg-type]
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(ConfigError, match="unknown option 'dry_run'"):
+        train("digits", dry_run=True)
+    with pytest.raises(MissingInputError, match=r"nowhere\.csv"):
+        train(tmp_path / "nowhere.csv")
+    with pytest.raises(FolderInUseError, match="--resume auto"):
+        train("digits", run_dir=command, **folders)
+    with pytest.raises(MissingRunError):
+        train("digits", run_dir=tmp_path / "none", resume="require")
+    with pytest.raises(ConfigMismatchError, match=r"kernel\.sigma2"):
+        train("digits", run_dir=command, resume="auto", sigma2=99)
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    (damaged / "env.json").write_text("{")
+    (damaged / "config.toml").write_text("")
+    with pytest.raises(CorruptDataError):
+        train("digits", run_dir=damaged, resume="auto")
+
+
+def test_a_tolerance_that_is_not_reached_is_told_by_the_report(
+    folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train("digits", run_dir=tmp_path / "run", max_sweeps=1, schedule="uniform", tol=1e-9, **SMALL, **folders)
+    assert run.report["converged"] is False
+    assert "NOT CONVERGED" in capsys.readouterr().err
+
+
+def test_the_time_limit_and_ctrl_c_leave_a_folder_that_goes_on_to_the_same_bytes(
+    folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = train("digits", run_dir=tmp_path / "whole", **LONG, **folders)
+    asked = {"run_dir": tmp_path / "run", "resume": "auto", "checkpoint_every": "0.1s", **LONG, **folders}
+
+    solving: list[bool] = []
+
+    def at_the_solve(record: dict[str, Any]) -> None:
+        if record.get("stage") == "solve" and not solving:
+            solving.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(StoppedError, match=r"the time limit; continue with: .*--resume auto"):
+        train("digits", time_limit=0.01, **asked)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt, match="SIGINT"):
+        train("digits", callback=at_the_solve, **asked)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert not (tmp_path / "run" / "model").exists()
+    assert status([str(tmp_path / "run")]) == 0
+    assert "stopped" in capsys.readouterr().out
+    assert model_bytes(train("digits", **asked).folder) == model_bytes(whole.folder)
+
+
+def test_a_handler_of_the_process_is_left_alone(folders: dict[str, Path], tmp_path: Path) -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+
+    def once(record: dict[str, Any]) -> None:
+        if not heard:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            time.sleep(0.01)
+
+    try:
+        train("digits", run_dir=tmp_path / "run", callback=once, **SMALL, **folders)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert heard == [signal.SIGUSR1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+def test_a_thread_trains_alone_and_touches_no_handler(folders: dict[str, Path], tmp_path: Path, scheduler: str) -> None:
+    before = [signal.getsignal(number) for number in signal.valid_signals()]
+    runs_in, refused = [], []
+
+    def second(record: dict[str, Any]) -> None:
+        if not refused:
+            with pytest.raises(ConfigError, match="under way in this process") as error:
+                train("digits", run_dir=tmp_path / "second")
+            refused.append(error)
+            assert [signal.getsignal(number) for number in signal.valid_signals()] == before
+
+    asked = {"scheduler": scheduler, "workers": 2, "callback": second, **SMALL, **folders}
+    thread = threading.Thread(target=lambda: runs_in.append(train("digits", run_dir=tmp_path / "run", **asked)))
+    thread.start()
+    thread.join()
+    assert refused
+    here = train("digits", run_dir=tmp_path / "here", **SMALL, **folders)
+    assert model_bytes(runs_in[0].folder) == model_bytes(here.folder)
+
+
+def test_importing_the_package_and_the_function_brings_no_library_of_numbers() -> None:
+    code = (
+        "import sys, inspect, importlib, pipeline\n"
+        "from pipeline import train\n"
+        "assert 'centers' not in inspect.signature(train.train).parameters\n"
+        "assert train is importlib.import_module('pipeline.train') and callable(train) and callable(train.main)\n"
+        "assert not {'numpy', 'zarr', 'dask', 'sklearn'} & set(sys.modules)"
+    )
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_notebook_shows_bars(tmp_path: Path) -> None:
+    needed = ("ipykernel", "ipywidgets", "nbclient", "nbformat.v4")
+    *_, nbclient, nbformat = [pytest.importorskip(name, reason=f"{name} is not installed") for name in needed]
+    notebook = nbformat.new_notebook()
+    cell = nbformat.new_code_cell(
+        f"import sys, threading; sys.path.insert(0, {str(runs.ROOT)!r})\n"
+        "from pipeline import train\n"
+        "run = train('digits', centers=60, run_dir='run', features_dir='features')\n"
+        "work = lambda: train('digits', centers=60, run_dir='other', features_dir='features')\n"
+        "thread = threading.Thread(target=work); thread.start(); thread.join()\n"
+        "len(run.model.predict([[[0] * 28] * 28]))"
+    )
+    notebook.cells = [cell]
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = [output.data for output in cell.outputs if output.output_type == "display_data"]
+    bars = [data for data in shown if "application/vnd.jupyter.widget-view+json" in data]
+    assert sum("solve" in data["text/plain"] for data in bars) >= 2
+    assert cell.outputs[-1].data["text/plain"] == "1"
+    assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "other")

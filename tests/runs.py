@@ -1,0 +1,109 @@
+"""What tests of whole runs share: the checkout, training here, a Python of its own, and what a run leaves behind."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from pipeline import train as training
+
+ROOT = Path(__file__).resolve().parents[1]
+# The paper's plain schedule, far below the default tolerance: one solve of some seconds, to look at or to stop.
+LONG_SOLVE = ("--centers", "500", "--coupling", "shared", "--schedule", "uniform", "--tol", "1e-9", "-q")
+LONG_SOLVE += ("--penalty", "0.001", "--sigma2", "8")
+
+
+def train(
+    run: Path, features: Path, *arguments: str, dataset: str | Path = "digits", quiet: bool = True, code: int = 0
+) -> dict[str, Any]:
+    """Train in this process; return the report, or nothing where it ends with a code that leaves none."""
+    folders = ["--run-dir", str(run), "--features-dir", str(features)]
+    assert training.main([str(dataset), *folders, *(["-q"] if quiet else []), *arguments]) == code
+    return report_of(run) if code in (0, 3) and (run / "report.json").exists() else {}
+
+
+def train_beside(place: Path, name: str, dataset: str | Path, *arguments: str, quiet: bool = True) -> Path:
+    """Train in a folder whose runs share their features; return the folder of the run."""
+    train(place / name, place / "features", *arguments, dataset=dataset, quiet=quiet)
+    return place / name
+
+
+def report_of(run: Path) -> dict[str, Any]:
+    return dict(json.loads((run / "report.json").read_text(encoding="utf-8")))
+
+
+def python(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run this Python on some words, from the checkout and with its output caught unless options say otherwise."""
+    options = {"cwd": ROOT, "capture_output": True, "text": True, "check": False} | options
+    return subprocess.run([sys.executable, *map(str, words)], **options)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Return the content of every file below a folder, by its path in it."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def workers_of(driver: subprocess.Popen[Any]) -> list[psutil.Process]:
+    """Return the dask workers that a driver started: its children that are no resource tracker."""
+    try:
+        children = psutil.Process(driver.pid).children(recursive=True)
+        return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+    except psutil.Error:
+        return []
+
+
+@contextmanager
+def loopback_cluster(place: Path, options: list[str], variables: dict[str, str], workers: int = 2) -> Iterator[str]:
+    """Yield the address of a dask cluster on loopback, behind TLS: a scheduler, and so many workers of one thread.
+
+    options : of dask's commands, which name the key; variables : of the workers
+    """
+    file, quiet = place / "scheduler.json", subprocess.DEVNULL
+    common = [*options, "--scheduler-file", str(file), "--protocol", "tls", "--host", "127.0.0.1", "--no-dashboard"]
+    of_worker = [*common, "--nthreads", "1", "--no-nanny", "--local-directory", str(place)]
+    lines = [["dask_scheduler", *common, "--port", "0"]] + [["dask_worker", *of_worker]] * workers
+    environment = {"PYTHONPATH": str(ROOT)} | os.environ | variables
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", f"distributed.cli.{line[0]}", *line[1:]], env=environment, stdout=quiet, stderr=quiet
+        )
+        for line in lines
+    ]
+    try:
+        until = time.monotonic() + 60
+        while not (file.exists() and file.stat().st_size):
+            assert time.monotonic() < until, "the scheduler did not start"
+            time.sleep(0.1)
+        yield str(json.loads(file.read_text())["address"])
+    finally:
+        for process in reversed(started):
+            process.kill()
+            process.wait(20)
+
+
+@contextmanager
+def largest_bytes() -> Iterator[list[int]]:
+    """Yield a list that then holds the most that was allocated inside at once, in bytes."""
+    largest: list[int] = []
+    tracemalloc.start()
+    try:
+        yield largest
+        largest.append(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
+
+
+def model_bytes(run: Path) -> dict[str, bytes]:
+    """Return the files of a run's model."""
+    files = files_of(run / "model")
+    assert {"model.json", "arrays.npz"} <= set(files), f"no model in {run}"
+    return files

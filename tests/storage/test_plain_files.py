@@ -1,0 +1,79 @@
+"""Only plain files are opened, at once and to a bound: both doors, that of stored files and that of the user's data."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from features import input_files as users
+from features.errors import DataError
+from storage import plain_files as stored
+from storage.errors import CorruptDataError
+
+DOORS = {"stored": (stored.open_plain, CorruptDataError), "users": (users.open_plain, DataError)}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("kind", ["pipe", "device", "socket", "link to a pipe"])
+def test_what_is_no_plain_file_is_refused_at_once(door: str, kind: str, tmp_path: Path) -> None:
+    open_plain, refused = DOORS[door]
+    path = tmp_path / "x"
+    with socket.socket(socket.AF_UNIX) as unix:
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "device":
+            path.symlink_to("/dev/zero")
+        elif kind == "socket":
+            unix.bind(os.path.relpath(path))
+        else:
+            os.mkfifo(tmp_path / "pipe")
+            path.symlink_to("pipe")
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        with pytest.raises(refused, match="plain file") as caught:
+            open_plain(path)
+        assert str(path) in str(caught.value)
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_plain_files_and_links_to_them_are_read(door: str, tmp_path: Path) -> None:
+    open_plain, _ = DOORS[door]
+    (tmp_path / "x").write_bytes(b"abc")
+    (tmp_path / "link").symlink_to("x")
+    for name in ("x", "link"):
+        with open_plain(tmp_path / name) as stream:
+            assert stream.read() == b"abc"
+    with pytest.raises(IsADirectoryError):
+        open_plain(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        open_plain(tmp_path / "none")
+
+
+def test_text_has_its_mark_removed_and_its_line_ends_kept(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes("\ufeffé\r\n".encode())
+    with users.open_plain_text(tmp_path / "x") as stream:
+        assert stream.read() == "é\r\n"
+
+
+def test_a_file_above_its_bound_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"abc")
+    assert stored.read_plain(path, 3) == b"abc"
+    os.truncate(path, 2**40)
+    with pytest.raises(CorruptDataError, match="larger than 3 bytes"):
+        stored.read_plain(path, 3)
+
+
+BOMBS = {
+    "many empty lists": b"[" + b"[]," * (stored.MAXIMUM_JSON_VALUES + 1) + b"1]",
+    "nested": b"[" * 100_000,
+    "a number of thousands of digits": b"9" * 5000,
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_json_that_would_fill_the_memory_is_no_json(name: str) -> None:
+    with pytest.raises(ValueError, match=r"values|deep|digits"):
+        stored.parse_json(BOMBS[name])
