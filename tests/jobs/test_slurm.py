@@ -27,7 +27,7 @@ ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 INTERRUPTIBLE = ["synthetic", "--set", "data.n_train=3000", "--set", "data.n_test=200", "--penalty", "1e-3"]
 INTERRUPTIBLE += ["--schedule", "uniform", "--max-sweeps", "100000"]
 SHORT = [*INTERRUPTIBLE, "--centers", "500", "--tol", "1e-6"]
-LONG = [*INTERRUPTIBLE, "--centers", "1100", "--tol", "1e-7"]  # longer than the 12 s in which SLURM warns at the latest
+LONG = [*INTERRUPTIBLE, "--centers", "700", "--tol", "1e-7"]  # longer than the 12 s in which SLURM warns at the latest
 
 real = pytest.mark.slow  # on a real one-node SLURM
 
@@ -138,8 +138,8 @@ def test_the_walltime_stops_and_requeues(queue: Queue, tmp_path: Path) -> None:
     queue.slurm.reconfigure("RequeueExit=75")
     with subprocess.Popen(command(tmp_path / "run", LONG), cwd=ROOT) as uninterrupted:
         job = queue.submit(*LONG, options=("--time=1", "--signal=B:USR1@48"))
-        found = queue.wait_until_done(job, 240)
-        assert uninterrupted.wait(120) == 0
+        found = queue.wait_until_done(job, 900)  # a slow machine starts it many times
+        assert uninterrupted.wait(600) == 0
     assert int(found["Restarts"]) >= 1
     assert "SIGUSR1" in queue.log(job)
     assert model_bytes(queue.run_dir(job)) == model_bytes(tmp_path / "run")
