@@ -67,15 +67,17 @@ def _lines(arguments: argparse.Namespace) -> Iterator[str]:
     stores = _stores(root, arguments.digests)
     if not stores:
         yield f"{root}: holds no feature stores"
+    told = False
     for store in stores:
         if arguments.action == "list":
             used_by = users(store, runs)
-            if not (arguments.unused and used_by):
-                yield from _description(store, used_by)
+            lines = [] if arguments.unused and used_by else _description(store, used_by)
         else:
-            line = _removed(store, runs, only_unused=arguments.unused)
-            if line:
-                yield line
+            lines = _removed(store, runs, only_unused=arguments.unused)
+        yield from lines
+        told = told or bool(lines)
+    if stores and not told:
+        yield f"{root}: a run uses each of its feature stores"
     if arguments.action == "remove":
         _sweep(root)
 
@@ -117,8 +119,8 @@ def _description(store: "FeatureLayout", used_by: "Sequence[User]") -> list[str]
     return [f"{store.digest[:16]}  {_size(store.folder) / 2**20:10.1f} MiB  {state}", *(f"  {word}" for word in words)]
 
 
-def _removed(store: "FeatureLayout", runs: Sequence[Path], *, only_unused: bool) -> str:
-    """Remove a store under its lock, unless it is used; return a line that tells of it, empty where it stays.
+def _removed(store: "FeatureLayout", runs: Sequence[Path], *, only_unused: bool) -> list[str]:
+    """Remove a store under its lock, unless it is used; return the lines that tell of it, none where it stays.
 
     Raises LockedError where it is being built, FolderInUseError where an unfinished run uses it, CannotWriteError;
     where only unused ones are asked for, such a store stays.
@@ -140,14 +142,14 @@ def _removed(store: "FeatureLayout", runs: Sequence[Path], *, only_unused: bool)
                 remove_folder(store.users)
     except LockedError:
         if only_unused:
-            return f"{store.digest[:16]}: being built, it stays"
+            return [f"{store.digest[:16]}: being built, it stays"]
         raise
     if not gone and not only_unused:
         user = next(iter(in_use()), None)
         raise FolderInUseError(
             f"{store.folder}: an unfinished run uses it{f', {user.root}' if user else ''}; resume it"
         )
-    return f"{store.digest[:16]}: removed, {size / 2**20:.1f} MiB" if gone else ""
+    return [f"{store.digest[:16]}: removed, {size / 2**20:.1f} MiB"] if gone else []
 
 
 def _sweep(root: Path) -> None:

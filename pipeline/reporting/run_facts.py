@@ -57,6 +57,7 @@ def status(root: Path) -> dict[str, Any]:
         "converged": report.get("converged"),
         "error_rate": report.get("error_rate"),
         **{name: report.get(name) for name in ("mse", "rmse", "r2")},
+        "test_weighted": bool((report.get("weighting") or {}).get("test_weighted")),
         "warnings": report.get("warnings", []),
         "resume": resume_command(dataset or "DATASET", root) if state in ("stopped", "failed", "killed") else None,
         "damaged": damaged,
@@ -68,6 +69,7 @@ def lines(facts: dict[str, Any]) -> list[str]:
     told = [f"{facts['run']}: {facts['dataset'] or 'unknown data'}, {facts['state']}{_holder_words(facts['held_by'])}"]
     if facts["stage"]:
         told.append(f"stage: {facts['stage']}{_progress_words(facts)}")
+    weighted = " by weight" if facts["test_weighted"] else ""
     shown = {
         "solve": facts["solve"],
         "last pass": facts["last_pass"],
@@ -76,10 +78,10 @@ def lines(facts: dict[str, Any]) -> list[str]:
         "last checkpoint inside a solve": _ago(facts["checkpoint_age_seconds"]),
         "last item committed": _ago(facts["last_commit_age_seconds"]),
         "peak memory": _form("{:.0f} MiB", facts["peak_rss_bytes"], 1 / 2**20),
-        "test error": _form("{:.2f} %", facts["error_rate"], 100),
-        "test mean squared error": _form("{:.6g}", facts["mse"]),
-        "test RMSE": _form("{:.6g}", facts["rmse"]),
-        "test R2": _form("{:.4f}", facts["r2"]),
+        f"test error{weighted}": _form("{:.2f} %", facts["error_rate"], 100),
+        f"test mean squared error{weighted}": _form("{:.6g}", facts["mse"]),
+        f"test RMSE{weighted}": _form("{:.6g}", facts["rmse"]),
+        f"test R2{weighted}": _form("{:.4f}", facts["r2"]),
         "continue with": facts["resume"],
     }
     told += [f"{name}: {text}" for name, text in shown.items() if text is not None]

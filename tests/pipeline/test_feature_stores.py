@@ -60,7 +60,7 @@ def test_list_tells_who_uses_what(place: Path, capsys: pytest.CaptureFixture[str
     assert sorted(lines[1::2]) == [f"  finished {place}/elsewhere/two", f"  finished {place}/runs/one"]
     assert all(line.endswith(".npz") or "MiB" in line for line in lines[::2])
     assert called(place, "list", "--unused") == 0
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().out == f"{place / 'runs' / 'features'}: a run uses each of its feature stores\n"
     assert features.main(["list", "--features-dir", str(place / "none")]) == 0
     assert "holds no feature stores" in capsys.readouterr().out
 
@@ -68,6 +68,7 @@ def test_list_tells_who_uses_what(place: Path, capsys: pytest.CaptureFixture[str
 def test_only_what_no_run_uses_goes(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = stores(place)
     assert called(place, "remove", "--unused") == 0
+    assert "a run uses each" in capsys.readouterr().out
     assert all(store.manifest.exists() for store in found.values())
     shutil.rmtree(place / "elsewhere" / "two")
     shutil.rmtree(found["one"].users)  # as a run of an older version, which lies beside the features

@@ -10,6 +10,7 @@ from pipeline.evaluate import main as evaluate
 from pipeline.predict import main as predict
 from pipeline.prediction.model_folder import load_model
 from pipeline.reporting.results import table
+from pipeline.reporting.run_facts import lines, status
 from pipeline.train import main
 from runs import model_bytes, report_of, train
 from storage.zarr_arrays import ArraySpec, create_arrays
@@ -143,6 +144,7 @@ def test_test_errors_are_weighted_by_the_file_and_not_by_class(tmp_path: Path, c
     assert report["weighting"]["test_weighted"]
     assert "weights: rows by w, classes balanced (0: " in "\n".join(table(report))
     assert f"test error by weight: {100 * report['error_rate']:.2f} % ({wrong.sum()} of " in "\n".join(table(report))
+    assert "test error by weight: " in "\n".join(lines(status(tmp_path / "run")))
     capsys.readouterr()
     assert evaluate([str(tmp_path / "run"), "--json"]) == 0
     assert f'"error_rate": {report["error_rate"]!r}' in capsys.readouterr().out
