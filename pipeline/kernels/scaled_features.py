@@ -23,8 +23,12 @@ def lengths(scales: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _product(X: NDArray[np.floating], root: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Return X root, in products of TILE_ROWS rows, the last filled up: BLAS rounds by how many rows it is given."""
-    out, whole = np.empty_like(X, order="C"), len(X) - len(X) % TILE_ROWS
+    """Return X root, in products of TILE_ROWS rows, the last filled up: BLAS rounds by how many rows it is given.
+
+    And by their order in memory: that of rows one after the other.
+    """
+    X = np.ascontiguousarray(X)
+    out, whole = np.empty_like(X), len(X) - len(X) % TILE_ROWS
     tiles = (-1, TILE_ROWS, X.shape[1])
     np.matmul(X[:whole].reshape(tiles), root, out=out[:whole].reshape(tiles))
     last = np.zeros((TILE_ROWS, X.shape[1]), X.dtype)
