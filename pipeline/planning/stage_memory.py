@@ -13,7 +13,7 @@ from pipeline.solvers.feature_scales import MOST_OF_METRIC, TRIAL_CENTERS
 from pipeline.solvers.forward_backward_selection import forward_size
 from pipeline.solvers.greedy_choice import most_centers
 from pipeline.solvers.lbfgs import PAIRS
-from pipeline.stages.out_of_core.score_pass import LINE_ROWS, TILE_ROWS
+from pipeline.stages.out_of_core.score_tiles import LINE_ROWS, TILE_ROWS
 from pipeline.stages.training_rows import RowGrid, read_rows, row_grid
 
 MOVING_BYTES = 8 * 6 + 4 * (2 * PAIRS + 4)  # of each number of the centers' places, with its gradients and curvature
@@ -56,7 +56,8 @@ class Workers:
 class Solving:
     """What the plan of the statistics and of the solves takes, for Grams of `columns` columns. Bytes.
 
-    base: of the processes alone, streaming: before the solvers are compiled; centers: of the columns, in each process;
+    candidates: how many there are; base: of the processes alone, streaming: before the solvers are compiled; centers:
+    of the columns, in each process;
     selecting: of a greedy selection, else 0; refitting: of least squares on all columns, else 0; centred: of the
     centred Gram where the solves fit an intercept, else 0; streams_again: held-out rows are, for a penalty path or a
     temperature; plain: columns are Gaussian, of one width; scaled: features are multiplied by scales as they are read;
@@ -64,6 +65,7 @@ class Solving:
     """
 
     columns: int
+    candidates: int
     base: int
     streaming: int
     workers: Workers
@@ -170,7 +172,7 @@ def solve_in_rounds(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, S
     if solving.selecting:
         once = solve_at_once(shape, solving)[0]
         growing = replace(once, disk_bytes=once.disk_bytes + 3 * gram)
-    side, values = min(TILE_ROWS, n), 8 * n * (t + 1)
+    side, values = min(TILE_ROWS, n), 8 * solving.candidates * (t + 1)
     tile = 2 * 4 * side * shape.n_features + (12 if solving.plain else 20) * min(LINE_ROWS, n) * side
     tiles = -(-n // TILE_ROWS)
     groups = workers.groups(values, tiles * tiles, -(-TILE_ROWS // COLUMNS_TILE))

@@ -122,7 +122,7 @@ def test_bounds_and_screening_leave_candidates_out(features: Path, tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_symmetric_pass_computes_half_of_the_kernel(features: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("pipeline.stages.out_of_core.score_pass.TILE_ROWS", 128)
+    monkeypatch.setattr("pipeline.stages.out_of_core.score_tiles.TILE_ROWS", 128)
     report = train(tmp_path / "run", features, "--centers", "all", *ROUNDS)
     first, n = report["passes"][0], report["n_train"]
     streamed = first["kernel_entries"] - n * first["working_set"] - n * first["n_active"]
