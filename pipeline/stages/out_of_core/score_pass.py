@@ -75,7 +75,7 @@ class ScorePass:
     @property
     def sums_bytes(self) -> int:
         """Bytes of the scores."""
-        return 8 * self.tiles.n_candidates * (self.rows.shape.n_outputs + 1)
+        return 8 * self.tiles.n_candidates * len(self.largest)
 
     @property
     def threads_a_piece(self) -> int:
