@@ -334,6 +334,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         plain=plain,
         scaled=learns_scales(config.kernel.scale),
         asked_rows=config.statistics.block_rows,
+        searched=is_searched(config.solver.penalty) and not selecting,
         moving=moving_centers(config, w),
     )
     drawing = StagePlan("centers", 1, max(0 if in_rounds else 2 * centers, trial), centers)
