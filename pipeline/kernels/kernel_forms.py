@@ -5,6 +5,7 @@ its inner products are computed once for all of them.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -94,14 +95,13 @@ class GaussianForm:
             self._norms = points.spread(_squared_norms(self._centers))
             self._scales: NDArray[np.floating] = (0.5 / points.sigma2).astype(dtype)
         self._check()
+        self._runs = None if points.place is None else _runs_of_tiles(points.place)
         self._epilogue = gaussian_float32 if dtype == np.float32 else gaussian_float64
 
     def tiles(self) -> list[slice]:
-        """Return the columns that `write` takes at once: some, or all where several widths share inner products."""
-        if self._points.place is not None:
-            return _all_columns(len(self._points.place))
-        n_columns = len(self._norms)
-        return [slice(j, min(j + TILE_COLUMNS, n_columns)) for j in range(0, n_columns, TILE_COLUMNS)]
+        """Return the points whose columns `write` takes at once, of all widths: they share inner products."""
+        n_points = len(self._centers)
+        return [slice(j, min(j + TILE_COLUMNS, n_points)) for j in range(0, n_points, TILE_COLUMNS)]
 
     def prepared(self, X: NDArray[np.floating]) -> Rows:
         """Return rows X (rows, d) relative to the origin, and their squared norms. Raises InvalidDataError."""
@@ -112,12 +112,19 @@ class GaussianForm:
         return Rows(values, norms)
 
     def write(self, prepared: Rows, order: NDArray[np.int64], out: NDArray[np.floating], tile: slice) -> None:
-        """Write the columns of a tile over prepared rows, taken in this order, to `out` (rows, columns)."""
+        """Write the columns of a tile of points over prepared rows, taken in this order, to `out` (rows, columns)."""
         rows, norms = prepared
-        dots = (
-            rows @ self._centers[tile].T if self._points.place is None else self._points.spread(rows @ self._centers.T)
-        )
-        self._epilogue(dots, norms, self._norms[tile], self._scales[tile], order, out, tile.start)
+        dots = rows @ self._centers[tile].T
+        for columns in [tile] if self._runs is None else self._runs.get(tile.start // TILE_COLUMNS, []):
+            of_columns = self._dots_of(columns, dots, tile)
+            self._epilogue(of_columns, norms, self._norms[columns], self._scales[columns], order, out, columns.start)
+
+    def _dots_of(self, columns: slice, dots: NDArray[np.floating], tile: slice) -> NDArray[np.floating]:
+        """Return the inner products (rows, k) of k columns from those of the points of their tile."""
+        if self._points.place is None:
+            return dots
+        places = self._points.place[columns] - tile.start
+        return dots if np.array_equal(places, np.arange(dots.shape[1])) else np.take(dots, places, axis=1)
 
     def _check(self) -> None:
         """Raise InvalidDataError where the kernel values of a center would not be numbers, or no more than rounding.
@@ -238,6 +245,16 @@ def form_of(kernel: Kernel, points: Points) -> Form:
     if kernel.name == "polynomial":
         return PolynomialForm(points, kernel.degree)
     return IntersectionForm(points) if kernel.name == "intersection" else GaussianForm(points)
+
+
+def _runs_of_tiles(place: NDArray[np.int64]) -> dict[int, list[slice]]:
+    """Return the columns of each tile of points, by its number: runs of those that stand together."""
+    tiles = place // TILE_COLUMNS
+    edges = [0, *(np.flatnonzero(np.diff(tiles)) + 1).tolist(), len(tiles)]
+    runs: dict[int, list[slice]] = {}
+    for first, stop in pairwise(edges) if len(tiles) else ():
+        runs.setdefault(int(tiles[first]), []).append(slice(first, stop))
+    return runs
 
 
 def _all_columns(n_columns: int) -> list[slice]:

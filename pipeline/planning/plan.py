@@ -314,12 +314,14 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     if data.kept == data.decoded:  # of one chunk, nothing is built before it is decoded
         building = max(building - data.decoding, 0)
     centers = 4 * w * d * (1 if _is_plain(config) else 2)
-    in_rounds = w < candidates.count_candidates(config, shape.n_train)
+    n_candidates = candidates.count_candidates(config, shape.n_train)
+    in_rounds = w < n_candidates
     has_trials = config.kernel.sigma2 == "auto" or METRIC in kinds_of(config.kernel.scale, shape.n_features)
     trial = width_trials(config, shape, workers) if has_trials else 0
     plain = _is_plain(config)
     solving = Solving(
         columns=w,
+        candidates=n_candidates,
         base=base,
         streaming=streaming,
         workers=workers,
@@ -332,11 +334,12 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         plain=plain,
         scaled=learns_scales(config.kernel.scale),
         asked_rows=config.statistics.block_rows,
+        searched=is_searched(config.solver.penalty) and not selecting,
         moving=moving_centers(config, w),
     )
     drawing = StagePlan("centers", 1, max(0 if in_rounds else 2 * centers, trial), centers)
     if solving.scaled:
-        learning = learned_scales(shape, solving, candidates.count_candidates(config, shape.n_train))
+        learning = learned_scales(shape, solving, n_candidates)
         most = max(drawing.memory_bytes + centers, learning.memory_bytes)
         drawing = replace(learning, memory_bytes=most, disk_bytes=centers + learning.disk_bytes)
     testing = solving.streams(shape, 0, shape.n_test) + workers.processes * 4 * solving.moving * d  # where they were

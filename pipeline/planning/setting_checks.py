@@ -167,8 +167,8 @@ def check_rounds(config: TrainConfig, n_candidates: int) -> None:
                 f"--select {solver.select}: {working_set} of {n_candidates} candidates fit at once; choose at most "
                 f"{int(working_set / SELECTION_ROOM)} centers by number, or raise --memory-limit"
             )
-    elif is_searched(solver.penalty) or solver.penalty == NO_PENALTY:
+    elif solver.penalty == NO_PENALTY:
         raise ConfigError(
             f"--penalty {solver.penalty} needs the Gram of all candidates, which does not fit; "
-            "give a number, raise --memory-limit, or choose the penalty with fewer --centers"
+            "give a number or auto, raise --memory-limit, or use fewer --centers"
         )

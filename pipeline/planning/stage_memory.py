@@ -13,7 +13,8 @@ from pipeline.solvers.feature_scales import MOST_OF_METRIC, TRIAL_CENTERS
 from pipeline.solvers.forward_backward_selection import forward_size
 from pipeline.solvers.greedy_choice import most_centers
 from pipeline.solvers.lbfgs import PAIRS
-from pipeline.stages.out_of_core.score_pass import LINE_ROWS, TILE_ROWS
+from pipeline.stages.out_of_core.penalty_path_in_rounds import SCORED
+from pipeline.stages.out_of_core.score_tiles import LINE_ROWS, TILE_ROWS
 from pipeline.stages.training_rows import RowGrid, read_rows, row_grid
 
 MOVING_BYTES = 8 * 6 + 4 * (2 * PAIRS + 4)  # of each number of the centers' places, with its gradients and curvature
@@ -56,14 +57,16 @@ class Workers:
 class Solving:
     """What the plan of the statistics and of the solves takes, for Grams of `columns` columns. Bytes.
 
-    base: of the processes alone, streaming: before the solvers are compiled; centers: of the columns, in each process;
+    candidates: how many there are; base: of the processes alone, streaming: before the solvers are compiled; centers:
+    of the columns, in each process;
     selecting: of a greedy selection, else 0; refitting: of least squares on all columns, else 0; centred: of the
     centred Gram where the solves fit an intercept, else 0; streams_again: held-out rows are, for a penalty path or a
     temperature; plain: columns are Gaussian, of one width; scaled: features are multiplied by scales as they are read;
-    asked_rows: read at once, by the user; moving: centers that may move, else 0.
+    asked_rows: read at once, by the user; searched: along a penalty path; moving: centers that may move, else 0.
     """
 
     columns: int
+    candidates: int
     base: int
     streaming: int
     workers: Workers
@@ -75,6 +78,7 @@ class Solving:
     plain: bool
     scaled: bool
     asked_rows: int | None
+    searched: bool = False
     moving: int = 0
 
     @property
@@ -156,21 +160,23 @@ def solve_at_once(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, Sta
 def solve_in_rounds(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, StagePlan]:
     """At most half of the working set comes in at once: its Gram rows in each group, or the old Gram and the new.
 
-    A selection computes every round as if at once. On disk are the Grams of the last round (all rows; centred, or fit
+    A penalty path has them of fit rows and of held-out rows, and scores several penalties at once. A selection computes
+    every round as if at once. On disk are the Grams of the last round (all rows; centred, or fit
     and held-out rows), the new one, and the sums of each process of its new rows.
     """
     gram, workers = solving.gram, solving.workers
     n, t = shape.n_train, shape.n_outputs
-    joining = gram + gram // 4 + gram // 2
-    streaming = gram // 4 + solving.streams(shape, gram // 2)
-    disk = 2 * gram + solving.centred + workers.processes * gram
-    blocks = row_grid("train", n, solving.columns, gram // 2)
+    parts = 2 if solving.searched else 1
+    joining = gram + gram // 4 + parts * gram // 2
+    streaming = gram // 4 + solving.streams(shape, parts * gram // 2)
+    disk = parts * (2 + workers.processes) * gram + solving.centred
+    blocks = row_grid("train", n, solving.columns, parts * gram // 2)
     pieces = statistics_pieces(blocks, solving.columns, in_one_process=workers.in_one_process)
     growing = StagePlan("statistics", pieces, solving.base + max(streaming, joining), disk)
     if solving.selecting:
         once = solve_at_once(shape, solving)[0]
         growing = replace(once, disk_bytes=once.disk_bytes + 3 * gram)
-    side, values = min(TILE_ROWS, n), 8 * n * (t + 1)
+    side, values = min(TILE_ROWS, n), 8 * solving.candidates * (t * (SCORED if solving.searched else 1) + 1)
     tile = 2 * 4 * side * shape.n_features + (12 if solving.plain else 20) * min(LINE_ROWS, n) * side
     tiles = -(-n // TILE_ROWS)
     groups = workers.groups(values, tiles * tiles, -(-TILE_ROWS // COLUMNS_TILE))

@@ -33,6 +33,7 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
     """
     config, shape, solver = run.config, run.shape, run.config.solver
     summary = final_weights.load_summary(run.layout)
+    path_rounds = summary.get("path_rounds") or []  # none in runs of earlier versions
     selected = summary["selection"] is not None
     refitted = summary["ridge"] is not None and summary["penalty"] is not None
     moved = final_weights.were_moved(run.layout)
@@ -74,7 +75,8 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "confusion": [list(row) for row in scores.model.confusion] or None,
         "model_n_centers": model.n_centers,
         "passes": summary["passes"],
-        "kernel_entries": sum(record["kernel_entries"] for record in summary["passes"])
+        "path_rounds": path_rounds or None,
+        "kernel_entries": sum(record["kernel_entries"] for record in [*path_rounds, *summary["passes"]])
         if summary["passes"]
         else shape.n_train * run.n_candidates,
         "peak_rss_bytes": peak_rss_bytes,

@@ -24,6 +24,7 @@ from pipeline.stages.accumulate_statistics import load_statistics
 from pipeline.stages.block_values import BlockPass, OfBlock
 from pipeline.stages.one_vs_all import load_weights, solve_groups, start_weights_name
 from pipeline.stages.run_state import SOLVE, Run, is_whole
+from pipeline.stages.statistics_pass import FIT, HELD_OUT
 from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
 from storage.atomic_writes import make_folder, read_arrays, remove_folder, write_arrays
 
@@ -31,8 +32,31 @@ WEIGHTS = "weights.npz"
 
 
 @dataclass(frozen=True)
+class PathColumns:
+    """The columns that penalties are tried on.
+
+    fit, held_out : the names of their statistics
+    path : what the errors are committed under
+    members : the candidates, by name; None: all of the run
+    """
+
+    fit: str = FIT
+    held_out: str = HELD_OUT
+    path: str = "path"
+    members: NDArray[np.int64] | None = None
+
+    def count(self, run: Run) -> int:
+        """Return how many there are."""
+        return run.n_candidates if self.members is None else len(self.members)
+
+
+@dataclass(frozen=True)
 class PathPoint:
-    """One penalty of the path: what the solves say and what the held-out rows say."""
+    """One penalty of the path: what the solves say and what the held-out rows say.
+
+    relative_gap: over all candidates if `certified`, else over a working set of them, or above the tolerance;
+    converged: where a working set grows, it has room for the centers as well.
+    """
 
     penalty: float
     objective: float
@@ -41,6 +65,8 @@ class PathPoint:
     relative_gap: float
     hold_out_error: float
     wall_seconds: float
+    converged: bool
+    certified: bool = True
 
 
 def follow_penalty_path(run: Run, setting: str) -> tuple[ChosenPenalty, list[PathPoint]]:
@@ -53,19 +79,35 @@ def follow_penalty_path(run: Run, setting: str) -> tuple[ChosenPenalty, list[Pat
     points: list[PathPoint] = []
 
     def solve_at(number: int | None, penalties: tuple[float, ...]) -> TriedPenalties:
-        if number:
-            before = load_weights(run, "fit", run.n_candidates, number - 1)[0]
-            write_arrays(run.layout.solution(start_weights_name("fit", number)), {"weights": before})
-        summaries = solve_groups(run, "fit", penalties, warm_start=bool(number), number=number)
-        table = load_weights(run, "fit", run.n_candidates, number)
-        errors = _held_out_errors(run, table, number or 0)
-        points.extend(_points(penalties, summaries, table, errors))
-        return TriedPenalties(table, errors, all(summary["points"][-1]["converged"] for summary in summaries))
+        before = load_weights(run, FIT, run.n_candidates, number - 1)[0] if number else None
+        tried, new = try_penalties(run, PathColumns(), penalties, number, before)
+        points.extend(new)
+        return tried
 
     chosen = choose_penalty(penalty_path(setting), largest_penalty_of(run, "fit"), run.config.solver.patience, solve_at)
     if chosen.warning is not None:
         run.events.warn(f"--penalty auto: {chosen.warning}")
     return chosen, points
+
+
+def try_penalties(
+    run: Run,
+    columns: PathColumns,
+    penalties: tuple[float, ...],
+    number: int | None,
+    before: NDArray[np.float64] | None,
+) -> tuple[TriedPenalties, list[PathPoint]]:
+    """Solve on the fit rows at some penalties, from weights (columns, outputs) or zero, and look at the held-out rows.
+
+    number: of the call for these columns; None: the only one.
+    """
+    if before is not None:
+        write_arrays(run.layout.solution(start_weights_name(columns.fit, number)), {"weights": before})
+    summaries = solve_groups(run, columns.fit, penalties, warm_start=before is not None, number=number)
+    table = load_weights(run, columns.fit, columns.count(run), number)
+    errors = _held_out_errors(run, columns, table, number or 0)
+    points = _points(penalties, summaries, table, errors)
+    return TriedPenalties(table, errors, points[-1].converged), points
 
 
 def largest_penalty_of(run: Run, part: str) -> float:
@@ -93,27 +135,29 @@ def _points(
                 relative_gap=max(point["relative_gap"] for point in of_group),
                 hold_out_error=float(errors[index]),
                 wall_seconds=sum(point["wall_seconds"] for point in of_group),
+                converged=all(point["converged"] for point in of_group),
             )
         )
     return points
 
 
-def _held_out_errors(run: Run, table: NDArray[np.float64], number: int = 0) -> NDArray[np.float64]:
-    """Return the held-out error of each penalty's weights (penalties, candidates, outputs), (penalties,) f8.
+def _held_out_errors(run: Run, columns: PathColumns, table: NDArray[np.float64], number: int) -> NDArray[np.float64]:
+    """Return the held-out error of each penalty's weights (penalties, columns, outputs), (penalties,) f8.
 
     number: of the solves that the weights come from, which names the pass.
     """
     solver = run.config.solver
-    fit, held_out = (load_statistics(run.layout, part) for part in ("fit", "hold_out"))
+    fit, held_out = (load_statistics(run.layout, part) for part in (columns.fit, columns.held_out))
     path = deliver_path(table, fit, held_out, refitted=solver.refit == "ridge", intercept=bool(solver.intercept))
     if run.shape.task == "regression":
         return path.squared_errors(held_out)
-    done = run.layout.solution(f"path-{number}-errors.npz")
+    done = run.layout.solution(f"{columns.path}-{number}-errors.npz")
     if is_whole(done):
         return read_arrays(done)["errors"]
-    folder = run.layout.row_pass(f"path-{number}")
+    folder = run.layout.row_pass(f"{columns.path}-{number}")
     make_folder(folder)
-    write_arrays(folder / WEIGHTS, vars(path))
+    members = {} if columns.members is None else {"names": columns.members[path.active]}
+    write_arrays(folder / WEIGHTS, vars(path) | members)
     blocks = row_grid("train", run.shape.n_train, len(path.active))
     task = BlockPass(row_task(run), blocks, partial(_error_counter, folder / WEIGHTS))
     wrong = run.row_pass(SOLVE, task, folder, words="errors of each penalty")
@@ -126,7 +170,7 @@ def _held_out_errors(run: Run, table: NDArray[np.float64], number: int = 0) -> N
 def _error_counter(path: Path, task: RowTask) -> OfBlock:
     """Return what counts the held-out rows of a block that each penalty's weights misclassify, by their weights."""
     arrays = read_arrays(path)
-    generator = task.generator_at_once(arrays["active"])
+    generator = task.generator(arrays["names"]) if "names" in arrays else task.generator_at_once(arrays["active"])
     return partial(_count_errors, task.shape.task, generator, arrays["weights"], arrays["intercepts"])
 
 

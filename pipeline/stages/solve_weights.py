@@ -5,9 +5,10 @@ solves run on all rows, and the centers they select may be refitted by least squ
 are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,9 @@ from pipeline.stages.one_vs_all import groups_of, load_weights, solve_groups
 from pipeline.stages.out_of_core.candidate_scores import positions_of
 from pipeline.stages.out_of_core.greedy_rounds import SelectionRound, select_in_rounds
 from pipeline.stages.out_of_core.held_out_statistics import accumulate_held_out
-from pipeline.stages.out_of_core.working_set_rounds import PassRecord, limit_working_set, solve_in_rounds
+from pipeline.stages.out_of_core.penalty_path_in_rounds import begin_on_all_rows, follow_path_in_rounds
+from pipeline.stages.out_of_core.solved_points import PathRound
+from pipeline.stages.out_of_core.working_set_rounds import Beginning, PassRecord, limit_working_set, solve_in_rounds
 from pipeline.stages.penalty_path import PathPoint, follow_penalty_path, largest_penalty_of
 from pipeline.stages.polish_centers import polish_centers
 from pipeline.stages.run_state import SOLVE, Run
@@ -98,6 +101,7 @@ def _solved(run: Run) -> tuple[FinalWeights, dict[str, Any], TriedWeights]:
         "solves": [_summary(solve) for solve in solved.summaries],
         "path": [asdict(point) for point in solved.path] or None,
         "passes": [asdict(record) for record in solved.passes] or None,
+        "path_rounds": [asdict(record) for record in solved.path_rounds] or None,
         "selection": None,
     }
     unseen = unseen_of(active, delivered, solved.of_fit)
@@ -140,6 +144,7 @@ class Solved:
     path: list[PathPoint]
     passes: list[PassRecord]
     of_fit: UnseenWeights | None = None
+    path_rounds: Sequence[PathRound] = ()
 
 
 def _solved_at_once(run: Run) -> Solved:
@@ -164,16 +169,23 @@ def _solved_at_once(run: Run) -> Solved:
 
 
 def _solved_in_rounds(run: Run) -> Solved:
-    """Solve on a working set that grows until no candidate is missing."""
+    """Solve on a working set that grows until no candidate is missing, at the end of a path where one is asked for."""
     names = read_candidates(run.layout, run.shape.n_train)
     limits = limit_working_set(run.config.centers.working_set, len(groups_of(run)))
-    result = solve_in_rounds(run, names, limits)
+    followed, beginning, setting = None, None, run.config.solver.penalty
+    if is_searched(setting):
+        followed = follow_path_in_rounds(run, str(setting), names)
+        beginning = Beginning(followed.penalty, partial(begin_on_all_rows, run, followed))
+    result = solve_in_rounds(run, names, limits, beginning)
     rows = result.working_set.candidates[result.weights.columns]
     active = positions_of(names, rows)
     ordered = np.argsort(active)
     cut = result.working_set.statistics.cut(result.weights.columns[ordered])
     weights = result.weights.weights[ordered]
-    return Solved(result.penalty, active[ordered], weights, cut, result.summaries, [], result.passes)
+    solved = Solved(result.penalty, active[ordered], weights, cut, result.summaries, [], result.passes)
+    if followed is None:
+        return solved
+    return replace(solved, path=followed.points, of_fit=followed.unseen(names), path_rounds=followed.rounds)
 
 
 def _delivered(run: Run, solved: Solved) -> Delivered:

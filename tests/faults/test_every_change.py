@@ -34,6 +34,10 @@ RUNS = {
     "a selection in rounds": ["--centers", "all", "--set", "centers.working_set=300", "--select", "greedy:20"],
     "widths from the data": ["--centers", "40", "--sigma2", "auto"],
     "two widths": ["--centers", "all", "--sigma2", "1,4", "--penalty", "30", "--set", "centers.working_set=300"],
+    "a path in rounds": [
+        *("--centers", "all", "--penalty", "path:max:3:4", "--intercept"),
+        *("--set", "centers.working_set=400"),
+    ],
     "a path": ["--centers", "40", "--penalty", "path:max:0.1:4", "--intercept"],
 }
 

@@ -163,8 +163,9 @@ def _next_pass(
 ) -> BoundedScores:
     """Return the last scores, evaluated again where the bound on how far they have moved leaves them above τ."""
     moved = before.moved + np.linalg.norm(residuals - before.residuals, axis=0)
-    inside, symmetric = positions_of(problem.candidates, current.candidates), is_symmetric(run, problem.candidates)
-    needed, skipped = _needed(replace(before, moved=moved), inside, problem, symmetric=symmetric)
+    inside = positions_of(problem.candidates, current.candidates)
+    points = run.shape.n_train if is_symmetric(run, problem.candidates) else None
+    needed, skipped = _needed(replace(before, moved=moved), inside, problem, points)
     result = score_candidates(run, current.name, residuals, problem.candidates[needed])
     scored = replace(before, residuals=residuals, moved=moved)
     scored = replace(scored, evaluated=len(needed), skipped=skipped, kernel_entries=result.kernel_entries)
@@ -179,12 +180,12 @@ def _with_values(scored: BoundedScores, which: NDArray[np.int64], values: NDArra
 
 
 def _needed(
-    scored: BoundedScores, inside: NDArray[np.int64], problem: CandidateProblem, *, symmetric: bool
+    scored: BoundedScores, inside: NDArray[np.int64], problem: CandidateProblem, points: int | None
 ) -> tuple[NDArray[np.int64], int]:
     """Return which candidates a certificate needs evaluated, and how many their bound alone leaves out.
 
     The working set needs none; neither does what a bound (mathematics.md, eq. 48) or the screening holds at zero.
-    `symmetric`: a pass over all costs half.
+    points: of all candidates, where a pass over all costs half; it costs as much as their inner products with the rows.
     """
     n = len(problem.candidates)
     bounded = rules.cannot_be_active(
@@ -193,7 +194,8 @@ def _needed(
     known = scored.screened.copy()
     known[inside] = True
     waiting = np.flatnonzero(~(bounded | known))
-    if symmetric and len(waiting) > n // 2:  # leaving out a few candidates would cost more
+    left = 0 if points is None else len(np.unique(problem.candidates[waiting] % points))
+    if points is not None and left > points // 2:  # leaving out a few points would cost more
         return np.arange(n), 0
     return waiting, int(np.count_nonzero(bounded & ~known))
 

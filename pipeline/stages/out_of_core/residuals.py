@@ -30,7 +30,8 @@ def compute_residuals(
 ) -> tuple[NDArray[np.float64], int]:
     """Return the residuals (n, T) f8 of all training rows, and the kernel entries computed.
 
-    centers (a,): the active candidates; weights (a, T); intercept (T,).
+    centers (a,): the active candidates; weights (a, T); intercept (T,). Weights (a, k·T) of k solutions, one beside
+    the other, have residuals (n, k·T).
     """
     folder, entries = residual_pass(run, name), run.shape.n_train * len(centers)
     done = folder / RESIDUALS
@@ -58,7 +59,8 @@ def residuals_of(
     each: Each = serially,
 ) -> dict[str, NDArray[np.float64]]:
     """Return the "residuals" (rows, T) of a block of rows (mathematics.md, eq. 26)."""
-    residuals = block.targets - generator.block(block.X, out_dtype=np.float64, each=each) @ weights - intercept
+    targets = np.tile(block.targets, weights.shape[1] // block.targets.shape[1])
+    residuals = targets - generator.block(block.X, out_dtype=np.float64, each=each) @ weights - intercept
     if block.weights is not None:
         residuals *= np.sqrt(block.weights)[:, None]
     return {"residuals": residuals}

@@ -1,14 +1,13 @@
 """One pass of scores: c_mᵀR of every candidate and output, streamed tile by tile; no column is kept.
 
-A tile is a block of rows against a block of candidates. Where the candidates are the training rows themselves, the
-kernel is symmetric: tile (i, j) serves rows j against candidates i and rows i against candidates j, so that only
-half of the tiles are computed. A column of ones beside R gives the column sums Kᵀ1 at no cost, which bound the norms
-of a Gaussian, since 0 ≤ k ≤ 1 (mathematics.md, eq. 49). Columns of other kernels, divided by √k(x_m, x_m), are not
-symmetric, and their squares are summed as they are. Of rows with weights s, R is s times the residuals, and the
-column beside it is s in place of ones.
+A tile is a block of rows against the candidates of some points, at all their widths (`score_tiles`). Where the points
+are the training rows themselves, the kernel is symmetric: tile (i, j) serves rows j against candidates i and rows i
+against candidates j, so that only half of the tiles are computed. A column of ones beside R gives the column sums Kᵀ1
+at no cost, which bound the norms of a Gaussian, since 0 ≤ k ≤ 1 (mathematics.md, eq. 49). Columns of other kernels,
+divided by √k(x_m, x_m), are not symmetric, and their squares are summed as they are. Of rows with weights s, R is s
+times the residuals, and the column beside it is s in place of ones.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,16 +23,16 @@ from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.committed_sums import Arrays
 from pipeline.runtime.thread_team import ThreadTeam
+from pipeline.stages.candidate_names import read_widths
 from pipeline.stages.choose_bandwidth import kernel_of
 from pipeline.stages.largest_values import largest_values
+from pipeline.stages.out_of_core.score_tiles import LINE_ROWS, TILE_ROWS, ScoreTiles, grouped_by_point
 from pipeline.stages.run_state import SOLVE, Run
 from pipeline.stages.target_facts import row_weights
 from pipeline.stages.training_rows import RowTask, row_task
 from storage.atomic_writes import make_folder, read_arrays, write_arrays
 from storage.blocks import Block
 
-TILE_ROWS = 2048  # of a tile, and its candidates: work for many, while reading both sides is little beside it
-LINE_ROWS = 1024  # rows of a tile that are in memory as kernel values at once
 INPUT = "input"  # the folder of what a pass reads
 
 
@@ -55,44 +54,28 @@ class ScorePass:
 
     rows: RowTask
     folder: Path
-    n_candidates: int
+    tiles: ScoreTiles
     largest: tuple[float, ...]
-    symmetric: bool
-
-    def tile(self, piece: int) -> tuple[Block, Block]:
-        """Return the candidates and the rows of a tile; tiles of the same candidates follow each other."""
-        if self.symmetric:  # row c of a triangle has the tiles 0 to c
-            c = (math.isqrt(8 * piece + 1) - 1) // 2
-            r = piece - c * (c + 1) // 2
-        else:
-            c, r = divmod(piece, self._row_tiles)
-        return _side(c, self.n_candidates), _side(r, self.rows.shape.n_train)
-
-    @property
-    def _row_tiles(self) -> int:
-        return -(-self.rows.shape.n_train // TILE_ROWS)
 
     @property
     def n_pieces(self) -> int:
         """Number of tiles."""
-        tiles = -(-self.n_candidates // TILE_ROWS)
-        return tiles * (tiles + 1) // 2 if self.symmetric else tiles * self._row_tiles
+        return self.tiles.n_tiles
 
     @property
     def run_length(self) -> int:
         """How many tiles are best done in a row: those of the same candidates."""
-        return self._row_tiles
+        return self.tiles.n_of_rows
 
     @property
     def grid(self) -> tuple[object, ...]:
         """What determines the tiles."""
-        sizes = (self.rows.shape.n_train, self.n_candidates, TILE_ROWS, LINE_ROWS, COLUMNS_TILE)
-        return (*sizes, self.largest, self.symmetric)
+        return (self.tiles, TILE_ROWS, LINE_ROWS, COLUMNS_TILE, self.largest)
 
     @property
     def sums_bytes(self) -> int:
         """Bytes of the scores."""
-        return 8 * self.n_candidates * (self.rows.shape.n_outputs + 1)
+        return 8 * self.tiles.n_candidates * len(self.largest)
 
     @property
     def threads_a_piece(self) -> int:
@@ -101,23 +84,19 @@ class ScorePass:
 
     def size(self, piece: int) -> float:
         """Return the kernel entries of a tile."""
-        candidates, rows = self.tile(piece)
+        candidates, rows = self.tiles.tile(piece)
         return candidates.n_rows * rows.n_rows
 
     def empty(self) -> "ScoreSums":
         """Return scores of no tiles: a score gets a term from each line of rows, and from each tile of its row."""
-        largest, n_terms = TILE_ROWS * np.array(self.largest), 2 * -(-self.rows.shape.n_train // LINE_ROWS) + 2
-        return ScoreSums(ExactSum((self.n_candidates, len(self.largest)), largest, n_terms))
+        tiles, largest = self.tiles, TILE_ROWS * np.array(self.largest)
+        n_terms = 2 * -(-tiles.n_rows // tiles.line_rows) + 2
+        return ScoreSums(ExactSum((tiles.n_candidates, len(self.largest)), largest, n_terms))
 
     def open(self) -> "ScoreAdder":
         """Map the residuals and the names of the candidates."""
         arrays = read_arrays(self.folder / INPUT, mapped=True)
         return ScoreAdder(self, arrays["residuals"], arrays["candidates"])
-
-
-def _side(index: int, n: int) -> Block:
-    """Return one of the blocks of a side of all tiles."""
-    return Block(index, index * TILE_ROWS, min((index + 1) * TILE_ROWS, n))
 
 
 class ScoreSums:
@@ -148,7 +127,7 @@ class ScoreAdder:
         """Add some tiles, and yield the number of each when it is added."""
         generator, of = None, -1
         for piece in pieces:
-            candidates, rows = self.task.tile(piece)
+            candidates, rows = self.task.tiles.tile(piece)
             if generator is None or of != candidates.index:
                 names = self.candidates[candidates.start : candidates.stop]
                 generator, of = self.task.rows.generator(names), candidates.index
@@ -161,9 +140,10 @@ class ScoreAdder:
     ) -> None:
         """Add a tile, line by line (mathematics.md, eq. 69)."""
         X = open_features(self.task.rows.features).read("train", rows.start, rows.stop)
-        of_candidates = slice(candidates.start, candidates.stop)
-        for first in range(0, rows.n_rows, LINE_ROWS):
-            line = X[first : first + LINE_ROWS]
+        of_candidates, tiles = slice(candidates.start, candidates.stop), self.task.tiles
+        mirrored, of_points = tiles.mirrored(candidates, rows), tiles.points(candidates)
+        for first in range(0, rows.n_rows, tiles.line_rows):
+            line = X[first : first + tiles.line_rows]
             start = rows.start + first
             of_rows = slice(start, start + len(line))
             K: NDArray[np.float64] = generator.block(line, out_dtype=np.float64, each=team.each)  # type: ignore[assignment]
@@ -172,8 +152,9 @@ class ScoreAdder:
                 K *= np.sqrt(self.residuals[of_rows, -1:])
                 sums[:, -1] = np.einsum("ij,ij->j", K, K)
             scores.add(sums, of_candidates)
-            if self.task.symmetric and rows.index < candidates.index:
-                scores.add(K @ self.residuals[of_candidates], of_rows)
+            for columns, of_first in mirrored:
+                of_line = slice(of_first + first, of_first + first + len(line))
+                scores.add(K[:, columns] @ self.residuals[of_points], of_line)
             progress.advance(K.size)
 
 
@@ -182,19 +163,24 @@ def score_candidates(
 ) -> CandidateScores:
     """Return the scores of some candidates (M,), by name, against residuals (n, T) as `compute_residuals` has them.
 
-    All training rows in order, of one width, make the pass of a Gaussian symmetric: half the kernel entries.
+    Those of one point share its inner products with the rows. All training rows in order, at every width, make the
+    pass of a Gaussian symmetric: half the kernel entries.
     """
-    folder, symmetric = score_pass(run, name), is_symmetric(run, candidates)
+    folder, n_train = score_pass(run, name), run.shape.n_train
+    order, starts = grouped_by_point(candidates, n_train)
+    tiles = ScoreTiles(n_train, starts, is_symmetric(run, candidates))
     make_folder(folder)
     weights, largest = row_weights(run), largest_values(run)
     counts = np.ones((len(residuals), 1)) if weights is None else weights[:, None]
     residuals = residuals if weights is None else residuals * np.sqrt(counts)
     with run.doing(SOLVE, "storing the residuals"):
-        write_arrays(folder / INPUT, {"residuals": np.hstack([residuals, counts]), "candidates": candidates})
+        write_arrays(folder / INPUT, {"residuals": np.hstack([residuals, counts]), "candidates": candidates[order]})
     column = largest.column
     bounds = (*(column * np.abs(residuals).max(axis=0)).tolist(), max(column, column**2) * largest.weight)
-    task = ScorePass(row_task(run), folder, len(candidates), bounds, symmetric)
-    total = run.row_pass(SOLVE, task, folder, unit="", words="scoring the candidates").scores.values()
+    task = ScorePass(row_task(run), folder, tiles, bounds)
+    grouped = run.row_pass(SOLVE, task, folder, unit="", words="scoring the candidates").scores.values()
+    total = np.empty_like(grouped)
+    total[order] = grouped
     entries = sum(int(task.size(piece)) for piece in range(task.n_pieces))
     return CandidateScores(total[:, :-1], total[:, -1], entries)
 
@@ -205,7 +191,6 @@ def score_pass(run: Run, name: str) -> Path:
 
 
 def is_symmetric(run: Run, candidates: NDArray[np.int64]) -> bool:
-    """Tell whether a pass over these candidates costs half: all training rows in order, one width, a Gaussian."""
-    n_train = run.shape.n_train
-    all_rows = len(candidates) == n_train and bool(np.array_equal(candidates, np.arange(n_train)))
-    return all_rows and kernel_of(run).is_bounded
+    """Tell whether a pass over these candidates costs half: all training rows in order, at every width; a Gaussian."""
+    all_there_are = run.shape.n_train * len(read_widths(run.layout))
+    return kernel_of(run).is_bounded and bool(np.array_equal(candidates, np.arange(all_there_are)))

@@ -4,6 +4,7 @@ The gap that ends the loop is over all candidates. Every round is committed unde
 that a resumed run goes on with the last whole one.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -26,8 +27,8 @@ from pipeline.stages.out_of_core.candidate_scores import (
     score_all_candidates,
 )
 from pipeline.stages.out_of_core.grown_gram import WorkingSet
+from pipeline.stages.out_of_core.path_scores import largest_penalty
 from pipeline.stages.out_of_core.round_names import MARKERS, committed_rounds, earlier_records, round_index, round_name
-from pipeline.stages.penalty_path import largest_penalty_of
 from pipeline.stages.run_state import SOLVE, Run
 from storage.atomic_writes import check_folder, make_folder, read_arrays, remove_folder, write_arrays
 from storage.done_markers import write_marker
@@ -47,6 +48,11 @@ class WorkingSetLimits:
     capacity: int
     drawn: int
     per_solve: int
+
+    def room(self, n_active: int) -> int:
+        """Return how many candidates may come in beside the active; none where too few for a pass."""
+        room = self.capacity - n_active
+        return room if room >= self.capacity * LEAST_ROOM else 0
 
 
 def limit_working_set(capacity: int | None, n_solves: int) -> WorkingSetLimits:
@@ -112,7 +118,17 @@ class RoundsResult:
     passes: list[PassRecord]
 
 
-def solve_in_rounds(run: Run, candidates: NDArray[np.int64], limits: WorkingSetLimits) -> RoundsResult:
+@dataclass(frozen=True)
+class Beginning:
+    """What a path has found: the penalty, and what commits the first working set, and its weights, under a name."""
+
+    penalty: float
+    first: Callable[[str], WorkingSet]
+
+
+def solve_in_rounds(
+    run: Run, candidates: NDArray[np.int64], limits: WorkingSetLimits, beginning: Beginning | None = None
+) -> RoundsResult:
     """Find the weights over all candidates, given by name: column generation (mathematics.md, eq. 70).
 
     Each round solves on the working set, scores all candidates, and admits those that violate their optimality
@@ -120,11 +136,12 @@ def solve_in_rounds(run: Run, candidates: NDArray[np.int64], limits: WorkingSetL
     is left to admit; the summaries say whether it converged. Raises CorruptDataError where a resumed run lacks
     something of its earlier rounds.
     """
-    current, passes = _latest(run, candidates, limits)
-    problem = CandidateProblem(candidates, _penalty(run, current), run.config.solver.coupling == "shared")
+    current, passes = _latest(run, candidates, limits, beginning)
+    penalty = beginning.penalty if beginning is not None else _penalty(run, current, candidates)
+    problem = CandidateProblem(candidates, penalty, run.config.solver.coupling == "shared")
     while True:
         inner, later = INNER_TOLERANCE * run.config.solver.tolerance, round_index(current.name) > 0
-        warm = later or initial_weights.load(run) is not None
+        warm = later or beginning is not None or initial_weights.load(run) is not None
         summaries = solve_groups(run, current.name, [problem.penalty], tolerance=inner, warm_start=warm)
         scored = _scored(run, current, problem)
         change = _change(scored, problem, limits, run.config.solver.tolerance)
@@ -145,8 +162,11 @@ def _scored(run: Run, current: WorkingSet, problem: CandidateProblem) -> ScoredR
     return ScoredRound(current, weights, scored, certify_all_candidates(run, current, weights, scored, problem))
 
 
-def _penalty(run: Run, current: WorkingSet) -> float:
-    """Return the penalty of the run; a fraction of the largest is one of the first working set's, and committed."""
+def _penalty(run: Run, current: WorkingSet, candidates: NDArray[np.int64]) -> float:
+    """Return the penalty of the run; a fraction of the largest, which takes a pass over all candidates, is committed.
+
+    Only the first working set, of all rows, is asked for the mean of the targets.
+    """
     asked = run.config.solver.penalty
     if not isinstance(asked, str):
         assert asked is not None  # the plan has filled it in
@@ -156,16 +176,20 @@ def _penalty(run: Run, current: WorkingSet) -> float:
         if round_index(current.name):
             folder = run.layout.markers(PENALTY)
             raise CorruptDataError(f"{folder}: the penalty of the run is damaged or missing; {ANEW}", file=str(folder))
-        value = penalty_fraction(asked) * largest_penalty_of(run, current.name)
+        value = penalty_fraction(asked) * largest_penalty(run, PENALTY, candidates, current.statistics, fit_only=False)
         write_marker(run.layout.markers(PENALTY), PENALTY, {"penalty": value})
         return value
     return float(done[PENALTY]["penalty"])
 
 
-def _latest(run: Run, candidates: NDArray[np.int64], limits: WorkingSetLimits) -> tuple[WorkingSet, list[PassRecord]]:
+def _latest(
+    run: Run, candidates: NDArray[np.int64], limits: WorkingSetLimits, beginning: Beginning | None
+) -> tuple[WorkingSet, list[PassRecord]]:
     """Return the last whole round of the run, or a first one, and the records of the rounds before it."""
     names = committed_rounds(run)
     if not names:
+        if beginning is not None:
+            return beginning.first(round_name(0)), []
         new = _first(run, candidates, limits)
         return grown_gram.grow(run, round_name(0), None, np.empty(0, np.int64), new), []
     records = [
@@ -226,18 +250,12 @@ def _change(scored: ScoredRound, problem: CandidateProblem, limits: WorkingSetLi
     active = np.zeros(len(problem.candidates), bool)
     active[inside[scored.weights.columns]] = True
     near = np.zeros_like(active)
-    near[rules.nearest(violations, active, limits.per_solve, _room(scored.weights, limits))] = True
+    near[rules.nearest(violations, active, limits.per_solve, limits.room(len(scored.weights.columns)))] = True
     stay = np.flatnonzero((active | near)[inside])
     near[inside] = violations[inside] = 0
     if not (violations > 1.0).any():  # nothing violates for a solve that needs it: the solver fell short, not the set
         near[:] = False
     return Change(stay, problem.candidates[near])
-
-
-def _room(weights: ActiveWeights, limits: WorkingSetLimits) -> int:
-    """Return how many candidates may come in; none where there is room for too few to be worth a pass."""
-    room = limits.capacity - len(weights.columns)
-    return room if room >= limits.capacity * LEAST_ROOM else 0
 
 
 def _record(run: Run, scored: ScoredRound, problem: CandidateProblem, change: Change) -> PassRecord:

@@ -34,6 +34,7 @@ from pipeline.stages import draw_candidates as centers
 from pipeline.stages import training_rows as rows
 from pipeline.stages.largest_values import LargestValues
 from pipeline.stages.out_of_core.score_pass import ScorePass
+from pipeline.stages.out_of_core.score_tiles import TILE_ROWS, ScoreTiles
 from pipeline.stages.run_state import STAGES, STATISTICS, Run, StageCost
 from pipeline.stages.statistics_pass import ALL, FIT, HELD_OUT, StatisticsPass
 from pipeline.stages.target_facts import TargetFacts
@@ -56,6 +57,7 @@ def task_for(n_train: int, n_features: int, read_rows: int | None) -> RowTask:
 
 
 MNIST, SPHOG = 60_000, 2172
+ALL_POINTS = (*range(0, MNIST, TILE_ROWS), MNIST)
 WORKERS, PIECES = 64, 4  # every worker shall find some pieces
 
 
@@ -83,7 +85,10 @@ def statistics_pass(n_columns: int, parts: tuple[str, ...] = (FIT, HELD_OUT), n_
     [
         *(statistics_pass(n_columns) for n_columns in (1000, 3000, 12_000)),
         *(statistics_pass(n_columns, (ALL,), n_columns // 2) for n_columns in (1000, 3000, 12_000)),
-        *(ScorePass(task_for(MNIST, SPHOG, None), Path("s"), MNIST, (1.0, 1.0), half) for half in (False, True)),
+        *(
+            ScorePass(task_for(MNIST, SPHOG, None), Path("s"), ScoreTiles(MNIST, ALL_POINTS, half), (1.0, 1.0))
+            for half in (False, True)
+        ),
     ],
     ids=str,
 )

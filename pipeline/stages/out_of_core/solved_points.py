@@ -1,0 +1,123 @@
+"""The penalties of a path that a working set was solved at, and the records of its rounds, as they are committed."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.stages.penalty_path import PathPoint
+from pipeline.stages.run_state import SOLVE, Run
+from storage.atomic_writes import make_folder, read_arrays, write_arrays
+from storage.done_markers import write_marker
+from storage.errors import CorruptDataError
+from storage.remedies import ANEW
+
+MARKERS = "path-rounds"  # one for each round, with its record and what is told of its points
+
+
+@dataclass(frozen=True)
+class SolvedPoint:
+    """One penalty: what is told of it, and its weights on the fit rows, on the candidates that they are of.
+
+    told.certified: the gap is over all candidates and small enough, so that it is not solved again; names (a,) i8
+    rising, weights (a, T), intercept (T,).
+    """
+
+    told: PathPoint
+    names: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    intercept: NDArray[np.float64]
+
+    @staticmethod
+    def of(
+        told: PathPoint, table: NDArray[np.float64], members: NDArray[np.int64], intercept: NDArray[np.float64]
+    ) -> "SolvedPoint":
+        """Return the point of weights (members, T) on a working set."""
+        columns = np.flatnonzero(table.any(axis=1))
+        columns = columns[np.argsort(members[columns])]
+        return SolvedPoint(told, members[columns], table[columns], intercept)
+
+    def on(self, members: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the weights on the columns of a working set, (members, T); those of other candidates are left out."""
+        table = np.zeros((len(members), self.weights.shape[1]))
+        if len(self.names):
+            places = np.minimum(np.searchsorted(self.names, members), len(self.names) - 1)
+            known = self.names[places] == members
+            table[known] = self.weights[places[known]]
+        return table
+
+
+@dataclass(frozen=True)
+class PathRound:
+    """What one round did: the penalty it would choose, which ones were scored, and their largest gaps over all.
+
+    The other numbers are of candidates, as in a pass of the solve; kernel entries with those of the statistics.
+    """
+
+    path_round: int
+    working_set: int
+    penalty: float
+    penalties: tuple[float, ...]
+    relative_gaps: tuple[float, ...]
+    violators: int
+    admitted: int
+    dropped: int
+    kernel_entries: int
+
+
+def save_points(run: Run, number: int, points: list[SolvedPoint]) -> None:
+    """Commit the points of a round."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for place, point in enumerate(points):
+        values = {"names": point.names, "weights": point.weights, "intercept": point.intercept}
+        arrays |= {f"{name}-{place}": value for name, value in values.items()}
+    make_folder(run.layout.solutions)
+    write_arrays(run.layout.solution(f"path-{number:03d}.npz"), arrays)
+    told = [asdict(point.told) for point in points]
+    write_marker(run.layout.markers(MARKERS), f"points-{number:03d}", {"points": told})
+
+
+def load_points(run: Run, number: int) -> list[SolvedPoint]:
+    """Return the points of a round. Raises CorruptDataError where they are damaged or missing."""
+    arrays = read_arrays(run.layout.solution(f"path-{number:03d}.npz"), remedy=ANEW)
+    told = [
+        PathPoint(**{**point, "n_active": tuple(point["n_active"])})
+        for point in _marker(run, f"points-{number:03d}")["points"]
+    ]
+    return [
+        SolvedPoint(
+            point,
+            arrays[f"names-{place}"],
+            arrays[f"weights-{place}"],
+            arrays[f"intercept-{place}"],
+        )
+        for place, point in enumerate(told)
+    ]
+
+
+def save_round(run: Run, record: PathRound) -> None:
+    """Commit and tell what a round did."""
+    write_marker(run.layout.markers(MARKERS), f"round-{record.path_round:03d}", asdict(record))
+    run.events.metric(stage=SOLVE, **asdict(record))
+    gap = f"gap {max(record.relative_gaps):.1e} over all candidates at " if record.relative_gaps else "no gap of "
+    run.events.say(
+        f"path, round {record.path_round}: penalty {record.penalty:.4g}; {gap}{len(record.penalties)} penalties; "
+        f"{record.working_set} in the working set, {record.violators} violators, {record.admitted} admitted, "
+        f"{record.dropped} dropped; {record.kernel_entries:.3g} kernel entries"
+    )
+
+
+def earlier_rounds(run: Run, count: int) -> list[PathRound]:
+    """Return the records of the first rounds. Raises CorruptDataError where one is damaged or missing."""
+    records = (_marker(run, f"round-{number:03d}") for number in range(count))
+    lists = ("penalties", "relative_gaps")
+    return [PathRound(**{**record, **{name: tuple(record[name]) for name in lists}}) for record in records]
+
+
+def _marker(run: Run, name: str) -> dict[str, Any]:
+    folder = run.layout.markers(MARKERS)
+    done = run.done(folder)
+    if name not in done:
+        raise CorruptDataError(f"{folder}: the marker {name} is damaged or missing; {ANEW}", file=str(folder))
+    return dict(done[name])

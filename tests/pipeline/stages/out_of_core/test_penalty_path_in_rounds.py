@@ -1,0 +1,177 @@
+"""Penalty paths over candidates beyond the working set: the choice of a run with the whole Gram, and its bytes after
+stops."""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import runs
+from pipeline.stages.out_of_core import path_scores, path_working_set, penalty_path_in_rounds, working_set_rounds
+from pipeline.train import main
+from storage.folder_layouts import RunLayout
+
+ROUNDS = ("--set", "centers.working_set=240")
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables of 600 rows, with a regression and with classes."""
+    place, rng = tmp_path_factory.mktemp("tables"), np.random.default_rng(0)
+    X = rng.normal(size=(800, 3))
+    y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] ** 2 + 0.1 * rng.normal(size=800)
+    split = {"X_train": X[:600], "X_test": X[600:]}
+    np.savez(place / "values.npz", **split, y_train=y[:600], y_test=y[600:])
+    labels = np.digitize(y, [0.0, 1.0])
+    np.savez(place / "classes.npz", **split, y_train=labels[:600], y_test=labels[600:])
+    return place
+
+
+def train(place: Path, name: str, data: str, *arguments: str, code: int = 0) -> dict[str, Any]:
+    common = ("--centers", "all", "--sigma2", "2", "--scheduler", "serial", "--resume", "auto")
+    return runs.train(place / name, place / "features", *common, *arguments, dataset=place / f"{data}.npz", code=code)
+
+
+SETTINGS = {
+    "auto": ("values", "--penalty", "auto", "--tol", "1e-5"),
+    "refitted": ("values", "--penalty", "auto", "--tol", "1e-5", "--refit", "ridge", "--set", "solver.intercept=false"),
+    "a path": ("classes", "--penalty", "path:max:3:4", "--tol", "1e-5"),
+    "a path from a number": ("values", "--penalty", "path:30:0.3:3", "--tol", "1e-5"),
+    "one kernel": ("classes", "--penalty", "auto", "--coupling", "shared", "--tol", "1e-4"),
+    "two widths": ("values", "--penalty", "auto", "--tol", "1e-4", "--sigma2", "1,4"),
+    "a fraction": ("values", "--penalty", "max:1e-3", "--tol", "1e-5"),
+}
+SLOW = ("one kernel", "two widths", "refitted", "a path")
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.slow if c in SLOW else ()) for c in SETTINGS])
+def test_the_choice_is_that_of_the_whole_gram(tables: Path, case: str) -> None:
+    data, *arguments = SETTINGS[case]
+    precise = ("--set", "kernel.precision=float64")
+    once = train(tables, f"{case}-once", data, *arguments, *precise)
+    rounds = train(tables, f"{case}-rounds", data, *arguments, *precise, *ROUNDS)
+    assert rounds["penalty"] == pytest.approx(once["penalty"], rel=1e-9)
+    for one, other in zip(once["solves"], rounds["solves"], strict=True):
+        assert other["objective"] == pytest.approx(one["objective"], rel=1e-4)
+        assert other["relative_gap"] <= 1e-4
+    if case == "a fraction":
+        assert rounds["path"] is rounds["path_rounds"] is None
+        return
+    pairs = list(zip(once["path"], rounds["path"], strict=False))  # one for which there is no room ends the path
+    assert [other["penalty"] for _, other in pairs] == pytest.approx([one["penalty"] for one, _ in pairs])
+    certified = [pair for pair in pairs if pair[1]["certified"]]
+    assert rounds["penalty"] in [point["penalty"] for _, point in certified]
+    for one, other in certified:
+        assert other["objective"] == pytest.approx(one["objective"], rel=1e-3)
+        assert other["hold_out_error"] == pytest.approx(one["hold_out_error"], rel=1e-2)
+    assert rounds["kernel_entries"] == sum(one["kernel_entries"] for one in [*rounds["path_rounds"], *rounds["passes"]])
+    assert all(one["working_set"] <= 240 for one in rounds["path_rounds"])
+    assert not list((tables / f"{case}-rounds" / "statistics").glob("path-*"))
+
+
+def test_the_largest_penalty_and_certificates_are_those_of_dense_columns(
+    tables: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the fit rows: scores of held-out rows count nothing, for several penalties at once."""
+    real, seen = path_scores.score_solutions, []
+
+    def compared(run: Any, current: Any, candidates: np.ndarray, weights: np.ndarray) -> Any:
+        from pipeline.datasets.features_on_the_fly import open_features
+        from pipeline.kernels.column_generator import ColumnGenerator
+        from pipeline.kernels.gram_statistics import draw_held_out
+        from pipeline.stages.target_facts import target_blocks
+
+        scored, n = real(run, current, candidates, weights), run.shape.n_train
+        X = open_features(run.features).read("train", 0, n)
+        fit = ~draw_held_out(run.config.seed, run.config.statistics.hold_out, 0, n)
+        K = ColumnGenerator(X, 2.0, np.float64).block(X)[fit]
+        y = np.concatenate([block for block, _ in target_blocks(run)])[fit]
+        for number, table in enumerate(weights):
+            residual = y - K[:, current.candidates] @ table[:, 0]
+            residual -= residual.mean()
+            assert np.allclose(scored.at(number, 1)[:, 0], K.T @ residual, atol=2e-3)
+            seen.append(number)
+        return scored
+
+    monkeypatch.setattr(penalty_path_in_rounds, "score_solutions", compared)
+    report = train(tables, "compared", "values", "--penalty", "auto", "--intercept", *ROUNDS)
+    assert len(set(seen)) == penalty_path_in_rounds.SCORED
+    monkeypatch.undo()
+    once = train(tables, "compared-once", "values", "--penalty", "auto", "--intercept")
+    assert report["path"][0]["penalty"] == pytest.approx(once["path"][0]["penalty"], rel=1e-5)
+
+
+SOME = {path_working_set: ("grow", "on_all_rows")}
+MOMENTS = {
+    path_working_set: ("grow", "on_all_rows", "drop"),
+    penalty_path_in_rounds: ("largest_penalty", "try_penalties", "score_solutions", "save_points", "save_round"),
+    path_scores: ("score_candidates", "compute_residuals"),
+    working_set_rounds: ("solve_groups",),
+}
+
+
+@pytest.mark.parametrize(
+    ("data", "moments", "stops"),
+    [
+        ("values", SOME, (2, -1)),
+        pytest.param("values", MOMENTS, (1, 2, -1, -2), marks=pytest.mark.slow),
+        pytest.param("classes", MOMENTS, (1, 2, -1, -2), marks=pytest.mark.slow),
+    ],
+    ids=["some", "a regression", "classes"],
+)
+def test_a_stop_at_every_kind_of_moment_costs_no_byte(
+    tables: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    data: str,
+    moments: dict[ModuleType, tuple[str, ...]],
+    stops: tuple[int, ...],
+) -> None:
+    """Before and after each step, the first time and the second that a session comes to it."""
+    arguments = ("--penalty", "auto", *ROUNDS)
+    train(tables, f"whole-{data}", data, *arguments)
+    for module, names in moments.items():
+        for name in names:
+            real, run = getattr(module, name), f"cut-{data}-{name}-{len(stops)}"
+            for when in stops:
+                calls: list[int] = []
+
+                def cut(*words: Any, real: Any = real, when: int = when, calls: list[int] = calls, **more: Any) -> Any:
+                    calls.append(1)
+                    if len(calls) == when:
+                        raise KeyboardInterrupt
+                    value = real(*words, **more)
+                    if len(calls) == -when:
+                        raise KeyboardInterrupt
+                    return value
+
+                with monkeypatch.context() as patched:
+                    patched.setattr(module, name, cut)
+                    line = ["--run-dir", str(tables / run), "--features-dir", str(tables / "features"), "-q"]
+                    line += ["--centers", "all", "--sigma2", "2", "--scheduler", "serial", "--resume", "auto"]
+                    assert main([str(tables / f"{data}.npz"), *line, *arguments]) in (0, 75)
+            train(tables, run, data, *arguments)
+            assert runs.model_bytes(tables / run) == runs.model_bytes(tables / f"whole-{data}"), name
+
+
+def test_a_penalty_for_which_there_is_no_room_ends_the_path_and_is_told(
+    tables: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = train(tables, "small", "values", "--penalty", "path:max:1e-6:8", "--set", "centers.working_set=40", code=3)
+    assert "raise --memory-limit" in capsys.readouterr().err
+    assert len(report["path"]) == 8
+    auto = train(tables, "small-auto", "values", "--penalty", "auto", "--set", "centers.working_set=40")
+    assert "raise --memory-limit to try them" in capsys.readouterr().err
+    assert auto["converged"]
+    assert not RunLayout(tables / "small-auto").passes.exists()
+
+
+@pytest.mark.slow
+def test_executors_and_workers_give_the_same_bytes(features: Path, tmp_path: Path) -> None:
+    arguments = ("--centers", "all", "--penalty", "auto", "--refit", "ridge", "--set", "centers.working_set=900")
+    cases = {"serial": ("serial", "1"), "threads": ("threads", "3"), "processes": ("processes", "2")}
+    for name, (scheduler, workers) in cases.items():
+        runs.train(tmp_path / name, features, *arguments, "--scheduler", scheduler, "--workers", workers)
+    assert runs.model_bytes(tmp_path / "serial") == runs.model_bytes(tmp_path / "threads")
+    assert runs.model_bytes(tmp_path / "serial") == runs.model_bytes(tmp_path / "processes")
