@@ -146,12 +146,12 @@ def _prepared(
     workers = config.resources.workers or available_processors()
     filled = config
     config, plan = make_plan(filled, shape, workers, source.memory)
-    if not frozen and asked.solver.penalty is None and _is_in_rounds(config, shape):
+    if not frozen and asked.solver.penalty is None and candidates.is_in_rounds(config, shape.n_train):
         config, plan = make_plan(penalised(filled, asked), shape, workers, source.memory)
         notes.append(f"penalty {config.solver.penalty}, which needs no Gram of all candidates: that does not fit")
-    if _is_in_rounds(config, shape):
+    if candidates.is_in_rounds(config, shape.n_train):
         check_rounds(config, candidates.count_candidates(config, shape.n_train))
-        notes.append(f"working set of at most {config.centers.working_set} candidates: the Gram of all does not fit")
+        notes.append(_rounds_note(config))
     if plan.workers.threads < workers and config.resources.scheduler in ("threads", "processes"):
         fewer = f"{plan.workers.threads} of {workers} workers"
         notes.append(f"{fewer}: more do not fit the limit of {_size(plan.limit_bytes)}")
@@ -173,8 +173,12 @@ def _with_whole_gram(config: TrainConfig, shape: FeatureShape, data: SourceMemor
     return config
 
 
-def _is_in_rounds(config: TrainConfig, shape: FeatureShape) -> bool:
-    return (config.centers.working_set or 0) < candidates.count_candidates(config, shape.n_train)
+def _rounds_note(config: TrainConfig) -> str:
+    """Return what is told of a working set that grows."""
+    most = config.centers.working_set
+    if config.centers.on_demand:
+        return f"columns on demand: at most {most} candidates have a Gram, those whose weights would become non-zero"
+    return f"working set of at most {most} candidates: the Gram of all does not fit"
 
 
 @dataclass(frozen=True)
@@ -314,7 +318,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     if data.kept == data.decoded:  # of one chunk, nothing is built before it is decoded
         building = max(building - data.decoding, 0)
     centers = 4 * w * d * (1 if _is_plain(config) else 2)
-    in_rounds = w < candidates.count_candidates(config, shape.n_train)
+    in_rounds = candidates.is_in_rounds(config, shape.n_train)
     has_trials = config.kernel.sigma2 == "auto" or METRIC in kinds_of(config.kernel.scale, shape.n_features)
     trial = width_trials(config, shape, workers) if has_trials else 0
     plain = _is_plain(config)

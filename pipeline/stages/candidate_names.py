@@ -19,6 +19,11 @@ def count_candidates(config: TrainConfig, n_train: int) -> int:
     return (n_train if asked == "all" else int(asked)) * (len(widths) if isinstance(widths, tuple) else 1)
 
 
+def is_in_rounds(config: TrainConfig, n_train: int) -> bool:
+    """Tell whether a working set grows: there is no room for the Gram of all candidates, or they enter on demand."""
+    return config.centers.on_demand or (config.centers.working_set or 0) < count_candidates(config, n_train)
+
+
 def read_widths(layout: RunLayout) -> NDArray[np.float64]:
     """Return the kernel widths σ², (widths,) f8."""
     return np.asarray(read_arrays(layout.centers, mapped=True)["sigma2"])

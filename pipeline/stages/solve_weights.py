@@ -34,6 +34,7 @@ from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.greedy_selection import AT_ONCE, select_centers
 from pipeline.stages.one_vs_all import groups_of, load_weights, solve_groups
 from pipeline.stages.out_of_core.candidate_scores import positions_of
+from pipeline.stages.out_of_core.columns_on_demand import solve_on_demand
 from pipeline.stages.out_of_core.greedy_rounds import SelectionRound, select_in_rounds
 from pipeline.stages.out_of_core.held_out_statistics import accumulate_held_out
 from pipeline.stages.out_of_core.working_set_rounds import PassRecord, limit_working_set, solve_in_rounds
@@ -166,8 +167,11 @@ def _solved_at_once(run: Run) -> Solved:
 def _solved_in_rounds(run: Run) -> Solved:
     """Solve on a working set that grows until no candidate is missing."""
     names = read_candidates(run.layout, run.shape.n_train)
-    limits = limit_working_set(run.config.centers.working_set, len(groups_of(run)))
-    result = solve_in_rounds(run, names, limits)
+    capacity = run.config.centers.working_set
+    if run.config.centers.on_demand:
+        result = solve_on_demand(run, names, capacity or len(names))
+    else:
+        result = solve_in_rounds(run, names, limit_working_set(capacity, len(groups_of(run))))
     rows = result.working_set.candidates[result.weights.columns]
     active = positions_of(names, rows)
     ordered = np.argsort(active)

@@ -43,7 +43,7 @@ def grow(
         )
         new = run.row_pass(STATISTICS, task, folder).statistics()[ALL]
         with run.doing(STATISTICS, STORING):
-            sums = _joined(previous, stay, new)
+            sums = joined(previous, stay, new)
             sums.check_range()
             entries = {"kernel_entries": run.shape.n_train * len(members)}
             arrays = statistics_to_arrays(sums) | {"rows": members}
@@ -65,7 +65,7 @@ def kernel_entries(run: Run, name: str) -> int:
     return int(read_manifest(run.layout.statistics_file(name)).metadata["kernel_entries"])
 
 
-def _joined(previous: WorkingSet | None, stay: NDArray[np.int64], new: GramStatistics) -> GramStatistics:
+def joined(previous: WorkingSet | None, stay: NDArray[np.int64], new: GramStatistics) -> GramStatistics:
     """Return the statistics of the columns that stay and of the new ones after them (mathematics.md, eq. 11).
 
     new: the last rows of the joined Gram, and the sums of the new columns.
