@@ -338,7 +338,7 @@ def _kept_round(run: Run, current: WorkingSet) -> KeptRound:
 
 def _files(run: Run, capacity: int) -> KeptFiles:
     rows = row_task(run)
-    return KeptFiles(rows, kept_blocks(rows, capacity), run.layout.row_pass(FOLDER))
+    return KeptFiles(rows, kept_blocks(run.shape.n_train, capacity), run.layout.row_pass(FOLDER))
 
 
 def _drop_scores_before(run: Run, name: str) -> None:

@@ -26,10 +26,11 @@ from pipeline.runtime.thread_team import ThreadTeam
 from pipeline.stages.block_values import BlockValues
 from pipeline.stages.largest_values import LargestValues
 from pipeline.stages.statistics_pass import ALL, PartSums
-from pipeline.stages.training_rows import BlockPieces, RowGrid, RowTask, row_grid, stream_blocks
+from pipeline.stages.training_rows import MOST_ROWS, MOST_VALUES, BlockPieces, RowGrid, RowTask, stream_blocks
 from storage.atomic_writes import make_folder, read_arrays, write_arrays
 from storage.errors import CorruptDataError, MissingDataError
 
+LEAST_BLOCKS, LEAST_ROWS = 64, 256  # blocks of many rows, for as many workers; rows of a block of few
 INPUT = "input.npz"  # of a pass: which columns it reads, and what it does with them
 
 
@@ -58,12 +59,14 @@ def nothing_kept() -> KeptColumns:
     return KeptColumns(*(np.empty(0, np.int64) for _ in range(3)))
 
 
-def kept_blocks(rows: RowTask, capacity: int) -> RowGrid:
+def kept_blocks(n_rows: int, capacity: int) -> RowGrid:
     """Return the blocks of rows of all files, for working sets of at most `capacity` columns.
 
-    One grid for all passes: the bits of a value depend on the rows of its block.
+    One grid for all passes: the bits of a value depend on the rows of its block. Blocks are longer than those of other
+    passes: each is a file for each group.
     """
-    return row_grid("train", rows.shape.n_train, capacity, 4 * capacity**2)
+    rows = min(max(n_rows // LEAST_BLOCKS, LEAST_ROWS), MOST_ROWS, MOST_VALUES // max(capacity, 1))
+    return RowGrid("train", n_rows, max(rows - rows % 32, 32))
 
 
 @dataclass(frozen=True)
@@ -94,26 +97,31 @@ class OpenedColumns:
         self._files, self._columns = files, columns
         self._generators: dict[int, ColumnGenerator] = {}
 
-    def block(self, number: int, each: Each) -> NDArray[np.float64]:
-        """Return the columns of a block of rows, (rows, W) f8 C-contiguous; what no file has is computed and kept."""
+    def block(self, number: int, each: Each, X: NDArray[np.float32] | None = None) -> NDArray[np.float64]:
+        """Return the columns of a block of rows, (rows, W) f8 C-contiguous; what no file has is computed and kept.
+
+        X : the features of its rows, where they are at hand; else they are read if a file is missing
+        """
         columns = self._columns
         out = np.empty((int(self._files.blocks.size(number)), len(columns.members)))
         for group in np.unique(columns.groups).tolist():
-            values, here = self._values(group, number, each), np.flatnonzero(columns.groups == group)
+            values, here = self._values(group, number, each, X), np.flatnonzero(columns.groups == group)
             places = columns.places[here]
             whole = len(places) == values.shape[1]
             out[:, here[0] : here[-1] + 1] = values if whole else values[:, places]
         return out
 
-    def _values(self, group: int, number: int, each: Each) -> NDArray[np.floating[Any]]:
+    def _values(self, group: int, number: int, each: Each, X: NDArray[np.float32] | None) -> NDArray[np.floating[Any]]:
         """Return all columns of a group, of a block."""
         path = self._files.group(group) / f"block-{number:06d}.npz"
         try:
             return read_arrays(path)["columns"]
         except (MissingDataError, CorruptDataError):
             rows = self._files.rows
-            ((_, block),) = stream_blocks(rows, self._files.blocks, range(number, number + 1))
-            values = self._generator(group).block(block.X, out_dtype=np.dtype(rows.precision).type, each=each)
+            if X is None:
+                ((_, block),) = stream_blocks(rows, self._files.blocks, range(number, number + 1))
+                X = block.X
+            values = self._generator(group).block(X, out_dtype=np.dtype(rows.precision).type, each=each)
             write_arrays(path, {"columns": values}, durable=False)
             return values
 
@@ -226,9 +234,10 @@ class GrowthAdder:
 
     def add(self, pieces: range, sums: PartSums, team: ThreadTeam) -> Iterator[int]:
         """Add some blocks, one after the other, and yield the number of each when it is added."""
-        for number, targets, weights in stream_targets(self.task.rows, self.task.blocks, pieces):
-            sums[ALL].add(self.columns.block(number, team.each), targets, weights, team.each)
-            progress.advance(len(targets))
+        for number, block in stream_blocks(self.task.rows, self.task.blocks, pieces):
+            columns = self.columns.block(number, team.each, block.X)
+            sums[ALL].add(columns, block.targets, block.weights, team.each)
+            progress.advance(len(block.X))
             yield number
 
 
