@@ -319,6 +319,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         building = max(building - data.decoding, 0)
     centers = 4 * w * d * (1 if _is_plain(config) else 2)
     in_rounds = candidates.is_in_rounds(config, shape.n_train)
+    has_room = w >= candidates.count_candidates(config, shape.n_train)
     has_trials = config.kernel.sigma2 == "auto" or METRIC in kinds_of(config.kernel.scale, shape.n_features)
     trial = width_trials(config, shape, workers) if has_trials else 0
     plain = _is_plain(config)
@@ -338,7 +339,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         asked_rows=config.statistics.block_rows,
         moving=moving_centers(config, w),
     )
-    drawing = StagePlan("centers", 1, max(0 if in_rounds else 2 * centers, trial), centers)
+    drawing = StagePlan("centers", 1, max(2 * centers if has_room else 0, trial), centers)
     if solving.scaled:
         learning = learned_scales(shape, solving, candidates.count_candidates(config, shape.n_train))
         most = max(drawing.memory_bytes + centers, learning.memory_bytes)

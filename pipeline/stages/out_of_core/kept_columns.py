@@ -30,7 +30,7 @@ from pipeline.stages.training_rows import MOST_ROWS, MOST_VALUES, BlockPieces, R
 from storage.atomic_writes import make_folder, read_arrays, write_arrays
 from storage.errors import CorruptDataError, MissingDataError
 
-LEAST_BLOCKS, LEAST_ROWS = 64, 256  # blocks of many rows, for as many workers; rows of a block of few
+LEAST_BLOCKS, LEAST_ROWS = 64, 512  # blocks of many rows, for as many workers; rows of a block of few
 INPUT = "input.npz"  # of a pass: which columns it reads, and what it does with them
 
 
