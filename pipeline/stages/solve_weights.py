@@ -34,7 +34,7 @@ from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.greedy_selection import AT_ONCE, select_centers
 from pipeline.stages.one_vs_all import groups_of, load_weights, solve_groups
 from pipeline.stages.out_of_core.candidate_scores import positions_of
-from pipeline.stages.out_of_core.columns_on_demand import solve_on_demand
+from pipeline.stages.out_of_core.columns_on_demand import count_columns, solve_on_demand
 from pipeline.stages.out_of_core.greedy_rounds import SelectionRound, select_in_rounds
 from pipeline.stages.out_of_core.held_out_statistics import accumulate_held_out
 from pipeline.stages.out_of_core.working_set_rounds import PassRecord, limit_working_set, solve_in_rounds
@@ -100,6 +100,7 @@ def _solved(run: Run) -> tuple[FinalWeights, dict[str, Any], TriedWeights]:
         "path": [asdict(point) for point in solved.path] or None,
         "passes": [asdict(record) for record in solved.passes] or None,
         "selection": None,
+        "columns": solved.columns,
     }
     unseen = unseen_of(active, delivered, solved.of_fit)
     names = read_candidates(run.layout, run.shape.n_train)[unseen.active]
@@ -130,7 +131,8 @@ def _ridge(refitted: Refit | None) -> dict[str, Any]:
 class Solved:
     """The penalised weights, before a refit: active candidates (a,), weights (a, T), statistics cut to them.
 
-    of_fit: those of the fit rows at the same penalty, where a path has them.
+    of_fit: those of the fit rows at the same penalty, where a path has them. columns: how many were made and kept,
+    where they are on demand.
     """
 
     penalty: float
@@ -141,6 +143,7 @@ class Solved:
     path: list[PathPoint]
     passes: list[PassRecord]
     of_fit: UnseenWeights | None = None
+    columns: dict[str, int] | None = None
 
 
 def _solved_at_once(run: Run) -> Solved:
@@ -177,7 +180,8 @@ def _solved_in_rounds(run: Run) -> Solved:
     ordered = np.argsort(active)
     cut = result.working_set.statistics.cut(result.weights.columns[ordered])
     weights = result.weights.weights[ordered]
-    return Solved(result.penalty, active[ordered], weights, cut, result.summaries, [], result.passes)
+    columns = count_columns(result.passes, len(names)) if run.config.centers.on_demand else None
+    return Solved(result.penalty, active[ordered], weights, cut, result.summaries, [], result.passes, None, columns)
 
 
 def _delivered(run: Run, solved: Solved) -> Delivered:

@@ -7,6 +7,7 @@ larger one is scored at the same weights, until all candidates are. What enters 
 round, as that of a working set; a kill costs no more than the block under way.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -166,6 +167,16 @@ def _scores_at_zero(run: Run, files: KeptFiles, candidates: NDArray[np.int64]) -
     return scored
 
 
+def count_columns(passes: Sequence[PassRecord], n_candidates: int) -> dict[str, int]:
+    """Return how many candidates there are, how many columns were made on the fly and materialised, how many active."""
+    return {
+        "candidates": n_candidates,
+        "on_the_fly": sum(record.evaluated for record in passes),
+        "materialised": passes[0].working_set + sum(record.admitted for record in passes),
+        "active": passes[-1].n_active,
+    }
+
+
 def block_size(n_candidates: int) -> int:
     """Return how many candidates a block has: a tenth of all, within bounds."""
     return min(max(-(-n_candidates // BLOCKS), LEAST_BLOCK), MOST_BLOCK)
@@ -248,7 +259,9 @@ def _moved(
     if before.exists():
         scored = read_dataclass(before, BoundedScores)
         moved = scored.moved + np.linalg.norm(residuals - scored.residuals, axis=0)
-        scored = replace(scored, residuals=residuals, moved=moved, evaluated=0, kernel_entries=0)
+        scored = replace(scored, residuals=residuals, moved=moved)
+        if index:  # what was evaluated at zero weights counts for the first round
+            scored = replace(scored, evaluated=0, kernel_entries=0)
     else:  # the run starts from the weights of another
         shape = (len(problem.candidates), residuals.shape[1])
         infinite, none = np.full(shape, np.inf), np.zeros(shape[0], bool)
