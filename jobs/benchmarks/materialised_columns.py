@@ -17,10 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mnist_runs import PAPER
-
-from storage.atomic_writes import make_folder
-
+ROOT = Path(__file__).resolve().parents[2]
+PAPER = ROOT / "jobs" / "paper" / "mnist.toml"
 MODES = ("at-once", "on-demand")
 STAGES = ("statistics", "solve")
 HEAD = (
@@ -36,7 +34,7 @@ def trained(asked: argparse.Namespace, mode: str, *arguments: str) -> dict[str, 
     command += ["--features-dir", str(asked.out / "features"), "--run-dir", str(folder), "--workers", asked.workers]
     command += ["--data-dir", asked.data_dir] if asked.data_dir else []
     started = time.perf_counter()
-    subprocess.run([*command, "--set", f"centers.columns={mode}", *arguments], check=True)
+    subprocess.run([*command, "--set", f"centers.columns={mode}", *arguments], check=True, cwd=ROOT)
     report: dict[str, Any] = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     return report | {"process_seconds": time.perf_counter() - started, "command": " ".join(command[1:])}
 
@@ -64,15 +62,15 @@ def row_of(report: dict[str, Any], mode: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=lambda text: Path(text).absolute(), required=True)
     parser.add_argument("--centers", type=lambda text: text.split(","), default=["1000", "10000"])
     parser.add_argument("--penalties", type=lambda text: text.split(","), default=["1", "0.1"])
     parser.add_argument("--workers", default="2")
     parser.add_argument("--data-dir")
     parser.add_argument("--data", default="mnist")
     asked = parser.parse_args()
-    make_folder(asked.out)
-    for mode in MODES:
+    asked.out.mkdir(parents=True, exist_ok=True)
+    for mode in MODES:  # builds the features, and compiles
         trained(asked, mode, "--centers", "100", "--penalty", "10")
     rows = []
     print(HEAD)
