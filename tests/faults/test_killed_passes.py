@@ -37,6 +37,7 @@ MODES = {
     "a selection": ["--centers", "60", "--select", "greedy:20"],
     "learned scales": ["--centers", "40", "--scale", "learned", "--set", "kernel.scale_rounds=1"],
     "in rounds": ["--centers", "300", "--set", "centers.working_set=120", "--penalty", "3", "--refit", "ridge"],
+    "on demand": ["--centers", "600", "--set", "centers.columns=on-demand", "--penalty", "3"],
     "a selection in rounds": ["--centers", "300", "--set", "centers.working_set=120", "--select", "greedy:20"],
 }
 

@@ -13,6 +13,7 @@ from runs import model_bytes
 
 RAW = ("--set", "data.standardise=false")  # the intersection kernel takes no negative features
 TOGETHER = ("--set", "centers.working_set=120")
+ON_DEMAND = ("--centers", "all", "--set", "centers.columns=on-demand")
 CASES = {
     "one for each class": ("--centers", "150"),
     "one kernel": ("--centers", "150", "--coupling", "shared", "--intercept"),
@@ -30,14 +31,25 @@ CASES = {
         "learned",
         "--features-store=none",
     ),
+    "on demand": (*ON_DEMAND, "--refit", "ridge", "--set", "data.weights=w", "--class-weight", "balanced"),
+    "on demand, one kernel": (*ON_DEMAND, "--coupling", "shared", "--intercept", "--features-store=none"),
+    "regression on demand, little room": (*ON_DEMAND, *TOGETHER, "--kernel", "intersection", *RAW),
     "moved centers": ("--centers", "200", "--select", "greedy:30", "--polish-centers", "4"),
     "weights": ("--centers", "150", "--penalty", "auto", "--set", "data.weights=w", "--class-weight", "balanced"),
     "weights in rounds": ("--centers", "all", *TOGETHER, "--set", "data.weights=w", "--class-weight", "balanced"),
     "regression": ("--centers", "120", "--kernel", "polynomial", "--sigma2", "auto"),
     "regression in rounds": ("--centers", "all", "--set", "centers.working_set=120", "--kernel", "intersection", *RAW),
 }
-QUICK = ("several widths", "learned scales", "rounds", "a selection in rounds", "moved centers", "weights in rounds")
-STOPPED = ("rounds", "learned scales", "moved centers", "weights in rounds")
+QUICK = (
+    "several widths",
+    "learned scales",
+    "rounds",
+    "a selection in rounds",
+    "moved centers",
+    "weights in rounds",
+    "on demand",
+)
+STOPPED = ("rounds", "learned scales", "moved centers", "weights in rounds", "on demand")
 SERIAL = ("--scheduler", "serial")
 MANY = ("--scheduler", "threads", "--workers", "3", "--memory-limit", "8GiB", "--checkpoint-every", "0.05s")
 WAYS = {
