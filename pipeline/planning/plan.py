@@ -24,6 +24,7 @@ from pipeline.planning.stage_memory import (
     Solving,
     StagePlan,
     Workers,
+    keep_columns,
     learned_scales,
     moving_centers,
     refit_bytes,
@@ -346,10 +347,13 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         drawing = replace(learning, memory_bytes=most, disk_bytes=centers + learning.disk_bytes)
     testing = solving.streams(shape, 0, shape.n_test) + workers.processes * 4 * solving.moving * d  # where they were
     n_tested = row_grid("test", shape.n_test, w).n_blocks
+    solves = (solve_in_rounds if in_rounds else solve_at_once)(shape, solving)
+    if config.centers.on_demand:
+        solves = keep_columns(solves, shape, solving, 4 if config.kernel.precision == "float32" else 8)
     stages = (
         StagePlan("features", n_items, streaming - unused + reading + building, stored),
         replace(drawing, memory_bytes=streaming + 8 * 2**20 + drawing.memory_bytes),
-        *(solve_in_rounds if in_rounds else solve_at_once)(shape, solving),
+        *solves,
         StagePlan("evaluate", n_tested, base + max(data.reading(1), testing), centers),
     )
     return Plan(stages, workers, bounds.limit)

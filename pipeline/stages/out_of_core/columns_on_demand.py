@@ -97,7 +97,10 @@ def solve_on_demand(run: Run, candidates: NDArray[np.int64], capacity: int) -> R
 
 
 def unproved(certificate: Certificate) -> Certificate:
-    """Return what is known before all candidates are scored: the gap to the dual value 0, of θ = 0."""
+    """Return what is known before all candidates are scored: the gap to the dual value 0, of θ = 0.
+
+    mathematics.md, eq. 104.
+    """
     return replace(certificate, dual=0.0, gap=certificate.primal, relative_gap=1.0, theta_scale=0.0)
 
 
