@@ -131,7 +131,7 @@ def test_a_run_that_is_stopped_again_and_again_is_taken_up_by_others(
 ) -> None:
     """Each session is asked to stop when some runs of pieces were taken, wherever in whatever pass that is."""
     take, count = row_pass._Waiting.take, itertools.count(1)
-    every = 60 if case in STOPPED or "rounds" in case or "demand" in case else 5
+    every = 60 if case in STOPPED or "rounds" in case else 20 if "demand" in case else 5
 
     def interrupted(waiting: row_pass._Waiting) -> range:
         if next(count) % every == 0:
