@@ -150,6 +150,17 @@ class CentersConfig:
     working_set: int | None = option(
         None, optional(whole(2), "auto"), "candidates with a Gram at once (default: all where memory allows)"
     )
+    columns: str | None = option(
+        None,
+        optional(one_of("at-once", "on-demand"), "auto"),
+        "which candidates get a row of the Gram; at-once: all, or a working set that is drawn and grown where they do "
+        "not fit; on-demand: those whose weight would become non-zero, block by block (default: at-once)",
+    )
+
+    @property
+    def on_demand(self) -> bool:
+        """Whether only candidates whose weight would become non-zero get a row of the Gram."""
+        return self.columns == "on-demand"
 
 
 @dataclass(frozen=True)

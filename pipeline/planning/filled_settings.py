@@ -74,6 +74,7 @@ def _with_problem(config: TrainConfig, shape: FeatureShape, explicit: frozenset[
             or "solver.refit" in explicit
             or solver.init_from is not None
             or config.centers.count == "all"
+            or config.centers.on_demand
             or isinstance(kernel.sigma2, tuple)
             or held_out.all()
             or not held_out.any()

@@ -24,6 +24,7 @@ from pipeline.planning.stage_memory import (
     Solving,
     StagePlan,
     Workers,
+    keep_columns,
     learned_scales,
     moving_centers,
     refit_bytes,
@@ -146,12 +147,12 @@ def _prepared(
     workers = config.resources.workers or available_processors()
     filled = config
     config, plan = make_plan(filled, shape, workers, source.memory)
-    if not frozen and asked.solver.penalty is None and _is_in_rounds(config, shape):
+    if not frozen and asked.solver.penalty is None and candidates.is_in_rounds(config, shape.n_train):
         config, plan = make_plan(penalised(filled, asked), shape, workers, source.memory)
         notes.append(f"penalty {config.solver.penalty}, which needs no Gram of all candidates: that does not fit")
-    if _is_in_rounds(config, shape):
+    if candidates.is_in_rounds(config, shape.n_train):
         check_rounds(config, candidates.count_candidates(config, shape.n_train))
-        notes.append(f"working set of at most {config.centers.working_set} candidates: the Gram of all does not fit")
+        notes.append(_rounds_note(config))
     if plan.workers.threads < workers and config.resources.scheduler in ("threads", "processes"):
         fewer = f"{plan.workers.threads} of {workers} workers"
         notes.append(f"{fewer}: more do not fit the limit of {_size(plan.limit_bytes)}")
@@ -173,8 +174,12 @@ def _with_whole_gram(config: TrainConfig, shape: FeatureShape, data: SourceMemor
     return config
 
 
-def _is_in_rounds(config: TrainConfig, shape: FeatureShape) -> bool:
-    return (config.centers.working_set or 0) < candidates.count_candidates(config, shape.n_train)
+def _rounds_note(config: TrainConfig) -> str:
+    """Return what is told of a working set that grows."""
+    most = config.centers.working_set
+    if config.centers.on_demand:
+        return f"columns on demand: at most {most} candidates have a Gram, those whose weights would become non-zero"
+    return f"working set of at most {most} candidates: the Gram of all does not fit"
 
 
 @dataclass(frozen=True)
@@ -315,7 +320,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         building = max(building - data.decoding, 0)
     centers = 4 * w * d * (1 if _is_plain(config) else 2)
     n_candidates = candidates.count_candidates(config, shape.n_train)
-    in_rounds = w < n_candidates
+    in_rounds, has_room = candidates.is_in_rounds(config, shape.n_train), w >= n_candidates
     has_trials = config.kernel.sigma2 == "auto" or METRIC in kinds_of(config.kernel.scale, shape.n_features)
     trial = width_trials(config, shape, workers) if has_trials else 0
     plain = _is_plain(config)
@@ -337,17 +342,20 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         searched=is_searched(config.solver.penalty) and not selecting,
         moving=moving_centers(config, w),
     )
-    drawing = StagePlan("centers", 1, max(0 if in_rounds else 2 * centers, trial), centers)
+    drawing = StagePlan("centers", 1, max(2 * centers if has_room else 0, trial), centers)
     if solving.scaled:
         learning = learned_scales(shape, solving, n_candidates)
         most = max(drawing.memory_bytes + centers, learning.memory_bytes)
         drawing = replace(learning, memory_bytes=most, disk_bytes=centers + learning.disk_bytes)
     testing = solving.streams(shape, 0, shape.n_test) + workers.processes * 4 * solving.moving * d  # where they were
     n_tested = row_grid("test", shape.n_test, w).n_blocks
+    solves = (solve_in_rounds if in_rounds else solve_at_once)(shape, solving)
+    if config.centers.on_demand:
+        solves = keep_columns(solves, shape, solving, 4 if config.kernel.precision == "float32" else 8)
     stages = (
         StagePlan("features", n_items, streaming - unused + reading + building, stored),
         replace(drawing, memory_bytes=streaming + 8 * 2**20 + drawing.memory_bytes),
-        *(solve_in_rounds if in_rounds else solve_at_once)(shape, solving),
+        *solves,
         StagePlan("evaluate", n_tested, base + max(data.reading(1), testing), centers),
     )
     return Plan(stages, workers, bounds.limit)

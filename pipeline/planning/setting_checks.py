@@ -160,6 +160,12 @@ def check_combinations(config: TrainConfig, shape: FeatureShape, n_candidates: i
 def check_rounds(config: TrainConfig, n_candidates: int) -> None:
     """Raise ConfigError for what needs the Gram of all candidates, or more of it than fits."""
     solver, working_set = config.solver, config.centers.working_set or 0
+    if config.centers.on_demand and (
+        solver.select != "none" or is_searched(solver.penalty) or solver.penalty == NO_PENALTY
+    ):
+        raise ConfigError(
+            "centers.columns = on-demand is for one penalty: give --penalty a number or max:FRACTION, or leave it out"
+        )
     if solver.select != "none":
         size = selection_size(solver.select)
         if size is None or working_set < SELECTION_ROOM * size:

@@ -13,6 +13,7 @@ from pipeline.solvers.feature_scales import MOST_OF_METRIC, TRIAL_CENTERS
 from pipeline.solvers.forward_backward_selection import forward_size
 from pipeline.solvers.greedy_choice import most_centers
 from pipeline.solvers.lbfgs import PAIRS
+from pipeline.stages.out_of_core.kept_columns import kept_blocks
 from pipeline.stages.out_of_core.penalty_path_in_rounds import SCORED
 from pipeline.stages.out_of_core.score_tiles import LINE_ROWS, TILE_ROWS
 from pipeline.stages.training_rows import RowGrid, read_rows, row_grid
@@ -190,6 +191,19 @@ def solve_in_rounds(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, S
             2 * (workers.processes + 2) * values + solving.moving_disk(shape),
         ),
     )
+
+
+def keep_columns(
+    stages: tuple[StagePlan, StagePlan], shape: FeatureShape, solving: Solving, value_bytes: int
+) -> tuple[StagePlan, StagePlan]:
+    """Columns on demand: a block of those that are kept, in float64 and as its files have them, in each thread.
+
+    On disk are all of them.
+    """
+    n, w = shape.n_train, solving.columns
+    block = solving.workers.threads * (8 + value_bytes) * kept_blocks(n, w).block_rows * w
+    growing, solves = (replace(stage, memory_bytes=stage.memory_bytes + block) for stage in stages)
+    return replace(growing, disk_bytes=growing.disk_bytes + value_bytes * n * w), solves
 
 
 def refit_bytes(config: TrainConfig, w: int) -> int:

@@ -76,6 +76,7 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "model_n_centers": model.n_centers,
         "passes": summary["passes"],
         "path_rounds": path_rounds or None,
+        "columns": summary.get("columns"),
         "kernel_entries": sum(record["kernel_entries"] for record in [*path_rounds, *summary["passes"]])
         if summary["passes"]
         else shape.n_train * run.n_candidates,
@@ -226,6 +227,7 @@ def table(report: dict[str, Any]) -> list[str]:
     for name, cost in report["stages"].items():
         lines.append(f"{name:<12}{cost['wall_seconds']:>9.2f}{cost['cpu_seconds']:>9.2f}{cost['items']:>8}")
     lines += ["", f"model: {report['model_n_centers']} centers; peak memory {report['peak_rss_bytes'] / 2**20:.0f} MiB"]
+    lines += [column_words(report["columns"])] if report.get("columns") else []
     lines += [polish_words(report["polish"])] if report.get("polish") else []
     if report["penalised"]:
         lines.append(f"{before_words(report)}: {_error_words(report['penalised'], report)}")
@@ -235,6 +237,12 @@ def table(report: dict[str, Any]) -> list[str]:
         seen = ", found with weights that had seen the held-out rows" if told["seen"] else ""
         lines.append(f"{probability_words(told)} (temperature {told['temperature']:.3g}{seen})")
     return lines + not_converged(report) + warnings(report)
+
+
+def column_words(columns: dict[str, int]) -> str:
+    """Return what is said of columns on demand."""
+    made = f"{columns['on_the_fly']} columns made on the fly"
+    return f"{made}, {columns['materialised']} materialised for {columns['active']} active of {columns['candidates']}"
 
 
 def weighting_lines(report: dict[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pipeline.config.train_config import TrainConfig
 from storage.atomic_writes import read_arrays
 from storage.folder_layouts import RunLayout
+from storage.manifest import MANIFEST_NAME
 
 
 def count_candidates(config: TrainConfig, n_train: int) -> int:
@@ -17,6 +18,11 @@ def count_candidates(config: TrainConfig, n_train: int) -> int:
     asked, widths = config.centers.count, config.kernel.sigma2
     assert asked is not None  # the plan has filled it in
     return (n_train if asked == "all" else int(asked)) * (len(widths) if isinstance(widths, tuple) else 1)
+
+
+def is_in_rounds(config: TrainConfig, n_train: int) -> bool:
+    """Tell whether a working set grows: there is no room for the Gram of all candidates, or they enter on demand."""
+    return config.centers.on_demand or (config.centers.working_set or 0) < count_candidates(config, n_train)
 
 
 def read_widths(layout: RunLayout) -> NDArray[np.float64]:
@@ -28,6 +34,18 @@ def read_candidates(layout: RunLayout, n_train: int) -> NDArray[np.int64]:
     """Return all candidates, (candidates,) i8: all rows at the first width, then all at the next."""
     arrays = read_arrays(layout.centers, mapped=True)
     return (arrays["index"] + n_train * np.arange(len(arrays["sigma2"]))[:, None]).ravel()
+
+
+def points_of_candidates(layout: RunLayout, rows: NDArray[np.int64]) -> NDArray[np.float32] | None:
+    """Return the features (k, d) of candidates at some training rows, where a run has those of all in one file."""
+    if not (layout.centers / MANIFEST_NAME).exists():  # they are not drawn yet
+        return None
+    arrays = read_arrays(layout.centers, mapped=True)
+    order = np.argsort(arrays["index"])
+    place = order[np.minimum(np.searchsorted(arrays["index"], rows, sorter=order), len(order) - 1)]
+    if "X" not in arrays or not np.array_equal(arrays["index"][place], rows):
+        return None
+    return np.asarray(arrays["X"][place])
 
 
 def rows_and_widths(candidates: NDArray[np.int64], n_rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -46,7 +46,8 @@ def draw_candidates(run: Run) -> None:
         arrays: dict[str, NDArray[Any]] = {"index": index, **choose_bandwidth(run, index, facts), **facts.arrays()}
         if run.config.data.centre_targets:
             arrays["target_mean"] = np.array(facts.mean)
-        if not run.in_rounds:  # else the candidates may be all rows: tasks take what they need of them
+        # Where their Gram would not fit, the candidates may be all rows: tasks take what they need of them.
+        if (run.config.centers.working_set or 0) >= run.n_candidates:
             arrays["X"] = open_features(run.features).take(index)
         write_arrays(run.layout.centers, arrays)
 

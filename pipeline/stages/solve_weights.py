@@ -35,6 +35,7 @@ from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.greedy_selection import AT_ONCE, select_centers
 from pipeline.stages.one_vs_all import groups_of, load_weights, solve_groups
 from pipeline.stages.out_of_core.candidate_scores import positions_of
+from pipeline.stages.out_of_core.columns_on_demand import count_columns, solve_on_demand
 from pipeline.stages.out_of_core.greedy_rounds import SelectionRound, select_in_rounds
 from pipeline.stages.out_of_core.held_out_statistics import accumulate_held_out
 from pipeline.stages.out_of_core.penalty_path_in_rounds import begin_on_all_rows, follow_path_in_rounds
@@ -103,6 +104,7 @@ def _solved(run: Run) -> tuple[FinalWeights, dict[str, Any], TriedWeights]:
         "passes": [asdict(record) for record in solved.passes] or None,
         "path_rounds": [asdict(record) for record in solved.path_rounds] or None,
         "selection": None,
+        "columns": solved.columns,
     }
     unseen = unseen_of(active, delivered, solved.of_fit)
     names = read_candidates(run.layout, run.shape.n_train)[unseen.active]
@@ -133,7 +135,8 @@ def _ridge(refitted: Refit | None) -> dict[str, Any]:
 class Solved:
     """The penalised weights, before a refit: active candidates (a,), weights (a, T), statistics cut to them.
 
-    of_fit: those of the fit rows at the same penalty, where a path has them.
+    of_fit: those of the fit rows at the same penalty, where a path has them. columns: how many were made and kept,
+    where they are on demand.
     """
 
     penalty: float
@@ -145,6 +148,7 @@ class Solved:
     passes: list[PassRecord]
     of_fit: UnseenWeights | None = None
     path_rounds: Sequence[PathRound] = ()
+    columns: dict[str, int] | None = None
 
 
 def _solved_at_once(run: Run) -> Solved:
@@ -171,18 +175,22 @@ def _solved_at_once(run: Run) -> Solved:
 def _solved_in_rounds(run: Run) -> Solved:
     """Solve on a working set that grows until no candidate is missing, at the end of a path where one is asked for."""
     names = read_candidates(run.layout, run.shape.n_train)
-    limits = limit_working_set(run.config.centers.working_set, len(groups_of(run)))
-    followed, beginning, setting = None, None, run.config.solver.penalty
-    if is_searched(setting):
-        followed = follow_path_in_rounds(run, str(setting), names)
-        beginning = Beginning(followed.penalty, partial(begin_on_all_rows, run, followed))
-    result = solve_in_rounds(run, names, limits, beginning)
+    capacity, followed, setting = run.config.centers.working_set, None, run.config.solver.penalty
+    if run.config.centers.on_demand:
+        result = solve_on_demand(run, names, capacity or len(names))
+    else:
+        beginning = None
+        if is_searched(setting):
+            followed = follow_path_in_rounds(run, str(setting), names)
+            beginning = Beginning(followed.penalty, partial(begin_on_all_rows, run, followed))
+        result = solve_in_rounds(run, names, limit_working_set(capacity, len(groups_of(run))), beginning)
     rows = result.working_set.candidates[result.weights.columns]
     active = positions_of(names, rows)
     ordered = np.argsort(active)
     cut = result.working_set.statistics.cut(result.weights.columns[ordered])
     weights = result.weights.weights[ordered]
-    solved = Solved(result.penalty, active[ordered], weights, cut, result.summaries, [], result.passes)
+    columns = count_columns(result.passes, len(names)) if run.config.centers.on_demand else None
+    solved = Solved(result.penalty, active[ordered], weights, cut, result.summaries, [], result.passes, columns=columns)
     if followed is None:
         return solved
     return replace(solved, path=followed.points, of_fit=followed.unseen(names), path_rounds=followed.rounds)

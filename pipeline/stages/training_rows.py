@@ -16,7 +16,7 @@ from pipeline.kernels.finite_rows import first_non_finite_row
 from pipeline.kernels.gram_statistics import draw_held_out
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.runtime import stopping
-from pipeline.stages.candidate_names import distinct_rows, read_widths, rows_and_widths
+from pipeline.stages.candidate_names import distinct_rows, points_of_candidates, read_widths, rows_and_widths
 from pipeline.stages.choose_bandwidth import kernel_of
 from pipeline.stages.run_state import RunData
 from pipeline.stages.target_facts import TargetFacts, read_target_facts
@@ -61,10 +61,15 @@ class RowTask:
     facts: TargetFacts
 
     def generator(self, candidates: NDArray[np.int64]) -> ColumnGenerator:
-        """Return the generator of the columns of some candidates, by their names; their features are read."""
+        """Return the generator of the columns of some candidates, by their names; their features are read.
+
+        A run that has the features of all candidates in one file reads them there: rows that are far apart would take
+        most of a feature store.
+        """
         rows, widths = rows_and_widths(candidates, self.shape.n_train)
         distinct, place = distinct_rows(rows)
-        return self._generator(open_features(self.features).take(distinct), place, widths)
+        X = points_of_candidates(self.layout, distinct)
+        return self._generator(open_features(self.features).take(distinct) if X is None else X, place, widths)
 
     def generator_at_once(self, columns: NDArray[np.int64] | None = None) -> ColumnGenerator:
         """Return the generator of all candidates of a run that has their features in one file, or of some of them."""

@@ -20,6 +20,7 @@ COUNT = int(os.environ.get("SLKL_BREAKS", "12"))  # of each case; 0: at every ca
 RUNS = {
     "ordinary": ["--centers", "40", "--refit", "ridge"],
     "in rounds": ["--centers", "all", "--set", "centers.working_set=400", "--penalty", "3", "--refit", "ridge"],
+    "on demand": ["--centers", "all", "--set", "centers.columns=on-demand", "--penalty", "30"],
     "checkpoints": [
         "--centers",
         "100",

@@ -38,6 +38,7 @@ MODES = {
     "learned scales": ["--centers", "40", "--scale", "learned", "--set", "kernel.scale_rounds=1"],
     "in rounds": ["--centers", "300", "--set", "centers.working_set=120", "--penalty", "3", "--refit", "ridge"],
     "a path in rounds": ["--centers", "300", "--set", "centers.working_set=150", "--penalty", "path:max:3:3"],
+    "on demand": ["--centers", "600", "--set", "centers.columns=on-demand", "--penalty", "3"],
     "a selection in rounds": ["--centers", "300", "--set", "centers.working_set=120", "--select", "greedy:20"],
 }
 

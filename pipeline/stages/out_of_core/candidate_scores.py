@@ -84,8 +84,8 @@ def score_all_candidates(
         )
     # Inside the working set the Gram gives the scores. Tiles of another shape round their float32 columns otherwise,
     # and the gap of weights that are exact for the Gram would end at that rounding instead of near zero.
-    scored = _with_values(scored, positions_of(problem.candidates, current.candidates), _gram_scores(current, weights))
-    scored = _screened(run, current, weights, scored, problem)
+    scored = with_values(scored, positions_of(problem.candidates, current.candidates), gram_scores(current, weights))
+    scored = screened_scores(run, current, weights, scored, problem)
     scored = replace(scored, kernel_entries=scored.kernel_entries + entries)
     make_folder(path.parent)
     write_dataclass(path, scored)
@@ -132,7 +132,7 @@ def positions_of(candidates: NDArray[np.int64], rows: NDArray[np.int64]) -> NDAr
     return order[np.searchsorted(candidates, rows, sorter=order)]
 
 
-def _gram_scores(current: WorkingSet, weights: ActiveWeights, stripe: int = 512) -> NDArray[np.float64]:
+def gram_scores(current: WorkingSet, weights: ActiveWeights, stripe: int = 512) -> NDArray[np.float64]:
     """Return c_mᵀr of the working set, (W, T), from its statistics; a stripe of the Gram at a time."""
     statistics = current.statistics
     scores = statistics.kty - np.outer(statistics.column_sums, weights.intercept)
@@ -169,10 +169,10 @@ def _next_pass(
     result = score_candidates(run, current.name, residuals, problem.candidates[needed])
     scored = replace(before, residuals=residuals, moved=moved)
     scored = replace(scored, evaluated=len(needed), skipped=skipped, kernel_entries=result.kernel_entries)
-    return _with_values(scored, needed, result.scores)
+    return with_values(scored, needed, result.scores)
 
 
-def _with_values(scored: BoundedScores, which: NDArray[np.int64], values: NDArray[np.float64]) -> BoundedScores:
+def with_values(scored: BoundedScores, which: NDArray[np.int64], values: NDArray[np.float64]) -> BoundedScores:
     """Return the scores with some of them replaced by those of now."""
     all_scores, moved = scored.scores.copy(), scored.moved.copy()
     all_scores[which], moved[which] = values, 0.0
@@ -200,7 +200,7 @@ def _needed(
     return waiting, int(np.count_nonzero(bounded & ~known))
 
 
-def _screened(
+def screened_scores(
     run: Run, current: WorkingSet, weights: ActiveWeights, scored: BoundedScores, problem: CandidateProblem
 ) -> BoundedScores:
     """Return the scores, those marked that the Gap Safe test (mathematics.md, eq. 47) excludes for every solve."""

@@ -137,7 +137,7 @@ def solve_in_rounds(
     something of its earlier rounds.
     """
     current, passes = _latest(run, candidates, limits, beginning)
-    penalty = beginning.penalty if beginning is not None else _penalty(run, current, candidates)
+    penalty = beginning.penalty if beginning is not None else penalty_of(run, current, candidates)
     problem = CandidateProblem(candidates, penalty, run.config.solver.coupling == "shared")
     while True:
         inner, later = INNER_TOLERANCE * run.config.solver.tolerance, round_index(current.name) > 0
@@ -145,24 +145,24 @@ def solve_in_rounds(
         summaries = solve_groups(run, current.name, [problem.penalty], tolerance=inner, warm_start=warm)
         scored = _scored(run, current, problem)
         change = _change(scored, problem, limits, run.config.solver.tolerance)
-        passes.append(_record(run, scored, problem, change))
+        passes.append(record_round(run, scored, problem, change))
         if scored.gaps.max() <= run.config.solver.tolerance or not len(change.admitted):
-            updated = _summaries(summaries, scored.certificates, run.config.solver.tolerance)
+            updated = summaries_over_all(summaries, scored.certificates, run.config.solver.tolerance)
             return RoundsResult(current, scored.weights, problem.penalty, updated, passes)
         before = current.name
         current = _grown(run, scored, change)
         del scored  # with it the last working set: a file that is mapped may not go
-        _drop(run, before)
+        drop_round(run, before)
 
 
 def _scored(run: Run, current: WorkingSet, problem: CandidateProblem) -> ScoredRound:
     """Return the round of a working set that is solved, with the scores of all candidates at its weights."""
-    weights, index = _weights(run, current), round_index(current.name)
+    weights, index = active_weights(run, current), round_index(current.name)
     scored = score_all_candidates(run, current, weights, problem, round_name(index - 1) if index else None)
     return ScoredRound(current, weights, scored, certify_all_candidates(run, current, weights, scored, problem))
 
 
-def _penalty(run: Run, current: WorkingSet, candidates: NDArray[np.int64]) -> float:
+def penalty_of(run: Run, current: WorkingSet, candidates: NDArray[np.int64]) -> float:
     """Return the penalty of the run; a fraction of the largest, which takes a pass over all candidates, is committed.
 
     Only the first working set, of all rows, is asked for the mean of the targets.
@@ -176,10 +176,15 @@ def _penalty(run: Run, current: WorkingSet, candidates: NDArray[np.int64]) -> fl
         if round_index(current.name):
             folder = run.layout.markers(PENALTY)
             raise CorruptDataError(f"{folder}: the penalty of the run is damaged or missing; {ANEW}", file=str(folder))
-        value = penalty_fraction(asked) * largest_penalty(run, PENALTY, candidates, current.statistics, fit_only=False)
-        write_marker(run.layout.markers(PENALTY), PENALTY, {"penalty": value})
-        return value
+        largest = largest_penalty(run, PENALTY, candidates, current.statistics, fit_only=False)
+        return commit_penalty(run, penalty_fraction(asked) * largest)
     return float(done[PENALTY]["penalty"])
+
+
+def commit_penalty(run: Run, value: float) -> float:
+    """Commit the penalty that a fraction of the largest stands for, and return it."""
+    write_marker(run.layout.markers(PENALTY), PENALTY, {"penalty": value})
+    return value
 
 
 def _latest(
@@ -192,13 +197,18 @@ def _latest(
             return beginning.first(round_name(0)), []
         new = _first(run, candidates, limits)
         return grown_gram.grow(run, round_name(0), None, np.empty(0, np.int64), new), []
+    return latest_round(run, names)
+
+
+def latest_round(run: Run, names: list[str]) -> tuple[WorkingSet, list[PassRecord]]:
+    """Return the last of some committed rounds, and the records of those before it, of which nothing else is left."""
     records = [
         PassRecord(**{**record, "relative_gaps": tuple(record["relative_gaps"])})
         for record in earlier_records(run, names[-1])
     ]
     _check(run, names[-1])
     for name in names[:-1]:  # left by a kill at the last moment
-        _drop(run, name)
+        drop_round(run, name)
     return grown_gram.load(run, names[-1]), records
 
 
@@ -229,7 +239,8 @@ def _check(run: Run, name: str) -> None:
         read_arrays(run.layout.round_scores(round_name(round_index(name) - 1)), remedy=ANEW)
 
 
-def _weights(run: Run, current: WorkingSet) -> ActiveWeights:
+def active_weights(run: Run, current: WorkingSet) -> ActiveWeights:
+    """Return the committed weights of a round's solves, with the intercept that goes with them."""
     table = load_weights(run, current.name, len(current.candidates))[-1]
     columns = np.flatnonzero(table.any(axis=1))
     intercept = np.zeros(table.shape[1])
@@ -258,7 +269,7 @@ def _change(scored: ScoredRound, problem: CandidateProblem, limits: WorkingSetLi
     return Change(stay, problem.candidates[near])
 
 
-def _record(run: Run, scored: ScoredRound, problem: CandidateProblem, change: Change) -> PassRecord:
+def record_round(run: Run, scored: ScoredRound, problem: CandidateProblem, change: Change) -> PassRecord:
     """Commit and tell what the round did; return the record."""
     current, scores, gaps = scored.working_set, scored.scored, scored.gaps
     outside = ~np.isin(problem.candidates, current.candidates) & evaluated_now(scores)
@@ -289,23 +300,28 @@ def _record(run: Run, scored: ScoredRound, problem: CandidateProblem, change: Ch
 
 def _grown(run: Run, scored: ScoredRound, change: Change) -> WorkingSet:
     """Commit the working set of the next round with the weights to start from, and return it."""
+    name = round_name(round_index(scored.working_set.name) + 1)
+    commit_start_weights(run, name, scored, change)
+    return grown_gram.grow(run, name, scored.working_set, change.stay, change.admitted)
+
+
+def commit_start_weights(run: Run, name: str, scored: ScoredRound, change: Change) -> None:
+    """Commit the weights that a round starts from: those of the columns that stay, zeros for those admitted."""
     current, weights = scored.working_set, scored.weights
-    name = round_name(round_index(current.name) + 1)
     dense = np.zeros((len(current.candidates), weights.weights.shape[1]))
     dense[weights.columns] = weights.weights
     start = np.vstack([dense[change.stay], np.zeros((len(change.admitted), dense.shape[1]))])
     make_folder(run.layout.solutions)
     write_arrays(run.layout.solution(start_weights_name(name)), {"weights": start})
-    return grown_gram.grow(run, name, current, change.stay, change.admitted)
 
 
-def _drop(run: Run, name: str) -> None:
+def drop_round(run: Run, name: str) -> None:
     """Remove the statistics of an earlier round; they are the largest files of a run."""
     for old in (name, f"{name}-centred"):
         remove_folder(run.layout.statistics_file(old), durable=False)
 
 
-def _summaries(
+def summaries_over_all(
     summaries: list[dict[str, Any]], certificates: list[Certificate], tolerance: float
 ) -> list[dict[str, Any]]:
     """Return the summaries of the solves with objective and gap over all candidates."""

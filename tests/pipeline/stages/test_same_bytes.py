@@ -13,6 +13,7 @@ from runs import model_bytes
 
 RAW = ("--set", "data.standardise=false")  # the intersection kernel takes no negative features
 TOGETHER = ("--set", "centers.working_set=120")
+ON_DEMAND = ("--centers", "all", "--set", "centers.columns=on-demand")
 CASES = {
     "one for each class": ("--centers", "150"),
     "one kernel": ("--centers", "150", "--coupling", "shared", "--intercept"),
@@ -30,13 +31,24 @@ CASES = {
         "learned",
         "--features-store=none",
     ),
+    "on demand": (*ON_DEMAND, "--refit", "ridge", "--set", "data.weights=w", "--class-weight", "balanced"),
+    "on demand, one kernel": (*ON_DEMAND, "--coupling", "shared", "--intercept", "--features-store=none"),
+    "regression on demand, little room": (*ON_DEMAND, *TOGETHER, "--kernel", "intersection", *RAW),
     "moved centers": ("--centers", "200", "--select", "greedy:30", "--polish-centers", "4"),
     "weights": ("--centers", "150", "--penalty", "auto", "--set", "data.weights=w", "--class-weight", "balanced"),
     "weights in rounds": ("--centers", "all", *TOGETHER, "--set", "data.weights=w", "--class-weight", "balanced"),
     "regression": ("--centers", "120", "--kernel", "polynomial", "--sigma2", "auto"),
     "regression in rounds": ("--centers", "all", "--set", "centers.working_set=120", "--kernel", "intersection", *RAW),
 }
-QUICK = ("several widths", "learned scales", "rounds", "a selection in rounds", "moved centers", "weights in rounds")
+QUICK = (
+    "several widths",
+    "learned scales",
+    "rounds",
+    "a selection in rounds",
+    "moved centers",
+    "weights in rounds",
+    "on demand",
+)
 STOPPED = ("rounds", "learned scales", "moved centers", "weights in rounds")
 SERIAL = ("--scheduler", "serial")
 MANY = ("--scheduler", "threads", "--workers", "3", "--memory-limit", "8GiB", "--checkpoint-every", "0.05s")
@@ -119,7 +131,7 @@ def test_a_run_that_is_stopped_again_and_again_is_taken_up_by_others(
 ) -> None:
     """Each session is asked to stop when some runs of pieces were taken, wherever in whatever pass that is."""
     take, count = row_pass._Waiting.take, itertools.count(1)
-    every = 60 if case in STOPPED or "rounds" in case else 5
+    every = 60 if case in STOPPED or "rounds" in case else 20 if "demand" in case else 5
 
     def interrupted(waiting: row_pass._Waiting) -> range:
         if next(count) % every == 0:

@@ -1,0 +1,177 @@
+"""Columns on demand: the weights of the Gram of all candidates, from few of its columns."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.prediction.model_folder import load_model
+from pipeline.solvers import Certificate
+from pipeline.stages.out_of_core import columns_on_demand, kept_columns
+from pipeline.stages.out_of_core.candidate_scores import BoundedScores
+from pipeline.train import main
+from runs import model_bytes, train
+from storage.atomic_writes import read_arrays
+from storage.folder_layouts import RunLayout
+
+ON_DEMAND = ("--set", "centers.columns=on-demand")
+EXACT = ("--set", "kernel.precision=float64", "--tol", "1e-9", "--scheduler", "serial")
+ROWS = 400
+CASES = {
+    "classes": ("--penalty", "1"),
+    "intercept": ("--penalty", "1", "--intercept"),
+    "one kernel": ("--penalty", "1", "--coupling", "shared"),
+    "weights": ("--penalty", "1", "--set", "data.weights=w", "--class-weight", "balanced", "--intercept"),
+    "polynomial": ("--penalty", "3", "--kernel", "polynomial", "--set", "kernel.degree=3"),
+    "intersection": ("--penalty", "3", "--kernel", "intersection", "--set", "data.standardise=false"),
+    "two widths": ("--penalty", "3", "--sigma2", "0.3,3"),
+    "a fraction": ("--penalty", "max:1e-3"),
+}
+QUICK = ("weights",)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of 400 rows of three classes, their features at least 0, with weights."""
+    rng, file = np.random.default_rng(0), tmp_path_factory.mktemp("data") / "classes.npz"
+    X = rng.random((ROWS, 4))
+    values = np.sin(6 * X[:, 0]) + X[:, 1] + 0.2 * rng.normal(size=ROWS)
+    np.savez(file, X=X, y=np.digitize(values, np.quantile(values, [1 / 3, 2 / 3])), w=rng.exponential(size=ROWS))
+    return file
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many blocks of few candidates, and of few rows."""
+    monkeypatch.setattr(columns_on_demand, "LEAST_BLOCK", 32)
+    monkeypatch.setattr(columns_on_demand, "BLOCKS", 4)
+    monkeypatch.setattr(kept_columns, "LEAST_ROWS", 64)
+
+
+def trained(run: Path, data: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
+    width = () if {"--sigma2", "polynomial", "intersection"} & set(arguments) else ("--sigma2", "1")
+    return train(run, data.parent / "features", "--centers", "all", *width, *arguments, dataset=data, code=code)
+
+
+@pytest.mark.parametrize(
+    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
+)
+def test_the_weights_are_those_of_the_gram_of_all_candidates(case: str, data: Path, tmp_path: Path) -> None:
+    asked = (*CASES[case], *EXACT)
+    on_demand = trained(tmp_path / "on-demand", data, *asked, *ON_DEMAND)
+    if case == "a fraction":  # of the first block's
+        asked = ("--penalty", str(on_demand["penalty"]), *EXACT)
+    dense = trained(tmp_path / "dense", data, *asked)
+    for one, other in zip(dense["solves"], on_demand["solves"], strict=True):
+        assert other["objective"] == pytest.approx(one["objective"], rel=1e-8)
+        assert other["relative_gap"] <= 1e-9
+    names = ("dense", "on-demand")
+    weights = [read_arrays(RunLayout(tmp_path / name).solution("final.npz")) for name in names]
+    assert np.array_equal(weights[0]["active"], weights[1]["active"])
+    np.testing.assert_allclose(weights[1]["weights"], weights[0]["weights"], rtol=1e-3, atol=1e-4)
+    assert len(load_model(tmp_path / "on-demand" / "model").center_index) == on_demand["model_n_centers"]
+    check_counts(on_demand)
+    assert dense["columns"] is None
+
+
+def check_counts(report: dict[str, Any]) -> None:
+    columns, passes, n = report["columns"], report["passes"], report["n_train"]
+    assert columns["active"] == report["model_n_centers"] <= columns["materialised"] < 0.7 * columns["candidates"]
+    assert columns["on_the_fly"] == sum(one["evaluated"] for one in passes)
+    assert report["kernel_entries"] == n * (columns["on_the_fly"] + columns["materialised"])
+    seen = passes[-1]["evaluated"] + passes[-1]["skipped"] + passes[-1]["screened"] + passes[-1]["working_set"]
+    assert seen >= columns["candidates"] == report["n_centers"], "the last certificate is over all candidates"
+    assert all(one["violators"] >= one["admitted"] > 0 for one in passes[:-1])
+    assert all(one["relative_gaps"] <= [1.0] * len(report["solves"]) for one in passes)
+
+
+@pytest.mark.slow
+def test_little_room_drops_what_is_at_zero_or_says_so(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = trained(tmp_path / "whole", data, *CASES["classes"], *ON_DEMAND)
+    room = whole["model_n_centers"] + 20
+    assert room < whole["columns"]["materialised"]
+    little = trained(tmp_path / "little", data, *CASES["classes"], *ON_DEMAND, "--set", f"centers.working_set={room}")
+    assert max(one["working_set"] for one in little["passes"]) <= room
+    assert any(one["dropped"] for one in little["passes"])
+    for one, other in zip(whole["solves"], little["solves"], strict=True):
+        assert other["objective"] == pytest.approx(one["objective"], rel=2e-3)
+    capsys.readouterr()
+    least = trained(tmp_path / "least", data, *CASES["classes"], *ON_DEMAND, "--set", "centers.working_set=9", code=3)
+    assert least["converged"] is False
+    assert all(one["relative_gap"] == 1.0 for one in least["solves"] if not one["converged"])
+    assert "no room" in capsys.readouterr().err
+
+
+def test_a_penalty_above_the_largest_leaves_nothing_active(data: Path, tmp_path: Path) -> None:
+    report = trained(tmp_path / "run", data, "--penalty", "1e9", *ON_DEMAND)
+    assert report["columns"]["materialised"] == 1
+    assert report["model_n_centers"] == 0
+
+
+@pytest.mark.slow
+def test_kept_columns_that_are_lost_or_damaged_are_made_again(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their files are removed, or cut, whenever a round has read its residuals: the bytes stay."""
+    asked = (*CASES["classes"], *ON_DEMAND, "--scheduler", "serial")
+    trained(tmp_path / "whole", data, *asked)
+    residuals, counts = columns_on_demand._residuals, {"removed": 0, "cut": 0}
+
+    def losing(run: Any, *rest: Any) -> Any:
+        found = residuals(run, *rest)
+        for number, file in enumerate(sorted((run.layout.passes / columns_on_demand.FOLDER).glob("*/block-*.npz"))):
+            if number % 3 == 0:
+                file.unlink()
+                counts["removed"] += 1
+            elif number % 3 == 1:
+                file.write_bytes(file.read_bytes()[:-50])
+                counts["cut"] += 1
+        return found
+
+    monkeypatch.setattr(columns_on_demand, "_residuals", losing)
+    trained(tmp_path / "losing", data, *asked)
+    assert min(counts.values()) > 10
+    assert model_bytes(tmp_path / "losing") == model_bytes(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_another_run_s_weights_are_a_start(data: Path, tmp_path: Path) -> None:
+    """The optimum is the same, with fewer columns made on the fly."""
+    cold = trained(tmp_path / "cold", data, *CASES["classes"], *ON_DEMAND, *EXACT)
+    start = ("--init-from", str(tmp_path / "cold"))
+    warm = trained(tmp_path / "warm", data, *CASES["classes"], *ON_DEMAND, *EXACT, *start)
+    assert warm["passes"][0]["working_set"] == cold["model_n_centers"]
+    assert warm["columns"]["on_the_fly"] < cold["columns"]["on_the_fly"]
+    for one, other in zip(cold["solves"], warm["solves"], strict=True):
+        assert other["objective"] == pytest.approx(one["objective"], rel=1e-8)
+
+
+@pytest.mark.parametrize("asked", [("--penalty", "auto"), ("--select", "greedy:20"), ("--penalty", "none")])
+def test_what_needs_all_columns_is_refused(
+    data: Path, tmp_path: Path, asked: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = [str(data), "--run-dir", str(tmp_path / "run"), "--features-dir", str(data.parent / "features"), "-q"]
+    assert main([*line, "--centers", "all", *asked, *ON_DEMAND]) == 2
+    assert "on-demand is for one penalty" in capsys.readouterr().err
+
+
+def scores_of(values: list[float], moved: list[float]) -> BoundedScores:
+    n = len(values)
+    column, none = np.array(values)[:, None], np.zeros(n, bool)
+    return BoundedScores(column, np.ones(n), np.zeros((1, 1)), np.array(moved)[:, None], none, 0, 0, 0)
+
+
+def test_new_candidates_come_first_then_those_of_the_largest_scores() -> None:
+    scored = scores_of([0.1, -0.9, 0.0, 0.5, 0.0], [1.0, 1.0, np.inf, 1.0, np.inf])
+    waiting = np.arange(5)
+    assert columns_on_demand.next_block(scored, waiting, 4, seed=0).tolist() == [2, 4]
+    assert len(columns_on_demand.next_block(scored, waiting, 1, seed=0)) == 1
+    assert columns_on_demand.next_block(scored, np.array([0, 1, 3]), 2, seed=0).tolist() == [1, 3]
+
+
+def test_before_all_are_scored_the_gap_is_that_of_a_dual_value_of_0() -> None:
+    nothing = columns_on_demand.unproved(Certificate(2.0, 1.9, 0.1, 0.05, 0.9, 1.1))
+    assert (nothing.primal, nothing.dual, nothing.gap, nothing.relative_gap) == (2.0, 0.0, 2.0, 1.0)
