@@ -21,7 +21,8 @@ from pipeline.solvers.delivered_weights import (
     unseen_of,
     unseen_on_path,
 )
-from pipeline.solvers.forward_backward_selection import Selection, select
+from pipeline.solvers.forward_backward_selection import select
+from pipeline.solvers.forward_selection import Selection
 from pipeline.solvers.greedy_choice import Enough, Part, choose_greedily, forward_most, told
 from pipeline.solvers.regularization_path import ChosenPenalty, TriedPenalties, choose_penalty, largest_penalty
 from pipeline.solvers.ridge import refit

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.solvers.forward_backward_selection import Selection, forward_size
+from pipeline.solvers.forward_backward_selection import forward_size
+from pipeline.solvers.forward_selection import Selection
 from pipeline.solvers.selection_prefixes import held_out_curve, prefix_sizes
 
 AUTO_GROWTH = 1.25  # of the size, between two looks whether the held-out error still falls

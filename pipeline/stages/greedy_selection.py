@@ -18,7 +18,8 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.executors import available_processors
-from pipeline.solvers.forward_backward_selection import SLAB_ROWS, Selection, select
+from pipeline.solvers.forward_backward_selection import select
+from pipeline.solvers.forward_selection import SLAB_ROWS, Selection
 from pipeline.solvers.greedy_choice import ROWS, Enough, GreedyChoice, Part, choose_greedily, forward_most, told
 from pipeline.solvers.ridge import Refit, refit
 from pipeline.solvers.selection_prefixes import prefix_weights

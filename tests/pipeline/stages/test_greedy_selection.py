@@ -248,12 +248,12 @@ def test_a_selection_that_is_stopped_goes_on_to_the_same_bytes(
 
 SLOW = """
 import sys, time
-from pipeline.solvers import forward_backward_selection as greedy
+from pipeline.solvers import forward_selection as greedy
 greedy.SLAB_ROWS = 32
 append = greedy._Factor.append
-def slowly(self, m, threads):
-    time.sleep(0.004)
-    append(self, m, threads)
+def slowly(self, columns, threads):
+    time.sleep(0.004 * len(columns))
+    append(self, columns, threads)
 greedy._Factor.append = slowly
 from pipeline.stages import greedy_selection as selection
 selection.SLAB_ROWS = 32
