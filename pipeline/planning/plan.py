@@ -29,6 +29,7 @@ from pipeline.planning.stage_memory import (
     refit_bytes,
     selection_bytes,
     solve_at_once,
+    solve_finalists,
     solve_in_rounds,
     width_trials,
 )
@@ -333,6 +334,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         scaled=learns_scales(config.kernel.scale),
         asked_rows=config.statistics.block_rows,
         moving=moving_centers(config, w),
+        preselected=candidates.preselection_of(config, shape.n_train),
     )
     drawing = StagePlan("centers", 1, max(0 if in_rounds else 2 * centers, trial), centers)
     if solving.scaled:
@@ -340,11 +342,12 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         most = max(drawing.memory_bytes + centers, learning.memory_bytes)
         drawing = replace(learning, memory_bytes=most, disk_bytes=centers + learning.disk_bytes)
     testing = solving.streams(shape, 0, shape.n_test) + workers.processes * 4 * solving.moving * d  # where they were
+    planned = solve_finalists if solving.preselected else solve_in_rounds if in_rounds else solve_at_once
     n_tested = row_grid("test", shape.n_test, w).n_blocks
     stages = (
         StagePlan("features", n_items, streaming - unused + reading + building, stored),
         replace(drawing, memory_bytes=streaming + 8 * 2**20 + drawing.memory_bytes),
-        *(solve_in_rounds if in_rounds else solve_at_once)(shape, solving),
+        *planned(shape, solving),
         StagePlan("evaluate", n_tested, base + max(data.reading(1), testing), centers),
     )
     return Plan(stages, workers, bounds.limit)

@@ -88,9 +88,9 @@ def forward_most(size: int | None, n_candidates: int) -> int:
     return max(most_centers(size, n_candidates), forward_size(n_candidates))
 
 
-def told(part: Part, n_chosen: int, most: int) -> str:
-    """Return in words how far a choice is."""
-    return f"{n_chosen} of {most} centers chosen on {ROWS[part]}"
+def told(rows: str, n_chosen: int, most: int) -> str:
+    """Return in words how far a choice on some rows is."""
+    return f"{n_chosen} of {most} centers chosen on {rows}"
 
 
 def _never(chosen: list[int]) -> bool:

@@ -7,7 +7,9 @@ width it is the training row.
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.config.parsers import selection_size
 from pipeline.config.train_config import TrainConfig
+from pipeline.solvers.preselection import Preselection, preselection
 from storage.atomic_writes import read_arrays
 from storage.folder_layouts import RunLayout
 
@@ -17,6 +19,15 @@ def count_candidates(config: TrainConfig, n_train: int) -> int:
     asked, widths = config.centers.count, config.kernel.sigma2
     assert asked is not None  # the plan has filled it in
     return (n_train if asked == "all" else int(asked)) * (len(widths) if isinstance(widths, tuple) else 1)
+
+
+def preselection_of(config: TrainConfig, n_train: int) -> Preselection | None:
+    """Return how the finalists of a run's selection are chosen; None where it has none, or is none."""
+    if config.solver.select == "none":
+        return None
+    n_candidates = count_candidates(config, n_train)
+    n_fit = n_train * (1.0 - config.statistics.hold_out)
+    return preselection(n_fit, n_candidates, config.centers.working_set or 0, selection_size(config.solver.select))
 
 
 def read_widths(layout: RunLayout) -> NDArray[np.float64]:

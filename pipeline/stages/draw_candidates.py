@@ -46,7 +46,7 @@ def draw_candidates(run: Run) -> None:
         arrays: dict[str, NDArray[Any]] = {"index": index, **choose_bandwidth(run, index, facts), **facts.arrays()}
         if run.config.data.centre_targets:
             arrays["target_mean"] = np.array(facts.mean)
-        if not run.in_rounds:  # else the candidates may be all rows: tasks take what they need of them
+        if not run.in_rounds and run.preselection is None:  # else they may be all rows: tasks take what they need
             arrays["X"] = open_features(run.features).take(index)
         write_arrays(run.layout.centers, arrays)
 
