@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ def test_turns_come_near_to_a_choice_from_all(folder: Path, rounds: dict[str, An
     assert len(passes) >= 4
     assert [one["round"] for one in passes] == list(range(len(passes)))
     errors = [one["sample_error"] for one in passes]
-    assert all(after < 1.02 * before for before, after in zip(errors, errors[1:], strict=False))
+    assert all(after < 1.02 * before for before, after in pairwise(errors))
     assert errors[-1] < 0.9 * errors[0]
     assert all(one["working_set"] <= 400 and one["n_active"] == 266 for one in passes)
     whole = train(folder, "all at once", "--centers", "all", "--select", "greedy:60")
