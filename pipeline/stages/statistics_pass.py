@@ -64,7 +64,9 @@ class StatisticsPass(BlockPieces):
     def grid(self) -> tuple[object, ...]:
         """What determines the blocks, and the bounds and tiles of their sums."""
         sizes = (self.blocks, self.n_columns, self.n_kept, self.parts, self.largest, COLUMNS_TILE, GRAM_TILE)
-        return sizes if self.share == 1.0 else (*sizes, self.share)
+        if self.members is None or self.parts != (SAMPLE,):
+            return sizes
+        return (*sizes, self.share, self.members.parent.name)  # turns of a selection, one after the other, are alike
 
     @property
     def sums_bytes(self) -> int:
