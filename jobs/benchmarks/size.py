@@ -141,7 +141,7 @@ def greedy(data: Data, asked: argparse.Namespace) -> Iterator[Point]:
 
 def penalised(data: Data, asked: argparse.Namespace) -> Iterator[Point]:
     """Solve along a path of penalties on the pool's statistics, one-vs-all and shared, and refit each support."""
-    layout = trained(asked, data.dataset, f"{data.dataset}-{asked.pool}-statistics", "--penalty", "max:1")
+    layout = trained(asked, data.dataset, f"{data.dataset}-{asked.pool}-statistics", "--penalty", "max:0.99")
     everything, fit, hold_out = (statistics.load_statistics(layout, part) for part in ("all", "fit", "hold_out"))
     pool = read_arrays(layout.centers)["index"]
     columns = ColumnGenerator(data.X[pool], data.sigma2).block(data.X_test, out_dtype=np.float64)
