@@ -4,8 +4,8 @@ COMMAND: python jobs/benchmarks/size.py --out DIR [--datasets mnist,usps] [--poo
          [--sizes 100,200,400,700,1000,1500,3000] [--methods greedy,penalised,random,kmeans,svc] [--svc-cap 3600]
 
 All methods see the same features, and all but SVC end in least squares with a ridge chosen on the same held-out rows.
-Greedy and penalised selections choose from one pool of random candidates, whose statistics are made once; a greedy
-selection of the largest size is cut to the others. Penalised selections have the sizes that their penalties give.
+Greedy and penalised selections choose from one pool of random candidates; a greedy selection of the largest size is cut
+to the others. Penalised selections have the sizes that their penalties give.
 Writes DIR/size.json, DIR/size-mnist.png, …; a method that is there already with the same settings is not run again.
 """
 
@@ -104,15 +104,20 @@ def options() -> argparse.Namespace:
 
 def opened(asked: argparse.Namespace, dataset: str) -> Data:
     """Choose from the pool, or take the run that did, and read its features."""
-    settings, sigma2 = SETTINGS[dataset]
-    folder = asked.out / f"{dataset}-{asked.pool}-{max(asked.sizes)}"
-    command = [*settings, "--centers", str(asked.pool), "--select", f"greedy:{max(asked.sizes)}", "-q"]
-    command += ["--run-dir", str(folder), "--features-dir", str(asked.out / "features"), "--resume", "auto"]
+    size = max(asked.sizes)
+    layout = trained(asked, dataset, f"{dataset}-{asked.pool}-{size}", "--select", f"greedy:{size}")
+    sigma2, parts = SETTINGS[dataset][1], (read_part(layout, "train"), read_part(layout, "test"))
+    return Data(dataset, sigma2, *parts[0], *parts[1], layout, report_of(layout))
+
+
+def trained(asked: argparse.Namespace, dataset: str, name: str, *arguments: str) -> RunLayout:
+    """Train on the pool, or take the run that did."""
+    command = [*SETTINGS[dataset][0], "--centers", str(asked.pool), *arguments, "-q", "--resume", "auto"]
+    command += ["--run-dir", str(asked.out / name), "--features-dir", str(asked.out / "features")]
     command += ["--data-dir", asked.data_dir] if asked.data_dir else []
     if code := train(command):
         raise SystemExit(code)
-    layout = RunLayout(folder)
-    return Data(dataset, sigma2, *read_part(layout, "train"), *read_part(layout, "test"), layout, report_of(layout))
+    return RunLayout(asked.out / name)
 
 
 def greedy(data: Data, asked: argparse.Namespace) -> Iterator[Point]:
@@ -136,10 +141,11 @@ def greedy(data: Data, asked: argparse.Namespace) -> Iterator[Point]:
 
 def penalised(data: Data, asked: argparse.Namespace) -> Iterator[Point]:
     """Solve along a path of penalties on the pool's statistics, one-vs-all and shared, and refit each support."""
-    everything, fit, hold_out = (statistics.load_statistics(data.layout, part) for part in ("all", "fit", "hold_out"))
-    pool = read_arrays(data.layout.centers)["index"]
+    layout = trained(asked, data.dataset, f"{data.dataset}-{asked.pool}-statistics", "--penalty", "max:0.99")
+    everything, fit, hold_out = (statistics.load_statistics(layout, part) for part in ("all", "fit", "hold_out"))
+    pool = read_arrays(layout.centers)["index"]
     columns = ColumnGenerator(data.X[pool], data.sigma2).block(data.X_test, out_dtype=np.float64)
-    stage, n_classes = data.report["stages"]["statistics"]["wall_seconds"], everything.kty.shape[1]
+    stage, n_classes = report_of(layout)["stages"]["statistics"]["wall_seconds"], everything.kty.shape[1]
     for name, groups in (("shared", [range(n_classes)]), ("one-vs-all", [[k] for k in range(n_classes)])):
         shared = name == "shared"
         largest = penalty_max(everything.kty, shared=shared)

@@ -24,7 +24,9 @@ from features.targets import outputs
 from pipeline.config.parsers import NO_PENALTY, byte_size, is_searched, selection_size
 from pipeline.estimators import model_folders
 from pipeline.estimators.filled_parameters import fill_in
+from pipeline.estimators.finalists import find_finalists
 from pipeline.estimators.fit_data import (
+    HELD_OUT,
     Candidates,
     Rows,
     accumulate,
@@ -36,6 +38,7 @@ from pipeline.estimators.fit_data import (
     held_out_rows,
     is_sliced,
     moments_of,
+    sampled_rows,
     seed_of,
 )
 from pipeline.estimators.fit_distances import Trials, find_distances
@@ -46,6 +49,7 @@ from pipeline.estimators.parameter_checks import check_memory, checked_options
 from pipeline.estimators.penalised_solves import Solves
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.equal_points import keys_of
+from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.kernels.scaled_features import scaled
 from pipeline.models.kernel_expansion import KernelExpansion
@@ -53,6 +57,7 @@ from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime.memory_limits import default_limit_bytes
 from pipeline.solvers.feature_scales import importances
 from pipeline.solvers.options import SolverOptions
+from pipeline.solvers.preselection import preselection
 
 SMALL_CANDIDATES = 500  # problems of so few candidates are solved to the last digit: it costs milliseconds
 MOST_MOVED = 1e-3  # by the float32 of a model's centers, in kernel widths: kernel values change by no more
@@ -192,16 +197,26 @@ class KernelMachine(BaseEstimator):
             scales, widths = find_distances(trials, filled, size)
             rows, columns = rows.scaled(scales), KernelColumns(kernel, scaled(points, scales), widths, dtype)
             largest = columns.largest(rows, weights)
-            fit, held_out = accumulate(rows, columns.generator(), signs, weights, mask, largest)
+            asked = self._task_of(task, options, filled.penalty, seed, exact=n_candidates <= SMALL_CANDIDATES)
+
+            def sample(share: float) -> GramStatistics:
+                sampled = np.where(sampled_rows(seed, weights, share) & ~mask, weights, 0.0)
+                return accumulate(rows, columns.generator(), signs, sampled, np.zeros_like(mask), largest)[0]
+
+            before = preselection(len(eligible) * (1 - HELD_OUT), n_candidates, n_candidates, size) if greedy else None
+            finalists = find_finalists(asked, before, sample)
+            generator = columns.generator(None if finalists is None else finalists.columns)
+            fit, held_out = accumulate(rows, generator, signs, weights, mask, largest)
             held = HeldOutRows(rows, targets, np.where(mask, weights, 0.0), task)
 
             def errors(active: NDArray[np.int64], *models: NDArray[np.float64]) -> NDArray[np.float64]:
                 return held.errors(columns.generator(active), *models)
 
             everything = fit + held_out if held_out.n_centers else fit
-            asked = self._task_of(task, options, filled.penalty, seed, exact=n_candidates <= SMALL_CANDIDATES)
             start = self._start(candidates, widths, signs.shape[1])
-            fitted = find_weights(asked, Parts(fit, held_out, everything, errors), start)
+            n_back = None if finalists is None else finalists.n_back
+            fitted = find_weights(asked, Parts(fit, held_out, everything, errors, n_back), start)
+            fitted = fitted if finalists is None else finalists.named(fitted)
             unseen, temperature = fitted.unseen, None
             if unseen.seen and not holds_out:  # rows too few for a choice by held-out ones, or none was needed
                 held = HeldOutRows(rows, targets, weights, task)

@@ -24,7 +24,14 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.equal_points import keys_of
 from pipeline.kernels.finite_rows import first_non_finite_row
-from pipeline.kernels.gram_statistics import LEAST_TARGET, GramStatistics, StatisticsSums, SumBounds, draw_held_out
+from pipeline.kernels.gram_statistics import (
+    LEAST_TARGET,
+    GramStatistics,
+    StatisticsSums,
+    SumBounds,
+    draw_held_out,
+    draw_sample,
+)
 from pipeline.kernels.scaled_features import scaled
 
 BLOCK_BYTES = 64 * 2**20  # of features, kernel values and their float64 copies held at once
@@ -292,6 +299,16 @@ def accumulate(
             if len(order[chosen]):
                 part.add(columns[chosen], targets[span][order[chosen]], weights[span][order[chosen]])
     return fit.statistics(), held_out_sums.statistics()
+
+
+def sampled_rows(seed: int, weights: NDArray[np.float64], share: float) -> NDArray[np.bool_]:
+    """Return which rows are sampled, (n,) bool: the draw of the command line with the same seed.
+
+    It is drawn for the rows of weight above 0, as if there were no others.
+    """
+    counted, mask = np.flatnonzero(weights > 0), np.zeros(len(weights), bool)
+    mask[counted] = draw_sample(seed, share, 0, len(counted))
+    return mask
 
 
 def candidate_count(n_eligible: int, n_centers: int | str | None, centers: Any, most: int) -> int:

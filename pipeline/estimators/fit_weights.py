@@ -21,8 +21,9 @@ from pipeline.solvers.delivered_weights import (
     unseen_of,
     unseen_on_path,
 )
-from pipeline.solvers.forward_backward_selection import Selection, select
-from pipeline.solvers.greedy_choice import Enough, Part, choose_greedily, forward_most, told
+from pipeline.solvers.forward_backward_selection import drop, select
+from pipeline.solvers.forward_selection import Selection
+from pipeline.solvers.greedy_choice import ROWS, Enough, Part, choose_greedily, forward_most, told
 from pipeline.solvers.regularization_path import ChosenPenalty, TriedPenalties, choose_penalty, largest_penalty
 from pipeline.solvers.ridge import refit
 
@@ -42,11 +43,18 @@ class Task:
     select: str | None
     intercept: bool
 
+    def tell_choice(self, part: str, rows: str, n_chosen: int, most: int) -> None:
+        """Tell how far a greedy choice on some rows is."""
+        if n_chosen % TOLD_EVERY == 0:
+            self.solves.say(told(rows, n_chosen, most))
+        self.solves.on_record({"phase": "select", "rows": part, "iteration": n_chosen, "n_active": n_chosen})
+
 
 @dataclass(frozen=True)
 class Parts:
     """Statistics of the rows to fit, of those held out (no columns where nothing is chosen by them), and of all.
 
+    n_back: where the columns are finalists, in the order chosen: so many are dropped again.
     errors(active, weights (P, a, T), intercepts (P, T)): weight of the held-out rows that each of P models gets wrong.
     """
 
@@ -54,6 +62,7 @@ class Parts:
     held_out: GramStatistics
     everything: GramStatistics
     errors: HeldOutErrors
+    n_back: int | None = None
 
 
 @dataclass(frozen=True)
@@ -193,7 +202,7 @@ def _greedy(task: Task, parts: Parts) -> FittedWeights:
     """
     assert task.select is not None
     asked, so_far = selection_size(task.select), np.empty(0, np.int64)
-    if asked is not None and asked > parts.fit.n_centers:
+    if asked is not None and asked > parts.fit.n_centers and parts.n_back is None:
         raise ValueError(f"select={task.select!r} asks for more centers than the {parts.fit.n_centers} candidates")
 
     most = forward_most(asked, parts.fit.n_centers)
@@ -206,12 +215,13 @@ def _greedy(task: Task, parts: Parts) -> FittedWeights:
             nonlocal so_far
             if part == "fit":
                 so_far = np.array(chosen[:size], np.int64)
-            if len(chosen) % TOLD_EVERY == 0:
-                task.solves.say(told(part, len(chosen), most))
-            task.solves.on_record({"phase": "select", "rows": part, "iteration": len(chosen), "n_active": len(chosen)})
+            task.tell_choice(part, ROWS[part], len(chosen), most)
             return enough(chosen)
 
-        selection = select(statistics, size, intercept=task.intercept, enough=note)
+        if parts.n_back is not None:
+            selection = drop(statistics, size, parts.n_back, intercept=task.intercept)
+        else:
+            selection = select(statistics, size, intercept=task.intercept, enough=note)
         so_far = selection.chosen if part == "fit" else so_far
         return selection
 

@@ -221,10 +221,19 @@ def draw_held_out(seed: int, fraction: float, start: int, stop: int) -> NDArray[
 
     `seed` is the run's; `fraction` lies in [0, 1). Bool (stop - start,).
     """
+    return _coins([seed, 2], fraction, start, stop)
+
+
+def draw_sample(seed: int, fraction: float, start: int, stop: int) -> NDArray[np.bool_]:
+    """Return which of the rows start..stop are sampled, held out or not: as `draw_held_out`, with other coins."""
+    return _coins([seed, 5], fraction, start, stop)
+
+
+def _coins(seed: list[int], fraction: float, start: int, stop: int) -> NDArray[np.bool_]:
     if fraction == 0.0:
         return np.zeros(stop - start, bool)
     groups = range(start // _DRAWN_TOGETHER, -(-stop // _DRAWN_TOGETHER))
-    coins = [np.random.default_rng([seed, 2, group]).random(_DRAWN_TOGETHER) for group in groups]
+    coins = [np.random.default_rng([*seed, group]).random(_DRAWN_TOGETHER) for group in groups]
     first = groups[0] * _DRAWN_TOGETHER if len(groups) else 0
     drawn = np.concatenate(coins) if coins else np.empty(0)
     return drawn[start - first : stop - first] < fraction

@@ -30,6 +30,7 @@ from pipeline.planning.stage_memory import (
     refit_bytes,
     selection_bytes,
     solve_at_once,
+    solve_finalists,
     solve_in_rounds,
     width_trials,
 )
@@ -341,6 +342,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         asked_rows=config.statistics.block_rows,
         searched=is_searched(config.solver.penalty) and not selecting,
         moving=moving_centers(config, w),
+        preselected=candidates.preselection_of(config, shape.n_train),
     )
     drawing = StagePlan("centers", 1, max(2 * centers if has_room else 0, trial), centers)
     if solving.scaled:
@@ -348,8 +350,9 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         most = max(drawing.memory_bytes + centers, learning.memory_bytes)
         drawing = replace(learning, memory_bytes=most, disk_bytes=centers + learning.disk_bytes)
     testing = solving.streams(shape, 0, shape.n_test) + workers.processes * 4 * solving.moving * d  # where they were
+    planned = solve_finalists if solving.preselected else solve_in_rounds if in_rounds else solve_at_once
     n_tested = row_grid("test", shape.n_test, w).n_blocks
-    solves = (solve_in_rounds if in_rounds else solve_at_once)(shape, solving)
+    solves = planned(shape, solving)
     if config.centers.on_demand:
         solves = keep_columns(solves, shape, solving, 4 if config.kernel.precision == "float32" else 8)
     stages = (

@@ -12,6 +12,7 @@ from pipeline.errors import ConfigError
 from pipeline.kernels.gram_statistics import draw_held_out
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.solvers.feature_scales import METRIC, MOST_OF_METRIC
+from pipeline.solvers.preselection import SELECTION_ROOM
 
 # Settings of the penalised solves, and why least squares, on all candidates or on those chosen, has no use for them.
 _NO_PENALTY = {"solver.penalty": "which has no penalty"}
@@ -24,7 +25,6 @@ PENALISED = {
     "solver.stop": "which has no such rule",
 }
 OF_TABLES = ("test", "columns", "drop", "categorical", "missing")  # of `data`: what only files of cells have
-SELECTION_ROOM = 1.5  # candidates at once for each center that is chosen in rounds; with fewer, hardly any come in
 
 
 def check_used(config: TrainConfig, explicit: frozenset[str]) -> None:

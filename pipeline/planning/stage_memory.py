@@ -13,6 +13,7 @@ from pipeline.solvers.feature_scales import MOST_OF_METRIC, TRIAL_CENTERS
 from pipeline.solvers.forward_backward_selection import forward_size
 from pipeline.solvers.greedy_choice import most_centers
 from pipeline.solvers.lbfgs import PAIRS
+from pipeline.solvers.preselection import Preselection
 from pipeline.stages.out_of_core.kept_columns import kept_blocks
 from pipeline.stages.out_of_core.penalty_path_in_rounds import SCORED
 from pipeline.stages.out_of_core.score_tiles import LINE_ROWS, TILE_ROWS
@@ -63,7 +64,8 @@ class Solving:
     selecting: of a greedy selection, else 0; refitting: of least squares on all columns, else 0; centred: of the
     centred Gram where the solves fit an intercept, else 0; streams_again: held-out rows are, for a penalty path or a
     temperature; plain: columns are Gaussian, of one width; scaled: features are multiplied by scales as they are read;
-    asked_rows: read at once, by the user; searched: along a penalty path; moving: centers that may move, else 0.
+    asked_rows: read at once, by the user; searched: along a penalty path; moving: centers that may move, else 0;
+    preselected: how finalists are chosen, of a selection that has some.
     """
 
     columns: int
@@ -81,21 +83,34 @@ class Solving:
     asked_rows: int | None
     searched: bool = False
     moving: int = 0
+    preselected: Preselection | None = None
+
+    @property
+    def of_finalists(self) -> "Solving":
+        """The same for the finalists of a selection."""
+        assert self.preselected is not None
+        f = self.preselected.n_finalists
+        return replace(self, columns=f, centers=self.centers * f // max(self.columns, 1), preselected=None)
 
     @property
     def gram(self) -> int:
         """One Gram."""
         return 8 * self.columns**2
 
-    def streams(self, shape: FeatureShape, sums_bytes: int, part_rows: int | None = None) -> int:
-        """Sums, blocks, features and tiles of all threads while rows are streamed, and the centers."""
+    def streams(self, shape: FeatureShape, sums_bytes: int, part_rows: int | None = None, share: float = 1.0) -> int:
+        """Sums, blocks, features and tiles of all threads while rows are streamed, and the centers.
+
+        share : of the rows that have columns
+        """
         w, rows = self.columns, shape.n_train if part_rows is None else part_rows
-        grid = row_grid("train", rows, w, sums_bytes)
+        grid = row_grid("train", rows, w, sums_bytes, share)
         block = min(grid.block_rows, rows)
+        used = block if share == 1.0 else min(int(1.2 * share * block) + 64, block)  # drawn: a few more may be
         tile = 8 * min(GRAM_TILE, w) ** 2 if sums_bytes else 0
-        tile += block * (4 * min(COLUMNS_TILE, w) if self.plain else 12 * w)
+        tile += used * (4 * min(COLUMNS_TILE, w) if self.plain else 12 * w)
         features = 4 * shape.n_features * min(max(block, read_rows(shape, self.asked_rows)), rows)
-        each = sums_bytes + 8 * block * w + features * (1 if self.plain and not self.scaled else 2)
+        each = sums_bytes + 8 * used * w + features * (1 if self.plain and not self.scaled else 2)
+        each += 4 * shape.n_features * used if share < 1.0 else 0
         workers = self.workers
         groups = workers.groups(sums_bytes, grid.n_blocks, -(-w // COLUMNS_TILE) if sums_bytes else 1)
         return workers.processes * self.centers + groups * each + workers.threads * tile
@@ -124,6 +139,10 @@ class Solving:
         A selection maps two Grams, of the fit rows and of all.
         """
         streams = self.streams(shape, 0) if self.streams_again else 0
+        if self.preselected is not None:
+            finalists = self.of_finalists
+            f = finalists.columns
+            return self.base + max(self.gram + 8 * f * (self.columns + f), 10 * finalists.gram, streams)
         if self.selecting:
             return self.base + max(2 * self.gram + self.selecting, streams)
         if self.refitting:
@@ -158,12 +177,28 @@ def solve_at_once(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, Sta
     )
 
 
+def solve_finalists(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, StagePlan]:
+    """One Gram of the sample a group of threads, of all candidates or those of a turn; then two of the finalists.
+
+    On disk are those of each process, twice while they are replaced, and what is committed.
+    """
+    assert solving.preselected is not None
+    gram, finalists, workers = solving.gram, solving.of_finalists, solving.workers
+    sampling = solving.streaming + max(solving.streams(shape, gram, share=solving.preselected.share), 2 * gram)
+    after, weights = solve_at_once(shape, finalists)
+    blocks = row_grid("train", shape.n_train, solving.columns, gram, solving.preselected.share)
+    pieces = statistics_pieces(blocks, solving.columns, in_one_process=workers.in_one_process)
+    disk = max(2 * workers.processes * gram + gram, after.disk_bytes)
+    statistics = StagePlan("statistics", pieces, max(sampling, after.memory_bytes), disk)
+    return statistics, replace(weights, memory_bytes=solving.solves(shape))
+
+
 def solve_in_rounds(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, StagePlan]:
     """At most half of the working set comes in at once: its Gram rows in each group, or the old Gram and the new.
 
-    A penalty path has them of fit rows and of held-out rows, and scores several penalties at once. A selection computes
-    every round as if at once. On disk are the Grams of the last round (all rows; centred, or fit
-    and held-out rows), the new one, and the sums of each process of its new rows.
+    A penalty path has them of fit rows and of held-out rows, and scores several penalties at once. On disk are the
+    Grams of the last round (all rows; centred, or fit and held-out rows), the new one, and the sums of each process of
+    its new rows.
     """
     gram, workers = solving.gram, solving.workers
     n, t = shape.n_train, shape.n_outputs
@@ -174,9 +209,6 @@ def solve_in_rounds(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, S
     blocks = row_grid("train", n, solving.columns, parts * gram // 2)
     pieces = statistics_pieces(blocks, solving.columns, in_one_process=workers.in_one_process)
     growing = StagePlan("statistics", pieces, solving.base + max(streaming, joining), disk)
-    if solving.selecting:
-        once = solve_at_once(shape, solving)[0]
-        growing = replace(once, disk_bytes=once.disk_bytes + 3 * gram)
     side, values = min(TILE_ROWS, n), 8 * solving.candidates * (t * (SCORED if solving.searched else 1) + 1)
     tile = 2 * 4 * side * shape.n_features + (12 if solving.plain else 20) * min(LINE_ROWS, n) * side
     tiles = -(-n // TILE_ROWS)

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.solvers.forward_backward_selection import Selection, forward_size
+from pipeline.solvers.forward_backward_selection import forward_size
+from pipeline.solvers.forward_selection import Selection
 from pipeline.solvers.selection_prefixes import held_out_curve, prefix_sizes
 
 AUTO_GROWTH = 1.25  # of the size, between two looks whether the held-out error still falls
@@ -87,9 +88,9 @@ def forward_most(size: int | None, n_candidates: int) -> int:
     return max(most_centers(size, n_candidates), forward_size(n_candidates))
 
 
-def told(part: Part, n_chosen: int, most: int) -> str:
-    """Return in words how far a choice is."""
-    return f"{n_chosen} of {most} centers chosen on {ROWS[part]}"
+def told(rows: str, n_chosen: int, most: int) -> str:
+    """Return in words how far a choice on some rows is."""
+    return f"{n_chosen} of {most} centers chosen on {rows}"
 
 
 def _never(chosen: list[int]) -> bool:

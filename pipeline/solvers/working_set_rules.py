@@ -63,19 +63,3 @@ def cannot_be_active(
     bound = np.abs(scores) + norm_bounds[:, None] * moved
     norms = np.linalg.norm(bound, axis=1) if shared else bound.max(axis=1)
     return norms <= tau
-
-
-def diverse(
-    gains: NDArray[np.float64], outside: NDArray[np.bool_], count: int, seed: int, round_index: int
-) -> NDArray[np.int64]:
-    """Return at most `count` candidates drawn without replacement, each as likely as its gain is large, sorted.
-
-    mathematics.md, eq. 71.
-
-    gains (M,): what each would lower the squared error by, alone, or a bound of it; outside (M,): which may be drawn.
-    The largest gains alone would be bundles of nearly equal columns, of which a selection wants one each.
-    """
-    drawn = np.flatnonzero(outside & (gains > 0.0))
-    u = np.random.default_rng([seed, 5, round_index]).random(len(gains))[drawn]
-    keys = np.log(u) / gains[drawn]  # Efraimidis & Spirakis 2006: the largest keys are a weighted draw
-    return np.sort(drawn[np.argsort(-keys, kind="stable")[:count]])

@@ -32,7 +32,7 @@ def accumulate_statistics(run: Run) -> None:
         if final_weights.is_done(run.layout):
             _clean(run)  # of what a kill left at the last moment
             return  # nothing reads them any more, and the run may have dropped them
-        if run.in_rounds:
+        if run.in_rounds or run.preselection is not None:
             return  # the solve stage computes them, for the columns it needs
         if (run.layout.statistics_file(ALL) / MANIFEST_NAME).exists():
             with run.doing(STATISTICS, "checking those of an earlier session"):

@@ -7,7 +7,9 @@ width it is the training row.
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.config.parsers import selection_size
 from pipeline.config.train_config import TrainConfig
+from pipeline.solvers.preselection import Preselection, preselection
 from storage.atomic_writes import read_arrays
 from storage.folder_layouts import RunLayout
 from storage.manifest import MANIFEST_NAME
@@ -23,6 +25,15 @@ def count_candidates(config: TrainConfig, n_train: int) -> int:
 def is_in_rounds(config: TrainConfig, n_train: int) -> bool:
     """Tell whether a working set grows: there is no room for the Gram of all candidates, or they enter on demand."""
     return config.centers.on_demand or (config.centers.working_set or 0) < count_candidates(config, n_train)
+
+
+def preselection_of(config: TrainConfig, n_train: int) -> Preselection | None:
+    """Return how the finalists of a run's selection are chosen; None where it has none, or is none."""
+    if config.solver.select == "none":
+        return None
+    n_candidates = count_candidates(config, n_train)
+    n_fit = n_train * (1.0 - config.statistics.hold_out)
+    return preselection(n_fit, n_candidates, config.centers.working_set or 0, selection_size(config.solver.select))
 
 
 def read_widths(layout: RunLayout) -> NDArray[np.float64]:

@@ -47,7 +47,7 @@ def draw_candidates(run: Run) -> None:
         if run.config.data.centre_targets:
             arrays["target_mean"] = np.array(facts.mean)
         # Where their Gram would not fit, the candidates may be all rows: tasks take what they need of them.
-        if (run.config.centers.working_set or 0) >= run.n_candidates:
+        if (run.config.centers.working_set or 0) >= run.n_candidates and run.preselection is None:
             arrays["X"] = open_features(run.features).take(index)
         write_arrays(run.layout.centers, arrays)
 

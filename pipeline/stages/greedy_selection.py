@@ -5,6 +5,7 @@ state follows from that.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,8 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.executors import available_processors
-from pipeline.solvers.forward_backward_selection import SLAB_ROWS, Selection, select
+from pipeline.solvers.forward_backward_selection import drop, select
+from pipeline.solvers.forward_selection import SLAB_ROWS, Selection
 from pipeline.solvers.greedy_choice import ROWS, Enough, GreedyChoice, Part, choose_greedily, forward_most, told
 from pipeline.solvers.ridge import Refit, refit
 from pipeline.solvers.selection_prefixes import prefix_weights
@@ -42,17 +44,22 @@ class StatisticsNames(NamedTuple):
 
 
 AT_ONCE = StatisticsNames("fit", "hold_out", "all")
+FINALISTS = StatisticsNames("finalists-fit", "finalists-hold-out", "finalists")
 
 
 @dataclass(frozen=True)
 class SelectTask:
-    """What a worker needs to choose: the statistics to choose on and to validate on, and how many (None: found)."""
+    """What a worker needs to choose: the statistics to choose on and to validate on, and how many (None: found).
+
+    n_back : how many of them are dropped again, where the columns are finalists, in the order chosen
+    """
 
     layout: RunLayout
     names: StatisticsNames
     size: int | None
     intercept: bool
     checkpoints_kept: int
+    n_back: int | None = None
 
 
 @dataclass(frozen=True)
@@ -130,8 +137,10 @@ def finish_selection(
     return Selected(final, fitted.refit, chosen, names[chosen.tried[: len(fitted.refit.fit_weights)]])
 
 
-def choose_centers(run: Run, names: StatisticsNames) -> Chosen:
+def choose_centers(run: Run, names: StatisticsNames, n_back: int | None = None) -> Chosen:
     """Choose on the statistics of these names, or take what was chosen before.
+
+    n_back: of finalists, in the order chosen, so many are dropped again.
 
     Raises CorruptDataError where the statistics or what was chosen are damaged.
     """
@@ -145,6 +154,7 @@ def choose_centers(run: Run, names: StatisticsNames) -> Chosen:
         size=selection_size(run.config.solver.select),
         intercept=bool(run.config.solver.intercept),
         checkpoints_kept=run.config.resources.keep,
+        n_back=n_back,
     )
     make_folder(run.layout.solutions)
     # Choosing takes a time that grows with the square of the number, and is done twice.
@@ -176,10 +186,31 @@ def commit_choice(task: SelectTask, file: str) -> None:
 
 
 def _select(task: SelectTask, part: Part, statistics: GramStatistics, size: int, enough: Enough) -> Selection:
-    """Choose on the statistics of a part, from the last checkpoint on; one is made after each slab, being small."""
-    folder, rows = _folder(task, part), ROWS[part]
-    checkpoint = checkpoints.load(folder)
-    most, n_chosen = forward_most(task.size, statistics.n_centers), 0
+    """Choose on the statistics of a part: from the last checkpoint on, or by dropping finalists."""
+    most = forward_most(task.size, statistics.n_centers)
+    if task.n_back is not None:
+        progress.doing(f"dropping the finalists that are missed least on {ROWS[part]}")
+        selection = drop(statistics, size, task.n_back, intercept=task.intercept)
+        progress.advance(most**2)
+    else:
+        n_threads = available_processors()
+        choose = partial(select, statistics, size, intercept=task.intercept, n_threads=n_threads)
+        selection = checkpointed(_folder(task, part), ROWS[part], most, task.checkpoints_kept, choose, enough)
+    if part == "fit":
+        progress.doing("held-out errors of what was chosen")
+    return selection
+
+
+def checkpointed(
+    folder: Path, rows: str, most: int, keep: int, choose: Callable[..., Selection], enough: Enough | None = None
+) -> Selection:
+    """Choose from the last checkpoint in `folder` on; one is made after each slab, being small.
+
+    choose : a way forward, called with what was chosen `first` and with what ends it, `enough`; where that is given
+        here, a way back follows
+    rows, most : as the user is told, on which rows it chooses, and how many centers
+    """
+    checkpoint, n_chosen = checkpoints.load(folder), 0
 
     def count(n: int, words: str | None = None) -> None:
         nonlocal n_chosen
@@ -187,24 +218,20 @@ def _select(task: SelectTask, part: Part, statistics: GramStatistics, size: int,
         n_chosen = n
 
     def after(chosen: list[int]) -> bool:
-        count(len(chosen), told(part, len(chosen), most))
+        count(len(chosen), told(rows, len(chosen), most))
         if len(chosen) % SLAB_ROWS == 0:
-            arrays = {"chosen": np.array(chosen, np.int64)}
-            checkpoints.save(folder, len(chosen), arrays, {}, keep=task.checkpoints_kept)
+            checkpoints.save(folder, len(chosen), {"chosen": np.array(chosen, np.int64)}, {}, keep=keep)
         stopping.check()
-        ended = enough(chosen)
-        if ended or len(chosen) == most:
+        ended = enough is not None and enough(chosen)
+        if enough is not None and (ended or len(chosen) == most):
             progress.doing(f"{len(chosen)} centers chosen on {rows}, dropping those that are missed least")
         return ended
 
     first = None if checkpoint is None else checkpoint.arrays["chosen"]
     if first is not None:
         progress.doing(f"taking the first {len(first)} centers chosen on {rows} up again")
-    n_threads = available_processors()
-    selection = select(statistics, size, intercept=task.intercept, first=first, enough=after, n_threads=n_threads)
+    selection = choose(first=first, enough=after)
     count(most)  # of which there may have been enough earlier
-    if part == "fit":
-        progress.doing("held-out errors of what was chosen")
     return selection
 
 

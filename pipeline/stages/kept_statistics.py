@@ -14,8 +14,7 @@ from pipeline.runtime import run_folder
 from pipeline.stages import final_weights
 from pipeline.stages.accumulate_statistics import load_columns, statistics_to_arrays
 from pipeline.stages.candidate_names import read_candidates
-from pipeline.stages.greedy_selection import AT_ONCE, StatisticsNames, load_chosen
-from pipeline.stages.out_of_core.greedy_rounds import round_statistics
+from pipeline.stages.greedy_selection import AT_ONCE, FINALISTS, StatisticsNames, load_chosen
 from pipeline.stages.out_of_core.round_names import MARKERS, round_index
 from pipeline.stages.statistics_pass import COLUMNS
 from storage.atomic_writes import read_arrays, remove_folder, write_arrays
@@ -56,10 +55,14 @@ def excess(layout: RunLayout, config: TrainConfig) -> list[Path]:
 def last_names(layout: RunLayout) -> StatisticsNames | None:
     """Return the names of the statistics of a run's last working set; None where it has none of held-out rows."""
     folders = [folder.name for folder in _folders(layout)]
-    if "all" in folders:
-        return AT_ONCE
+    for names in (AT_ONCE, FINALISTS):
+        if names.everything in folders:
+            return names
     rounds = [name.removesuffix("-fit") for name in folders if name.startswith("round-") and name.endswith("-fit")]
-    return round_statistics(max(rounds, key=round_index)) if rounds else None
+    if not rounds:
+        return None
+    last = max(rounds, key=round_index)  # of a selection by an earlier version
+    return StatisticsNames(f"{last}-fit", f"{last}-hold-out", last)
 
 
 def told(layout: RunLayout) -> str | None:

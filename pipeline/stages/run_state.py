@@ -20,7 +20,8 @@ from pipeline.runtime.events import Events, repeating
 from pipeline.runtime.executors import Executor, this_process
 from pipeline.runtime.progress import Progress, Watch
 from pipeline.runtime.row_pass import RowPass, Share, ShareResult, combine, compute_share, session_name, share_out
-from pipeline.stages.candidate_names import count_candidates, is_in_rounds
+from pipeline.solvers.preselection import Preselection
+from pipeline.stages.candidate_names import count_candidates, is_in_rounds, preselection_of
 from storage.atomic_writes import make_folder, read_arrays
 from storage.done_markers import read_markers
 from storage.errors import CannotWriteError, CorruptDataError, MissingDataError, StorageError
@@ -115,6 +116,11 @@ class Run:
     def in_rounds(self) -> bool:
         """Whether a working set grows, instead of a Gram of all candidates."""
         return is_in_rounds(self.config, self.shape.n_train)
+
+    @cached_property
+    def preselection(self) -> Preselection | None:
+        """How the finalists of a selection are chosen; None where it has none, or is none."""
+        return preselection_of(self.config, self.shape.n_train)
 
     def save_state(self, stage: str, progress: dict[str, Any] | None = None) -> None:
         """Commit STATE.json: the current stage and its progress, what every stage took, and the peak of the memory."""

@@ -36,7 +36,7 @@ from pipeline.stages.greedy_selection import AT_ONCE, select_centers
 from pipeline.stages.one_vs_all import groups_of, load_weights, solve_groups
 from pipeline.stages.out_of_core.candidate_scores import positions_of
 from pipeline.stages.out_of_core.columns_on_demand import count_columns, solve_on_demand
-from pipeline.stages.out_of_core.greedy_rounds import SelectionRound, select_in_rounds
+from pipeline.stages.out_of_core.greedy_rounds import SelectionRound, select_among_finalists
 from pipeline.stages.out_of_core.held_out_statistics import accumulate_held_out
 from pipeline.stages.out_of_core.penalty_path_in_rounds import begin_on_all_rows, follow_path_in_rounds
 from pipeline.stages.out_of_core.solved_points import PathRound
@@ -78,8 +78,8 @@ def solve_weights(run: Run) -> None:
 def _selected(run: Run) -> tuple[FinalWeights, dict[str, Any], TriedWeights]:
     """Choose the centers one by one; return the weights, the summary, and those that the held-out rows try."""
     passes: list[SelectionRound] = []
-    if run.in_rounds:
-        selected, passes = select_in_rounds(run)
+    if run.preselection is not None:
+        selected, passes = select_among_finalists(run)
     else:
         selected = select_centers(run)
     summary: dict[str, Any] = {"penalty": None, "solves": [], "path": None, "selection": selected.summary()}

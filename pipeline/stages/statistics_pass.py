@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.each_tile import Each, Tile
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
-from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums, SumBounds
+from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums, SumBounds, draw_sample
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.runtime import progress
 from pipeline.runtime.committed_sums import Arrays
@@ -25,7 +25,7 @@ from pipeline.stages.largest_values import LargestValues
 from pipeline.stages.training_rows import BlockPieces, RowBlock, RowGrid, RowTask, row_grid, stream_blocks
 from storage.atomic_writes import read_arrays
 
-FIT, HELD_OUT, ALL = "fit", "hold_out", "all"
+FIT, HELD_OUT, ALL, SAMPLE = "fit", "hold_out", "all", "sample"
 COLUMNS = "columns"  # the array of stored statistics that names their columns, in rising order, where not all were kept
 MEMBERS = "members.npz"
 
@@ -34,12 +34,13 @@ MEMBERS = "members.npz"
 class StatisticsPass(BlockPieces):
     """Which rows are added up, and of which columns.
 
-    parts : FIT and HELD_OUT, one of them, or ALL
+    parts : FIT and HELD_OUT, one of them, ALL, or SAMPLE, of the fit rows
     members : the file of the candidates, by name, whose columns these are, or of "points" (m, d) that are none; None:
         all of a run that has their features
     n_columns, n_kept : of the first, which have a Gram already, only the products with the others are added up
     largest : bounds of the columns, of the targets and of the row weights
     batch : the training rows that are added up; None: all
+    share : of the fit rows that are sampled
     """
 
     rows: RowTask
@@ -49,19 +50,23 @@ class StatisticsPass(BlockPieces):
     members: Path | None = None
     n_kept: int = 0
     batch: range | None = None
+    share: float = 1.0
 
     @cached_property
     def blocks(self) -> RowGrid:
         """The blocks of rows; those of rows that were added are as long as those of the first ones."""
         shape = self.rows.shape
         rows = range(shape.n_train) if self.batch is None else self.batch
-        grid = row_grid("train", shape.n_first, self.n_columns, self.sums_bytes)
+        grid = row_grid("train", shape.n_first, self.n_columns, self.sums_bytes, self.share)
         return replace(grid, n_rows=len(rows), first=rows.start)
 
     @property
     def grid(self) -> tuple[object, ...]:
         """What determines the blocks, and the bounds and tiles of their sums."""
-        return (self.blocks, self.n_columns, self.n_kept, self.parts, self.largest, COLUMNS_TILE, GRAM_TILE)
+        sizes = (self.blocks, self.n_columns, self.n_kept, self.parts, self.largest, COLUMNS_TILE, GRAM_TILE)
+        if self.members is None or self.parts != (SAMPLE,):
+            return sizes
+        return (*sizes, self.share, self.members.parent.name)  # turns of a selection, one after the other, are alike
 
     @property
     def sums_bytes(self) -> int:
@@ -128,8 +133,7 @@ class StatisticsAdder:
 
     def _add(self, block: RowBlock, sums: PartSums, team: ThreadTeam) -> None:
         """Add a block: its columns are computed once, one part after the other, so that each has contiguous ones."""
-        rows_of = {FIT: ~block.held_out, HELD_OUT: block.held_out, ALL: np.ones(len(block.X), bool)}
-        rows = [np.flatnonzero(rows_of[part]) for part in self.task.parts]
+        rows = [np.flatnonzero(self._rows_of(part, block)) for part in self.task.parts]
         order = np.concatenate(rows)
         X, order = (block.X, order) if len(order) == len(block.X) else (block.X[order], np.arange(len(order)))
         of_columns, of_gram = self._cost_shares()
@@ -142,6 +146,14 @@ class StatisticsAdder:
             weights = None if block.weights is None else block.weights[chosen]
             sums[part].add(columns[span], block.targets[chosen], weights, each)
             first = span.stop
+
+    def _rows_of(self, part: str, block: RowBlock) -> NDArray[np.bool_]:
+        """Return which rows of a block are of a part."""
+        if part == SAMPLE:
+            stop = block.start + len(block.X)
+            return ~block.held_out & draw_sample(self.task.rows.seed, self.task.share, block.start, stop)
+        rows_of = {FIT: ~block.held_out, HELD_OUT: block.held_out, ALL: np.ones(len(block.X), bool)}
+        return rows_of[part]
 
     def _cost_shares(self) -> tuple[float, float]:
         """Return about which parts of the time the columns take, and their products."""

@@ -116,14 +116,15 @@ class RowGrid:
         return slice(self.first + blocks.start * self.block_rows, self.first + stop)
 
 
-def row_grid(part: Part, n_rows: int, n_columns: int, sums_bytes: int = 0) -> RowGrid:
+def row_grid(part: Part, n_rows: int, n_columns: int, sums_bytes: int = 0, share: float = 1.0) -> RowGrid:
     """Return the blocks of a pass that computes so many columns and adds to sums of so many bytes.
 
     Blocks are many, so that many can work on them; where the sums are large they are longer, since each costs a pass
     over the sums, and several threads can work on one. Nothing else has a say: the bits depend on the blocks.
+    `share`: of the rows whose columns are computed; with fewer, blocks are longer.
     """
     enough = n_rows * max(-(-sums_bytes // SHORT_BYTES), 1) // LEAST_PIECES
-    rows = min(enough, MOST_ROWS, MOST_VALUES // max(n_columns, 1))
+    rows = min(enough, int(MOST_ROWS / share), int(MOST_VALUES / share) // max(n_columns, 1))
     return RowGrid(part, n_rows, max(rows - rows % 32, 32))
 
 

@@ -1,25 +1,28 @@
-"""Greedy selection from more candidates than the Gram may hold: choose, score all others, admit, choose again.
+"""Greedy selection from more candidates than deserve a Gram over all rows: finalists first, then the choice of these.
 
-A round chooses from its working set, and a pass over the rows scores every candidate against the residual of what was
-chosen. The next working set holds the chosen and a diverse draw of those that would lower the error most. It ends
-when a round no longer lowers the held-out error by much. Rounds are committed under their own names (round-000, …).
+The finalists are chosen on a sample of the fit rows. Where not all candidates have a Gram at once, they come in turns:
+each turn chooses from the finalists of the one before and from candidates that had none yet. What is chosen at a turn
+is committed; its statistics, the largest files, are then dropped.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.solvers import working_set_rules as rules
-from pipeline.stages.accumulate_statistics import commit_parts
+from pipeline.runtime.executors import available_processors
+from pipeline.solvers.forward_selection import forward
+from pipeline.solvers.preselection import Preselection, turns
+from pipeline.stages.accumulate_statistics import STORING, commit_parts, load_statistics, statistics_to_arrays
 from pipeline.stages.candidate_names import read_candidates
 from pipeline.stages.greedy_selection import (
-    Chosen,
-    Fitted,
+    FINALISTS,
     Selected,
-    StatisticsNames,
+    checkpointed,
     choose_centers,
     finish_selection,
     fit_chosen,
@@ -28,134 +31,143 @@ from pipeline.stages.largest_values import largest_values
 from pipeline.stages.out_of_core import grown_gram
 from pipeline.stages.out_of_core.candidate_scores import positions_of
 from pipeline.stages.out_of_core.grown_gram import WorkingSet
-from pipeline.stages.out_of_core.residuals import compute_residuals, residual_pass
-from pipeline.stages.out_of_core.round_names import MARKERS, committed_rounds, earlier_records, round_index, round_name
-from pipeline.stages.out_of_core.score_pass import score_candidates, score_pass
-from pipeline.stages.run_state import SOLVE, STATISTICS, Run
-from pipeline.stages.statistics_pass import FIT, HELD_OUT, MEMBERS, StatisticsPass
+from pipeline.stages.out_of_core.round_names import MARKERS, round_name
+from pipeline.stages.run_state import SOLVE, STATISTICS, Run, is_whole
+from pipeline.stages.statistics_pass import FIT, HELD_OUT, MEMBERS, SAMPLE, StatisticsPass
 from pipeline.stages.training_rows import row_task
-from storage.atomic_writes import make_folder, read_arrays, remove_folder, write_arrays
+from storage.atomic_writes import check_folder, make_folder, read_arrays, remove_folder, write_arrays
 from storage.done_markers import write_marker
+from storage.folder_layouts import RunLayout
+from storage.manifest import MANIFEST_NAME
 from storage.remedies import ANEW
-
-GAIN = 0.02  # of the held-out error: a round that lowers it by less is the last
-MOST_ROUNDS = 6
 
 
 @dataclass(frozen=True)
 class SelectionRound:
-    """What one round did: candidates in its working set, chosen, its held-out error, admitted for the next."""
+    """What one turn did: candidates with a Gram, finalists chosen of them, the mean squared error of the sample."""
 
     round: int
     working_set: int
     n_active: int
-    hold_out_error: float
-    admitted: int
+    sample_error: float
     kernel_entries: int
 
 
-def select_in_rounds(run: Run) -> tuple[Selected, list[SelectionRound]]:
-    """Choose from all candidates, round by round; return the result of the last round and the record of each."""
-    candidates = read_candidates(run.layout, run.shape.n_train)
-    current, records = _latest(run, candidates)
-    while True:
-        names = round_statistics(current.name)
-        chosen = choose_centers(run, names)
-        fitted = fit_chosen(run, chosen, names)
-        error = float(chosen.hold_out_errors[-1])
-        last = len(records) + 1 == MOST_ROUNDS or (bool(records) and error > (1 - GAIN) * records[-1].hold_out_error)
-        admitted, entries = (np.empty(0, np.int64), 0) if last else _admitted(run, current, candidates, chosen, fitted)
-        records.append(_record(run, current, chosen, len(admitted), entries))
-        if not len(admitted):
-            positions = positions_of(candidates, current.candidates[chosen.chosen])
-            return finish_selection(run, chosen, positions, current.candidates, fitted), records
-        kept, before = current.candidates[chosen.chosen], current.name
-        current = _computed(run, round_name(len(records)), np.sort(np.concatenate([kept, admitted])))
-        _drop(run, before)  # nothing maps it any more: a mapped file may not go
+@dataclass(frozen=True)
+class TurnTask:
+    """What a worker needs to choose finalists on the statistics of a turn."""
+
+    layout: RunLayout
+    name: str
+    size: int
+    intercept: bool
+    checkpoints_kept: int
 
 
-def round_statistics(name: str) -> StatisticsNames:
-    """Return the names of the statistics of a round."""
-    return StatisticsNames(f"{name}-fit", f"{name}-hold-out", name)
+def select_among_finalists(run: Run) -> tuple[Selected, list[SelectionRound]]:
+    """Choose finalists on a sample, and centers among them on all rows; return the result and the record of each turn.
 
-
-def _latest(run: Run, candidates: NDArray[np.int64]) -> tuple[WorkingSet, list[SelectionRound]]:
-    """Return the last whole round of the run, or a first one of random candidates, and the records before it."""
-    names = committed_rounds(run)
-    if not names:
-        capacity = run.config.centers.working_set
-        assert capacity is not None  # the plan has filled it in
-        seed = rules.seed_candidates(len(candidates), capacity, run.config.seed)
-        return _computed(run, round_name(0), np.sort(candidates[seed])), []
-    records = [SelectionRound(**record) for record in earlier_records(run, names[-1])]
-    for name in names[:-1]:  # left by a kill at the last moment
-        _drop(run, name)
-    return grown_gram.load(run, names[-1]), records
-
-
-def _computed(run: Run, name: str, members: NDArray[np.int64]) -> WorkingSet:
-    """Compute and commit the statistics of a round, of fit rows and held-out rows apart.
-
-    All of the Gram comes from the same columns, none of it from the round before: columns that are computed again
-    differ by the rounding of float32, which is more than what the chosen leave of the others.
+    Raises InvalidDataError where no candidate lowers the error.
     """
-    folder = run.layout.row_pass(name)
-    with run.charged(STATISTICS):
-        make_folder(folder)
-        write_arrays(folder / MEMBERS, {"members": members})
-        task = StatisticsPass(
-            row_task(run), (FIT, HELD_OUT), len(members), largest_values(run), members=folder / MEMBERS
-        )
-        parts = run.row_pass(STATISTICS, task, folder).statistics()
-        entries = {"kernel_entries": run.shape.n_train * len(members)}
-        commit_parts(run, parts[FIT], parts[HELD_OUT], round_statistics(name), {"rows": members}, entries)
+    candidates = read_candidates(run.layout, run.shape.n_train)
+    assert run.preselection is not None
+    finalists, records = _finalists(run, candidates, run.preselection)
+    current = _computed(run, finalists)
+    chosen = choose_centers(run, FINALISTS, n_back=run.preselection.n_back)
+    fitted = fit_chosen(run, chosen, FINALISTS)
+    positions = positions_of(candidates, current.candidates[chosen.chosen])
+    return finish_selection(run, chosen, positions, current.candidates, fitted), records
+
+
+def _finalists(
+    run: Run, candidates: NDArray[np.int64], asked: Preselection
+) -> tuple[NDArray[np.int64], list[SelectionRound]]:
+    """Return the finalists of the last turn, by name and in the order chosen, and the record of each turn."""
+    at_once = run.config.centers.working_set
+    assert at_once is not None  # the plan has filled it in
+    finalists, records = np.empty(0, np.int64), list[SelectionRound]()
+    for index, turn in enumerate(turns(len(candidates), at_once, asked.n_finalists, run.config.seed)):
+        members = np.sort(np.concatenate([finalists, candidates[turn]]))
+        name = round_name(index)
+        is_new = not is_whole(run.layout.solution(f"{name}.npz"))
+        if is_new:
+            _choose(run, name, members, asked)
+        _clean(run, name)
+        stored = read_arrays(run.layout.solution(f"{name}.npz"), remedy=ANEW)
+        finalists = members[stored["chosen"]]
+        entries = int(asked.share * run.shape.n_train) * len(members)
+        records.append(SelectionRound(index, len(members), len(finalists), float(stored["error"]), entries))
+        if is_new:
+            _tell(run, records[-1])
+    return finalists, records
+
+
+def _choose(run: Run, name: str, members: NDArray[np.int64], asked: Preselection) -> None:
+    """Commit the statistics of a turn, and what is chosen on them."""
+    if not (run.layout.statistics_file(name) / MANIFEST_NAME).exists():
+        with run.charged(STATISTICS):
+            task = _pass(run, name, members, (SAMPLE,), asked.share)
+            statistics = run.row_pass(STATISTICS, task, run.layout.row_pass(name)).statistics()[SAMPLE]
+            with run.doing(STATISTICS, STORING):
+                statistics.check_range()
+                write_arrays(run.layout.statistics_file(name), statistics_to_arrays(statistics))
+            del statistics
+    with run.doing(SOLVE, "checking the statistics"):
+        check_folder(run.layout.statistics_file(name), remedy=ANEW)
+    make_folder(run.layout.solutions)
+    keep = run.config.resources.keep
+    turn = TurnTask(run.layout, name, asked.n_finalists, bool(run.config.solver.intercept), keep)
+    commit, size = partial(commit_turn, turn), asked.n_finalists**2
+    run.run_items(SOLVE, commit, [f"{name}.npz"], part=run.layout.solution, unit="", size=lambda file: size)
+
+
+def commit_turn(task: TurnTask, file: str) -> None:
+    """Choose the finalists of a turn and commit them as a solution of this name; StoppedError after a checkpoint."""
+    statistics = load_statistics(task.layout, task.name)
+    most, folder = min(task.size, statistics.n_centers), task.layout.checkpoints(f"{task.name}-selection")
+    choose = partial(forward, statistics, most, intercept=task.intercept, n_threads=available_processors())
+    found = checkpointed(folder, "a sample of the fit rows", most, task.checkpoints_kept, choose)
+    squares = (statistics.centred_targets()[1] if task.intercept else statistics.yty).sum()
+    error = max(float(squares - found.reductions.sum()), 0.0) / max(statistics.weight_sum, 1.0)
+    write_arrays(task.layout.solution(file), {"chosen": found.chosen, "error": np.array(error)})
+
+
+def _clean(run: Run, name: str) -> None:
+    """Remove what finalists were chosen from: they are committed."""
+    statistics, row_pass = run.layout.statistics_file(name), run.layout.row_pass(name)
+    for folder in (statistics, row_pass, run.layout.checkpoints(f"{name}-selection")):
+        remove_folder(folder, durable=False)
+
+
+def _computed(run: Run, finalists: NDArray[np.int64]) -> WorkingSet:
+    """Return the finalists with their statistics, of fit rows and held-out rows apart, which are committed."""
+    name = FINALISTS.everything
+    if not (run.layout.statistics_file(name) / MANIFEST_NAME).exists():
+        with run.charged(STATISTICS):
+            task = _pass(run, name, finalists, (FIT, HELD_OUT))
+            parts = run.row_pass(STATISTICS, task, run.layout.row_pass(name)).statistics()
+            entries = {"kernel_entries": run.shape.n_train * len(finalists)}
+            commit_parts(run, parts[FIT], parts[HELD_OUT], FINALISTS, {"rows": finalists}, entries)
     return grown_gram.load(run, name)
 
 
-def _admitted(
-    run: Run, current: WorkingSet, candidates: NDArray[np.int64], chosen: Chosen, fitted: Fitted
-) -> tuple[NDArray[np.int64], int]:
-    """Return the candidates that come in (mathematics.md, eq. 71), and the kernel entries that scoring all took."""
-    path = run.layout.round_scores(current.name)
-    if not path.exists():
-        centers = current.candidates[chosen.chosen]
-        residuals, entries = compute_residuals(run, current.name, centers, fitted.refit.weights, fitted.refit.intercept)
-        scored = score_candidates(run, current.name, residuals, candidates)
-        gains = np.einsum("mt,mt->m", scored.scores, scored.scores) / np.maximum(scored.square_bounds, 1e-300)
-        make_folder(path.parent)
-        write_arrays(path, {"gains": gains, "kernel_entries": np.array(entries + scored.kernel_entries)})
-    for folder in (score_pass(run, current.name), residual_pass(run, current.name)):
-        remove_folder(folder, durable=False)
-    stored = read_arrays(path, remedy=ANEW)
-    outside = ~np.isin(candidates, current.candidates)
-    capacity = run.config.centers.working_set
-    assert capacity is not None
-    drawn = rules.diverse(
-        stored["gains"], outside, capacity - len(chosen.chosen), run.config.seed, round_index(current.name)
+def _pass(
+    run: Run, name: str, members: NDArray[np.int64], parts: tuple[str, ...], share: float = 1.0
+) -> StatisticsPass:
+    """Return the pass over the columns of some candidates, whose names are stored for it."""
+    folder: Path = run.layout.row_pass(name)
+    make_folder(folder)
+    write_arrays(folder / MEMBERS, {"members": members})
+    return StatisticsPass(
+        row_task(run), parts, len(members), largest_values(run), members=folder / MEMBERS, share=share
     )
-    return candidates[drawn], int(stored["kernel_entries"])
 
 
-def _record(run: Run, current: WorkingSet, chosen: Chosen, admitted: int, entries: int) -> SelectionRound:
-    """Commit and tell what the round did."""
-    record = SelectionRound(
-        round=round_index(current.name),
-        working_set=len(current.candidates),
-        n_active=len(chosen.chosen),
-        hold_out_error=float(chosen.hold_out_errors[-1]),
-        admitted=admitted,
-        kernel_entries=entries + grown_gram.kernel_entries(run, current.name),
-    )
-    write_marker(run.layout.markers(MARKERS), current.name, asdict(record))
+def _tell(run: Run, record: SelectionRound) -> None:
+    """Commit and tell what a turn did."""
+    write_marker(run.layout.markers(MARKERS), round_name(record.round), asdict(record))
     run.events.metric(stage=SOLVE, **asdict(record))
     run.events.say(
-        f"round {record.round}: {record.n_active} chosen of {record.working_set} in the working set, held-out error "
-        f"{record.hold_out_error:.6g}; {record.admitted} admitted; {record.kernel_entries:.3g} kernel entries"
+        f"turn {record.round}: {record.n_active} finalists of {record.working_set} candidates, squared error of the "
+        f"sample {record.sample_error:.6g}; {record.kernel_entries:.3g} kernel entries"
     )
-    return record
-
-
-def _drop(run: Run, name: str) -> None:
-    """Remove the statistics of an earlier round; they are the largest files of a run."""
-    for old in round_statistics(name):
-        remove_folder(run.layout.statistics_file(old), durable=False)

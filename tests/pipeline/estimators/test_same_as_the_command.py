@@ -189,6 +189,42 @@ def test_a_choice_of_as_many_as_are_enough_ends_early_and_is_made_again_on_all_r
     )
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_finalists_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weighted: bool) -> None:
+    """Of a sample that both draw by themselves; rows of weight 0 are as if they were not there."""
+    monkeypatch.setattr(forward_backward_selection, "BACK_LEAST", 60)
+    monkeypatch.setattr(forward_backward_selection, "BACK_MOST", 60)
+    X, y = waves(1000)
+    weights = np.where(np.arange(1000) % 9 == 4, 0.0, 1.0 + np.arange(1000) % 3) if weighted else np.ones(1000)
+    counted = weights > 0
+    arrays = {
+        "X_train": X[counted],
+        "y_train": y[counted],
+        "X_test": X[:9],
+        "y_test": y[:9],
+        "w_train": weights[counted],
+    }
+    np.savez(tmp_path / "table.npz", **arrays)
+    line = ["--set", "kernel.precision=float64", "--set", "data.standardise=false", "--centers", "400"]
+    line += ["--sigma2", "2", "--select", "greedy:30", "--scheduler", "serial", "--set", "data.weights=w"]
+    train(tmp_path / "run", tmp_path / "features", *line, dataset=tmp_path / "table.npz")
+    model, phases = load_model(tmp_path / "run" / "model"), set[str]()
+    machine = SLKLRegressor(
+        400,
+        sigma2=2.0,
+        select="greedy:30",
+        standardise=False,
+        random_state=0,
+        callback=lambda record: phases.add(record["rows"]),
+    )
+    machine.fit(X, y, sample_weight=weights)
+    assert phases == {"sample"}, "both ways back begin with the finalists"
+    assert np.flatnonzero(counted)[model.center_index].tolist() == machine.center_index_.tolist()
+    np.testing.assert_allclose(
+        machine.coef_[:, None], model.weights, rtol=1e-6, atol=1e-6 * np.abs(model.weights).max()
+    )
+
+
 def test_verbose_says_what_the_command_shows(capsys: pytest.CaptureFixture[str]) -> None:
     X, y = waves(250)
     SLKLRegressor(120, penalty="path:max:1:3", sigma2=1.0, random_state=0, verbose=1).fit(X, y)

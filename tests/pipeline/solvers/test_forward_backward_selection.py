@@ -8,6 +8,7 @@ from scipy.linalg import LinAlgError
 
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers import forward_backward_selection as greedy
+from pipeline.solvers import forward_selection as forwards
 from pipeline.solvers.forward_backward_selection import forward_size, select
 from pipeline.solvers.ridge import RIDGES, least_squares, refit
 from pipeline.solvers.selection_prefixes import held_out_curve, prefix_sizes, prefix_weights
@@ -91,7 +92,7 @@ def test_a_selection_is_the_prefix_of_a_larger_one(monkeypatch, least: int) -> N
 
 
 def test_an_interrupted_selection_goes_on_to_the_same_bits(monkeypatch) -> None:
-    monkeypatch.setattr(greedy, "SLAB_ROWS", 7)
+    monkeypatch.setattr(forwards, "SLAB_ROWS", 7)
     statistics = statistics_of(*problem(6, n=300, m=60))
     seen: list[list[int]] = []
     whole = select(statistics, 60, intercept=True, enough=lambda chosen: seen.append(list(chosen)) or False)
@@ -149,13 +150,18 @@ def test_wide_kernels_in_few_dimensions_are_used_to_the_full(dimensions: int, wi
 
 
 def test_a_factor_that_has_drifted_is_mended(monkeypatch) -> None:
-    """Rank-1 steps with an error a million times theirs: every slab is made anew, and tells of it."""
+    """New rows with an error a million times theirs: every slab is made anew, and tells of it."""
     statistics = statistics_of(*problem(8, n=600, m=300))
-    monkeypatch.setattr(greedy, "SLAB_ROWS", 32)
+    monkeypatch.setattr(forwards, "SLAB_ROWS", 32)
     usual = select(statistics, 300, intercept=True)
     assert usual.drift < 1e-12
-    store = greedy._Factor._store
-    monkeypatch.setattr(greedy._Factor, "_store", lambda self, v: store(self, v * (1 + 1e-10)))
+    append = forwards._Factor.append
+
+    def inexact(self, columns, threads) -> None:
+        append(self, columns, threads)
+        self._slabs[-1] *= 1 + 1e-10
+
+    monkeypatch.setattr(forwards._Factor, "append", inexact)
     mended = select(statistics, 300, intercept=True)
     assert 1e-12 < mended.drift < 1e-8
     assert np.array_equal(mended.chosen, usual.chosen)
@@ -165,8 +171,8 @@ def test_a_factor_that_has_drifted_is_mended(monkeypatch) -> None:
 def test_slabs_and_stripes_change_nothing(monkeypatch) -> None:
     statistics = statistics_of(*problem(9, n=400, m=90))
     usual = select(statistics, 90, intercept=False)
-    monkeypatch.setattr(greedy, "SLAB_ROWS", 11)
-    monkeypatch.setattr(greedy, "STRIPE", 17)
+    monkeypatch.setattr(forwards, "SLAB_ROWS", 11)
+    monkeypatch.setattr(forwards, "STRIPE", 17)
     monkeypatch.setattr(greedy, "BACK_BLOCK", 5)
     cut = select(statistics, 90, intercept=False)
     assert np.array_equal(cut.chosen, usual.chosen)

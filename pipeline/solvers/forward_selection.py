@@ -1,0 +1,298 @@
+"""Orthogonal least squares over the candidates: the centers chosen one by one that lower the refitted error most.
+
+With P the chosen centers, W_P their least-squares weights and
+
+    q_m = kty_m - gram_mP W_P                      residual scores (T,), shared by the outputs
+    s_m = gram_mm - gram_mP gram_PP⁻¹ gram_Pm      what of c_m the chosen columns do not span
+
+adding m lowers Σ‖y - C w‖² by exactly ‖q_m‖² / s_m (mathematics.md, eqs. 62 and 63). A growing Cholesky factor of
+gram_PP, kept as the rows V = L⁻¹ gram_P: over all candidates, gives both by one rank-1 step per center:
+
+    v = (gram_m - V[:j, m]ᵀ V[:j]) / √s_m,    s ← s - v²,    q ← q - v q_m / v_m
+
+These steps read all of V for each center. They are taken at once for the candidates of the largest gains alone, and
+for all others a block of centers later, as products of matrices. It is the λ → 0 relative of the coordinate step, and
+needs nothing but the statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError, cholesky, solve_triangular
+
+from pipeline.kernels.gram_statistics import GramStatistics
+
+# Added to the diagonal of the Gram, as a share of its mean: far above rounding (1e-15), far below what is left of a
+# column that says anything new (on MNIST 1e-8 after thousands of centers). A candidate of which no more is left is
+# refused, and so is a copy of a chosen one: columns at an angle whose squared sine is below COPY.
+DAMPING, COPY = 1e-11, 1e-12
+LEAST_GAIN = 1e-14  # of Σ‖y‖²; a smaller decrease of the error is rounding
+SLAB_ROWS = 256  # rows of V that are allocated at once, and made anew from the Gram when they are all there
+BLOCK, FOLLOWED = 64, 512  # centers chosen between two updates of all candidates, and from how many of these
+STRIPE = 1536  # candidates that a thread updates at once; fixed, since the bits depend on it
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What was chosen.
+
+    Attributes
+    ----------
+    chosen : (k,) int64
+        Columns in the order of the model. Any prefix is what a selection of that size chooses.
+    reductions : (k,) float64
+        By how much each lowers the squared error of the fit rows beside those before it, summed over the outputs.
+    refused : int
+        Candidates left out since the chosen columns span them, or one of these is the same.
+    drift : float
+        Largest difference between rows of V from rank-1 steps and the same made anew, relative to √gram_mm.
+    """
+
+    chosen: NDArray[np.int64]
+    reductions: NDArray[np.float64]
+    refused: int
+    drift: float
+
+
+class _Factor:
+    """V (j, M), its candidates' s (M,) and q (M, T), and the chosen columns; changed in place."""
+
+    def __init__(self, statistics: GramStatistics, *, intercept: bool) -> None:
+        self._gram, self._n = statistics.gram, statistics.weight_sum
+        self._sums = statistics.column_sums if intercept else None
+        self.diagonal = np.array(np.diagonal(statistics.gram))
+        self.damping = damping(statistics)
+        self._kty = np.array(statistics.kty)
+        if self._sums is not None:
+            self.diagonal -= self._sums**2 / self._n
+            self._kty -= np.outer(self._sums, statistics.target_sums) / self._n
+        self.diagonal += self.damping
+        self.copies = np.zeros(len(self.diagonal), bool)
+        self._slabs: list[NDArray[np.float64]] = []
+        self.chosen: list[int] = []
+        self.s, self.q = self.diagonal.copy(), self._kty.copy()
+
+    def row(self, m: int) -> NDArray[np.float64]:
+        """Return gram_m: over all candidates, damped, and centred where an intercept is fitted."""
+        row = np.array(self._gram[m])
+        row[m] += self.damping
+        if self._sums is not None:
+            row -= self._sums * (self._sums[m] / self._n)
+        return row
+
+    def rows(self) -> list[NDArray[np.float64]]:
+        """Return V as slabs of rows."""
+        full, rest = divmod(len(self.chosen), SLAB_ROWS)
+        return [*self._slabs[:full], *([self._slabs[full][:rest]] if rest else [])]
+
+    def gains(self, least: float) -> NDArray[np.float64]:
+        """Return by how much each candidate lowers the error (mathematics.md, eq. 63), -1 where by no more than `least`
+        or where it is refused, (M,)."""
+        left = (self.s > self.damping) & ~self.copies
+        left[self.chosen] = False
+        gains = np.where(left, np.einsum("mt,mt->m", self.q, self.q) / np.where(left, self.s, 1.0), -1.0)
+        return np.where(gains > least, gains, -1.0)
+
+    def unspanned(self, columns: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return what the chosen leave of the Gram of some columns (c,), (c, c). Costs j·c² operations and more."""
+        rest = np.stack([self.row(m)[columns] for m in columns])
+        for slab in self.rows():
+            part = slab[:, columns]
+            rest -= part.T @ part
+        return rest
+
+    def append(self, columns: list[int], threads: Executor) -> None:
+        """Add some centers, of one slab: new rows of V, and the steps of s and q (mathematics.md, eq. 96).
+
+        Costs 2·j·M operations each. Raises LinAlgError where their Gram is not positive definite beside the chosen.
+        """
+        fresh = self._eliminated(columns, self.rows(), threads)
+        slab, line = divmod(len(self.chosen), SLAB_ROWS)
+        if slab == len(self._slabs):
+            self._slabs.append(np.empty((SLAB_ROWS, fresh.shape[1])))
+        self._slabs[slab][line : line + len(columns)] = fresh
+        beta = solve_triangular(fresh[:, columns].T, self.q[columns], lower=True)
+        self.s -= np.einsum("jm,jm->m", fresh, fresh)
+        self.q -= fresh.T @ beta
+        self.chosen += columns
+
+    def _eliminated(
+        self, columns: list[int], slabs: list[NDArray[np.float64]], threads: Executor
+    ) -> NDArray[np.float64]:
+        """Return the rows of V of some columns, after those in the slabs."""
+        rows = np.stack([self.row(m) for m in columns])
+
+        def subtract(start: int) -> None:
+            stripe = slice(start, start + STRIPE)
+            for slab in slabs:
+                rows[:, stripe] -= slab[:, columns].T @ slab[:, stripe]
+
+        for _ in threads.map(subtract, range(0, rows.shape[1], STRIPE)):
+            pass
+        L = cholesky(rows[:, columns], lower=True)
+
+        def solve(start: int) -> None:
+            stripe = slice(start, start + STRIPE)
+            rows[:, stripe] = solve_triangular(L, rows[:, stripe], lower=True)
+
+        for _ in threads.map(solve, range(0, rows.shape[1], STRIPE)):
+            pass
+        return rows
+
+    def mark_copies(self, m: int) -> None:
+        """Refuse the candidates whose columns are the same as that of m."""
+        row = self.row(m)
+        squares = (row[m] - self.damping) * (self.diagonal - self.damping)
+        self.copies |= (row * row >= (1.0 - COPY) * squares) & (squares > 0.0)
+
+    def renew(self, threads: Executor) -> float:
+        """Make the last slab, which is full, anew from the Gram, and s and q from V; return the drift.
+
+        What follows then depends on the chosen alone, not on how V came about: `restore` gives the same bits. Raises
+        LinAlgError where the Gram of the chosen is not positive definite in float64.
+        """
+        index = len(self.chosen) // SLAB_ROWS - 1
+        fresh = self._eliminated(self.chosen[index * SLAB_ROWS :], self._slabs[:index], threads)
+        scale = np.sqrt(np.maximum(self.diagonal, np.finfo(float).tiny))
+        drift = float(np.max(np.abs(fresh - self._slabs[index]) / scale))
+        self._slabs[index] = fresh
+        self._refresh()
+        return drift
+
+    def restore(self, chosen: list[int], threads: Executor) -> None:
+        """Take over what was chosen before, whole slabs of it. Costs j²·M operations."""
+        for start in range(0, len(chosen) - SLAB_ROWS + 1, SLAB_ROWS):
+            self._slabs.append(np.zeros((SLAB_ROWS, len(self.diagonal))))
+            self.chosen += chosen[start : start + SLAB_ROWS]
+            for m in self.chosen[start:]:
+                self.mark_copies(m)
+            self.renew(threads)
+
+    def reductions(self) -> NDArray[np.float64]:
+        """Return by how much each center lowered the error beside those before it, ‖q_m‖² / s_m, (j,).
+
+        mathematics.md, eqs. 63 and 65.
+        """
+        beta = self._beta()
+        return np.asarray(np.einsum("jt,jt->j", beta, beta))
+
+    def _refresh(self) -> None:
+        """Compute s and q from V, without the error that their rank-1 steps have gathered (mathematics.md, eq. 65)."""
+        self.s, self.q = self.diagonal.copy(), self._kty.copy()
+        beta = self._beta()
+        for index, slab in enumerate(self.rows()):
+            self.s -= np.einsum("jm,jm->m", slab, slab)
+            self.q -= slab.T @ beta[index * SLAB_ROWS : (index + 1) * SLAB_ROWS]
+
+    def _beta(self) -> NDArray[np.float64]:
+        """Return L⁻¹ kty of the chosen, (j, T)."""
+        chosen = np.array(self.chosen, np.int64)
+        L = np.vstack([np.empty((0, len(chosen))), *(slab[:, chosen] for slab in self.rows())]).T
+        return np.asarray(solve_triangular(L, self._kty[chosen], lower=True)) if len(chosen) else self._kty[:0]
+
+
+def forward(
+    statistics: GramStatistics,
+    size: int,
+    *,
+    intercept: bool,
+    first: NDArray[np.int64] | None = None,
+    enough: Callable[[list[int]], bool] = lambda chosen: False,
+    least: int = 0,
+    n_threads: int = 1,
+) -> Selection:
+    """Choose `size` of the candidates one by one, or fewer where no more are left that add anything.
+
+    Parameters
+    ----------
+    statistics : GramStatistics
+        Of all candidates; the Gram is read by rows and never copied.
+    size : int
+        How many to choose.
+    intercept : bool
+        Whether an unpenalised intercept is fitted beside the weights.
+    first : (f,) int64 or None
+        What an earlier call with these statistics had chosen: whole slabs of it are taken over, and the choice goes on
+        as if it had not been interrupted.
+    enough : callable
+        Called with the columns chosen so far, after each; True ends it, though not before there are `least`. May raise.
+    n_threads : int
+        The bits do not depend on them.
+
+    Returns
+    -------
+    Selection
+        Memory: 8·size·M bytes. Costs 2·size²·M operations, no pass over the rows.
+    """
+    factor = _Factor(statistics, intercept=intercept)
+    drift, ended = 0.0, False
+    least_gain = LEAST_GAIN * float(statistics.yty.sum())
+    with ThreadPoolExecutor(n_threads) as threads:
+        factor.restore([] if first is None else [int(m) for m in first], threads)
+        while len(factor.chosen) < size and not ended:
+            before, gains = len(factor.chosen), factor.gains(least_gain)
+            if gains.max() < 0.0:
+                break
+            block: list[int] = []
+            most = min(BLOCK, size - before, SLAB_ROWS - before % SLAB_ROWS)
+            for m in _Followed(factor, gains).best(most, least_gain):
+                block.append(m)
+                ended = enough(factor.chosen + block) and before + len(block) >= least
+                if ended:
+                    break
+            if not block:
+                break
+            try:
+                factor.append(block, threads)
+                if len(factor.chosen) % SLAB_ROWS == 0:
+                    drift = max(drift, factor.renew(threads))
+            except LinAlgError:
+                break  # the last of them are spanned by the others to rounding
+    spanned = (factor.s <= factor.damping) | factor.copies
+    spanned[factor.chosen] = False
+    chosen = np.array(factor.chosen, np.int64)
+    return Selection(chosen, factor.reductions(), int(np.count_nonzero(spanned)), drift)
+
+
+def damping(statistics: GramStatistics) -> float:
+    """Return what is added to the diagonal of the Gram while centers are chosen."""
+    return max(DAMPING * float(np.mean(np.diagonal(statistics.gram))), float(np.finfo(float).tiny))
+
+
+class _Followed:
+    """The candidates of the largest gains: those from which the next few centers are chosen, before V has their rows.
+
+    mathematics.md, eq. 96. A gain is hardly ever larger than it was before others were chosen: while the largest of
+    those followed is above what the largest of the others was, it is the largest of all.
+    """
+
+    def __init__(self, factor: _Factor, gains: NDArray[np.float64]) -> None:
+        order = np.argsort(-gains, kind="stable")
+        order = order[gains[order] > 0.0]
+        self._factor, self._columns = factor, np.sort(order[:FOLLOWED])
+        self._others = float(gains[order[FOLLOWED]]) if len(order) > FOLLOWED else 0.0
+        self._rest, self._q = factor.unspanned(self._columns), factor.q[self._columns]
+        self._s = np.array(np.diagonal(self._rest))
+
+    def best(self, most: int, least_gain: float) -> Iterator[int]:
+        """Yield the next centers, at most so many; fewer where one that is not followed may be better."""
+        steps, left = np.empty((most, len(self._columns))), np.ones(len(self._columns), bool)
+        for t in range(most):
+            left &= (self._s > self._factor.damping) & ~self._factor.copies[self._columns]
+            gains = np.where(left, np.einsum("mt,mt->m", self._q, self._q) / np.where(left, self._s, 1.0), -1.0)
+            place = int(np.argmax(gains))
+            if gains[place] <= max(least_gain, self._others if t else 0.0):
+                return  # but the first is the largest of all, to rounding
+            m = int(self._columns[place])
+            self._factor.mark_copies(m)
+            left[place] = False
+            v = (self._rest[place] - steps[:t].T @ steps[:t, place]) / np.sqrt(self._s[place])
+            steps[t] = v
+            self._q -= np.outer(v, self._q[place] / v[place])
+            self._s = self._s - v * v
+            yield m
