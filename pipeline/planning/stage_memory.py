@@ -13,6 +13,7 @@ from pipeline.solvers.feature_scales import MOST_OF_METRIC, TRIAL_CENTERS
 from pipeline.solvers.forward_backward_selection import forward_size
 from pipeline.solvers.greedy_choice import most_centers
 from pipeline.solvers.lbfgs import PAIRS
+from pipeline.stages.out_of_core.coarse_features import AXES, axes_bytes, pay_off
 from pipeline.stages.out_of_core.score_pass import LINE_ROWS, TILE_ROWS
 from pipeline.stages.training_rows import RowGrid, read_rows, row_grid
 
@@ -174,14 +175,17 @@ def solve_in_rounds(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, S
     tile = 2 * 4 * side * shape.n_features + (12 if solving.plain else 20) * min(LINE_ROWS, n) * side
     tiles = -(-n // TILE_ROWS)
     groups = workers.groups(values, tiles * tiles, -(-TILE_ROWS // COLUMNS_TILE))
-    scoring = solving.base + gram + workers.threads * tile + (groups + 5) * values
+    coarse = solving.plain and pay_off(shape.n_features)
+    tile += 4 * AXES * shape.n_features if coarse else 0
+    tiling = max(workers.threads * tile, axes_bytes(shape.n_features) if coarse else 0)
+    scoring = solving.base + gram + tiling + (groups + 5) * values
     return (
         growing,
         StagePlan(
             "solve",
             tiles * (tiles + 1) // 2,
             max(scoring, solving.solves(shape)),
-            2 * (workers.processes + 2) * values + solving.moving_disk(shape),
+            2 * (workers.processes + 2) * values + solving.moving_disk(shape) + (4 * n * (AXES + 1) if coarse else 0),
         ),
     )
 

@@ -36,6 +36,7 @@ from pipeline.stages.one_vs_all import groups_of, load_weights, solve_groups
 from pipeline.stages.out_of_core.candidate_scores import positions_of
 from pipeline.stages.out_of_core.greedy_rounds import SelectionRound, select_in_rounds
 from pipeline.stages.out_of_core.held_out_statistics import accumulate_held_out
+from pipeline.stages.out_of_core.score_pass import has_coarse_scores
 from pipeline.stages.out_of_core.working_set_rounds import PassRecord, limit_working_set, solve_in_rounds
 from pipeline.stages.penalty_path import PathPoint, follow_penalty_path, largest_penalty_of
 from pipeline.stages.polish_centers import polish_centers
@@ -166,7 +167,8 @@ def _solved_at_once(run: Run) -> Solved:
 def _solved_in_rounds(run: Run) -> Solved:
     """Solve on a working set that grows until no candidate is missing."""
     names = read_candidates(run.layout, run.shape.n_train)
-    limits = limit_working_set(run.config.centers.working_set, len(groups_of(run)))
+    coarse = has_coarse_scores(run, names)
+    limits = limit_working_set(run.config.centers.working_set, len(groups_of(run)), coarse=coarse)
     result = solve_in_rounds(run, names, limits)
     rows = result.working_set.candidates[result.weights.columns]
     active = positions_of(names, rows)

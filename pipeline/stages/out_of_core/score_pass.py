@@ -26,6 +26,7 @@ from pipeline.runtime.committed_sums import Arrays
 from pipeline.runtime.thread_team import ThreadTeam
 from pipeline.stages.choose_bandwidth import kernel_of
 from pipeline.stages.largest_values import largest_values
+from pipeline.stages.out_of_core.coarse_features import as_centers, as_rows, coarse_points, pay_off, read_points
 from pipeline.stages.run_state import SOLVE, Run
 from pipeline.stages.target_facts import row_weights
 from pipeline.stages.training_rows import RowTask, row_task
@@ -58,6 +59,7 @@ class ScorePass:
     n_candidates: int
     largest: tuple[float, ...]
     symmetric: bool
+    coarse: Path | None = None  # the folder of the coarse features that take the place of all
 
     def tile(self, piece: int) -> tuple[Block, Block]:
         """Return the candidates and the rows of a tile; tiles of the same candidates follow each other."""
@@ -87,7 +89,7 @@ class ScorePass:
     def grid(self) -> tuple[object, ...]:
         """What determines the tiles."""
         sizes = (self.rows.shape.n_train, self.n_candidates, TILE_ROWS, LINE_ROWS, COLUMNS_TILE)
-        return (*sizes, self.largest, self.symmetric)
+        return (*sizes, self.largest, self.symmetric, self.coarse is not None)
 
     @property
     def sums_bytes(self) -> int:
@@ -120,6 +122,10 @@ def _side(index: int, n: int) -> Block:
     return Block(index, index * TILE_ROWS, min((index + 1) * TILE_ROWS, n))
 
 
+def _sides(n: int) -> list[Block]:
+    return [_side(index, n) for index in range(-(-n // TILE_ROWS))]
+
+
 class ScoreSums:
     """Scores of all candidates against each column of the residuals, the last one of which are the row weights."""
 
@@ -138,10 +144,13 @@ class ScoreSums:
 
 @dataclass(frozen=True)
 class ScoreAdder:
-    """The pass in a process: residuals (n, T + 1) f8, a column of row weights last, and candidates (M,) i8."""
+    """The pass in a process: residuals (n, T + 1), a column of row weights last, and candidates (M,) i8.
+
+    The residuals are f8, f4 for coarse scores, whose products are as coarse.
+    """
 
     task: ScorePass
-    residuals: NDArray[np.float64]
+    residuals: NDArray[np.floating]
     candidates: NDArray[np.int64]
 
     def add(self, pieces: range, sums: ScoreSums, team: ThreadTeam) -> Iterator[int]:
@@ -150,23 +159,32 @@ class ScoreAdder:
         for piece in pieces:
             candidates, rows = self.task.tile(piece)
             if generator is None or of != candidates.index:
-                names = self.candidates[candidates.start : candidates.stop]
-                generator, of = self.task.rows.generator(names), candidates.index
+                generator, of = self._generator(candidates), candidates.index
             stopping.check()
             self._add(generator, candidates, rows, sums.scores, team)
             yield piece
+
+    def _generator(self, block: Block) -> ColumnGenerator:
+        if self.task.coarse is None:
+            return self.task.rows.generator(self.candidates[block.start : block.stop])
+        return self.task.rows.generator_of(as_centers(read_points(self.task.coarse, block)))
+
+    def _rows(self, block: Block) -> NDArray[np.float32]:
+        if self.task.coarse is None:
+            return open_features(self.task.rows.features).read("train", block.start, block.stop)
+        return as_rows(read_points(self.task.coarse, block))
 
     def _add(
         self, generator: ColumnGenerator, candidates: Block, rows: Block, scores: ExactSum, team: ThreadTeam
     ) -> None:
         """Add a tile, line by line (mathematics.md, eq. 69)."""
-        X = open_features(self.task.rows.features).read("train", rows.start, rows.stop)
+        X, dtype = self._rows(rows), self.residuals.dtype.type
         of_candidates = slice(candidates.start, candidates.stop)
         for first in range(0, rows.n_rows, LINE_ROWS):
             line = X[first : first + LINE_ROWS]
             start = rows.start + first
             of_rows = slice(start, start + len(line))
-            K: NDArray[np.float64] = generator.block(line, out_dtype=np.float64, each=team.each)  # type: ignore[assignment]
+            K = generator.block(line, out_dtype=dtype, each=team.each)
             sums = K.T @ self.residuals[of_rows]
             if not self.task.rows.kernel.is_bounded:
                 K *= np.sqrt(self.residuals[of_rows, -1:])
@@ -178,11 +196,17 @@ class ScoreAdder:
 
 
 def score_candidates(
-    run: Run, name: str, residuals: NDArray[np.float64], candidates: NDArray[np.int64]
+    run: Run,
+    name: str,
+    residuals: NDArray[np.float64],
+    candidates: NDArray[np.int64],
+    *,
+    coarse: bool = False,
 ) -> CandidateScores:
     """Return the scores of some candidates (M,), by name, against residuals (n, T) as `compute_residuals` has them.
 
-    All training rows in order, of one width, make the pass of a Gaussian symmetric: half the kernel entries.
+    All training rows in order, of one width, make the pass of a Gaussian symmetric: half the kernel entries. Of
+    these, `coarse` scores may be asked for (mathematics.md, eqs. 92 and 93): they bound nothing.
     """
     folder, symmetric = score_pass(run, name), is_symmetric(run, candidates)
     make_folder(folder)
@@ -190,10 +214,12 @@ def score_candidates(
     counts = np.ones((len(residuals), 1)) if weights is None else weights[:, None]
     residuals = residuals if weights is None else residuals * np.sqrt(counts)
     with run.doing(SOLVE, "storing the residuals"):
-        write_arrays(folder / INPUT, {"residuals": np.hstack([residuals, counts]), "candidates": candidates})
+        stored = np.hstack([residuals, counts]).astype(np.float32 if coarse else np.float64)
+        write_arrays(folder / INPUT, {"residuals": stored, "candidates": candidates})
     column = largest.column
     bounds = (*(column * np.abs(residuals).max(axis=0)).tolist(), max(column, column**2) * largest.weight)
-    task = ScorePass(row_task(run), folder, len(candidates), bounds, symmetric)
+    points = coarse_points(run, _sides(len(candidates))) if coarse else None
+    task = ScorePass(row_task(run), folder, len(candidates), bounds, symmetric, points)
     total = run.row_pass(SOLVE, task, folder, unit="", words="scoring the candidates").scores.values()
     entries = sum(int(task.size(piece)) for piece in range(task.n_pieces))
     return CandidateScores(total[:, :-1], total[:, -1], entries)
@@ -209,3 +235,8 @@ def is_symmetric(run: Run, candidates: NDArray[np.int64]) -> bool:
     n_train = run.shape.n_train
     all_rows = len(candidates) == n_train and bool(np.array_equal(candidates, np.arange(n_train)))
     return all_rows and kernel_of(run).is_bounded
+
+
+def has_coarse_scores(run: Run, candidates: NDArray[np.int64]) -> bool:
+    """Tell whether coarse scores of these candidates may be asked for, and pay off."""
+    return pay_off(run.shape.n_features) and is_symmetric(run, candidates)
