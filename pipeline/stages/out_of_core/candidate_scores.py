@@ -64,11 +64,13 @@ class CoarseScores:
     """Scores (M, T) of all candidates, exact in the working set and about right outside; they prove nothing.
 
     corrections (M, T): what the exact score of each candidate was above its coarse one when it was last in a working
-    set, else 0. kernel_entries are those of the residuals, coarse_entries those of coarse features.
+    set, else 0. error: of the coarse ones in the working set, root mean square. coarse_entries: of the kernel_entries,
+    those of coarse features.
     """
 
     scores: NDArray[np.float64]
     corrections: NDArray[np.float64]
+    error: float
     kernel_entries: int
     coarse_entries: int
 
@@ -82,7 +84,7 @@ class CoarseScores:
             residuals=np.empty((0, t)),
             moved=np.zeros((n, t)),
             screened=np.zeros(n, bool),
-            evaluated=0,
+            evaluated=n,
             skipped=0,
             kernel_entries=self.kernel_entries,
             coarse_entries=self.coarse_entries,
@@ -144,7 +146,8 @@ def coarse_scores(
     corrections[inside] = exact - result.scores[inside]
     scores = result.scores + corrections
     scores[inside] = exact
-    scored = CoarseScores(scores, corrections, entries, result.kernel_entries)
+    error = float(np.sqrt(np.mean(corrections[inside] ** 2)))
+    scored = CoarseScores(scores, corrections, error, entries + result.kernel_entries, result.kernel_entries)
     make_folder(path.parent)
     write_dataclass(path, scored)
     remove_folder(score_pass(run, name), durable=False)

@@ -40,6 +40,7 @@ from storage.remedies import ANEW
 PENALTY = "penalty"  # the marker of a penalty that is a fraction of the largest
 INNER_TOLERANCE = 0.3  # of the tolerance, on the working set: what is left is for the candidates outside
 MOST_COARSE = 12  # rounds with coarse scores: estimates that have not reached the tolerance by then never may
+LARGEST_ERROR = 0.05  # of τ, of coarse scores; with larger ones they take the wrong candidates for violators
 LEAST_ROOM = 0.05  # of the capacity; with less, a pass over all candidates serves too few of them
 DRAWN = 6000  # random candidates in the first working set, and at most as many come in at once
 DRAWN_COARSE = 3000  # the same where scores are coarse: a pass more costs less than the larger Grams
@@ -92,7 +93,7 @@ class PassRecord:
     """What one round did; `relative_gaps` are over all candidates, one for each solve; counts are of candidates.
 
     exact: whether all candidates were scored with all features; of coarse scores, the gaps are estimates.
-    coarse_entries: kernel values of coarse features, which cost a part of the kernel_entries.
+    coarse_entries: of the kernel_entries, those of coarse features, which cost a quarter.
     """
 
     round: int
@@ -157,27 +158,33 @@ def _is_last(scored: ScoredRound, change: Change, tolerance: float) -> bool:
 def _scored(run: Run, current: WorkingSet, problem: CandidateProblem, limits: WorkingSetLimits) -> ScoredRound:
     """Return the round of a working set that is solved, with the scores of all candidates at its weights.
 
-    The first rounds take coarse scores where these pay off; when they would end the loop, exact ones follow, from
-    which on all are exact.
+    The first rounds take coarse scores where these pay off. When they would end the loop, or are too coarse, exact
+    ones follow, from which on all are exact.
     """
     weights, index = _weights(run, current), round_index(current.name)
-    previous = round_name(index - 1) if index else None
-    if previous is not None and not run.layout.round_scores(previous).exists():
-        previous = None
+    before = round_name(index - 1) if index else None
+    previous = before if before is not None and run.layout.round_scores(before).exists() else None
     coarse_entries = 0
     if previous is None and index < MOST_COARSE and has_coarse_scores(run, problem.candidates):
-        coarse = coarse_scores(run, current, weights, problem, round_name(index - 1) if index else None)
-        scored, coarse_entries = coarse.as_if_exact, coarse.coarse_entries
-        certificates = certify_all_candidates(run, current, weights, scored, problem)
-        estimated = ScoredRound(current, weights, scored, certificates, exact=False)
-        tolerance = run.config.solver.tolerance
-        if not _is_last(estimated, _change(estimated, problem, limits, tolerance), tolerance):
+        coarse = coarse_scores(run, current, weights, problem, before)
+        coarse_entries, tolerance = coarse.coarse_entries, run.config.solver.tolerance
+        estimated = _certified(run, current, weights, coarse.as_if_exact, problem, exact=False)
+        if coarse.error <= LARGEST_ERROR * problem.tau and not _is_last(
+            estimated, _change(estimated, problem, limits, tolerance), tolerance
+        ):
             clean(run, current)
             return estimated
     scored = score_all_candidates(run, current, weights, problem, previous)
-    scored = replace(scored, coarse_entries=coarse_entries)
+    entries = scored.kernel_entries + coarse_entries
+    scored = replace(scored, kernel_entries=entries, coarse_entries=coarse_entries)
+    return _certified(run, current, weights, scored, problem, exact=True)
+
+
+def _certified(
+    run: Run, current: WorkingSet, weights: ActiveWeights, scored: BoundedScores, problem: CandidateProblem, exact: bool
+) -> ScoredRound:
     certificates = certify_all_candidates(run, current, weights, scored, problem)
-    return ScoredRound(current, weights, scored, certificates, exact=True)
+    return ScoredRound(current, weights, scored, certificates, exact)
 
 
 def _penalty(run: Run, current: WorkingSet) -> float:
