@@ -82,6 +82,10 @@ class RunLayout:
         """Return the path of the scores of all candidates after a round."""
         return self.root / "scores" / f"{check_plain_name(name)}-found.npz"
 
+    def coarse_scores(self, name: str) -> Path:
+        """Return the path of the coarse scores of all candidates after a round."""
+        return self.root / "scores" / f"{check_plain_name(name)}-coarse.npz"
+
     def markers(self, stage: str) -> Path:
         """Return the folder of the done-markers of one stage."""
         return self.root / "markers" / check_plain_name(stage)

@@ -14,6 +14,7 @@ from pipeline.solvers.forward_backward_selection import forward_size
 from pipeline.solvers.greedy_choice import most_centers
 from pipeline.solvers.lbfgs import PAIRS
 from pipeline.solvers.preselection import Preselection
+from pipeline.stages.out_of_core.coarse_features import AXES, axes_bytes, pay_off
 from pipeline.stages.out_of_core.kept_columns import kept_blocks
 from pipeline.stages.out_of_core.penalty_path_in_rounds import SCORED
 from pipeline.stages.out_of_core.score_tiles import LINE_ROWS, TILE_ROWS
@@ -213,14 +214,17 @@ def solve_in_rounds(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, S
     tile = 2 * 4 * side * shape.n_features + (12 if solving.plain else 20) * min(LINE_ROWS, n) * side
     tiles = -(-n // TILE_ROWS)
     groups = workers.groups(values, tiles * tiles, -(-TILE_ROWS // COLUMNS_TILE))
-    scoring = solving.base + gram + workers.threads * tile + (groups + 5) * values
+    coarse = solving.plain and pay_off(shape.n_features)
+    tile += 4 * AXES * shape.n_features if coarse else 0
+    tiling = max(workers.threads * tile, axes_bytes(shape.n_features) if coarse else 0)
+    scoring = solving.base + gram + tiling + (groups + 5) * values
     return (
         growing,
         StagePlan(
             "solve",
             tiles * (tiles + 1) // 2,
             max(scoring, solving.solves(shape)),
-            2 * (workers.processes + 2) * values + solving.moving_disk(shape),
+            2 * (workers.processes + 2) * values + solving.moving_disk(shape) + (4 * n * (AXES + 1) if coarse else 0),
         ),
     )
 

@@ -39,6 +39,7 @@ from pipeline.stages.out_of_core.columns_on_demand import count_columns, solve_o
 from pipeline.stages.out_of_core.greedy_rounds import SelectionRound, select_among_finalists
 from pipeline.stages.out_of_core.held_out_statistics import accumulate_held_out
 from pipeline.stages.out_of_core.penalty_path_in_rounds import begin_on_all_rows, follow_path_in_rounds
+from pipeline.stages.out_of_core.score_pass import has_coarse_scores
 from pipeline.stages.out_of_core.solved_points import PathRound
 from pipeline.stages.out_of_core.working_set_rounds import Beginning, PassRecord, limit_working_set, solve_in_rounds
 from pipeline.stages.penalty_path import PathPoint, follow_penalty_path, largest_penalty_of
@@ -183,7 +184,8 @@ def _solved_in_rounds(run: Run) -> Solved:
         if is_searched(setting):
             followed = follow_path_in_rounds(run, str(setting), names)
             beginning = Beginning(followed.penalty, partial(begin_on_all_rows, run, followed))
-        result = solve_in_rounds(run, names, limit_working_set(capacity, len(groups_of(run))), beginning)
+        coarse = beginning is None and has_coarse_scores(run, names)
+        result = solve_in_rounds(run, names, limit_working_set(capacity, len(groups_of(run)), coarse=coarse), beginning)
     rows = result.working_set.candidates[result.weights.columns]
     active = positions_of(names, rows)
     ordered = np.argsort(active)

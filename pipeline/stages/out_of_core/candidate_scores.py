@@ -56,6 +56,39 @@ class BoundedScores:
     evaluated: int
     skipped: int
     kernel_entries: int
+    coarse_entries: int = 0
+
+
+@dataclass(frozen=True)
+class CoarseScores:
+    """Scores (M, T) of all candidates, exact in the working set and about right outside; they prove nothing.
+
+    corrections (M, T): what the exact score of each candidate was above its coarse one when it was last in a working
+    set, else 0. error: of the coarse ones in the working set, root mean square. coarse_entries: of the kernel_entries,
+    those of coarse features.
+    """
+
+    scores: NDArray[np.float64]
+    corrections: NDArray[np.float64]
+    error: float
+    kernel_entries: int
+    coarse_entries: int
+
+    @property
+    def as_if_exact(self) -> BoundedScores:
+        """The scores as if they were exact, without anything that would bound later ones."""
+        n, t = self.scores.shape
+        return BoundedScores(
+            scores=self.scores,
+            norm_bounds=np.full(n, np.inf),
+            residuals=np.empty((0, t)),
+            moved=np.zeros((n, t)),
+            screened=np.zeros(n, bool),
+            evaluated=n,
+            skipped=0,
+            kernel_entries=self.kernel_entries,
+            coarse_entries=self.coarse_entries,
+        )
 
 
 def evaluated_now(scored: BoundedScores) -> NDArray[np.bool_]:
@@ -72,7 +105,7 @@ def score_all_candidates(
     """
     path = run.layout.round_scores(current.name)
     if path.exists():
-        _clean(run, current)
+        clean(run, current)
         return read_dataclass(path, BoundedScores)
     active = current.candidates[weights.columns]
     residuals, entries = compute_residuals(run, current.name, active, weights.weights, weights.intercept)
@@ -89,11 +122,40 @@ def score_all_candidates(
     scored = replace(scored, kernel_entries=scored.kernel_entries + entries)
     make_folder(path.parent)
     write_dataclass(path, scored)
-    _clean(run, current)
+    clean(run, current)
     return scored
 
 
-def _clean(run: Run, current: WorkingSet) -> None:
+def coarse_scores(
+    run: Run, current: WorkingSet, weights: ActiveWeights, problem: CandidateProblem, previous: str | None
+) -> CoarseScores:
+    """Return the coarse scores of all candidates at the weights (mathematics.md, eqs. 92 and 93), or committed ones.
+
+    `previous` names the round before, whose corrections are taken over.
+    """
+    path = run.layout.coarse_scores(current.name)
+    if path.exists():
+        return read_dataclass(path, CoarseScores)
+    active, name = current.candidates[weights.columns], f"{current.name}-coarse"
+    residuals, entries = compute_residuals(run, current.name, active, weights.weights, weights.intercept)
+    result = score_candidates(run, name, residuals, problem.candidates, coarse=True)
+    corrections = np.zeros_like(result.scores)
+    if previous is not None:
+        corrections = read_dataclass(run.layout.coarse_scores(previous), CoarseScores).corrections
+    inside, exact = positions_of(problem.candidates, current.candidates), gram_scores(current, weights)
+    corrections[inside] = exact - result.scores[inside]
+    scores = result.scores + corrections
+    scores[inside] = exact
+    error = float(np.sqrt(np.mean(corrections[inside] ** 2)))
+    scored = CoarseScores(scores, corrections, error, entries + result.kernel_entries, result.kernel_entries)
+    make_folder(path.parent)
+    write_dataclass(path, scored)
+    remove_folder(score_pass(run, name), durable=False)
+    return scored
+
+
+def clean(run: Run, current: WorkingSet) -> None:
+    """Remove what the passes of a round have left."""
     for folder in (score_pass(run, current.name), residual_pass(run, current.name)):
         remove_folder(folder, durable=False)
 

@@ -26,6 +26,7 @@ from pipeline.runtime.thread_team import ThreadTeam
 from pipeline.stages.candidate_names import read_widths
 from pipeline.stages.choose_bandwidth import kernel_of
 from pipeline.stages.largest_values import largest_values
+from pipeline.stages.out_of_core.coarse_features import as_centers, as_rows, coarse_points, pay_off, read_points
 from pipeline.stages.out_of_core.score_tiles import LINE_ROWS, TILE_ROWS, ScoreTiles, grouped_by_point
 from pipeline.stages.run_state import SOLVE, Run
 from pipeline.stages.target_facts import row_weights
@@ -56,6 +57,7 @@ class ScorePass:
     folder: Path
     tiles: ScoreTiles
     largest: tuple[float, ...]
+    coarse: Path | None = None  # the folder of the coarse features that take the place of all
 
     @property
     def n_pieces(self) -> int:
@@ -70,7 +72,7 @@ class ScorePass:
     @property
     def grid(self) -> tuple[object, ...]:
         """What determines the tiles."""
-        return (self.tiles, TILE_ROWS, LINE_ROWS, COLUMNS_TILE, self.largest)
+        return (self.tiles, TILE_ROWS, LINE_ROWS, COLUMNS_TILE, self.largest, self.coarse is not None)
 
     @property
     def sums_bytes(self) -> int:
@@ -117,10 +119,13 @@ class ScoreSums:
 
 @dataclass(frozen=True)
 class ScoreAdder:
-    """The pass in a process: residuals (n, T + 1) f8, a column of row weights last, and candidates (M,) i8."""
+    """The pass in a process: residuals (n, T + 1), a column of row weights last, and candidates (M,) i8.
+
+    The residuals are f8, f4 for coarse scores, whose products are as coarse.
+    """
 
     task: ScorePass
-    residuals: NDArray[np.float64]
+    residuals: NDArray[np.floating]
     candidates: NDArray[np.int64]
 
     def add(self, pieces: range, sums: ScoreSums, team: ThreadTeam) -> Iterator[int]:
@@ -129,24 +134,33 @@ class ScoreAdder:
         for piece in pieces:
             candidates, rows = self.task.tiles.tile(piece)
             if generator is None or of != candidates.index:
-                names = self.candidates[candidates.start : candidates.stop]
-                generator, of = self.task.rows.generator(names), candidates.index
+                generator, of = self._generator(candidates), candidates.index
             stopping.check()
             self._add(generator, candidates, rows, sums.scores, team)
             yield piece
+
+    def _generator(self, block: Block) -> ColumnGenerator:
+        if self.task.coarse is None:
+            return self.task.rows.generator(self.candidates[block.start : block.stop])
+        return self.task.rows.generator_of(as_centers(read_points(self.task.coarse, block)))
+
+    def _rows(self, block: Block) -> NDArray[np.float32]:
+        if self.task.coarse is None:
+            return open_features(self.task.rows.features).read("train", block.start, block.stop)
+        return as_rows(read_points(self.task.coarse, block))
 
     def _add(
         self, generator: ColumnGenerator, candidates: Block, rows: Block, scores: ExactSum, team: ThreadTeam
     ) -> None:
         """Add a tile, line by line (mathematics.md, eq. 69)."""
-        X = open_features(self.task.rows.features).read("train", rows.start, rows.stop)
+        X, dtype = self._rows(rows), self.residuals.dtype.type
         of_candidates, tiles = slice(candidates.start, candidates.stop), self.task.tiles
         mirrored, of_points = tiles.mirrored(candidates, rows), tiles.points(candidates)
         for first in range(0, rows.n_rows, tiles.line_rows):
             line = X[first : first + tiles.line_rows]
             start = rows.start + first
             of_rows = slice(start, start + len(line))
-            K: NDArray[np.float64] = generator.block(line, out_dtype=np.float64, each=team.each)  # type: ignore[assignment]
+            K = generator.block(line, out_dtype=dtype, each=team.each)
             sums = K.T @ self.residuals[of_rows]
             if not self.task.rows.kernel.is_bounded:
                 K *= np.sqrt(self.residuals[of_rows, -1:])
@@ -159,12 +173,18 @@ class ScoreAdder:
 
 
 def score_candidates(
-    run: Run, name: str, residuals: NDArray[np.float64], candidates: NDArray[np.int64]
+    run: Run,
+    name: str,
+    residuals: NDArray[np.float64],
+    candidates: NDArray[np.int64],
+    *,
+    coarse: bool = False,
 ) -> CandidateScores:
     """Return the scores of some candidates (M,), by name, against residuals (n, T) as `compute_residuals` has them.
 
     Those of one point share its inner products with the rows. All training rows in order, at every width, make the
-    pass of a Gaussian symmetric: half the kernel entries.
+    pass of a Gaussian symmetric: half the kernel entries. Of these, at one width, `coarse` scores may be asked for
+    (mathematics.md, eqs. 92 and 93): they bound nothing.
     """
     folder, n_train = score_pass(run, name), run.shape.n_train
     order, starts = grouped_by_point(candidates, n_train)
@@ -174,10 +194,12 @@ def score_candidates(
     counts = np.ones((len(residuals), 1)) if weights is None else weights[:, None]
     residuals = residuals if weights is None else residuals * np.sqrt(counts)
     with run.doing(SOLVE, "storing the residuals"):
-        write_arrays(folder / INPUT, {"residuals": np.hstack([residuals, counts]), "candidates": candidates[order]})
+        stored = np.hstack([residuals, counts]).astype(np.float32 if coarse else np.float64)
+        write_arrays(folder / INPUT, {"residuals": stored, "candidates": candidates[order]})
     column = largest.column
     bounds = (*(column * np.abs(residuals).max(axis=0)).tolist(), max(column, column**2) * largest.weight)
-    task = ScorePass(row_task(run), folder, tiles, bounds)
+    points = coarse_points(run, tiles.row_blocks) if coarse else None
+    task = ScorePass(row_task(run), folder, tiles, bounds, points)
     grouped = run.row_pass(SOLVE, task, folder, unit="", words="scoring the candidates").scores.values()
     total = np.empty_like(grouped)
     total[order] = grouped
@@ -194,3 +216,9 @@ def is_symmetric(run: Run, candidates: NDArray[np.int64]) -> bool:
     """Tell whether a pass over these candidates costs half: all training rows in order, at every width; a Gaussian."""
     all_there_are = run.shape.n_train * len(read_widths(run.layout))
     return kernel_of(run).is_bounded and bool(np.array_equal(candidates, np.arange(all_there_are)))
+
+
+def has_coarse_scores(run: Run, candidates: NDArray[np.int64]) -> bool:
+    """Tell whether coarse scores of these candidates may be asked for, and pay off."""
+    one_width = len(read_widths(run.layout)) == 1
+    return one_width and pay_off(run.shape.n_features) and is_symmetric(run, candidates)

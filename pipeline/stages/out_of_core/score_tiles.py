@@ -57,8 +57,15 @@ class ScoreTiles:
             r = piece - c * (c + 1) // 2
         else:
             c, r = divmod(piece, self.n_of_rows)
-        rows = Block(r, r * TILE_ROWS, min((r + 1) * TILE_ROWS, self.n_rows))
-        return Block(c, self.starts[c], self.starts[c + 1]), rows
+        return Block(c, self.starts[c], self.starts[c + 1]), self._rows(r)
+
+    @property
+    def row_blocks(self) -> list[Block]:
+        """The blocks of rows."""
+        return [self._rows(r) for r in range(self.n_of_rows)]
+
+    def _rows(self, index: int) -> Block:
+        return Block(index, index * TILE_ROWS, min((index + 1) * TILE_ROWS, self.n_rows))
 
     def points(self, candidates: Block) -> slice:
         """Return the points of a tile, of a symmetric pass."""

@@ -5,7 +5,7 @@ that a resumed run goes on with the last whole one.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,8 @@ from pipeline.stages.out_of_core.candidate_scores import (
     BoundedScores,
     CandidateProblem,
     certify_all_candidates,
+    clean,
+    coarse_scores,
     evaluated_now,
     positions_of,
     score_all_candidates,
@@ -29,6 +31,7 @@ from pipeline.stages.out_of_core.candidate_scores import (
 from pipeline.stages.out_of_core.grown_gram import WorkingSet
 from pipeline.stages.out_of_core.path_scores import largest_penalty
 from pipeline.stages.out_of_core.round_names import MARKERS, committed_rounds, earlier_records, round_index, round_name
+from pipeline.stages.out_of_core.score_pass import has_coarse_scores
 from pipeline.stages.run_state import SOLVE, Run
 from storage.atomic_writes import check_folder, make_folder, read_arrays, remove_folder, write_arrays
 from storage.done_markers import write_marker
@@ -37,8 +40,11 @@ from storage.remedies import ANEW
 
 PENALTY = "penalty"  # the marker of a penalty that is a fraction of the largest
 INNER_TOLERANCE = 0.3  # of the tolerance, on the working set: what is left is for the candidates outside
+MOST_COARSE = 12  # rounds with coarse scores: estimates that have not reached the tolerance by then never may
+LARGEST_ERROR = 0.05  # of τ, of coarse scores; with larger ones they take the wrong candidates for violators
 LEAST_ROOM = 0.05  # of the capacity; with less, a pass over all candidates serves too few of them
 DRAWN = 6000  # random candidates in the first working set, and at most as many come in at once
+DRAWN_COARSE = 3000  # the same where scores are coarse: a pass more costs less than the larger Grams
 
 
 @dataclass(frozen=True)
@@ -55,10 +61,10 @@ class WorkingSetLimits:
         return room if room >= self.capacity * LEAST_ROOM else 0
 
 
-def limit_working_set(capacity: int | None, n_solves: int) -> WorkingSetLimits:
+def limit_working_set(capacity: int | None, n_solves: int, *, coarse: bool = False) -> WorkingSetLimits:
     """Return the limits of a working set of at most `capacity` columns, half of which at most come in at once."""
     assert capacity is not None  # the plan has filled it in
-    at_once = min(DRAWN, max(capacity // 2, 1))
+    at_once = min(DRAWN_COARSE if coarse else DRAWN, max(capacity // 2, 1))
     return WorkingSetLimits(capacity=capacity, drawn=at_once, per_solve=max(at_once // n_solves, 1))
 
 
@@ -66,13 +72,14 @@ def limit_working_set(capacity: int | None, n_solves: int) -> WorkingSetLimits:
 class ScoredRound:
     """A round whose working set is solved: its weights, the scores of all candidates, and a certificate of each solve.
 
-    The certificates are over all candidates, not over the working set.
+    The certificates are over all candidates, not over the working set; of coarse scores they are estimates.
     """
 
     working_set: WorkingSet
     weights: ActiveWeights
     scored: BoundedScores
     certificates: list[Certificate]
+    exact: bool = True
 
     @property
     def gaps(self) -> NDArray[np.float64]:
@@ -89,7 +96,11 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class PassRecord:
-    """What one round did; `relative_gaps` are over all candidates, one for each solve; counts are of candidates."""
+    """What one round did; `relative_gaps` are over all candidates, one for each solve; counts are of candidates.
+
+    exact: whether all candidates were scored with all features; of coarse scores, the gaps are estimates.
+    coarse_entries: of the kernel_entries, those of coarse features, which cost a quarter.
+    """
 
     round: int
     working_set: int
@@ -102,6 +113,8 @@ class PassRecord:
     skipped: int
     screened: int
     kernel_entries: int
+    exact: bool = True
+    coarse_entries: int = 0
 
 
 @dataclass(frozen=True)
@@ -143,10 +156,10 @@ def solve_in_rounds(
         inner, later = INNER_TOLERANCE * run.config.solver.tolerance, round_index(current.name) > 0
         warm = later or beginning is not None or initial_weights.load(run) is not None
         summaries = solve_groups(run, current.name, [problem.penalty], tolerance=inner, warm_start=warm)
-        scored = _scored(run, current, problem)
+        scored = _scored(run, current, problem, limits)
         change = _change(scored, problem, limits, run.config.solver.tolerance)
         passes.append(record_round(run, scored, problem, change))
-        if scored.gaps.max() <= run.config.solver.tolerance or not len(change.admitted):
+        if scored.exact and _is_last(scored, change, run.config.solver.tolerance):
             updated = summaries_over_all(summaries, scored.certificates, run.config.solver.tolerance)
             return RoundsResult(current, scored.weights, problem.penalty, updated, passes)
         before = current.name
@@ -155,11 +168,40 @@ def solve_in_rounds(
         drop_round(run, before)
 
 
-def _scored(run: Run, current: WorkingSet, problem: CandidateProblem) -> ScoredRound:
-    """Return the round of a working set that is solved, with the scores of all candidates at its weights."""
+def _is_last(scored: ScoredRound, change: Change, tolerance: float) -> bool:
+    return bool(scored.gaps.max() <= tolerance or not len(change.admitted))
+
+
+def _scored(run: Run, current: WorkingSet, problem: CandidateProblem, limits: WorkingSetLimits) -> ScoredRound:
+    """Return the round of a working set that is solved, with the scores of all candidates at its weights.
+
+    The first rounds take coarse scores where these pay off. When they would end the loop, or are too coarse, exact
+    ones follow, from which on all are exact.
+    """
     weights, index = active_weights(run, current), round_index(current.name)
-    scored = score_all_candidates(run, current, weights, problem, round_name(index - 1) if index else None)
-    return ScoredRound(current, weights, scored, certify_all_candidates(run, current, weights, scored, problem))
+    before = round_name(index - 1) if index else None
+    previous = before if before is not None and run.layout.round_scores(before).exists() else None
+    coarse_entries = 0
+    if previous is None and index < MOST_COARSE and has_coarse_scores(run, problem.candidates):
+        coarse = coarse_scores(run, current, weights, problem, before)
+        coarse_entries, tolerance = coarse.coarse_entries, run.config.solver.tolerance
+        estimated = _certified(run, current, weights, coarse.as_if_exact, problem, exact=False)
+        if coarse.error <= LARGEST_ERROR * problem.tau and not _is_last(
+            estimated, _change(estimated, problem, limits, tolerance), tolerance
+        ):
+            clean(run, current)
+            return estimated
+    scored = score_all_candidates(run, current, weights, problem, previous)
+    entries = scored.kernel_entries + coarse_entries
+    scored = replace(scored, kernel_entries=entries, coarse_entries=coarse_entries)
+    return _certified(run, current, weights, scored, problem, exact=True)
+
+
+def _certified(
+    run: Run, current: WorkingSet, weights: ActiveWeights, scored: BoundedScores, problem: CandidateProblem, exact: bool
+) -> ScoredRound:
+    certificates = certify_all_candidates(run, current, weights, scored, problem)
+    return ScoredRound(current, weights, scored, certificates, exact)
 
 
 def penalty_of(run: Run, current: WorkingSet, candidates: NDArray[np.int64]) -> float:
@@ -232,10 +274,12 @@ def _first(run: Run, candidates: NDArray[np.int64], limits: WorkingSetLimits) ->
 def _check(run: Run, name: str) -> None:
     """Check the scores that a resumed round takes up, and the sizes of its statistics, before either is read."""
     check_folder(run.layout.statistics_file(name), remedy=ANEW, contents=False)  # the solves check every byte
-    scored = run.layout.round_scores(name)
-    if scored.exists():
-        read_arrays(scored, remedy=ANEW)
-    elif round_index(name):
+    for earlier in (name, round_name(round_index(name) - 1)) if round_index(name) else (name,):
+        for path in (run.layout.round_scores(earlier), run.layout.coarse_scores(earlier)):
+            if path.exists():
+                read_arrays(path, remedy=ANEW)
+                return
+    if round_index(name):
         read_arrays(run.layout.round_scores(round_name(round_index(name) - 1)), remedy=ANEW)
 
 
@@ -261,7 +305,9 @@ def _change(scored: ScoredRound, problem: CandidateProblem, limits: WorkingSetLi
     active = np.zeros(len(problem.candidates), bool)
     active[inside[scored.weights.columns]] = True
     near = np.zeros_like(active)
-    near[rules.nearest(violations, active, limits.per_solve, limits.room(len(scored.weights.columns)))] = True
+    margin = rules.MARGIN if scored.exact else rules.COARSE_MARGIN
+    room = limits.room(len(scored.weights.columns))
+    near[rules.nearest(violations, active, limits.per_solve, room, margin)] = True
     stay = np.flatnonzero((active | near)[inside])
     near[inside] = violations[inside] = 0
     if not (violations > 1.0).any():  # nothing violates for a solve that needs it: the solver fell short, not the set
@@ -286,12 +332,14 @@ def record_round(run: Run, scored: ScoredRound, problem: CandidateProblem, chang
         skipped=scores.skipped,
         screened=int(np.count_nonzero(scores.screened)),
         kernel_entries=scores.kernel_entries + grown_gram.kernel_entries(run, current.name),
+        exact=scored.exact,
+        coarse_entries=scores.coarse_entries,
     )
     write_marker(run.layout.markers(MARKERS), current.name, asdict(record))
     run.events.metric(stage=SOLVE, **asdict(record))
     run.events.say(
-        f"pass {record.round}: gap {gaps.max():.1e} over {len(problem.candidates)} candidates; "
-        f"{record.working_set} in the working set, {record.n_active} active, {record.violators} violators, "
+        f"pass {record.round}: gap {'' if record.exact else 'about '}{gaps.max():.1e} over {len(problem.candidates)} "
+        f"candidates; {record.working_set} in the working set, {record.n_active} active, {record.violators} violators, "
         f"{record.admitted} admitted, {record.dropped} dropped; {record.evaluated} evaluated, "
         f"{record.skipped} skipped by bound, {record.screened} screened; {record.kernel_entries:.3g} kernel entries"
     )

@@ -1,0 +1,107 @@
+"""Coarse features: coordinates on a few principal axes, and how far each row lies from their span.
+
+Growing a working set needs no exact scores. With ‖x-z‖² ≈ ‖Px-Pz‖² + ρ_x² + ρ_z² (mathematics.md, eq. 92) a pass over
+all candidates costs a quarter, or less, of one with all features. Certificates are never made from it.
+"""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.datasets.features_on_the_fly import FeatureAccess, open_features
+from pipeline.runtime import progress, stopping
+from pipeline.stages.run_state import SOLVE, Run, is_whole
+from storage.atomic_writes import make_folder, read_arrays, write_arrays
+from storage.blocks import Block
+
+AXES = 510  # with the two coordinates for ρ, 512
+LEAST_FEATURES = 3  # times as many as axes: of fewer, too little is saved
+MOST_FEATURES = 2**14  # of more, the sample is too small for as many axes
+SAMPLE_ROWS = 4096  # from which the axes come, fewer of long rows
+SAMPLE_VALUES = 2**24
+ITERATIONS = 6  # of the subspace
+FOLDER, AXES_FILE = "coarse-features", "axes.npz"
+
+
+def pay_off(n_features: int) -> bool:
+    """Tell whether coarse scores of so many features save enough of an exact pass."""
+    return LEAST_FEATURES * AXES <= n_features <= MOST_FEATURES
+
+
+def axes_bytes(n_features: int) -> int:
+    """Return about the bytes that finding the axes takes."""
+    return 4 * (_sample_rows(n_features) * (2 * n_features + AXES) + 3 * AXES * n_features)
+
+
+def coarse_points(run: Run, blocks: list[Block]) -> Path:
+    """Return the folder of the coarse features of all training rows, a file for each block; they are made once."""
+    folder = run.layout.row_pass(FOLDER)
+    make_folder(folder)
+    if not is_whole(folder / AXES_FILE):
+        with run.doing(SOLVE, "principal axes of the features"):
+            mean, axes = principal_axes(_sample(run), AXES)
+            write_arrays(folder / AXES_FILE, {"mean": mean, "axes": axes})
+    function, file = partial(_write_points, run.features, folder), partial(_file, folder)
+    run.run_items(SOLVE, function, blocks, part=file, unit="blocks", words="coarse features")
+    return folder
+
+
+def read_points(folder: Path, block: Block) -> NDArray[np.float32]:
+    """Return the coarse features of a block of rows, (rows, AXES + 1) f4, ρ last."""
+    return np.asarray(read_arrays(_file(folder, block))["points"])
+
+
+def principal_axes(X: NDArray[np.float32], count: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return the mean (d,) of rows X (n, d) and about their first principal axes (d, count), orthonormal; f4.
+
+    Subspace iteration from fixed random directions: any axes are sound, good ones make the scores accurate.
+    """
+    mean = X.mean(axis=0)
+    centred = X - mean
+    axes = np.random.default_rng(0).normal(size=(X.shape[1], count)).astype(np.float32)
+    for _ in range(ITERATIONS):
+        axes = np.linalg.qr(centred.T @ (centred @ axes))[0]
+    return mean, axes
+
+
+def project(X: NDArray[np.float32], mean: NDArray[np.float32], axes: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the coordinates of rows X (n, d) on the axes, and their distances ρ from the span, (n, count + 1) f4."""
+    centred = X - mean
+    on_axes = centred @ axes
+    squares = np.einsum("ij,ij->i", centred, centred) - np.einsum("ij,ij->i", on_axes, on_axes)
+    return np.column_stack([on_axes, np.sqrt(np.maximum(squares, 0.0))])
+
+
+def as_rows(points: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return coarse features (n, k + 1) as points whose ρ is orthogonal to that of every center, (n, k + 2)."""
+    return np.column_stack([points, np.zeros(len(points), points.dtype)])
+
+
+def as_centers(points: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return coarse features (m, k + 1) as centers, likewise."""
+    return np.column_stack([points[:, :-1], np.zeros(len(points), points.dtype), points[:, -1]])
+
+
+def _sample_rows(n_features: int) -> int:
+    return min(SAMPLE_ROWS, SAMPLE_VALUES // n_features)
+
+
+def _sample(run: Run) -> NDArray[np.float32]:
+    n = run.shape.n_train
+    rows = np.unique(np.linspace(0, n - 1, min(_sample_rows(run.shape.n_features), n)).astype(np.int64))
+    return open_features(run.features).take(rows)
+
+
+def _file(folder: Path, block: Block) -> Path:
+    return folder / f"{block.index:06d}.npz"
+
+
+def _write_points(features: FeatureAccess, folder: Path, block: Block) -> None:
+    stopping.check()
+    arrays = read_arrays(folder / AXES_FILE)
+    X = open_features(features).read("train", block.start, block.stop)
+    points = project(X, arrays["mean"], arrays["axes"])
+    write_arrays(_file(folder, block), {"points": points}, durable=False)
+    progress.advance()
