@@ -35,6 +35,8 @@ def settings_of_grown(loaded: Loaded) -> TrainConfig:
     if config.data.weights is not None or config.data.class_weight is not None:
         raise ConfigError(f"--add-rows: rows or classes of {path} have weights; train on all rows anew")
     centers = read_arrays(layout.centers, mapped=True)
+    if config.centers.on_demand:
+        raise ConfigError(f"--add-rows: {path} has no Gram of all candidates to add to; train on all rows anew")
     if "X" not in centers:
         raise ConfigError(
             f"--add-rows: the Gram of all candidates of {path} did not fit, so that it has no statistics to add to; "

@@ -105,10 +105,15 @@ def test_little_room_drops_what_is_at_zero_or_says_so(
     assert "no room" in capsys.readouterr().err
 
 
-def test_a_penalty_above_the_largest_leaves_nothing_active(data: Path, tmp_path: Path) -> None:
+def test_a_penalty_above_the_largest_leaves_nothing_active_and_nothing_to_add_to(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     report = trained(tmp_path / "run", data, "--penalty", "1e9", *ON_DEMAND)
     assert report["columns"]["materialised"] == 1
     assert report["model_n_centers"] == 0
+    line = [str(data), "--add-rows", str(data), "--init-from", str(tmp_path / "run"), "-q"]
+    assert main([*line, "--run-dir", str(tmp_path / "more"), "--features-dir", str(data.parent / "features")]) == 2
+    assert "no Gram of all candidates to add to" in capsys.readouterr().err
 
 
 @pytest.mark.slow
