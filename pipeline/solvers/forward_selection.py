@@ -107,7 +107,7 @@ class _Factor:
         return rest
 
     def append(self, columns: list[int], threads: Executor) -> None:
-        """Add some centers, of one slab: new rows of V, and the steps of s and q (mathematics.md, eq. 96).
+        """Add some centers, of one slab: new rows of V, and the steps of s and q (mathematics.md, eq. 94).
 
         Costs 2·j·M operations each. Raises LinAlgError where their Gram is not positive definite beside the chosen.
         """
@@ -267,7 +267,7 @@ def damping(statistics: GramStatistics) -> float:
 class _Followed:
     """The candidates of the largest gains: those from which the next few centers are chosen, before V has their rows.
 
-    mathematics.md, eq. 96. A gain is hardly ever larger than it was before others were chosen: while the largest of
+    mathematics.md, eq. 94. A gain is hardly ever larger than it was before others were chosen: while the largest of
     those followed is above what the largest of the others was, it is the largest of all.
     """
 

@@ -2,7 +2,7 @@
 
 The Gram of M candidates over n rows costs n·M², most of what a selection takes. Which candidates are worth having is
 known from fewer rows; the Gram over all rows, of which the last choice and the weights are, is that of the finalists
-alone (mathematics.md, eq. 97). Where the Gram of all candidates does not fit, they come in turns.
+alone (mathematics.md, eq. 95). Where the Gram of all candidates does not fit, they come in turns.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Preselection:
 def preselection(n_fit: float, n_candidates: int, at_once: int, size: int | None) -> Preselection | None:
     """Return how the finalists of `size` centers (None: of as many as are found) are chosen; None: there are none.
 
-    mathematics.md, eq. 97.
+    mathematics.md, eq. 95.
 
     n_fit: how many fit rows there are, about; at_once: candidates whose Gram fits.
     """

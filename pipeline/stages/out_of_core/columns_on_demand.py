@@ -67,7 +67,7 @@ class KeptRound:
 
 
 def solve_on_demand(run: Run, candidates: NDArray[np.int64], capacity: int) -> RoundsResult:
-    """Find the weights over all candidates, given by name, with a Gram of those that enter (mathematics.md, eq. 102).
+    """Find the weights over all candidates, given by name, with a Gram of those that enter (mathematics.md, eq. 99).
 
     At most `capacity` are kept at once; where there are more, those at zero leave. Ends when the relative gap of every
     solve over all candidates is within the tolerance, or when nothing is left to admit. Raises CorruptDataError where
@@ -99,7 +99,7 @@ def solve_on_demand(run: Run, candidates: NDArray[np.int64], capacity: int) -> R
 def unproved(certificate: Certificate) -> Certificate:
     """Return what is known before all candidates are scored: the gap to the dual value 0, of θ = 0.
 
-    mathematics.md, eq. 104.
+    mathematics.md, eq. 101.
     """
     return replace(certificate, dual=0.0, gap=certificate.primal, relative_gap=1.0, theta_scale=0.0)
 
@@ -192,7 +192,7 @@ def next_block(scored: BoundedScores, waiting: NDArray[np.int64], size: int, see
     """Return which of the candidates that wait are scored next, at most `size`, sorted.
 
     First those that no block has had, in a random order; then those of the largest last scores, which most likely
-    violate (mathematics.md, eq. 103).
+    violate (mathematics.md, eq. 100).
     """
     new = waiting[np.isinf(scored.moved[waiting, 0])]
     if len(new):

@@ -1,4 +1,4 @@
-"""A penalty path over more candidates than the Gram may hold (mathematics.md, eqs. 99, 100 and 101).
+"""A penalty path over more candidates than the Gram may hold (mathematics.md, eqs. 96, 97 and 98).
 
 The first round follows the whole path on a random working set, as if at once, and one pass over the rows scores all
 candidates at the penalties that might be chosen: their certificates are over all candidates. What violates comes in,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import runs
 from pipeline.datasets.features_on_the_fly import open_features
 from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.stages.out_of_core import candidate_scores, score_tiles
+from pipeline.stages.out_of_core import candidate_scores, score_tiles, working_set_rounds
 from pipeline.stages.out_of_core.score_tiles import ScoreTiles, grouped_by_point
 
 
@@ -61,6 +61,7 @@ def test_scores_are_those_of_dense_columns(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(candidate_scores, "score_candidates", compared)
+    monkeypatch.setattr(working_set_rounds, "has_coarse_scores", lambda *_: False)
     arguments = ("--centers", "all", "--sigma2", ",".join(map(str, widths)), "--set", "centers.working_set=60")
     runs.train(tmp_path / "run", features, *arguments, "--penalty", "30", code=75)
     assert len(entries) == 2
