@@ -124,6 +124,7 @@ except DataError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and sets RLIMIT_AS")
 @pytest.mark.parametrize(
     "shape",

@@ -26,6 +26,7 @@ def blobs(n: int) -> Table:
     return X * 10.0 ** np.arange(5), y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "machine"), [(smooth, SLKLRegressor), (blobs, SLKLClassifier)])
 def test_the_command_and_the_estimators_have_the_same_defaults(make, machine, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     X, y = make(900)

@@ -91,6 +91,7 @@ def test_a_prefix_is_the_model_of_that_size(folder: Path, report: dict[str, Any]
     np.testing.assert_allclose(cut.decision_function(X), few.decision_function(X), rtol=0, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_every_executor_gives_the_same_bytes(folder: Path, report: dict[str, Any]) -> None:
     for name in ("serial", "processes"):
         train(folder, name, "--select", "greedy:60", "--scheduler", name, "--workers", "2")
@@ -102,6 +103,7 @@ def test_a_refit_of_a_selection_may_be_asked_for(folder: Path, report: dict[str,
     assert model_bytes(folder / "asked") == model_bytes(folder / "whole")
 
 
+@pytest.mark.slow
 def test_auto_ends_where_the_held_out_error_no_longer_falls(tmp_path: Path) -> None:
     run = ["--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features"), "-q"]
     assert main(["sinc", "--select", "greedy:auto", "--set", "data.noise=0.1", *run]) == 0

@@ -176,6 +176,7 @@ def test_the_page_tells_of_moved_centers(place: Path) -> None:
     assert "Moved centers" not in page(RunLayout(place / "stay"))
 
 
+@pytest.mark.slow
 def test_the_page_promises_images_of_centers_that_are_training_rows_alone(features: Path, tmp_path: Path) -> None:
     asked = ("--features", "raw", "--sigma2", "median", "--scale", "none", "--centers", "60", "--select", "greedy:10")
     train(tmp_path / "stay", features, *asked)

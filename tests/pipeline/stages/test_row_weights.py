@@ -63,6 +63,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_row_of_weight_0_is_as_if_it_were_not_there(tmp_path: Path, case: str) -> None:
     """Not a candidate, not drawn, held out or counted: the same bytes, also on the fly."""

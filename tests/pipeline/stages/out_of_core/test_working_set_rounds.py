@@ -188,6 +188,7 @@ def test_a_run_cut_off_in_any_round_ends_with_the_same_bytes(
     assert [p["relative_gaps"] for p in again["passes"]] == [p["relative_gaps"] for p in report["passes"]]
 
 
+@pytest.mark.slow
 def test_the_plan_chooses_the_largest_working_set_that_fits_and_keeps_the_limit(features: Path, tmp_path: Path) -> None:
     run, limit = tmp_path / "run", 640  # enough beside a compiler, where no loops are compiled yet
     command = [sys.executable, "-m", "pipeline.train", "digits", "-q", "--run-dir", str(run), "--penalty", "0.1"]
