@@ -199,9 +199,9 @@ def solve_finalists(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, S
 def solve_in_rounds(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, StagePlan]:
     """At most half of the working set comes in at once: its Gram rows in each group, or the old Gram and the new.
 
-    On demand all of it may: those that enter are all violators of a block. A penalty path has them of fit rows and of held-out rows, and scores several penalties at once. On disk are the
-    Grams of the last round (all rows; centred, or fit and held-out rows), the new one, and the sums of each process of
-    its new rows.
+    On demand all of it may: all violators of a block enter. A penalty path has them of fit rows and of held-out rows,
+    and scores several penalties at once. On disk are the Grams of the last round (all rows; centred, or fit and
+    held-out rows), the new one, and the sums of each process of its new rows.
     """
     gram, workers = solving.gram, solving.workers
     n, t = shape.n_train, shape.n_outputs
