@@ -341,6 +341,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         scaled=learns_scales(config.kernel.scale),
         asked_rows=config.statistics.block_rows,
         searched=is_searched(config.solver.penalty) and not selecting,
+        on_demand=config.centers.on_demand,
         moving=moving_centers(config, w),
         preselected=candidates.preselection_of(config, shape.n_train),
     )

@@ -65,8 +65,8 @@ class Solving:
     selecting: of a greedy selection, else 0; refitting: of least squares on all columns, else 0; centred: of the
     centred Gram where the solves fit an intercept, else 0; streams_again: held-out rows are, for a penalty path or a
     temperature; plain: columns are Gaussian, of one width; scaled: features are multiplied by scales as they are read;
-    asked_rows: read at once, by the user; searched: along a penalty path; moving: centers that may move, else 0;
-    preselected: how finalists are chosen, of a selection that has some.
+    asked_rows: read at once, by the user; searched: along a penalty path; on_demand: columns are kept on demand;
+    moving: centers that may move, else 0; preselected: how finalists are chosen, of a selection that has some.
     """
 
     columns: int
@@ -83,6 +83,7 @@ class Solving:
     scaled: bool
     asked_rows: int | None
     searched: bool = False
+    on_demand: bool = False
     moving: int = 0
     preselected: Preselection | None = None
 
@@ -198,20 +199,21 @@ def solve_finalists(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, S
 def solve_in_rounds(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, StagePlan]:
     """At most half of the working set comes in at once: its Gram rows in each group, or the old Gram and the new.
 
-    A penalty path has them of fit rows and of held-out rows, and scores several penalties at once. On disk are the
-    Grams of the last round (all rows; centred, or fit and held-out rows), the new one, and the sums of each process of
-    its new rows.
+    On demand all of it may: all violators of a block enter. A penalty path has them of fit rows and of held-out rows,
+    and scores several penalties at once. On disk are the Grams of the last round (all rows; centred, or fit and
+    held-out rows), the new one, and the sums of each process of its new rows.
     """
     gram, workers = solving.gram, solving.workers
     n, t = shape.n_train, shape.n_outputs
     parts = 2 if solving.searched else 1
-    joining = gram + gram // 4 + parts * gram // 2
-    streaming = gram // 4 + solving.streams(shape, parts * gram // 2)
+    at_once = gram if solving.on_demand else parts * gram // 2
+    joining = gram + gram // 4 + at_once
+    streaming = gram // 4 + solving.streams(shape, at_once)
     disk = parts * (2 + workers.processes) * gram + solving.centred
-    blocks = row_grid("train", n, solving.columns, parts * gram // 2)
+    blocks = row_grid("train", n, solving.columns, at_once)
     pieces = statistics_pieces(blocks, solving.columns, in_one_process=workers.in_one_process)
     growing = StagePlan("statistics", pieces, solving.base + max(streaming, joining), disk)
-    side, values = min(TILE_ROWS, n), 8 * solving.candidates * (t * (SCORED if solving.searched else 1) + 1)
+    side, values = min(TILE_ROWS, n), 8 * max(n, solving.candidates) * (t * (SCORED if solving.searched else 1) + 1)
     tile = 2 * 4 * side * shape.n_features + (12 if solving.plain else 20) * min(LINE_ROWS, n) * side
     tiles = -(-n // TILE_ROWS)
     groups = workers.groups(values, tiles * tiles, -(-TILE_ROWS // COLUMNS_TILE))

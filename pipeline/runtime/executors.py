@@ -231,6 +231,7 @@ def open_executor(scheduler: str, workers: int, processes: int, worker_memory_by
             client = stack.enter_context(open_local_client(of_its_own, workers, worker_memory_bytes))
             yield DaskExecutor(client, workers, in_threads=scheduler == "threads")
         elif scheduler.startswith(("tcp://", "tls://")):
+            stack.enter_context(_pinned_blas())  # the bits of what this process computes itself depend on it
             client = stack.enter_context(open_remote_client(scheduler))
             yield DaskExecutor(client, count_threads(client))
         else:

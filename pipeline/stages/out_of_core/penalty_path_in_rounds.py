@@ -152,11 +152,11 @@ def _followed(
     """Follow the path on a working set; return the penalty it chooses, and the points that were tried.
 
     before: the points of the round before, which are solved again, all in one go, where they lack a certificate. What
-    once had more centers than there is room for stays out, with all smaller penalties.
+    once had more centers than there is room for stays as it was; a search goes no further.
     """
     fit, members = load_statistics(run.layout, current.columns.fit), current.candidates
-    full = [place for place, point in enumerate(before) if _is_full(point, limits)]
-    points = before[: full[0] + 1] if full else list(before)
+    path, full = penalty_path(setting), [place for place, point in enumerate(before) if _is_full(point, limits)]
+    points = before[: full[0] + 1] if full and path is None else list(before)
 
     def solve(places: list[int], penalties: list[float], number: int | None) -> None:
         start = points[places[0] - 1].on(members) if places[0] else None
@@ -178,7 +178,7 @@ def _followed(
     again = [place for place, one in enumerate(points) if not (one.told.certified or _is_full(one, limits))]
     if again:
         solve(again, [points[place].told.penalty for place in again], None)
-    chosen = choose_penalty(penalty_path(setting), largest, run.config.solver.patience, solve_at)
+    chosen = choose_penalty(path, largest, run.config.solver.patience, solve_at)
     return chosen, points
 
 

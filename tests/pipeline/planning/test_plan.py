@@ -226,3 +226,23 @@ def test_columns_on_demand_have_room_in_memory_and_on_disk() -> None:
     for workers in (1, 16):
         again, _ = planned(shape, workers, **settings, resources__memory_limit=2**30)
         assert again.centers == smaller.centers
+
+
+def test_columns_on_demand_may_enter_all_at_once() -> None:
+    """All violators of a block do, where there is room: their Gram rows are as large as the whole Gram."""
+    settings: dict[str, Any] = {"centers__count": 10_000, "centers__working_set": 6000, "solver__penalty": 1.0}
+    half, whole = (
+        stage(planned(shape_of(60_000, 64), 1, **settings, centers__columns=columns)[1], "statistics").memory_bytes
+        for columns in ("at-once", "on-demand")
+    )
+    assert whole >= half + 8 * 6000**2 // 2
+
+
+@pytest.mark.parametrize("columns", ["at-once", "on-demand"])
+def test_the_residuals_of_many_rows_count_where_few_are_candidates(columns: str) -> None:
+    settings = {"centers__count": 20_000, "centers__working_set": 2000, "centers__columns": columns}
+    few, many = (
+        stage(planned(shape_of(n, 64), 1, **settings, solver__penalty=1.0)[1], "solve") for n in (10**5, 10**6)
+    )
+    assert many.memory_bytes - few.memory_bytes >= 5 * 8 * 900_000 * 10
+    assert many.disk_bytes - few.disk_bytes >= 4 * 8 * 900_000 * 10

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import dask
 import numpy as np
 import psutil
 import pytest
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from pipeline.errors import ConfigError, SchedulerError, StoppedError
 from pipeline.runtime import stopping
@@ -135,6 +136,14 @@ def test_blas_threads_are_restored() -> None:
     with open_executor("serial", 1, 1, 2**30):
         pass
     assert [pool["num_threads"] for pool in threadpool_info()][: len(before)] == before
+
+
+def test_the_driver_of_a_cluster_has_one_blas_thread_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it computes itself has the bits of the other schedulers."""
+    monkeypatch.setattr("pipeline.runtime.executors.open_remote_client", lambda address: nullcontext())
+    monkeypatch.setattr("pipeline.runtime.executors.count_threads", lambda client: 1)
+    with threadpool_limits(2), open_executor("tcp://127.0.0.1:9", 1, 1, 2**30):
+        assert {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"} == {1}
 
 
 def test_an_unknown_scheduler_is_refused() -> None:

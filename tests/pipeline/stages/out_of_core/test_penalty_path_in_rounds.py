@@ -175,3 +175,17 @@ def test_executors_and_workers_give_the_same_bytes(features: Path, tmp_path: Pat
         runs.train(tmp_path / name, features, *arguments, "--scheduler", scheduler, "--workers", workers)
     assert runs.model_bytes(tmp_path / "serial") == runs.model_bytes(tmp_path / "threads")
     assert runs.model_bytes(tmp_path / "serial") == runs.model_bytes(tmp_path / "processes")
+
+
+def test_a_path_whose_last_penalties_have_no_room_is_followed_to_its_end(
+    tables: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several of them: those with room are solved again in every round, these are not."""
+    monkeypatch.setattr(penalty_path_in_rounds, "ROOM", 0.1)
+    asked = ("--penalty", "path:max:1:5", "--set", "centers.working_set=120")
+    report = train(tables, "long", "values", *asked)
+    centers = [point["n_centers"] for point in report["path"]]
+    assert sum(count > 0.1 * 120 for count in centers) > 1
+    assert len(report["path_rounds"]) > 1
+    assert report["penalty"] == 1.0
+    assert report["converged"]
