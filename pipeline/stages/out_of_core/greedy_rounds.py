@@ -86,6 +86,7 @@ def _finalists(
     at_once = run.config.centers.working_set
     assert at_once is not None  # the plan has filled it in
     finalists, records = np.empty(0, np.int64), list[SelectionRound]()
+    n_sampled = round(asked.share * (1.0 - run.config.statistics.hold_out) * run.shape.n_train)  # about
     for index, turn in enumerate(turns(len(candidates), at_once, asked.n_finalists, run.config.seed)):
         members = np.sort(np.concatenate([finalists, candidates[turn]]))
         name = round_name(index)
@@ -95,7 +96,7 @@ def _finalists(
         _clean(run, name)
         stored = read_arrays(run.layout.solution(f"{name}.npz"), remedy=ANEW)
         finalists = members[stored["chosen"]]
-        entries = int(asked.share * run.shape.n_train) * len(members)
+        entries = n_sampled * len(members)
         records.append(SelectionRound(index, len(members), len(finalists), float(stored["error"]), entries))
         if is_new:
             _tell(run, records[-1])

@@ -226,3 +226,10 @@ def test_columns_on_demand_have_room_in_memory_and_on_disk() -> None:
     for workers in (1, 16):
         again, _ = planned(shape, workers, **settings, resources__memory_limit=2**30)
         assert again.centers == smaller.centers
+
+
+def test_blocks_of_few_sampled_rows_are_never_read_whole() -> None:
+    """Of ten million rows 16 000 are sampled: 786 432 rows have as many in a block as 1398 rows have otherwise."""
+    settings: dict[str, Any] = {"centers__count": 4000, "solver__select": "greedy:500"}
+    many, few = (planned(shape_of(n, 784), 1, **settings)[1] for n in (10_000_000, 60_000))
+    assert stage(many, "statistics").memory_bytes < stage(few, "statistics").memory_bytes + 64 * MIB
