@@ -1,11 +1,14 @@
 """Runs whose centers are chosen among finalists: how their sample is read, and rows that are added."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pipeline.solvers import forward_backward_selection as greedy
+from pipeline.solvers import forward_selection as forwards
+from pipeline.stages import greedy_selection
 from pipeline.stages.accumulate_statistics import load_statistics
 from pipeline.stages.statistics_pass import StatisticsAdder
 from runs import model_bytes, report_of, train, train_beside
@@ -74,3 +77,27 @@ def test_rows_are_added_to_a_gram_of_all_candidates_and_not_to_a_sample(
     capsys.readouterr()
     train(place / "refused", place / "features", *added, str(sampled), dataset=place / "data.npz", code=2)
     assert "was not made, or only over a sample of its rows" in capsys.readouterr().err
+
+
+def test_what_is_told_of_a_choice_is_of_its_turns_too(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill after a turn is committed and before it is told costs no record of it."""
+    finalists(monkeypatch, 60)
+    for module in (forwards, greedy_selection):
+        monkeypatch.setattr(module, "SLAB_ROWS", 16)
+    monkeypatch.setattr(forwards, "BLOCK", 8)
+    line = (*LINE, "--set", "centers.working_set=150")
+    run = train_beside(place, "turns", place / "data.npz", *line)
+    before = report_of(run)
+    assert before["selection"]["drift"] > 0.0, "of the ways forward: there is none when finalists are dropped"
+    markers = run / "markers" / "passes"
+    assert len(list(markers.iterdir())) == len(before["passes"]) == 4
+    first = (markers / "round-000.json").read_bytes()
+    whole = model_bytes(run)
+    for after in ("model", "markers/solve", "markers/evaluate", "solutions/final.npz", "report.json", "CONTENTS.json"):
+        path = run / after
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (markers / "round-000.json").unlink()
+    train_beside(place, "turns", place / "data.npz", *line, "--resume", "auto")
+    assert (markers / "round-000.json").read_bytes() == first
+    assert model_bytes(run) == whole
+    assert report_of(run)["selection"] == before["selection"]
