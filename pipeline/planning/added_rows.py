@@ -38,8 +38,9 @@ def settings_of_grown(loaded: Loaded) -> TrainConfig:
     if config.centers.on_demand:
         raise ConfigError(f"--add-rows: {path} has no Gram of all candidates to add to; train on all rows anew")
     if "X" not in centers:
+        why = "did not fit" if config.solver.select == "none" else "was not made, or only over a sample of its rows"
         raise ConfigError(
-            f"--add-rows: the Gram of all candidates of {path} did not fit, so that it has no statistics to add to; "
+            f"--add-rows: the Gram of all candidates of {path} {why}, so that it has no statistics to add to; "
             "train on all rows anew"
         )
     return with_value(config, "centers.count", len(centers["index"]))  # all of the rows were all of fewer

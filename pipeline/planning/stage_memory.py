@@ -99,20 +99,22 @@ class Solving:
         """One Gram."""
         return 8 * self.columns**2
 
-    def streams(self, shape: FeatureShape, sums_bytes: int, part_rows: int | None = None, share: float = 1.0) -> int:
+    def streams(
+        self, shape: FeatureShape, sums_bytes: int, part_rows: int | None = None, share: float | None = None
+    ) -> int:
         """Sums, blocks, features and tiles of all threads while rows are streamed, and the centers.
 
-        share : of the rows that have columns
+        share : of the rows, that are sampled as they are read, some at a time
         """
         w, rows = self.columns, shape.n_train if part_rows is None else part_rows
-        grid = row_grid("train", rows, w, sums_bytes, share)
-        block = min(grid.block_rows, rows)
-        used = block if share == 1.0 else min(int(1.2 * share * block) + 64, block)  # drawn: a few more may be
+        grid = row_grid("train", rows, w, sums_bytes, share or 1.0)
+        block, read = min(grid.block_rows, rows), read_rows(shape, self.asked_rows)
+        used = block if share is None else min(int(1.2 * share * block) + 64, block)  # drawn: a few more may be
         tile = 8 * min(GRAM_TILE, w) ** 2 if sums_bytes else 0
         tile += used * (4 * min(COLUMNS_TILE, w) if self.plain else 12 * w)
-        features = 4 * shape.n_features * min(max(block, read_rows(shape, self.asked_rows)), rows)
+        n_read = min(max(block, read), rows) if share is None else min(read, rows) + 2 * used
+        features = 4 * shape.n_features * n_read
         each = sums_bytes + 8 * used * w + features * (1 if self.plain and not self.scaled else 2)
-        each += 4 * shape.n_features * used if share < 1.0 else 0
         workers = self.workers
         groups = workers.groups(sums_bytes, grid.n_blocks, -(-w // COLUMNS_TILE) if sums_bytes else 1)
         return workers.processes * self.centers + groups * each + workers.threads * tile

@@ -283,10 +283,12 @@ def passes(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     ]
     gaps = [(one["round"], max(one["relative_gaps"])) for one in done if one.get("relative_gaps")]
     errors = [(one["round"], one["hold_out_error"]) for one in done if "hold_out_error" in one]
-    rounds = Axis("pass over all candidates")
+    sampled = [(one["round"], one["sample_error"]) for one in done if "sample_error" in one]
+    rounds = Axis("turn" if sampled else "pass over all candidates")
     plots = [
         plot([Line("", gaps)], rounds, Axis("largest gap, all candidates", log=True)),
         plot([Line("", errors)], rounds, Axis("held-out error")),
+        plot([Line("", sampled)], rounds, Axis("squared error of the sample")),
         plot(counts, rounds, Axis("candidates")),
     ]
     return {"passes": done, "pass_plots": [one for one in plots if one]}

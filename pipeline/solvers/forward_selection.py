@@ -165,13 +165,20 @@ class _Factor:
         return drift
 
     def restore(self, chosen: list[int], threads: Executor) -> None:
-        """Take over what was chosen before, whole slabs of it. Costs j²·M operations."""
+        """Take over what was chosen before, whole slabs of it. Costs j²·M operations.
+
+        A slab that has no factor, and those after it, are left out: what follows is then as it was before.
+        """
         for start in range(0, len(chosen) - SLAB_ROWS + 1, SLAB_ROWS):
             self._slabs.append(np.zeros((SLAB_ROWS, len(self.diagonal))))
             self.chosen += chosen[start : start + SLAB_ROWS]
+            try:
+                self.renew(threads)
+            except LinAlgError:
+                del self._slabs[-1], self.chosen[start:]
+                return
             for m in self.chosen[start:]:
                 self.mark_copies(m)
-            self.renew(threads)
 
     def reductions(self) -> NDArray[np.float64]:
         """Return by how much each center lowered the error beside those before it, ‖q_m‖² / s_m, (j,).
@@ -261,7 +268,9 @@ def forward(
 
 def damping(statistics: GramStatistics) -> float:
     """Return what is added to the diagonal of the Gram while centers are chosen."""
-    return max(DAMPING * float(np.mean(np.diagonal(statistics.gram))), float(np.finfo(float).tiny))
+    diagonal = np.diagonal(statistics.gram)
+    mean = float(np.mean(diagonal)) if len(diagonal) else 0.0
+    return max(DAMPING * mean, float(np.finfo(float).tiny))
 
 
 class _Followed:

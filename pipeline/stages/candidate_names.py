@@ -28,8 +28,11 @@ def is_in_rounds(config: TrainConfig, n_train: int) -> bool:
 
 
 def preselection_of(config: TrainConfig, n_train: int) -> Preselection | None:
-    """Return how the finalists of a run's selection are chosen; None where it has none, or is none."""
-    if config.solver.select == "none":
+    """Return how the finalists of a run's selection are chosen; None where it has none, or is none.
+
+    A run that adds rows has none: it takes the statistics of all candidates of the run before.
+    """
+    if config.solver.select == "none" or config.data.add_rows is not None:
         return None
     n_candidates = count_candidates(config, n_train)
     n_fit = n_train * (1.0 - config.statistics.hold_out)

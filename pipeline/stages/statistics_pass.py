@@ -16,13 +16,21 @@ from numpy.typing import NDArray
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.each_tile import Each, Tile
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
-from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums, SumBounds, draw_sample
+from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums, SumBounds
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.runtime import progress
 from pipeline.runtime.committed_sums import Arrays
 from pipeline.runtime.thread_team import ThreadTeam
 from pipeline.stages.largest_values import LargestValues
-from pipeline.stages.training_rows import BlockPieces, RowBlock, RowGrid, RowTask, row_grid, stream_blocks
+from pipeline.stages.training_rows import (
+    BlockPieces,
+    RowBlock,
+    RowGrid,
+    RowTask,
+    row_grid,
+    stream_blocks,
+    stream_sample,
+)
 from storage.atomic_writes import read_arrays
 
 FIT, HELD_OUT, ALL, SAMPLE = "fit", "hold_out", "all", "sample"
@@ -127,33 +135,34 @@ class StatisticsAdder:
 
     def add(self, pieces: range, sums: PartSums, team: ThreadTeam) -> Iterator[int]:
         """Add some blocks, one after the other, and yield the number of each when it is added."""
-        for number, block in stream_blocks(self.task.rows, self.task.blocks, pieces):
-            self._add(block, sums, team)
+        rows, blocks = self.task.rows, self.task.blocks
+        sampled = self.task.parts == (SAMPLE,)
+        share = self.task.share
+        stream = stream_sample(rows, blocks, pieces, share) if sampled else stream_blocks(rows, blocks, pieces)
+        for number, block in stream:
+            self._add(block, blocks.size(number), sums, team)
             yield number
 
-    def _add(self, block: RowBlock, sums: PartSums, team: ThreadTeam) -> None:
-        """Add a block: its columns are computed once, one part after the other, so that each has contiguous ones."""
-        rows = [np.flatnonzero(self._rows_of(part, block)) for part in self.task.parts]
+    def _add(self, block: RowBlock, n_rows: float, sums: PartSums, team: ThreadTeam) -> None:
+        """Add a block: its columns are computed once, one part after the other, so that each has contiguous ones.
+
+        n_rows : that are told as done
+        """
+        held_out, every = block.held_out, np.ones(len(block.X), bool)
+        rows_of = {FIT: ~held_out, HELD_OUT: held_out, ALL: every, SAMPLE: every}
+        rows = [np.flatnonzero(rows_of[part]) for part in self.task.parts]
         order = np.concatenate(rows)
         X, order = (block.X, order) if len(order) == len(block.X) else (block.X[order], np.arange(len(order)))
         of_columns, of_gram = self._cost_shares()
-        each = counting(team.each, of_columns * len(block.X))
+        each = counting(team.each, of_columns * n_rows)
         columns: NDArray[np.float64] = self.generator.block(X, order, np.float64, each)  # type: ignore[assignment]
         first = 0
         for part, chosen in zip(self.task.parts, rows, strict=True):
             span = slice(first, first + len(chosen))
-            each = counting(team.each, of_gram * len(block.X) * len(chosen) / max(len(order), 1))
+            each = counting(team.each, of_gram * n_rows * len(chosen) / max(len(order), 1))
             weights = None if block.weights is None else block.weights[chosen]
             sums[part].add(columns[span], block.targets[chosen], weights, each)
             first = span.stop
-
-    def _rows_of(self, part: str, block: RowBlock) -> NDArray[np.bool_]:
-        """Return which rows of a block are of a part."""
-        if part == SAMPLE:
-            stop = block.start + len(block.X)
-            return ~block.held_out & draw_sample(self.task.rows.seed, self.task.share, block.start, stop)
-        rows_of = {FIT: ~block.held_out, HELD_OUT: block.held_out, ALL: np.ones(len(block.X), bool)}
-        return rows_of[part]
 
     def _cost_shares(self) -> tuple[float, float]:
         """Return about which parts of the time the columns take, and their products."""

@@ -13,7 +13,7 @@ from pipeline.datasets.features_on_the_fly import FeatureAccess, open_features
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.finite_rows import first_non_finite_row
-from pipeline.kernels.gram_statistics import draw_held_out
+from pipeline.kernels.gram_statistics import draw_held_out, draw_sample
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.runtime import stopping
 from pipeline.stages.candidate_names import distinct_rows, points_of_candidates, read_widths, rows_and_widths
@@ -176,6 +176,33 @@ def stream_blocks(task: RowTask, grid: RowGrid, blocks: range) -> Iterator[tuple
         place = slice(block.start - rows.start, block.stop - rows.start)
         of_block = None if weights is None else weights[place]
         yield number, RowBlock(block.start, X[place], y[place], targets[place], held_out[place], of_block)
+
+
+def stream_sample(task: RowTask, grid: RowGrid, blocks: range, share: float) -> Iterator[tuple[int, RowBlock]]:
+    """Yield the number and the sampled fit rows of each block, in order, as `stream_blocks` has them.
+
+    Blocks of few sampled rows are long: no more of one is read at once than of short ones.
+    """
+    step = max(read_rows(task.shape, task.read_rows), 1)
+    if grid.block_rows <= step:
+        for number, block in stream_blocks(task, grid, blocks):
+            yield number, _sampled(task, block, share)
+        return
+    for number in blocks:
+        rows = grid.rows(range(number, number + 1))
+        parts = RowGrid(grid.part, rows.stop - rows.start, step, rows.start)
+        each = (range(part, part + 1) for part in range(parts.n_blocks))
+        found = [_sampled(task, block, share) for part in each for _, block in stream_blocks(task, parts, part)]
+        weights = [block.weights for block in found if block.weights is not None]
+        of_rows = zip(*((block.X, block.y, block.targets, block.held_out) for block in found), strict=True)
+        X, y, targets, held_out = (np.concatenate(values) for values in of_rows)
+        yield number, RowBlock(rows.start, X, y, targets, held_out, np.concatenate(weights) if weights else None)
+
+
+def _sampled(task: RowTask, block: RowBlock, share: float) -> RowBlock:
+    rows = draw_sample(task.seed, share, block.start, block.start + len(block.X)) & ~block.held_out
+    weights = None if block.weights is None else block.weights[rows]
+    return RowBlock(block.start, block.X[rows], block.y[rows], block.targets[rows], block.held_out[rows], weights)
 
 
 class _OverBlocks(Protocol):

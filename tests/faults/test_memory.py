@@ -209,7 +209,7 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
     zeros = np.zeros_like(scores)
     scored = BoundedScores(scores, np.linalg.norm(K, axis=0), Y, zeros, np.zeros(m, bool), m, 0, 0)
     with largest_bytes() as largest:
-        weights = working_set._weights(in_rounds, current)
+        weights = working_set.active_weights(in_rounds, current)
         certificates = all_scores.certify_all_candidates(
             in_rounds, current, weights, scored, CandidateProblem(np.arange(m), 1.0, False)
         )

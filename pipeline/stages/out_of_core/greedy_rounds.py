@@ -7,7 +7,8 @@ is committed; its statistics, the largest files, are then dropped.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import time
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -35,8 +36,15 @@ from pipeline.stages.out_of_core.round_names import MARKERS, round_name
 from pipeline.stages.run_state import SOLVE, STATISTICS, Run, is_whole
 from pipeline.stages.statistics_pass import FIT, HELD_OUT, MEMBERS, SAMPLE, StatisticsPass
 from pipeline.stages.training_rows import row_task
-from storage.atomic_writes import check_folder, make_folder, read_arrays, remove_folder, write_arrays
-from storage.done_markers import write_marker
+from storage.atomic_writes import (
+    check_folder,
+    make_folder,
+    read_dataclass,
+    remove_folder,
+    write_arrays,
+    write_dataclass,
+)
+from storage.done_markers import read_markers, write_marker
 from storage.folder_layouts import RunLayout
 from storage.manifest import MANIFEST_NAME
 from storage.remedies import ANEW
@@ -51,6 +59,20 @@ class SelectionRound:
     n_active: int
     sample_error: float
     kernel_entries: int
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a turn chose, as committed: columns (f,) i8 in the order chosen, and what the sample tells of them.
+
+    error: mean squared error of the sample; refused, drift: as of a `Selection`; seconds: that it took.
+    """
+
+    chosen: NDArray[np.int64]
+    error: float
+    refused: int
+    drift: float
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -71,9 +93,11 @@ def select_among_finalists(run: Run) -> tuple[Selected, list[SelectionRound]]:
     """
     candidates = read_candidates(run.layout, run.shape.n_train)
     assert run.preselection is not None
-    finalists, records = _finalists(run, candidates, run.preselection)
+    finalists, records, done = _finalists(run, candidates, run.preselection)
     current = _computed(run, finalists)
     chosen = choose_centers(run, FINALISTS, n_back=run.preselection.n_back)
+    seconds, drift = chosen.seconds + sum(turn.seconds for turn in done), max(turn.drift for turn in done)
+    chosen = replace(chosen, refused=done[-1].refused, drift=drift, seconds=seconds)
     fitted = fit_chosen(run, chosen, FINALISTS)
     positions = positions_of(candidates, current.candidates[chosen.chosen])
     return finish_selection(run, chosen, positions, current.candidates, fitted), records
@@ -81,25 +105,26 @@ def select_among_finalists(run: Run) -> tuple[Selected, list[SelectionRound]]:
 
 def _finalists(
     run: Run, candidates: NDArray[np.int64], asked: Preselection
-) -> tuple[NDArray[np.int64], list[SelectionRound]]:
+) -> tuple[NDArray[np.int64], list[SelectionRound], list[Turn]]:
     """Return the finalists of the last turn, by name and in the order chosen, and the record of each turn."""
     at_once = run.config.centers.working_set
     assert at_once is not None  # the plan has filled it in
-    finalists, records = np.empty(0, np.int64), list[SelectionRound]()
+    finalists, records, done = np.empty(0, np.int64), list[SelectionRound](), list[Turn]()
+    n_sampled = round(asked.share * (1.0 - run.config.statistics.hold_out) * run.shape.n_train)  # about
+    told = read_markers(run.layout.markers(MARKERS))  # but a kill may come before that
     for index, turn in enumerate(turns(len(candidates), at_once, asked.n_finalists, run.config.seed)):
         members = np.sort(np.concatenate([finalists, candidates[turn]]))
         name = round_name(index)
-        is_new = not is_whole(run.layout.solution(f"{name}.npz"))
-        if is_new:
+        if not is_whole(run.layout.solution(f"{name}.npz")):
             _choose(run, name, members, asked)
         _clean(run, name)
-        stored = read_arrays(run.layout.solution(f"{name}.npz"), remedy=ANEW)
-        finalists = members[stored["chosen"]]
-        entries = int(asked.share * run.shape.n_train) * len(members)
-        records.append(SelectionRound(index, len(members), len(finalists), float(stored["error"]), entries))
-        if is_new:
+        done.append(read_dataclass(run.layout.solution(f"{name}.npz"), Turn, remedy=ANEW))
+        finalists = members[done[-1].chosen]
+        entries = n_sampled * len(members)
+        records.append(SelectionRound(index, len(members), len(finalists), done[-1].error, entries))
+        if name not in told:
             _tell(run, records[-1])
-    return finalists, records
+    return finalists, records, done
 
 
 def _choose(run: Run, name: str, members: NDArray[np.int64], asked: Preselection) -> None:
@@ -124,12 +149,14 @@ def _choose(run: Run, name: str, members: NDArray[np.int64], asked: Preselection
 def commit_turn(task: TurnTask, file: str) -> None:
     """Choose the finalists of a turn and commit them as a solution of this name; StoppedError after a checkpoint."""
     statistics = load_statistics(task.layout, task.name)
+    started = time.perf_counter()
     most, folder = min(task.size, statistics.n_centers), task.layout.checkpoints(f"{task.name}-selection")
     choose = partial(forward, statistics, most, intercept=task.intercept, n_threads=available_processors())
     found = checkpointed(folder, "a sample of the fit rows", most, task.checkpoints_kept, choose)
     squares = (statistics.centred_targets()[1] if task.intercept else statistics.yty).sum()
     error = max(float(squares - found.reductions.sum()), 0.0) / max(statistics.weight_sum, 1.0)
-    write_arrays(task.layout.solution(file), {"chosen": found.chosen, "error": np.array(error)})
+    seconds = time.perf_counter() - started
+    write_dataclass(task.layout.solution(file), Turn(found.chosen, error, found.refused, found.drift, seconds))
 
 
 def _clean(run: Run, name: str) -> None:

@@ -246,3 +246,10 @@ def test_the_residuals_of_many_rows_count_where_few_are_candidates(columns: str)
     )
     assert many.memory_bytes - few.memory_bytes >= 5 * 8 * 900_000 * 10
     assert many.disk_bytes - few.disk_bytes >= 4 * 8 * 900_000 * 10
+
+
+def test_blocks_of_few_sampled_rows_are_never_read_whole() -> None:
+    """Of ten million rows 16 000 are sampled: 786 432 rows have as many in a block as 1398 rows have otherwise."""
+    settings: dict[str, Any] = {"centers__count": 4000, "solver__select": "greedy:500"}
+    many, few = (planned(shape_of(n, 784), 1, **settings)[1] for n in (10_000_000, 60_000))
+    assert stage(many, "statistics").memory_bytes < stage(few, "statistics").memory_bytes + 64 * MIB

@@ -7,7 +7,7 @@ from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers.forward_backward_selection import select
 from pipeline.solvers.forward_selection import Selection
-from pipeline.solvers.greedy_choice import Enough, GreedyChoice, Part, choose_greedily, told
+from pipeline.solvers.greedy_choice import ROWS, Enough, GreedyChoice, Part, choose_greedily, told
 from pipeline.solvers.selection_prefixes import held_out_curve, prefix_sizes
 
 
@@ -67,4 +67,4 @@ def test_nothing_is_chosen_where_nothing_lowers_the_error(parts: tuple[GramStati
 
 
 def test_it_is_told_in_words() -> None:
-    assert told("fit", 3, 20) == "3 of 20 centers chosen on the fit rows"
+    assert told(ROWS["fit"], 3, 20) == "3 of 20 centers chosen on the fit rows"

@@ -1,0 +1,103 @@
+"""Runs whose centers are chosen among finalists: how their sample is read, and rows that are added."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.solvers import forward_backward_selection as greedy
+from pipeline.solvers import forward_selection as forwards
+from pipeline.stages import greedy_selection
+from pipeline.stages.accumulate_statistics import load_statistics
+from pipeline.stages.statistics_pass import StatisticsAdder
+from runs import model_bytes, report_of, train, train_beside
+from storage.folder_layouts import RunLayout
+
+LINE = ("--centers", "400", "--select", "greedy:30", "--sigma2", "2", "--scheduler", "serial")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with 1000 weighted rows of a regression, and with 200 rows more that have no weights."""
+    folder = tmp_path_factory.mktemp("finalists")
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((1209, 4))
+    y = np.sin(X[:, 0]) + X[:, 1] ** 2
+    arrays = {"X_train": X[:1000], "y_train": y[:1000], "X_test": X[1200:], "y_test": y[1200:]}
+    np.savez(folder / "data.npz", **arrays)
+    np.savez(folder / "weighted.npz", **arrays, w_train=1.0 + np.arange(1000) % 3)
+    np.savez(folder / "more.npz", X=X[1000:1200], y=y[1000:1200])
+    return folder
+
+
+def finalists(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(greedy, "BACK_LEAST", count)
+    monkeypatch.setattr(greedy, "BACK_MOST", count)
+
+
+@pytest.mark.parametrize("data", ["data", "weighted"])
+def test_a_sample_that_is_read_piece_by_piece_is_the_same(
+    place: Path, monkeypatch: pytest.MonkeyPatch, data: str
+) -> None:
+    """Blocks of 32 rows, read at once or by seven; never more rows in memory than were asked for, and the sampled."""
+    finalists(monkeypatch, 60)
+    line = (*LINE, *(("--set", "data.weights=w") if data == "weighted" else ()))
+    whole = train_beside(place, f"{data} whole", place / f"{data}.npz", *line)
+    add, sampled = StatisticsAdder._add, list[int]()
+
+    def seen(self: StatisticsAdder, block, *arguments) -> None:  # type: ignore[no-untyped-def]
+        if self.task.parts == ("sample",):
+            sampled.append(len(block.X))
+        add(self, block, *arguments)
+
+    monkeypatch.setattr(StatisticsAdder, "_add", seen)
+    pieces = train_beside(place, f"{data} pieces", place / f"{data}.npz", *line, "--set", "statistics.block_rows=7")
+    assert model_bytes(pieces) == model_bytes(whole)
+    assert report_of(pieces)["passes"] == report_of(whole)["passes"]
+    assert 180 < sum(sampled) < 300, "about four rows for each of 60 finalists"
+    (turn,) = report_of(whole)["passes"]
+    assert turn["kernel_entries"] == 400 * 240
+
+
+def test_rows_are_added_to_a_gram_of_all_candidates_and_not_to_a_sample(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With 125 finalists, 1000 rows are too few for a sample; 1200 would be enough, but have sums already."""
+    added = ("--add-rows", str(place / "more.npz"), "--init-from")
+    finalists(monkeypatch, 125)
+    old = train_beside(place, "old", place / "data.npz", *LINE)
+    assert report_of(old)["passes"] is None
+    grown = train_beside(place, "grown", place / "data.npz", *added, str(old), "--scheduler", "serial")
+    assert report_of(grown)["passes"] is None
+    assert load_statistics(RunLayout(grown), "all").n_centers == 400
+
+    finalists(monkeypatch, 60)
+    sampled = train_beside(place, "sampled", place / "data.npz", *LINE)
+    capsys.readouterr()
+    train(place / "refused", place / "features", *added, str(sampled), dataset=place / "data.npz", code=2)
+    assert "was not made, or only over a sample of its rows" in capsys.readouterr().err
+
+
+def test_what_is_told_of_a_choice_is_of_its_turns_too(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill after a turn is committed and before it is told costs no record of it."""
+    finalists(monkeypatch, 60)
+    for module in (forwards, greedy_selection):
+        monkeypatch.setattr(module, "SLAB_ROWS", 16)
+    monkeypatch.setattr(forwards, "BLOCK", 8)
+    line = (*LINE, "--set", "centers.working_set=150")
+    run = train_beside(place, "turns", place / "data.npz", *line)
+    before = report_of(run)
+    assert before["selection"]["drift"] > 0.0, "of the ways forward: there is none when finalists are dropped"
+    markers = run / "markers" / "passes"
+    assert len(list(markers.iterdir())) == len(before["passes"]) == 4
+    first = (markers / "round-000.json").read_bytes()
+    whole = model_bytes(run)
+    for after in ("model", "markers/solve", "markers/evaluate", "solutions/final.npz", "report.json", "CONTENTS.json"):
+        path = run / after
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (markers / "round-000.json").unlink()
+    train_beside(place, "turns", place / "data.npz", *line, "--resume", "auto")
+    assert (markers / "round-000.json").read_bytes() == first
+    assert model_bytes(run) == whole
+    assert report_of(run)["selection"] == before["selection"]
