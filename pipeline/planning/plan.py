@@ -149,8 +149,10 @@ def _prepared(
     filled = config
     config, plan = make_plan(filled, shape, workers, source.memory)
     if not frozen and asked.solver.penalty is None and candidates.is_in_rounds(config, shape.n_train):
-        config, plan = make_plan(penalised(filled, asked), shape, workers, source.memory)
-        notes.append(f"penalty {config.solver.penalty}, which needs no Gram of all candidates: that does not fit")
+        instead = penalised(filled, asked)
+        if instead != filled:  # neither a selection nor columns on demand
+            config, plan = make_plan(instead, shape, workers, source.memory)
+            notes.append(f"penalty {config.solver.penalty}, which needs no Gram of all candidates: that does not fit")
     if candidates.is_in_rounds(config, shape.n_train):
         check_rounds(config, candidates.count_candidates(config, shape.n_train))
         notes.append(_rounds_note(config))

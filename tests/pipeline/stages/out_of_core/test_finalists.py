@@ -101,3 +101,14 @@ def test_what_is_told_of_a_choice_is_of_its_turns_too(place: Path, monkeypatch: 
     assert (markers / "round-000.json").read_bytes() == first
     assert model_bytes(run) == whole
     assert report_of(run)["selection"] == before["selection"]
+
+
+@pytest.mark.parametrize("asked", [("--select", "greedy:30"), ("--set", "centers.columns=on-demand")])
+def test_a_plan_without_the_gram_of_all_says_nothing_of_a_penalty_that_nobody_chose(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: tuple[str, str]
+) -> None:
+    line = ("--centers", "400", "--sigma2", "2", "--set", "centers.working_set=150", *asked, "--dry-run")
+    train(tmp_path / "run", place / "features", *line, dataset=place / "data.npz", quiet=False)
+    out = capsys.readouterr().out
+    assert "at most 150 candidates" in out
+    assert "which needs no Gram" not in out
