@@ -193,6 +193,7 @@ def test_the_statistics_of_finalists_are_those_computed_at_once(folder: Path, ro
     assert errors[0] == pytest.approx(errors[1], rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_run_in_rounds_is_cut_too(folder: Path, rounds: dict[str, Any]) -> None:
     found = resize_run(folder / "rounds", 20, folder / "rounds-20")
     assert (found.n_centers, found.n_before) == (20, 60)
@@ -251,6 +252,7 @@ sys.exit(main(sys.argv[1:]))
 AFTER = ("model", "solutions", "markers/solve", "markers/evaluate", "CONTENTS.json", "report.json")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name"),
     [

@@ -96,6 +96,7 @@ def test_scores_that_are_too_coarse_give_way_to_exact_ones(
     assert [record["coarse_entries"] > 0 for record in passes] == [True] + [False] * (len(passes) - 1)
 
 
+@pytest.mark.slow
 def test_coarse_scores_are_exact_in_the_working_set_and_corrected_once_they_were(
     features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

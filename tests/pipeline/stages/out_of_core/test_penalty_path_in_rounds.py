@@ -155,6 +155,7 @@ def test_a_stop_at_every_kind_of_moment_costs_no_byte(
             assert runs.model_bytes(tables / run) == runs.model_bytes(tables / f"whole-{data}"), name
 
 
+@pytest.mark.slow
 def test_a_penalty_for_which_there_is_no_room_ends_the_path_and_is_told(
     tables: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
