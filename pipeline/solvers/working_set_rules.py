@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 MARGIN = 0.98  # of τ; candidates with a larger score are in the working set even if they do not violate
 COARSE_MARGIN = 0.96  # the same where scores are coarse
-UNSURE = 0.85  # of τ; candidates with a larger coarse score may violate
 
 
 def seed_candidates(n_candidates: int, size: int, seed: int) -> NDArray[np.int64]:

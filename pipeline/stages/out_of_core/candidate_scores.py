@@ -154,30 +154,6 @@ def coarse_scores(
     return scored
 
 
-def look_closer(
-    run: Run, current: WorkingSet, weights: ActiveWeights, problem: CandidateProblem, coarse: CoarseScores
-) -> CoarseScores:
-    """Return coarse scores with exact ones where they are near to violating and were never exact; and commit them.
-
-    They are those that coarse scores may have missed: a pass over them costs a fraction of one over all.
-    """
-    violations = rules.violations(coarse.scores, problem.tau, shared=problem.shared).max(axis=1)
-    near = np.flatnonzero((violations > rules.UNSURE) & ~coarse.corrections.any(axis=1))
-    if not len(near):
-        return coarse
-    active, name = current.candidates[weights.columns], f"{current.name}-near"
-    residuals, _ = compute_residuals(run, current.name, active, weights.weights, weights.intercept)
-    result = score_candidates(run, name, residuals, problem.candidates[near])
-    scores, corrections = coarse.scores.copy(), coarse.corrections.copy()
-    corrections[near] = result.scores - scores[near]
-    scores[near] = result.scores
-    entries = coarse.kernel_entries + result.kernel_entries
-    closer = replace(coarse, scores=scores, corrections=corrections, kernel_entries=entries)
-    write_dataclass(run.layout.coarse_scores(current.name), closer)
-    remove_folder(score_pass(run, name), durable=False)
-    return closer
-
-
 def clean(run: Run, current: WorkingSet) -> None:
     """Remove what the passes of a round have left."""
     for folder in (score_pass(run, current.name), residual_pass(run, current.name)):

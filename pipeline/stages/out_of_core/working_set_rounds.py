@@ -25,7 +25,6 @@ from pipeline.stages.out_of_core.candidate_scores import (
     clean,
     coarse_scores,
     evaluated_now,
-    look_closer,
     positions_of,
     score_all_candidates,
 )
@@ -182,20 +181,18 @@ def _scored(run: Run, current: WorkingSet, problem: CandidateProblem, limits: Wo
     weights, index = active_weights(run, current), round_index(current.name)
     before = round_name(index - 1) if index else None
     previous = before if before is not None and run.layout.round_scores(before).exists() else None
-    coarse_entries = other_entries = 0
+    coarse_entries = 0
     if previous is None and index < MOST_COARSE and has_coarse_scores(run, problem.candidates):
         coarse = coarse_scores(run, current, weights, problem, before)
         coarse_entries, tolerance = coarse.coarse_entries, run.config.solver.tolerance
-        for closer in (False, True) if coarse.error <= LARGEST_ERROR * problem.tau else ():
-            if closer:
-                coarse = look_closer(run, current, weights, problem, coarse)
-            estimated = _certified(run, current, weights, coarse.as_if_exact, problem, exact=False)
-            if not _is_last(estimated, _change(estimated, problem, limits, tolerance), tolerance):
-                clean(run, current)
-                return estimated
-        other_entries = coarse.kernel_entries - run.shape.n_train * len(weights.columns)
+        estimated = _certified(run, current, weights, coarse.as_if_exact, problem, exact=False)
+        if coarse.error <= LARGEST_ERROR * problem.tau and not _is_last(
+            estimated, _change(estimated, problem, limits, tolerance), tolerance
+        ):
+            clean(run, current)
+            return estimated
     scored = score_all_candidates(run, current, weights, problem, previous)
-    entries = scored.kernel_entries + other_entries
+    entries = scored.kernel_entries + coarse_entries
     scored = replace(scored, kernel_entries=entries, coarse_entries=coarse_entries)
     return _certified(run, current, weights, scored, problem, exact=True)
 
