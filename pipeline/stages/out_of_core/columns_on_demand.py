@@ -50,6 +50,7 @@ from pipeline.stages.run_state import SOLVE, STATISTICS, Run
 from pipeline.stages.target_facts import row_weights
 from pipeline.stages.training_rows import row_task
 from storage.atomic_writes import make_folder, read_arrays, read_dataclass, remove_folder, write_arrays, write_dataclass
+from storage.remedies import ANEW
 
 FOLDER = "kept-columns"  # among the passes under way: removed when the weights are committed
 START = "at-zero"  # the scores of the first block, at zero weights
@@ -146,7 +147,7 @@ def _scores_at_zero(run: Run, files: KeptFiles, candidates: NDArray[np.int64]) -
     """
     path, n, t = run.layout.round_scores(START), len(candidates), run.shape.n_outputs
     if path.exists():
-        return read_dataclass(path, BoundedScores)
+        return read_dataclass(path, BoundedScores, remedy=ANEW)
     nothing = np.zeros((0, t))
     residuals = _residuals(
         run, files, START, nothing_kept(), ActiveWeights(np.empty(0, np.int64), nothing, np.zeros(t))
@@ -225,7 +226,7 @@ def _scored(run: Run, files: KeptFiles, at: KeptRound, problem: CandidateProblem
     """
     weights, path = rounds.active_weights(run, at.current), run.layout.round_scores(at.current.name)
     if path.exists():
-        scored = read_dataclass(path, BoundedScores)
+        scored = read_dataclass(path, BoundedScores, remedy=ANEW)
     else:
         scored = _with_blocks(run, files, at, weights, problem)
         make_folder(path.parent)
@@ -263,7 +264,7 @@ def _moved(
     inside = positions_of(problem.candidates, at.current.candidates)
     before = run.layout.round_scores(round_name(index - 1) if index else START)
     if before.exists():
-        scored = read_dataclass(before, BoundedScores)
+        scored = read_dataclass(before, BoundedScores, remedy=ANEW)
         moved = scored.moved + np.linalg.norm(residuals - scored.residuals, axis=0)
         scored = replace(scored, residuals=residuals, moved=moved)
         if index:  # what was evaluated at zero weights counts for the first round

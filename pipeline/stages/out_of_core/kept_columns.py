@@ -29,6 +29,7 @@ from pipeline.stages.statistics_pass import ALL, PartSums
 from pipeline.stages.training_rows import MOST_ROWS, MOST_VALUES, BlockPieces, RowGrid, RowTask, stream_blocks
 from storage.atomic_writes import make_folder, read_arrays, write_arrays
 from storage.errors import CorruptDataError, MissingDataError
+from storage.remedies import ANEW
 
 LEAST_BLOCKS, LEAST_ROWS = 64, 512  # blocks of many rows, for as many workers; rows of a block of few
 INPUT = "input.npz"  # of a pass: which columns it reads, and what it does with them
@@ -127,7 +128,7 @@ class OpenedColumns:
 
     def _generator(self, group: int) -> ColumnGenerator:
         if group not in self._generators:  # two threads may both make one: they are equal
-            members = read_arrays(self._files.group(group) / "members.npz")["members"]
+            members = read_arrays(self._files.group(group) / "members.npz", remedy=ANEW)["members"]
             self._generators[group] = self._files.rows.generator(members)
         return self._generators[group]
 
