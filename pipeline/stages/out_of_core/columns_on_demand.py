@@ -124,7 +124,9 @@ def _latest(
     scored = _scores_at_zero(run, files, candidates)
     problem = CandidateProblem(candidates, _penalty(run, scored, shared=shared), shared)
     violations = rules.violations(scored.scores, problem.tau, shared=shared)
-    members = rules.nearest(violations * (violations > 1.0), np.zeros(len(candidates), bool), capacity, capacity)
+    entering = violations * (violations > 1.0)
+    entering[_others(len(candidates), run.config.seed)] = 0.0  # scored for the largest penalty alone
+    members = rules.nearest(entering, np.zeros(len(candidates), bool), capacity, capacity)
     if not len(members):  # the first block has no violator: the solves need some column
         members = np.argsort(-violations.max(axis=1), kind="stable")[:1]
     return problem, _materialised(run, files, name, None, Change(np.empty(0, np.int64), candidates[members])), []
@@ -172,6 +174,12 @@ def _scores_at_zero(run: Run, files: KeptFiles, candidates: NDArray[np.int64]) -
     make_folder(path.parent)
     write_dataclass(path, scored)
     return scored
+
+
+def _others(n_candidates: int, seed: int) -> NDArray[np.int64]:
+    """Return the candidates that are not in the first block, of a random order."""
+    order = np.random.default_rng([seed, 6]).permutation(n_candidates)
+    return np.flatnonzero(order >= block_size(n_candidates))
 
 
 def count_columns(passes: Sequence[PassRecord], n_candidates: int) -> dict[str, int]:
