@@ -60,8 +60,6 @@ def trained(run: Path, data: Path, *arguments: str, code: int = 0) -> dict[str, 
 def test_the_weights_are_those_of_the_gram_of_all_candidates(case: str, data: Path, tmp_path: Path) -> None:
     asked = (*CASES[case], *EXACT)
     on_demand = trained(tmp_path / "on-demand", data, *asked, *ON_DEMAND)
-    if case == "a fraction":  # of the first block's
-        asked = ("--penalty", str(on_demand["penalty"]), *EXACT)
     dense = trained(tmp_path / "dense", data, *asked)
     for one, other in zip(dense["solves"], on_demand["solves"], strict=True):
         assert other["objective"] == pytest.approx(one["objective"], rel=1e-8)
