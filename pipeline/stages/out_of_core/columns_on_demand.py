@@ -145,7 +145,7 @@ def _penalty(run: Run, scored: BoundedScores, *, shared: bool) -> float:
 def _scores_at_zero(run: Run, files: KeptFiles, candidates: NDArray[np.int64]) -> BoundedScores:
     """Return the scores of the first block at zero weights: committed ones, or a pass over it.
 
-    For a penalty that is a fraction of the largest, all candidates are the first block.
+    For a penalty that is a fraction of the largest, all candidates are scored.
     """
     path, n, t = run.layout.round_scores(START), len(candidates), run.shape.n_outputs
     if path.exists():
@@ -178,8 +178,12 @@ def _scores_at_zero(run: Run, files: KeptFiles, candidates: NDArray[np.int64]) -
 
 def _others(n_candidates: int, seed: int) -> NDArray[np.int64]:
     """Return the candidates that are not in the first block, of a random order."""
-    order = np.random.default_rng([seed, 6]).permutation(n_candidates)
-    return np.flatnonzero(order >= block_size(n_candidates))
+    return np.flatnonzero(_random_order(n_candidates, seed) >= block_size(n_candidates))
+
+
+def _random_order(n_candidates: int, seed: int) -> NDArray[np.int64]:
+    """Return the place (M,) i8 of each candidate among those that no block has had."""
+    return np.random.default_rng([seed, 6]).permutation(n_candidates)
 
 
 def count_columns(passes: Sequence[PassRecord], n_candidates: int) -> dict[str, int]:
@@ -205,7 +209,7 @@ def next_block(scored: BoundedScores, waiting: NDArray[np.int64], size: int, see
     """
     new = waiting[np.isinf(scored.moved[waiting, 0])]
     if len(new):
-        order = np.random.default_rng([seed, 6]).permutation(len(scored.scores))
+        order = _random_order(len(scored.scores), seed)
         return np.sort(new[np.argsort(order[new], kind="stable")][:size])
     largest = np.argsort(-np.abs(scored.scores[waiting]).max(axis=1), kind="stable")[:size]
     return np.sort(waiting[largest])
