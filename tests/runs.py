@@ -14,6 +14,12 @@ from typing import Any
 import psutil
 
 from pipeline import train as training
+from pipeline.datasets.feature_request import FeatureShape
+from pipeline.kernels.kernel_forms import Kernel
+from pipeline.stages.target_facts import TargetFacts
+from pipeline.stages.training_rows import RowTask
+from storage.folder_layouts import FeatureLayout, RunLayout
+from storage.zarr_arrays import chunk_rows_for
 
 ROOT = Path(__file__).resolve().parents[1]
 # The paper's plain schedule, far below the default tolerance: one solve of some seconds, to look at or to stop.
@@ -107,3 +113,15 @@ def model_bytes(run: Path) -> dict[str, bytes]:
     files = files_of(run / "model")
     assert {"model.json", "arrays.npz"} <= set(files), f"no model in {run}"
     return files
+
+
+def task_for(n_train: int, n_features: int, read_rows: int | None) -> RowTask:
+    """Return how a pass reads rows of some data that are nowhere, to see how it cuts them."""
+    chunk_rows = chunk_rows_for(4 * n_features, n_train)
+    layout, shape = (
+        RunLayout(Path("run")),
+        FeatureShape("0", "", "regression", (), n_train, 9, n_features, chunk_rows, {}),
+    )
+    return RowTask(
+        layout, FeatureLayout(Path("f"), "0"), shape, Kernel(), (1.0,), "float32", read_rows, 0.1, 0, TargetFacts()
+    )

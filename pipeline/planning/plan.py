@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from features.source import Source, SourceMemory, SourceSpec
 from pipeline.config.parsers import is_searched, learns_scales
 from pipeline.config.settings import with_value
@@ -24,7 +26,6 @@ from pipeline.planning.stage_memory import (
     Solving,
     StagePlan,
     Workers,
-    keep_columns,
     learned_scales,
     moving_centers,
     refit_bytes,
@@ -155,7 +156,7 @@ def _prepared(
             notes.append(f"penalty {config.solver.penalty}, which needs no Gram of all candidates: that does not fit")
     if candidates.is_in_rounds(config, shape.n_train):
         check_rounds(config, candidates.count_candidates(config, shape.n_train))
-        notes.append(_rounds_note(config))
+        notes.append(_rounds_note(config, shape))
     if plan.workers.threads < workers and config.resources.scheduler in ("threads", "processes"):
         fewer = f"{plan.workers.threads} of {workers} workers"
         notes.append(f"{fewer}: more do not fit the limit of {_size(plan.limit_bytes)}")
@@ -177,12 +178,21 @@ def _with_whole_gram(config: TrainConfig, shape: FeatureShape, data: SourceMemor
     return config
 
 
-def _rounds_note(config: TrainConfig) -> str:
-    """Return what is told of a working set that grows."""
-    most = config.centers.working_set
+def _rounds_note(config: TrainConfig, shape: FeatureShape) -> str:
+    """Return what is told of candidates whose Gram does not fit, or that come in on demand."""
+    most = config.centers.working_set or 0
+    if config.solver.select != "none":
+        return f"turns of at most {most} candidates: the Gram of all does not fit"
+    size = _size(_value_bytes(config) * shape.n_train * most)
+    kept = f"their columns are kept on disk while it has room, {size} of so many"
     if config.centers.on_demand:
-        return f"columns on demand: at most {most} candidates have a Gram, those whose weights would become non-zero"
-    return f"working set of at most {most} candidates: the Gram of all does not fit"
+        return f"columns on demand: at most {most} candidates, those whose weights would become non-zero; {kept}"
+    return f"working set of at most {most} candidates: the Gram of all does not fit; {kept}"
+
+
+def _value_bytes(config: TrainConfig) -> int:
+    """Bytes of a kernel value as it is kept."""
+    return int(np.dtype(config.kernel.precision).itemsize)
 
 
 @dataclass(frozen=True)
@@ -342,6 +352,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         plain=plain,
         scaled=learns_scales(config.kernel.scale),
         asked_rows=config.statistics.block_rows,
+        value_bytes=_value_bytes(config),
         searched=is_searched(config.solver.penalty) and not selecting,
         on_demand=config.centers.on_demand,
         moving=moving_centers(config, w),
@@ -355,13 +366,10 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     testing = solving.streams(shape, 0, shape.n_test) + workers.processes * 4 * solving.moving * d  # where they were
     planned = solve_finalists if solving.preselected else solve_in_rounds if in_rounds else solve_at_once
     n_tested = row_grid("test", shape.n_test, w).n_blocks
-    solves = planned(shape, solving)
-    if config.centers.on_demand:
-        solves = keep_columns(solves, shape, solving, 4 if config.kernel.precision == "float32" else 8)
     stages = (
         StagePlan("features", n_items, streaming - unused + reading + building, stored),
         replace(drawing, memory_bytes=streaming + 8 * 2**20 + drawing.memory_bytes),
-        *solves,
+        *planned(shape, solving),
         StagePlan("evaluate", n_tested, base + max(data.reading(1), testing), centers),
     )
     return Plan(stages, workers, bounds.limit)

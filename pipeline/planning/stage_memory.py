@@ -65,8 +65,9 @@ class Solving:
     selecting: of a greedy selection, else 0; refitting: of least squares on all columns, else 0; centred: of the
     centred Gram where the solves fit an intercept, else 0; streams_again: held-out rows are, for a penalty path or a
     temperature; plain: columns are Gaussian, of one width; scaled: features are multiplied by scales as they are read;
-    asked_rows: read at once, by the user; searched: along a penalty path; on_demand: columns are kept on demand;
-    moving: centers that may move, else 0; preselected: how finalists are chosen, of a selection that has some.
+    asked_rows: read at once, by the user; value_bytes: of a kernel value; searched: along a penalty path; on_demand:
+    columns come in on demand; moving: centers that may move, else 0; preselected: how finalists are chosen, of a
+    selection that has some.
     """
 
     columns: int
@@ -82,6 +83,7 @@ class Solving:
     plain: bool
     scaled: bool
     asked_rows: int | None
+    value_bytes: int
     searched: bool = False
     on_demand: bool = False
     moving: int = 0
@@ -100,14 +102,19 @@ class Solving:
         return 8 * self.columns**2
 
     def streams(
-        self, shape: FeatureShape, sums_bytes: int, part_rows: int | None = None, share: float | None = None
+        self,
+        shape: FeatureShape,
+        sums_bytes: int,
+        part_rows: int | None = None,
+        share: float | None = None,
+        blocks: RowGrid | None = None,
     ) -> int:
         """Sums, blocks, features and tiles of all threads while rows are streamed, and the centers.
 
         share : of the rows, that are sampled as they are read, some at a time
         """
         w, rows = self.columns, shape.n_train if part_rows is None else part_rows
-        grid = row_grid("train", rows, w, sums_bytes, share or 1.0)
+        grid = blocks or row_grid("train", rows, w, sums_bytes, share or 1.0)
         block, read = min(grid.block_rows, rows), read_rows(shape, self.asked_rows)
         used = block if share is None else min(int(1.2 * share * block) + 64, block)  # drawn: a few more may be
         tile = 8 * min(GRAM_TILE, w) ** 2 if sums_bytes else 0
@@ -202,17 +209,19 @@ def solve_in_rounds(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, S
     """At most half of the working set comes in at once: its Gram rows in each group, or the old Gram and the new.
 
     On demand all of it may: all violators of a block enter. A penalty path has them of fit rows and of held-out rows,
-    and scores several penalties at once. On disk are the Grams of the last round (all rows; centred, or fit and
-    held-out rows), the new one, and the sums of each process of its new rows.
+    and scores several penalties at once. Each thread has a block of the columns, as the files have them and in float64.
+    On disk are the Grams of the last round (all rows; centred, or fit and held-out rows), the new one, and the sums of
+    each process of its new rows; the columns are kept where there is room beside these.
     """
     gram, workers = solving.gram, solving.workers
     n, t = shape.n_train, shape.n_outputs
     parts = 2 if solving.searched else 1
     at_once = gram if solving.on_demand else parts * gram // 2
     joining = gram + gram // 4 + at_once
-    streaming = gram // 4 + solving.streams(shape, at_once)
+    blocks = kept_blocks(n, solving.columns)
+    kept = workers.threads * blocks.block_rows * solving.columns
+    streaming = gram // 4 + solving.streams(shape, at_once, blocks=blocks) + solving.value_bytes * kept
     disk = parts * (2 + workers.processes) * gram + solving.centred
-    blocks = row_grid("train", n, solving.columns, at_once)
     pieces = statistics_pieces(blocks, solving.columns, in_one_process=workers.in_one_process)
     growing = StagePlan("statistics", pieces, solving.base + max(streaming, joining), disk)
     side, values = min(TILE_ROWS, n), 8 * max(n, solving.candidates) * (t * (SCORED if solving.searched else 1) + 1)
@@ -222,7 +231,8 @@ def solve_in_rounds(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, S
     coarse = solving.plain and pay_off(shape.n_features)
     tile += 4 * AXES * shape.n_features if coarse else 0
     tiling = max(workers.threads * tile, axes_bytes(shape.n_features) if coarse else 0)
-    scoring = solving.base + gram + tiling + (groups + 5) * values
+    reading = (8 + solving.value_bytes) * kept
+    scoring = solving.base + gram + max(tiling + (groups + 5) * values, reading + 2 * values)
     return (
         growing,
         StagePlan(
@@ -232,19 +242,6 @@ def solve_in_rounds(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, S
             2 * (workers.processes + 2) * values + solving.moving_disk(shape) + (4 * n * (AXES + 1) if coarse else 0),
         ),
     )
-
-
-def keep_columns(
-    stages: tuple[StagePlan, StagePlan], shape: FeatureShape, solving: Solving, value_bytes: int
-) -> tuple[StagePlan, StagePlan]:
-    """Columns on demand: a block of those that are kept, in float64 and as its files have them, in each thread.
-
-    On disk are all of them.
-    """
-    n, w = shape.n_train, solving.columns
-    block = solving.workers.threads * (8 + value_bytes) * kept_blocks(n, w).block_rows * w
-    growing, solves = (replace(stage, memory_bytes=stage.memory_bytes + block) for stage in stages)
-    return replace(growing, disk_bytes=growing.disk_bytes + value_bytes * n * w), solves
 
 
 def refit_bytes(config: TrainConfig, w: int) -> int:

@@ -45,7 +45,7 @@ class StatisticsPass(BlockPieces):
     parts : FIT and HELD_OUT, one of them, ALL, or SAMPLE, of the fit rows
     members : the file of the candidates, by name, whose columns these are, or of "points" (m, d) that are none; None:
         all of a run that has their features
-    n_columns, n_kept : of the first, which have a Gram already, only the products with the others are added up
+    n_columns : of the candidates
     largest : bounds of the columns, of the targets and of the row weights
     batch : the training rows that are added up; None: all
     share : of the fit rows that are sampled
@@ -56,7 +56,6 @@ class StatisticsPass(BlockPieces):
     n_columns: int
     largest: LargestValues
     members: Path | None = None
-    n_kept: int = 0
     batch: range | None = None
     share: float = 1.0
 
@@ -71,7 +70,7 @@ class StatisticsPass(BlockPieces):
     @property
     def grid(self) -> tuple[object, ...]:
         """What determines the blocks, and the bounds and tiles of their sums."""
-        sizes = (self.blocks, self.n_columns, self.n_kept, self.parts, self.largest, COLUMNS_TILE, GRAM_TILE)
+        sizes = (self.blocks, self.n_columns, self.parts, self.largest, COLUMNS_TILE, GRAM_TILE)
         if self.members is None or self.parts != (SAMPLE,):
             return sizes
         return (*sizes, self.share, self.members.parent.name)  # turns of a selection, one after the other, are alike
@@ -79,7 +78,7 @@ class StatisticsPass(BlockPieces):
     @property
     def sums_bytes(self) -> int:
         """Bytes of the Grams."""
-        return 8 * len(self.parts) * self.n_columns * (self.n_columns - self.n_kept)
+        return 8 * len(self.parts) * self.n_columns**2
 
     @property
     def threads_a_piece(self) -> int:
@@ -90,7 +89,7 @@ class StatisticsPass(BlockPieces):
         """Return sums of no rows."""
         blocks, largest = self.blocks, self.largest
         bounds = SumBounds(blocks.block_rows, blocks.n_blocks, largest.column, largest.targets, largest.weight)
-        return PartSums({part: StatisticsSums(self.n_columns, bounds, self.n_kept) for part in self.parts})
+        return PartSums({part: StatisticsSums(self.n_columns, bounds) for part in self.parts})
 
     def open(self) -> "StatisticsAdder":
         """Read the centers of the columns."""
@@ -166,7 +165,7 @@ class StatisticsAdder:
 
     def _cost_shares(self) -> tuple[float, float]:
         """Return about which parts of the time the columns take, and their products."""
-        columns, products = self.task.rows.shape.n_features, self.task.n_columns - self.task.n_kept / 2
+        columns, products = self.task.rows.shape.n_features, self.task.n_columns
         return columns / (columns + products), products / (columns + products)
 
 

@@ -31,6 +31,7 @@ from pipeline.stages.out_of_core import grown_gram
 from pipeline.stages.out_of_core import working_set_rounds as working_set
 from pipeline.stages.out_of_core.candidate_scores import BoundedScores, CandidateProblem
 from pipeline.stages.out_of_core.grown_gram import WorkingSet
+from pipeline.stages.out_of_core.kept_columns import nothing_kept
 from pipeline.stages.run_state import STAGES, Run, StageCost
 from runs import ROOT, largest_bytes
 from storage.atomic_writes import make_folder, write_arrays
@@ -198,7 +199,8 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
     rng, m = np.random.default_rng(0), 1500
     K, Y = rng.random((100, m)), rng.random((100, in_rounds.shape.n_outputs))
     sums = GramStatistics(K.T @ K, K.T @ Y, (Y**2).sum(0), K.sum(0), Y.sum(0), 100.0)
-    current = WorkingSet("round-007", np.arange(m), sums)
+    columns = nothing_kept().grown(np.empty(0, np.int64), np.arange(m))
+    current = WorkingSet("round-007", columns, sums)
     table = rng.normal(size=(m, Y.shape[1]))
     make_folder(in_rounds.layout.solutions)
     for output in range(Y.shape[1]):

@@ -64,15 +64,13 @@ class CoarseScores:
     """Scores (M, T) of all candidates, exact in the working set and about right outside; they prove nothing.
 
     corrections (M, T): what the exact score of each candidate was above its coarse one when it was last in a working
-    set, else 0. error: of the coarse ones in the working set, root mean square. coarse_entries: of the kernel_entries,
-    those of coarse features.
+    set, else 0. error: of the coarse ones in the working set, root mean square.
     """
 
     scores: NDArray[np.float64]
     corrections: NDArray[np.float64]
     error: float
     kernel_entries: int
-    coarse_entries: int
 
     @property
     def as_if_exact(self) -> BoundedScores:
@@ -87,7 +85,7 @@ class CoarseScores:
             evaluated=n,
             skipped=0,
             kernel_entries=self.kernel_entries,
-            coarse_entries=self.coarse_entries,
+            coarse_entries=self.kernel_entries,
         )
 
 
@@ -107,8 +105,7 @@ def score_all_candidates(
     if path.exists():
         clean(run, current)
         return read_dataclass(path, BoundedScores)
-    active = current.candidates[weights.columns]
-    residuals, entries = compute_residuals(run, current.name, active, weights.weights, weights.intercept)
+    residuals = residuals_at(run, current, weights)
     if previous is None:
         scored = _first_pass(run, current, problem, residuals)
     else:
@@ -119,7 +116,6 @@ def score_all_candidates(
     # and the gap of weights that are exact for the Gram would end at that rounding instead of near zero.
     scored = with_values(scored, positions_of(problem.candidates, current.candidates), gram_scores(current, weights))
     scored = screened_scores(run, current, weights, scored, problem)
-    scored = replace(scored, kernel_entries=scored.kernel_entries + entries)
     make_folder(path.parent)
     write_dataclass(path, scored)
     clean(run, current)
@@ -136,8 +132,7 @@ def coarse_scores(
     path = run.layout.coarse_scores(current.name)
     if path.exists():
         return read_dataclass(path, CoarseScores)
-    active, name = current.candidates[weights.columns], f"{current.name}-coarse"
-    residuals, entries = compute_residuals(run, current.name, active, weights.weights, weights.intercept)
+    name, residuals = f"{current.name}-coarse", residuals_at(run, current, weights)
     result = score_candidates(run, name, residuals, problem.candidates, coarse=True)
     corrections = np.zeros_like(result.scores)
     if previous is not None:
@@ -147,11 +142,17 @@ def coarse_scores(
     scores = result.scores + corrections
     scores[inside] = exact
     error = float(np.sqrt(np.mean(corrections[inside] ** 2)))
-    scored = CoarseScores(scores, corrections, error, entries + result.kernel_entries, result.kernel_entries)
+    scored = CoarseScores(scores, corrections, error, result.kernel_entries)
     make_folder(path.parent)
     write_dataclass(path, scored)
     remove_folder(score_pass(run, name), durable=False)
     return scored
+
+
+def residuals_at(run: Run, current: WorkingSet, weights: ActiveWeights) -> NDArray[np.float64]:
+    """Return the residuals (n, T) of all training rows at the weights; their pass is to be removed."""
+    active = current.columns.cut(weights.columns)
+    return compute_residuals(run, current.name, active, weights.weights, weights.intercept)
 
 
 def clean(run: Run, current: WorkingSet) -> None:

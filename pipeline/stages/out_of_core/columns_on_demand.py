@@ -8,7 +8,7 @@ round, as that of a working set; a kill costs no more than the block under way.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,6 @@ from pipeline.config.parsers import penalty_fraction
 from pipeline.solvers import Certificate
 from pipeline.solvers import working_set_rules as rules
 from pipeline.stages import initial_weights
-from pipeline.stages.accumulate_statistics import STORING, statistics_to_arrays
-from pipeline.stages.largest_values import largest_values
 from pipeline.stages.one_vs_all import solve_groups
 from pipeline.stages.out_of_core import grown_gram
 from pipeline.stages.out_of_core import working_set_rounds as rounds
@@ -27,44 +25,29 @@ from pipeline.stages.out_of_core.candidate_scores import (
     BoundedScores,
     CandidateProblem,
     certify_all_candidates,
+    clean,
     evaluated_now,
     gram_scores,
     positions_of,
+    residuals_at,
     screened_scores,
     with_values,
 )
 from pipeline.stages.out_of_core.grown_gram import WorkingSet
-from pipeline.stages.out_of_core.kept_columns import (
-    GrowthPass,
-    KeptColumns,
-    KeptFiles,
-    ResidualPass,
-    kept_blocks,
-    nothing_kept,
-    write_input,
-)
+from pipeline.stages.out_of_core.kept_columns import nothing_kept
+from pipeline.stages.out_of_core.residuals import compute_residuals, residual_pass
 from pipeline.stages.out_of_core.round_names import committed_rounds, round_index, round_name
 from pipeline.stages.out_of_core.score_pass import score_candidates, score_pass
 from pipeline.stages.out_of_core.working_set_rounds import Change, PassRecord, RoundsResult, ScoredRound
-from pipeline.stages.run_state import SOLVE, STATISTICS, Run
+from pipeline.stages.run_state import Run
 from pipeline.stages.target_facts import row_weights
-from pipeline.stages.training_rows import row_task
-from storage.atomic_writes import make_folder, read_arrays, read_dataclass, remove_folder, write_arrays, write_dataclass
+from storage.atomic_writes import make_folder, read_dataclass, remove_folder, write_dataclass
 from storage.remedies import ANEW
 
-FOLDER = "kept-columns"  # among the passes under way: removed when the weights are committed
 START = "at-zero"  # the scores of the first block, at zero weights
 BLOCKS = 10  # in which all candidates are scored for the first time
 LEAST_BLOCK, MOST_BLOCK = 256, 2048  # candidates of a block
 GROWTH = 4  # of a block, over the one before it at the same weights
-
-
-@dataclass(frozen=True)
-class KeptRound:
-    """A round: its working set, and where its columns are kept."""
-
-    current: WorkingSet
-    columns: KeptColumns
 
 
 def solve_on_demand(run: Run, candidates: NDArray[np.int64], capacity: int) -> RoundsResult:
@@ -74,25 +57,22 @@ def solve_on_demand(run: Run, candidates: NDArray[np.int64], capacity: int) -> R
     solve over all candidates is within the tolerance, or when nothing is left to admit. Raises CorruptDataError where
     a resumed run lacks something of its earlier rounds.
     """
-    files = _files(run, capacity)
-    problem, at, passes = _latest(run, files, candidates, capacity)
+    problem, current, passes = _latest(run, candidates, capacity)
     tolerance = run.config.solver.tolerance
     while True:
-        index = round_index(at.current.name)
+        index = round_index(current.name)
         warm = index > 0 or initial_weights.load(run) is not None
         inner = rounds.INNER_TOLERANCE * tolerance
-        summaries = solve_groups(run, at.current.name, [problem.penalty], tolerance=inner, warm_start=warm)
-        scored, known = _scored(run, files, at, problem)
+        summaries = solve_groups(run, current.name, [problem.penalty], tolerance=inner, warm_start=warm)
+        scored, known = _scored(run, current, problem)
         change = _change(scored, problem, capacity, tolerance)
         scored = scored if known else replace(scored, certificates=[unproved(one) for one in scored.certificates])
         passes.append(rounds.record_round(run, scored, problem, change))
         if not len(change.admitted):
             updated = rounds.summaries_over_all(summaries, scored.certificates, tolerance)
-            return RoundsResult(at.current, scored.weights, problem.penalty, updated, passes)
-        name = round_name(index + 1)
-        rounds.commit_start_weights(run, name, scored, change)
-        before = at.current.name
-        at = _materialised(run, files, name, at, change)
+            return RoundsResult(current, scored.weights, problem.penalty, updated, passes)
+        before = current.name
+        current = rounds.grown(run, scored, change)
         del scored  # with it the last working set: a file that is mapped may not go
         rounds.drop_round(run, before)
 
@@ -106,22 +86,22 @@ def unproved(certificate: Certificate) -> Certificate:
 
 
 def _latest(
-    run: Run, files: KeptFiles, candidates: NDArray[np.int64], capacity: int
-) -> tuple[CandidateProblem, KeptRound, list[PassRecord]]:
+    run: Run, candidates: NDArray[np.int64], capacity: int
+) -> tuple[CandidateProblem, WorkingSet, list[PassRecord]]:
     """Return the problem, the last whole round of the run, or a first one, and the records of the rounds before it."""
     shared, names = run.config.solver.coupling == "shared", committed_rounds(run)
     if names:
         current, passes = rounds.latest_round(run, names)
         problem = CandidateProblem(candidates, rounds.penalty_of(run, current, candidates), shared)
-        return problem, _kept_round(run, current), passes
-    start, name = initial_weights.load(run), round_name(0)
+        return problem, current, passes
+    start, name, nothing = initial_weights.load(run), round_name(0), np.empty(0, np.int64)
     if start is not None:
         largest = np.argsort(-np.linalg.norm(start.weights, axis=1), kind="stable")[:capacity]
         members = np.sort(start.candidates[largest])
         initial_weights.commit_start(run, name, members, start)
-        at = _materialised(run, files, name, None, Change(np.empty(0, np.int64), members))
-        return CandidateProblem(candidates, rounds.penalty_of(run, at.current, candidates), shared), at, []
-    scored = _scores_at_zero(run, files, candidates)
+        current = grown_gram.grow(run, name, None, nothing, members)
+        return CandidateProblem(candidates, rounds.penalty_of(run, current, candidates), shared), current, []
+    scored = _scores_at_zero(run, candidates)
     problem = CandidateProblem(candidates, _penalty(run, scored, shared=shared), shared)
     violations = rules.violations(scored.scores, problem.tau, shared=shared)
     entering = violations * (violations > 1.0)
@@ -129,7 +109,7 @@ def _latest(
     members = rules.nearest(entering, np.zeros(len(candidates), bool), capacity, capacity)
     if not len(members):  # the first block has no violator: the solves need some column
         members = np.argsort(-violations.max(axis=1), kind="stable")[:1]
-    return problem, _materialised(run, files, name, None, Change(np.empty(0, np.int64), candidates[members])), []
+    return problem, grown_gram.grow(run, name, None, nothing, candidates[members]), []
 
 
 def _penalty(run: Run, scored: BoundedScores, *, shared: bool) -> float:
@@ -142,7 +122,7 @@ def _penalty(run: Run, scored: BoundedScores, *, shared: bool) -> float:
     return rounds.commit_penalty(run, penalty_fraction(asked) * (largest or 1.0))
 
 
-def _scores_at_zero(run: Run, files: KeptFiles, candidates: NDArray[np.int64]) -> BoundedScores:
+def _scores_at_zero(run: Run, candidates: NDArray[np.int64]) -> BoundedScores:
     """Return the scores of the first block at zero weights: committed ones, or a pass over it.
 
     For a penalty that is a fraction of the largest, all candidates are scored.
@@ -150,10 +130,7 @@ def _scores_at_zero(run: Run, files: KeptFiles, candidates: NDArray[np.int64]) -
     path, n, t = run.layout.round_scores(START), len(candidates), run.shape.n_outputs
     if path.exists():
         return read_dataclass(path, BoundedScores, remedy=ANEW)
-    nothing = np.zeros((0, t))
-    residuals = _residuals(
-        run, files, START, nothing_kept(), ActiveWeights(np.empty(0, np.int64), nothing, np.zeros(t))
-    )
+    residuals = compute_residuals(run, START, nothing_kept(), np.zeros((0, t)), np.zeros(t))
     if run.config.solver.intercept:
         weights = row_weights(run)
         roots = np.ones((len(residuals), 1)) if weights is None else np.sqrt(weights)[:, None]
@@ -173,6 +150,7 @@ def _scores_at_zero(run: Run, files: KeptFiles, candidates: NDArray[np.int64]) -
     scored = _with_block(run, START, scored, block, candidates)
     make_folder(path.parent)
     write_dataclass(path, scored)
+    remove_folder(residual_pass(run, START), durable=False)
     return scored
 
 
@@ -231,29 +209,27 @@ def _with_block(
     )
 
 
-def _scored(run: Run, files: KeptFiles, at: KeptRound, problem: CandidateProblem) -> tuple[ScoredRound, bool]:
+def _scored(run: Run, current: WorkingSet, problem: CandidateProblem) -> tuple[ScoredRound, bool]:
     """Return the round with the scores of as many blocks as it takes to find a violator, and whether all are known.
 
     Its certificates are over all candidates where all are known, else over those that are.
     """
-    weights, path = rounds.active_weights(run, at.current), run.layout.round_scores(at.current.name)
+    weights, path = rounds.active_weights(run, current), run.layout.round_scores(current.name)
     if path.exists():
         scored = read_dataclass(path, BoundedScores, remedy=ANEW)
     else:
-        scored = _with_blocks(run, files, at, weights, problem)
+        scored = _with_blocks(run, current, weights, problem)
         make_folder(path.parent)
         write_dataclass(path, scored)
-        _drop_scores_before(run, at.current.name)
-    certificates = certify_all_candidates(run, at.current, weights, scored, problem)
-    known = not len(_waiting(scored, at.current, problem)[0])
-    return ScoredRound(at.current, weights, scored, certificates), known
+        clean(run, current)
+        _drop_scores_before(run, current.name)
+    certificates = certify_all_candidates(run, current, weights, scored, problem)
+    known = not len(_waiting(scored, current, problem)[0])
+    return ScoredRound(current, weights, scored, certificates), known
 
 
-def _with_blocks(
-    run: Run, files: KeptFiles, at: KeptRound, weights: ActiveWeights, problem: CandidateProblem
-) -> BoundedScores:
-    current = at.current
-    scored = _moved(run, files, at, weights, problem)
+def _with_blocks(run: Run, current: WorkingSet, weights: ActiveWeights, problem: CandidateProblem) -> BoundedScores:
+    scored = _moved(run, current, weights, problem)
     size, tolerance = block_size(len(problem.candidates)), run.config.solver.tolerance
     while True:
         waiting, skipped = _waiting(scored, current, problem)
@@ -267,13 +243,10 @@ def _with_blocks(
         scored, size = _with_block(run, current.name, scored, block, problem.candidates), size * GROWTH
 
 
-def _moved(
-    run: Run, files: KeptFiles, at: KeptRound, weights: ActiveWeights, problem: CandidateProblem
-) -> BoundedScores:
+def _moved(run: Run, current: WorkingSet, weights: ActiveWeights, problem: CandidateProblem) -> BoundedScores:
     """Return the scores of the round before, with how far the residuals have moved since; those kept are exact."""
-    index = round_index(at.current.name)
-    residuals = _residuals(run, files, at.current.name, at.columns, weights)
-    inside = positions_of(problem.candidates, at.current.candidates)
+    index, residuals = round_index(current.name), residuals_at(run, current, weights)
+    inside = positions_of(problem.candidates, current.candidates)
     before = run.layout.round_scores(round_name(index - 1) if index else START)
     if before.exists():
         scored = read_dataclass(before, BoundedScores, remedy=ANEW)
@@ -285,23 +258,10 @@ def _moved(
         shape = (len(problem.candidates), residuals.shape[1])
         infinite, none = np.full(shape, np.inf), np.zeros(shape[0], bool)
         scored = BoundedScores(np.zeros(shape), infinite[:, 0].copy(), residuals, infinite, none, 0, 0, 0)
-    scored = with_values(scored, inside, gram_scores(at.current, weights))
+    scored = with_values(scored, inside, gram_scores(current, weights))
     norms = scored.norm_bounds.copy()
-    norms[inside] = np.minimum(norms[inside], np.sqrt(np.diagonal(at.current.statistics.gram)))
+    norms[inside] = np.minimum(norms[inside], np.sqrt(np.diagonal(current.statistics.gram)))
     return replace(scored, norm_bounds=norms)
-
-
-def _residuals(
-    run: Run, files: KeptFiles, name: str, columns: KeptColumns, weights: ActiveWeights
-) -> NDArray[np.float64]:
-    """Return the residuals (n, T) f8 of all training rows, from the kept columns of the active ones."""
-    folder, n = run.layout.row_pass(f"{name}-residuals"), len(weights.columns)
-    active = KeptColumns(*(values[weights.columns] for values in vars(columns).values()))
-    write_input(folder, active, weights=weights.weights, intercept=weights.intercept)
-    task = ResidualPass(files, folder, n, n)
-    residuals = np.asarray(run.row_pass(SOLVE, task, folder, words="residuals").in_order("residuals"))
-    remove_folder(folder, durable=False)
-    return residuals
 
 
 def _waiting(scored: BoundedScores, current: WorkingSet, problem: CandidateProblem) -> tuple[NDArray[np.int64], int]:
@@ -337,40 +297,6 @@ def _change(scored: ScoredRound, problem: CandidateProblem, capacity: int, toler
         room = 0
     nobody = np.zeros(len(problem.candidates), bool)
     return Change(stay, problem.candidates[rules.nearest(violations, nobody, max(room, 1), room)])
-
-
-def _materialised(run: Run, files: KeptFiles, name: str, before: KeptRound | None, change: Change) -> KeptRound:
-    """Keep the columns that enter, and commit the working set with them; return the round.
-
-    Costs n·m·2d operations for the columns of m that enter and n·m·(2k + m) for their Gram, k that stay.
-    """
-    with run.charged(STATISTICS):
-        group, stay = round_index(name), change.stay
-        columns = (before.columns if before else nothing_kept()).grown(stay, change.admitted, group)
-        files.begin(group, change.admitted)
-        folder, size = run.layout.row_pass(name), len(columns.members)
-        write_input(folder, columns)
-        task = GrowthPass(files, folder, size, len(stay), largest_values(run))
-        new = run.row_pass(STATISTICS, task, folder).statistics()["all"]
-        with run.doing(STATISTICS, STORING):
-            sums = grown_gram.joined(before.current.statistics if before else None, stay, new)
-            sums.check_range()
-            arrays = statistics_to_arrays(sums) | {"rows": columns.members}
-            arrays |= {"groups": columns.groups, "places": columns.places}
-            entries = {"kernel_entries": run.shape.n_train * len(change.admitted)}
-            write_arrays(run.layout.statistics_file(name), arrays, metadata=entries)
-        remove_folder(folder, durable=False)
-    return _kept_round(run, grown_gram.load(run, name))
-
-
-def _kept_round(run: Run, current: WorkingSet) -> KeptRound:
-    arrays = read_arrays(run.layout.statistics_file(current.name), mapped=True)
-    return KeptRound(current, KeptColumns(current.candidates, np.array(arrays["groups"]), np.array(arrays["places"])))
-
-
-def _files(run: Run, capacity: int) -> KeptFiles:
-    rows = row_task(run)
-    return KeptFiles(rows, kept_blocks(run.shape.n_train, capacity), run.layout.row_pass(FOLDER))
 
 
 def _drop_scores_before(run: Run, name: str) -> None:

@@ -29,9 +29,7 @@ from pipeline.stages.greedy_selection import (
     fit_chosen,
 )
 from pipeline.stages.largest_values import largest_values
-from pipeline.stages.out_of_core import grown_gram
 from pipeline.stages.out_of_core.candidate_scores import positions_of
-from pipeline.stages.out_of_core.grown_gram import WorkingSet
 from pipeline.stages.out_of_core.round_names import MARKERS, round_name
 from pipeline.stages.run_state import SOLVE, STATISTICS, Run, is_whole
 from pipeline.stages.statistics_pass import FIT, HELD_OUT, MEMBERS, SAMPLE, StatisticsPass
@@ -94,13 +92,13 @@ def select_among_finalists(run: Run) -> tuple[Selected, list[SelectionRound]]:
     candidates = read_candidates(run.layout, run.shape.n_train)
     assert run.preselection is not None
     finalists, records, done = _finalists(run, candidates, run.preselection)
-    current = _computed(run, finalists)
+    _compute(run, finalists)
     chosen = choose_centers(run, FINALISTS, n_back=run.preselection.n_back)
     seconds, drift = chosen.seconds + sum(turn.seconds for turn in done), max(turn.drift for turn in done)
     chosen = replace(chosen, refused=done[-1].refused, drift=drift, seconds=seconds)
     fitted = fit_chosen(run, chosen, FINALISTS)
-    positions = positions_of(candidates, current.candidates[chosen.chosen])
-    return finish_selection(run, chosen, positions, current.candidates, fitted), records
+    positions = positions_of(candidates, finalists[chosen.chosen])
+    return finish_selection(run, chosen, positions, finalists, fitted), records
 
 
 def _finalists(
@@ -166,8 +164,8 @@ def _clean(run: Run, name: str) -> None:
         remove_folder(folder, durable=False)
 
 
-def _computed(run: Run, finalists: NDArray[np.int64]) -> WorkingSet:
-    """Return the finalists with their statistics, of fit rows and held-out rows apart, which are committed."""
+def _compute(run: Run, finalists: NDArray[np.int64]) -> None:
+    """Commit the statistics of the finalists, of fit rows and held-out rows apart."""
     name = FINALISTS.everything
     if not (run.layout.statistics_file(name) / MANIFEST_NAME).exists():
         with run.charged(STATISTICS):
@@ -175,7 +173,7 @@ def _computed(run: Run, finalists: NDArray[np.int64]) -> WorkingSet:
             parts = run.row_pass(STATISTICS, task, run.layout.row_pass(name)).statistics()
             entries = {"kernel_entries": run.shape.n_train * len(finalists)}
             commit_parts(run, parts[FIT], parts[HELD_OUT], FINALISTS, {"rows": finalists}, entries)
-    return grown_gram.load(run, name)
+    remove_folder(run.layout.row_pass(name), durable=False)
 
 
 def _pass(

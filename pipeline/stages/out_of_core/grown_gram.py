@@ -1,27 +1,123 @@
-"""The Gram of a working set, grown by the columns that are admitted: only their rows of it are computed."""
+"""The Gram of a working set, grown by the columns that are admitted: only these are computed, and their rows of it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
+from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums, SumBounds
+from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
+from pipeline.runtime import progress
+from pipeline.runtime.thread_team import ThreadTeam
 from pipeline.stages.accumulate_statistics import STORING, statistics_from_arrays, statistics_to_arrays
-from pipeline.stages.largest_values import largest_values
+from pipeline.stages.largest_values import LargestValues, largest_values
+from pipeline.stages.out_of_core.kept_columns import (
+    KeptColumns,
+    KeptFiles,
+    OpenedColumns,
+    columns_from_arrays,
+    columns_to_arrays,
+    kept_files,
+    nothing_kept,
+    open_columns,
+    write_input,
+)
 from pipeline.stages.run_state import STATISTICS, Run
-from pipeline.stages.statistics_pass import ALL, MEMBERS, StatisticsPass
-from pipeline.stages.training_rows import row_task
-from storage.atomic_writes import make_folder, read_arrays, remove_folder, write_arrays
+from pipeline.stages.statistics_pass import ALL, HELD_OUT, PartSums
+from pipeline.stages.training_rows import BlockPieces, RowGrid, RowTask, stream_blocks
+from storage.atomic_writes import read_arrays, remove_folder, write_arrays
 from storage.manifest import read as read_manifest
 
 
 @dataclass(frozen=True)
 class WorkingSet:
-    """The working set of a round: the round's name, its candidates in the order of the Gram, their statistics."""
+    """The working set of a round: the round's name, its columns in the order of the Gram, their statistics."""
 
     name: str
-    candidates: NDArray[np.int64]
+    columns: KeptColumns
     statistics: GramStatistics
+
+    @property
+    def candidates(self) -> NDArray[np.int64]:
+        """Whose columns these are, by name."""
+        return self.columns.members
+
+
+@dataclass(frozen=True)
+class GrowthPass(BlockPieces):
+    """The Gram rows of the columns that enter, and the other sums of theirs (mathematics.md, eqs. 7 and 11).
+
+    parts : FIT and HELD_OUT, or ALL
+    n_columns, n_stay : of the first, which have a Gram already, only the products with the others are added up
+    """
+
+    files: KeptFiles
+    folder: Path
+    parts: tuple[str, ...]
+    n_columns: int
+    n_stay: int
+    largest: LargestValues
+
+    @property
+    def rows(self) -> RowTask:
+        """How rows are read."""
+        return self.files.rows
+
+    @property
+    def blocks(self) -> RowGrid:
+        """The blocks of all files."""
+        return self.files.blocks
+
+    @property
+    def grid(self) -> tuple[object, ...]:
+        """What determines the blocks, and the bounds and tiles of their sums."""
+        return (self.blocks, self.n_columns, self.n_stay, self.parts, self.largest, COLUMNS_TILE, GRAM_TILE)
+
+    @property
+    def threads_a_piece(self) -> int:
+        """How many tiles the new columns of a block have."""
+        return max(-(-(self.n_columns - self.n_stay) // COLUMNS_TILE), 1)
+
+    @property
+    def sums_bytes(self) -> int:
+        """Bytes of the new rows of the Grams."""
+        return 8 * len(self.parts) * self.n_columns * (self.n_columns - self.n_stay)
+
+    @cached_property
+    def _bounds(self) -> SumBounds:
+        largest, blocks = self.largest, self.blocks
+        return SumBounds(blocks.block_rows, blocks.n_blocks, largest.column, largest.targets, largest.weight)
+
+    def empty(self) -> PartSums:
+        """Return sums of no rows."""
+        return PartSums({part: StatisticsSums(self.n_columns, self._bounds, self.n_stay) for part in self.parts})
+
+    def open(self) -> "GrowthAdder":
+        """Open the kept columns."""
+        return GrowthAdder(self, open_columns(self.files, self.folder)[0])
+
+
+@dataclass(frozen=True)
+class GrowthAdder:
+    """The pass in a process."""
+
+    task: GrowthPass
+    columns: OpenedColumns
+
+    def add(self, pieces: range, sums: PartSums, team: ThreadTeam) -> Iterator[int]:
+        """Add some blocks, one after the other, and yield the number of each when it is added."""
+        for number, block in stream_blocks(self.task.rows, self.task.blocks, pieces):
+            columns = self.columns.block(number, team.each, block.X)
+            for part in self.task.parts:
+                rows = slice(None) if part == ALL else block.held_out == (part == HELD_OUT)
+                weights = None if block.weights is None else block.weights[rows]
+                sums[part].add(columns[rows], block.targets[rows], weights, team.each)
+            progress.advance(len(block.X))
+            yield number
 
 
 def grow(
@@ -29,35 +125,52 @@ def grow(
 ) -> WorkingSet:
     """Compute and commit the statistics of the columns that stay and of those admitted; return the new working set.
 
-    `stay` are columns of `previous`, `admitted` the candidates that come in. Costs n·(k + m)·2d operations for the
-    columns and n·m·(2k + m) for their Gram, k that stay and m admitted.
+    `stay` are columns of `previous`, `admitted` the candidates that come in. Costs n·m·2d operations for the columns
+    of m that are admitted and n·m·(2k + m) for their Gram, k that stay.
     """
     with run.charged(STATISTICS):
-        staying = previous.candidates[stay] if previous is not None else np.empty(0, np.int64)
-        members = np.concatenate([staying, admitted])
-        folder = run.layout.row_pass(name)
-        make_folder(folder)
-        write_arrays(folder / MEMBERS, {"members": members})
-        task = StatisticsPass(
-            row_task(run), (ALL,), len(members), largest_values(run), members=folder / MEMBERS, n_kept=len(staying)
-        )
-        new = run.row_pass(STATISTICS, task, folder).statistics()[ALL]
+        columns, new = add_columns(run, name, previous.columns if previous else nothing_kept(), stay, admitted, (ALL,))
         with run.doing(STATISTICS, STORING):
-            sums = joined(None if previous is None else previous.statistics, stay, new)
+            sums = joined(previous.statistics if previous else None, stay, new[ALL])
             sums.check_range()
-            entries = {"kernel_entries": run.shape.n_train * len(members)}
-            arrays = statistics_to_arrays(sums) | {"rows": members}
-            write_arrays(run.layout.statistics_file(name), arrays, metadata=entries)
-        remove_folder(folder, durable=False)
+            commit(run, name, columns, sums, len(admitted))
     return load(run, name)
+
+
+def add_columns(
+    run: Run,
+    name: str,
+    before: KeptColumns,
+    stay: NDArray[np.int64],
+    admitted: NDArray[np.int64],
+    parts: tuple[str, ...],
+) -> tuple[KeptColumns, dict[str, GramStatistics]]:
+    """Return the columns that stay and those admitted, and the sums of the latter, by part: their rows of the Gram."""
+    columns, files, folder = before.grown(stay, admitted), kept_files(run), run.layout.row_pass(name)
+    files.begin(before.next_group, admitted)
+    write_input(folder, columns)
+    task = GrowthPass(files, folder, parts, len(columns.members), len(stay), largest_values(run))
+    return columns, run.row_pass(STATISTICS, task, folder).statistics()
+
+
+def commit(run: Run, name: str, columns: KeptColumns, sums: GramStatistics, n_new: int) -> None:
+    """Commit the statistics of columns under a name, of which the last ones were made for it."""
+    arrays, entries = statistics_to_arrays(sums) | columns_to_arrays(columns), run.shape.n_train * n_new
+    write_arrays(run.layout.statistics_file(name), arrays, metadata={"kernel_entries": entries})
 
 
 def load(run: Run, name: str) -> WorkingSet:
     """Return a committed working set, its Gram mapped read-only; what its pass left is removed."""
-    remove_folder(run.layout.row_pass(name), durable=False)
     arrays = read_arrays(run.layout.statistics_file(name), mapped=True)
-    members = np.asarray(arrays.pop("rows"))
-    return WorkingSet(name, members, statistics_from_arrays(arrays))
+    columns = columns_from_arrays(arrays)
+    clean(run, name, columns)
+    return WorkingSet(name, columns, statistics_from_arrays(arrays))
+
+
+def clean(run: Run, name: str, columns: KeptColumns) -> None:
+    """Remove what the pass of a committed set left, and the columns that it needs no more."""
+    remove_folder(run.layout.row_pass(name), durable=False)
+    kept_files(run).remove_unused(columns)
 
 
 def kernel_entries(run: Run, name: str) -> int:

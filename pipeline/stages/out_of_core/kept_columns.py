@@ -2,36 +2,30 @@
 
 The columns that enter together are a group. A file holds those of one block of rows, (rows, group) in the precision
 of the kernel. Who lacks a file, or finds it damaged, computes it again from the same centers and the same rows, to
-the same bits: so that no pass waits for another, and nothing is lost with a process or a disk of its own.
+the same bits: so that no pass waits for another, and nothing is lost with a process or a disk of its own. Where the
+disk has no room for a group, none of its files are written.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.datasets.feature_request import encoded_targets
-from pipeline.datasets.features_on_the_fly import open_features
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.each_tile import Each
-from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
-from pipeline.kernels.gram_statistics import StatisticsSums, SumBounds
-from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
-from pipeline.runtime import progress, stopping
-from pipeline.runtime.thread_team import ThreadTeam
-from pipeline.stages.block_values import BlockValues
-from pipeline.stages.largest_values import LargestValues
-from pipeline.stages.statistics_pass import ALL, PartSums
-from pipeline.stages.training_rows import MOST_ROWS, MOST_VALUES, BlockPieces, RowGrid, RowTask, stream_blocks
-from storage.atomic_writes import make_folder, read_arrays, write_arrays
+from pipeline.stages.run_state import Run, is_whole
+from pipeline.stages.training_rows import RowGrid, RowTask, row_grid, row_task, stream_blocks
+from storage.atomic_writes import make_folder, read_arrays, remove_folder, write_arrays
 from storage.errors import CorruptDataError, MissingDataError
 from storage.remedies import ANEW
 
-LEAST_BLOCKS, LEAST_ROWS = 64, 512  # blocks of many rows, for as many workers; rows of a block of few
+FOLDER = "kept-columns"  # among the passes under way, which are removed when the weights are committed
+MEMBERS = "members.npz"  # of a group
+LEAST_ROWS = 128  # of a block: each is a file for each group
 INPUT = "input.npz"  # of a pass: which columns it reads, and what it does with them
 
 
@@ -46,12 +40,22 @@ class KeptColumns:
     groups: NDArray[np.int64]
     places: NDArray[np.int64]
 
-    def grown(self, stay: NDArray[np.int64], admitted: NDArray[np.int64], group: int) -> "KeptColumns":
+    def cut(self, columns: NDArray[np.int64]) -> "KeptColumns":
+        """Return some of them."""
+        return KeptColumns(self.members[columns], self.groups[columns], self.places[columns])
+
+    @property
+    def next_group(self) -> int:
+        """The number of a group that comes in."""
+        return int(self.groups.max(initial=-1)) + 1
+
+    def grown(self, stay: NDArray[np.int64], admitted: NDArray[np.int64]) -> "KeptColumns":
         """Return those that stay, and after them the candidates that are admitted, as a new group."""
+        old, new = self.cut(stay), len(admitted)
         return KeptColumns(
-            np.concatenate([self.members[stay], admitted]),
-            np.concatenate([self.groups[stay], np.full(len(admitted), group)]),
-            np.concatenate([self.places[stay], np.arange(len(admitted))]),
+            np.concatenate([old.members, admitted]),
+            np.concatenate([old.groups, np.full(new, self.next_group)]),
+            np.concatenate([old.places, np.arange(new)]),
         )
 
 
@@ -61,13 +65,12 @@ def nothing_kept() -> KeptColumns:
 
 
 def kept_blocks(n_rows: int, capacity: int) -> RowGrid:
-    """Return the blocks of rows of all files, for working sets of at most `capacity` columns.
+    """Return the blocks of rows of all files, for working sets of at most `capacity` columns, half of them new.
 
-    One grid for all passes: the bits of a value depend on the rows of its block. Blocks are longer than those of other
-    passes: each is a file for each group.
+    One grid for all passes: the bits of a value depend on the rows of its block.
     """
-    rows = min(max(n_rows // LEAST_BLOCKS, LEAST_ROWS), MOST_ROWS, MOST_VALUES // max(capacity, 1))
-    return RowGrid("train", n_rows, max(rows - rows % 32, 32))
+    blocks = row_grid("train", n_rows, capacity, 8 * capacity**2 // 2)
+    return replace(blocks, block_rows=max(blocks.block_rows, LEAST_ROWS))
 
 
 @dataclass(frozen=True)
@@ -75,20 +78,45 @@ class KeptFiles:
     """Where the files are, and what makes those that are missing. Small and picklable.
 
     folder : of the groups; each has the names of its candidates and its columns of each block
+    room : bytes that stay free on its disk
     """
 
     rows: RowTask
     blocks: RowGrid
     folder: Path
+    room: int
 
     def group(self, number: int) -> Path:
         """Return the folder of a group."""
         return self.folder / f"group-{number:03d}"
 
     def begin(self, number: int, candidates: NDArray[np.int64]) -> None:
-        """Write whose columns a group has; they are computed by the first pass that reads them."""
-        make_folder(self.group(number))
-        write_arrays(self.group(number) / "members.npz", {"members": candidates})
+        """Write whose columns a group has, and whether they are kept; the first pass that reads them computes them.
+
+        What a pass that was cut off has of them stays.
+        """
+        folder = self.group(number)
+        if is_whole(folder / MEMBERS):
+            if np.array_equal(read_arrays(folder / MEMBERS)["members"], candidates):
+                return
+            remove_folder(folder, durable=False)
+        make_folder(folder)
+        needed = self.blocks.n_rows * len(candidates) * np.dtype(self.rows.precision).itemsize
+        keeps = shutil.disk_usage(folder).free >= needed + self.room
+        write_arrays(folder / MEMBERS, {"members": candidates, "keeps": np.array(keeps)})
+
+    def remove_unused(self, columns: KeptColumns) -> None:
+        """Remove the groups that none of the columns is of."""
+        used = {self.group(number) for number in np.unique(columns.groups).tolist()}
+        for folder in self.folder.glob("*"):
+            if folder not in used:
+                remove_folder(folder, durable=False)
+
+
+def kept_files(run: Run) -> KeptFiles:
+    """Return where a run keeps its columns: while the disk has room for four Grams of its working set besides."""
+    rows, capacity = row_task(run), run.config.centers.working_set or run.n_candidates
+    return KeptFiles(rows, kept_blocks(run.shape.n_train, capacity), run.layout.row_pass(FOLDER), 4 * 8 * capacity**2)
 
 
 class OpenedColumns:
@@ -96,7 +124,7 @@ class OpenedColumns:
 
     def __init__(self, files: KeptFiles, columns: KeptColumns) -> None:
         self._files, self._columns = files, columns
-        self._generators: dict[int, ColumnGenerator] = {}
+        self._groups: dict[int, _Group] = {}
 
     def block(self, number: int, each: Each, X: NDArray[np.float32] | None = None) -> NDArray[np.float64]:
         """Return the columns of a block of rows, (rows, W) f8 C-contiguous; what no file has is computed and kept.
@@ -118,164 +146,44 @@ class OpenedColumns:
         try:
             return read_arrays(path)["columns"]
         except (MissingDataError, CorruptDataError):
-            rows = self._files.rows
+            rows, (generator, keeps) = self._files.rows, self._group(group)
             if X is None:
                 ((_, block),) = stream_blocks(rows, self._files.blocks, range(number, number + 1))
                 X = block.X
-            values = self._generator(group).block(X, out_dtype=np.dtype(rows.precision).type, each=each)
-            write_arrays(path, {"columns": values}, durable=False)
+            values = generator.block(X, out_dtype=np.dtype(rows.precision).type, each=each)
+            if keeps:
+                write_arrays(path, {"columns": values}, durable=False)
             return values
 
-    def _generator(self, group: int) -> ColumnGenerator:
-        if group not in self._generators:  # two threads may both make one: they are equal
-            members = read_arrays(self._files.group(group) / "members.npz", remedy=ANEW)["members"]
-            self._generators[group] = self._files.rows.generator(members)
-        return self._generators[group]
+    def _group(self, number: int) -> "_Group":
+        if number not in self._groups:  # two threads may both make one: they are equal
+            arrays = read_arrays(self._files.group(number) / MEMBERS, remedy=ANEW)
+            self._groups[number] = _Group(self._files.rows.generator(arrays["members"]), bool(arrays["keeps"]))
+        return self._groups[number]
 
 
-class _KeptPass(Protocol):
-    @property
-    def files(self) -> KeptFiles: ...
-
-    @property
-    def folder(self) -> Path: ...
+class _Group(NamedTuple):
+    generator: ColumnGenerator
+    keeps: bool
 
 
-def opened(task: _KeptPass) -> tuple[OpenedColumns, dict[str, NDArray[Any]]]:
-    """Return the columns of a pass, and what its folder says to do with them."""
-    arrays = read_arrays(task.folder / INPUT)
-    columns = KeptColumns(*(arrays.pop(name) for name in ("members", "groups", "places")))
-    return OpenedColumns(task.files, columns), arrays
+def open_columns(files: KeptFiles, folder: Path) -> tuple[OpenedColumns, dict[str, NDArray[Any]]]:
+    """Return the columns of a pass, and what else its folder has for it."""
+    arrays = read_arrays(folder / INPUT)
+    return OpenedColumns(files, columns_from_arrays(arrays)), arrays
 
 
 def write_input(folder: Path, columns: KeptColumns, **arrays: NDArray[Any]) -> None:
     """Write what the pass of a folder reads."""
     make_folder(folder)
-    write_arrays(folder / INPUT, vars(columns) | arrays)
+    write_arrays(folder / INPUT, columns_to_arrays(columns) | arrays)
 
 
-Targets = tuple[int, NDArray[np.float64], NDArray[np.float64] | None]
+def columns_to_arrays(columns: KeptColumns) -> dict[str, NDArray[Any]]:
+    """Return which columns are kept as named arrays, ready to be stored."""
+    return {"rows": columns.members, "groups": columns.groups, "places": columns.places}
 
 
-def stream_targets(rows: RowTask, grid: RowGrid, pieces: range) -> Iterator[Targets]:
-    """Yield the number, the targets (rows, T) f8 and the row weights of each block, as `stream_blocks` has them.
-
-    No feature is read.
-    """
-    store = open_features(rows.features)
-    for number in pieces:
-        stopping.check()
-        span = grid.rows(range(number, number + 1))
-        y = store.targets(grid.part, span.start, span.stop)
-        weights = rows.facts.weights(y, store.weights(grid.part, span.start, span.stop))
-        yield number, encoded_targets(y, rows.shape) - rows.facts.mean, weights
-
-
-@dataclass(frozen=True)
-class _OfKept(BlockPieces):
-    """What the passes over kept columns share; n_columns: of the working set, n_kept: those with a Gram already."""
-
-    files: KeptFiles
-    folder: Path
-    n_columns: int
-    n_kept: int
-
-    @property
-    def rows(self) -> RowTask:
-        """How rows are read."""
-        return self.files.rows
-
-    @property
-    def blocks(self) -> RowGrid:
-        """The blocks of all files."""
-        return self.files.blocks
-
-    @property
-    def grid(self) -> tuple[object, ...]:
-        """What determines the blocks, and the bounds and tiles of their sums."""
-        return (type(self).__name__, self.blocks, self.n_columns, self.n_kept, COLUMNS_TILE, GRAM_TILE)
-
-    @property
-    def threads_a_piece(self) -> int:
-        """How many tiles the new columns of a block have."""
-        return max(-(-(self.n_columns - self.n_kept) // COLUMNS_TILE), 1)
-
-
-@dataclass(frozen=True)
-class GrowthPass(_OfKept):
-    """The Gram rows of the columns that enter, and the other sums of theirs (mathematics.md, eqs. 7 and 11)."""
-
-    largest: LargestValues
-
-    @property
-    def sums_bytes(self) -> int:
-        """Bytes of the new rows of the Gram."""
-        return 8 * self.n_columns * (self.n_columns - self.n_kept)
-
-    @cached_property
-    def _bounds(self) -> SumBounds:
-        largest, blocks = self.largest, self.blocks
-        return SumBounds(blocks.block_rows, blocks.n_blocks, largest.column, largest.targets, largest.weight)
-
-    def empty(self) -> PartSums:
-        """Return sums of no rows."""
-        return PartSums({ALL: StatisticsSums(self.n_columns, self._bounds, self.n_kept)})
-
-    def open(self) -> "GrowthAdder":
-        """Open the kept columns."""
-        return GrowthAdder(self, opened(self)[0])
-
-
-@dataclass(frozen=True)
-class GrowthAdder:
-    """The pass in a process."""
-
-    task: GrowthPass
-    columns: OpenedColumns
-
-    def add(self, pieces: range, sums: PartSums, team: ThreadTeam) -> Iterator[int]:
-        """Add some blocks, one after the other, and yield the number of each when it is added."""
-        for number, block in stream_blocks(self.task.rows, self.task.blocks, pieces):
-            columns = self.columns.block(number, team.each, block.X)
-            sums[ALL].add(columns, block.targets, block.weights, team.each)
-            progress.advance(len(block.X))
-            yield number
-
-
-@dataclass(frozen=True)
-class ResidualPass(_OfKept):
-    """The residuals (mathematics.md, eq. 26) of weights on kept columns; those of a row of weight s are times √s."""
-
-    @property
-    def sums_bytes(self) -> int:
-        """Nothing that threads would have to share: each has the values of its own blocks."""
-        return 0
-
-    def empty(self) -> BlockValues:
-        """Return the residuals of no blocks."""
-        return BlockValues()
-
-    def open(self) -> "ResidualAdder":
-        """Open the kept columns and the weights."""
-        columns, arrays = opened(self)
-        return ResidualAdder(self, columns, arrays["weights"], arrays["intercept"])
-
-
-@dataclass(frozen=True)
-class ResidualAdder:
-    """The pass in a process: weights (W, T), intercept (T,)."""
-
-    task: ResidualPass
-    columns: OpenedColumns
-    weights: NDArray[np.float64]
-    intercept: NDArray[np.float64]
-
-    def add(self, pieces: range, values: BlockValues, team: ThreadTeam) -> Iterator[int]:
-        """Compute the residuals of some blocks, and yield the number of each when it has them."""
-        for number, targets, weights in stream_targets(self.task.rows, self.task.blocks, pieces):
-            residuals = targets - self.columns.block(number, team.each) @ self.weights - self.intercept
-            if weights is not None:
-                residuals *= np.sqrt(weights)[:, None]
-            values.put(number, {"residuals": residuals})
-            progress.advance(len(residuals))
-            yield number
+def columns_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> KeptColumns:
+    """Return what `columns_to_arrays` turned into arrays, in memory; other arrays may be among them."""
+    return KeptColumns(*(np.array(arrays[name]) for name in ("rows", "groups", "places")))

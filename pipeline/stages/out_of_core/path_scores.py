@@ -16,6 +16,7 @@ from pipeline.solvers.regularization_path import penalty_max
 from pipeline.stages.accumulate_statistics import load_statistics
 from pipeline.stages.one_vs_all import groups_of
 from pipeline.stages.out_of_core.candidate_scores import positions_of
+from pipeline.stages.out_of_core.kept_columns import KeptColumns, nothing_kept
 from pipeline.stages.out_of_core.path_working_set import PathSet
 from pipeline.stages.out_of_core.residuals import compute_residuals, residual_pass
 from pipeline.stages.out_of_core.score_pass import score_candidates, score_pass
@@ -44,7 +45,7 @@ def score_solutions(
     columns = np.flatnonzero(tables.any(axis=(0, 2)))
     weights = tables[:, columns].transpose(1, 0, 2).reshape(len(columns), -1)
     intercept = np.concatenate([intercept_of(run, fit, table) for table in tables])
-    scored = _committed(run, current.name, candidates, current.candidates[columns], weights, intercept)
+    scored = _committed(run, current.name, candidates, current.kept.cut(columns), weights, intercept)
     # Of the working set the Gram gives the scores, see `candidate_scores.score_all_candidates`.
     kty = np.tile(fit.kty, len(tables))
     inside = kty - np.outer(fit.column_sums, intercept) - fit.gram[:, columns] @ weights
@@ -61,7 +62,7 @@ def largest_penalty(
     """
     nothing = np.empty((0, run.shape.n_outputs))
     mean = intercept_of(run, statistics, np.zeros((statistics.n_centers, run.shape.n_outputs)))
-    scored = _committed(run, name, candidates, np.empty(0, np.int64), nothing, mean, fit_only=fit_only)
+    scored = _committed(run, name, candidates, nothing_kept(), nothing, mean, fit_only=fit_only)
     return penalty_max(scored.scores, shared=run.config.solver.coupling == "shared") or 1.0
 
 
@@ -100,21 +101,21 @@ def _committed(
     run: Run,
     name: str,
     candidates: NDArray[np.int64],
-    centers: NDArray[np.int64],
+    columns: KeptColumns,
     weights: NDArray[np.float64],
     intercept: NDArray[np.float64],
     *,
     fit_only: bool = True,
 ) -> PathScores:
-    """Return the scores at weights (a, k·T) of some centers: those committed under a name, or those of a pass."""
+    """Return the scores at weights (a, k·T) of some columns: those committed under a name, or those of a pass."""
     path = run.layout.round_scores(name)
     if not path.exists():
-        residuals, entries = compute_residuals(run, name, centers, weights, intercept)
+        residuals = compute_residuals(run, name, columns, weights, intercept)
         if fit_only:
             residuals[draw_held_out(run.config.seed, run.config.statistics.hold_out, 0, len(residuals))] = 0.0
         result = score_candidates(run, name, residuals, candidates)
         make_folder(path.parent)
-        write_dataclass(path, PathScores(result.scores, entries + result.kernel_entries))
+        write_dataclass(path, PathScores(result.scores, result.kernel_entries))
     for folder in (score_pass(run, name), residual_pass(run, name)):
         remove_folder(folder, durable=False)
     return read_dataclass(path, PathScores, remedy=ANEW)

@@ -6,26 +6,18 @@ which needs no pass.
 
 import re
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.stages.accumulate_statistics import (
-    STORING,
-    load_statistics,
-    statistics_from_arrays,
-    statistics_to_arrays,
-)
-from pipeline.stages.largest_values import largest_values
+from pipeline.stages.accumulate_statistics import STORING, load_statistics, statistics_from_arrays
 from pipeline.stages.out_of_core import grown_gram
 from pipeline.stages.out_of_core.grown_gram import WorkingSet, joined
+from pipeline.stages.out_of_core.kept_columns import KeptColumns, columns_from_arrays, nothing_kept
 from pipeline.stages.penalty_path import PathColumns
 from pipeline.stages.run_state import STATISTICS, Run
-from pipeline.stages.statistics_pass import FIT, HELD_OUT, MEMBERS, StatisticsPass
-from pipeline.stages.training_rows import row_task
-from storage.atomic_writes import check_folder, make_folder, read_arrays, remove_folder, write_arrays
+from pipeline.stages.statistics_pass import FIT, HELD_OUT
+from storage.atomic_writes import check_folder, read_arrays, remove_folder
 from storage.manifest import MANIFEST_NAME
 from storage.manifest import read as read_manifest
 from storage.remedies import ANEW
@@ -33,15 +25,20 @@ from storage.remedies import ANEW
 
 @dataclass(frozen=True)
 class PathSet:
-    """The working set of a round of a path: its candidates in the order of the Gram, and where its statistics are."""
+    """The working set of a round of a path: its columns in the order of the Gram, and where its statistics are."""
 
     round: int
-    candidates: NDArray[np.int64]
+    kept: KeptColumns
+
+    @property
+    def candidates(self) -> NDArray[np.int64]:
+        """Whose columns these are, by name."""
+        return self.kept.members
 
     @property
     def name(self) -> str:
         """What the round is committed under."""
-        return f"path-{self.round:03d}"
+        return set_name(self.round)
 
     @property
     def columns(self) -> PathColumns:
@@ -49,40 +46,28 @@ class PathSet:
         return PathColumns(f"{self.name}-fit", f"{self.name}-held-out", self.name, self.candidates)
 
 
+def set_name(number: int) -> str:
+    """Return what a round of a path is committed under."""
+    return f"path-{number:03d}"
+
+
 def grow(run: Run, before: PathSet | None, stay: NDArray[np.int64], admitted: NDArray[np.int64]) -> PathSet:
     """Compute and commit the statistics of the columns of a set that stay and of those admitted; return the new set.
 
     Those of the fit rows are written last, with the names of the candidates: they tell that both are there.
     """
-    staying = np.empty(0, np.int64) if before is None else before.candidates[stay]
-    grown = PathSet(0 if before is None else before.round + 1, np.concatenate([staying, admitted]))
+    number, kept = (before.round + 1, before.kept) if before else (0, nothing_kept())
     with run.charged(STATISTICS):
-        folder = run.layout.row_pass(grown.name)
-        make_folder(folder)
-        write_arrays(folder / MEMBERS, {"members": grown.candidates})
-        task = partial(StatisticsPass, members=folder / MEMBERS, n_kept=len(staying))
-        sums = run.row_pass(
-            STATISTICS, task(row_task(run), (FIT, HELD_OUT), len(grown.candidates), largest_values(run)), folder
-        )
-        new = sums.statistics()
+        columns, new = grown_gram.add_columns(run, set_name(number), kept, stay, admitted, (FIT, HELD_OUT))
+        grown = PathSet(number, columns)
         with run.doing(STATISTICS, STORING):
-            _commit(run, before, grown, stay, new.pop(HELD_OUT), HELD_OUT)
-            _commit(run, before, grown, stay, new.pop(FIT), FIT)
-        remove_folder(folder, durable=False)
+            for part in (HELD_OUT, FIT):
+                old = load_statistics(run.layout, _name(before, part)) if before else None
+                sums = joined(old, stay, new.pop(part))
+                sums.check_range()
+                grown_gram.commit(run, _name(grown, part), columns, sums, len(admitted))
+        grown_gram.clean(run, grown.name, columns)
     return grown
-
-
-def _commit(
-    run: Run, before: PathSet | None, grown: PathSet, stay: NDArray[np.int64], new: GramStatistics, part: str
-) -> None:
-    name, old = _name(grown, part), None
-    if before is not None:
-        old = load_statistics(run.layout, _name(before, part))
-    sums = joined(old, stay, new)
-    sums.check_range()
-    members = {"rows": grown.candidates} if part == FIT else {}
-    entries = {"kernel_entries": run.shape.n_train * len(grown.candidates)}
-    write_arrays(run.layout.statistics_file(name), statistics_to_arrays(sums) | members, metadata=entries)
 
 
 def _name(of: PathSet, part: str) -> str:
@@ -100,10 +85,10 @@ def latest(run: Run) -> PathSet | None:
         return None
     for earlier in range(rounds[-1]):
         drop(run, earlier)
-    columns = PathSet(rounds[-1], np.empty(0, np.int64)).columns
+    columns = PathSet(rounds[-1], nothing_kept()).columns
     check_folder(run.layout.statistics_file(columns.held_out), remedy=ANEW)  # the solves check those of the fit rows
-    members = read_arrays(run.layout.statistics_file(columns.fit), mapped=True, remedy=ANEW)["rows"]
-    return PathSet(rounds[-1], np.array(members))
+    arrays = read_arrays(run.layout.statistics_file(columns.fit), mapped=True, remedy=ANEW)
+    return PathSet(rounds[-1], columns_from_arrays(arrays))
 
 
 def kernel_entries(run: Run, of: PathSet) -> int:
@@ -116,14 +101,13 @@ def on_all_rows(run: Run, of: PathSet, name: str) -> WorkingSet:
     with run.charged(STATISTICS), run.doing(STATISTICS, STORING):
         fit = statistics_from_arrays(read_arrays(run.layout.statistics_file(of.columns.fit)))
         everything = fit.absorbing(load_statistics(run.layout, of.columns.held_out))
-        arrays = statistics_to_arrays(everything) | {"rows": of.candidates}
-        write_arrays(run.layout.statistics_file(name), arrays, metadata={"kernel_entries": 0})
-    del fit, everything, arrays
+        grown_gram.commit(run, name, of.kept, everything, 0)
+    del fit, everything
     return grown_gram.load(run, name)
 
 
 def drop(run: Run, number: int) -> None:
     """Remove the statistics of a round; they are the largest files of a run."""
-    columns = PathSet(number, np.empty(0, np.int64)).columns
+    columns = PathSet(number, nothing_kept()).columns
     for old in (columns.fit, f"{columns.fit}-centred", columns.held_out):
         remove_folder(run.layout.statistics_file(old), durable=False)

@@ -163,7 +163,7 @@ def solve_in_rounds(
             updated = summaries_over_all(summaries, scored.certificates, run.config.solver.tolerance)
             return RoundsResult(current, scored.weights, problem.penalty, updated, passes)
         before = current.name
-        current = _grown(run, scored, change)
+        current = grown(run, scored, change)
         del scored  # with it the last working set: a file that is mapped may not go
         drop_round(run, before)
 
@@ -184,7 +184,7 @@ def _scored(run: Run, current: WorkingSet, problem: CandidateProblem, limits: Wo
     coarse_entries = 0
     if previous is None and index < MOST_COARSE and has_coarse_scores(run, problem.candidates):
         coarse = coarse_scores(run, current, weights, problem, before)
-        coarse_entries, tolerance = coarse.coarse_entries, run.config.solver.tolerance
+        coarse_entries, tolerance = coarse.kernel_entries, run.config.solver.tolerance
         estimated = _certified(run, current, weights, coarse.as_if_exact, problem, exact=False)
         if coarse.error <= LARGEST_ERROR * problem.tau and not _is_last(
             estimated, _change(estimated, problem, limits, tolerance), tolerance
@@ -346,7 +346,7 @@ def record_round(run: Run, scored: ScoredRound, problem: CandidateProblem, chang
     return record
 
 
-def _grown(run: Run, scored: ScoredRound, change: Change) -> WorkingSet:
+def grown(run: Run, scored: ScoredRound, change: Change) -> WorkingSet:
     """Commit the working set of the next round with the weights to start from, and return it."""
     name = round_name(round_index(scored.working_set.name) + 1)
     commit_start_weights(run, name, scored, change)

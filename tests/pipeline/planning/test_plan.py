@@ -214,12 +214,11 @@ def test_a_run_stopped_by_a_full_disk_goes_on_with_what_it_lacks(
     assert main([*line, "--run-dir", str(tmp_path / "another"), "--dry-run"]) == 73
 
 
-def test_columns_on_demand_have_room_in_memory_and_on_disk() -> None:
+def test_columns_on_demand_have_room_in_memory() -> None:
     """As many may be kept as the limit allows: all, or those whose Gram fits."""
     shape, settings = shape_of(60_000, SPHOG), {"centers__count": 10_000, "centers__columns": "on-demand"}
-    config, plan = planned(shape, 2, **settings, resources__memory_limit=16 * 2**30)
+    config, _ = planned(shape, 2, **settings, resources__memory_limit=16 * 2**30)
     assert config.centers.working_set == 10_000
-    assert stage(plan, "statistics").disk_bytes >= 4 * 60_000 * 10_000
     smaller, scarce = planned(shape, 2, **settings, resources__memory_limit=2**30)
     assert 1000 < (smaller.centers.working_set or 0) < 10_000
     assert scarce.memory_bytes <= 2**30

@@ -19,9 +19,7 @@ from hypothesis import strategies as st
 
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets.feature_request import FeatureShape
 from pipeline.errors import StoppedError
-from pipeline.kernels.kernel_forms import Kernel
 from pipeline.planning.plan import prepare
 from pipeline.planning.stage_memory import statistics_pieces
 from pipeline.runtime import stopping
@@ -33,31 +31,20 @@ from pipeline.stages import build_features as features
 from pipeline.stages import draw_candidates as centers
 from pipeline.stages import training_rows as rows
 from pipeline.stages.largest_values import LargestValues
+from pipeline.stages.out_of_core.grown_gram import GrowthPass
+from pipeline.stages.out_of_core.kept_columns import KeptFiles, kept_blocks
 from pipeline.stages.out_of_core.score_pass import ScorePass
 from pipeline.stages.out_of_core.score_tiles import TILE_ROWS, ScoreTiles
 from pipeline.stages.run_state import STAGES, STATISTICS, Run, StageCost
 from pipeline.stages.statistics_pass import ALL, FIT, HELD_OUT, StatisticsPass
-from pipeline.stages.target_facts import TargetFacts
-from pipeline.stages.training_rows import RowTask, row_grid, run_length
-from runs import ROOT
+from pipeline.stages.training_rows import row_grid, run_length
+from runs import ROOT, task_for
 from storage.atomic_writes import make_folder, read_arrays, write_arrays
-from storage.folder_layouts import FeatureLayout, RunLayout
-from storage.zarr_arrays import chunk_rows_for
-
-
-def task_for(n_train: int, n_features: int, read_rows: int | None) -> RowTask:
-    chunk_rows = chunk_rows_for(4 * n_features, n_train)
-    layout, shape = (
-        RunLayout(Path("run")),
-        FeatureShape("0", "", "regression", (), n_train, 9, n_features, chunk_rows, {}),
-    )
-    return RowTask(
-        layout, FeatureLayout(Path("f"), "0"), shape, Kernel(), (1.0,), "float32", read_rows, 0.1, 0, TargetFacts()
-    )
-
+from storage.folder_layouts import RunLayout
 
 MNIST, SPHOG = 60_000, 2172
 ALL_POINTS = (*range(0, MNIST, TILE_ROWS), MNIST)
+LARGEST = LargestValues(1.0, (1.0,) * 10)
 WORKERS, PIECES = 64, 4  # every worker shall find some pieces
 
 
@@ -75,16 +62,20 @@ def test_blocks_cover_each_row_once_and_are_bounded(n_rows: int, n_columns: int,
         assert grid.rows(range(last, grid.n_blocks)).stop - last * grid.block_rows == grid.size(last)
 
 
-def statistics_pass(n_columns: int, parts: tuple[str, ...] = (FIT, HELD_OUT), n_kept: int = 0) -> StatisticsPass:
-    task = task_for(MNIST, SPHOG, None)
-    return StatisticsPass(task, parts, n_columns, LargestValues(1.0, (1.0,) * 10), n_kept=n_kept)
+def statistics_pass(n_columns: int) -> StatisticsPass:
+    return StatisticsPass(task_for(MNIST, SPHOG, None), (FIT, HELD_OUT), n_columns, LARGEST)
+
+
+def growth_pass(n_columns: int) -> GrowthPass:
+    files = KeptFiles(task_for(MNIST, SPHOG, None), kept_blocks(MNIST, n_columns), Path("kept"), 0)
+    return GrowthPass(files, Path("g"), (ALL,), n_columns, n_columns // 2, LARGEST)
 
 
 @pytest.mark.parametrize(
     "task",
     [
         *(statistics_pass(n_columns) for n_columns in (1000, 3000, 12_000)),
-        *(statistics_pass(n_columns, (ALL,), n_columns // 2) for n_columns in (1000, 3000, 12_000)),
+        *(growth_pass(n_columns) for n_columns in (1000, 3000, 12_000)),
         *(
             ScorePass(task_for(MNIST, SPHOG, None), Path("s"), ScoreTiles(MNIST, ALL_POINTS, half), (1.0, 1.0))
             for half in (False, True)
@@ -92,10 +83,10 @@ def statistics_pass(n_columns: int, parts: tuple[str, ...] = (FIT, HELD_OUT), n_
     ],
     ids=str,
 )
-def test_64_workers_find_pieces_in_statistics_growth_and_scores(task: StatisticsPass | ScorePass) -> None:
+def test_64_workers_find_pieces_in_statistics_growth_and_scores(task: StatisticsPass | GrowthPass | ScorePass) -> None:
     """Of large Grams each block is shared out by its tiles, to the threads that share its sums."""
     pieces = task.n_pieces
-    if isinstance(task, StatisticsPass):
+    if not isinstance(task, ScorePass):
         pieces = statistics_pieces(task.blocks, task.n_columns)
         groups = n_groups_of(WORKERS, threads_together(task.sums_bytes), task.n_pieces, task.threads_a_piece)
         assert task.n_pieces >= groups, "every group of threads has a block"

@@ -11,7 +11,7 @@ from pipeline.solvers import Certificate
 from pipeline.stages.out_of_core import columns_on_demand, kept_columns
 from pipeline.stages.out_of_core.candidate_scores import BoundedScores
 from pipeline.train import main
-from runs import model_bytes, train
+from runs import train
 from storage.atomic_writes import read_arrays
 from storage.folder_layouts import RunLayout
 
@@ -112,32 +112,6 @@ def test_a_penalty_above_the_largest_leaves_nothing_active_and_nothing_to_add_to
     line = [str(data), "--add-rows", str(data), "--init-from", str(tmp_path / "run"), "-q"]
     assert main([*line, "--run-dir", str(tmp_path / "more"), "--features-dir", str(data.parent / "features")]) == 2
     assert "no Gram of all candidates to add to" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_kept_columns_that_are_lost_or_damaged_are_made_again(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their files are removed, or cut, whenever a round has read its residuals: the bytes stay."""
-    asked = (*CASES["classes"], *ON_DEMAND, "--scheduler", "serial")
-    trained(tmp_path / "whole", data, *asked)
-    residuals, counts = columns_on_demand._residuals, {"removed": 0, "cut": 0}
-
-    def losing(run: Any, *rest: Any) -> Any:
-        found = residuals(run, *rest)
-        for number, file in enumerate(sorted((run.layout.passes / columns_on_demand.FOLDER).glob("*/block-*.npz"))):
-            if number % 3 == 0:
-                file.unlink()
-                counts["removed"] += 1
-            elif number % 3 == 1:
-                file.write_bytes(file.read_bytes()[:-50])
-                counts["cut"] += 1
-        return found
-
-    monkeypatch.setattr(columns_on_demand, "_residuals", losing)
-    trained(tmp_path / "losing", data, *asked)
-    assert min(counts.values()) > 10
-    assert model_bytes(tmp_path / "losing") == model_bytes(tmp_path / "whole")
 
 
 @pytest.mark.slow

@@ -1,0 +1,149 @@
+"""Kept columns: each is made once, read ever after, and made again, to the same bits, where its file is gone."""
+
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.stages.out_of_core import grown_gram, kept_columns
+from pipeline.stages.out_of_core.kept_columns import FOLDER, KeptFiles, kept_blocks, nothing_kept
+from pipeline.stages.run_state import Run
+from runs import model_bytes, task_for, train
+from storage.atomic_writes import write_arrays
+
+MODES = {
+    "rounds": ("--set", "centers.working_set=120", "--penalty", "1"),
+    "a path": ("--set", "centers.working_set=150", "--penalty", "path:max:1:3"),
+    "on demand": ("--set", "centers.columns=on-demand", "--penalty", "1"),
+}
+ROWS = 400
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of 400 rows of three classes."""
+    rng, file = np.random.default_rng(0), tmp_path_factory.mktemp("data") / "classes.npz"
+    X = rng.random((ROWS, 4))
+    values = np.sin(6 * X[:, 0]) + X[:, 1] + 0.2 * rng.normal(size=ROWS)
+    np.savez(file, X=X, y=np.digitize(values, np.quantile(values, [1 / 3, 2 / 3])))
+    return file
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several blocks."""
+    monkeypatch.setattr(kept_columns, "LEAST_ROWS", 64)
+
+
+def trained(run: Path, data: Path, mode: str) -> dict[str, Any]:
+    asked = ("--centers", "all", "--sigma2", "1", "--scheduler", "serial", *MODES[mode])
+    return train(run, data.parent / "features", *asked, dataset=data)
+
+
+def after_growth(monkeypatch: pytest.MonkeyPatch, function: Callable[[Run], None]) -> None:
+    """Call a function whenever columns have come in."""
+    add = grown_gram.add_columns
+
+    def added(run: Run, *rest: Any) -> Any:
+        found = add(run, *rest)
+        function(run)
+        return found
+
+    monkeypatch.setattr(grown_gram, "add_columns", added)
+
+
+def files_of(run: Run) -> list[Path]:
+    return sorted((run.layout.passes / FOLDER).glob("*/block-*.npz"))
+
+
+@pytest.mark.parametrize(
+    "mode", ["rounds", *(pytest.param(m, marks=pytest.mark.slow) for m in ("a path", "on demand"))]
+)
+def test_files_that_are_lost_or_damaged_are_made_again(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    trained(tmp_path / "whole", data, mode)
+    counts = {"removed": 0, "cut": 0}
+
+    def lose(run: Run) -> None:
+        for number, file in enumerate(files_of(run)):
+            if number % 3 == 0:
+                file.unlink()
+                counts["removed"] += 1
+            elif number % 3 == 1:
+                file.write_bytes(file.read_bytes()[:-50])
+                counts["cut"] += 1
+
+    after_growth(monkeypatch, lose)
+    trained(tmp_path / "losing", data, mode)
+    assert min(counts.values()) > 5
+    assert model_bytes(tmp_path / "losing") == model_bytes(tmp_path / "whole")
+
+
+def test_a_disk_without_room_keeps_none_and_changes_nothing(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int] = []
+    after_growth(monkeypatch, lambda run: found.append(len(files_of(run))))
+    n = trained(tmp_path / "kept", data, "rounds")["n_train"]
+    assert min(found) > 0
+    found.clear()
+    room = 4 * 8 * 120**2 + 4 * n * 60  # 60 are drawn first
+    for free, kept in ((room - 1, False), (room, True)):
+        usage = namedtuple("usage", "free")(free)
+        monkeypatch.setattr(kept_columns.shutil, "disk_usage", lambda _, usage=usage: usage)
+        trained(tmp_path / str(free), data, "rounds")
+        assert (found[0] > 0) == kept
+        assert model_bytes(tmp_path / str(free)) == model_bytes(tmp_path / "kept")
+        found.clear()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_column_that_comes_in_is_made_once(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """As many kernel values as the report counts; those of the final model's held-out rows and its errors besides."""
+    made: list[int] = []
+    block = ColumnGenerator.block
+
+    def counted(self: ColumnGenerator, *rest: Any, **named: Any) -> Any:
+        values = block(self, *rest, **named)
+        made.append(values.size)
+        return values
+
+    monkeypatch.setattr(ColumnGenerator, "block", counted)
+    at_growth: list[int] = []
+    after_growth(monkeypatch, lambda _: at_growth.append(sum(made)))
+    report = trained(tmp_path / "run", data, mode)
+    passes = [*(report["path_rounds"] or []), *report["passes"]]
+    assert len(at_growth) > 1
+    assert at_growth[-1] <= sum(one["kernel_entries"] for one in passes)
+
+
+def test_a_group_of_other_columns_is_not_taken_for_one_of_the_same_number(tmp_path: Path) -> None:
+    """A growth was cut off, and goes on, or goes another way."""
+    files = KeptFiles(task_for(ROWS, 4, None), kept_blocks(ROWS, 20), tmp_path / FOLDER, room=0)
+    files.begin(1, np.array([11, 12]))
+    block = files.group(1) / "block-000000.npz"
+    write_arrays(block, {"columns": np.zeros((64, 2), np.float32)})
+    files.begin(1, np.array([11, 12]))
+    assert block.exists()
+    files.begin(1, np.array([11]))
+    assert not block.exists()
+    files.begin(2, np.array([4]))
+    files.remove_unused(nothing_kept().grown(np.empty(0, np.int64), np.array([3])))
+    assert not files.group(1).exists()
+    assert not files.group(2).exists()
+
+
+def test_columns_keep_their_places_as_others_leave() -> None:
+    columns = nothing_kept().grown(np.empty(0, np.int64), np.array([5, 9, 2]))
+    columns = columns.grown(np.array([0, 2]), np.array([7]))
+    assert columns.members.tolist() == [5, 2, 7]
+    assert columns.groups.tolist() == [0, 0, 1]
+    assert columns.places.tolist() == [0, 2, 0]
+    assert columns.cut(np.array([2])).groups.tolist() == [1]
