@@ -51,18 +51,13 @@ def nearest(
 
 
 def cannot_be_active(
-    scores: NDArray[np.float64],
-    moved: NDArray[np.float64],
-    norm_bounds: NDArray[np.float64],
-    tau: float,
-    *,
-    shared: bool,
+    scores: NDArray[np.float64], errors: NDArray[np.float64], tau: float, *, shared: bool
 ) -> NDArray[np.bool_]:
     """Return which candidates stay at zero without being evaluated again, (M,) bool.
 
-    |c_mᵀr_new| ≤ |c_mᵀr_old| + ‖c_m‖ ‖r_new - r_old‖ ≤ τ (mathematics.md, eq. 48). scores (M, T): the last evaluated
-    ones; moved (T,): ‖r_new - r_old‖ since that evaluation; norm_bounds (M,): upper bounds of ‖c_m‖.
+    ‖c_mᵀr‖ ≤ ‖score‖ + error ≤ τ (mathematics.md, eqs. 48 and 102). scores (M, T): known ones; errors (M, T): how far
+    c_mᵀr may be from them, 0 where they are evaluated.
     """
-    bound = np.abs(scores) + norm_bounds[:, None] * moved
+    bound = np.abs(scores) + errors
     norms = np.linalg.norm(bound, axis=1) if shared else bound.max(axis=1)
     return norms <= tau

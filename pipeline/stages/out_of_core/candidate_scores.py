@@ -8,9 +8,15 @@ from numpy.typing import NDArray
 from pipeline.solvers import Certificate, certify_support, gap_safe_screen
 from pipeline.solvers import working_set_rules as rules
 from pipeline.stages.one_vs_all import groups_of
+from pipeline.stages.out_of_core.coarse_features import coarse_deviations
 from pipeline.stages.out_of_core.grown_gram import WorkingSet
 from pipeline.stages.out_of_core.residuals import compute_residuals, residual_pass
-from pipeline.stages.out_of_core.score_pass import is_symmetric, score_candidates, score_pass
+from pipeline.stages.out_of_core.score_pass import (
+    has_coarse_scores,
+    is_symmetric,
+    score_candidates,
+    score_pass,
+)
 from pipeline.stages.run_state import Run
 from storage.atomic_writes import make_folder, read_dataclass, remove_folder, write_dataclass
 
@@ -40,18 +46,18 @@ class CandidateProblem:
 
 @dataclass(frozen=True)
 class BoundedScores:
-    """Scores (M, T) of all candidates as last evaluated, with what bounds them until they are evaluated again.
+    """Scores (M, T) of all candidates as far as they are known, with what bounds them until they are evaluated again.
 
-    norm_bounds (M,) ≥ ‖c_m‖; residuals (n, T) of the last pass; moved (M, T): how far the residuals have moved since
-    each candidate was evaluated, 0 where it is evaluated at these weights (the others are bounded by τ); screened
-    (M,): zero in every solution, never evaluated again. evaluated, skipped (outside the working set, for their bound)
-    count candidates of the last pass.
+    norm_bounds (M,) ≥ ‖c_m‖; residuals (n, T) of the last pass; errors (M, T): how far each score may be off, 0 where
+    it is evaluated at these weights (the others are bounded by τ); screened (M,): zero in every solution, never
+    evaluated again. evaluated, skipped (outside the working set, for their bound) count candidates of the last pass;
+    of the kernel_entries, coarse_entries are those of coarse features.
     """
 
     scores: NDArray[np.float64]
     norm_bounds: NDArray[np.float64]
     residuals: NDArray[np.float64]
-    moved: NDArray[np.float64]
+    errors: NDArray[np.float64]
     screened: NDArray[np.bool_]
     evaluated: int
     skipped: int
@@ -80,7 +86,7 @@ class CoarseScores:
             scores=self.scores,
             norm_bounds=np.full(n, np.inf),
             residuals=np.empty((0, t)),
-            moved=np.zeros((n, t)),
+            errors=np.zeros((n, t)),
             screened=np.zeros(n, bool),
             evaluated=n,
             skipped=0,
@@ -91,7 +97,7 @@ class CoarseScores:
 
 def evaluated_now(scored: BoundedScores) -> NDArray[np.bool_]:
     """Return which candidates' scores are those of the present weights, (M,) bool."""
-    return np.asarray(scored.moved.max(axis=1) == 0.0)
+    return np.asarray(scored.errors.max(axis=1) == 0.0)
 
 
 def score_all_candidates(
@@ -132,7 +138,7 @@ def coarse_scores(
     path = run.layout.coarse_scores(current.name)
     if path.exists():
         return read_dataclass(path, CoarseScores)
-    name, residuals = f"{current.name}-coarse", residuals_at(run, current, weights)
+    name, residuals = _coarse(current), residuals_at(run, current, weights)
     result = score_candidates(run, name, residuals, problem.candidates, coarse=True)
     corrections = np.zeros_like(result.scores)
     if previous is not None:
@@ -155,9 +161,17 @@ def residuals_at(run: Run, current: WorkingSet, weights: ActiveWeights) -> NDArr
     return compute_residuals(run, current.name, active, weights.weights, weights.intercept)
 
 
+def _coarse(current: WorkingSet) -> str:
+    """Return the name of a round's pass of coarse scores."""
+    return f"{current.name}-coarse"
+
+
 def clean(run: Run, current: WorkingSet) -> None:
     """Remove what the passes of a round have left."""
-    for folder in (score_pass(run, current.name), residual_pass(run, current.name)):
+    for folder in (
+        *(score_pass(run, name) for name in (current.name, _coarse(current))),
+        residual_pass(run, current.name),
+    ):
         remove_folder(folder, durable=False)
 
 
@@ -175,7 +189,7 @@ def certify_all_candidates(
     for group in groups_of(run):
         outputs = list(group)
         largest = np.linalg.norm(scored.scores[:, outputs], axis=1)
-        evaluated = ~(scored.moved[:, outputs] > 0).any(axis=1)
+        evaluated = ~(scored.errors[:, outputs] > 0).any(axis=1)
         certificates.append(
             certify_support(
                 weights.weights[:, outputs],
@@ -213,7 +227,7 @@ def _first_pass(
         scores=result.scores,
         norm_bounds=np.sqrt(result.square_bounds),
         residuals=residuals,
-        moved=np.zeros_like(result.scores),
+        errors=np.zeros_like(result.scores),
         screened=np.zeros(n, bool),
         evaluated=n,
         skipped=0,
@@ -224,22 +238,42 @@ def _first_pass(
 def _next_pass(
     run: Run, current: WorkingSet, problem: CandidateProblem, residuals: NDArray[np.float64], before: BoundedScores
 ) -> BoundedScores:
-    """Return the last scores, evaluated again where the bound on how far they have moved leaves them above τ."""
-    moved = before.moved + np.linalg.norm(residuals - before.residuals, axis=0)
+    """Return the last scores, evaluated again where the bound on how far they have moved leaves them above τ.
+
+    Where that would be all of them, coarse scores of what the residuals have moved by may say more.
+    """
     inside = positions_of(problem.candidates, current.candidates)
     points = run.shape.n_train if is_symmetric(run, problem.candidates) else None
-    needed, skipped = _needed(replace(before, moved=moved), inside, problem, points)
+    scored = moved_to(residuals, before, before.norm_bounds)
+    needed, skipped = _needed(scored, inside, problem, points)
+    if len(needed) == len(problem.candidates) and has_coarse_scores(run, problem.candidates):
+        closer = moved_to(residuals, before, coarse_deviations(run))
+        if len(_needed(closer, inside, problem, points)[0]) < len(needed):
+            change = residuals - before.residuals
+            moved = score_candidates(run, _coarse(current), change, problem.candidates, coarse=True)
+            scored = replace(closer, scores=before.scores + moved.scores, coarse_entries=moved.kernel_entries)
+            needed, skipped = _needed(scored, inside, problem, points)
     result = score_candidates(run, current.name, residuals, problem.candidates[needed])
-    scored = replace(before, residuals=residuals, moved=moved)
-    scored = replace(scored, evaluated=len(needed), skipped=skipped, kernel_entries=result.kernel_entries)
+    entries = scored.coarse_entries + result.kernel_entries
+    scored = replace(scored, evaluated=len(needed), skipped=skipped, kernel_entries=entries)
     return with_values(scored, needed, result.scores)
+
+
+def moved_to(residuals: NDArray[np.float64], before: BoundedScores, rates: NDArray[np.float64]) -> BoundedScores:
+    """Return scores with the errors that they have at other residuals (n, T): mathematics.md, eqs. 48 and 102.
+
+    rates (M,): by how much the error of each grows where the residuals move by 1; infinite only where the error is.
+    """
+    moved = np.linalg.norm(residuals - before.residuals, axis=0)
+    errors = before.errors + np.multiply.outer(np.where(np.isinf(rates), 0.0, rates), moved)
+    return replace(before, residuals=residuals, errors=errors, evaluated=0, kernel_entries=0, coarse_entries=0)
 
 
 def with_values(scored: BoundedScores, which: NDArray[np.int64], values: NDArray[np.float64]) -> BoundedScores:
     """Return the scores with some of them replaced by those of now."""
-    all_scores, moved = scored.scores.copy(), scored.moved.copy()
-    all_scores[which], moved[which] = values, 0.0
-    return replace(scored, scores=all_scores, moved=moved)
+    scores, errors = scored.scores.copy(), scored.errors.copy()
+    scores[which], errors[which] = values, 0.0
+    return replace(scored, scores=scores, errors=errors)
 
 
 def _needed(
@@ -251,9 +285,7 @@ def _needed(
     points: of all candidates, where a pass over all costs half; it costs as much as their inner products with the rows.
     """
     n = len(problem.candidates)
-    bounded = rules.cannot_be_active(
-        scored.scores, scored.moved, scored.norm_bounds, problem.tau, shared=problem.shared
-    )
+    bounded = rules.cannot_be_active(scored.scores, scored.errors, problem.tau, shared=problem.shared)
     known = scored.screened.copy()
     known[inside] = True
     waiting = np.flatnonzero(~(bounded | known))
@@ -271,7 +303,7 @@ def screened_scores(
     pairs = zip(groups_of(run), certify_all_candidates(run, current, weights, scored, problem), strict=True)
     for group, certificate in pairs:
         values = np.abs(scored.scores[:, list(group)])
-        evaluated = ~(scored.moved[:, list(group)] > 0).any(axis=1)
+        evaluated = ~(scored.errors[:, list(group)] > 0).any(axis=1)
         safe = gap_safe_screen(values, scored.norm_bounds, certificate.theta_scale, certificate.gap, problem.tau)
         excluded &= safe & evaluated
     return replace(scored, screened=scored.screened | excluded)

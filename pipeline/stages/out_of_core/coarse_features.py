@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 
 from pipeline.datasets.features_on_the_fly import FeatureAccess, open_features
 from pipeline.runtime import progress, stopping
+from pipeline.stages.candidate_names import read_widths
+from pipeline.stages.out_of_core.score_tiles import row_blocks
 from pipeline.stages.run_state import SOLVE, Run, is_whole
+from pipeline.stages.target_facts import row_weights
 from storage.atomic_writes import make_folder, read_arrays, write_arrays
 from storage.blocks import Block
 
@@ -22,6 +25,7 @@ MOST_FEATURES = 2**14  # of more, the sample is too small for as many axes
 SAMPLE_ROWS = 4096  # from which the axes come, fewer of long rows
 SAMPLE_VALUES = 2**24
 ITERATIONS = 6  # of the subspace
+ROUNDING = 1e-5  # of a coarse kernel value, far more than float32 gives it
 FOLDER, AXES_FILE = "coarse-features", "axes.npz"
 
 
@@ -35,7 +39,7 @@ def axes_bytes(n_features: int) -> int:
     return 4 * (_sample_rows(n_features) * (2 * n_features + AXES) + 3 * AXES * n_features)
 
 
-def coarse_points(run: Run, blocks: list[Block]) -> Path:
+def coarse_points(run: Run) -> Path:
     """Return the folder of the coarse features of all training rows, a file for each block; they are made once."""
     folder = run.layout.row_pass(FOLDER)
     make_folder(folder)
@@ -44,7 +48,7 @@ def coarse_points(run: Run, blocks: list[Block]) -> Path:
             mean, axes = principal_axes(_sample(run), AXES)
             write_arrays(folder / AXES_FILE, {"mean": mean, "axes": axes})
     function, file = partial(_write_points, run.features, folder), partial(_file, folder)
-    run.run_items(SOLVE, function, blocks, part=file, unit="blocks", words="coarse features")
+    run.run_items(SOLVE, function, row_blocks(run.shape.n_train), part=file, unit="blocks", words="coarse features")
     return folder
 
 
@@ -72,6 +76,24 @@ def project(X: NDArray[np.float32], mean: NDArray[np.float32], axes: NDArray[np.
     on_axes = centred @ axes
     squares = np.einsum("ij,ij->i", centred, centred) - np.einsum("ij,ij->i", on_axes, on_axes)
     return np.column_stack([on_axes, np.sqrt(np.maximum(squares, 0.0))])
+
+
+def coarse_deviations(run: Run) -> NDArray[np.float64]:
+    """Return bounds (n,) of ‖c - c̃‖ of the columns c of all training rows and those of coarse features, c̃.
+
+    mathematics.md, eq. 102.
+    """
+    folder, weights = coarse_points(run), row_weights(run)
+    (sigma2,) = read_widths(run.layout).tolist()
+    points = (read_points(folder, block) for block in row_blocks(run.shape.n_train))
+    rho = np.concatenate([each[:, -1] for each in points]).astype(np.float64)
+    return deviations(rho, sigma2, np.ones(len(rho)) if weights is None else weights)
+
+
+def deviations(rho: NDArray[np.float64], sigma2: float, row_weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the bounds (n,) for rows that are ρ (n,) from the span of the axes, and of what float32 rounds."""
+    outside = rho / sigma2 * np.exp(rho * rho.max() / sigma2) * np.sqrt((row_weights * rho**2).sum())
+    return np.asarray(outside + ROUNDING * np.sqrt(row_weights.sum()))
 
 
 def as_rows(points: NDArray[np.float32]) -> NDArray[np.float32]:

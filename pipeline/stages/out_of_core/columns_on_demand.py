@@ -28,6 +28,7 @@ from pipeline.stages.out_of_core.candidate_scores import (
     clean,
     evaluated_now,
     gram_scores,
+    moved_to,
     positions_of,
     residuals_at,
     screened_scores,
@@ -139,7 +140,7 @@ def _scores_at_zero(run: Run, candidates: NDArray[np.int64]) -> BoundedScores:
         scores=np.zeros((n, t)),
         norm_bounds=np.full(n, np.inf),
         residuals=residuals,
-        moved=np.full((n, t), np.inf),
+        errors=np.full((n, t), np.inf),
         screened=np.zeros(n, bool),
         evaluated=0,
         skipped=0,
@@ -185,7 +186,7 @@ def next_block(scored: BoundedScores, waiting: NDArray[np.int64], size: int, see
     First those that no block has had, in a random order; then those of the largest last scores, which most likely
     violate (mathematics.md, eq. 100).
     """
-    new = waiting[np.isinf(scored.moved[waiting, 0])]
+    new = waiting[np.isinf(scored.errors[waiting, 0])]
     if len(new):
         order = _random_order(len(scored.scores), seed)
         return np.sort(new[np.argsort(order[new], kind="stable")][:size])
@@ -250,10 +251,10 @@ def _moved(run: Run, current: WorkingSet, weights: ActiveWeights, problem: Candi
     before = run.layout.round_scores(round_name(index - 1) if index else START)
     if before.exists():
         scored = read_dataclass(before, BoundedScores, remedy=ANEW)
-        moved = scored.moved + np.linalg.norm(residuals - scored.residuals, axis=0)
-        scored = replace(scored, residuals=residuals, moved=moved)
-        if index:  # what was evaluated at zero weights counts for the first round
-            scored = replace(scored, evaluated=0, kernel_entries=0)
+        at_zero = scored
+        scored = moved_to(residuals, scored, scored.norm_bounds)
+        if not index:  # what was evaluated at zero weights counts for the first round
+            scored = replace(scored, evaluated=at_zero.evaluated, kernel_entries=at_zero.kernel_entries)
     else:  # the run starts from the weights of another
         shape = (len(problem.candidates), residuals.shape[1])
         infinite, none = np.full(shape, np.inf), np.zeros(shape[0], bool)
@@ -270,9 +271,7 @@ def _waiting(scored: BoundedScores, current: WorkingSet, problem: CandidateProbl
     Known are those that are kept, screened, or scored at these weights, and those that a bound holds at zero
     (mathematics.md, eq. 48): their blocks are not visited.
     """
-    bounded = rules.cannot_be_active(
-        scored.scores, scored.moved, scored.norm_bounds, problem.tau, shared=problem.shared
-    )
+    bounded = rules.cannot_be_active(scored.scores, scored.errors, problem.tau, shared=problem.shared)
     known = scored.screened | evaluated_now(scored)
     known[positions_of(problem.candidates, current.candidates)] = True
     return np.flatnonzero(~(bounded | known)), int(np.count_nonzero(bounded & ~known))

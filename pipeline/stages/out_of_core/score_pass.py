@@ -26,7 +26,13 @@ from pipeline.runtime.thread_team import ThreadTeam
 from pipeline.stages.candidate_names import read_widths
 from pipeline.stages.choose_bandwidth import kernel_of
 from pipeline.stages.largest_values import largest_values
-from pipeline.stages.out_of_core.coarse_features import as_centers, as_rows, coarse_points, pay_off, read_points
+from pipeline.stages.out_of_core.coarse_features import (
+    as_centers,
+    as_rows,
+    coarse_points,
+    pay_off,
+    read_points,
+)
 from pipeline.stages.out_of_core.score_tiles import LINE_ROWS, TILE_ROWS, ScoreTiles, grouped_by_point
 from pipeline.stages.run_state import SOLVE, Run
 from pipeline.stages.target_facts import row_weights
@@ -198,7 +204,7 @@ def score_candidates(
         write_arrays(folder / INPUT, {"residuals": stored, "candidates": candidates[order]})
     column = largest.column
     bounds = (*(column * np.abs(residuals).max(axis=0)).tolist(), max(column, column**2) * largest.weight)
-    points = coarse_points(run, tiles.row_blocks) if coarse else None
+    points = coarse_points(run) if coarse else None
     task = ScorePass(row_task(run), folder, tiles, bounds, points)
     grouped = run.row_pass(SOLVE, task, folder, unit="", words="scoring the candidates").scores.values()
     total = np.empty_like(grouped)

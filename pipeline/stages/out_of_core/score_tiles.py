@@ -57,15 +57,7 @@ class ScoreTiles:
             r = piece - c * (c + 1) // 2
         else:
             c, r = divmod(piece, self.n_of_rows)
-        return Block(c, self.starts[c], self.starts[c + 1]), self._rows(r)
-
-    @property
-    def row_blocks(self) -> list[Block]:
-        """The blocks of rows."""
-        return [self._rows(r) for r in range(self.n_of_rows)]
-
-    def _rows(self, index: int) -> Block:
-        return Block(index, index * TILE_ROWS, min((index + 1) * TILE_ROWS, self.n_rows))
+        return Block(c, self.starts[c], self.starts[c + 1]), row_block(r, self.n_rows)
 
     def points(self, candidates: Block) -> slice:
         """Return the points of a tile, of a symmetric pass."""
@@ -81,6 +73,16 @@ class ScoreTiles:
         points, first = self.points(candidates), self.starts[rows.index]
         n = points.stop - points.start
         return [(slice(k * n, (k + 1) * n), first + k * rows.n_rows) for k in range(candidates.n_rows // n)]
+
+
+def row_block(index: int, n_rows: int) -> Block:
+    """Return a block of rows."""
+    return Block(index, index * TILE_ROWS, min((index + 1) * TILE_ROWS, n_rows))
+
+
+def row_blocks(n_rows: int) -> list[Block]:
+    """Return all blocks of rows."""
+    return [row_block(index, n_rows) for index in range(-(-n_rows // TILE_ROWS))]
 
 
 def grouped_by_point(candidates: NDArray[np.int64], n_rows: int) -> tuple[NDArray[np.int64], tuple[int, ...]]:

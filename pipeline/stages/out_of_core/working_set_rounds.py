@@ -98,7 +98,7 @@ class Change(NamedTuple):
 class PassRecord:
     """What one round did; `relative_gaps` are over all candidates, one for each solve; counts are of candidates.
 
-    exact: whether all candidates were scored with all features; of coarse scores, the gaps are estimates.
+    exact: whether the gaps are certified, by scores with all features and bounds; of coarse scores, they are estimates.
     coarse_entries: of the kernel_entries, those of coarse features, which cost a quarter.
     """
 
@@ -192,7 +192,7 @@ def _scored(run: Run, current: WorkingSet, problem: CandidateProblem, limits: Wo
             clean(run, current)
             return estimated
     scored = score_all_candidates(run, current, weights, problem, previous)
-    entries = scored.kernel_entries + coarse_entries
+    entries, coarse_entries = scored.kernel_entries + coarse_entries, scored.coarse_entries + coarse_entries
     scored = replace(scored, kernel_entries=entries, coarse_entries=coarse_entries)
     return _certified(run, current, weights, scored, problem, exact=True)
 

@@ -44,6 +44,20 @@ def test_coarse_distances_leave_out_what_lies_outside_the_axes(count: int) -> No
     assert np.allclose(found, found.T, atol=1e-4)  # what a symmetric pass relies on
 
 
+@pytest.mark.parametrize("sigma2", [2.0, 20.0])
+def test_columns_deviate_by_no_more_than_their_bounds(sigma2: float) -> None:
+    X, weights = points(200), np.random.default_rng(0).exponential(size=200)
+    mean, axes = coarse_features.principal_axes(X, 8)
+    coarse = coarse_features.project(X, mean, axes)
+    found = squared_distances(coarse_features.as_rows(coarse), coarse_features.as_centers(coarse))
+    difference = np.exp(-squared_distances(X, X) / (2 * sigma2)) - np.exp(-found / (2 * sigma2))
+    norms = np.sqrt((weights[:, None] * difference**2).sum(axis=0))
+    bounds = coarse_features.deviations(coarse[:, -1].astype(float), sigma2, weights)
+    assert (norms <= bounds).all()
+    whole = np.sqrt((weights[:, None] * np.exp(-squared_distances(X, X) / sigma2)).sum(axis=0))
+    assert np.median(bounds / whole) < (0.5 if sigma2 == 20 else np.inf)  # else nothing is gained
+
+
 def test_the_axes_are_orthonormal_and_near_the_best() -> None:
     X = points(400, 30)
     mean, axes = coarse_features.principal_axes(X, 6)

@@ -135,10 +135,10 @@ def test_what_needs_all_columns_is_refused(
     assert "on-demand is for one penalty" in capsys.readouterr().err
 
 
-def scores_of(values: list[float], moved: list[float]) -> BoundedScores:
+def scores_of(values: list[float], errors: list[float]) -> BoundedScores:
     n = len(values)
     column, none = np.array(values)[:, None], np.zeros(n, bool)
-    return BoundedScores(column, np.ones(n), np.zeros((1, 1)), np.array(moved)[:, None], none, 0, 0, 0)
+    return BoundedScores(column, np.ones(n), np.zeros((1, 1)), np.array(errors)[:, None], none, 0, 0, 0)
 
 
 def test_new_candidates_come_first_then_those_of_the_largest_scores() -> None:

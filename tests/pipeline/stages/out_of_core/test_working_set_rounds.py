@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import runs
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers import working_set_rules as rules
+from pipeline.stages.out_of_core.candidate_scores import BoundedScores, moved_to
 from pipeline.train import main
 from storage.atomic_writes import read_arrays
 from storage.folder_layouts import RunLayout
@@ -53,8 +54,10 @@ def test_what_is_not_evaluated_cannot_violate(seed: int, scale: float, shared: b
     new = old + scale * rng.normal(size=(30, 3))
     bounds = np.linalg.norm(C, axis=0) * rng.uniform(1, 1.1, 20)
     tau = float(np.median(np.abs(C.T @ old)))
-    moved = np.tile(np.linalg.norm(new - old, axis=0), (20, 1))
-    skipped = rules.cannot_be_active(C.T @ old, moved, bounds, tau, shared=shared)
+    before = BoundedScores(C.T @ old, bounds, old, np.zeros((20, 3)), np.zeros(20, bool), 20, 0, 0)
+    between = moved_to((old + new) / 2, before, bounds)
+    scored = moved_to(new, between, bounds)
+    skipped = rules.cannot_be_active(scored.scores, scored.errors, tau, shared=shared)
     fresh = C.T @ new
     sizes = np.linalg.norm(fresh, axis=1) if shared else np.abs(fresh).max(axis=1)
     assert (sizes[skipped] <= tau * (1 + 1e-12)).all()
@@ -62,7 +65,7 @@ def test_what_is_not_evaluated_cannot_violate(seed: int, scale: float, shared: b
 
 def test_the_bound_does_skip() -> None:
     scores = np.array([[0.1, 0.2], [0.9, 0.1]])
-    skipped = rules.cannot_be_active(scores, np.full((2, 2), 0.01), np.ones(2), 0.5, shared=False)
+    skipped = rules.cannot_be_active(scores, np.full((2, 2), 0.01), 0.5, shared=False)
     assert skipped.tolist() == [True, False]
 
 
