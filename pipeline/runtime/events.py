@@ -21,6 +21,7 @@ from storage.disk_writes import LineFile
 
 LINE_SECONDS = 5.0  # between two progress lines where there is no terminal
 SAMPLE_SECONDS = 0.1  # between two samples of the memory of the process tree
+SEARCH_SECONDS = 1.0  # between two searches for its processes: each reads all that the machine has
 
 Callback = Callable[[dict[str, Any]], object]
 
@@ -31,6 +32,8 @@ class MemoryMeter:
     def __init__(self, peak_bytes: int = 0) -> None:
         self.peak_bytes = peak_bytes  # of the earlier sessions of a run
         self._process = psutil.Process()
+        self._children: list[psutil.Process] = []
+        self._search_again = 0.0  # time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="memory-meter", daemon=True)
 
@@ -48,8 +51,11 @@ class MemoryMeter:
 
     def sample(self) -> int:
         """Return the bytes in use now: resident memory alone, or the proportional share of each process of a tree."""
-        children = self._process.children(recursive=True)
-        used = self._process.memory_info().rss if not children else _tree_bytes([self._process, *children])
+        if time.monotonic() >= self._search_again:
+            self._children = self._process.children(recursive=True)
+            self._search_again = time.monotonic() + SEARCH_SECONDS
+        tree = [self._process, *self._children]
+        used = _tree_bytes(tree) if self._children else self._process.memory_info().rss
         self.peak_bytes = max(self.peak_bytes, used)
         return used
 

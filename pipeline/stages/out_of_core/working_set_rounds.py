@@ -41,6 +41,7 @@ from storage.remedies import ANEW
 PENALTY = "penalty"  # the marker of a penalty that is a fraction of the largest
 INNER_TOLERANCE = 0.3  # of the tolerance, on the working set: what is left is for the candidates outside
 MOST_COARSE = 12  # rounds with coarse scores: estimates that have not reached the tolerance by then never may
+FEW_VIOLATORS = 0.005  # of the candidates: where the last coarse pass found fewer, another one would be the last
 LARGEST_ERROR = 0.05  # of τ, of coarse scores; with larger ones they take the wrong candidates for violators
 LEAST_ROOM = 0.05  # of the capacity; with less, a pass over all candidates serves too few of them
 DRAWN = 6000  # random candidates in the first working set, and at most as many come in at once
@@ -156,7 +157,7 @@ def solve_in_rounds(
         inner, later = INNER_TOLERANCE * run.config.solver.tolerance, round_index(current.name) > 0
         warm = later or beginning is not None or initial_weights.load(run) is not None
         summaries = solve_groups(run, current.name, [problem.penalty], tolerance=inner, warm_start=warm)
-        scored = _scored(run, current, problem, limits)
+        scored = _scored(run, current, problem, limits, passes)
         change = _change(scored, problem, limits, run.config.solver.tolerance)
         passes.append(record_round(run, scored, problem, change))
         if scored.exact and _is_last(scored, change, run.config.solver.tolerance):
@@ -172,17 +173,19 @@ def _is_last(scored: ScoredRound, change: Change, tolerance: float) -> bool:
     return bool(scored.gaps.max() <= tolerance or not len(change.admitted))
 
 
-def _scored(run: Run, current: WorkingSet, problem: CandidateProblem, limits: WorkingSetLimits) -> ScoredRound:
+def _scored(
+    run: Run, current: WorkingSet, problem: CandidateProblem, limits: WorkingSetLimits, passes: list[PassRecord]
+) -> ScoredRound:
     """Return the round of a working set that is solved, with the scores of all candidates at its weights.
 
-    The first rounds take coarse scores where these pay off. When they would end the loop, or are too coarse, exact
-    ones follow, from which on all are exact.
+    The first rounds take coarse scores where these pay off. When they find few violators, would end the loop, or are
+    too coarse, exact ones follow, from which on all are exact.
     """
     weights, index = active_weights(run, current), round_index(current.name)
     before = round_name(index - 1) if index else None
     previous = before if before is not None and run.layout.round_scores(before).exists() else None
-    coarse_entries = 0
-    if previous is None and index < MOST_COARSE and has_coarse_scores(run, problem.candidates):
+    coarse_entries, few = 0, bool(passes) and passes[-1].violators < FEW_VIOLATORS * len(problem.candidates)
+    if previous is None and not few and index < MOST_COARSE and has_coarse_scores(run, problem.candidates):
         coarse = coarse_scores(run, current, weights, problem, before)
         coarse_entries, tolerance = coarse.kernel_entries, run.config.solver.tolerance
         estimated = _certified(run, current, weights, coarse.as_if_exact, problem, exact=False)
