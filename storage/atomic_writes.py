@@ -116,6 +116,8 @@ def write_dataclass(path: Path, value: DataclassInstance) -> None:
 def read_dataclass(path: Path, kind: type[T], *, remedy: str | None = None) -> T:
     """Return the dataclass of a `kind` that `write_dataclass` wrote; errors as `read_arrays`."""
     arrays = read_arrays(path, remedy=remedy)
+    if arrays.keys() != {field.name for field in dataclasses.fields(kind)}:  # type: ignore[arg-type]  # it is one
+        raise CorruptDataError(f"{path}: was written by another version; {remedy or 'build it again'}", file=str(path))
     return kind(**{name: values if values.ndim else values.item() for name, values in arrays.items()})
 
 

@@ -54,13 +54,23 @@ class ChunkReader:
         Decoded size of every chunk.
     digests : mapping of file name to sha256 (hex), optional
         When given, each file read must match it.
+    matched : dict of file name to (sha256, crc32c), optional
+        Files that have matched: they do so while their crc32c stays, since sha256 takes as long as reading.
     """
 
-    def __init__(self, root: Path, array: str, chunk_bytes: int, digests: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        array: str,
+        chunk_bytes: int,
+        digests: Mapping[str, str] | None = None,
+        matched: dict[str, tuple[str, bytes]] | None = None,
+    ) -> None:
         self.root = root
         self.array = array
         self.chunk_bytes = chunk_bytes
         self.digests = digests
+        self.matched = {} if matched is None else matched
 
     def check_size(self, name: str, rows: tuple[int, int]) -> None:
         """Raise CorruptDataError unless the file is there, plain and of the right size."""
@@ -70,7 +80,7 @@ class ChunkReader:
             raise self._unreadable(error, name, rows) from None
 
     def read(self, name: str, rows: tuple[int, int], out: NDArray[np.uint8]) -> None:
-        """Fill `out` (chunk_bytes of uint8, contiguous) with the chunk and check crc32c, and sha256 if known.
+        """Fill `out` (chunk_bytes of uint8, contiguous) with the chunk and check crc32c, and sha256 if known, once.
 
         Raises
         ------
@@ -91,8 +101,9 @@ class ChunkReader:
             raise self._unreadable(error, name, rows) from None
         if google_crc32c.value(out) != int.from_bytes(trailer, "little"):
             raise self._damage(name, rows, "its content does not match its crc32c")
-        if self.digests is not None:
+        if self.digests is not None and self.matched.get(name) != (self.digests.get(name), bytes(trailer)):
             self._check_digest(name, rows, out, trailer)
+            self.matched[name] = self.digests[name], bytes(trailer)
 
     def _fill(
         self, descriptor: int, out: NDArray[np.uint8], trailer: bytearray, name: str, rows: tuple[int, int]

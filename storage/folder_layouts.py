@@ -80,7 +80,7 @@ class RunLayout:
 
     def round_scores(self, name: str) -> Path:
         """Return the path of the scores of all candidates after a round."""
-        return self.root / "scores" / f"{check_plain_name(name)}-found.npz"
+        return self.root / "scores" / f"{check_plain_name(name)}-scores.npz"
 
     def coarse_scores(self, name: str) -> Path:
         """Return the path of the coarse scores of all candidates after a round."""

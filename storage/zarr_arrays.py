@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -130,13 +130,17 @@ def _write_metadata(folder: Path, specs: Sequence[ArraySpec], attributes: Mappin
 
 @dataclass(frozen=True)
 class StoredArray:
-    """One array of ours: rows along the first axis, `chunk_rows` rows in each chunk file."""
+    """One array of ours: rows along the first axis, `chunk_rows` rows in each chunk file.
+
+    matched : what `ChunkReader` knows of the files that it has read
+    """
 
     root: Path
     path: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     chunk_rows: int
+    matched: dict[str, tuple[str, bytes]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def n_rows(self) -> int:
@@ -269,7 +273,7 @@ class StoredArray:
         return out
 
     def _reader(self, digests: Mapping[str, str] | None) -> ChunkReader:
-        return ChunkReader(self.root, self.path, self.chunk_rows * self.row_bytes, digests)
+        return ChunkReader(self.root, self.path, self.chunk_rows * self.row_bytes, digests, self.matched)
 
     def _chunk_name(self, chunk: int) -> str:
         return f"{self.path}/c/{chunk}" + "/0" * (len(self.shape) - 1)

@@ -48,9 +48,10 @@ from pipeline.solvers import active_set_newton_loops, coordinate_descent_loops
 from pipeline.solvers.candidate_budget import LEAST_CENTERS
 from pipeline.solvers.feature_scales import METRIC, kinds_of
 from pipeline.stages import candidate_names as candidates
+from pipeline.stages.out_of_core.kept_columns import FOLDER
 from pipeline.stages.training_rows import row_grid
 from storage.errors import CannotWriteError
-from storage.folder_layouts import FeatureLayout
+from storage.folder_layouts import FeatureLayout, RunLayout
 
 # Interpreter, libraries and compiled code of a process, measured: while it computes features, then columns (while it
 # solves: DRIVER_BYTES); then beside worker processes that do both, which share its libraries.
@@ -184,7 +185,7 @@ def _rounds_note(config: TrainConfig, shape: FeatureShape) -> str:
     if config.solver.select != "none":
         return f"turns of at most {most} candidates: the Gram of all does not fit"
     size = _size(_value_bytes(config) * shape.n_train * most)
-    kept = f"their columns are kept on disk while it has room, {size} of so many"
+    kept = f"their columns are kept on disk while it has room, {size} for so many"
     if config.centers.on_demand:
         return f"columns on demand: at most {most} candidates, those whose weights would become non-zero; {kept}"
     return f"working set of at most {most} candidates: the Gram of all does not fit; {kept}"
@@ -287,7 +288,8 @@ def _worker_choices(config: TrainConfig, most: int) -> list[Workers]:
 def check_disk(plan: Plan, run_folder: Path, store: FeatureLayout, shape: FeatureShape, *, stored: bool) -> None:
     """Raise CannotWriteError where a disk lacks what the plan needs beyond what is there; a whole store needs none."""
     planned = sum(stage.disk_bytes for stage in plan.stages if stage.name != "features")
-    needs = {run_folder: max(planned - _bytes_below(run_folder), 0)}
+    kept = RunLayout(run_folder).row_pass(FOLDER)  # is not planned: there while the disk has room
+    needs = {run_folder: max(planned - _bytes_below(run_folder) + _bytes_below(kept), 0)}
     if not store.manifest.exists() and stored:
         needs[store.root] = max(shape.disk_bytes - _bytes_below(store.folder), 0)
     by_disk: dict[int, tuple[Path, int]] = {}

@@ -220,7 +220,8 @@ def solve_in_rounds(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, S
     joining = gram + gram // 4 + at_once
     blocks = kept_blocks(n, solving.columns)
     kept = workers.threads * blocks.block_rows * solving.columns
-    streaming = gram // 4 + solving.streams(shape, at_once, blocks=blocks) + solving.value_bytes * kept
+    copies = solving.value_bytes + 8 * (parts - 1)  # as files have them, and rows of a part apart
+    streaming = gram // 4 + solving.streams(shape, at_once, blocks=blocks) + copies * kept
     disk = parts * (2 + workers.processes) * gram + solving.centred
     pieces = statistics_pieces(blocks, solving.columns, in_one_process=workers.in_one_process)
     growing = StagePlan("statistics", pieces, solving.base + max(streaming, joining), disk)
@@ -232,7 +233,8 @@ def solve_in_rounds(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, S
     tile += 4 * AXES * shape.n_features if coarse else 0
     tiling = max(workers.threads * tile, axes_bytes(shape.n_features) if coarse else 0)
     reading = (8 + solving.value_bytes) * kept
-    scoring = solving.base + gram + max(tiling + (groups + 5) * values, reading + 2 * values)
+    several = groups + (8 if coarse else 5)
+    scoring = solving.base + gram + max(tiling + several * values, reading + 2 * values)
     return (
         growing,
         StagePlan(

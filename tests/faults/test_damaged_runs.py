@@ -25,7 +25,7 @@ LATER = {
         "markers/solve",
         f"markers/solve-{LAST}-centred",
         f"markers/passes/{LAST}.json",
-        f"scores/{LAST}-found.npz",
+        f"scores/{LAST}-scores.npz",
         "solutions/final.npz",
         f"solutions/{LAST}-centred-output-0000.npz",
     ],
@@ -109,7 +109,7 @@ def test_damaged_centred_statistics_are_made_again(
         ("dense", "statistics/all/gram.npy"),
         ("rounds", f"statistics/{LAST}/gram.npy"),
         ("rounds", f"solutions/{LAST}-start.npz"),
-        ("rounds", "scores/round-002-found.npz"),
+        ("rounds", "scores/round-002-scores.npz"),
         ("rounds", "markers/passes/round-000.json"),
         ("rounds", "markers/passes/round-002.json"),
     ],
@@ -141,7 +141,7 @@ def test_the_advice_leads_to_the_same_bytes(finished: Path, tmp_path: Path, name
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("where", [f"scores/{LAST}-found.npz", f"solutions/{LAST}-centred-output-0000.npz"])
+@pytest.mark.parametrize("where", [f"scores/{LAST}-scores.npz", f"solutions/{LAST}-centred-output-0000.npz"])
 def test_what_the_last_round_left_is_made_again_or_refused(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], where: str, damage: str
 ) -> None:

@@ -262,10 +262,11 @@ def _next_pass(
 def moved_to(residuals: NDArray[np.float64], before: BoundedScores, rates: NDArray[np.float64]) -> BoundedScores:
     """Return scores with the errors that they have at other residuals (n, T): mathematics.md, eqs. 48 and 102.
 
-    rates (M,): by how much the error of each grows where the residuals move by 1; infinite only where the error is.
+    rates (M,): by how much the error of each grows where the residuals move by 1.
     """
     moved = np.linalg.norm(residuals - before.residuals, axis=0)
-    errors = before.errors + np.multiply.outer(np.where(np.isinf(rates), 0.0, rates), moved)
+    with np.errstate(invalid="ignore"):  # 0 times infinity, of candidates that were never scored
+        errors = np.where(np.isinf(before.errors), np.inf, before.errors + np.multiply.outer(rates, moved))
     return replace(before, residuals=residuals, errors=errors, evaluated=0, kernel_entries=0, coarse_entries=0)
 
 

@@ -25,7 +25,7 @@ MOST_FEATURES = 2**14  # of more, the sample is too small for as many axes
 SAMPLE_ROWS = 4096  # from which the axes come, fewer of long rows
 SAMPLE_VALUES = 2**24
 ITERATIONS = 6  # of the subspace
-ROUNDING = 1e-5  # of a coarse kernel value, far more than float32 gives it
+OF_PRODUCTS, OF_DISTANCES = 64, 16  # roundings of float32, in sums of residuals and in ‖x - z‖²; measured: below 1
 FOLDER, AXES_FILE = "coarse-features", "axes.npz"
 
 
@@ -85,15 +85,29 @@ def coarse_deviations(run: Run) -> NDArray[np.float64]:
     """
     folder, weights = coarse_points(run), row_weights(run)
     (sigma2,) = read_widths(run.layout).tolist()
-    points = (read_points(folder, block) for block in row_blocks(run.shape.n_train))
-    rho = np.concatenate([each[:, -1] for each in points]).astype(np.float64)
-    return deviations(rho, sigma2, np.ones(len(rho)) if weights is None else weights)
+    sizes = [_sizes(read_points(folder, block)) for block in row_blocks(run.shape.n_train)]
+    rho, squares = np.concatenate(sizes, axis=1)
+    return deviations(rho, squares, sigma2, np.ones(len(rho)) if weights is None else weights)
 
 
-def deviations(rho: NDArray[np.float64], sigma2: float, row_weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the bounds (n,) for rows that are ρ (n,) from the span of the axes, and of what float32 rounds."""
-    outside = rho / sigma2 * np.exp(rho * rho.max() / sigma2) * np.sqrt((row_weights * rho**2).sum())
-    return np.asarray(outside + ROUNDING * np.sqrt(row_weights.sum()))
+def _sizes(points: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return how far coarse features (n, k + 1) are from the span, and their squared norms, (2, n) f8."""
+    exact = points.astype(np.float64)
+    return np.stack([exact[:, -1], np.einsum("ij,ij->i", exact, exact)])
+
+
+def deviations(
+    rho: NDArray[np.float64], squares: NDArray[np.float64], sigma2: float, row_weights: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the bounds (n,) for rows that are ρ (n,) from the span of the axes, of squared norms (n,) about the mean.
+
+    They count what float32 rounds: the distances, and the products with the residuals.
+    """
+    rounding = float(np.finfo(np.float32).eps) * (OF_PRODUCTS + OF_DISTANCES * squares.max() / sigma2)
+    with np.errstate(over="ignore"):
+        outside = rho / sigma2 * np.exp(rho * rho.max() / sigma2) * np.sqrt((row_weights * rho**2).sum())
+    most = np.sqrt(row_weights.sum())  # no kernel value differs from another by more than 1
+    return np.asarray(np.minimum(outside, most) + rounding * most)
 
 
 def as_rows(points: NDArray[np.float32]) -> NDArray[np.float32]:

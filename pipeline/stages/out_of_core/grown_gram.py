@@ -133,7 +133,7 @@ def grow(
         with run.doing(STATISTICS, STORING):
             sums = joined(previous.statistics if previous else None, stay, new[ALL])
             sums.check_range()
-            commit(run, name, columns, sums, len(admitted))
+            commit(run, name, columns, sums, len(columns.last_group))
     return load(run, name)
 
 
@@ -147,7 +147,7 @@ def add_columns(
 ) -> tuple[KeptColumns, dict[str, GramStatistics]]:
     """Return the columns that stay and those admitted, and the sums of the latter, by part: their rows of the Gram."""
     columns, files, folder = before.grown(stay, admitted), kept_files(run), run.layout.row_pass(name)
-    files.begin(before.next_group, admitted)
+    files.begin(before.next_group, columns.last_group)
     write_input(folder, columns)
     task = GrowthPass(files, folder, parts, len(columns.members), len(stay), largest_values(run))
     return columns, run.row_pass(STATISTICS, task, folder).statistics()
@@ -162,7 +162,11 @@ def commit(run: Run, name: str, columns: KeptColumns, sums: GramStatistics, n_ne
 def load(run: Run, name: str) -> WorkingSet:
     """Return a committed working set, its Gram mapped read-only; what its pass left is removed."""
     arrays = read_arrays(run.layout.statistics_file(name), mapped=True)
-    columns = columns_from_arrays(arrays)
+    if "groups" in arrays:
+        columns = columns_from_arrays(arrays)
+    else:  # of a version that kept none
+        columns = nothing_kept().grown(np.empty(0, np.int64), np.array(arrays["rows"]))
+        kept_files(run).begin(0, columns.last_group)
     clean(run, name, columns)
     return WorkingSet(name, columns, statistics_from_arrays(arrays))
 

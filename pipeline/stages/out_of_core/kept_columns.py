@@ -3,11 +3,13 @@
 The columns that enter together are a group. A file holds those of one block of rows, (rows, group) in the precision
 of the kernel. Who lacks a file, or finds it damaged, computes it again from the same centers and the same rows, to
 the same bits: so that no pass waits for another, and nothing is lost with a process or a disk of its own. Where the
-disk has no room for a group, none of its files are written.
+disk has no room for a group, none of its files are written. What is left of a group that most have left comes in
+again with the next one.
 """
 
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,10 +22,12 @@ from pipeline.kernels.each_tile import Each
 from pipeline.stages.run_state import Run, is_whole
 from pipeline.stages.training_rows import RowGrid, RowTask, row_grid, row_task, stream_blocks
 from storage.atomic_writes import make_folder, read_arrays, remove_folder, write_arrays
-from storage.errors import CorruptDataError, MissingDataError
+from storage.errors import CannotWriteError, CorruptDataError, MissingDataError
 from storage.remedies import ANEW
 
-FOLDER = "kept-columns"  # among the passes under way, which are removed when the weights are committed
+FOLDER = "columns"  # among the passes under way, which are removed when the weights are committed
+SPARSE = 1 / 3  # of a group: where fewer stay, they come in again
+ROOM_GRAMS, ROOM_VALUES = 8, 32  # for which a disk has room besides: of the working set, and a value of each output
 MEMBERS = "members.npz"  # of a group
 LEAST_ROWS = 128  # of a block: each is a file for each group
 INPUT = "input.npz"  # of a pass: which columns it reads, and what it does with them
@@ -33,35 +37,46 @@ INPUT = "input.npz"  # of a pass: which columns it reads, and what it does with 
 class KeptColumns:
     """Which columns are kept, as members (W,) of the candidates, by name, in the order of their Gram.
 
-    groups (W,): the number of each column's group; places (W,): where it stands in that.
+    groups (W,): the number of each column's group; places (W,): where it stands in that; sizes (W,): how many it has.
     """
 
     members: NDArray[np.int64]
     groups: NDArray[np.int64]
     places: NDArray[np.int64]
+    sizes: NDArray[np.int64]
 
     def cut(self, columns: NDArray[np.int64]) -> "KeptColumns":
         """Return some of them."""
-        return KeptColumns(self.members[columns], self.groups[columns], self.places[columns])
+        return KeptColumns(*(values[columns] for values in vars(self).values()))
 
     @property
     def next_group(self) -> int:
         """The number of a group that comes in."""
         return int(self.groups.max(initial=-1)) + 1
 
+    @property
+    def last_group(self) -> NDArray[np.int64]:
+        """The candidates of the last group, in its order; none of it may have left."""
+        last = np.flatnonzero(self.groups == self.next_group - 1)
+        return self.members[last[np.argsort(self.places[last])]]
+
     def grown(self, stay: NDArray[np.int64], admitted: NDArray[np.int64]) -> "KeptColumns":
-        """Return those that stay, and after them the candidates that are admitted, as a new group."""
-        old, new = self.cut(stay), len(admitted)
-        return KeptColumns(
-            np.concatenate([old.members, admitted]),
-            np.concatenate([old.groups, np.full(new, self.next_group)]),
-            np.concatenate([old.places, np.arange(new)]),
-        )
+        """Return those that stay, and after them the candidates that are admitted.
+
+        The latter are a new group, together with those that stay of groups that most have left.
+        """
+        old = self.cut(stay)
+        again = np.flatnonzero(np.bincount(old.groups, minlength=1)[old.groups] < SPARSE * old.sizes)
+        new = np.concatenate([again, np.arange(len(stay), len(stay) + len(admitted))])
+        columns = KeptColumns(*(np.resize(values, len(stay) + len(admitted)) for values in vars(old).values()))
+        columns.members[len(stay) :] = admitted
+        columns.groups[new], columns.places[new], columns.sizes[new] = self.next_group, np.arange(len(new)), len(new)
+        return columns
 
 
 def nothing_kept() -> KeptColumns:
     """Return no columns."""
-    return KeptColumns(*(np.empty(0, np.int64) for _ in range(3)))
+    return KeptColumns(*(np.empty(0, np.int64) for _ in range(4)))
 
 
 def kept_blocks(n_rows: int, capacity: int) -> RowGrid:
@@ -96,27 +111,26 @@ class KeptFiles:
         What a pass that was cut off has of them stays.
         """
         folder = self.group(number)
-        if is_whole(folder / MEMBERS):
-            if np.array_equal(read_arrays(folder / MEMBERS)["members"], candidates):
-                return
-            remove_folder(folder, durable=False)
+        if is_whole(folder / MEMBERS) and np.array_equal(read_arrays(folder / MEMBERS)["members"], candidates):
+            return
+        remove_folder(folder)
         make_folder(folder)
         needed = self.blocks.n_rows * len(candidates) * np.dtype(self.rows.precision).itemsize
         keeps = shutil.disk_usage(folder).free >= needed + self.room
         write_arrays(folder / MEMBERS, {"members": candidates, "keeps": np.array(keeps)})
 
     def remove_unused(self, columns: KeptColumns) -> None:
-        """Remove the groups that none of the columns is of."""
-        used = {self.group(number) for number in np.unique(columns.groups).tolist()}
-        for folder in self.folder.glob("*"):
-            if folder not in used:
-                remove_folder(folder, durable=False)
+        """Remove the groups that none of the columns is of; one that comes in after them may be under way."""
+        for number in np.setdiff1d(np.arange(columns.next_group), columns.groups).tolist():
+            remove_folder(self.group(number), durable=False)
 
 
 def kept_files(run: Run) -> KeptFiles:
-    """Return where a run keeps its columns: while the disk has room for four Grams of its working set besides."""
+    """Return where a run keeps its columns: while the disk has room for what else the run writes."""
     rows, capacity = row_task(run), run.config.centers.working_set or run.n_candidates
-    return KeptFiles(rows, kept_blocks(run.shape.n_train, capacity), run.layout.row_pass(FOLDER), 4 * 8 * capacity**2)
+    n, t = run.shape.n_train, run.shape.n_outputs
+    room = 8 * (ROOM_GRAMS * capacity**2 + ROOM_VALUES * max(n, run.n_candidates) * (t + 1))
+    return KeptFiles(rows, kept_blocks(n, capacity), run.layout.row_pass(FOLDER), room)
 
 
 class OpenedColumns:
@@ -125,6 +139,7 @@ class OpenedColumns:
     def __init__(self, files: KeptFiles, columns: KeptColumns) -> None:
         self._files, self._columns = files, columns
         self._groups: dict[int, _Group] = {}
+        self._generators: dict[int, ColumnGenerator] = {}
 
     def block(self, number: int, each: Each, X: NDArray[np.float32] | None = None) -> NDArray[np.float64]:
         """Return the columns of a block of rows, (rows, W) f8 C-contiguous; what no file has is computed and kept.
@@ -136,8 +151,9 @@ class OpenedColumns:
         for group in np.unique(columns.groups).tolist():
             values, here = self._values(group, number, each, X), np.flatnonzero(columns.groups == group)
             places = columns.places[here]
-            whole = len(places) == values.shape[1]
-            out[:, here[0] : here[-1] + 1] = values if whole else values[:, places]
+            values = values if len(places) == values.shape[1] else values[:, places]
+            together = here[-1] - here[0] + 1 == len(here)
+            out[:, slice(here[0], here[-1] + 1) if together else here] = values
         return out
 
     def _values(self, group: int, number: int, each: Each, X: NDArray[np.float32] | None) -> NDArray[np.floating[Any]]:
@@ -146,24 +162,30 @@ class OpenedColumns:
         try:
             return read_arrays(path)["columns"]
         except (MissingDataError, CorruptDataError):
-            rows, (generator, keeps) = self._files.rows, self._group(group)
+            rows = self._files.rows
             if X is None:
                 ((_, block),) = stream_blocks(rows, self._files.blocks, range(number, number + 1))
                 X = block.X
-            values = generator.block(X, out_dtype=np.dtype(rows.precision).type, each=each)
-            if keeps:
-                write_arrays(path, {"columns": values}, durable=False)
+            values = self._generator(group).block(X, out_dtype=np.dtype(rows.precision).type, each=each)
+            if self._group(group).keeps:
+                with suppress(CannotWriteError):  # it can be computed again
+                    write_arrays(path, {"columns": values}, durable=False)
             return values
 
+    def _generator(self, number: int) -> ColumnGenerator:
+        if number not in self._generators:  # two threads may both make one: they are equal
+            self._generators[number] = self._files.rows.generator(self._group(number).members)
+        return self._generators[number]
+
     def _group(self, number: int) -> "_Group":
-        if number not in self._groups:  # two threads may both make one: they are equal
+        if number not in self._groups:
             arrays = read_arrays(self._files.group(number) / MEMBERS, remedy=ANEW)
-            self._groups[number] = _Group(self._files.rows.generator(arrays["members"]), bool(arrays["keeps"]))
+            self._groups[number] = _Group(arrays["members"], bool(arrays["keeps"]))
         return self._groups[number]
 
 
 class _Group(NamedTuple):
-    generator: ColumnGenerator
+    members: NDArray[np.int64]
     keeps: bool
 
 
@@ -181,9 +203,9 @@ def write_input(folder: Path, columns: KeptColumns, **arrays: NDArray[Any]) -> N
 
 def columns_to_arrays(columns: KeptColumns) -> dict[str, NDArray[Any]]:
     """Return which columns are kept as named arrays, ready to be stored."""
-    return {"rows": columns.members, "groups": columns.groups, "places": columns.places}
+    return {"rows": columns.members, "groups": columns.groups, "places": columns.places, "sizes": columns.sizes}
 
 
 def columns_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> KeptColumns:
     """Return what `columns_to_arrays` turned into arrays, in memory; other arrays may be among them."""
-    return KeptColumns(*(np.array(arrays[name]) for name in ("rows", "groups", "places")))
+    return KeptColumns(*(np.array(arrays[name]) for name in ("rows", "groups", "places", "sizes")))

@@ -65,7 +65,7 @@ def grow(run: Run, before: PathSet | None, stay: NDArray[np.int64], admitted: ND
                 old = load_statistics(run.layout, _name(before, part)) if before else None
                 sums = joined(old, stay, new.pop(part))
                 sums.check_range()
-                grown_gram.commit(run, _name(grown, part), columns, sums, len(admitted))
+                grown_gram.commit(run, _name(grown, part), columns, sums, len(columns.last_group))
         grown_gram.clean(run, grown.name, columns)
     return grown
 

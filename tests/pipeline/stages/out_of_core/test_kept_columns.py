@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.stages.out_of_core import grown_gram, kept_columns
-from pipeline.stages.out_of_core.kept_columns import FOLDER, KeptFiles, kept_blocks, nothing_kept
+from pipeline.stages.out_of_core import candidate_scores, grown_gram, kept_columns
+from pipeline.stages.out_of_core.kept_columns import FOLDER, KeptColumns, KeptFiles, kept_blocks, nothing_kept
 from pipeline.stages.run_state import Run
 from runs import model_bytes, task_for, train
 from storage.atomic_writes import write_arrays
+from storage.errors import CannotWriteError
 
 MODES = {
     "rounds": ("--set", "centers.working_set=120", "--penalty", "1"),
@@ -44,13 +45,13 @@ def trained(run: Path, data: Path, mode: str) -> dict[str, Any]:
     return train(run, data.parent / "features", *asked, dataset=data)
 
 
-def after_growth(monkeypatch: pytest.MonkeyPatch, function: Callable[[Run], None]) -> None:
-    """Call a function whenever columns have come in."""
+def after_growth(monkeypatch: pytest.MonkeyPatch, function: Callable[[Run, KeptColumns], None]) -> None:
+    """Call a function whenever columns have come in, with those that there are then."""
     add = grown_gram.add_columns
 
     def added(run: Run, *rest: Any) -> Any:
         found = add(run, *rest)
-        function(run)
+        function(run, found[0])
         return found
 
     monkeypatch.setattr(grown_gram, "add_columns", added)
@@ -69,7 +70,7 @@ def test_files_that_are_lost_or_damaged_are_made_again(
     trained(tmp_path / "whole", data, mode)
     counts = {"removed": 0, "cut": 0}
 
-    def lose(run: Run) -> None:
+    def lose(run: Run, _: KeptColumns) -> None:
         for number, file in enumerate(files_of(run)):
             if number % 3 == 0:
                 file.unlink()
@@ -88,11 +89,11 @@ def test_a_disk_without_room_keeps_none_and_changes_nothing(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[int] = []
-    after_growth(monkeypatch, lambda run: found.append(len(files_of(run))))
+    after_growth(monkeypatch, lambda run, _: found.append(len(files_of(run))))
     n = trained(tmp_path / "kept", data, "rounds")["n_train"]
     assert min(found) > 0
     found.clear()
-    room = 4 * 8 * 120**2 + 4 * n * 60  # 60 are drawn first
+    room = 8 * (kept_columns.ROOM_GRAMS * 120**2 + kept_columns.ROOM_VALUES * n * 4) + 4 * n * 60  # 60 are drawn first
     for free, kept in ((room - 1, False), (room, True)):
         usage = namedtuple("usage", "free")(free)
         monkeypatch.setattr(kept_columns.shutil, "disk_usage", lambda _, usage=usage: usage)
@@ -102,25 +103,53 @@ def test_a_disk_without_room_keeps_none_and_changes_nothing(
         found.clear()
 
 
+def test_a_disk_that_is_full_later_on_changes_nothing(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(tmp_path / "kept", data, "rounds")
+    write = kept_columns.write_arrays
+
+    def full(path: Path, *rest: Any, **named: Any) -> None:
+        if path.name.startswith("block-"):
+            raise CannotWriteError(f"{path}: no space left")
+        write(path, *rest, **named)
+
+    monkeypatch.setattr(kept_columns, "write_arrays", full)
+    trained(tmp_path / "full", data, "rounds")
+    assert model_bytes(tmp_path / "full") == model_bytes(tmp_path / "kept")
+
+
 @pytest.mark.parametrize("mode", ["rounds", "on demand"])
-def test_each_column_that_comes_in_is_made_once(
+def test_a_column_is_made_when_it_comes_in_and_read_after(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    """No more kernel values until the last growth than the report counts."""
-    made: list[int] = []
-    block = ColumnGenerator.block
+    made = [0]
+    block, add, compute = ColumnGenerator.block, grown_gram.add_columns, candidate_scores.compute_residuals
 
     def counted(self: ColumnGenerator, *rest: Any, **named: Any) -> Any:
         values = block(self, *rest, **named)
-        made.append(values.size)
+        made[0] += values.size
         return values
 
+    def counts(function: Callable[..., Any], found: list[tuple[int, Any]]) -> Callable[..., Any]:
+        def wrapped(run: Run, *rest: Any) -> Any:
+            before = made[0]
+            value = function(run, *rest)
+            found.append((made[0] - before, value))
+            return value
+
+        return wrapped
+
+    growths: list[tuple[int, Any]] = []
+    residuals: list[tuple[int, Any]] = []
     monkeypatch.setattr(ColumnGenerator, "block", counted)
-    at_growth: list[int] = []
-    after_growth(monkeypatch, lambda _: at_growth.append(sum(made)))
-    report = trained(tmp_path / "run", data, mode)
-    assert len(at_growth) > 1
-    assert at_growth[-1] <= report["kernel_entries"]
+    monkeypatch.setattr(grown_gram, "add_columns", counts(add, growths))
+    monkeypatch.setattr(candidate_scores, "compute_residuals", counts(compute, residuals))
+    n = trained(tmp_path / "run", data, mode)["n_train"]
+    assert len(growths) > 1
+    assert [values for values, _ in growths] == [n * len(columns.last_group) for _, (columns, _) in growths]
+    assert len(residuals) > 1
+    assert not any(values for values, _ in residuals)
 
 
 def test_a_group_of_other_columns_is_not_taken_for_one_of_the_same_number(tmp_path: Path) -> None:
@@ -133,16 +162,29 @@ def test_a_group_of_other_columns_is_not_taken_for_one_of_the_same_number(tmp_pa
     assert block.exists()
     files.begin(1, np.array([11]))
     assert not block.exists()
+    files.begin(0, np.array([3]))
     files.begin(2, np.array([4]))
-    files.remove_unused(nothing_kept().grown(np.empty(0, np.int64), np.array([3])))
-    assert not files.group(1).exists()
-    assert not files.group(2).exists()
+    write_arrays(block, {"columns": np.zeros((64, 1), np.float32)})
+    (files.group(1) / "members.npz").write_bytes(b"cut")
+    files.begin(1, np.array([11]))
+    assert not block.exists(), "whose columns those were is not known"
+    columns = nothing_kept().grown(np.empty(0, np.int64), np.array([3])).grown(np.arange(0), np.array([11]))
+    files.remove_unused(columns)
+    assert [files.group(number).exists() for number in range(3)] == [False, True, True], "2 may be under way"
 
 
-def test_columns_keep_their_places_as_others_leave() -> None:
-    columns = nothing_kept().grown(np.empty(0, np.int64), np.array([5, 9, 2]))
+def test_columns_keep_their_places_as_others_leave_until_most_have_left() -> None:
+    columns = nothing_kept().grown(np.empty(0, np.int64), np.array([5, 9, 2, 8]))
     columns = columns.grown(np.array([0, 2]), np.array([7]))
     assert columns.members.tolist() == [5, 2, 7]
     assert columns.groups.tolist() == [0, 0, 1]
     assert columns.places.tolist() == [0, 2, 0]
-    assert columns.cut(np.array([2])).groups.tolist() == [1]
+    assert columns.sizes.tolist() == [4, 4, 1]
+    assert columns.last_group.tolist() == [7]
+    columns = columns.grown(np.array([1, 2]), np.array([6, 3]))  # one of four is left of the first group
+    assert columns.members.tolist() == [2, 7, 6, 3]
+    assert columns.groups.tolist() == [2, 1, 2, 2]
+    assert columns.places.tolist() == [0, 0, 1, 2]
+    assert columns.sizes.tolist() == [3, 1, 3, 3]
+    assert columns.last_group.tolist() == [2, 6, 3]
+    assert columns.cut(np.array([1])).members.tolist() == [7]
