@@ -1,7 +1,8 @@
 """Coarse features: coordinates on a few principal axes, and how far each row lies from their span.
 
 Growing a working set needs no exact scores. With ‖x-z‖² ≈ ‖Px-Pz‖² + ρ_x² + ρ_z² (mathematics.md, eq. 92) a pass over
-all candidates costs a quarter, or less, of one with all features. Certificates are never made from it.
+all candidates costs a quarter, or less, of one with all features. A certificate takes it for what the residuals have
+moved by since an exact pass, with a bound of what it misses (eq. 102).
 """
 
 from functools import partial

@@ -190,7 +190,7 @@ def score_candidates(
 
     Those of one point share its inner products with the rows. All training rows in order, at every width, make the
     pass of a Gaussian symmetric: half the kernel entries. Of these, at one width, `coarse` scores may be asked for
-    (mathematics.md, eqs. 92 and 93): they bound nothing.
+    (mathematics.md, eqs. 92 and 93), the norms of which are no bounds.
     """
     folder, n_train = score_pass(run, name), run.shape.n_train
     order, starts = grouped_by_point(candidates, n_train)

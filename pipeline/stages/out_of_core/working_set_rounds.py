@@ -178,8 +178,8 @@ def _scored(
 ) -> ScoredRound:
     """Return the round of a working set that is solved, with the scores of all candidates at its weights.
 
-    The first rounds take coarse scores where these pay off. When they find few violators, would end the loop, or are
-    too coarse, exact ones follow, from which on all are exact.
+    The first rounds take coarse scores where these pay off. When they would end the loop or are too coarse, exact ones
+    follow, and in the next round where they find few violators; from then on all are.
     """
     weights, index = active_weights(run, current), round_index(current.name)
     before = round_name(index - 1) if index else None
