@@ -10,7 +10,9 @@ import io
 import math
 import os
 import re
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -27,6 +29,7 @@ _MAXIMUM_HEADER_CHARACTERS = 4096
 _DATE = (1980, 1, 1, 0, 0, 0)
 _ENTRY_BYTES = 30 + 46  # zip: the header of an entry and its line in the directory, without the names
 _END_BYTES = 22
+_LENGTHS_AT = 26  # in the header of an entry, of its name and what follows that
 _PIECE_BYTES = 64 * 2**20
 _MAGIC = b"\x93NUMPY\x01\x00"
 _HEADER = re.compile(
@@ -93,10 +96,9 @@ def read_entries(path: Path) -> Iterator[tuple[str, np.ndarray]]:
             entries = archive.infolist()
             _check_entries(entries, os.fstat(stream.fileno()).st_size)
             for info in entries:
-                name = info.filename.removesuffix(".npy")
-                with archive.open(info) as entry:
-                    values = _read_entry(name, entry, info.file_size)
-                yield name, values
+                with archive.open(info):  # checks its header against the directory
+                    pass
+                yield info.filename.removesuffix(".npy"), _read_entry(stream, info)
     except FileNotFoundError:
         raise MissingDataError(f"{path}: wanted the arrays in it, it does not exist", path=str(path)) from None
     except (
@@ -169,11 +171,19 @@ def _check_entries(entries: list[zipfile.ZipInfo], file_bytes: int) -> None:
         raise ValueError(f"its entries account for {accounted} bytes, it has {file_bytes}")
 
 
-def _read_entry(name: str, entry: IO[bytes], size: int) -> np.ndarray:
-    shape, dtype = _read_header(name, entry, size)
-    values = _read_values(name, entry, shape, dtype)
-    if entry.read(1):  # also brings the CRC check at the end of the entry
-        raise ValueError(f"array {name} is followed by other bytes")
+def _read_entry(stream: IO[bytes], info: zipfile.ZipInfo) -> np.ndarray:
+    """Return the array of an entry, read into its place: zipfile would copy it twice."""
+    stream.seek(info.header_offset + _LENGTHS_AT)
+    name_bytes, extra_bytes = struct.unpack("<HH", stream.read(4))
+    stream.seek(name_bytes + extra_bytes, os.SEEK_CUR)
+    start, name = stream.tell(), info.filename.removesuffix(".npy")
+    shape, dtype = _read_header(name, stream, start + info.file_size)
+    n_header = stream.tell() - start
+    values = _read_values(name, stream, shape, dtype)
+    stream.seek(start)
+    crc = zlib.crc32(values.reshape(-1).view(np.uint8).data, zlib.crc32(stream.read(n_header)))
+    if crc != info.CRC:
+        raise ValueError(f"array {name} does not match its CRC")
     return values
 
 
@@ -204,11 +214,10 @@ def _read_values(name: str, stream: IO[bytes], shape: tuple[int, ...], dtype: np
     view = values.reshape(-1).view(np.uint8).data
     position = 0
     while position < view.nbytes:
-        piece = stream.read(min(_PIECE_BYTES, view.nbytes - position))
-        if not piece:
+        count = stream.readinto(view[position:])  # type: ignore[attr-defined]  # of a file opened for bytes
+        if not count:
             raise EOFError(f"array {name} ends early")
-        view[position : position + len(piece)] = piece
-        position += len(piece)
+        position += count
     return values
 
 
