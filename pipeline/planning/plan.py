@@ -321,10 +321,8 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     selecting = selection_bytes(config, w)
     compiling = 0 if selecting else bounds.compiling  # a selection has no such loops
     streaming, base = _process_bytes(config, data, workers.processes, compiling)
-    reading, unused = (
-        _reading_bytes(config, data, workers.threads),
-        STREAMING_BYTES - READING_BYTES,
-    )  # before any columns
+    reading = _reading_bytes(config, data, workers.threads)
+    unused = STREAMING_BYTES - READING_BYTES  # before any columns
     stored = shape.disk_bytes if config.resources.features_store == "zarr" else 0
     if not stored:
         streaming, base, reading = streaming + reading, base + reading, 0

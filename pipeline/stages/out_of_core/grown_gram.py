@@ -19,11 +19,11 @@ from pipeline.stages.out_of_core.kept_columns import (
     KeptColumns,
     KeptFiles,
     OpenedColumns,
-    columns_from_arrays,
-    columns_to_arrays,
+    commit_arrays,
     kept_files,
     nothing_kept,
     open_columns,
+    restored,
     write_input,
 )
 from pipeline.stages.run_state import STATISTICS, Run
@@ -155,18 +155,14 @@ def add_columns(
 
 def commit(run: Run, name: str, columns: KeptColumns, sums: GramStatistics, n_new: int) -> None:
     """Commit the statistics of columns under a name, of which the last ones were made for it."""
-    arrays, entries = statistics_to_arrays(sums) | columns_to_arrays(columns), run.shape.n_train * n_new
-    write_arrays(run.layout.statistics_file(name), arrays, metadata={"kernel_entries": entries})
+    arrays = statistics_to_arrays(sums) | commit_arrays(kept_files(run), columns)
+    write_arrays(run.layout.statistics_file(name), arrays, metadata={"kernel_entries": run.shape.n_train * n_new})
 
 
 def load(run: Run, name: str) -> WorkingSet:
     """Return a committed working set, its Gram mapped read-only; what its pass left is removed."""
     arrays = read_arrays(run.layout.statistics_file(name), mapped=True)
-    if "groups" in arrays:
-        columns = columns_from_arrays(arrays)
-    else:  # of a version that kept none
-        columns = nothing_kept().grown(np.empty(0, np.int64), np.array(arrays["rows"]))
-        kept_files(run).begin(0, columns.last_group)
+    columns = restored(kept_files(run), arrays)
     clean(run, name, columns)
     return WorkingSet(name, columns, statistics_from_arrays(arrays))
 

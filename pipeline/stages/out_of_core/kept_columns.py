@@ -105,6 +105,10 @@ class KeptFiles:
         """Return the folder of a group."""
         return self.folder / f"group-{number:03d}"
 
+    def members(self, number: int) -> NDArray[np.int64]:
+        """Return the candidates of a group. Raises CorruptDataError where they are lost."""
+        return read_arrays(self.group(number) / MEMBERS, remedy=ANEW)["members"]
+
     def begin(self, number: int, candidates: NDArray[np.int64]) -> None:
         """Write whose columns a group has, and whether they are kept; the first pass that reads them computes them.
 
@@ -209,3 +213,26 @@ def columns_to_arrays(columns: KeptColumns) -> dict[str, NDArray[Any]]:
 def columns_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> KeptColumns:
     """Return what `columns_to_arrays` turned into arrays, in memory; other arrays may be among them."""
     return KeptColumns(*(np.array(arrays[name]) for name in ("rows", "groups", "places", "sizes")))
+
+
+def commit_arrays(files: KeptFiles, columns: KeptColumns) -> dict[str, NDArray[Any]]:
+    """Return what is committed of kept columns: which they are, and all candidates of their groups, one after another.
+
+    With these the files can be made again, to the same bits, where all are lost.
+    """
+    members = [files.members(number) for number in np.unique(columns.groups).tolist()]
+    return columns_to_arrays(columns) | {"grouped": np.concatenate([np.empty(0, np.int64), *members])}
+
+
+def restored(files: KeptFiles, arrays: Mapping[str, NDArray[Any]]) -> KeptColumns:
+    """Return the columns of `commit_arrays`, their groups begun where they are lost; other arrays may be among them."""
+    if "groups" not in arrays:  # of a version that kept none
+        columns = nothing_kept().grown(np.empty(0, np.int64), np.array(arrays["rows"]))
+        files.begin(0, columns.members)
+        return columns
+    columns, first = columns_from_arrays(arrays), 0
+    for number in np.unique(columns.groups).tolist():
+        size = int(columns.sizes[columns.groups == number][0])
+        files.begin(number, np.array(arrays["grouped"][first : first + size]))
+        first += size
+    return columns

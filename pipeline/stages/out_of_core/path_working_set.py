@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pipeline.stages.accumulate_statistics import STORING, load_statistics, statistics_from_arrays
 from pipeline.stages.out_of_core import grown_gram
 from pipeline.stages.out_of_core.grown_gram import WorkingSet, joined
-from pipeline.stages.out_of_core.kept_columns import KeptColumns, columns_from_arrays, nothing_kept
+from pipeline.stages.out_of_core.kept_columns import KeptColumns, kept_files, nothing_kept, restored
 from pipeline.stages.penalty_path import PathColumns
 from pipeline.stages.run_state import STATISTICS, Run
 from pipeline.stages.statistics_pass import FIT, HELD_OUT
@@ -88,7 +88,7 @@ def latest(run: Run) -> PathSet | None:
     columns = PathSet(rounds[-1], nothing_kept()).columns
     check_folder(run.layout.statistics_file(columns.held_out), remedy=ANEW)  # the solves check those of the fit rows
     arrays = read_arrays(run.layout.statistics_file(columns.fit), mapped=True, remedy=ANEW)
-    return PathSet(rounds[-1], columns_from_arrays(arrays))
+    return PathSet(rounds[-1], restored(kept_files(run), arrays))
 
 
 def kernel_entries(run: Run, of: PathSet) -> int:
