@@ -27,7 +27,7 @@ Callback = Callable[[dict[str, Any]], object]
 
 
 class MemoryMeter:
-    """Samples the memory of this process and its children; `peak_bytes` is the largest seen."""
+    """Samples the memory of this process and its children, found within a second; `peak_bytes` is the largest seen."""
 
     def __init__(self, peak_bytes: int = 0) -> None:
         self.peak_bytes = peak_bytes  # of the earlier sessions of a run

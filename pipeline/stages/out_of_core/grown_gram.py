@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +16,17 @@ from pipeline.stages.accumulate_statistics import STORING, statistics_from_array
 from pipeline.stages.largest_values import LargestValues, largest_values
 from pipeline.stages.out_of_core.kept_columns import (
     KeptColumns,
-    KeptFiles,
+    KeptPass,
     OpenedColumns,
     commit_arrays,
     kept_files,
     nothing_kept,
-    open_columns,
     restored,
     write_input,
 )
 from pipeline.stages.run_state import STATISTICS, Run
 from pipeline.stages.statistics_pass import ALL, HELD_OUT, PartSums
-from pipeline.stages.training_rows import BlockPieces, RowGrid, RowTask, stream_blocks
+from pipeline.stages.training_rows import stream_blocks
 from storage.atomic_writes import read_arrays, remove_folder, write_arrays
 from storage.manifest import read as read_manifest
 
@@ -48,29 +46,16 @@ class WorkingSet:
 
 
 @dataclass(frozen=True)
-class GrowthPass(BlockPieces):
+class GrowthPass(KeptPass):
     """The Gram rows of the columns that enter, and the other sums of theirs (mathematics.md, eqs. 7 and 11).
 
     parts : FIT and HELD_OUT, or ALL
-    n_columns, n_stay : of the first, which have a Gram already, only the products with the others are added up
+    n_stay : of the first of the columns, which have a Gram already, only the products with the others are added up
     """
 
-    files: KeptFiles
-    folder: Path
     parts: tuple[str, ...]
-    n_columns: int
     n_stay: int
     largest: LargestValues
-
-    @property
-    def rows(self) -> RowTask:
-        """How rows are read."""
-        return self.files.rows
-
-    @property
-    def blocks(self) -> RowGrid:
-        """The blocks of all files."""
-        return self.files.blocks
 
     @property
     def grid(self) -> tuple[object, ...]:
@@ -98,7 +83,7 @@ class GrowthPass(BlockPieces):
 
     def open(self) -> "GrowthAdder":
         """Open the kept columns."""
-        return GrowthAdder(self, open_columns(self.files, self.folder)[0])
+        return GrowthAdder(self, self.opened()[0])
 
 
 @dataclass(frozen=True)
@@ -149,7 +134,7 @@ def add_columns(
     columns, files, folder = before.grown(stay, admitted), kept_files(run), run.layout.row_pass(name)
     files.begin(before.next_group, columns.last_group)
     write_input(folder, columns)
-    task = GrowthPass(files, folder, parts, len(columns.members), len(stay), largest_values(run))
+    task = GrowthPass(files, folder, len(columns.members), parts, len(stay), largest_values(run))
     return columns, run.row_pass(STATISTICS, task, folder).statistics()
 
 

@@ -1,4 +1,4 @@
-"""Kernel columns that are kept: of candidates that entered a working set, each computed once and read ever after.
+"""Kernel columns that are kept: of candidates that entered a working set, computed as they come in and read after.
 
 The columns that enter together are a group. A file holds those of one block of rows, (rows, group) in the precision
 of the kernel. Who lacks a file, or finds it damaged, computes it again from the same centers and the same rows, to
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.each_tile import Each
 from pipeline.stages.run_state import Run, is_whole
-from pipeline.stages.training_rows import RowGrid, RowTask, row_grid, row_task, stream_blocks
+from pipeline.stages.training_rows import BlockPieces, RowGrid, RowTask, row_grid, row_task, stream_blocks
 from storage.atomic_writes import make_folder, read_arrays, remove_folder, write_arrays
 from storage.errors import CannotWriteError, CorruptDataError, MissingDataError
 from storage.remedies import ANEW
@@ -193,10 +193,28 @@ class _Group(NamedTuple):
     keeps: bool
 
 
-def open_columns(files: KeptFiles, folder: Path) -> tuple[OpenedColumns, dict[str, NDArray[Any]]]:
-    """Return the columns of a pass, and what else its folder has for it."""
-    arrays = read_arrays(folder / INPUT)
-    return OpenedColumns(files, columns_from_arrays(arrays)), arrays
+@dataclass(frozen=True)
+class KeptPass(BlockPieces):
+    """What passes over kept columns have in common; n_columns: that they read, as the input in their folder says."""
+
+    files: KeptFiles
+    folder: Path
+    n_columns: int
+
+    @property
+    def rows(self) -> RowTask:
+        """How rows are read."""
+        return self.files.rows
+
+    @property
+    def blocks(self) -> RowGrid:
+        """The blocks of all files."""
+        return self.files.blocks
+
+    def opened(self) -> tuple[OpenedColumns, dict[str, NDArray[Any]]]:
+        """Return the columns, and what else the folder has for the pass."""
+        arrays = read_arrays(self.folder / INPUT)
+        return OpenedColumns(self.files, columns_from_arrays(arrays)), arrays
 
 
 def write_input(folder: Path, columns: KeptColumns, **arrays: NDArray[Any]) -> None:

@@ -17,14 +17,12 @@ from pipeline.runtime.thread_team import ThreadTeam
 from pipeline.stages.block_values import BlockValues
 from pipeline.stages.out_of_core.kept_columns import (
     KeptColumns,
-    KeptFiles,
+    KeptPass,
     OpenedColumns,
     kept_files,
-    open_columns,
     write_input,
 )
 from pipeline.stages.run_state import SOLVE, Run, is_whole
-from pipeline.stages.training_rows import BlockPieces, RowGrid, RowTask
 from storage.atomic_writes import read_arrays, write_arrays
 
 RESIDUALS = "residuals.npz"
@@ -55,22 +53,8 @@ def compute_residuals(
 
 
 @dataclass(frozen=True)
-class ResidualPass(BlockPieces):
+class ResidualPass(KeptPass):
     """The residuals of weights on so many kept columns."""
-
-    files: KeptFiles
-    folder: Path
-    n_columns: int
-
-    @property
-    def rows(self) -> RowTask:
-        """How rows are read."""
-        return self.files.rows
-
-    @property
-    def blocks(self) -> RowGrid:
-        """The blocks of all files."""
-        return self.files.blocks
 
     @property
     def grid(self) -> tuple[object, ...]:
@@ -93,7 +77,7 @@ class ResidualPass(BlockPieces):
 
     def open(self) -> "ResidualAdder":
         """Open the kept columns and the weights."""
-        columns, arrays = open_columns(self.files, self.folder)
+        columns, arrays = self.opened()
         return ResidualAdder(self, columns, arrays["weights"], arrays["intercept"])
 
 

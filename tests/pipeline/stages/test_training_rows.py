@@ -68,7 +68,7 @@ def statistics_pass(n_columns: int) -> StatisticsPass:
 
 def growth_pass(n_columns: int) -> GrowthPass:
     files = KeptFiles(task_for(MNIST, SPHOG, None), kept_blocks(MNIST, n_columns), Path("kept"), 0)
-    return GrowthPass(files, Path("g"), (ALL,), n_columns, n_columns // 2, LARGEST)
+    return GrowthPass(files, Path("g"), n_columns, (ALL,), n_columns // 2, LARGEST)
 
 
 @pytest.mark.parametrize(
