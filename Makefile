@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 # Processes that run tests side by side: TESTERS=0 for one after another, in this process.
 TESTERS ?= 2
 
-.PHONY: help run test test-slow test-slurm test-faults test-kills test-long lint benchmarks paper lock clean
+.PHONY: help run test test-ci test-nightly lint benchmarks paper lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -15,29 +15,18 @@ help: ## list the targets
 run: $(VENV)/.run-ready ## set up, then train on the embedded digits (no download)
 	$(RUN) -m pipeline.train digits
 
-test: $(VENV)/.test-ready ## set up, then check style and types and run the quick tests
+test: $(VENV)/.test-ready ## set up, then check style and types and run the quick tests (3 minutes)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
-	$(RUN) -m pytest -m "not slow" -n $(TESTERS) --dist worksteal
+	$(RUN) -m pytest -m "not (ci or nightly)" -n $(TESTERS) --dist worksteal
 
-test-slow: $(VENV)/.test-ready ## the remaining tests; those that measure or starve the machine one after another
-	$(RUN) -m pytest -m "slow and not alone" -n $(TESTERS) --dist loadfile
-	$(RUN) -m pytest -m "slow and alone"
+test-ci: $(VENV)/.test-ready ## what continuous integration runs besides, properties on 100 examples (15 minutes)
+	$(RUN) -m pytest -m "(ci or hypothesis) and not (nightly or alone)" --hypothesis-profile ci -n $(TESTERS) --dist worksteal
+	$(RUN) -m pytest -m "ci and alone" --hypothesis-profile ci
 
-test-slurm: $(VENV)/.test-ready ## the batch script on a real one-node SLURM (root; installs slurm-wlm and munge with apt-get)
-	@{ command -v slurmctld && command -v munged; } >/dev/null || \
-	    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends slurm-wlm munge; }
-	$(RUN) -m pytest -rs tests/jobs/test_slurm.py
-
-test-faults: $(VENV)/.test-ready ## break a toy run at every change of the disk (hours)
-	SLKL_BREAKS=0 $(RUN) -m pytest -m slow tests/faults/test_every_change.py --timeout 0
-
-test-kills: $(VENV)/.test-ready ## 50 random kill -9 of a run on MNIST (needs SLKL_DATA_DIR)
-	SLKL_KILLS=50 $(RUN) -m pytest -rs -m slow tests/faults/test_lost_processes.py -k mnist --timeout 0
-
-test-long: $(VENV)/.test-ready ## all of MNIST as candidates, kill -9 every 45 s on average until done (about an hour)
-	SLKL_LONG_RUN=45 $(RUN) -m pytest -rs -m slow tests/faults/test_long_run.py --timeout 0
+test-nightly: $(VENV)/.test-ready ## every test, properties on 1000 examples (hours); FAMILIES="faults storage": only these
+	PYTHON=$(RUN) .ci/nightly $(FAMILIES)
 
 lint: $(VENV)/.test-ready ## style and types only
 	$(RUN) -m ruff check . && $(RUN) -m ruff format --check . && $(RUN) -m mypy

@@ -1,7 +1,10 @@
 """What tests of whole runs share: the checkout, training here, a Python of its own, and what a run leaves behind."""
 
+import fcntl
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -11,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
 from pipeline import train as training
@@ -34,6 +38,52 @@ def train(
     folders = ["--run-dir", str(run), "--features-dir", str(features)]
     assert training.main([str(dataset), *folders, *(["-q"] if quiet else []), *arguments]) == code
     return report_of(run) if code in (0, 3) and (run / "report.json").exists() else {}
+
+
+class TrainedRuns:
+    """Finished runs by their arguments and data, each trained once for all processes of a test run.
+
+    Runs are to be read only, which is checked when one is asked for again.
+    """
+
+    def __init__(self, folder: Path, features: Path) -> None:
+        self._folder, self._features = folder, features
+
+    def __call__(self, *arguments: str, dataset: str | Path = "digits", code: int = 0) -> Path:
+        """Return the folder of the run; `dataset` is a name, or a file that stays where it is."""
+        key = hashlib.sha256(json.dumps([str(dataset), *arguments, code]).encode()).hexdigest()[:16]
+        run, files = self._folder / key, self._folder / f"{key}.json"
+        self._folder.mkdir(exist_ok=True)
+        with (self._folder / f"{key}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if files.exists():
+                assert json.loads(files.read_text()) == sizes_and_times(run), "a test has changed a shared run"
+            else:
+                shutil.rmtree(run, ignore_errors=True)
+                train(run, self._features, *arguments, dataset=dataset, code=code)
+                files.write_text(json.dumps(sizes_and_times(run)))
+        return run
+
+
+def sizes_and_times(folder: Path) -> dict[str, list[int]]:
+    """Return the size and the time of change of every file below a folder, by its path in it."""
+    files = ((path, path.stat()) for path in sorted(folder.rglob("*")) if path.is_file())
+    return {path.relative_to(folder).as_posix(): [status.st_size, status.st_mtime_ns] for path, status in files}
+
+
+def write_tables(folder: Path) -> None:
+    """Write classes.npz and values.npz, 900 rows with 4 features in [0, 1) and weights, unless they are there."""
+    rng = np.random.default_rng(0)
+    X = rng.random((900, 4))
+    values = np.sin(6 * X[:, 0]) + X[:, 1] + 0.1 * rng.normal(size=900)
+    targets = {"values": values, "classes": np.digitize(values, np.quantile(values, [1 / 3, 2 / 3]))}
+    weights = rng.exponential(size=900)
+    folder.mkdir(exist_ok=True)
+    for name, y in targets.items():
+        if not (folder / f"{name}.npz").exists():
+            aside = folder / f"{name}-{os.getpid()}.npz"  # another process may read or write at this moment
+            np.savez(aside, X=X, y=y, w=weights)
+            aside.replace(folder / f"{name}.npz")
 
 
 def train_beside(place: Path, name: str, dataset: str | Path, *arguments: str, quiet: bool = True) -> Path:

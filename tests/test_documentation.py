@@ -275,7 +275,7 @@ def test_a_documented_command_works(command: str, work: Path, tmp_path: Path) ->
         check(one, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("options", mnist_rows())
 def test_a_row_of_the_results_trains(options: str, work: Path) -> None:
     check_train(["mnist", *shlex.split(options)])

@@ -60,7 +60,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_every_command_works_where_there_is_no_checkout(python: Path, tmp_path: Path) -> None:
     where = done([python, "-c", "import pipeline; print(pipeline.__file__)"], tmp_path)
@@ -76,7 +76,7 @@ def test_every_command_works_where_there_is_no_checkout(python: Path, tmp_path: 
     assert (tmp_path / RUN / "report.html").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(shutil.which("pipx") is None, reason="pipx is not installed")
 def test_pipx_installs_the_command(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from storage.folder_layouts import RunLayout
 from storage.zarr_arrays import open_arrays
 
 PAPER = ("--config", str(ROOT / "jobs/paper/mnist.toml"))
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.nightly, pytest.mark.alone]
 
 
 def train(run: Path, data_dir: Path, *arguments: str, dataset: str = "mnist") -> dict[str, Any]:

@@ -43,7 +43,7 @@ RUNS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["kill", "ENOSPC", "EIO"])
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_break_at_any_change_of_the_disk_costs_no_byte(tmp_path: Path, kind: str, how: str) -> None:
@@ -63,7 +63,7 @@ def model_of(run: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((run / "model").iterdir())}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace, which CI installs")
 @pytest.mark.parametrize("fault", ["signal=SIGKILL", "error=ENOSPC", "error=EIO"])
 def test_strace_is_the_independent_witness(tmp_path: Path, fault: str) -> None:
@@ -92,7 +92,7 @@ def test_strace_is_the_independent_witness(tmp_path: Path, fault: str) -> None:
         assert model_of(run) == model_of(tmp_path / "whole")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
 def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
     """A tmpfs of 24 MiB: the run ends with 73 and goes on when there is room."""

@@ -142,7 +142,7 @@ def spied_cluster(
         yield address, variables, notes
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.alone
 @pytest.mark.parametrize("mode", MODES)
 def test_kills_and_other_workers_and_limits_end_in_the_same_bytes(
@@ -182,7 +182,7 @@ def test_kills_and_other_workers_and_limits_end_in_the_same_bytes(
     assert not (run / "passes").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.alone
 def test_the_share_of_a_lost_worker_is_taken_up_from_its_file(features: Path, tmp_path: Path) -> None:
     """Twice: what the lost worker had committed is not added again, and what it had not is little."""

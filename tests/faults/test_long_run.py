@@ -45,7 +45,7 @@ def session(line: list[str], killed_after: float | None = None) -> tuple[int, fl
     return process.returncode, time.monotonic() - started
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.alone
 @pytest.mark.skipif("SLKL_LONG_RUN" not in os.environ, reason="takes an hour: make test-long")
 def test_kills_until_the_end_cost_little_and_change_nothing(

@@ -42,7 +42,7 @@ def die_once(folder: Path, number: int) -> int:
     return os.getpid()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("processes", [1, 2])
 def test_an_item_of_a_process_that_died_runs_in_the_one_that_takes_its_place(tmp_path: Path, processes: int) -> None:
     """Also where all of them died at once, and nobody was there to take it."""
@@ -59,7 +59,7 @@ def committed(run: Path) -> int:
     return sum(path.stat().st_mtime_ns for path in run.glob("passes/*/sums-*.npz"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_workers_killed_in_a_loop_cost_no_byte(features: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
     """What each kill costs is in test_killed_passes.py."""
     run = tmp_path / "run"
@@ -82,7 +82,7 @@ def test_workers_killed_in_a_loop_cost_no_byte(features: Path, whole: dict[str, 
     assert model_bytes(run) == whole
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_scheduler_that_dies_ends_the_run_in_time_and_resumably(
     features: Path, whole: dict[str, bytes], tmp_path: Path, cluster_key: tuple[list[str], dict[str, str]]
 ) -> None:
@@ -125,7 +125,7 @@ def test_a_scheduler_that_dies_ends_the_run_in_time_and_resumably(
     assert model_bytes(run) == whole
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_first_process_keeps_the_folder_until_it_dies(
     features: Path, whole: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -145,7 +145,7 @@ def test_the_first_process_keeps_the_folder_until_it_dies(
     assert model_bytes(run) == whole
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_random_kills_on_mnist_end_with_the_same_bytes(data_dir: Path, tmp_path: Path) -> None:
     """SLKL_KILLS of them (default 6); a run that ends before its kill is started anew."""
     common = [sys.executable, "-m", "pipeline.train", "mnist", "--centers", "300", "--tol", "1e-6", "-q"]

@@ -102,7 +102,7 @@ CASES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", CASES)
 def test_the_process_tree_stays_below_the_limit(tmp_path: Path, case: str) -> None:
     arguments, limit_mib = CASES[case]
@@ -126,7 +126,7 @@ def test_the_process_tree_stays_below_the_limit(tmp_path: Path, case: str) -> No
     assert (report["passes"] is not None) == (case == "in rounds")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_worker_over_its_memory_ends_the_run_with_advice(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(HUNGRY)
@@ -251,7 +251,7 @@ FORECASTS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", FORECASTS)
 def test_the_forecast_is_true_within_a_third(tmp_path: Path, case: str) -> None:
     """Peak of the process tree, as the run itself samples it, against the largest stage of `--dry-run`."""

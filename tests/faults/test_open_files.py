@@ -109,7 +109,7 @@ def test_nothing_is_removed_while_this_process_maps_it(
     assert mapped == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("mode", MODES)
 def test_a_run_ends_with_the_same_bytes_and_leaves_nothing(
     tmp_path: Path, keeping: Path, data: Path, mode: str
@@ -125,7 +125,7 @@ def test_a_run_ends_with_the_same_bytes_and_leaves_nothing(
     assert (result.damaged, result.notes) == ([], [])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["rounds", "greedy in rounds"])
 def test_a_file_that_somebody_else_holds_open_costs_nothing(
     tmp_path: Path, keeping: Path, data: Path, mode: str

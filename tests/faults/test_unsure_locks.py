@@ -60,7 +60,7 @@ def test_a_run_that_lives_on_another_machine_is_left_alone(tmp_path: Path, capsy
     assert "more than 60 s ago; taken over" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
 def test_without_locks_a_run_warns_and_can_be_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int

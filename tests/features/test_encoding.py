@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from features.encoding import MOST_WORDS, Asked, EncodedRows, TableEncoding, learn
@@ -45,7 +45,6 @@ def naive(kind: str, training: list[str], cells: list[str]) -> np.ndarray:
     return np.array(rows)
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.lists(CELLS, min_size=1, max_size=12), st.lists(CELLS, max_size=6), st.sampled_from(["onehot", "ordinal"]))
 def test_words_against_a_naive_twin(training: list[str], others: list[str], kind: str) -> None:
     asked = Asked.read(f"{kind}:c", "median")
@@ -71,7 +70,6 @@ def test_words_against_a_naive_twin(training: list[str], others: list[str], kind
     assert later.unknown["c"] == len(unknown)
 
 
-@settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6)), min_size=2, max_size=20), st.integers(1, 10))
 def test_numbers_get_the_median_of_the_training_rows_and_a_mark(cells: list[float | None], n_rows: int) -> None:
     codes = np.array([[np.nan if cell is None else cell] for cell in cells])

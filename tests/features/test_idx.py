@@ -7,7 +7,7 @@ import zlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from features.errors import DataError, MissingInputError
@@ -30,7 +30,6 @@ def refused(tmp_path, content, message, n_dimensions=3):
     assert "images" in str(caught.value)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=3), st.booleans(), st.integers(0, 1000))
 def test_reads_what_was_written(tmp_path_factory, shape, compressed, seed):
     values = np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
@@ -124,7 +123,7 @@ except DataError as error:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and sets RLIMIT_AS")
 @pytest.mark.parametrize(
     "shape",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from features import parquet_files
@@ -68,7 +68,6 @@ def test_a_table_is_the_same_in_parquet_and_in_csv(arrow, tmp_path, monkeypatch)
         assert np.array_equal(packed.read("test", 0, 75)[0], plain.read("test", 0, 75)[0])
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(st.none() | st.floats(width=32), st.none() | st.text(max_size=5)), min_size=1, max_size=9))
 def test_cells_are_those_that_were_saved(tmp_path_factory, rows):
     pyarrow = pytest.importorskip("pyarrow")

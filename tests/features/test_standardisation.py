@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from features.errors import DataError
@@ -16,7 +16,6 @@ def fit(rows, block):
     return moments.standardisation()
 
 
-@settings(deadline=None)
 @given(st.integers(1, 80), st.integers(1, 90), st.floats(-1e6, 1e6), st.floats(1e-3, 1e3))
 def test_equals_numpy_for_any_block_size(n, block, shift, spread):
     rows = shift + spread * np.random.default_rng(n).standard_normal((n, 3))

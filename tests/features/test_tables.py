@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.utils.class_weight import compute_class_weight
 
@@ -48,7 +48,6 @@ def test_npz_split(tmp_path):
     assert str(tmp_path) not in json.dumps(source.fingerprint())
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(4, 60), st.floats(0.05, 0.9), st.integers(0, 5))
 def test_split_is_a_seeded_partition(n, fraction, seed):
     inputs, labels = np.arange(2.0 * n).reshape(n, 2), np.arange(n) / 7.0
@@ -105,7 +104,6 @@ def test_npz_refuses(tmp_path, arrays, message):
         open_source(npz(tmp_path, **arrays))
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 39), st.integers(0, 2), st.sampled_from([np.nan, np.inf, -np.inf]))
 def test_bad_value_is_named_with_its_row(row, column, value):
     damaged = X.copy()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.nightly, pytest.mark.alone]
 FOLDER = Path(__file__).resolve().parents[2] / "jobs" / "benchmarks"
 
 

@@ -59,7 +59,7 @@ def test_multiclass_digits(tmp_path: Path) -> None:
     assert verify([str(run), "-q"]) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_predict_with_numpy(tmp_path: Path) -> None:
     text = output_of("predict_with_numpy", tmp_path)
     points = (r"\[0. 0.\]: inside \(N\)", r"10.\]: between \(N\)", r"-280. \]: outside \(N\)")
@@ -99,7 +99,7 @@ def test_track_metrics(tmp_path: Path) -> None:
     assert told["error_rate", 0] == np.float32(json.loads((run / "report.json").read_text())["error_rate"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_binary_own_arrays(tmp_path: Path) -> None:
     text = output_of("binary_own_arrays", tmp_path)
     (right,) = found(r"N of 100 right", text)
@@ -111,7 +111,7 @@ def test_binary_own_arrays(tmp_path: Path) -> None:
     assert load_model(tmp_path / "out" / "runs" / "wine" / "model").task == "binary"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_compact_model(tmp_path: Path) -> None:
     text = output_of("compact_model", tmp_path)
     curve = {int(size): float(error) for size, error in re.findall(r"(\d+) centers +([0-9.]+) %  ▪", text)}
@@ -123,7 +123,7 @@ def test_compact_model(tmp_path: Path) -> None:
     assert load_model(tmp_path / "out" / "small").n_centers == 50
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_estimator_in_a_pipeline(tmp_path: Path) -> None:
     text = output_of("estimator_in_a_pipeline", tmp_path)
     assert found(r"test accuracy N\n", text)[0] > 0.95
@@ -136,7 +136,7 @@ def test_estimator_in_a_pipeline(tmp_path: Path) -> None:
     assert np.load(tmp_path / "out" / "X.npy", mmap_mode="r").shape[1] == 64
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_resume_after_a_stop(tmp_path: Path) -> None:
     text = output_of("resume_after_a_stop", tmp_path)
     assert "exit code 75" in text

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 FOLDER = Path(__file__).resolve().parents[2] / "jobs" / "paper"
 KEYS = {
     *("table", "dataset", "method", "M", "runs", "mean", "std", "m0_mean"),
@@ -136,14 +136,14 @@ def test_missing_data_are_one_line_and_the_code_of_the_main_command(out: Path, t
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_mnist_error_is_the_papers(out: Path, data_dir: Path) -> None:
     found = rows("mnist", out, "--runs", "1", data_dir=data_dir)
     assert only(found, method="SLKL", M=1000)["mean"] == pytest.approx(2.0, abs=0.2)
     assert only(found, method="SLKL, refitted", M=1000)["mean"] < 1.6
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_figures_are_drawn_with_the_optimum(out: Path) -> None:
     done = call("figures", out, "--runs", "2")
     assert done.returncode == 0, done.stderr

@@ -29,7 +29,7 @@ INTERRUPTIBLE += ["--schedule", "uniform", "--max-sweeps", "100000"]
 SHORT = [*INTERRUPTIBLE, "--centers", "500", "--tol", "1e-6"]
 LONG = [*INTERRUPTIBLE, "--centers", "700", "--tol", "1e-7"]  # longer than the 12 s in which SLURM warns at the latest
 
-real = pytest.mark.slow  # on a real one-node SLURM
+real = pytest.mark.nightly  # on a real one-node SLURM
 
 
 class Queue:

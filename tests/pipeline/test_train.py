@@ -102,7 +102,7 @@ def test_the_objective_is_that_of_the_saved_weights(serial: Path, features: Path
 
 
 @pytest.mark.parametrize("scheduler", ["threads", "processes"])
-@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "3"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.nightly), "3"])
 def test_every_executor_gives_the_same_model_bytes(
     serial: Path, features: Path, tmp_path: Path, scheduler: str, workers: str
 ) -> None:
@@ -110,7 +110,7 @@ def test_every_executor_gives_the_same_model_bytes(
     assert model_bytes(tmp_path / "run") == model_bytes(serial)
 
 
-@pytest.mark.parametrize("threads", [pytest.param("1", marks=pytest.mark.slow), "4"])
+@pytest.mark.parametrize("threads", [pytest.param("1", marks=pytest.mark.nightly), "4"])
 def test_blas_threads_do_not_change_the_bytes(serial: Path, features: Path, tmp_path: Path, threads: str) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
     words = ("digits", "--run-dir", tmp_path / "run", "--features-dir", features, *SMALL)

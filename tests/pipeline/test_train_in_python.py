@@ -205,7 +205,7 @@ def test_a_handler_of_the_process_is_left_alone(folders: dict[str, Path], tmp_pa
     assert heard == [signal.SIGUSR1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("scheduler", ["threads", "processes"])
 def test_a_thread_trains_alone_and_touches_no_handler(folders: dict[str, Path], tmp_path: Path, scheduler: str) -> None:
     before = [signal.getsignal(number) for number in signal.valid_signals()]

@@ -128,7 +128,7 @@ def test_resuming_a_damaged_run_never_gives_other_numbers(finished: Path, damage
         shutil.rmtree(run)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("damage", ["flipped", "deleted"])
 def test_an_unfinished_run_with_damage_gives_no_other_numbers(finished: Path, damage: str) -> None:
     """Without report and model, everything that they are made of is read."""
@@ -312,7 +312,7 @@ def test_what_a_live_run_replaces_and_removes_is_not_damage(
         assert verified(copy, capsys, "-q") == (0, "")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_verifying_while_the_run_is_at_work(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     command = [sys.executable, "-m", "pipeline.train", "digits", "--run-dir", str(run), *ARGUMENTS]

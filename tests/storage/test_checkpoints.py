@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import atomic_writes as commit
@@ -83,7 +83,6 @@ def test_a_damaged_newest_is_passed_over_and_named(tmp_path: Path, name: str, da
     assert name in warning
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(name=st.sampled_from(FILES), where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), cut=st.booleans())
 def test_any_byte_flipped_and_any_length(tmp_path: Path, name: str, where: float, bit: int, cut: bool) -> None:
     shutil.rmtree(tmp_path / "a", ignore_errors=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zarr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from zarr.codecs import Crc32cCodec
 
@@ -81,7 +81,6 @@ def shared_array(tmp_path_factory: pytest.TempPathFactory) -> tuple[StoredArray,
     return array, values, digests
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 103), st.integers(0, 103), st.booleans(), st.booleans())
 def test_any_row_range_reads_back(shared_array, first: int, second: int, verified: bool, into: bool) -> None:
     array, values, digests = shared_array
@@ -92,7 +91,6 @@ def test_any_row_range_reads_back(shared_array, first: int, second: int, verifie
     assert out is None or got is out
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 102), max_size=60))
 def test_take_equals_fancy_indexing(shared_array, rows: list[int]) -> None:
     array, values, digests = shared_array

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.ndimage import affine_transform
 
@@ -69,7 +69,6 @@ def test_it_is_scipys_transformation(digits: np.ndarray, strength: float) -> Non
     np.testing.assert_allclose(deskew(digits / 255.0, strength), expected, atol=1e-12)
 
 
-@settings(max_examples=40)
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(0, 2**32 - 1), st.floats(0.01, 1))
 def test_any_size_and_values_equal_the_twin(height: int, width: int, seed: int, strength: float) -> None:
     rng = np.random.default_rng(seed)

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.ndimage import convolve1d
 
@@ -75,7 +75,6 @@ def test_statistics_measured_elsewhere(data_dir):
     assert np.percentile(distances, 1) == pytest.approx(0.60, abs=0.02)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(4, 33), st.integers(4, 33), st.integers(0, 2**32 - 1))
 def test_any_size_equals_twin(height, width, seed):
     rng = np.random.default_rng(seed)
@@ -113,7 +112,7 @@ def test_refuses_what_is_no_image(shape):
         sphog(np.zeros(shape, np.uint8))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_takes_a_fraction_of_the_work_of_scikit_image():
     images, _ = open_source(SourceSpec("synthetic", n_train=1000)).read("train", 0, 1000)
     sphog(images[:2]), hog(images[:2], (14, 7, 4), 12)

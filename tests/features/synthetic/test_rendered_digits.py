@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from features.descriptors.sphog import sphog
@@ -15,7 +15,6 @@ from features.source import SourceSpec
 from runs import ROOT
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 400), st.integers(0, 100), st.integers(1, 60), st.sampled_from(["train", "test"]))
 def test_blocks_of_any_size_agree(start, length, block, part):
     source = open_source(SourceSpec("synthetic", n_train=500, n_test=500, seed=4))
@@ -105,7 +104,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ten_million_rows_need_no_more_memory():
     peaks = [
         int(subprocess.run([sys.executable, "-c", CHILD, str(n)], cwd=ROOT, capture_output=True, check=True).stdout)

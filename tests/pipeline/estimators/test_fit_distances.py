@@ -44,7 +44,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=() if case == "both" else pytest.mark.slow) for case in CASES]
+    "case", [pytest.param(case, marks=() if case == "both" else pytest.mark.nightly) for case in CASES]
 )
 @pytest.mark.parametrize("classes", [False, True])
 def test_the_command_finds_the_same(

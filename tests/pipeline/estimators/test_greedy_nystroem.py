@@ -147,7 +147,7 @@ def test_float32_rows_give_float32_features_of_the_same_landmarks(diabetes: tupl
     np.testing.assert_allclose(single.transform(X), double.transform(X), atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_fewer_landmarks_are_needed_than_of_a_draw(digits: tuple[Array, Array]) -> None:
     """In a search over a pipeline, which chooses landmarks for the rows of each fit alone."""
     X, y = digits

@@ -26,7 +26,7 @@ def blobs(n: int) -> Table:
     return X * 10.0 ** np.arange(5), y
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("make", "machine"), [(smooth, SLKLRegressor), (blobs, SLKLClassifier)])
 def test_the_command_and_the_estimators_have_the_same_defaults(make, machine, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     X, y = make(900)
@@ -49,7 +49,7 @@ def test_the_command_and_the_estimators_have_the_same_defaults(make, machine, tm
     assert error < (0.5 if machine is SLKLRegressor else 0.2) * (np.var(y) if machine is SLKLRegressor else 1)
 
 
-@pytest.mark.parametrize("asked", ["median", pytest.param("auto", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("asked", ["median", pytest.param("auto", marks=pytest.mark.nightly)])
 def test_widths_of_many_candidates_are_the_same(asked: str, tmp_path: Path) -> None:
     """Above 1000 candidates, the typical width is that of a draw: of the same."""
     X, y = smooth(1500)

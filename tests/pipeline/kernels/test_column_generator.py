@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics.pairwise import rbf_kernel
 
@@ -34,7 +34,6 @@ def test_negative_rounded_distances_are_clamped() -> None:
     assert ColumnGenerator(X, 1e-3).block(X).max() <= 1.0
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     rows=st.integers(1, 40),
     centers=st.integers(1, 30),
@@ -146,7 +145,6 @@ def test_a_row_too_long_for_distances_is_named(value: float) -> None:
         generator.block(X)
 
 
-@settings(max_examples=30, deadline=None)
 @given(offset=st.floats(-1e3, 1e3), scale=st.floats(1e-2, 1e2), sigma2=st.floats(1e-3, 1e3), seed=st.integers(0, 99))
 def test_what_is_not_refused_is_right(offset: float, scale: float, sigma2: float, seed: int) -> None:
     X = np.random.default_rng(seed).normal(offset, scale, (60, 5)).astype(np.float32)

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidDataError
@@ -31,7 +31,6 @@ def shuffled(rng: np.random.Generator) -> Each:
     return each
 
 
-@settings(max_examples=60)
 @given(seed=SEEDS, columns=st.integers(1, 23), kept=st.integers(0, 23), groups=st.integers(1, 4))
 def test_any_order_and_grouping_of_blocks_and_tiles_gives_the_same_bits(
     seed: int, columns: int, kept: int, groups: int
@@ -63,7 +62,6 @@ def test_tiles_may_be_shared_out_to_threads() -> None:
     assert np.array_equal(alone.units, together.units)
 
 
-@settings(max_examples=60)
 @given(
     rows=st.integers(0, 60), columns=st.integers(1, 40), kept=st.integers(0, 40), tile=st.integers(1, 50), seed=SEEDS
 )
@@ -93,7 +91,6 @@ def test_a_product_refuses_what_blas_would_misread(bad: np.ndarray) -> None:
         product_tile(bad, slice(0, 2), slice(0, 2), np.empty(4))
 
 
-@settings(max_examples=60)
 @given(
     terms=st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=20),
     largest=st.floats(1e3, 1e9),
@@ -108,7 +105,6 @@ def test_a_sum_is_that_of_whole_numbers(terms: list[float], largest: float, n_te
     assert float(total.values()) == float(whole * unit)
 
 
-@settings(max_examples=40)
 @given(columns=st.integers(1, 6), n_blocks=st.integers(1, 6), looseness=st.integers(0, 40), seed=SEEDS)
 def test_a_gram_is_that_of_whole_numbers(columns: int, n_blocks: int, looseness: int, seed: int) -> None:
     """Columns of 20 bits, whose products are exact in float64; a loose bound makes the unit coarser than they are."""

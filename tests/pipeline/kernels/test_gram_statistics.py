@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import Lasso
 
@@ -68,7 +68,6 @@ def test_gram_is_positive_semi_definite_even_for_duplicates() -> None:
 KERNELS = [Kernel(), Kernel("polynomial", 3), Kernel("intersection")]
 
 
-@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32 - 1),
     kernel=st.sampled_from(KERNELS),
@@ -141,7 +140,6 @@ def test_rows_that_the_bounds_do_not_hold_are_an_error() -> None:
             sums.add(np.full((8, 2), columns), np.full((8, 1), target))
 
 
-@settings(max_examples=30, deadline=None)
 @given(cuts=st.lists(st.integers(0, 20_000), max_size=6), seed=st.integers(0, 10), fraction=st.floats(0, 0.9))
 def test_hold_out_does_not_depend_on_the_blocks(cuts: list[int], seed: int, fraction: float) -> None:
     whole = draw_held_out(seed, fraction, 0, 20_000)

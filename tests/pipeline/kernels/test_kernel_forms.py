@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics.pairwise import polynomial_kernel, rbf_kernel
 
@@ -59,7 +59,6 @@ def test_columns_are_the_kernel_over_its_root_at_the_center(kernel: Kernel, cent
     assert np.array_equal(single.block(X, order), single.block(X)[order])
 
 
-@settings(max_examples=150)
 @given(
     kernel=st.sampled_from([Kernel(), *(Kernel("polynomial", degree) for degree in (1, 2, 3, 12)), INTERSECTION]),
     scale=st.floats(-2, 2),
@@ -223,7 +222,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name != "intersection" else ()) for name in CASES]
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name != "intersection" else ()) for name in CASES]
 )
 def test_the_gap_is_over_every_candidate_at_every_width(folder: Path, name: str) -> None:
     run = Trained(folder, name, *CASES[name], "--penalty", "1", "--tol", "1e-4")
@@ -237,7 +236,7 @@ def test_the_gap_is_over_every_candidate_at_every_width(folder: Path, name: str)
     assert set(counts) <= set(run.report["sigma2"])
 
 
-@pytest.mark.parametrize("name", ["widths", *(pytest.param(name, marks=pytest.mark.slow) for name in [*CASES][1:])])
+@pytest.mark.parametrize("name", ["widths", *(pytest.param(name, marks=pytest.mark.nightly) for name in [*CASES][1:])])
 def test_rounds_reach_the_same_optimum(folder: Path, name: str) -> None:
     """The streamed scores and the bounds of what is not evaluated hold for columns that are no Gaussians."""
     common = [*CASES[name], "--penalty", "30", "--centers", "all", "--tol", "1e-4"]

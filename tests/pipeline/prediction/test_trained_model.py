@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from features.descriptors import sphog
@@ -270,7 +270,6 @@ def replaced(draw: st.DrawFn, value: Any) -> Any:
     return draw(JSON)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), name=st.sampled_from(sorted(SPECS)), task=st.sampled_from(sorted(TASKS)))
 def test_a_corrupted_description_is_refused_or_predicts(data: st.DataObject, name: str, task: str) -> None:
     """Nothing but a ModelFormatError ever comes out, and what is let through is a working model."""
@@ -283,7 +282,6 @@ def test_a_corrupted_description_is_refused_or_predicts(data: st.DataObject, nam
     assert np.isfinite(model.decision_function(X)).all()
 
 
-@settings(max_examples=100, deadline=None)
 @given(name=st.sampled_from(sorted(DTYPES)), shape=st.lists(st.integers(0, 5), max_size=3), fill=st.floats())
 def test_a_corrupted_array_is_refused_or_predicts(name: str, shape: list[int], fill: float) -> None:
     description, arrays = parts(make())

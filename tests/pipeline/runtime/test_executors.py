@@ -109,7 +109,7 @@ def test_tasks_end_before_the_caller_learns_that_they_shall(executor: tuple, tmp
     assert [result.value for result in executor[1].run(square, [5], tmp_path / "turn")] == [25]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_task_that_does_not_look_is_not_waited_for_too_long(tmp_path: Path) -> None:
     with stopping.listening(), open_executor("processes", 2, 2, 2**30) as opened:
         list(opened.run(blas_threads, range(8)))  # the imports of a worker take a moment
@@ -208,7 +208,7 @@ def test_a_cluster_runs_items_and_must_see_the_paths(cluster: str, tmp_path: Pat
             executor.check_paths([tmp_path / "absent"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_cluster_gives_the_same_model_bytes(cluster: str, tmp_path: Path) -> None:
     common = ["digits", "-q", "--centers", "40", "--features-dir", str(tmp_path / "features")]
     for name, scheduler in (("serial", "serial"), ("cluster", cluster)):
@@ -239,7 +239,7 @@ def stop_at_a_record(records: Path, stopped: list[float]) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("scheduler", "sessions"), [("processes", 1), ("cluster", 2)])
 def test_workers_save_on_request_and_leave_the_run_alone(
     features: Path, whole: Path, tmp_path: Path, request: pytest.FixtureRequest, scheduler: str, sessions: int

@@ -179,7 +179,7 @@ def counts(told: str, unit: str) -> list[int]:
     return [int(line.partition(f" {unit}")[0].split()[-1]) for line in told.splitlines() if f" {unit}" in line]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("often")
 def test_a_run_counts_rows_and_centers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], saved: list[dict[str, Any]]
@@ -202,7 +202,7 @@ def test_a_run_counts_rows_and_centers(
     assert not (tmp_path / "run" / "progress").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("often")
 def test_a_path_counts_penalties(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features"), "--centers", "100"]

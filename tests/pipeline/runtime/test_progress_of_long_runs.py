@@ -17,7 +17,7 @@ from pipeline.reporting.run_facts import status
 from runs import ROOT, loopback_cluster
 from storage.errors import StorageError
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.nightly, pytest.mark.alone]
 
 STILL_SECONDS = 2.5  # between two tellings that are the same: one in 2 s may be, on a machine that does other work
 SILENT_SECONDS = 6.0  # between two tellings, whose file waits for the disk

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidDataError, StoppedError
@@ -139,7 +139,6 @@ def whole(counts: Counts) -> bool:
     return counts.counts.tolist() == [1] * len(counts.counts)
 
 
-@settings(max_examples=40)
 @given(
     threads=st.lists(st.integers(1, 5), min_size=1, max_size=6),
     n_pieces=st.integers(1, 40),

@@ -183,7 +183,7 @@ def same_model(one: Path, other: Path) -> bool:
     return all((one / "model" / name).read_bytes() == (other / "model" / name).read_bytes() for name in names)
 
 
-@pytest.mark.parametrize("scheduler", [pytest.param("serial", marks=pytest.mark.slow), "threads"])
+@pytest.mark.parametrize("scheduler", [pytest.param("serial", marks=pytest.mark.nightly), "threads"])
 def test_a_solve_goes_on_from_its_checkpoint(
     features: Path, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], scheduler: str
 ) -> None:
@@ -210,7 +210,7 @@ def test_a_solve_goes_on_from_its_checkpoint(
 
 
 @pytest.mark.parametrize(
-    "number", [stopping.SIGNALS[0], *(pytest.param(one, marks=pytest.mark.slow) for one in stopping.SIGNALS[1:])]
+    "number", [stopping.SIGNALS[0], *(pytest.param(one, marks=pytest.mark.nightly) for one in stopping.SIGNALS[1:])]
 )
 def test_a_signal_stops_the_command_in_time_and_loses_nothing(
     features: Path, whole: Path, tmp_path: Path, number: signal.Signals

@@ -79,7 +79,7 @@ def attack(folder: Path, ports: set[int], key: dict[str, str] | None) -> set[str
     return {path.name for path in folder.iterdir()}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
 def test_another_user_cannot_have_a_function_run(tmp_path: Path) -> None:
     with open_executor("processes", 1, 1, 2**30) as opened:

@@ -72,7 +72,7 @@ def test_a_weight_of_two_is_the_row_twice() -> None:
     assert not np.allclose(weighted, held_out_errors(*arguments, X, y, held_out), rtol=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_best_width_is_smaller_with_more_centers() -> None:
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, size=(1000, 4))

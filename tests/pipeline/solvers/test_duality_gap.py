@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import Lasso
 
@@ -29,7 +29,6 @@ def dense_certificate(C, Y, W, tau):
     return primal, (theta * Y).sum() - 0.5 * (theta**2).sum()
 
 
-@settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 10**6), outputs=st.integers(1, 3), size=st.floats(1e-3, 3.0))
 def test_certificate_equals_the_dense_one_and_bounds_the_optimum(seed, outputs, size):
     rng = np.random.default_rng(seed)

@@ -35,7 +35,7 @@ def statistics(images, sigma2):
     return np.ascontiguousarray(0.5 * (gram + gram.T)), K.T @ Y
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("sigma2", [1.0, 2.0, 4.0])
 def test_all_classes_end_certified_and_the_objective_never_rises(images, sigma2):
     gram, kty = statistics(images, sigma2)
@@ -51,7 +51,7 @@ def test_all_classes_end_certified_and_the_objective_never_rises(images, sigma2)
         assert all(b <= a * (1 + 1e-12) for a, b in itertools.pairwise(values))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("penalty", [10.0, 0.1])
 def test_the_shared_kernel_on_real_statistics(images, penalty):
     gram, kty = statistics(images, 4.0)
@@ -62,7 +62,7 @@ def test_the_shared_kernel_on_real_statistics(images, penalty):
     assert all(b <= a * (1 + 1e-12) for a, b in itertools.pairwise(values))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("penalty", [1.0, 0.01])
 def test_uniform_needs_three_times_the_evaluations(images, penalty):
     gram, kty = statistics(images, 4.0)

@@ -75,7 +75,7 @@ def without_statistics(run: Path, copy: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
+    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.nightly) for case in CASES]
 )
 def test_sums_that_are_taken_make_the_bytes_of_sums_made_again(place: Path, tmp_path: Path, case: str) -> None:
     old = first_run(place, case)

@@ -91,7 +91,7 @@ def test_a_prefix_is_the_model_of_that_size(folder: Path, report: dict[str, Any]
     np.testing.assert_allclose(cut.decision_function(X), few.decision_function(X), rtol=0, atol=1e-8)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_executor_gives_the_same_bytes(folder: Path, report: dict[str, Any]) -> None:
     for name in ("serial", "processes"):
         train(folder, name, "--select", "greedy:60", "--scheduler", name, "--workers", "2")
@@ -103,7 +103,7 @@ def test_a_refit_of_a_selection_may_be_asked_for(folder: Path, report: dict[str,
     assert model_bytes(folder / "asked") == model_bytes(folder / "whole")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_auto_ends_where_the_held_out_error_no_longer_falls(tmp_path: Path) -> None:
     run = ["--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features"), "-q"]
     assert main(["sinc", "--select", "greedy:auto", "--set", "data.noise=0.1", *run]) == 0
@@ -193,7 +193,7 @@ def test_the_statistics_of_finalists_are_those_computed_at_once(folder: Path, ro
     assert errors[0] == pytest.approx(errors[1], rel=0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_in_rounds_is_cut_too(folder: Path, rounds: dict[str, Any]) -> None:
     found = resize_run(folder / "rounds", 20, folder / "rounds-20")
     assert (found.n_centers, found.n_before) == (20, 60)
@@ -211,7 +211,7 @@ def test_a_run_in_rounds_is_cut_too(folder: Path, rounds: dict[str, Any]) -> Non
         pytest.param(ROUNDS, id="in rounds"),
     ],
 )
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_selection_that_is_stopped_goes_on_to_the_same_bytes(
     folder: Path, report: dict[str, Any], tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
@@ -252,7 +252,7 @@ sys.exit(main(sys.argv[1:]))
 AFTER = ("model", "solutions", "markers/solve", "markers/evaluate", "CONTENTS.json", "report.json")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("kind", "name"),
     [

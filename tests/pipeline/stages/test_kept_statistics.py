@@ -56,7 +56,7 @@ def size_of(run: Path) -> int:
 @pytest.mark.parametrize("how", ["at once", "afterwards"])
 @pytest.mark.parametrize("keep", ["centers", "none"])
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow if "rounds" in kind else ()) for kind in KINDS]
+    "kind", [pytest.param(kind, marks=pytest.mark.nightly if "rounds" in kind else ()) for kind in KINDS]
 )
 def test_the_rest_of_the_run_is_as_it_was(
     place: Path, tmp_path: Path, kind: str, keep: str, how: str, capsys: pytest.CaptureFixture[str]

@@ -26,7 +26,7 @@ def run(place: Path, name: str, *arguments: str) -> Path:
     return place / name
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_bytes_are_the_same_and_the_run_can_be_cut(place: Path) -> None:
     serial = run(place, "serial", "--scheduler", "serial")
     threads = run(place, "threads", "--scheduler", "threads", "--workers", "2")

@@ -176,7 +176,7 @@ def test_the_page_tells_of_moved_centers(place: Path) -> None:
     assert "Moved centers" not in page(RunLayout(place / "stay"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_page_promises_images_of_centers_that_are_training_rows_alone(features: Path, tmp_path: Path) -> None:
     asked = ("--features", "raw", "--sigma2", "median", "--scale", "none", "--centers", "60", "--select", "greedy:10")
     train(tmp_path / "stay", features, *asked)
@@ -236,7 +236,7 @@ def test_no_solve_starts_from_centers_that_were_moved(
         assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_killed_while_centers_move_it_ends_with_the_same_bytes(place: Path, tmp_path: Path) -> None:
     line = [sys.executable, "-m", "pipeline.train", str(place / "smooth.npz"), "--run-dir", str(tmp_path / "run"), "-q"]
     line += ["--features-dir", str(place / "features"), "--resume", "auto", "--checkpoint-every", "0.1s", *MOVED]

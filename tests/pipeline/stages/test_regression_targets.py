@@ -52,7 +52,7 @@ def columns(layout: RunLayout, X: np.ndarray, which: Any = slice(None)) -> np.nd
 
 
 @pytest.mark.parametrize("arguments", [[], ["--refit", "ridge"], ["--select", "greedy:40"], ["--penalty", "auto"]])
-@pytest.mark.parametrize(("scale", "mean"), [(1.15e5, 2e5), pytest.param(1e-9, 0.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("scale", "mean"), [(1.15e5, 2e5), pytest.param(1e-9, 0.0, marks=pytest.mark.nightly)])
 def test_the_unit_of_the_target_changes_nothing_else(
     tmp_path: Path, scale: float, mean: float, arguments: list[str]
 ) -> None:

@@ -63,7 +63,7 @@ CASES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", CASES)
 def test_a_row_of_weight_0_is_as_if_it_were_not_there(tmp_path: Path, case: str) -> None:
     """Not a candidate, not drawn, held out or counted: the same bytes, also on the fly."""
@@ -83,7 +83,7 @@ def test_a_row_of_weight_0_is_as_if_it_were_not_there(tmp_path: Path, case: str)
     assert reports[0][score] == reports[1][score]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", CASES)
 def test_weights_of_1_change_no_byte(tmp_path: Path, case: str) -> None:
     rows, test_rows = (rows_of(n, classes="regression" not in case, seed=n) for n in (420, 90))
@@ -98,7 +98,7 @@ def test_weights_of_1_change_no_byte(tmp_path: Path, case: str) -> None:
     assert weighted[score] == pytest.approx(plain[score], rel=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("rounds", [False, True])
 @pytest.mark.parametrize(("classes", "kernel"), [(True, "gaussian"), (False, "gaussian"), (True, "polynomial")])
 def test_a_row_of_weight_3_is_three_rows(tmp_path: Path, classes: bool, kernel: str, rounds: bool) -> None:

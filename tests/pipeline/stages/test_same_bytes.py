@@ -96,7 +96,7 @@ def bytes_of(reference: dict[str, dict[str, bytes]], data: Path, case: str) -> d
 @pytest.mark.parametrize(
     ("case", "way"),
     [
-        pytest.param(case, way, marks=() if way == "threads" and case in QUICK else pytest.mark.slow)
+        pytest.param(case, way, marks=() if way == "threads" and case in QUICK else pytest.mark.nightly)
         for case, way in itertools.product(CASES, WAYS)
     ],
 )
@@ -124,7 +124,7 @@ def test_threads_that_share_their_sums_make_the_same_bytes(
 
 @pytest.mark.parametrize(
     "case",
-    [case if case in STOPPED else pytest.param(case, marks=pytest.mark.slow) for case in CASES],
+    [case if case in STOPPED else pytest.param(case, marks=pytest.mark.nightly) for case in CASES],
 )
 def test_a_run_that_is_stopped_again_and_again_is_taken_up_by_others(
     data: Path, reference: dict[str, dict[str, bytes]], tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch

@@ -61,7 +61,7 @@ def test_the_path_reports_objective_size_held_out_error_and_time(features: Path,
         assert point["objective"] == pytest.approx(objective, rel=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_auto_takes_the_penalty_of_the_lowest_held_out_error(features: Path, tmp_path: Path) -> None:
     report = train(tmp_path / "run", features, "--penalty", "auto")
     lowest = min(point["hold_out_error"] for point in report["path"])

@@ -187,7 +187,7 @@ def test_streaming_ends_between_two_blocks_that_were_read_together(narrow: Run, 
             next(blocks)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ctrl_c_on_a_narrow_table_is_answered_at_once(tmp_path: Path) -> None:
     """19 to 46 s once: each worker ended its chunk of 131 072 rows first."""
     rng, run = np.random.default_rng(0), tmp_path / "run"

@@ -103,7 +103,7 @@ def train(run: Path, features: Path, *arguments: str) -> dict[str, Any]:
     return runs.train(run, features, *arguments, "--scheduler", "threads", "--workers", "2")
 
 
-@pytest.mark.parametrize("coupling", ["shared", pytest.param("one-vs-all", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("coupling", ["shared", pytest.param("one-vs-all", marks=pytest.mark.nightly)])
 def test_a_run_that_grows_by_coarse_scores_ends_with_a_proof(coupling: str, features: Path, tmp_path: Path) -> None:
     """The gaps are those that the Gram of all candidates gives for the same weights."""
     asked = ("--coupling", coupling, "--tol", "1e-4", "--set", "kernel.precision=float64")
@@ -164,7 +164,7 @@ def test_scores_that_are_too_coarse_give_way_to_exact_ones(
     assert [record["coarse_entries"] > 0 for record in passes] == [True] + [False] * (len(passes) - 1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_coarse_scores_are_exact_in_the_working_set_and_corrected_once_they_were(
     features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,7 +190,7 @@ def model_bytes(run: Path) -> list[bytes]:
     return [(run / "model" / name).read_bytes() for name in ("model.json", "arrays.npz")]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_workers_and_schedulers_give_the_same_bytes(features: Path, tmp_path: Path) -> None:
     cases = {"serial": "1", "threads": "3"}
     for scheduler, workers in cases.items():
@@ -198,7 +198,7 @@ def test_workers_and_schedulers_give_the_same_bytes(features: Path, tmp_path: Pa
     assert model_bytes(tmp_path / "serial") == model_bytes(tmp_path / "threads")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("where", [(grown_gram, "grow"), (candidate_scores, "score_candidates")])
 def test_a_run_cut_off_within_or_between_rounds_ends_with_the_same_bytes(
     where: tuple[Any, str], features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -55,7 +55,7 @@ def trained(run: Path, data: Path, *arguments: str, code: int = 0) -> dict[str, 
 
 
 @pytest.mark.parametrize(
-    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
+    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.nightly) for case in CASES]
 )
 def test_the_weights_are_those_of_the_gram_of_all_candidates(case: str, data: Path, tmp_path: Path) -> None:
     asked = (*CASES[case], *EXACT)
@@ -84,7 +84,7 @@ def check_counts(report: dict[str, Any]) -> None:
     assert all(one["relative_gaps"] <= [1.0] * len(report["solves"]) for one in passes)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_little_room_drops_what_is_at_zero_or_says_so(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,7 +114,7 @@ def test_a_penalty_above_the_largest_leaves_nothing_active_and_nothing_to_add_to
     assert "no Gram of all candidates to add to" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_another_run_s_weights_are_a_start(data: Path, tmp_path: Path) -> None:
     """The optimum is the same, with fewer columns made on the fly."""
     cold = trained(tmp_path / "cold", data, *CASES["classes"], *ON_DEMAND, *EXACT)

@@ -62,7 +62,7 @@ def files_of(run: Run) -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    "mode", ["rounds", *(pytest.param(m, marks=pytest.mark.slow) for m in ("a path", "on demand"))]
+    "mode", ["rounds", *(pytest.param(m, marks=pytest.mark.nightly) for m in ("a path", "on demand"))]
 )
 def test_files_that_are_lost_or_damaged_are_made_again(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str

@@ -46,7 +46,7 @@ SETTINGS = {
 SLOW = ("one kernel", "two widths", "refitted", "a path")
 
 
-@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.slow if c in SLOW else ()) for c in SETTINGS])
+@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.nightly if c in SLOW else ()) for c in SETTINGS])
 def test_the_choice_is_that_of_the_whole_gram(tables: Path, case: str) -> None:
     data, *arguments = SETTINGS[case]
     precise = ("--set", "kernel.precision=float64")
@@ -116,8 +116,8 @@ MOMENTS = {
     ("data", "moments", "stops"),
     [
         ("values", SOME, (2, -1)),
-        pytest.param("values", MOMENTS, (1, 2, -1, -2), marks=pytest.mark.slow),
-        pytest.param("classes", MOMENTS, (1, 2, -1, -2), marks=pytest.mark.slow),
+        pytest.param("values", MOMENTS, (1, 2, -1, -2), marks=pytest.mark.nightly),
+        pytest.param("classes", MOMENTS, (1, 2, -1, -2), marks=pytest.mark.nightly),
     ],
     ids=["some", "a regression", "classes"],
 )
@@ -155,7 +155,7 @@ def test_a_stop_at_every_kind_of_moment_costs_no_byte(
             assert runs.model_bytes(tables / run) == runs.model_bytes(tables / f"whole-{data}"), name
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_penalty_for_which_there_is_no_room_ends_the_path_and_is_told(
     tables: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,7 +168,7 @@ def test_a_penalty_for_which_there_is_no_room_ends_the_path_and_is_told(
     assert not RunLayout(tables / "small-auto").passes.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_executors_and_workers_give_the_same_bytes(features: Path, tmp_path: Path) -> None:
     arguments = ("--centers", "all", "--penalty", "auto", "--refit", "ridge", "--set", "centers.working_set=900")
     cases = {"serial": ("serial", "1"), "threads": ("threads", "3"), "processes": ("processes", "2")}

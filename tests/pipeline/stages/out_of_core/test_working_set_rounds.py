@@ -90,7 +90,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(
-    "case", [case if case == "some candidates" else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
+    "case", [case if case == "some candidates" else pytest.param(case, marks=pytest.mark.nightly) for case in CASES]
 )
 def test_streamed_and_dense_meet_in_objective_and_support(case: str, features: Path, tmp_path: Path) -> None:
     """Float64 columns: float32 ones round otherwise in tiles of another shape."""
@@ -115,7 +115,7 @@ def test_streamed_and_dense_meet_in_objective_and_support(case: str, features: P
     assert not list((tmp_path / "streamed" / "statistics").glob("round-000"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_bounds_and_screening_leave_candidates_out(features: Path, tmp_path: Path) -> None:
     """They do not pay on MNIST (its columns are nearly alike); here they do, late."""
     report = train(tmp_path / "run", features, "--centers", "all", "--tol", "1e-9", *ROUNDS)
@@ -123,7 +123,7 @@ def test_bounds_and_screening_leave_candidates_out(features: Path, tmp_path: Pat
     assert report["passes"][-1]["relative_gaps"] == [solve["relative_gap"] for solve in report["solves"]]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_symmetric_pass_computes_half_of_the_kernel(features: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("pipeline.stages.out_of_core.score_tiles.TILE_ROWS", 128)
     report = train(tmp_path / "run", features, "--centers", "all", *ROUNDS)
@@ -141,7 +141,7 @@ def test_too_small_a_working_set_is_said(features: Path, tmp_path: Path, capsys:
     assert "--memory-limit" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_refit_needs_no_held_out_gram(features: Path, tmp_path: Path) -> None:
     arguments = ["--centers", "all", "--refit", "ridge", "--tol", "1e-7"]
     dense = train(tmp_path / "dense", features, *arguments)
@@ -151,7 +151,7 @@ def test_refit_needs_no_held_out_gram(features: Path, tmp_path: Path) -> None:
     assert abs(streamed["n_errors"] - dense["n_errors"]) <= 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_executors_and_workers_give_the_same_bytes(features: Path, tmp_path: Path) -> None:
     arguments = ("--centers", "all", "--refit", "ridge", *ROUNDS)
     cases = {"serial": ("serial", "1"), "threads": ("threads", "3"), "processes": ("processes", "2")}
@@ -161,7 +161,7 @@ def test_executors_and_workers_give_the_same_bytes(features: Path, tmp_path: Pat
     assert len(models) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("scheduler", ["serial", "threads"])
 def test_a_run_cut_off_in_any_round_ends_with_the_same_bytes(
     features: Path, tmp_path: Path, monkeypatch: Any, scheduler: str
@@ -191,7 +191,7 @@ def test_a_run_cut_off_in_any_round_ends_with_the_same_bytes(
     assert [p["relative_gaps"] for p in again["passes"]] == [p["relative_gaps"] for p in report["passes"]]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_plan_chooses_the_largest_working_set_that_fits_and_keeps_the_limit(features: Path, tmp_path: Path) -> None:
     run, limit = tmp_path / "run", 640  # enough beside a compiler, where no loops are compiled yet
     command = [sys.executable, "-m", "pipeline.train", "digits", "-q", "--run-dir", str(run), "--penalty", "0.1"]
