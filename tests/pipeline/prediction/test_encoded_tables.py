@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +18,12 @@ from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.onnx_graph import arrays_of
 from pipeline.prediction.predictor import load_predictor
 from pipeline.prediction.trained_model import ModelFormatError
-from runs import files_of, report_of, train_beside
+from runs import TrainedRuns, files_of, report_of, train_beside
 
 NAMES = ["id", "color", "age", "size", "ok"]
 RNG = np.random.default_rng(5)
-ASKED = ("--set", "data.categorical=onehot", "--set", "data.missing=median", "--set", "data.drop=id", "--budget", "2")
+ENCODED = ("--set", "data.categorical=onehot", "--set", "data.missing=median", "--set", "data.drop=id")
+SERIAL = ("--centers", "100", "--penalty", "1", "--intercept", "--scheduler", "serial")
 
 
 def example(k: int) -> list[str]:
@@ -37,22 +39,26 @@ ROWS = [example(k) for k in range(500)]
 def write(path: Path, names: Sequence[str], rows: Sequence[Sequence[str]], separator: str = ",") -> Path:
     """Write some columns of rows, in their order there."""
     places = [NAMES.index(name) for name in names]
-    with path.open("w", newline="") as stream:
+    aside = path.with_name(f"{os.getpid()}-{path.name}")  # another process may read or write at this moment
+    with aside.open("w", newline="") as stream:
         csv.writer(stream, delimiter=separator).writerows([names, *([row[k] for k in places] for row in rows)])
-    return path
+    return aside.replace(path)
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("encoded")
+def place(shared_folder: Path) -> Path:
+    """A folder with 400 training rows, and 100 test rows whose columns are in another order, between semicolons."""
+    folder = shared_folder / "encoded"
+    folder.mkdir(exist_ok=True)
+    if not (folder / "test.csv").exists():
+        write(folder / "train.csv", NAMES, ROWS[:400])
+        write(folder / "test.csv", NAMES[::-1], ROWS[400:], ";")
+    return folder
 
 
-@pytest.fixture(scope="module")
-def run(place: Path) -> Path:
-    """A run on 400 rows with a test file of 100, whose columns are in another order and between semicolons."""
-    data = write(place / "train.csv", NAMES, ROWS[:400])
-    write(place / "test.csv", NAMES[::-1], ROWS[400:], ";")
-    return train_beside(place, "run", data, *ASKED, "--test", str(place / "test.csv"))
+@pytest.fixture
+def run(place: Path, finished_run: TrainedRuns) -> Path:
+    return finished_run(*ENCODED, *SERIAL, "--test", str(place / "test.csv"), dataset=place / "train.csv")
 
 
 def predicted(model: Path, data: Path, out: Path) -> list[list[str]]:
@@ -75,8 +81,8 @@ def test_a_test_file_is_the_test_part(
     told = [predicted(run, path, tmp_path / "out.csv") for path in (place / "test.csv", tmp_path / "t.csv")]
     assert told[0] == told[1]
     assert verify.main([str(run)]) == 0
-    assert report.main([str(run)]) == 0
-    assert resize.main([str(run), "--size", "50", "--out", str(tmp_path / "small")]) == 0
+    assert report.main([str(run), "--out", str(tmp_path / "report.html")]) == 0
+    assert resize.main([str(run), "--size", "8", "--out", str(tmp_path / "small")]) == 0
     small = load_model(tmp_path / "small")
     assert small.table_columns == load_model(run / "model").table_columns
 
@@ -93,8 +99,7 @@ def test_what_no_training_row_had(run: Path, tmp_path: Path, capsys: pytest.Capt
     assert model.table_columns is not None
     assert model.table_columns.encoding is not None
     median = model.table_columns.encoding.columns[1].fill
-    names = model.table_columns.input_names
-    assert names == (
+    assert model.table_columns.input_names == (
         *("color=blue, dark", "color=green", "color=red", "age", "age is missing"),
         *("size=L", "size=M", "size=S"),
     )
@@ -109,17 +114,23 @@ def test_the_model_in_python_takes_the_cells_of_the_file(place: Path, run: Path,
     rows = [[row[1], gap[row[2]] if row[2] in gap else np.float64(row[2]), row[3]] for row in ROWS[400:]]
     assert any(row[1] is None for row in rows)
     assert model.decision_function(rows)[:, 0].tolist() == [float(row[2]) for row in table[1:]]
-    assert model.predict(np.array(rows, dtype=object)).tolist() == [row[1] for row in table[1:]]
+    as_text = [[color, age or None, size] for _, color, age, size, _ in ROWS[400:]]
+    as_floats = [[color, float(age) if age else np.nan, size] for color, age, size in as_text]
+    for cells in (rows, np.array(rows, dtype=object), as_text, np.array(as_floats, dtype=object)):
+        assert model.predict(cells).tolist() == [row[1] for row in table[1:]]
     assert model.predict(np.zeros((0, 3))).shape == (0,)
+    with pytest.warns(UserWarning, match=r"no training row has: color \(2\)"):
+        model.predict([["pink", 40, "S"], ["", 40, "S"], ["pink", "", "L"]])
+    for width in (7, 8):
+        with pytest.raises(DataError, match="the model wants cells of its columns: color, age, size"):
+            model.predict(np.zeros((2, width)))
+    with pytest.raises(DataError, match="X: row 1, column age is 'old'"):
+        model.predict([rows[0], ["red", "old", "S"]])
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(rows, columns=["color", "age", "size"])
     assert model.predict(frame.assign(id=0)[["size", "id", "age", "color"]]).tolist() == model.predict(rows).tolist()
     with pytest.raises(DataError, match="lacks the column 'age'"):
         model.predict(frame.drop(columns="age"))
-    with pytest.raises(DataError, match="the model wants cells of its columns: color, age, size"):
-        model.predict(np.zeros((2, 8)))
-    with pytest.raises(DataError, match="row 1, column age is 'old'"):
-        model.predict([rows[0], ["red", "old", "S"]])
 
 
 @pytest.mark.parametrize(
@@ -139,20 +150,33 @@ def test_a_file_that_does_not_fit_the_model_is_refused(
     assert words in capsys.readouterr().err
 
 
-def test_the_same_bytes_again_and_other_ones_for_another_encoding(place: Path, run: Path, tmp_path: Path) -> None:
-    data, test = place / "train.csv", ("--test", str(place / "test.csv"))
-    again = train_beside(tmp_path, "again", data, *ASKED, *test, "--set", "resources.scheduler=serial")
-    assert files_of(again / "model") == files_of(run / "model")
-    other = train_beside(place, "other", data, *ASKED, *test, "--set", "data.categorical=ordinal")
-    used = [json.loads((one / "env.json").read_text())["features"] for one in (run, again, other)]
+def test_the_same_bytes_by_threads_and_from_parquet_and_other_ones_for_another_encoding(
+    place: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test = ("--test", str(place / "test.csv"))
+    asked = (*ENCODED, *SERIAL, *test)
+    threads = train_beside(tmp_path, "threads", place / "train.csv", *asked, "--scheduler", "threads")
+    assert files_of(threads / "model") == files_of(run / "model")
+    other = train_beside(tmp_path, "other", place / "train.csv", *asked, "--set", "data.categorical=ordinal")
+    used = [json.loads((one / "env.json").read_text())["features"] for one in (run, threads, other)]
     assert used[0] == used[1] != used[2]
-    model = load_model(other / "model")
-    assert model.input_shape == (4,)
+    assert load_model(other / "model").input_shape == (4,)
     assert predicted(other, place / "test.csv", tmp_path / "out.csv")
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    cells = [[row[0], row[1], float(row[2]) if row[2] else None, *row[3:]] for row in ROWS[:400]]
+    table = arrow.table(dict(zip(NAMES, map(list, zip(*cells, strict=True)), strict=True)))
+    parquet.write_table(table, tmp_path / "train.parquet")
+    packed = train_beside(tmp_path, "parquet", tmp_path / "train.parquet", *asked)
+    assert files_of(packed / "model") == files_of(run / "model")
+    parquet.write_table(table.slice(0, 9).select(["size", "age", "color"]), tmp_path / "new.parquet")
+    assert len(predicted(run, tmp_path / "new.parquet", tmp_path / "out.csv")) == 10
+    assert evaluate.main([str(run), str(tmp_path / "new.parquet")]) == 65
+    assert "has no target column 'ok'" in capsys.readouterr().err
 
 
 def test_an_estimator_and_a_graph_start_from_encoded_numbers(
-    place: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     onnx, reference = pytest.importorskip("onnx"), pytest.importorskip("onnx.reference")
     assert export.main([str(run), "--out", str(tmp_path / "model.onnx")]) == 0
@@ -166,20 +190,6 @@ def test_an_estimator_and_a_graph_start_from_encoded_numbers(
     assert ", ".join(loaded.feature_names_in_) == names
     with pytest.warns(UserWarning, match="valid feature names"):
         assert loaded.decision_function(inputs) == pytest.approx(decision[:, 0], rel=1e-5, abs=1e-6)
-
-
-def test_rows_in_memory_are_read_as_their_file_has_them(run: Path, place: Path, tmp_path: Path) -> None:
-    model, cells = load_predictor(run), [[color, age or None, size] for _, color, age, size, _ in ROWS[400:]]
-    written = [row[1] for row in predicted(run, place / "test.csv", tmp_path / "out.csv")[1:]]
-    assert model.predict(cells).tolist() == written
-    numbers = [[color, float(age) if age else np.nan, size] for color, age, size in cells]
-    assert model.predict(np.array(numbers, object)).tolist() == written
-    with pytest.warns(UserWarning, match=r"no training row has: color \(2\)"):
-        model.predict([["pink", 40, "S"], ["", 40, "S"], ["pink", "", "L"]])
-    with pytest.raises(DataError, match="X: row 1, column age is 'old'"):
-        model.predict([["red", 40, "S"], ["red", "old", "S"]])
-    with pytest.raises(DataError, match="wants cells of its columns: color, age, size"):
-        model.predict(np.zeros((2, 7)))
 
 
 def test_a_damaged_encoding_is_refused(run: Path, tmp_path: Path) -> None:
@@ -197,20 +207,19 @@ def test_a_damaged_encoding_is_refused(run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["digits", "--test", "x.csv"], 2, "data.test has no effect on digits"),
-        (["digits", "--set", "data.missing=median"], 2, "data.missing has no effect on digits"),
-        (["TABLE", "--test", "none.csv"], 66, "none.csv: no such file"),
-        (["TABLE", "--test", "model.npz"], 2, "file type not known"),
-        (["TABLE", "--test", "TABLE", "--set", "data.test_fraction=0.5"], 2, "data.test_fraction has no effect"),
+        (["sinc", "--test", "x.csv"], 2, "data.test has no effect on sinc"),
+        (["sinc", "--set", "data.missing=median"], 2, "data.missing has no effect on sinc"),
+        (["TABLE", *ENCODED, "--test", "none.csv"], 66, "none.csv: no such file"),
+        (["TABLE", *ENCODED, "--test", "model.npz"], 2, "file type not known"),
+        (["TABLE", *ENCODED, "--test", "TABLE", "--set", "data.test_fraction=0.5"], 2, "test_fraction has no effect"),
         (["TABLE", "--set", "data.categorical=words"], 2, "must be auto, onehot or ordinal"),
         (["TABLE", "--set", "data.columns=a,a"], 2, "must be names of columns, each once"),
         (["TABLE", "--set", "data.missing=mean"], 2, "must be one of median"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(
-    place: Path, run: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, words: str
+    place: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, words: str
 ) -> None:
     typed = [str(place / "train.csv") if word == "TABLE" else word for word in arguments]
-    encoded = list(ASKED) if "--test" in typed and typed[0] != "digits" else []
-    assert training.main([*typed, *encoded, "--dry-run"]) == code
+    assert training.main([*typed, "--dry-run"]) == code
     assert words in capsys.readouterr().err

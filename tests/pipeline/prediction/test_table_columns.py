@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from pipeline.kernels.gram_statistics import draw_held_out
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.trained_model import ModelFormatError
 from pipeline.reporting import results
-from runs import report_of, train_beside
+from runs import TrainedRuns, report_of, train_beside
 from storage.folder_layouts import RunLayout
 from storage.records import read_record, write_record
 
@@ -32,22 +33,23 @@ ROWS = [[*map(repr, row), repr(y)] for row, y in zip(X.tolist(), (3 * X[:, 0] + 
 
 
 def write(path: Path, rows: list[list[str]], order: list[int] | None = None) -> Path:
-    with path.open("w", newline="") as stream:
+    aside = path.with_name(f"{os.getpid()}-{path.name}")  # another process may read or write at this moment
+    with aside.open("w", newline="") as stream:
         csv.writer(stream).writerows([[row[k] for k in order or range(len(row))] for row in rows])
-    return path
+    return aside.replace(path)
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for runs and their features; they are read only."""
-    return tmp_path_factory.mktemp("columns")
+@pytest.fixture(scope="session")
+def data(shared_folder: Path) -> Path:
+    """A table with a header, one of whose names is a number."""
+    path = shared_folder / "prices.csv"
+    return path if path.exists() else write(path, [NAMES, *ROWS])
 
 
-@pytest.fixture(scope="module")
-def prices(place: Path) -> Path:
-    """A run on a table with a header, one of whose names is a number."""
-    data = write(place / "prices.csv", [NAMES, *ROWS])
-    return train_beside(place, "prices", data, "--target", "price", "--penalty", "100", "--centers", "40")
+@pytest.fixture
+def prices(data: Path, finished_run: TrainedRuns) -> Path:
+    options = ("--target", "price", "--penalty", "100", "--centers", "40", "--scheduler", "serial")
+    return finished_run(*options, dataset=data)
 
 
 def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
@@ -57,10 +59,10 @@ def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dic
 
 
 def test_inputs_are_matched_by_name(
-    place: Path, prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = [NAMES, *ROWS]
-    expected = evaluated(capsys, prices / "model", place / "prices.csv")
+    expected = evaluated(capsys, prices / "model", data)
     assert expected["r2"] > 0.5
     for order in ([1, 0, 2, 3], [3, 2, 1, 0]):
         assert evaluated(capsys, prices / "model", write(tmp_path / "other.csv", table, order)) == expected
@@ -69,8 +71,8 @@ def test_inputs_are_matched_by_name(
     assert evaluated(capsys, prices / "model", path, "--target", "cost") == expected
     predictions = []
     for k, (rows, order) in enumerate([(table, [0, 1, 2, 3]), (table, [2, 0, 1]), (ROWS, [0, 1, 2]), (ROWS, None)]):
-        data, out = write(tmp_path / f"{k}.csv", rows, order), tmp_path / f"{k}-out.csv"
-        assert predict.main([str(prices / "model"), str(data), "--out", str(out), "-q"]) == 0
+        one, out = write(tmp_path / f"{k}.csv", rows, order), tmp_path / f"{k}-out.csv"
+        assert predict.main([str(prices / "model"), str(one), "--out", str(out), "-q"]) == 0
         predictions.append(out.read_bytes())
     assert len(set(predictions)) == 1
 
@@ -146,25 +148,29 @@ def rewritten(place: Path, folder: Path, **columns: Any) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("header", "words"),
-    [("2019,2020,2021,price", "lacks"), ("1,2,3,y", "lacks"), ("1,2,3,cost", "--target cost")],
+    ("header", "named", "words"),
+    [
+        ("2019,2020,2021,price", True, "lacks"),
+        ("1,2,3,y", True, "lacks"),
+        ("1,2,3,cost", True, "--target cost"),
+        ("2019,2020,2021,price", False, "price"),
+        ("1,2,3,y", False, None),  # a name of a target
+        ("1,2,3,cost", False, "cost"),
+    ],
 )
-@pytest.mark.parametrize("named", [True, False])
 def test_a_header_of_years_is_no_row(
-    header: str, words: str, named: bool, prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    header: str, named: bool, words: str | None, prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model, columns = prices / "model", header.split(",")
-    data = write(tmp_path / "data.csv", [columns, *ROWS])
-    if not named:  # trained without a header: y is a name of a target, another word is refused
-        model = rewritten(prices, tmp_path / "model", inputs=(), target=None)
-    code = 0 if not named and columns[-1] == "y" else 65
+    """Nor where the model was trained without a header."""
+    model = prices / "model" if named else rewritten(prices, tmp_path / "model", inputs=(), target=None)
+    data = write(tmp_path / "data.csv", [header.split(","), *ROWS])
     for extra in ([], ["-q"]):
-        assert predict.main([str(model), str(data), "--out", "-", *extra]) == code
+        assert predict.main([str(model), str(data), "--out", "-", *extra]) == (0 if words is None else 65)
         told = capsys.readouterr()
-        assert len(told.err.splitlines()) == (0 if code == 0 and extra else 1)
-        assert ("header: yes" in told.err) == (code == 0 and not extra)
-        assert code == 0 or words in told.err or not named
-        assert code == 65 or len(told.out.splitlines()) == N + 1
+        assert len(told.err.splitlines()) == (0 if words is None and extra else 1)
+        assert ("header: yes" in told.err) == (words is None and not extra)
+        assert words is None or words in told.err
+        assert words is not None or len(told.out.splitlines()) == N + 1
 
 
 def test_a_row_of_numbers_is_no_header_in_another_order(
@@ -189,25 +195,20 @@ def test_a_row_of_numbers_is_no_header_in_another_order(
     assert f"{N + 1} rows, header: no, " in capsys.readouterr().out
 
 
-def test_a_label_that_is_called_like_the_target_is_a_row(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_label_that_is_called_like_the_target_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As a class, or as a word that stands for one where one class is set against the rest."""
     rows = [[*row[:3], "ny"[k % 2]] for k, row in enumerate(ROWS)][1:]
-    data = write(place / "letters-y.csv", rows)
+    data = write(tmp_path / "letters-y.csv", rows)
     for name, more in (("words", ()), ("positive", ("--set", "data.positive=y"))):
-        run = train_beside(place, f"y-{name}", data, "--centers", "20", "--penalty", "1", *more)
+        run = train_beside(tmp_path, name, data, "--centers", "20", "--penalty", "1", "--scheduler", "serial", *more)
         assert predict.main([str(run / "model"), str(data), "--out", str(tmp_path / f"{name}.csv")]) == 0
         assert f"{N - 1} rows of letters-y.csv, header: no;" in capsys.readouterr().out
 
 
-def test_names_that_repeat_are_matched_by_position(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table = [["a", "y", "c", "c"], *ROWS]
-    data = write(place / "twice.csv", table)
-    options = ("--target", "3", "--penalty", "100", "--centers", "40")
-    run = train_beside(place, "twice", data, *options, quiet=False)
+def test_names_that_repeat_are_matched_by_position(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write(tmp_path / "twice.csv", [["a", "y", "c", "c"], *ROWS])
+    options = ("--target", "3", "--penalty", "100", "--centers", "40", "--scheduler", "serial")
+    run = train_beside(tmp_path, "twice", data, *options, quiet=False)
     assert "names repeat in the header" in capsys.readouterr().err
     expected = evaluated(capsys, run / "model", data)
     assert expected["r2"] > 0.5
@@ -223,25 +224,27 @@ def letter_rows(n: int = 300) -> list[list[str]]:
     return [["EGKQTZ"[k], *map(str, np.clip(means[k] + rng.integers(-1, 2, 16), 0, 15))] for k in kinds]
 
 
-def test_a_file_like_letter_recognition(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_like_letter_recognition(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The letter first, no header: no row is lost, and the target is found again where it was in training."""
     rows = letter_rows()
-    data = write(place / "letters.csv", rows)
-    run = train_beside(place, "letters", data, "--target", "0", "--centers", "60", "--refit", "ridge", quiet=False)
+    data = write(tmp_path / "letters.csv", rows)
+    options = ("--target", "0", "--centers", "60", "--refit", "ridge", "--scheduler", "serial")
+    run = train_beside(tmp_path, "letters", data, *options, quiet=False)
     assert "header: no, target: column 0 of 0 to 16" in capsys.readouterr().err
-    report = json.loads((run / "report.json").read_text())
-    assert (report["n_train"] + report["n_test"], report["n_features"]) == (len(rows), 16)
+    found = report_of(run)
+    assert (found["n_train"] + found["n_test"], found["n_features"]) == (len(rows), 16)
     again = evaluated(capsys, run / "model", write(tmp_path / "again.csv", rows))
     assert (again["n_rows"], again["labels"]) == (len(rows), list("EGKQTZ"))
     assert again["error_rate"] < 0.1
 
 
 def test_a_run_made_when_more_numbers_were_classes_is_read_as_it_was(
-    place: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its settings do not say the task: it was found from the labels, by a rule that took thirty for classes."""
-    data = write(place / "thirty.csv", [[repr(k * 0.1), repr(k * k * 0.3), str(k % 30)] for k in range(240)])
-    run = train_beside(place, "thirty", data, "--set", "data.task=multiclass", "--centers", "20", "--penalty", "1")
+    data = write(tmp_path / "thirty.csv", [[repr(k * 0.1), repr(k * k * 0.3), str(k % 30)] for k in range(240)])
+    options = ("--set", "data.task=multiclass", "--centers", "20", "--penalty", "1", "--scheduler", "serial")
+    run = train_beside(tmp_path, "thirty", data, *options)
     expected = evaluated(capsys, run)
     layout = RunLayout(run)
     text = layout.config.read_text()
@@ -282,16 +285,17 @@ def test_rows_far_from_every_center_are_told_of(
     assert np.count_nonzero(np.abs(decision - intercept) < 0.1) >= n_far
 
 
-def test_a_model_without_centers_is_told_of(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_without_centers_is_told_of(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its problem is solved to the last digit, and it is of no use."""
-    run = train_beside(place, "empty", place / "prices.csv", "--target", "price", "--centers", "20", "--penalty", "1e9")
+    options = ("--target", "price", "--centers", "20", "--penalty", "1e9", "--scheduler", "serial")
+    run = train_beside(tmp_path, "empty", data, *options)
     assert capsys.readouterr().err.startswith("WARNING: the model has no centers")
     found = report_of(run)
     assert (found["converged"], found["model_n_centers"], len(found["warnings"])) == (True, 0, 1)
     assert "the model has no centers" in report.write(run, None).read_text()
-    assert training.main([str(place / "prices.csv"), "--run-dir", str(run), "--resume", "auto"]) == 0
+    assert training.main([str(data), "--run-dir", str(run), "--resume", "auto"]) == 0
     assert "WARNING: the model has no centers" in capsys.readouterr().out
-    assert predict.main([str(run), str(place / "prices.csv"), "--out", "-"]) == 0
+    assert predict.main([str(run), str(data), "--out", "-"]) == 0
     assert "every row gets the same, the intercept" in capsys.readouterr().err
 
 
@@ -300,14 +304,14 @@ def test_a_model_without_centers_is_told_of(place: Path, tmp_path: Path, capsys:
     [("regression", "no better on the test part than its mean (R2 -"), ("multiclass", "than 0 for every row (")],
 )
 def test_a_model_no_better_than_a_constant_is_told_of(
-    place: Path, capsys: pytest.CaptureFixture[str], task: str, words: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], task: str, words: str
 ) -> None:
     """Targets that the inputs say nothing about, fitted exactly; two classes in three are one."""
     rng = np.random.default_rng(3)
     kinds = np.where(rng.random(N) < 0.8, 0, rng.integers(1, 3, N))
-    data = write(place / f"noise-{task}.csv", [[*row[:3], str(k)] for row, k in zip(ROWS, kinds.tolist(), strict=True)])
+    data = write(tmp_path / "noise.csv", [[*row[:3], str(k)] for row, k in zip(ROWS, kinds.tolist(), strict=True)])
     options = ("--sigma2", "0.05", "--centers", "all", "--penalty", "1e-6", "--set", f"data.task={task}")
-    run = train_beside(place, f"noise-{task}", data, *options)
+    run = train_beside(tmp_path, "noise", data, *options, "--scheduler", "serial")
     found = report_of(run)
     assert found["converged"]
     (line,) = found["warnings"]
@@ -321,17 +325,17 @@ def test_a_model_no_better_than_a_constant_is_told_of(
 
 
 def test_rmse_and_r2_stand_beside_the_mean_squared_error(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In blocks of rows, whose means differ; the table, report.json, the page, status, evaluate and resize."""
-    options = ("--target", "price", "--select", "greedy:8", "--block-size", "7")
-    run = train_beside(place, "greedy", place / "prices.csv", *options, quiet=False)
+    options = ("--target", "price", "--select", "greedy:8", "--block-size", "7", "--scheduler", "serial")
+    run = train_beside(tmp_path, "greedy", data, *options, quiet=False)
     table = capsys.readouterr().out
     found = report_of(run)
     assert evaluate.main([str(run)]) == 0
     shown = capsys.readouterr().out
     model = load_model(run / "model")
-    source = open_source(SourceSpec(str(place / "prices.csv"), target="price"))
+    source = open_source(SourceSpec(str(data), target="price"))
     inputs, truth = source.read("test", 0, source.n_test)
     predicted = model.decision_function(model.features_of(inputs))[:, 0]
     assert found["rmse"] == pytest.approx(root_mean_squared_error(truth, predicted), rel=1e-5)
@@ -353,7 +357,7 @@ def test_rmse_and_r2_stand_beside_the_mean_squared_error(
     assert float(values["R2"]) == pytest.approx(1 - float(values["squared error"]) / variance, abs=1e-3)
 
 
-def test_a_report_of_an_earlier_version_is_shown(place: Path, prices: Path) -> None:
+def test_a_report_of_an_earlier_version_is_shown(prices: Path) -> None:
     found = report_of(prices)
     for name in ("rmse", "r2", "warnings"):
         del found[name]
