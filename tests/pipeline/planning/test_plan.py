@@ -17,6 +17,7 @@ from pipeline.datasets.feature_request import FeatureShape
 from pipeline.planning.plan import COMPILING_BYTES, Plan, StagePlan, check_disk, make_plan
 from pipeline.runtime.memory_limits import DRIVER_BYTES
 from pipeline.runtime.row_pass import SHARE_BYTES
+from pipeline.stages import solve_weights
 from pipeline.stages.training_rows import row_grid
 from pipeline.train import main
 from storage.errors import CannotWriteError
@@ -193,24 +194,21 @@ def test_what_is_written_already_needs_no_space_again(tmp_path: Path, monkeypatc
 
 
 def test_a_run_stopped_by_a_full_disk_goes_on_with_what_it_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tables: Path, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline.stages import solve_weights
-
-    run = tmp_path / "run"
-    line = ["digits", "-q", "--centers", "500", "--penalty", "10", "--run-dir", str(run)]
-    line += ["--features-dir", str(tmp_path / "features")]
+    line = [str(tables / "classes.npz"), "-q", "--centers", "all", "--penalty", "10", "--scheduler", "serial"]
+    line += ["--features-dir", str(features)]
 
     def full(*_: Any) -> None:
         raise CannotWriteError("disk full")
 
     with monkeypatch.context() as during:
         during.setattr(solve_weights, "solve_weights", full)
-        assert main(line) == 73
-    written = sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
+        assert main([*line, "--run-dir", str(tmp_path / "run")]) == 73
+    written = sum(path.stat().st_size for path in (tmp_path / "run").rglob("*") if path.is_file())
     assert written > 5 * MIB
-    disk_with(monkeypatch, 13 * MIB)
-    assert main([*line, "--resume", "auto", "--dry-run"]) == 0
+    disk_with(monkeypatch, 16 * MIB)
+    assert main([*line, "--run-dir", str(tmp_path / "run"), "--resume", "auto", "--dry-run"]) == 0
     assert main([*line, "--run-dir", str(tmp_path / "another"), "--dry-run"]) == 73
 
 
