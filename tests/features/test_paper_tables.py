@@ -54,7 +54,7 @@ def test_real_abalone(data_dir):
     assert other.fingerprint() != source.fingerprint()
 
 
-@pytest.mark.parametrize("dataset", ["usps", "boston", "abalone"])
+@pytest.mark.parametrize("dataset", [pytest.param("usps", marks=pytest.mark.ci), "boston", "abalone"])
 def test_wrong_hash_missing_file_and_no_folder(data_dir, tmp_path, dataset):
     for file in PUBLISHED[dataset].files:
         (tmp_path / dataset).mkdir(exist_ok=True)

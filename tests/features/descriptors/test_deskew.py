@@ -41,7 +41,7 @@ def twin(image: np.ndarray, strength: float) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def digits() -> np.ndarray:
-    return open_source(SourceSpec("synthetic", n_train=60)).read("train", 0, 60)[0]
+    return open_source(SourceSpec("synthetic", n_train=30)).read("train", 0, 30)[0]
 
 
 def bar(slant: float) -> np.ndarray:
@@ -112,7 +112,7 @@ def test_types_blocks_and_layout(digits: np.ndarray) -> None:
     for dtype, expected in ((np.uint8, np.float32), (np.float32, np.float32), (np.float64, np.float64)):
         assert deskew(digits.astype(dtype), 0.5).dtype == expected
     before, whole = digits.copy(), deskew(digits, 0.5)
-    assert np.array_equal(whole, np.concatenate([deskew(digits[k : k + 7], 0.5) for k in range(0, 60, 7)]))
+    assert np.array_equal(whole, np.concatenate([deskew(digits[k : k + 7], 0.5) for k in range(0, 30, 7)]))
     assert np.array_equal(whole, deskew(np.asfortranarray(digits), 0.5))
     assert np.array_equal(digits, before)
 

@@ -47,13 +47,13 @@ def test_looks_like_mnist():
     source = open_source(SourceSpec("synthetic"))
     assert (source.n_train, source.n_test, source.input_shape) == (60_000, 10_000, (28, 28))
     assert source.classes == tuple(range(10))
-    images, targets = source.read("train", 0, 10_000)
+    images, targets = source.read("train", 0, 5_000)
     assert images.dtype == np.uint8
     assert targets.dtype == np.int64
     assert 25 < images.mean() < 42  # 33.3 for MNIST
     assert 0.13 < (images > 0).mean() < 0.25  # 0.19 for MNIST
-    assert np.bincount(targets).min() / 10_000 > 0.08
-    assert np.bincount(targets).max() / 10_000 < 0.12
+    shares = np.bincount(targets) / 5_000
+    assert 0.08 < shares.min() <= shares.max() < 0.12
     assert images.reshape(len(images), -1).max(axis=1).min() > 100  # no image is empty
 
 
@@ -104,7 +104,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
-@pytest.mark.nightly
+@pytest.mark.ci
 def test_ten_million_rows_need_no_more_memory():
     peaks = [
         int(subprocess.run([sys.executable, "-c", CHILD, str(n)], cwd=ROOT, capture_output=True, check=True).stdout)
