@@ -238,11 +238,7 @@ def test_columns_are_chosen_by_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"1" * 5000, "line 1 is longer than 1000"),
-        (b"1,2\n\xff\xfe,3\n", "UTF-8"),
-    ],
+    ("content", "message"), [(b"1" * 5000, "line 1 is longer than 1000"), (b"1,2\n\xff\xfe,3\n", "UTF-8")]
 )
 def test_bytes_that_are_no_lines_of_text_are_refused(tmp_path, monkeypatch, content, message):
     monkeypatch.setattr(csv_files, "MAX_LINE_CHARACTERS", 1000)

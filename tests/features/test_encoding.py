@@ -46,7 +46,7 @@ def naive(kind: str, training: list[str], cells: list[str]) -> np.ndarray:
 
 
 @given(st.lists(CELLS, min_size=1, max_size=12), st.lists(CELLS, max_size=6), st.sampled_from(["onehot", "ordinal"]))
-def test_words_against_a_naive_twin(training: list[str], others: list[str], kind: str) -> None:
+def test_words_against_a_naive_twin(training, others, kind):
     asked = Asked.read(f"{kind}:c", "median")
     reader = CellReader(["c"], [{}], missing=True, new=True)
     codes = np.array([reader.codes([cell], "here") for cell in training + others])
@@ -71,7 +71,7 @@ def test_words_against_a_naive_twin(training: list[str], others: list[str], kind
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6)), min_size=2, max_size=20), st.integers(1, 10))
-def test_numbers_get_the_median_of_the_training_rows_and_a_mark(cells: list[float | None], n_rows: int) -> None:
+def test_numbers_get_the_median_of_the_training_rows_and_a_mark(cells, n_rows):
     codes = np.array([[np.nan if cell is None else cell] for cell in cells])
     training = [cell for cell in cells[:n_rows] if cell is not None]
     if not training:

@@ -33,7 +33,7 @@ def whole(source: Source) -> tuple[np.ndarray, np.ndarray]:
     return source.read("train", 0, source.n_train)
 
 
-def test_rows_follow_each_other(spec: SourceSpec) -> None:
+def test_rows_follow_each_other(spec):
     source = grown(spec, "second.npz", "third.npz")
     assert (source.n_train, source.n_test, source.added, source.classes) == (12, 3, (1, 5), ("1", "2", "x"))
     images, targets = np.random.default_rng(0).integers(0, 255, (12, 3, 3), np.uint8), np.tile([0, 1, 2], 4)
@@ -49,7 +49,7 @@ def test_rows_follow_each_other(spec: SourceSpec) -> None:
         source.read("train", 5, 13)
 
 
-def test_its_identity_names_the_additions(spec: SourceSpec) -> None:
+def test_its_identity_names_the_additions(spec):
     first, one, two = open_source(spec), grown(spec, "second.npz"), grown(spec, "second.npz", "third.npz")
     added = two.fingerprint()["added"]
     assert len({repr(source.fingerprint()) for source in (first, one, two)}) == 3
@@ -57,18 +57,18 @@ def test_its_identity_names_the_additions(spec: SourceSpec) -> None:
     assert two.memory.held == sum(source.memory.held for source in (first, *two.additions))
 
 
-def test_a_view_of_it_knows_the_additions(spec: SourceSpec) -> None:
+def test_a_view_of_it_knows_the_additions(spec):
     source = viewed(grown(spec, "third.npz"), replace(spec, positive="x"))
     assert source.added == (5,)
     np.testing.assert_array_equal(whole(source)[1], np.r_[np.tile([0, 0, 1], 2), [0, 1, 0, 0, 1]])
 
 
-def test_images_on_another_scale_are_refused(spec: SourceSpec) -> None:
+def test_images_on_another_scale_are_refused(spec):
     with pytest.raises(DataError, match="floats: images are float64, those of first uint8"):
         grown(spec, "floats.npz")
 
 
-def test_words_are_no_labels_of_numbers(spec: SourceSpec, tmp_path: Path) -> None:
+def test_words_are_no_labels_of_numbers(spec, tmp_path):
     X = np.zeros((4, 2))
     np.savez(tmp_path / "numbers.npz", X=X, y=np.array([0, 1, 0, 1]))
     np.savez(tmp_path / "words.npz", X=X, y=np.array(["0", "1", "0", "zero"]))
@@ -76,7 +76,7 @@ def test_words_are_no_labels_of_numbers(spec: SourceSpec, tmp_path: Path) -> Non
         grown(replace(spec, dataset=str(tmp_path / "numbers.npz")), "words.npz")
 
 
-def test_columns_of_a_table_are_found_by_name_and_words_encoded_as_those_of_the_first_rows(tmp_path: Path) -> None:
+def test_columns_of_a_table_are_found_by_name_and_words_encoded_as_those_of_the_first_rows(tmp_path):
     (tmp_path / "first.csv").write_text("a,color,y\n" + "1,red,0\n2,blue,1\n3,red,0\n,blue,1\n" * 2)
     (tmp_path / "second.csv").write_text("y,color,a\n1,green,5\n0,red,\n")
     table = SourceSpec(
@@ -91,7 +91,7 @@ def test_columns_of_a_table_are_found_by_name_and_words_encoded_as_those_of_the_
     assert source.notes[-1].startswith("rows of second.csv: cells with a category that no training row has: color (1)")
 
 
-def test_a_value_that_is_no_number_is_told_with_the_name_of_its_rows(tmp_path: Path) -> None:
+def test_a_value_that_is_no_number_is_told_with_the_name_of_its_rows(tmp_path):
     X, y = np.arange(8.0).reshape(4, 2), np.array([0, 1, 0, 1])
     np.savez(tmp_path / "first.npz", X=X, y=y)
     np.savez(tmp_path / "gaps.npz", X=np.where(X == 5, np.nan, X), y=y)

@@ -30,10 +30,7 @@ def write_folder(folder, n_train=30, n_test=12, shape=(9, 7), labels=(3, 7, 200)
     rng = np.random.default_rng(1)
     written = {}
     for part, n in (("train", n_train), ("t10k", n_test)):
-        for kind, values in (
-            ("images-idx3", rng.integers(0, 256, (n, *shape))),
-            ("labels-idx1", np.resize(labels, n)),
-        ):
+        for kind, values in (("images-idx3", rng.integers(0, 256, (n, *shape))), ("labels-idx1", np.resize(labels, n))):
             name = f"{part}-{kind}-ubyte"
             write_idx(folder / (f"{name}.gz" if compressed else name), values, compressed)
             written[name] = values

@@ -326,7 +326,7 @@ def test_labels_are_compared_with_the_inputs_before_anything_is_hashed():
             open_source(SourceSpec("x.zarr"), arrays)
 
 
-def test_weights_leave_rows_out_and_go_with_the_others() -> None:
+def test_weights_leave_rows_out_and_go_with_the_others():
     """In both layouts, with rows of one's own number, of either part, and in what is drawn."""
     draw = np.random.default_rng(0)
     X, y, w = draw.random((60, 2)), draw.integers(0, 3, 60), draw.integers(0, 3, 60).astype(np.float32)
@@ -355,7 +355,7 @@ def test_weights_leave_rows_out_and_go_with_the_others() -> None:
 
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=3, max_size=40), st.integers(2, 4))
-def test_balanced_factors_are_those_of_scikit_learn(weights: list[float], n_classes: int) -> None:
+def test_balanced_factors_are_those_of_scikit_learn(weights, n_classes):
     y = np.arange(len(weights)) % min(n_classes, len(weights))
     classes = np.unique(y)
     expected = compute_class_weight("balanced", classes=classes, y=y, sample_weight=weights)

@@ -52,7 +52,7 @@ def bar(slant: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("slant", [-1.0, -0.5, 0.25, 0.5, 1.0])
-def test_a_slanted_bar_becomes_upright(slant: float) -> None:
+def test_a_slanted_bar_becomes_upright(slant):
     upright = deskew(bar(slant)[None], 1.0)[0]
     np.testing.assert_allclose(upright.sum(axis=0) / 17, bar(0.0)[14], atol=0.15)  # which linear steps blur
     covariance = covariance_of(upright)
@@ -62,7 +62,7 @@ def test_a_slanted_bar_becomes_upright(slant: float) -> None:
 
 
 @pytest.mark.parametrize("strength", [0.25, 0.5, 1.0])
-def test_it_is_scipys_transformation(digits: np.ndarray, strength: float) -> None:
+def test_it_is_scipys_transformation(digits, strength):
     assert np.abs(deskew(digits, 1.0) - digits).max() > 100, "nothing was slanted"
     expected = [twin(image, strength) for image in digits / 255.0]
     np.testing.assert_allclose(deskew(digits, strength) / 255, expected, atol=1e-6)
@@ -70,20 +70,20 @@ def test_it_is_scipys_transformation(digits: np.ndarray, strength: float) -> Non
 
 
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(0, 2**32 - 1), st.floats(0.01, 1))
-def test_any_size_and_values_equal_the_twin(height: int, width: int, seed: int, strength: float) -> None:
+def test_any_size_and_values_equal_the_twin(height, width, seed, strength):
     rng = np.random.default_rng(seed)
     images = rng.standard_normal((2, height, width)) * (rng.random((2, height, width)) < 0.3)
     np.testing.assert_allclose(deskew(images, strength), [twin(image, strength) for image in images], atol=1e-5)
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_what_is_mirror_symmetric_stays(seed: int) -> None:
+def test_what_is_mirror_symmetric_stays(seed):
     half = np.random.default_rng(seed).random((2, 12, 7))
     images = np.concatenate([half, half[:, :, ::-1]], axis=2)
     np.testing.assert_allclose(deskew(images, 1.0), images, atol=1e-12)
 
 
-def test_no_ink_and_ink_in_one_row_stay() -> None:
+def test_no_ink_and_ink_in_one_row_stay():
     images = np.zeros((4, 9, 8))
     images[1] = 0.3
     images[2, 3, 2:7] = [0.1, 0.7, 0.3, 0.9, 0.2]
@@ -92,7 +92,7 @@ def test_no_ink_and_ink_in_one_row_stay() -> None:
     assert not extract(FeatureSpec("sphog", deskew=1.0), images)[0].any()
 
 
-def test_a_shear_beyond_the_image_leaves_its_ground() -> None:
+def test_a_shear_beyond_the_image_leaves_its_ground():
     """A line that is all but level: its slant is that of many pixels a row."""
     image = np.zeros((1, 20, 40))
     image[0, 10, 2:20] = image[0, 11, 20:38] = 1.0
@@ -101,14 +101,14 @@ def test_a_shear_beyond_the_image_leaves_its_ground() -> None:
     assert found.min() == 0.0
 
 
-def test_scale_and_polarity_do_not_matter(digits: np.ndarray) -> None:
+def test_scale_and_polarity_do_not_matter(digits):
     upright = deskew(digits.astype(np.float64), 0.5)
     np.testing.assert_allclose(deskew(255.0 - digits, 0.5), 255.0 - upright, atol=1e-9)
     np.testing.assert_allclose(deskew(digits * 1e-200 - 3e-200, 0.5), upright * 1e-200 - 3e-200, atol=1e-210)
     np.testing.assert_allclose(deskew(digits, 0.5), upright, atol=2e-5)
 
 
-def test_types_blocks_and_layout(digits: np.ndarray) -> None:
+def test_types_blocks_and_layout(digits):
     for dtype, expected in ((np.uint8, np.float32), (np.float32, np.float32), (np.float64, np.float64)):
         assert deskew(digits.astype(dtype), 0.5).dtype == expected
     before, whole = digits.copy(), deskew(digits, 0.5)
@@ -118,7 +118,7 @@ def test_types_blocks_and_layout(digits: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("name", ["sphog", "hog", "raw"])
-def test_features_are_those_of_the_upright_images(digits: np.ndarray, name: str) -> None:
+def test_features_are_those_of_the_upright_images(digits, name):
     upright = deskew(digits, 0.5)
     found = extract(FeatureSpec(name, deskew=0.5), digits)
     expected = extract(FeatureSpec(name), upright / np.float32(255) if name == "raw" else upright)
@@ -131,7 +131,7 @@ def test_features_are_those_of_the_upright_images(digits: np.ndarray, name: str)
 
 
 @pytest.mark.parametrize("name", ["sphog", "hog", "raw"])
-def test_values_beyond_float32_spoil_their_row_alone(name: str) -> None:
+def test_values_beyond_float32_spoil_their_row_alone(name):
     images = np.random.default_rng(0).random((4, 28, 28))
     images[1] *= 1e200
     images[2] *= 1.7e308
@@ -140,7 +140,7 @@ def test_values_beyond_float32_spoil_their_row_alone(name: str) -> None:
     np.testing.assert_array_equal(found[[0, 3]], extract(FeatureSpec(name, deskew=0.5), images[[0, 3]]))
 
 
-def test_without_a_shear_parameters_are_those_from_before_there_was_one() -> None:
+def test_without_a_shear_parameters_are_those_from_before_there_was_one():
     hog = {"name": "hog", "algorithm_version": 1, "cells": [14, 7, 4], "orientations": 12}
     before = {name: {"name": name, "algorithm_version": 1} for name in ("sphog", "raw")} | {"hog": hog}
     for name, described in before.items():
@@ -150,13 +150,13 @@ def test_without_a_shear_parameters_are_those_from_before_there_was_one() -> Non
 
 
 @pytest.mark.parametrize("strength", [-0.1, 1.01, float("nan"), float("inf")])
-def test_parts_of_a_shear_lie_between_none_and_all(strength: float) -> None:
+def test_parts_of_a_shear_lie_between_none_and_all(strength):
     with pytest.raises(UsageError, match="between 0"):
         FeatureSpec("sphog", deskew=strength)
 
 
 @pytest.mark.parametrize("shape", [(10,), (3, 8, 8)])
-def test_what_is_no_image_is_not_sheared(shape: tuple[int, ...]) -> None:
+def test_what_is_no_image_is_not_sheared(shape):
     spec = FeatureSpec("raw", deskew=0.5)
     with pytest.raises(UsageError, match=r"features\.deskew = 0\.5 needs images"):
         feature_length(spec, shape)

@@ -33,14 +33,14 @@ def faults(value: Any, rule: dict[str, Any], where: str = "") -> list[str]:
     return [] if fits else [where]
 
 
-def test_the_command_writes_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_it(capsys):
     with pytest.raises(SystemExit) as ended:
         train.main(["--print-schema"])
     assert ended.value.code in (None, 0)
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(schema()))
 
 
-def test_every_setting_is_in_it_with_help_and_default() -> None:
+def test_every_setting_is_in_it_with_help_and_default():
     sections = schema()["properties"]
     for key, setting in SETTINGS.items():
         section, _, name = key.rpartition(".")
@@ -50,7 +50,7 @@ def test_every_setting_is_in_it_with_help_and_default() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((runs.ROOT / "jobs").rglob("*.toml")), ids=lambda path: path.stem)
-def test_the_named_runs_and_what_runs_write_fit(path: Any) -> None:
+def test_the_named_runs_and_what_runs_write_fit(path):
     with path.open("rb") as stream:
         assert faults(tomllib.load(stream), schema()) == []
     written = to_toml(load("digits", path, {}).config)
@@ -67,5 +67,5 @@ def test_the_named_runs_and_what_runs_write_fit(path: Any) -> None:
         ('[data]\ntest_fraction = "some"', ".data.test_fraction"),
     ],
 )
-def test_it_refuses_what_the_parsers_refuse(text: str, where: str) -> None:
+def test_it_refuses_what_the_parsers_refuse(text, where):
     assert faults(tomllib.loads(text), schema()) == [where]

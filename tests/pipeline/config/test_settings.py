@@ -1,7 +1,6 @@
 """Settings: where they come from, what is refused, and that files say what was meant."""
 
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,7 +15,7 @@ from pipeline.config.train_config import FeaturesConfig, TrainConfig
 from pipeline.errors import ConfigError
 
 
-def test_layers_override_each_other_in_order(tmp_path: Path) -> None:
+def test_layers_override_each_other_in_order(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text("[solver]\npenalty = 0.5\ntolerance = 1e-5\n")
     loaded = load("mnist", file, {"solver.penalty": ("0.25", "--penalty")})
@@ -28,7 +27,7 @@ def test_layers_override_each_other_in_order(tmp_path: Path) -> None:
     assert loaded.explicit == {"solver.penalty", "solver.tolerance"}
 
 
-def test_the_environment_names_a_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_names_a_scheduler(monkeypatch):
     monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", "tcp://127.0.0.1:8786")
     loaded = load("digits", None, {})
     assert (loaded.config.resources.scheduler, loaded.origins["resources.scheduler"]) == (
@@ -38,14 +37,14 @@ def test_the_environment_names_a_scheduler(monkeypatch: pytest.MonkeyPatch) -> N
     assert load("digits", None, {"resources.scheduler": ("serial", "x")}).config.resources.scheduler == "serial"
 
 
-def test_paths_are_absolute_and_names_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_absolute_and_names_are_not(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert load("mine.csv", None, {}).config.dataset == str(tmp_path / "mine.csv")
     assert load("digits", None, {}).config.dataset == "digits"
     assert load("digits", None, {}).config.resources.features_dir == str(tmp_path / "runs" / "features")
 
 
-def test_a_file_may_name_the_dataset_but_not_another(tmp_path: Path) -> None:
+def test_a_file_may_name_the_dataset_but_not_another(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text('dataset = "digits"\n')
     assert load("digits", file, {}).config.dataset == "digits"
@@ -53,7 +52,7 @@ def test_a_file_may_name_the_dataset_but_not_another(tmp_path: Path) -> None:
         load("mnist", file, {})
 
 
-def test_the_papers_setting_on_mnist_is_a_file() -> None:
+def test_the_papers_setting_on_mnist_is_a_file():
     config = load("mnist", runs.ROOT / "jobs/paper/mnist.toml", {}).config
     assert config.features == FeaturesConfig(name="sphog", power=1.0)
     assert (config.solver.intercept, config.solver.refit) == (False, "none")
@@ -96,7 +95,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("key", "value"), BAD)
-def test_bad_values_are_refused_with_key_value_and_origin(key: str, value: object) -> None:
+def test_bad_values_are_refused_with_key_value_and_origin(key, value):
     with pytest.raises(ConfigError) as caught:
         load("digits", None, {key: (value, "--somewhere")})
     assert key in str(caught.value)
@@ -117,20 +116,20 @@ def test_bad_values_are_refused_with_key_value_and_origin(key: str, value: objec
         ("resources.workers", "2.5", "must be a whole number of 1 to 4096"),
     ],
 )
-def test_what_is_no_number_is_told_what_would_do(key: str, value: str, words: str) -> None:
+def test_what_is_no_number_is_told_what_would_do(key, value, words):
     with pytest.raises(ConfigError) as caught:
         load("digits", None, {key: (value, "--somewhere")})
     assert words in str(caught.value)
 
 
-def test_unknown_keys_name_the_nearest(tmp_path: Path) -> None:
+def test_unknown_keys_name_the_nearest(tmp_path):
     file = tmp_path / "typo.toml"
     file.write_text("[solver]\npenatly = 1\n")
     with pytest.raises(ConfigError, match=r"solver\.penatly.*typo\.toml.*solver\.penalty"):
         load("digits", file, {})
 
 
-def test_malformed_files_are_refused(tmp_path: Path) -> None:
+def test_malformed_files_are_refused(tmp_path):
     file = tmp_path / "broken.toml"
     file.write_text("[solver\n")
     with pytest.raises(ConfigError, match=r"broken\.toml"):
@@ -157,7 +156,7 @@ VALUES = st.fixed_dictionaries(
 
 
 @given(values=VALUES, dataset=st.text(LETTERS, min_size=1, max_size=30))
-def test_toml_round_trip(tmp_path_factory: pytest.TempPathFactory, values: dict, dataset: str) -> None:
+def test_toml_round_trip(tmp_path_factory, values, dataset):
     config = TrainConfig(dataset=dataset)
     for key, value in {**stored_settings.FORMERLY, **values}.items():
         config = with_value(config, key, value)
@@ -166,7 +165,7 @@ def test_toml_round_trip(tmp_path_factory: pytest.TempPathFactory, values: dict,
     assert stored_settings.from_toml(path) == config
 
 
-def test_a_setting_that_a_run_folder_lacks_has_its_old_meaning(tmp_path: Path) -> None:
+def test_a_setting_that_a_run_folder_lacks_has_its_old_meaning(tmp_path):
     (tmp_path / "config.toml").write_text('dataset = "x.csv"\n[solver]\npenalty = "auto"\nintercept = true\n')
     config = stored_settings.from_toml(tmp_path / "config.toml")
     assert (config.data.centre_targets, config.solver.patience, config.features) == (
@@ -181,11 +180,11 @@ def test_a_setting_that_a_run_folder_lacks_has_its_old_meaning(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "size"), [("2GiB", 2**31), ("800MB", 8 * 10**8), ("4096", 4096), ("1.5 GiB", 3 * 2**29)]
 )
-def test_byte_sizes(text: str, size: int) -> None:
+def test_byte_sizes(text, size):
     assert byte_size(text) == size
 
 
-def test_every_setting_parses_its_own_default() -> None:
+def test_every_setting_parses_its_own_default():
     config = TrainConfig(dataset="digits")
     for key, setting in SETTINGS.items():
         assert setting.parse(get(config, key)) == get(config, key), key
@@ -212,7 +211,7 @@ TOML = {
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("name", TOML)
-def test_hostile_toml_is_one_short_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hostile_toml_is_one_short_line(name, tmp_path, capsys):
     content, words = TOML[name]
     path = tmp_path / "c.toml"
     path.write_bytes(content.encode(errors="surrogateescape"))
@@ -225,7 +224,7 @@ def test_hostile_toml_is_one_short_line(name: str, tmp_path: Path, capsys: pytes
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("target", ["pipe", "/dev/zero"])
-def test_a_configuration_that_is_no_plain_file(target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_configuration_that_is_no_plain_file(target, tmp_path, capsys):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "c.toml").symlink_to(tmp_path / target)
     assert train.main(["digits", "--config", str(tmp_path / "c.toml"), "--print-config"]) == 2
@@ -233,7 +232,7 @@ def test_a_configuration_that_is_no_plain_file(target: str, tmp_path: Path, caps
 
 
 @pytest.mark.parametrize("word", ["a\0.npz", "caf\udce9.npz"])
-def test_names_that_no_file_or_no_text_has(word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_that_no_file_or_no_text_has(word, tmp_path, capsys):
     data, place = str(tmp_path / "d.npz"), str(tmp_path / word)
     for arguments in ([place], [data, "--run-dir", place], [data, "--features-dir", place], [data, "--config", place]):
         assert train.main(arguments) == 2

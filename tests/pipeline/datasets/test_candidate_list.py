@@ -1,19 +1,15 @@
 """A user's own list of candidates: what is listed is what is trained on, and a bad list is refused before any work."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from pipeline.stages.draw_candidates import draw_rows
-from runs import TrainedRuns, model_bytes, train
+from runs import model_bytes, train
 from storage.atomic_writes import read_arrays
 from storage.folder_layouts import RunLayout
 
 
-def test_a_list_of_the_draw_is_the_draw(
-    tables: Path, features: Path, finished_run: TrainedRuns, tmp_path: Path
-) -> None:
+def test_a_list_of_the_draw_is_the_draw(tables, features, finished_run, tmp_path):
     rows, asked = draw_rows(675, 60, 0), ("--penalty", "1", "--scheduler", "serial")
     (tmp_path / "rows.txt").write_text(", ".join(map(str, rows[:30])) + "\n" + "\n".join(map(str, rows[30:])))
     listed = ("--center-list", str(tmp_path / "rows.txt"), *asked)
@@ -35,16 +31,7 @@ def test_a_list_of_the_draw_is_the_draw(
         (None, (), 66, "rows.txt: no such file"),
     ],
 )
-def test_a_bad_list_is_refused_before_any_work(
-    tables: Path,
-    features: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    content: str | None,
-    more: tuple[str, ...],
-    code: int,
-    message: str,
-) -> None:
+def test_a_bad_list_is_refused_before_any_work(tables, features, tmp_path, capsys, content, more, code, message):
     if content is not None:
         (tmp_path / "rows.txt").write_text(content)
     listed = ("--center-list", str(tmp_path / "rows.txt"), *more)

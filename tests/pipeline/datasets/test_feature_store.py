@@ -75,9 +75,7 @@ def build(folder: Path, request: FeatureRequest) -> tuple[FeatureLayout, Feature
     return layout, shape, len(items)
 
 
-def test_zarr_data_are_digested_once_in_a_process(
-    data: Path, tmp_path: Path, digested: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_zarr_data_are_digested_once_in_a_process(data, tmp_path, digested, monkeypatch):
     monkeypatch.setattr(feature_request, "chunk_rows_for", lambda row_bytes, n_rows: 16)
     _, _, n_items = build(tmp_path / "features", request_for(data))
     assert n_items > 4
@@ -86,7 +84,7 @@ def test_zarr_data_are_digested_once_in_a_process(
     assert len(digested) == 2
 
 
-def test_tasks_in_another_process_digest_nothing(data: Path, tmp_path: Path, digested: list[tuple[int, ...]]) -> None:
+def test_tasks_in_another_process_digest_nothing(data, tmp_path, digested):
     request = request_for(data)
     shape = feature_request.describe(request)
     layout = FeatureLayout(tmp_path / "features", shape.digest)
@@ -98,7 +96,7 @@ def test_tasks_in_another_process_digest_nothing(data: Path, tmp_path: Path, dig
     assert not digested
 
 
-def test_changed_data_are_another_store(data: Path, tmp_path: Path, digested: list[tuple[int, ...]]) -> None:
+def test_changed_data_are_another_store(data, tmp_path, digested):
     before = feature_request.describe(request_for(data)).digest
     X = np.random.default_rng(1).normal(size=(N, 4))
     shutil.rmtree(data)
@@ -112,12 +110,12 @@ def test_changed_data_are_another_store(data: Path, tmp_path: Path, digested: li
     assert len(digested) == 6
 
 
-def test_data_that_are_not_there_are_said_to_be_missing(tmp_path: Path) -> None:
+def test_data_that_are_not_there_are_said_to_be_missing(tmp_path):
     with pytest.raises(MissingDataError, match=r"none\.zarr"):
         open_data.open_data(SourceSpec(str(tmp_path / "none.zarr")))
 
 
-def test_a_store_built_again_in_a_living_process_is_opened_again(data: Path, tmp_path: Path) -> None:
+def test_a_store_built_again_in_a_living_process_is_opened_again(data, tmp_path):
     request = request_for(data, standardise=False)
     layout, _, _ = build(tmp_path / "features", request)
     opened = feature_store.open_store(layout)
@@ -147,9 +145,7 @@ HOPELESS = {
 
 
 @pytest.mark.parametrize("case", HOPELESS)
-def test_numbers_that_make_no_kernel_end_in_one_line(
-    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_numbers_that_make_no_kernel_end_in_one_line(case, tmp_path, capsys):
     scale, arguments, words = HOPELESS[case]
     X = np.random.default_rng(0).normal(size=(80, 3))
     np.savez(tmp_path / "data.npz", X=scale * X, y=(X[:, 0] > 0).astype(int))
@@ -162,7 +158,7 @@ def test_numbers_that_make_no_kernel_end_in_one_line(
     assert words in error
 
 
-def test_a_table_far_from_the_origin_trains_as_well_without_standardisation(tmp_path: Path) -> None:
+def test_a_table_far_from_the_origin_trains_as_well_without_standardisation(tmp_path):
     """Years, say: the float32 kernel of unstandardised inputs around 1e4."""
     X = np.random.default_rng(0).normal(size=(400, 3))
     errors = []
@@ -220,9 +216,7 @@ LOST = {
 
 
 @pytest.mark.parametrize("lost", LOST)
-def test_a_half_built_store_that_lost_something_heals(
-    data: Path, tmp_path: Path, half_built: FeatureLayout, lost: str
-) -> None:
+def test_a_half_built_store_that_lost_something_heals(data, tmp_path, half_built, lost):
     whole, shape, n_items = build(tmp_path / "whole", request_for(data))
     assert build_feature_store.begun_problems(half_built, contents=True) == []
     LOST[lost](half_built)
@@ -236,9 +230,7 @@ def test_a_half_built_store_that_lost_something_heals(
     )
 
 
-def test_a_chunk_that_is_lost_while_the_store_is_built_is_damage_not_a_bug(
-    data: Path, tmp_path: Path, half_built: FeatureLayout
-) -> None:
+def test_a_chunk_that_is_lost_while_the_store_is_built_is_damage_not_a_bug(data, tmp_path, half_built):
     request = request_for(data)
     shape = feature_request.describe(request)
     task, items = build_feature_store.prepare(half_built, shape, request)
@@ -249,9 +241,7 @@ def test_a_chunk_that_is_lost_while_the_store_is_built_is_damage_not_a_bug(
         build_feature_store.finish(half_built, shape)
 
 
-def test_verify_names_what_a_half_built_store_lost(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_names_what_a_half_built_store_lost(data, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(feature_request, "chunk_rows_for", lambda row_bytes, n_rows: 16)
     run = tmp_path / "run"
     command = [str(data), "--run-dir", str(run), "--features-dir", str(tmp_path / "features"), "--scheduler", "serial"]

@@ -19,7 +19,7 @@ def rows(source: Source) -> np.ndarray:
     return source.read("train", 0, source.n_train)[0]
 
 
-def test_zarr_rows_join_others_of_any_kind(tmp_path: Path) -> None:
+def test_zarr_rows_join_others_of_any_kind(tmp_path):
     X, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
     write(tmp_path / "first.zarr", X[:10], y[:10])
     write(tmp_path / "second.zarr", X[10:15], y[10:15])

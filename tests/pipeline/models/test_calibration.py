@@ -37,7 +37,7 @@ def least_loss(f: np.ndarray, truth: np.ndarray, weights: np.ndarray) -> float:
 
 @pytest.mark.parametrize(("n", "n_classes"), [(40, 2), (900, 2), (30, 5), (700, 3)])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_the_temperature_has_the_least_log_loss(n: int, n_classes: int, weighted: bool) -> None:
+def test_the_temperature_has_the_least_log_loss(n, n_classes, weighted):
     f, truth = decisions(n, n_classes)
     weights = np.random.default_rng(0).exponential(size=n) if weighted else np.ones(n)
     of_blocks = loss_slopes(f[:17], truth[:17], weights[:17]) + loss_slopes(f[17:], truth[17:], weights[17:])
@@ -46,14 +46,14 @@ def test_the_temperature_has_the_least_log_loss(n: int, n_classes: int, weighted
     assert found == pytest.approx(best_temperature(loss_slopes(f, truth, weights)), rel=1e-9)
 
 
-def test_many_rows_are_summed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_are_summed_in_parts(monkeypatch):
     f, truth = decisions(100, 4)
     whole = loss_slopes(f, truth)
     monkeypatch.setattr(calibration, "_MOST_VALUES", 1500)
     np.testing.assert_allclose(loss_slopes(f, truth).slopes, whole.slopes, rtol=1e-12)
 
 
-def test_rows_that_are_all_right_leave_a_doubt() -> None:
+def test_rows_that_are_all_right_leave_a_doubt():
     truth = np.arange(60) % 3
     f = np.where(truth[:, None] == np.arange(3), 1.0, -1.0)
     found = best_temperature(loss_slopes(f, truth))
@@ -62,7 +62,7 @@ def test_rows_that_are_all_right_leave_a_doubt() -> None:
     assert probabilities(f, found).max(axis=1) == pytest.approx(61 / 62, abs=1e-6)
 
 
-def test_where_there_is_nothing_to_find() -> None:
+def test_where_there_is_nothing_to_find():
     f, truth = decisions(50, 3)
     assert best_temperature(loss_slopes(f[:0], truth[:0])) is None
     assert best_temperature(loss_slopes(f, (truth + 1) % 3)) == 32, "the least sure of all"
@@ -70,7 +70,7 @@ def test_where_there_is_nothing_to_find() -> None:
     assert best_temperature(loss_slopes(np.zeros((9, 1)), truth[:9] % 2)) == 32
 
 
-def test_probabilities_of_two_classes_and_of_large_values() -> None:
+def test_probabilities_of_two_classes_and_of_large_values():
     f = np.array([[-3.0], [0.0], [2e8]])
     p = probabilities(f, 0.5)
     np.testing.assert_allclose(p[:, 1], expit(f[:, 0] / 0.5), rtol=1e-14)
@@ -79,7 +79,7 @@ def test_probabilities_of_two_classes_and_of_large_values() -> None:
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
-def test_scores_of_probabilities_add_up(n_classes: int) -> None:
+def test_scores_of_probabilities_add_up(n_classes):
     f, truth = decisions(400, n_classes, spread=0.7)
     found = (calibrate(f[:150], truth[:150], 0.3) + calibrate(f[150:], truth[150:], 0.3)).numbers()
     p = probabilities(f, 0.3)
@@ -95,11 +95,11 @@ def test_scores_of_probabilities_add_up(n_classes: int) -> None:
     assert sum(one["rows"] * one["accuracy"] for one in found["reliability"]) == pytest.approx(right.sum())
 
 
-def test_a_probability_of_zero_has_a_finite_loss() -> None:
+def test_a_probability_of_zero_has_a_finite_loss():
     assert calibrate(np.array([[1.0, -1.0]]), np.array([1]), 1e-4).log_loss == pytest.approx(2e4)
 
 
-def test_a_score_comes_back_as_it_was_stored() -> None:
+def test_a_score_comes_back_as_it_was_stored():
     f, truth = decisions(30, 3)
     score = score_classes(f.argmax(axis=1), truth, 3, calibrate(f, truth, 0.2))
     assert score.calibration is not None

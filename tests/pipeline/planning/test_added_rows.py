@@ -38,9 +38,7 @@ def asked(place: Path, new: str = "new.csv", run: str = "run") -> tuple[str, ...
     return ("--add-rows", str(place / new), "--init-from", str(place / run))
 
 
-def test_a_plan_says_what_is_taken_and_writes_nothing(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_says_what_is_taken_and_writes_nothing(place, tmp_path, capsys):
     before = files_of(place)
     assert trained(place, tmp_path / "run", *asked(place), "--dry-run") == 0
     out = capsys.readouterr().out
@@ -57,7 +55,7 @@ def test_a_plan_says_what_is_taken_and_writes_nothing(
     assert not (tmp_path / "run").exists()
 
 
-def test_the_same_command_resumes_its_run(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_command_resumes_its_run(place, tmp_path, capsys):
     line = (*asked(place), "--resume", "auto")
     assert trained(place, tmp_path / "run", *line) == 0
     assert "250 training rows (100 added)" in capsys.readouterr().out
@@ -71,9 +69,7 @@ def test_the_same_command_resumes_its_run(place: Path, tmp_path: Path, capsys: p
     assert trained(place, tmp_path / "more", *again, "--resume", "auto") == 0
 
 
-def test_changed_rows_are_named_where_they_may_be(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_changed_rows_are_named_where_they_may_be(place, tmp_path, capsys):
     new = Path(shutil.copy(place / "new.csv", tmp_path / "new.csv"))
     assert trained(place, tmp_path / "run", "--add-rows", str(new), "--init-from", str(place / "run")) == 0
     new.write_text(new.read_text() + "1,2,up\n")
@@ -101,9 +97,7 @@ def test_changed_rows_are_named_where_they_may_be(
         (("--add-rows", "new.csv", "--init-from", "other"), 78, "no longer the data that"),
     ],
 )
-def test_what_cannot_be_is_refused(
-    place: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_is_refused(place, tmp_path, arguments, code, words, capsys):
     X, label = np.ones((3, 2)), np.array(["up", "down", "left"])
     write(place / "label.csv", "a,b,y", X, label)
     write(place / "wide.csv", "a,b,c,y", np.ones((3, 3)), label[:1].repeat(3))

@@ -62,9 +62,7 @@ def forecast(path: Path, scheduler: str = "threads", workers: int = 2) -> tuple[
 
 
 @pytest.mark.parametrize("kind", ["npz", "zarr"])
-def test_data_that_do_not_fit_are_refused_before_they_are_read(
-    noise: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
-) -> None:
+def test_data_that_do_not_fit_are_refused_before_they_are_read(noise, tmp_path, capsys, kind):
     whole = noise(f"d.{kind}")
     path = Path((shutil.copytree if whole.is_dir() else shutil.copy)(whole, tmp_path / whole.name))
     line = [str(path), "--centers", "50", "--features-dir", str(tmp_path / "f"), "--run-dir", str(tmp_path / "run")]
@@ -76,7 +74,7 @@ def test_data_that_do_not_fit_are_refused_before_they_are_read(
     assert main([*line, "--dry-run"]) == 65
 
 
-def test_the_plan_counts_a_chunk_and_its_decoding(noise: Callable[[str], Path], tmp_path: Path) -> None:
+def test_the_plan_counts_a_chunk_and_its_decoding(noise, tmp_path):
     whole = 8 * N * D
     memory, of_one = forecast(noise("d.zarr"))
     assert memory == SourceMemory(memory.held, whole, whole, 2 * whole)
@@ -88,7 +86,7 @@ def test_the_plan_counts_a_chunk_and_its_decoding(noise: Callable[[str], Path], 
     assert forecast(noise("d.zarr"), "processes")[1] > READING_BYTES + 6 * whole
 
 
-def test_the_plan_counts_an_npz_file_once(noise: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plan_counts_an_npz_file_once(noise, monkeypatch):
     """It was opened again, and held twice, once the plan had filled in whether it is standardised."""
     read, real = [], tables.read_member
 
@@ -103,7 +101,7 @@ def test_the_plan_counts_an_npz_file_once(noise: Callable[[str], Path], monkeypa
     assert 8 * N * D < memory.held < 8 * N * D + 4 * 8 * N
 
 
-def test_a_chunk_is_decoded_once_for_all_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chunk_is_decoded_once_for_all_readers(tmp_path, monkeypatch):
     X = open_user_arrays(write(tmp_path / "d.zarr", n_rows=6000, chunk_rows=2000))["X"]
     expected, decoded, real = X[:], list[tuple[int, int]](), UserArray._read
 

@@ -5,7 +5,6 @@ import os
 import shutil
 from collections import namedtuple
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,7 +48,7 @@ def stage(plan: Plan, name: str) -> StagePlan:
 COMPILED = DRIVER_BYTES + COMPILING_BYTES  # of a process whose loops may not be compiled yet
 
 
-def test_features_that_bound_the_blocks_need_no_more_than_is_there() -> None:
+def test_features_that_bound_the_blocks_need_no_more_than_is_there():
     """100 columns of 131072 images: once a worker read 65536 rows at a time, 543 MiB."""
     _, plan = planned(shape_of(131_072, SPHOG), centers__working_set=100, resources__memory_limit=COMPILED + 320 * MIB)
     assert plan.workers.threads == 2
@@ -64,7 +63,7 @@ ROUNDS = {
 
 
 @pytest.mark.parametrize("settings", [*SIZES.values(), *ROUNDS.values()], ids=[*SIZES, *ROUNDS])
-def test_64_workers_find_work_in_every_pass(settings: dict[str, Any]) -> None:
+def test_64_workers_find_work_in_every_pass(settings):
     shape = replace(shape_of(60_000, SPHOG), n_test=10_000)
     _, plan = planned(shape, 64, **settings)
     assert plan.workers.threads == 64
@@ -82,7 +81,7 @@ def test_64_workers_find_work_in_every_pass(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("n_centers", [1000, 3000, 12_000])
-def test_a_large_gram_takes_as_much_memory_for_any_number_of_threads(n_centers: int) -> None:
+def test_a_large_gram_takes_as_much_memory_for_any_number_of_threads(n_centers):
     """Threads share sums of more than 256 MiB: their own are blocks and tiles, and smaller sums."""
     shape = shape_of(60_000, SPHOG)
     few, many = (stage(planned(shape, n, centers__count=n_centers)[1], "statistics").memory_bytes for n in (1, 64))
@@ -93,7 +92,7 @@ def test_a_large_gram_takes_as_much_memory_for_any_number_of_threads(n_centers: 
         assert many - few < 4 * sums
 
 
-def test_fewer_threads_have_sums_of_their_own_before_there_are_fewer_threads() -> None:
+def test_fewer_threads_have_sums_of_their_own_before_there_are_fewer_threads():
     shape, settings = shape_of(60_000, 64), {"centers__count": 1000}
     _, ample = planned(shape, 16, **settings)
     assert ample.workers.groups(2 * 8 * 1000**2, 268) == 16
@@ -106,7 +105,7 @@ def test_fewer_threads_have_sums_of_their_own_before_there_are_fewer_threads() -
     assert scarce.memory_bytes <= limit
 
 
-def test_processes_of_a_large_gram_are_fewer_than_workers() -> None:
+def test_processes_of_a_large_gram_are_fewer_than_workers():
     shape, settings = shape_of(60_000, SPHOG), {"resources__scheduler": "processes", "centers__count": 12_000}
     _, plan = planned(shape, 16, **settings)
     assert (plan.workers.threads, plan.workers.processes) == (16, 1)
@@ -115,7 +114,7 @@ def test_processes_of_a_large_gram_are_fewer_than_workers() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"centers__count": 1000}, {"centers__working_set": 3000}])
-def test_neither_workers_nor_limit_nor_reading_changes_the_blocks(settings: dict[str, Any]) -> None:
+def test_neither_workers_nor_limit_nor_reading_changes_the_blocks(settings):
     """Nor the working set, where the user has chosen it: the bytes of the model depend on both."""
     shape, seen = shape_of(60_000, SPHOG), set()
     for workers, limit, block in ((1, 64, None), (64, 64, None), (4, 3, None), (2, 64, 100), (2, 64, 50_000)):
@@ -127,7 +126,7 @@ def test_neither_workers_nor_limit_nor_reading_changes_the_blocks(settings: dict
     assert len(seen) == 1
 
 
-def test_the_plan_counts_both_parts_of_a_path_in_rounds_and_the_penalties_scored_at_once() -> None:
+def test_the_plan_counts_both_parts_of_a_path_in_rounds_and_the_penalties_scored_at_once():
     shape, n = shape_of(60_000, SPHOG), 60_000
 
     def plans(working_set: int, name: str) -> list[StagePlan]:
@@ -145,7 +144,7 @@ def test_the_plan_counts_both_parts_of_a_path_in_rounds_and_the_penalties_scored
 
 @pytest.mark.parametrize("working_set", [6000, 9000])
 @pytest.mark.parametrize(("select", "centred"), [("none", 1), ("greedy:50", 0)])
-def test_the_plan_counts_the_centred_gram_of_an_intercept(working_set: int, select: str, centred: int) -> None:
+def test_the_plan_counts_the_centred_gram_of_an_intercept(working_set, select, centred):
     """In rounds and at once; a selection centres row by row."""
     settings: dict[str, Any] = {"centers__working_set": working_set, "solver__select": select}
     plans = [planned(shape_of(9000, 64), **settings, solver__intercept=asked)[1] for asked in (False, True)]
@@ -154,7 +153,7 @@ def test_the_plan_counts_the_centred_gram_of_an_intercept(working_set: int, sele
 
 
 @pytest.mark.parametrize(("intercept", "grams"), [(False, 3), (True, 4)])
-def test_the_disk_of_rounds_holds_the_sums_and_the_centred_gram(intercept: bool, grams: float) -> None:
+def test_the_disk_of_rounds_holds_the_sums_and_the_centred_gram(intercept, grams):
     """Old and new Gram, the sums of new rows in each process (half of the columns), and more."""
     settings = {"centers__working_set": 2000, "solver__intercept": intercept}
     _, plan = planned(shape_of(9000, 64), **settings)
@@ -168,7 +167,7 @@ def disk_with(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(2**40, 2**40 - free, free))
 
 
-def test_what_is_written_already_needs_no_space_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_written_already_needs_no_space_again(tmp_path, monkeypatch):
     shape = replace(shape_of(9000, 64), digest="features")
     _, plan = planned(shape, centers__working_set=2000)
     store, run = FeatureLayout(tmp_path / "features", shape.digest), tmp_path / "run"
@@ -193,9 +192,7 @@ def test_what_is_written_already_needs_no_space_again(tmp_path: Path, monkeypatc
         check_disk(plan, run, store, shape, stored=True)
 
 
-def test_a_run_stopped_by_a_full_disk_goes_on_with_what_it_lacks(
-    tables: Path, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_stopped_by_a_full_disk_goes_on_with_what_it_lacks(tables, features, tmp_path, monkeypatch):
     line = [str(tables / "classes.npz"), "-q", "--centers", "all", "--penalty", "10", "--scheduler", "serial"]
     line += ["--features-dir", str(features)]
 
@@ -212,7 +209,7 @@ def test_a_run_stopped_by_a_full_disk_goes_on_with_what_it_lacks(
     assert main([*line, "--run-dir", str(tmp_path / "another"), "--dry-run"]) == 73
 
 
-def test_columns_on_demand_have_room_in_memory() -> None:
+def test_columns_on_demand_have_room_in_memory():
     """As many may be kept as the limit allows: all, or those whose Gram fits."""
     shape, settings = shape_of(60_000, SPHOG), {"centers__count": 10_000, "centers__columns": "on-demand"}
     config, _ = planned(shape, 2, **settings, resources__memory_limit=16 * 2**30)
@@ -225,7 +222,7 @@ def test_columns_on_demand_have_room_in_memory() -> None:
         assert again.centers == smaller.centers
 
 
-def test_columns_on_demand_may_enter_all_at_once() -> None:
+def test_columns_on_demand_may_enter_all_at_once():
     """All violators of a block do, where there is room: their Gram rows are as large as the whole Gram."""
     settings: dict[str, Any] = {"centers__count": 10_000, "centers__working_set": 6000, "solver__penalty": 1.0}
     half, whole = (
@@ -236,7 +233,7 @@ def test_columns_on_demand_may_enter_all_at_once() -> None:
 
 
 @pytest.mark.parametrize("columns", ["at-once", "on-demand"])
-def test_the_residuals_of_many_rows_count_where_few_are_candidates(columns: str) -> None:
+def test_the_residuals_of_many_rows_count_where_few_are_candidates(columns):
     settings = {"centers__count": 20_000, "centers__working_set": 2000, "centers__columns": columns}
     few, many = (
         stage(planned(shape_of(n, 64), 1, **settings, solver__penalty=1.0)[1], "solve") for n in (10**5, 10**6)
@@ -245,7 +242,7 @@ def test_the_residuals_of_many_rows_count_where_few_are_candidates(columns: str)
     assert many.disk_bytes - few.disk_bytes >= 4 * 8 * 900_000 * 10
 
 
-def test_blocks_of_few_sampled_rows_are_never_read_whole() -> None:
+def test_blocks_of_few_sampled_rows_are_never_read_whole():
     """Of ten million rows 16 000 are sampled: 786 432 rows have as many in a block as 1398 rows have otherwise."""
     settings: dict[str, Any] = {"centers__count": 4000, "solver__select": "greedy:500"}
     many, few = (planned(shape_of(n, 784), 1, **settings)[1] for n in (10_000_000, 60_000))

@@ -1,7 +1,5 @@
 """Settings that cannot go together: refused before anything is made, in a line that names them."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -38,9 +36,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("arguments", "words"), REFUSED)
-def test_what_makes_no_sense_is_refused(
-    features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
-) -> None:
+def test_what_makes_no_sense_is_refused(features, tmp_path, capsys, arguments, words):
     train(tmp_path / "run", features, *arguments, code=2)
     error = capsys.readouterr().err
     assert words in error
@@ -48,7 +44,7 @@ def test_what_makes_no_sense_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_one_output_shares_no_kernel(features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_output_shares_no_kernel(features, tmp_path, capsys):
     np.savez(tmp_path / "line.npz", X=np.arange(60.0)[:, None], y=np.arange(60.0) ** 2)
     train(tmp_path / "run", features, "--coupling", "shared", dataset=tmp_path / "line.npz", code=2)
     assert "one output" in capsys.readouterr().err

@@ -32,7 +32,7 @@ def taken(config: TrainConfig, keys: dict[str, Any]) -> dict[str, Any]:
     return {key: get(config, key) for key in keys}
 
 
-def test_a_table_is_fitted_by_least_squares_on_all_rows_that_are_worth_it(tmp_path: Path) -> None:
+def test_a_table_is_fitted_by_least_squares_on_all_rows_that_are_worth_it(tmp_path):
     config, _ = filled(table(tmp_path, 700))
     assert taken(config, SIMPLE) == SIMPLE
     assert config.centers.count == 700
@@ -50,20 +50,20 @@ def test_a_table_is_fitted_by_least_squares_on_all_rows_that_are_worth_it(tmp_pa
     ],
     ids=str,
 )
-def test_what_belongs_to_the_penalised_problem_asks_for_it(tmp_path: Path, asked: dict[str, Any]) -> None:
+def test_what_belongs_to_the_penalised_problem_asks_for_it(tmp_path, asked):
     config, _ = filled(table(tmp_path, 700), **asked)
     expected = PENALISED | {key.replace("__", "."): value for key, value in asked.items() if "refit" in key}
     assert taken(config, expected) == expected
 
 
-def test_rounds_of_scales_are_for_the_default_that_learns_them(tmp_path: Path) -> None:
+def test_rounds_of_scales_are_for_the_default_that_learns_them(tmp_path):
     data = table(tmp_path, 700)
     assert filled(data, kernel__scale_rounds=5)[0].kernel.scale_rounds == 5
     with pytest.raises(ConfigError, match="no effect without --scale learned"):
         filled(data, kernel__scale_rounds=5, solver__penalty="max:1e-7")
 
 
-def test_rounds_of_scales_end_with_half_of_the_budget_and_the_forecast_says_what_it_counts(tmp_path: Path) -> None:
+def test_rounds_of_scales_end_with_half_of_the_budget_and_the_forecast_says_what_it_counts(tmp_path):
     config, notes = filled(table(tmp_path, 20_000), centers__budget="3s")
     assert config.kernel.scale == "learned"
     assert 3 <= config.kernel.scale_rounds < 20
@@ -72,21 +72,21 @@ def test_rounds_of_scales_end_with_half_of_the_budget_and_the_forecast_says_what
     assert asked.kernel.scale_rounds == 20, "as asked for"
 
 
-def test_no_penalty_without_held_out_rows_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_no_penalty_without_held_out_rows_is_refused_by_its_name(tmp_path):
     with pytest.raises(ConfigError, match="--penalty none needs held-out rows"):
         filled(table(tmp_path, 700), solver__penalty="none", statistics__hold_out=0.0)
 
 
-def test_few_rows_are_penalised(tmp_path: Path) -> None:
+def test_few_rows_are_penalised(tmp_path):
     assert taken(filled(table(tmp_path, 199))[0], PENALISED) == PENALISED
 
 
-def test_a_width_of_ones_own_is_for_inputs_as_they_are(tmp_path: Path) -> None:
+def test_a_width_of_ones_own_is_for_inputs_as_they_are(tmp_path):
     config, _ = filled(table(tmp_path, 700), kernel__sigma2=2.0)
     assert (config.solver.penalty, config.kernel.sigma2, config.kernel.scale) == ("none", 2.0, "none")
 
 
-def test_a_budget_says_how_many_and_so_does_a_number(tmp_path: Path) -> None:
+def test_a_budget_says_how_many_and_so_does_a_number(tmp_path):
     data = table(tmp_path, 5000)
     small, notes = filled(data, centers__budget="4s")
     larger, _ = filled(data, centers__budget="8s")
@@ -99,7 +99,7 @@ def test_a_budget_says_how_many_and_so_does_a_number(tmp_path: Path) -> None:
         filled(data, centers__budget="4s", centers__count=10)
 
 
-def test_without_room_for_a_gram_of_all_there_is_a_penalty(tmp_path: Path) -> None:
+def test_without_room_for_a_gram_of_all_there_is_a_penalty(tmp_path):
     data = table(tmp_path, 9000)
     config, notes = filled(data, centers__count=9000, resources__memory_limit="1500MiB")
     assert config.solver.penalty == "max:1e-7"
@@ -111,14 +111,14 @@ def test_without_room_for_a_gram_of_all_there_is_a_penalty(tmp_path: Path) -> No
         filled(data, centers__count=9000, solver__penalty="none", resources__memory_limit="1500MiB")
 
 
-def test_a_limit_too_small_for_a_model_is_refused_and_never_makes_one_of_few_centers(tmp_path: Path) -> None:
+def test_a_limit_too_small_for_a_model_is_refused_and_never_makes_one_of_few_centers(tmp_path):
     data = table(tmp_path, 600)
     assert filled(data, resources__memory_limit="700MiB")[0].centers.count >= 500
     with pytest.raises((PlanError, ConfigError), match="--memory-limit"):
         filled(data, resources__memory_limit="300MiB")
 
 
-def test_a_number_from_the_budget_is_lowered_until_its_gram_fits(tmp_path: Path) -> None:
+def test_a_number_from_the_budget_is_lowered_until_its_gram_fits(tmp_path):
     data = table(tmp_path, 6000, 2000)
     config, notes = filled(data, resources__memory_limit="700MiB")
     assert taken(config, SIMPLE) == SIMPLE
@@ -131,6 +131,6 @@ def test_a_number_from_the_budget_is_lowered_until_its_gram_fits(tmp_path: Path)
 
 
 @pytest.mark.parametrize("asked", [{"solver__coupling": "shared"}, {"solver__refit": "none"}], ids=str)
-def test_no_penalty_and_what_only_a_penalty_has_are_refused(tmp_path: Path, asked: dict[str, Any]) -> None:
+def test_no_penalty_and_what_only_a_penalty_has_are_refused(tmp_path, asked):
     with pytest.raises(ConfigError, match="has no effect with --penalty none"):
         filled(table(tmp_path, 700), solver__penalty="none", **asked)

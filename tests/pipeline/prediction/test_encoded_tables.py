@@ -67,9 +67,7 @@ def predicted(model: Path, data: Path, out: Path) -> list[list[str]]:
         return list(csv.reader(stream))
 
 
-def test_a_test_file_is_the_test_part(
-    place: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_test_file_is_the_test_part(place, run, tmp_path, capsys):
     found = report_of(run)
     assert (found["n_train"], found["n_test"]) == (400, 100)
     assert found["error_rate"] < 0.15
@@ -87,7 +85,7 @@ def test_a_test_file_is_the_test_part(
     assert small.table_columns == load_model(run / "model").table_columns
 
 
-def test_what_no_training_row_had(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_no_training_row_had(run, tmp_path, capsys):
     rows = [["1", "purple", "30", "S", "yes"], ["2", "red", "?", "XL", "no"], ["3", "", "NaN", "L", "no"]]
     table = predicted(run, write(tmp_path / "new.csv", NAMES, rows), tmp_path / "out.csv")
     assert len(table) == 4
@@ -108,7 +106,7 @@ def test_what_no_training_row_had(run: Path, tmp_path: Path, capsys: pytest.Capt
     assert [float(row[2]) for row in table[1:]] == pytest.approx(decision.tolist(), rel=1e-12)
 
 
-def test_the_model_in_python_takes_the_cells_of_the_file(place: Path, run: Path, tmp_path: Path) -> None:
+def test_the_model_in_python_takes_the_cells_of_the_file(place, run, tmp_path):
     model, gap = load_predictor(run), {"": None, "NaN": float("nan")}
     table = predicted(run, place / "test.csv", tmp_path / "out.csv")
     rows = [[row[1], gap[row[2]] if row[2] in gap else np.float64(row[2]), row[3]] for row in ROWS[400:]]
@@ -141,18 +139,14 @@ def test_the_model_in_python_takes_the_cells_of_the_file(place: Path, run: Path,
         (["color", "age", "size"], "inf", "column age is 'inf'; a finite number is needed\n"),
     ],
 )
-def test_a_file_that_does_not_fit_the_model_is_refused(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], names: list[str], cell: str | None, words: str
-) -> None:
+def test_a_file_that_does_not_fit_the_model_is_refused(run, tmp_path, capsys, names, cell, words):
     row = [*ROWS[0][:2], cell or "3", *ROWS[0][3:]]
     data = write(tmp_path / "new.csv", names, [row])
     assert predict.main([str(run), str(data), "--out", str(tmp_path / "out.csv")]) == 65
     assert words in capsys.readouterr().err
 
 
-def test_the_same_bytes_by_threads_and_from_parquet_and_other_ones_for_another_encoding(
-    place: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_same_bytes_by_threads_and_from_parquet_and_other_ones_for_another_encoding(place, run, tmp_path, capsys):
     test = ("--test", str(place / "test.csv"))
     asked = (*ENCODED, *SERIAL, *test)
     threads = train_beside(tmp_path, "threads", place / "train.csv", *asked, "--scheduler", "threads")
@@ -175,9 +169,7 @@ def test_the_same_bytes_by_threads_and_from_parquet_and_other_ones_for_another_e
     assert "has no target column 'ok'" in capsys.readouterr().err
 
 
-def test_an_estimator_and_a_graph_start_from_encoded_numbers(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_estimator_and_a_graph_start_from_encoded_numbers(run, tmp_path, capsys):
     onnx, reference = pytest.importorskip("onnx"), pytest.importorskip("onnx.reference")
     assert export.main([str(run), "--out", str(tmp_path / "model.onnx")]) == 0
     names = ", ".join(load_model(run / "model").table_columns.input_names)  # type: ignore[union-attr]
@@ -192,7 +184,7 @@ def test_an_estimator_and_a_graph_start_from_encoded_numbers(
         assert loaded.decision_function(inputs) == pytest.approx(decision[:, 0], rel=1e-5, abs=1e-6)
 
 
-def test_a_damaged_encoding_is_refused(run: Path, tmp_path: Path) -> None:
+def test_a_damaged_encoding_is_refused(run, tmp_path):
     model = load_model(run / "model")
     assert model.table_columns is not None
     assert model.table_columns.encoding is not None
@@ -217,9 +209,7 @@ def test_a_damaged_encoding_is_refused(run: Path, tmp_path: Path) -> None:
         (["TABLE", "--set", "data.missing=mean"], 2, "must be one of median"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(
-    place: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, words: str
-) -> None:
+def test_settings_that_make_no_sense_are_refused(place, capsys, arguments, code, words):
     typed = [str(place / "train.csv") if word == "TABLE" else word for word in arguments]
     assert training.main([*typed, "--dry-run"]) == code
     assert words in capsys.readouterr().err

@@ -55,9 +55,7 @@ def decisions(run: Path, X: Images, folder: Path) -> Images:
         return found["decision"]
 
 
-def test_whole_numbers_are_bytes_in_any_dtype_and_shape(
-    of_bytes: Path, images: tuple[Images, Images], tmp_path: Path
-) -> None:
+def test_whole_numbers_are_bytes_in_any_dtype_and_shape(of_bytes, images, tmp_path):
     X, expected = images[0], decisions(of_bytes, images[0], tmp_path)
     assert json.loads((of_bytes / "model" / "model.json").read_text())["input_dtype"] == "uint8"
     assert np.ptp(expected) > 0.5
@@ -71,14 +69,7 @@ def test_whole_numbers_are_bytes_in_any_dtype_and_shape(
 
 
 @pytest.mark.parametrize(("value", "told"), [(0.5, "0.5"), (-1.0, "-1"), (256.0, "256")])
-def test_other_floats_are_refused_by_a_model_of_bytes(
-    value: float,
-    told: str,
-    of_bytes: Path,
-    images: tuple[Images, Images],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_other_floats_are_refused_by_a_model_of_bytes(value, told, of_bytes, images, tmp_path, capsys):
     X = images[0].astype(float)
     X[41, 2, 3] = value
     np.savez(tmp_path / "new.npz", X=X, y=images[1])
@@ -90,9 +81,7 @@ def test_other_floats_are_refused_by_a_model_of_bytes(
     assert not Path(out).exists()
 
 
-def test_bytes_are_refused_by_a_model_of_floats(
-    images: tuple[Images, Images], run_on: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bytes_are_refused_by_a_model_of_floats(images, run_on, tmp_path, capsys):
     scaled = images[0] / 255.0
     run = run_on(scaled, "--features", "raw")
     assert load_model(RunLayout(run).model).input_dtype == "float64"
@@ -102,17 +91,13 @@ def test_bytes_are_refused_by_a_model_of_floats(
     assert "X: inputs are bytes, the model was trained on float64 images" in capsys.readouterr().err
 
 
-def test_gradients_are_the_same_on_any_scale(
-    images: tuple[Images, Images], run_on: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_gradients_are_the_same_on_any_scale(images, run_on, tmp_path):
     run = run_on(images[0])  # sphog
     expected = decisions(run, images[0], tmp_path)
     np.testing.assert_allclose(decisions(run, images[0] / 255.0, tmp_path), expected, atol=1e-4)
 
 
-def test_a_model_that_does_not_say_takes_what_it_is_given(
-    of_bytes: Path, images: tuple[Images, Images], tmp_path: Path
-) -> None:
+def test_a_model_that_does_not_say_takes_what_it_is_given(of_bytes, images, tmp_path):
     model: SparseKernelModel = replace(load_model(of_bytes / "model"), input_dtype=None)
     save_model(tmp_path / "old", model)
     assert "input_dtype" not in json.loads((tmp_path / "old" / "model.json").read_text())
@@ -121,15 +106,13 @@ def test_a_model_that_does_not_say_takes_what_it_is_given(
     )
 
 
-def test_parts_on_different_scales_are_refused(
-    images: tuple[Images, Images], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_parts_on_different_scales_are_refused(images, tmp_path, capsys):
     X, y = images
     np.savez(tmp_path / "data.npz", X_train=X, y_train=y, X_test=X / 255.0, y_test=y)
     assert train.main([str(tmp_path / "data.npz"), "--run-dir", str(tmp_path / "run")]) == 65
     assert "train images are uint8, test images float64; give both on one scale" in capsys.readouterr().err
 
 
-def test_the_model_itself_refuses_another_scale(of_bytes: Path, images: tuple[Images, Images]) -> None:
+def test_the_model_itself_refuses_another_scale(of_bytes, images):
     with pytest.raises(DataError, match=r"row 7, pixel \d+ is 0\.\d+, the model was trained on bytes"):
         load_model(of_bytes / "model").features_of(images[0] / 255.0, first_row=7)

@@ -58,9 +58,7 @@ def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dic
     return {key: value for key, value in found.items() if key not in ("data", "seconds", "rows_per_second")}
 
 
-def test_inputs_are_matched_by_name(
-    data: Path, prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inputs_are_matched_by_name(data, prices, tmp_path, capsys):
     table = [NAMES, *ROWS]
     expected = evaluated(capsys, prices / "model", data)
     assert expected["r2"] > 0.5
@@ -93,9 +91,7 @@ BAD: dict[str, tuple[list[list[str]], list[int] | None, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_columns_that_do_not_fit_are_refused_by_name(
-    case: str, prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_columns_that_do_not_fit_are_refused_by_name(case, prices, tmp_path, capsys):
     rows, order, words = BAD[case]
     data = write(tmp_path / "data.csv", rows, order)
     assert predict.main([str(prices / "model"), str(data), "--out", str(tmp_path / "out.csv")]) == 65
@@ -105,17 +101,13 @@ def test_columns_that_do_not_fit_are_refused_by_name(
     assert all(words in line for line in told)
 
 
-def test_labels_are_asked_for_by_the_name_they_had(
-    prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_labels_are_asked_for_by_the_name_they_had(prices, tmp_path, capsys):
     data = write(tmp_path / "data.csv", [NAMES, *ROWS], [0, 1, 2])
     assert evaluate.main([str(prices / "model"), str(data)]) == 65
     assert "has no target column 'price'" in capsys.readouterr().err
 
 
-def test_a_model_without_names_takes_columns_as_they_stand(
-    prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_without_names_takes_columns_as_they_stand(prices, tmp_path, capsys):
     """Models that were written before they held names."""
     description = json.loads((prices / "model" / "model.json").read_text())
     assert description["columns"] == {"inputs": NAMES[:3], "target": "price", "target_index": 3}
@@ -132,7 +124,7 @@ def test_a_model_without_names_takes_columns_as_they_stand(
 
 
 @pytest.mark.parametrize("change", [{"inputs": ("a",)}, {"target_index": 4}])
-def test_columns_of_a_model_are_checked(prices: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+def test_columns_of_a_model_are_checked(prices, tmp_path, change):
     model = load_model(prices / "model")
     assert model.table_columns is not None
     with pytest.raises(ModelFormatError, match="columns are"):
@@ -158,9 +150,7 @@ def rewritten(place: Path, folder: Path, **columns: Any) -> Path:
         ("1,2,3,cost", False, "cost"),
     ],
 )
-def test_a_header_of_years_is_no_row(
-    header: str, named: bool, words: str | None, prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_header_of_years_is_no_row(header, named, words, prices, tmp_path, capsys):
     """Nor where the model was trained without a header."""
     model = prices / "model" if named else rewritten(prices, tmp_path / "model", inputs=(), target=None)
     data = write(tmp_path / "data.csv", [header.split(","), *ROWS])
@@ -173,9 +163,7 @@ def test_a_header_of_years_is_no_row(
         assert words is not None or len(told.out.splitlines()) == N + 1
 
 
-def test_a_row_of_numbers_is_no_header_in_another_order(
-    prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_row_of_numbers_is_no_header_in_another_order(prices, tmp_path, capsys):
     """The names of the inputs are 0, 1 and 2."""
     model = rewritten(prices, tmp_path / "model", inputs=("0", "1", "2"), target="y")
     for first, header in (
@@ -195,7 +183,7 @@ def test_a_row_of_numbers_is_no_header_in_another_order(
     assert f"{N + 1} rows, header: no, " in capsys.readouterr().out
 
 
-def test_a_label_that_is_called_like_the_target_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_label_that_is_called_like_the_target_is_a_row(tmp_path, capsys):
     """As a class, or as a word that stands for one where one class is set against the rest."""
     rows = [[*row[:3], "ny"[k % 2]] for k, row in enumerate(ROWS)][1:]
     data = write(tmp_path / "letters-y.csv", rows)
@@ -205,7 +193,7 @@ def test_a_label_that_is_called_like_the_target_is_a_row(tmp_path: Path, capsys:
         assert f"{N - 1} rows of letters-y.csv, header: no;" in capsys.readouterr().out
 
 
-def test_names_that_repeat_are_matched_by_position(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_that_repeat_are_matched_by_position(tmp_path, capsys):
     data = write(tmp_path / "twice.csv", [["a", "y", "c", "c"], *ROWS])
     options = ("--target", "3", "--penalty", "100", "--centers", "40", "--scheduler", "serial")
     run = train_beside(tmp_path, "twice", data, *options, quiet=False)
@@ -224,7 +212,7 @@ def letter_rows(n: int = 300) -> list[list[str]]:
     return [["EGKQTZ"[k], *map(str, np.clip(means[k] + rng.integers(-1, 2, 16), 0, 15))] for k in kinds]
 
 
-def test_a_file_like_letter_recognition(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_like_letter_recognition(tmp_path, capsys):
     """The letter first, no header: no row is lost, and the target is found again where it was in training."""
     rows = letter_rows()
     data = write(tmp_path / "letters.csv", rows)
@@ -238,9 +226,7 @@ def test_a_file_like_letter_recognition(tmp_path: Path, capsys: pytest.CaptureFi
     assert again["error_rate"] < 0.1
 
 
-def test_a_run_made_when_more_numbers_were_classes_is_read_as_it_was(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_made_when_more_numbers_were_classes_is_read_as_it_was(tmp_path, capsys):
     """Its settings do not say the task: it was found from the labels, by a rule that took thirty for classes."""
     data = write(tmp_path / "thirty.csv", [[repr(k * 0.1), repr(k * k * 0.3), str(k % 30)] for k in range(240)])
     options = ("--set", "data.task=multiclass", "--centers", "20", "--penalty", "1", "--scheduler", "serial")
@@ -258,9 +244,7 @@ def test_a_run_made_when_more_numbers_were_classes_is_read_as_it_was(
 
 
 @pytest.mark.parametrize("intercept", [0.0, 2.5])
-def test_rows_far_from_every_center_are_told_of(
-    prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], intercept: float
-) -> None:
+def test_rows_far_from_every_center_are_told_of(prices, tmp_path, capsys, intercept):
     """Other units: almost every row is far, and gets nothing but the intercept."""
     run = load_model(prices / "model")
     save_model(tmp_path / "model", run.with_weights(run.weights, np.array([intercept])))
@@ -285,7 +269,7 @@ def test_rows_far_from_every_center_are_told_of(
     assert np.count_nonzero(np.abs(decision - intercept) < 0.1) >= n_far
 
 
-def test_a_model_without_centers_is_told_of(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_without_centers_is_told_of(data, tmp_path, capsys):
     """Its problem is solved to the last digit, and it is of no use."""
     options = ("--target", "price", "--centers", "20", "--penalty", "1e9", "--scheduler", "serial")
     run = train_beside(tmp_path, "empty", data, *options)
@@ -303,9 +287,7 @@ def test_a_model_without_centers_is_told_of(data: Path, tmp_path: Path, capsys: 
     ("task", "words"),
     [("regression", "no better on the test part than its mean (R2 -"), ("multiclass", "than 0 for every row (")],
 )
-def test_a_model_no_better_than_a_constant_is_told_of(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], task: str, words: str
-) -> None:
+def test_a_model_no_better_than_a_constant_is_told_of(tmp_path, capsys, task, words):
     """Targets that the inputs say nothing about, fitted exactly; two classes in three are one."""
     rng = np.random.default_rng(3)
     kinds = np.where(rng.random(N) < 0.8, 0, rng.integers(1, 3, N))
@@ -324,9 +306,7 @@ def test_a_model_no_better_than_a_constant_is_told_of(
     assert evaluated(capsys, run)["error_rate"] == found["error_rate"]
 
 
-def test_rmse_and_r2_stand_beside_the_mean_squared_error(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rmse_and_r2_stand_beside_the_mean_squared_error(data, tmp_path, capsys):
     """In blocks of rows, whose means differ; the table, report.json, the page, status, evaluate and resize."""
     options = ("--target", "price", "--select", "greedy:8", "--block-size", "7", "--scheduler", "serial")
     run = train_beside(tmp_path, "greedy", data, *options, quiet=False)
@@ -357,14 +337,14 @@ def test_rmse_and_r2_stand_beside_the_mean_squared_error(
     assert float(values["R2"]) == pytest.approx(1 - float(values["squared error"]) / variance, abs=1e-3)
 
 
-def test_a_report_of_an_earlier_version_is_shown(prices: Path) -> None:
+def test_a_report_of_an_earlier_version_is_shown(prices):
     found = report_of(prices)
     for name in ("rmse", "r2", "warnings"):
         del found[name]
     assert f"test mean squared error: {found['mse']:.6g}" in results.table(found)
 
 
-def test_names_of_a_data_frame_go_into_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_of_a_data_frame_go_into_the_model(tmp_path, capsys):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(X, columns=NAMES[:3])
     machine = SLKLRegressor(30, random_state=0).fit(frame, X[:, 0])

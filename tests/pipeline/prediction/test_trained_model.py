@@ -3,7 +3,6 @@
 import json
 import shutil
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,7 +65,7 @@ def parts(model: SparseKernelModel) -> tuple[dict[str, Any], dict[str, Any]]:
 @pytest.mark.parametrize("m", [0, 4])
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("task", TASKS)
-def test_a_saved_model_predicts_the_same(task: str, name: str, m: int, tmp_path: Path) -> None:
+def test_a_saved_model_predicts_the_same(task, name, m, tmp_path):
     model = make(task, name, m)
     save_model(tmp_path / "model", model)
     again = load_model(tmp_path / "model")
@@ -76,7 +75,7 @@ def test_a_saved_model_predicts_the_same(task: str, name: str, m: int, tmp_path:
     assert again.description() == model.description()
 
 
-def test_a_temperature_is_kept_where_there_is_one(tmp_path: Path) -> None:
+def test_a_temperature_is_kept_where_there_is_one(tmp_path):
     save_model(tmp_path / "model", replace(make(), temperature=0.21))
     assert load_model(tmp_path / "model").temperature == 0.21
     assert "temperature" not in make().description()
@@ -85,14 +84,14 @@ def test_a_temperature_is_kept_where_there_is_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, -0.2, float("nan"), float("inf"), 1e-300, "0.2", 1, True, [0.2]])
-def test_a_temperature_that_is_none_is_refused(temperature: object) -> None:
+def test_a_temperature_that_is_none_is_refused(temperature):
     description, arrays = parts(make())
     with pytest.raises(ModelFormatError, match="temperature"):
         SparseKernelModel.from_parts(description | {"temperature": temperature}, arrays)
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_a_model_of_scaled_features_predicts_the_same(name: str, tmp_path: Path) -> None:
+def test_a_model_of_scaled_features_predicts_the_same(name, tmp_path):
     plain = make(name=name)
     scales = np.linspace(0.0, 2.0, plain.centers.shape[1], dtype=np.float32)
     model = replace(plain, feature_scales=scales)
@@ -111,7 +110,7 @@ def test_a_model_of_scaled_features_predicts_the_same(name: str, tmp_path: Path)
     [np.ones(5, np.float32), np.ones(6), -np.ones(6, np.float32), np.full(6, np.nan, np.float32), None],
     ids=["too few", "float64", "negative", "not finite", "missing"],
 )
-def test_scales_that_do_not_fit_are_refused(scales: np.ndarray | None) -> None:
+def test_scales_that_do_not_fit_are_refused(scales):
     described, arrays = parts(replace(make(), feature_scales=np.ones(6, np.float32)))
     arrays = {name: array for name, array in arrays.items() if name != "feature_scales"}
     with pytest.raises(ModelFormatError):
@@ -120,7 +119,7 @@ def test_scales_that_do_not_fit_are_refused(scales: np.ndarray | None) -> None:
         SparseKernelModel.from_parts(parts(make())[0], arrays | {"feature_scales": np.ones(6, np.float32)})
 
 
-def test_only_the_parameters_that_count_are_listed() -> None:
+def test_only_the_parameters_that_count_are_listed():
     assert set(make(name="sphog").description()["features"]) == {"name", "algorithm_version"}
     assert set(make(name="raw").description()["features"]) == {"name", "algorithm_version"}
     assert make(name="hog").description()["features"]["cells"] == [4, 3]
@@ -128,7 +127,7 @@ def test_only_the_parameters_that_count_are_listed() -> None:
 
 @pytest.mark.parametrize("change", [1, -1, None])
 @pytest.mark.parametrize("name", SPECS)
-def test_features_of_another_version_are_refused(name: str, change: int | None) -> None:
+def test_features_of_another_version_are_refused(name, change):
     description, arrays = parts(make(name=name))
     if change is None:
         del description["features"]["algorithm_version"]
@@ -138,7 +137,7 @@ def test_features_of_another_version_are_refused(name: str, change: int | None) 
         SparseKernelModel.from_parts(description, arrays)
 
 
-def test_a_later_change_of_the_features_refuses_the_models_of_today(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_change_of_the_features_refuses_the_models_of_today(monkeypatch):
     description, arrays = parts(make(name="sphog"))
     monkeypatch.setattr(sphog, "ALGORITHM_VERSION", sphog.ALGORITHM_VERSION + 1)
     with pytest.raises(ModelFormatError, match="train again"):
@@ -174,7 +173,7 @@ WRONG_DESCRIPTIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", WRONG_DESCRIPTIONS)
-def test_descriptions_that_do_not_fit_are_refused(case: str) -> None:
+def test_descriptions_that_do_not_fit_are_refused(case):
     description, arrays = parts(make())
     with pytest.raises(ModelFormatError) as found:
         SparseKernelModel.from_parts(description | WRONG_DESCRIPTIONS[case], arrays)
@@ -187,14 +186,14 @@ def test_descriptions_that_do_not_fit_are_refused(case: str) -> None:
     + [("deskew_version", value) for value in (2, 0, True, None)]
     + [("power", value) for value in (0.0, 1.0, 2.0, "0.5", True, None)],
 )
-def test_a_shear_or_power_that_is_none_is_refused(change: tuple[str, Any]) -> None:
+def test_a_shear_or_power_that_is_none_is_refused(change):
     description, arrays = parts(make(name="upright"))
     SparseKernelModel.from_parts(description, arrays)
     with pytest.raises(ModelFormatError):
         SparseKernelModel.from_parts(description | {"features": description["features"] | dict([change])}, arrays)
 
 
-def test_a_model_that_names_no_shear_and_no_power_has_none() -> None:
+def test_a_model_that_names_no_shear_and_no_power_has_none():
     description, arrays = parts(make(name="upright"))
     old = {key: value for key, value in description["features"].items() if not key.startswith(("deskew", "power"))}
     model = SparseKernelModel.from_parts(description | {"features": old}, arrays)
@@ -231,7 +230,7 @@ WRONG_ARRAYS: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", WRONG_ARRAYS)
-def test_arrays_that_do_not_fit_are_refused(case: str) -> None:
+def test_arrays_that_do_not_fit_are_refused(case):
     description, arrays = parts(make())
     name, change = WRONG_ARRAYS[case]
     with pytest.raises(ModelFormatError):
@@ -239,13 +238,13 @@ def test_arrays_that_do_not_fit_are_refused(case: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["sphog", "upright"])
-def test_only_raw_features_are_z_scored(name: str) -> None:
+def test_only_raw_features_are_z_scored(name):
     description, arrays = parts(make(name=name))
     with pytest.raises(ModelFormatError, match="z-scored"):
         SparseKernelModel.from_parts(description | {"standardise": True}, arrays)
 
 
-def test_a_part_that_is_missing_is_named() -> None:
+def test_a_part_that_is_missing_is_named():
     description, arrays = parts(make())
     for name in description:
         with pytest.raises(ModelFormatError, match=name):
@@ -271,7 +270,7 @@ def replaced(draw: st.DrawFn, value: Any) -> Any:
 
 
 @given(data=st.data(), name=st.sampled_from(sorted(SPECS)), task=st.sampled_from(sorted(TASKS)))
-def test_a_corrupted_description_is_refused_or_predicts(data: st.DataObject, name: str, task: str) -> None:
+def test_a_corrupted_description_is_refused_or_predicts(data, name, task):
     """Nothing but a ModelFormatError ever comes out, and what is let through is a working model."""
     description, arrays = parts(make(task, name))
     try:
@@ -283,7 +282,7 @@ def test_a_corrupted_description_is_refused_or_predicts(data: st.DataObject, nam
 
 
 @given(name=st.sampled_from(sorted(DTYPES)), shape=st.lists(st.integers(0, 5), max_size=3), fill=st.floats())
-def test_a_corrupted_array_is_refused_or_predicts(name: str, shape: list[int], fill: float) -> None:
+def test_a_corrupted_array_is_refused_or_predicts(name, shape, fill):
     description, arrays = parts(make())
     with np.errstate(invalid="ignore", over="ignore"):
         arrays |= {name: np.full(shape, fill).astype(DTYPES[name])}
@@ -294,7 +293,7 @@ def test_a_corrupted_array_is_refused_or_predicts(name: str, shape: list[int], f
         return
 
 
-def test_a_crafted_folder_with_a_valid_manifest_is_refused_with_its_name(tmp_path: Path) -> None:
+def test_a_crafted_folder_with_a_valid_manifest_is_refused_with_its_name(tmp_path):
     description, arrays = parts(make())
     with new_folder(tmp_path / "crafted", kind="model") as aside:
         write_json(ModelLayout(aside).description, description | {"input_shape": [3, 2, 1]} | {"labels": [1]})
@@ -304,7 +303,7 @@ def test_a_crafted_folder_with_a_valid_manifest_is_refused_with_its_name(tmp_pat
     assert describe(found.value)[0] is ExitCode.INVALID_DATA
 
 
-def test_a_model_that_does_not_hold_is_not_saved(tmp_path: Path) -> None:
+def test_a_model_that_does_not_hold_is_not_saved(tmp_path):
     model = make()
     broken = model.with_weights(model.weights * np.nan, model.intercept)
     with pytest.raises(ModelFormatError, match="weights"):
@@ -313,7 +312,7 @@ def test_a_model_that_does_not_hold_is_not_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", "polynomial", "intersection"])
-def test_the_largest_weights_that_are_let_through_predict_finite_numbers(kernel: str) -> None:
+def test_the_largest_weights_that_are_let_through_predict_finite_numbers(kernel):
     model = make("regression")
     chosen = Kernel(kernel, 20 if kernel == "polynomial" else 2)
     weights = np.full((4, 1), LARGEST_DECISION / chosen.largest_value / 5)
@@ -326,7 +325,7 @@ def test_the_largest_weights_that_are_let_through_predict_finite_numbers(kernel:
         strong.with_weights(weights * 2, strong.intercept).check()
 
 
-def test_nothing_of_a_model_is_read_before_it_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_a_model_is_read_before_it_is_verified(tmp_path, monkeypatch):
     save_model(tmp_path / "model", make())
     for name in ("model.json", "arrays.npz"):
         folder = tmp_path / name
@@ -341,7 +340,7 @@ def test_nothing_of_a_model_is_read_before_it_is_verified(tmp_path: Path, monkey
             load_model(folder)
 
 
-def test_a_manifest_that_names_less_than_a_model_does_not_vouch_for_it(tmp_path: Path) -> None:
+def test_a_manifest_that_names_less_than_a_model_does_not_vouch_for_it(tmp_path):
     save_model(tmp_path / "model", make())
     (tmp_path / "model" / "MANIFEST.json").write_bytes(encode(Manifest("model")))
     with pytest.raises(CorruptDataError, match="not in its manifest"):
