@@ -46,83 +46,34 @@ def letters():
 NUMBERS = "y,a,b\n" + "".join(f"{k % 2},{k},{k * 0.5}\n" for k in range(12))
 OF_B = [k * 0.5 for k in range(12)]
 SPECIES = "1,2,3,cat\n3,4,5,dog\n" * 9
+PAIRS = "1,2,0\n3,4,1\n" * 9
+FIVES = "1,5,3\n" * 5 + "1,6,4\n" * 5
 ALPHABET = {"classes": tuple(map(chr, range(65, 91))), "shape": (16,), "rows": 200}
-# Content of the file, options, and what is read: rows, task, classes, names and place of columns, the first note,
-# targets in order, and which of the notes in TOLD is given.
+NO, YES = "header: no, target: column", "header: yes, target: column"
 TOLD = ("names repeat", "without a name")
+# Content of the file, options, and what is read: rows, task, classes, sorted targets, names and places of columns, the
+# first note, and which of the notes in TOLD are given.
 READ = {
-    "a target called y": (NUMBERS, {}, {"task": "binary", "targets": [0] * 6 + [1] * 6}),
-    "a target by name": (NUMBERS, {"target": "b"}, {"task": "regression", "targets": OF_B}),
-    "a target by place": (NUMBERS, {"target": "2"}, {"targets": OF_B}),
-    "a target by place from the end": (NUMBERS, {"target": "-1"}, {"targets": OF_B}),
-    "a first row with a number is a row": (
-        "0.844,0.758,y\n0.1,0.2,n\n" * 50,
-        {},
-        {"rows": 100, "note": "header: no, target: column 2 of 0 to 2"},
-    ),
-    "letters": (letters(), {"target": "0"}, {"note": "header: no, target: column 0 of 0 to 16"} | ALPHABET),
-    "letters from the end": (
-        letters(),
-        {"target": "-17"},
-        {"note": "header: no, target: column 0 of 0 to 16"} | ALPHABET,
-    ),
-    "a named target makes a header": (
-        "400,402,octane\n" + "1,2,3.5\n3,4,5.5\n" * 9,
-        {"target": "octane"},
-        {"rows": 18, "note": "header: yes, target: column 2 (octane)"},
-    ),
-    "a position is no name": (
-        "2,1,0\n" + "1,5,3\n" * 5 + "1,6,4\n" * 5,
-        {"target": "1"},
-        {"rows": 11, "note": "header: no, target: column 1 of 0 to 2"},
-    ),
-    "label is a target, last": (
-        "kg,m,label\n" + "1,2,p\n3,4,q\n" * 9,
-        {},
-        {"note": "header: yes, target: column 2 (label)"},
-    ),
-    "label is a target, first": (
-        "label,m,kg\n" + "p,1,2\nq,3,4\n" * 9,
-        {},
-        {"rows": 18, "note": "header: yes, target: column 0 (label)"},
-    ),
-    "a column without a name": (
-        "x_1,,b\n" + "1,5,3\n" * 5 + "1,6,4\n" * 5,
-        {},
-        {"rows": 10, "note": "header: yes, target: column 2 (b)", "told": ["without a name"]},
-    ),
-    "a header of years": (
-        "2019,2020,2021,species\n" + SPECIES,
-        {"target": "species"},
-        {"rows": 18, "classes": ("cat", "dog")},
-    ),
+    "target called y": (NUMBERS, {}, {"task": "binary", "targets": [0] * 6 + [1] * 6}),
+    "target by name": (NUMBERS, {"target": "b"}, {"task": "regression", "targets": OF_B}),
+    "target by place": (NUMBERS, {"target": "2"}, {"targets": OF_B}),
+    "target by place from the end": (NUMBERS, {"target": "-1"}, {"targets": OF_B}),
+    "a row with a number": ("0.8,0.7,y\n0.1,0.2,n\n" * 50, {}, {"rows": 100, "note": f"{NO} 2 of 0 to 2"}),
+    "letters": (letters(), {"target": "0"}, {"note": f"{NO} 0 of 0 to 16"} | ALPHABET),
+    "letters from the end": (letters(), {"target": "-17"}, {"note": f"{NO} 0 of 0 to 16"} | ALPHABET),
+    "named target": ("400,402,y2\n" + PAIRS, {"target": "y2"}, {"rows": 18, "note": f"{YES} 2 (y2)"}),
+    "a position is no name": ("2,1,0\n" + FIVES, {"target": "1"}, {"rows": 11, "note": f"{NO} 1 of 0 to 2"}),
+    "label, last": ("kg,m,label\n" + "1,2,p\n3,4,q\n" * 9, {}, {"rows": 18, "note": f"{YES} 2 (label)"}),
+    "label, first": ("label,m,kg\n" + "p,1,2\nq,3,4\n" * 9, {}, {"rows": 18, "note": f"{YES} 0 (label)"}),
+    "no name": ("x_1,,b\n" + FIVES, {}, {"rows": 10, "note": f"{YES} 2 (b)", "told": ["without a name"]}),
+    "years": ("2019,2020,21,kind\n" + SPECIES, {"target": "kind"}, {"rows": 18, "classes": ("cat", "dog")}),
     "rare labels": ("1,2,3,cow\n4,5,6,owl\n" + SPECIES, {}, {"rows": 20, "classes": ("cat", "cow", "dog", "owl")}),
-    "names that repeat": (
-        "a,a,c\n" + "1,2,0\n3,4,1\n" * 9,
-        {},
-        {"inputs": (), "target": "c", "at": 2, "told": ["names repeat"]},
-    ),
-    "names with blanks": (
-        "far, near ,y\n" + "1,2,0\n3,4,1\n" * 9,
-        {},
-        {"inputs": ("far", "near"), "target": "y", "at": 2},
-    ),
-    "no names": ("1,2,0\n3,4,1\n" * 9, {"positive": "1", "target": "0"}, {"inputs": (), "target": None, "at": 0}),
-    "labels of any script": (
-        "a,b,y\n" + "1,2,vier_f\u00fcnf\n3,4,\uff11x\n5,6,7\n" * 9,
-        {},
-        {"classes": ("7", "vier_f\u00fcnf", "\uff11x")},
-    ),
-    "separators inside quotes": (
-        '"a, b, c";"d, e";y\n1;2;3.5\n4;5;6.5\n7;8;9.5\n',
-        {},
-        {"inputs": ("a, b, c", "d, e"), "targets": [3.5, 6.5, 9.5]},
-    ),
-    "commas in cells between tabs": (
-        "x\ty\n1\ta, b\n2\tc\n3\ta, b\n4\tc\n",
-        {"name": "words.tsv"},
-        {"classes": ("a, b", "c")},
-    ),
+    "names that repeat": ("a,a,c\n" + PAIRS, {}, {"inputs": (), "target": "c", "at": 2, "told": ["names repeat"]}),
+    "names with blanks": ("far, near ,y\n" + PAIRS, {}, {"inputs": ("far", "near"), "target": "y", "at": 2}),
+    "no names": (PAIRS, {"positive": "1", "target": "0"}, {"inputs": (), "target": None, "at": 0}),
+    "labels of any script": ("a,y\n" + "1,vier_fünf\n3,１x\n5,7\n" * 9, {}, {"classes": ("7", "vier_fünf", "１x")}),
+    "separators in quotes": ('"a, b";"d, e";y\n' + "1;2;3\n3;4;5\n" * 9, {}, {"inputs": ("a, b", "d, e"), "at": 2}),
+    "commas in cells": ("x\ty\n" + "1\ta, b\n2\tc\n" * 2, {"name": "words.tsv"}, {"classes": ("a, b", "c")}),
 }
 
 
@@ -167,7 +118,7 @@ REFUSED = [
     ("1,2\n1,2\n3,2\n", {}, "one class"),
     ("a;b;y\n1,5;2;3\n2,5;3;4\n", {}, "column a is '1,5'; a finite number with a decimal point is needed"),
     # The cell 1 of the first line is a number, not the name of the column asked for.
-    ("a,b,1\n" + "1,5,3\n" * 5 + "1,6,4\n" * 5, {"target": "1"}, r"row 0 \(line 1\), column 0 is 'a'"),
+    ("a,b,1\n" + FIVES, {"target": "1"}, r"row 0 \(line 1\), column 0 is 'a'"),
     # A header of numbers would make a class of every value of the target, or one class more.
     ("400,402,octane\n" + OCTANE, {}, r"line 1 has the target 'octane'.*--target octane"),
     ("400,kg,octane\n" + OCTANE, {}, r"line 1\), column 1 is 'kg'.* if it is a header, .*--target octane"),

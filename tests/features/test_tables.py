@@ -1,4 +1,4 @@
-"""npz, csv and opened arrays: what is read, what is refused, and where the message points."""
+"""npz files and opened arrays: what is read, what is refused, and where the message points."""
 
 import io
 import json
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.utils.class_weight import compute_class_weight
 
-from features import row_source as rows
+from features import row_source
 from features.errors import DataError, UsageError
 from features.open_source import open_source
 from features.source import SourceSpec
@@ -24,6 +24,7 @@ from runs import ROOT
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 3))
 Y = np.resize([0, 1, 2], 40)
+ZARR = SourceSpec("a.zarr")
 
 
 def npz(tmp_path, **arrays):
@@ -60,28 +61,38 @@ def test_split_is_a_seeded_partition(n, fraction, seed):
     assert np.array_equal(found, everything(again)[0])
 
 
-def test_npz_with_parts_of_its_own(tmp_path):
-    source = open_source(npz(tmp_path, X_train=X, y_train=Y, X_test=X[:7], y_test=Y[:7]))
-    assert (source.n_train, source.n_test) == (40, 7)
-    assert np.array_equal(source.read("train", 3, 9)[0], X[3:9])
-    assert np.array_equal(source.read("test", 0, 7)[1], Y[:7])
+def test_parts_of_their_own_in_npz_and_in_arrays(tmp_path):
+    parts = {"train/X": X, "train/y": Y, "test/X": X[:7], "test/y": Y[:7]}
+    of_npz = open_source(npz(tmp_path, X_train=X, y_train=Y, X_test=X[:7], y_test=Y[:7]))
+    for source in (of_npz, open_source(ZARR, parts)):
+        assert (source.n_train, source.n_test) == (40, 7)
+        assert np.array_equal(source.read("train", 3, 9)[0], X[3:9])
+        assert np.array_equal(source.read("test", 0, 7)[1], Y[:7])
+    with pytest.raises(DataError, match="found test/X"):
+        open_source(ZARR, {"test/X": X})
+    with pytest.raises(UsageError, match="opened by the caller"):
+        open_source(ZARR)
 
 
 def test_npz_images_are_not_standardised(tmp_path):
-    images = RNG.integers(0, 256, (40, 8, 8)).astype(np.uint8)
-    source = open_source(npz(tmp_path, X=images, y=Y))
-    assert not source.standardise
-    assert source.read("train", 0, 5)[0].dtype == np.uint8
-    assert open_source(SourceSpec(str(tmp_path / "table.npz"), standardise=True)).standardise
+    spec = npz(tmp_path, X=RNG.integers(0, 256, (40, 8, 8)).astype(np.uint8), y=Y)
+    assert not open_source(spec).standardise
+    assert open_source(spec).read("train", 0, 5)[0].dtype == np.uint8
+    assert open_source(replace(spec, standardise=True)).standardise
 
 
 def test_npz_target_key_and_task(tmp_path):
-    npz(tmp_path, X=X, rings=Y)
-    path = str(tmp_path / "table.npz")
-    assert open_source(SourceSpec(path, target="rings")).task == "multiclass"
-    source = open_source(SourceSpec(path, target="rings", task="regression"))
+    spec = replace(npz(tmp_path, X=X, rings=Y), target="rings")
+    assert open_source(spec).task == "multiclass"
+    source = open_source(replace(spec, task="regression"))
     assert source.classes == ()
     assert source.read("train", 0, 4)[1].dtype == np.float64
+
+
+def with_code_point(number):
+    labels = np.resize(["ab", "cd"], 40)
+    labels.view(np.uint32)[5] = number
+    return labels
 
 
 @pytest.mark.parametrize(
@@ -97,6 +108,11 @@ def test_npz_target_key_and_task(tmp_path):
         ({"X": X, "y": np.array([None] * 40)}, "Python objects"),
         ({"X_train": X, "y_train": Y, "X_test": X[:, :2], "y_test": Y}, "train inputs have shape"),
         ({"X_train": X, "y_train": Y, "X_test": X, "y_test": Y + 1}, "y of test: row 2 has label 3"),
+        ({"X": X, "y": np.resize([b"a", b"\xff"], 40)}, "no ASCII text"),
+        ({"X": X, "y": np.resize(["a", "\ud800"], 40)}, "row 1 holds a character"),
+        ({"X": X, "y": np.resize(["a", "\udfff"], 40).astype(">U1")}, "row 1 holds a character"),
+        ({"X": X, "y": with_code_point(0x110000)}, "row 2 holds a character"),
+        ({"X": X, "y": with_code_point(0xFFFFFFFF)}, "row 2 holds a character"),
     ],
 )
 def test_npz_refuses(tmp_path, arrays, message):
@@ -108,29 +124,21 @@ def test_npz_refuses(tmp_path, arrays, message):
 def test_bad_value_is_named_with_its_row(row, column, value):
     damaged = X.copy()
     damaged[row, column] = value
-    source = open_source(SourceSpec("x.zarr"), {"X": damaged, "y": Y})
+    source = open_source(ZARR, {"X": damaged, "y": Y})
     with pytest.raises(DataError, match=f"X: row {row}, column {column} is {value}"):
         everything(source)
-
-
-def test_bad_target_is_named_with_its_row():
-    with pytest.raises(DataError, match="y: row 5 is nan"):
-        open_source(SourceSpec("x.zarr"), {"X": X, "y": np.where(np.arange(40) == 5, np.nan, 0.5 * Y)})
+    with pytest.raises(DataError, match=f"y: row {row} is {value}"):
+        open_source(ZARR, {"X": X, "y": np.where(np.arange(40) == row, value, 0.5 * Y)})
 
 
 def test_npz_damage(tmp_path):
     spec = npz(tmp_path, X=X, y=Y)
-    path = Path(spec.dataset)
-    content = path.read_bytes()
-    for length in (0, 10, 100, len(content) // 2, len(content) - 1):
-        path.write_bytes(content[:length])
+    content = Path(spec.dataset).read_bytes()
+    flipped = content[:400] + bytes([content[400] ^ 1]) + content[401:]
+    for damaged in (flipped, *(content[:length] for length in (0, 10, 100, len(content) // 2, len(content) - 1))):
+        Path(spec.dataset).write_bytes(damaged)
         with pytest.raises(DataError):
             open_source(spec)
-    flipped = bytearray(content)
-    flipped[400] ^= 1
-    path.write_bytes(flipped)
-    with pytest.raises(DataError):
-        open_source(spec)
 
 
 def member(descr, shape, data=b""):
@@ -138,6 +146,49 @@ def member(descr, shape, data=b""):
     stream = io.BytesIO()
     np.lib.format.write_array_header_1_0(stream, {"descr": descr, "fortran_order": False, "shape": shape})
     return stream.getvalue() + data
+
+
+def header(text):
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+STORED_X, STORED_Y = member("<f8", X.shape, X.tobytes()), member("<i8", Y.shape, Y.astype("<i8").tobytes())
+MEMBERS = {
+    "rows of nothing": (member("<f8", (10**9, 0)), STORED_Y),
+    "labels of nothing": (STORED_X, member("<f8", (10**9, 0))),
+    "strings of no letters": (STORED_X, member("|S0", (10**9,))),
+    "texts of no letters": (STORED_X, member("<U0", (10**9,))),
+    "void": (STORED_X, member("|V0", (10**9,))),
+    "void inputs": (member("|V0", (10**9, 3)), STORED_Y),
+    "a length beyond 64 bits": (member("<f8", (2**70, 3)), STORED_Y),
+    "none of a length beyond 64 bits": (member("<f8", (2**70, 0)), STORED_Y),
+    "lengths whose product is": (member("<f8", (2**40, 2**40)), STORED_Y),
+    "more than is there": (member("<f8", (1 << 40, 3), bytes(320)), STORED_Y),
+    "less than is there": (member("<f8", (39, 1), bytes(320)), STORED_Y),
+    "negative lengths": (member("<f8", (-40, -3), X.tobytes()), STORED_Y),
+    "a header of brackets": (header(b"(" * 60_000), STORED_Y),
+    "a header that is no dictionary": (header(b"{[]: 1}"), STORED_Y),
+    "a number of thousands of digits": (header(b"{'shape': (" + b"9" * 9000 + b",)}"), STORED_Y),
+}
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_members_that_promise_nothing_or_too_much(tmp_path, name):
+    with zipfile.ZipFile(tmp_path / "table.npz", "w") as archive:
+        for key, data in zip("Xy", MEMBERS[name], strict=True):
+            archive.writestr(f"{key}.npy", data)
+    with pytest.raises(DataError, match=r"table\.npz, [Xy]\.npy: ") as caught:
+        open_source(SourceSpec(str(tmp_path / "table.npz")))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_member_in_a_compression_that_numpy_never_uses_is_not_unfolded(tmp_path, method):
+    with zipfile.ZipFile(tmp_path / "table.npz", "w", method) as archive:
+        archive.writestr("X.npy", STORED_X)
+        archive.writestr("y.npy", STORED_Y)
+    with pytest.raises(DataError, match="compressed in a way"):
+        open_source(SourceSpec(str(tmp_path / "table.npz")))
 
 
 BOMB_CHILD = """
@@ -166,9 +217,8 @@ def test_npz_bomb_is_refused_in_64_mib(tmp_path):
             for _ in range(1 << 8):
                 stream.write(bytes(1 << 20))
         archive.writestr("y.npy", member("<f8", (1 << 25,)))
-    done = subprocess.run(
-        [sys.executable, "-c", BOMB_CHILD, path], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
+    line = [sys.executable, "-c", BOMB_CHILD, path]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 65, done.stderr
 
 
@@ -185,7 +235,7 @@ class RecordingArray:
 
 
 def test_arrays_are_read_by_rows_in_bounded_pieces(monkeypatch):
-    monkeypatch.setattr(rows, "PIECE_BYTES", 10 * 3 * 8)
+    monkeypatch.setattr(row_source, "PIECE_BYTES", 10 * 3 * 8)
     array = RecordingArray(np.arange(3000.0).reshape(1000, 3))
     source = open_source(SourceSpec("big.zarr", n_train=100, n_test=50), {"X": array, "y": np.arange(1000) / 3})
     inputs, targets = source.read("train", 0, 100)
@@ -194,27 +244,26 @@ def test_arrays_are_read_by_rows_in_bounded_pieces(monkeypatch):
     assert source.name == "big"
 
 
-def test_arrays_with_parts():
-    parts = {"train/X": X, "train/y": Y, "test/X": X[:5], "test/y": Y[:5]}
-    source = open_source(SourceSpec("big.zarr"), parts)
-    assert (source.n_train, source.n_test) == (40, 5)
-    with pytest.raises(DataError, match="found test/X"):
-        open_source(SourceSpec("big.zarr"), {"test/X": X})
-    with pytest.raises(UsageError, match="opened by the caller"):
-        open_source(SourceSpec("big.zarr"))
-
-
-def test_types_of_inputs():
+def test_types_of_inputs_and_labels(tmp_path):
     for dtype, expected in ((np.float32, np.float32), (np.int16, np.float64), (bool, np.float64), (">f8", np.float64)):
-        found = open_source(SourceSpec("a.zarr"), {"X": (X * 9).astype(dtype), "y": Y}).read("train", 0, 3)[0]
+        found = open_source(ZARR, {"X": (X * 9).astype(dtype), "y": Y}).read("train", 0, 3)[0]
         assert found.dtype == expected
+    doubles = open_source(npz(tmp_path, X=X.astype(np.longdouble), y=np.resize([0.25, 0.5], 40).astype(np.longdouble)))
+    assert json.dumps(doubles.classes) == "[0.25, 0.5]"
+    for labels in (np.resize(["é", "\U0001f600"], 40).astype(">U2"), np.resize([b"a", b"b"], 40)):
+        texts = {label if isinstance(label, str) else label.decode() for label in labels.tolist()}
+        assert set(open_source(npz(tmp_path, X=X, y=labels)).classes) == texts
 
 
-def test_training_part_of_one_class():
-    labels = np.zeros(40, dtype=int)
-    labels[7] = 1
+def test_labels_of_images_and_one_against_the_rest_are_classes():
+    labels = np.resize(np.arange(47), 200)
+    images, rows = np.zeros((200, 5, 5), np.uint8), np.zeros((200, 5))
+    assert open_source(ZARR, {"X": images, "y": labels}).task == "multiclass"
+    assert open_source(ZARR, {"X": rows, "y": labels}).task == "regression"
+    assert open_source(replace(ZARR, positive="46"), {"X": rows, "y": labels}).task == "binary"
+    assert open_source(replace(ZARR, most_classes=100), {"X": rows, "y": labels}).task == "multiclass"
     with pytest.raises(DataError, match="training rows all have label 0"):
-        open_source(SourceSpec("a.zarr", n_train=1), {"X": X, "y": labels})
+        open_source(replace(ZARR, n_train=1), {"X": X, "y": np.where(np.arange(40) == 7, 1, 0)})
 
 
 def test_fingerprint_follows_content():
@@ -223,95 +272,9 @@ def test_fingerprint_follows_content():
 
     changed = X.copy()
     changed[39, 2] += 1e-9
-    found = {
-        identity(X),
-        identity(changed),
-        identity(X, seed=1),
-        identity(X, test_fraction=0.5),
-        identity(X, n_train=9),
-    }
-    assert len(found) == 5
+    others = [identity(X, **option) for option in ({"seed": 1}, {"test_fraction": 0.5}, {"n_train": 9})]
+    assert len({identity(X), identity(changed), *others}) == 5
     assert identity(X) == identity(X.copy())
-
-
-def stored(values):
-    stream = io.BytesIO()
-    np.save(stream, values)
-    return stream.getvalue()
-
-
-def header(text):
-    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
-
-
-MEMBERS = {
-    "rows of nothing": (member("<f8", (10**9, 0)), stored(Y)),
-    "labels of nothing": (stored(X), member("<f8", (10**9, 0))),
-    "strings of no letters": (stored(X), member("|S0", (10**9,))),
-    "texts of no letters": (stored(X), member("<U0", (10**9,))),
-    "void": (stored(X), member("|V0", (10**9,))),
-    "void inputs": (member("|V0", (10**9, 3)), stored(Y)),
-    "a length beyond 64 bits": (member("<f8", (2**70, 3)), stored(Y)),
-    "none of a length beyond 64 bits": (member("<f8", (2**70, 0)), stored(Y)),
-    "lengths whose product is": (member("<f8", (2**40, 2**40)), stored(Y)),
-    "more than is there": (member("<f8", (1 << 40, 3), bytes(320)), stored(Y)),
-    "less than is there": (member("<f8", (39, 1), bytes(320)), stored(Y)),
-    "negative lengths": (member("<f8", (-40, -3), X.tobytes()), stored(Y)),
-    "a header of brackets": (header(b"(" * 60_000), stored(Y)),
-    "a header that is no dictionary": (header(b"{[]: 1}"), stored(Y)),
-    "a number of thousands of digits": (header(b"{'shape': (" + b"9" * 9000 + b",)}"), stored(Y)),
-}
-
-
-@pytest.mark.parametrize("name", MEMBERS)
-def test_members_that_promise_nothing_or_too_much(tmp_path, name):
-    with zipfile.ZipFile(tmp_path / "table.npz", "w") as archive:
-        for key, data in zip("Xy", MEMBERS[name], strict=True):
-            archive.writestr(f"{key}.npy", data)
-    with pytest.raises(DataError, match=r"table\.npz, [Xy]\.npy: ") as caught:
-        open_source(SourceSpec(str(tmp_path / "table.npz")))
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_a_member_in_a_compression_that_numpy_never_uses_is_not_unfolded(tmp_path, method):
-    with zipfile.ZipFile(tmp_path / "table.npz", "w", method) as archive:
-        archive.writestr("X.npy", stored(X))
-        archive.writestr("y.npy", stored(Y))
-    with pytest.raises(DataError, match="compressed in a way"):
-        open_source(SourceSpec(str(tmp_path / "table.npz")))
-
-
-def code_point(number):
-    labels = np.resize(["ab", "cd"], 40)
-    labels.view(np.uint32)[5] = number
-    return labels
-
-
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        (np.resize([b"a", b"\xff"], 40), "no ASCII text"),
-        (np.resize(["a", "\ud800"], 40), "row 1 holds a character"),
-        (np.resize(["a", "\udfff"], 40).astype(">U1"), "row 1 holds a character"),
-        (code_point(0x110000), "row 2 holds a character"),
-        (code_point(0xFFFFFFFF), "row 2 holds a character"),
-    ],
-)
-def test_labels_that_are_no_text_are_refused(tmp_path, labels, message):
-    with pytest.raises(DataError, match=message):
-        open_source(npz(tmp_path, X=X, y=labels))
-
-
-@pytest.mark.parametrize("labels", [np.resize(["é", "\U0001f600"], 40).astype(">U2"), np.resize([b"a", b"b"], 40)])
-def test_labels_of_any_letters_are_texts(tmp_path, labels):
-    classes = open_source(npz(tmp_path, X=X, y=labels)).classes
-    assert set(classes) == {label if isinstance(label, str) else label.decode() for label in labels.tolist()}
-
-
-def test_long_doubles_are_numbers_like_others(tmp_path):
-    source = open_source(npz(tmp_path, X=X.astype(np.longdouble), y=np.resize([0.25, 0.5], 40).astype(np.longdouble)))
-    assert json.dumps(source.classes) == "[0.25, 0.5]"
 
 
 def test_labels_are_compared_with_the_inputs_before_anything_is_hashed():
@@ -323,7 +286,7 @@ def test_labels_are_compared_with_the_inputs_before_anything_is_hashed():
 
     for arrays in ({"X": X, "y": Endless()}, {"train/X": X, "train/y": Y, "test/X": X, "test/y": Endless()}):
         with pytest.raises(DataError, match="has 40 rows"):
-            open_source(SourceSpec("x.zarr"), arrays)
+            open_source(ZARR, arrays)
 
 
 def test_weights_leave_rows_out_and_go_with_the_others():
@@ -357,6 +320,5 @@ def test_weights_leave_rows_out_and_go_with_the_others():
 @given(st.lists(st.floats(1e-3, 1e3), min_size=3, max_size=40), st.integers(2, 4))
 def test_balanced_factors_are_those_of_scikit_learn(weights, n_classes):
     y = np.arange(len(weights)) % min(n_classes, len(weights))
-    classes = np.unique(y)
-    expected = compute_class_weight("balanced", classes=classes, y=y, sample_weight=weights)
+    expected = compute_class_weight("balanced", classes=np.unique(y), y=y, sample_weight=weights)
     np.testing.assert_allclose(balanced_factors(np.bincount(y, weights)), expected)

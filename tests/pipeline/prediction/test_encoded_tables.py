@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,20 +38,17 @@ ROWS = [example(k) for k in range(500)]
 def write(path: Path, names: Sequence[str], rows: Sequence[Sequence[str]], separator: str = ",") -> Path:
     """Write some columns of rows, in their order there."""
     places = [NAMES.index(name) for name in names]
-    aside = path.with_name(f"{os.getpid()}-{path.name}")  # another process may read or write at this moment
-    with aside.open("w", newline="") as stream:
+    with path.open("w", newline="") as stream:
         csv.writer(stream, delimiter=separator).writerows([names, *([row[k] for k in places] for row in rows)])
-    return aside.replace(path)
+    return path
 
 
 @pytest.fixture(scope="module")
-def place(shared_folder: Path) -> Path:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with 400 training rows, and 100 test rows whose columns are in another order, between semicolons."""
-    folder = shared_folder / "encoded"
-    folder.mkdir(exist_ok=True)
-    if not (folder / "test.csv").exists():
-        write(folder / "train.csv", NAMES, ROWS[:400])
-        write(folder / "test.csv", NAMES[::-1], ROWS[400:], ";")
+    folder = tmp_path_factory.mktemp("encoded")
+    write(folder / "train.csv", NAMES, ROWS[:400])
+    write(folder / "test.csv", NAMES[::-1], ROWS[400:], ";")
     return folder
 
 
