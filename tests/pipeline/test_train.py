@@ -350,11 +350,7 @@ def test_targets_whose_squares_leave_float64_are_told_in_one_line(
 
 @pytest.mark.parametrize("case", BAD_INPUT)
 def test_bad_input_gives_one_line_the_exit_code_and_leaves_nothing(
-    case: str,
-    features: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    case: str, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset, arguments, code, words = BAD_INPUT[case]
     made = {"TABLE": (X, Y), "NAN": (NAN, Y), "ONE": (X, np.ones(80, int))}

@@ -1,13 +1,14 @@
 """Zarr data are digested once, stores are reopened when rebuilt, and numbers beyond float32 end in words."""
 
-import json
 import os
 import pickle
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import zarr
 
 from features import row_source as rows
 from features import tables
@@ -17,6 +18,7 @@ from pipeline import verify
 from pipeline.datasets import build_feature_store, feature_request, feature_store, open_data
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
 from pipeline.train import main
+from runs import train
 from storage.errors import CorruptDataError, MissingDataError
 from storage.folder_layouts import FeatureLayout
 
@@ -24,33 +26,34 @@ N = 300
 
 
 def write_zarr(path: Path, X: np.ndarray, y: np.ndarray) -> None:
-    import zarr
-
     group = zarr.open_group(path, mode="w", zarr_format=3)
     for name, values in {"X": X, "y": y}.items():
-        array = group.create_array(
-            name,
-            shape=values.shape,
-            dtype=values.dtype,
-            chunks=(64, *values.shape[1:]),
-            config={"write_empty_chunks": True},
-        )
-        array[...] = values
+        group.create_array(name, data=values, chunks=(64, *values.shape[1:]), config={"write_empty_chunks": True})
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(N, 4))
+    X = np.random.default_rng(0).normal(size=(N, 4))
     write_zarr(tmp_path / "data.zarr", X, X[:, 0] ** 2)
     return tmp_path / "data.zarr"
+
+
+def rewrite(data: Path) -> None:
+    """Put other data in the place of some."""
+    X = np.random.default_rng(1).normal(size=(N, 4))
+    shutil.rmtree(data)
+    write_zarr(data, X, X[:, 0])
+
+
+def forget_data() -> None:
+    open_data._identity.cache_clear()
+    open_data._open_zarr.cache_clear()
 
 
 @pytest.fixture
 def digested(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """The shapes of the arrays digested since the test began, in a process that has seen no data."""
-    open_data._identity.cache_clear()
-    open_data._open_zarr.cache_clear()
+    forget_data()
     shapes: list[tuple[int, ...]] = []
 
     def counting(array: np.ndarray) -> str:
@@ -90,17 +93,14 @@ def test_tasks_in_another_process_digest_nothing(data, tmp_path, digested):
     layout = FeatureLayout(tmp_path / "features", shape.digest)
     task, items = pickle.loads(pickle.dumps(build_feature_store.prepare(layout, shape, request)))
     digested.clear()
-    open_data._identity.cache_clear()
-    open_data._open_zarr.cache_clear()
+    forget_data()
     assert sum(build_feature_store.build_item(task, item) for item in items) == N
     assert not digested
 
 
-def test_changed_data_are_another_store(data, tmp_path, digested):
+def test_changed_data_are_another_store_and_missing_ones_are_said_to_be(data, tmp_path, digested):
     before = feature_request.describe(request_for(data)).digest
-    X = np.random.default_rng(1).normal(size=(N, 4))
-    shutil.rmtree(data)
-    write_zarr(data, X, X[:, 0])
+    rewrite(data)
     assert feature_request.describe(request_for(data)).digest != before
     assert len(digested) == 4
     chunk = sorted(data.glob("X/c/*/*"))[0]
@@ -108,9 +108,6 @@ def test_changed_data_are_another_store(data, tmp_path, digested):
     os.utime(chunk, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
     feature_request.describe(request_for(data))
     assert len(digested) == 6
-
-
-def test_data_that_are_not_there_are_said_to_be_missing(tmp_path):
     with pytest.raises(MissingDataError, match=r"none\.zarr"):
         open_data.open_data(SourceSpec(str(tmp_path / "none.zarr")))
 
@@ -121,9 +118,7 @@ def test_a_store_built_again_in_a_living_process_is_opened_again(data, tmp_path)
     opened = feature_store.open_store(layout)
     first = opened.read("train", 0, 20)
     assert feature_store.open_store(layout) is opened
-    X = np.random.default_rng(1).normal(size=(N, 4))
-    shutil.rmtree(data)
-    write_zarr(data, X, X[:, 0])
+    rewrite(data)
     other, _, _ = build(tmp_path / "features", request)
     shutil.rmtree(layout.folder)
     shutil.copytree(other.folder, layout.folder)  # the same name, another content
@@ -149,41 +144,26 @@ def test_numbers_that_make_no_kernel_end_in_one_line(case, tmp_path, capsys):
     scale, arguments, words = HOPELESS[case]
     X = np.random.default_rng(0).normal(size=(80, 3))
     np.savez(tmp_path / "data.npz", X=scale * X, y=(X[:, 0] > 0).astype(int))
-    folders = ["--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features")]
-    command = [str(tmp_path / "data.npz"), "--centers", "20", "--scheduler", "serial", "-q", *folders, *arguments]
-    assert main(command) == 65
-    error = capsys.readouterr().err.strip()
+    line = ("--centers", "20", "--scheduler", "serial", *arguments)
+    train(tmp_path / "run", tmp_path / "features", *line, dataset=tmp_path / "data.npz", code=65)
+    error = capsys.readouterr().err
     assert error.startswith("error: ")
-    assert "\n" not in error
+    assert error.count("\n") == 1
     assert words in error
 
 
-def test_a_table_far_from_the_origin_trains_as_well_without_standardisation(tmp_path):
+def test_a_table_far_from_the_origin_trains_as_well_without_standardisation(features, tmp_path):
     """Years, say: the float32 kernel of unstandardised inputs around 1e4."""
     X = np.random.default_rng(0).normal(size=(400, 3))
-    errors = []
+    line = ("--centers", "80", "--sigma2", "1", "--penalty", "max:1e-7", "--scheduler", "serial")
+    found = []
     for offset in (0.0, 1e4):
-        np.savez(tmp_path / "data.npz", X=X + offset, y=(np.linalg.norm(X, axis=1) < 1.5).astype(int))
+        data = tmp_path / f"{offset}.npz"
+        np.savez(data, X=X + offset, y=(np.linalg.norm(X, axis=1) < 1.5).astype(int))
         run = tmp_path / f"run-{offset}"
-        folders = ["--run-dir", str(run), "--features-dir", str(tmp_path / "features")]
-        arguments = [
-            "--centers",
-            "80",
-            "--sigma2",
-            "1",
-            "--penalty",
-            "max:1e-7",
-            "--set",
-            "data.standardise=false",
-            "--scheduler",
-            "serial",
-            "-q",
-        ]
-        assert main([str(tmp_path / "data.npz"), *folders, *arguments]) == 0
-        report = json.loads((run / "report.json").read_text())
-        errors.append((report["error_rate"], report["solves"][0]["objective"]))
-    assert errors[1][0] <= errors[0][0] + 0.02
-    assert errors[1][1] == pytest.approx(errors[0][1], rel=1e-2)
+        found.append(train(run, features, *line, "--set", "data.standardise=false", dataset=data))
+    assert found[1]["error_rate"] <= found[0]["error_rate"] + 0.02
+    assert found[1]["solves"][0]["objective"] == pytest.approx(found[0]["solves"][0]["objective"], rel=1e-2)
 
 
 @pytest.fixture
@@ -246,10 +226,9 @@ def test_verify_names_what_a_half_built_store_lost(data, tmp_path, capsys, monke
     run = tmp_path / "run"
     command = [str(data), "--run-dir", str(run), "--features-dir", str(tmp_path / "features"), "--scheduler", "serial"]
     command += ["--resume", "auto", "--centers", "20", "-q"]
-    finish = build_feature_store.finish
-    monkeypatch.setattr(build_feature_store, "finish", lambda layout, shape: (_ for _ in ()).throw(KeyboardInterrupt))
-    assert main(command) == 75
-    monkeypatch.setattr(build_feature_store, "finish", finish)
+    with monkeypatch.context() as during:
+        during.setattr(build_feature_store, "finish", Mock(side_effect=KeyboardInterrupt))
+        assert main(command) == 75
     assert verify.main([str(run), "-q"]) == 0
     (store,) = (path.parent for path in (tmp_path / "features").glob("*/arrays.zarr"))
     chunk = store / "arrays.zarr/train/X/c/1/0"

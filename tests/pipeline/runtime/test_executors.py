@@ -147,10 +147,7 @@ def test_the_driver_of_a_cluster_has_one_blas_thread_as_well(monkeypatch: pytest
 
 
 def test_an_unknown_scheduler_is_refused() -> None:
-    with (
-        pytest.raises(ConfigError, match="must be serial, threads, processes"),
-        open_executor("mpi", 1, 1, 2**30),
-    ):
+    with pytest.raises(ConfigError, match="must be serial, threads, processes"), open_executor("mpi", 1, 1, 2**30):
         pass
 
 

@@ -27,10 +27,7 @@ MODES = {
     "at once": ["--centers", "3000", "--penalty", "30"],
     "in rounds": ["--centers", "all", "--set", "centers.working_set=3000", "--penalty", "30"],
 }
-SEEN = {
-    "at once": {("statistics", "rows")},
-    "in rounds": {("statistics", "rows"), ("solve", SCORING)},
-}
+SEEN = {"at once": {("statistics", "rows")}, "in rounds": {("statistics", "rows"), ("solve", SCORING)}}
 
 
 class Look(NamedTuple):

@@ -127,12 +127,7 @@ def dying_workers(folder: Path, how: str) -> dict[str, str]:
     [("os._exit(1)", 69, "exited with status 1"), ("os.kill(os.getpid(), 9)", 71, "killed by signal 9")],
 )
 def test_a_worker_process_that_does_not_start_is_one_line(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    how: str,
-    code: int,
-    words: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], how: str, code: int, words: str
 ) -> None:
     for name, value in dying_workers(tmp_path, how).items():
         monkeypatch.setenv(name, value)

@@ -68,9 +68,7 @@ def test_uniform_needs_three_times_the_evaluations(images, penalty):
     gram, kty = statistics(images, 4.0)
     problem = Problem(gram, np.ascontiguousarray(kty[:, [0]]), float(ROWS), penalty)
     uniform = solve(
-        problem,
-        SolverOptions(tolerance=1e-4, schedule="uniform", max_sweeps=500),
-        np.random.default_rng(0),
+        problem, SolverOptions(tolerance=1e-4, schedule="uniform", max_sweeps=500), np.random.default_rng(0)
     )
     shrinking = solve(problem, SolverOptions(tolerance=1e-4), np.random.default_rng(0))
     assert shrinking.converged

@@ -23,9 +23,7 @@ from pipeline.solvers import (
     solve,
     warm_state,
 )
-from pipeline.solvers import (
-    active_set_newton as newton,
-)
+from pipeline.solvers import active_set_newton as newton
 from pipeline.solvers import active_set_newton_loops as loop
 from pipeline.solvers.coordinate_descent import factorise, objective
 

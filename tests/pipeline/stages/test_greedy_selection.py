@@ -205,11 +205,7 @@ def test_a_run_in_rounds_is_cut_too(folder: Path, rounds: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        pytest.param(("--select", "greedy:60"), id="at once"),
-        pytest.param(ROUNDS, id="in rounds"),
-    ],
+    "arguments", [pytest.param(("--select", "greedy:60"), id="at once"), pytest.param(ROUNDS, id="in rounds")]
 )
 @pytest.mark.nightly
 def test_a_selection_that_is_stopped_goes_on_to_the_same_bytes(

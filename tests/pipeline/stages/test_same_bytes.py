@@ -123,8 +123,7 @@ def test_threads_that_share_their_sums_make_the_same_bytes(
 
 
 @pytest.mark.parametrize(
-    "case",
-    [case if case in STOPPED else pytest.param(case, marks=pytest.mark.nightly) for case in CASES],
+    "case", [case if case in STOPPED else pytest.param(case, marks=pytest.mark.nightly) for case in CASES]
 )
 def test_a_run_that_is_stopped_again_and_again_is_taken_up_by_others(
     data: Path, reference: dict[str, dict[str, bytes]], tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch

@@ -11,13 +11,7 @@ from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers import duality_gap
 from pipeline.stages.accumulate_statistics import load_statistics
-from pipeline.stages.out_of_core import (
-    candidate_scores,
-    coarse_features,
-    grown_gram,
-    score_tiles,
-    working_set_rounds,
-)
+from pipeline.stages.out_of_core import candidate_scores, coarse_features, grown_gram, score_tiles, working_set_rounds
 from pipeline.stages.out_of_core.candidate_scores import BoundedScores
 from pipeline.train import main
 from storage.folder_layouts import RunLayout
