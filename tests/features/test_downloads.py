@@ -31,8 +31,7 @@ class Mirror(BaseHTTPRequestHandler):
             body = body[:-1] + b"!"
         if behaviour == "error":
             return self.send_error(500)
-        if behaviour == "hang":
-            self.server.released.wait(10)
+        if behaviour == "hang" and self.server.released.wait(10):
             return None
         self.send_response(200)
         length = len(body)
@@ -93,10 +92,8 @@ def test_next_mirror_is_tried(mirror, tmp_path, monkeypatch, behaviour):
 
 @pytest.mark.parametrize("behaviour", ["wrong", "truncated", "error", "hang"])
 def test_no_mirror_left(mirror, tmp_path, behaviour):
-    start = time.monotonic()
     with pytest.raises(UnavailableError) as caught:
         fetch("some", FILES, [mirror.url(behaviour)], tmp_path, QUICK)
-    assert time.monotonic() - start < 60
     text = str(caught.value)
     assert "\n" not in text
     for wanted in (*FILES, str(tmp_path), "--data-dir", "digits", "synthetic"):
@@ -104,18 +101,10 @@ def test_no_mirror_left(mirror, tmp_path, behaviour):
     assert not list(tmp_path.iterdir()), "nothing may be left that a later run could trust"
 
 
-def test_nobody_listens(tmp_path, mirror):
-    with pytest.raises(UnavailableError, match="need no download"):
-        fetch("some", FILES, ["http://127.0.0.1:9/"], tmp_path, QUICK)
-
-
-def test_damaged_cache_is_replaced(mirror, tmp_path):
+def test_a_damaged_cache_is_replaced_and_one_that_is_a_file_refused(mirror, tmp_path):
     (tmp_path / "file-0.gz").write_bytes(b"damage")
     fetch("some", FILES, [mirror.url("good")], tmp_path, QUICK)
     assert (tmp_path / "file-0.gz").read_bytes() == BODIES["file-0.gz"]
-
-
-def test_cache_folder_that_is_a_file(tmp_path):
     (tmp_path / "cache").write_text("")
     with pytest.raises(OSError, match="cache"):
         fetch("some", FILES, ["http://127.0.0.1:9/"], tmp_path / "cache", QUICK)
@@ -129,12 +118,11 @@ def test_offline_says_what_to_do(tmp_path, monkeypatch, dataset):
     monkeypatch.setattr(downloads.pooch, "os_cache", lambda project: tmp_path / project)
     with pytest.raises(UnavailableError, match=f"^{dataset}: no mirror delivered") as caught:
         open_source(SourceSpec(dataset))
-    for name in (*PUBLISHED[dataset].files, "--data-dir", str(tmp_path)):
+    for name in (*PUBLISHED[dataset].files, "--data-dir", "need no download", str(tmp_path)):
         assert name in str(caught.value)
 
 
-@pytest.mark.parametrize("dataset", sorted(PUBLISHED))
-def test_there_are_two_mirrors_over_https(dataset):
-    mirrors = PUBLISHED[dataset].mirrors
-    assert len(mirrors) >= 2
+def test_every_published_data_set_has_two_mirrors_over_https():
+    assert all(len(published.mirrors) >= 2 for published in PUBLISHED.values())
+    mirrors = [mirror for published in PUBLISHED.values() for mirror in published.mirrors]
     assert all(mirror.startswith("https://") and mirror.endswith("/") for mirror in mirrors)

@@ -64,19 +64,17 @@ def test_real_mnist(data_dir):
     assert np.array_equal(labels, targets[777:1000])
 
 
-def test_data_dir_or_its_mnist_folder_or_environment(small_mnist, monkeypatch):
+def test_data_dir_or_its_mnist_folder_or_environment_or_the_cache(small_mnist, tmp_path_factory, monkeypatch):
     outer = open_source(SourceSpec("mnist", data_dir=str(small_mnist)))
     inner = open_source(SourceSpec("mnist", data_dir=str(small_mnist / "mnist")))
     monkeypatch.setenv("SLKL_DATA_DIR", str(small_mnist))
     environment = open_source(SourceSpec("mnist"))
-    assert outer.fingerprint() == inner.fingerprint() == environment.fingerprint()
-    assert str(small_mnist) not in json.dumps(outer.fingerprint())
-
-
-def test_environment_without_mnist_falls_back_to_the_cache(small_mnist, tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("SLKL_DATA_DIR", str(tmp_path_factory.mktemp("other")))
+    monkeypatch.setenv("SLKL_DATA_DIR", str(tmp_path_factory.mktemp("other")))  # holds no mnist
     monkeypatch.setattr("features.downloads.fetch", lambda *described: small_mnist / "mnist")
-    assert open_source(SourceSpec("mnist")).n_train == 30
+    cache = open_source(SourceSpec("mnist"))
+    assert outer.fingerprint() == inner.fingerprint() == environment.fingerprint() == cache.fingerprint()
+    assert cache.n_train == 30
+    assert str(small_mnist) not in json.dumps(outer.fingerprint())
 
 
 def test_missing_files_are_named(small_mnist, tmp_path_factory):
@@ -118,16 +116,16 @@ def test_idx_folder(tmp_path, compressed):
 def test_idx_folder_faults(tmp_path):
     folder = tmp_path / "shapes"
     write_folder(folder)
-    write_idx(folder / "train-labels-idx1-ubyte.gz", np.resize([3, 7], 29))
-    with pytest.raises(DataError, match=r"30 images.*29 labels"):
-        open_source(SourceSpec(str(folder)))
-    write_idx(folder / "train-labels-idx1-ubyte.gz", np.full(30, 3))
-    with pytest.raises(DataError, match="one class"):
-        open_source(SourceSpec(str(folder)))
-    write_idx(folder / "train-labels-idx1-ubyte.gz", np.resize([3, 7], 30))
-    with pytest.raises(DataError, match="label 200"):
-        open_source(SourceSpec(str(folder)))
-    (folder / "train-labels-idx1-ubyte.gz").unlink()
+    labels = folder / "train-labels-idx1-ubyte.gz"
+    for values, words in (
+        (np.resize([3, 7], 29), r"30 images.*29 labels"),
+        (np.full(30, 3), "one class"),
+        (np.resize([3, 7], 30), "label 200"),
+    ):
+        write_idx(labels, values)
+        with pytest.raises(DataError, match=words):
+            open_source(SourceSpec(str(folder)))
+    labels.unlink()
     with pytest.raises(MissingInputError, match="train-labels-idx1-ubyte"):
         open_source(SourceSpec(str(folder)))
 
@@ -172,26 +170,24 @@ def test_digits_without_download():
     assert len(np.unique(everything, axis=0)) >= 1790
     # Averaged back to 8 x 8, the enlarged images are the original ones.
     assert everything.mean() / 255 == pytest.approx(load_digits().images.mean() / 16, abs=0.02)
+    with pytest.raises(IndexError, match="449"):
+        source.read("test", 440, 450)
     other = open_source(SourceSpec("digits", seed=1))
     assert not np.array_equal(inputs, other.read("train", 0, other.n_train)[0])
     assert source.fingerprint() != other.fingerprint()
 
 
-def test_specs_are_checked_and_travel():
+def test_specs_are_checked_and_travel(tmp_path):
     for wrong in ({"n_train": 0}, {"test_fraction": 1.0}, {"test_fraction": 0.0}, {"seed": -1}, {"dataset": ""}):
         with pytest.raises(UsageError):
             SourceSpec(**{"dataset": "digits", **wrong})
     spec = SourceSpec("digits", seed=3)
     assert pickle.loads(pickle.dumps(spec)) == spec
-
-
-def test_unknown_names(tmp_path):
-    with pytest.raises(UsageError, match="mnist, usps, boston, abalone, sinc, digits, synthetic"):
-        open_source(SourceSpec("minst"))
-    with pytest.raises(MissingInputError, match="no such"):
-        open_source(SourceSpec(str(tmp_path / "nothing.csv")))
     (tmp_path / "table.xls").write_text("")
-    with pytest.raises(UsageError, match="file type"):
-        open_source(SourceSpec(str(tmp_path / "table.xls")))
-    with pytest.raises(IndexError, match="449"):
-        open_source(SourceSpec("digits")).read("test", 440, 450)
+    for dataset, error, words in (
+        ("minst", UsageError, "mnist, usps, boston, abalone, sinc, digits, synthetic"),
+        (str(tmp_path / "nothing.csv"), MissingInputError, "no such"),
+        (str(tmp_path / "table.xls"), UsageError, "file type"),
+    ):
+        with pytest.raises(error, match=words):
+            open_source(SourceSpec(dataset))

@@ -55,9 +55,9 @@ def test_real_abalone(data_dir):
 
 
 @pytest.mark.parametrize("dataset", [pytest.param("usps", marks=pytest.mark.ci), "boston", "abalone"])
-def test_wrong_hash_missing_file_and_no_folder(data_dir, tmp_path, dataset):
+def test_wrong_hash_and_missing_file(data_dir, tmp_path, dataset):
+    (tmp_path / dataset).mkdir()
     for file in PUBLISHED[dataset].files:
-        (tmp_path / dataset).mkdir(exist_ok=True)
         shutil.copy(data_dir / dataset / file, tmp_path / dataset / file)
     spec = SourceSpec(dataset, data_dir=str(tmp_path))
     assert open_source(spec).n_train > 0

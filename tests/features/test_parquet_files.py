@@ -100,13 +100,10 @@ def test_kinds_of_columns(arrow, tmp_path):
 def test_damaged_files_are_refused(arrow, tmp_path):
     numbers = {"a": RNG.standard_normal(5000), "y": RNG.standard_normal(5000)}
     path = save(arrow, tmp_path / "t.parquet", numbers, write_page_checksum=True)
-    whole = path.read_bytes()
-    told = []
+    whole, told = path.read_bytes(), []
     for k in range(60):
-        damaged = bytearray(whole)
-        if k < 20:
-            damaged = damaged[: len(whole) * k // 20]
-        else:
+        damaged = bytearray(whole[: len(whole) * k // 20])
+        if k >= 20:
             damaged[int(RNG.integers(len(whole)))] ^= 1 << int(RNG.integers(8))
         path.write_bytes(bytes(damaged))
         try:

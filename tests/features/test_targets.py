@@ -42,22 +42,24 @@ def test_classes_are_sorted_python_scalars():
 
 
 def test_class_labels_refuses():
-    with pytest.raises(UsageError, match="ranking"):
-        class_labels(np.array([0, 1]), "ranking")
-    with pytest.raises(DataError, match="two classes"):
-        class_labels(np.array([0, 1, 2]), "binary")
-    with pytest.raises(DataError, match="one class"):
-        class_labels(np.array([4, 4]), "multiclass")
+    for labels, task, error, words in (
+        ([0, 1], "ranking", UsageError, "ranking"),
+        ([0, 1, 2], "binary", DataError, "two classes"),
+        ([4, 4], "multiclass", DataError, "one class"),
+    ):
+        with pytest.raises(error, match=words):
+            class_labels(np.array(labels), task)
 
 
 def test_encode_names_the_row():
     assert encode(np.array([5, 3, 7]), (3, 5, 7)).tolist() == [1, 0, 2]
-    with pytest.raises(DataError, match="y of test: row 1 has label 9"):
-        encode(np.array([3, 9]), (3, 5), "y of test")
-    with pytest.raises(DataError, match="row 2 is nan"):
-        encode(np.array([0.0, 1.0, np.nan]), ())
-    with pytest.raises(DataError, match="numbers"):
-        encode(np.array(["a"]), ())
+    for labels, classes, words in (
+        ([3, 9], (3, 5), "y of test: row 1 has label 9"),
+        ([0.0, 1.0, np.nan], (), "row 2 is nan"),
+        (["a"], (), "numbers"),
+    ):
+        with pytest.raises(DataError, match=words):
+            encode(np.array(labels), classes, "y of test")
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=50))
@@ -74,11 +76,8 @@ def test_outputs_and_decisions_are_inverse(targets):
     assert np.array_equal(labels_from_decision(outputs(values, "regression", 0), "regression"), values)
 
 
-def test_ties_and_zero():
+def test_ties_zero_and_a_target_out_of_range():
     assert labels_from_decision(np.array([[1.0, 1.0, 0.0]]), "multiclass").tolist() == [0]
     assert labels_from_decision(np.array([[0.0], [-1e-300]]), "binary").tolist() == [1, 0]
-
-
-def test_target_out_of_range():
     with pytest.raises(ValueError, match="0 … 2"):
         one_vs_all(np.array([0, 3]), 3)

@@ -64,33 +64,30 @@ def test_a_power_is_that_of_every_value(images, name, power):
     assert parameters(FeatureSpec(name, power=1.0)) == parameters(FeatureSpec(name))
 
 
-def test_a_power_that_is_no_use_is_refused():
-    for power in (0.0, -1.0, 1.5, float("nan")):
-        with pytest.raises(UsageError, match=r"features\.power .* above 0"):
-            FeatureSpec("sphog", power=power)
-    with pytest.raises(UsageError, match="not for raw"):
-        FeatureSpec("raw", power=0.5)
-
-
 def test_parameters_tell_specs_apart():
     specs = [FeatureSpec("sphog"), FeatureSpec("raw"), FeatureSpec("hog"), FeatureSpec("hog", cells=(7,))]
     assert len({json.dumps(parameters(spec), sort_keys=True) for spec in specs}) == 4
     assert parameters(FeatureSpec("sphog", cells=(3,))) == parameters(FeatureSpec("sphog"))
 
 
-@pytest.mark.parametrize("name", ["sphog", "hog"])
-def test_tables_have_no_gradients(name):
-    with pytest.raises(UsageError, match="raw"):
-        extract(FeatureSpec(name), np.zeros((4, 10)))
-
-
-def test_unknown_name_and_sizes_that_do_not_fit():
-    with pytest.raises(UsageError, match="sphog, hog, raw"):
-        FeatureSpec("sift")
-    with pytest.raises(UsageError, match="40"):
-        feature_length(FeatureSpec("hog", cells=(40,)), (28, 28))
-    with pytest.raises(UsageError):
-        feature_length(FeatureSpec("hog", cells=()), (28, 28))
+@pytest.mark.parametrize(
+    ("words", "spec", "shape"),
+    [(r"features\.power .* above 0", {"name": "sphog", "power": power}, None) for power in (0.0, -1.0, 1.5, np.nan)]
+    + [
+        ("not for raw", {"name": "raw", "power": 0.5}, None),
+        ("sphog, hog, raw", {"name": "sift"}, None),
+        ("raw", {"name": "sphog"}, (10,)),
+        ("raw", {"name": "hog"}, (10,)),
+        ("40", {"name": "hog", "cells": (40,)}, (28, 28)),
+        ("needs cell sizes", {"name": "hog", "cells": ()}, (28, 28)),
+    ],
+)
+def test_what_makes_no_features_is_refused(words, spec, shape):
+    with pytest.raises(UsageError, match=words):
+        extract(FeatureSpec(**spec), np.zeros((4, *shape)))
+    if shape is not None:
+        with pytest.raises(UsageError, match=words):
+            feature_length(FeatureSpec(**spec), shape)
 
 
 @pytest.mark.parametrize("name", ["sphog", "hog", "raw"])

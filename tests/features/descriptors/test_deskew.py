@@ -83,21 +83,17 @@ def test_what_is_mirror_symmetric_stays(seed):
     np.testing.assert_allclose(deskew(images, 1.0), images, atol=1e-12)
 
 
-def test_no_ink_and_ink_in_one_row_stay():
+def test_no_ink_and_ink_in_one_row_stay_and_a_shear_beyond_the_image_leaves_its_ground():
     images = np.zeros((4, 9, 8))
     images[1] = 0.3
     images[2, 3, 2:7] = [0.1, 0.7, 0.3, 0.9, 0.2]
     images[3, 4, 4] = 1.0
     np.testing.assert_array_equal(deskew(images, 1.0), images)
     assert not extract(FeatureSpec("sphog", deskew=1.0), images)[0].any()
-
-
-def test_a_shear_beyond_the_image_leaves_its_ground():
-    """A line that is all but level: its slant is that of many pixels a row."""
-    image = np.zeros((1, 20, 40))
-    image[0, 10, 2:20] = image[0, 11, 20:38] = 1.0
-    found = deskew(image, 1.0)
-    np.testing.assert_allclose(found[0], twin(image[0], 1.0), atol=1e-9)
+    line = np.zeros((1, 20, 40))  # all but level: its slant is that of many pixels a row
+    line[0, 10, 2:20] = line[0, 11, 20:38] = 1.0
+    found = deskew(line, 1.0)
+    np.testing.assert_allclose(found[0], twin(line[0], 1.0), atol=1e-9)
     assert found.min() == 0.0
 
 
@@ -149,19 +145,16 @@ def test_without_a_shear_parameters_are_those_from_before_there_was_one():
         assert parameters(FeatureSpec(name, deskew=0.5)) == described | sheared
 
 
-@pytest.mark.parametrize("strength", [-0.1, 1.01, float("nan"), float("inf")])
-def test_parts_of_a_shear_lie_between_none_and_all(strength):
-    with pytest.raises(UsageError, match="between 0"):
-        FeatureSpec("sphog", deskew=strength)
-
-
 @pytest.mark.parametrize("shape", [(10,), (3, 8, 8)])
-def test_what_is_no_image_is_not_sheared(shape):
-    spec = FeatureSpec("raw", deskew=0.5)
+def test_what_is_no_image_is_not_sheared_nor_more_than_all_of_a_shear_is_taken(shape):
+    spec, images = FeatureSpec("raw", deskew=0.5), np.zeros((2, *shape))
     with pytest.raises(UsageError, match=r"features\.deskew = 0\.5 needs images"):
         feature_length(spec, shape)
     with pytest.raises(UsageError, match="needs images"):
-        extract(spec, np.zeros((2, *shape)))
+        extract(spec, images)
     with pytest.raises(UsageError, match="needs images"):
-        deskew(np.zeros((2, *shape)), 0.5)
+        deskew(images, 0.5)
     assert feature_length(FeatureSpec("raw"), shape) == np.prod(shape)
+    for strength in (-0.1, 1.01, np.nan, np.inf):
+        with pytest.raises(UsageError, match="between 0"):
+            FeatureSpec("sphog", deskew=strength)

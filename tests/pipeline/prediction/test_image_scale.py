@@ -12,7 +12,7 @@ import pytest
 from features.errors import DataError
 from pipeline import evaluate, predict, train
 from pipeline.prediction.model_folder import load_model, save_model
-from pipeline.prediction.trained_model import SparseKernelModel
+from runs import train_beside
 from storage.folder_layouts import RunLayout
 
 Images = np.ndarray[Any, np.dtype[Any]]
@@ -36,9 +36,7 @@ def run_on(images: tuple[Images, Images], tmp_path_factory: pytest.TempPathFacto
     def trained(X: Images, *arguments: str) -> Path:
         folder = tmp_path_factory.mktemp("run")
         np.savez(folder / "data.npz", X=X, y=images[1])
-        command = [str(folder / "data.npz"), "--run-dir", str(folder / "run"), "--centers", "20", "-q"]
-        assert train.main([*command, "--features-dir", str(folder / "features"), *arguments]) == 0
-        return folder / "run"
+        return train_beside(folder, "run", folder / "data.npz", "--centers", "20", "--scheduler", "serial", *arguments)
 
     return trained
 
@@ -79,6 +77,8 @@ def test_other_floats_are_refused_by_a_model_of_bytes(value, told, of_bytes, ima
     line = f"error: X: row 41, pixel 35 is {told}, the model was trained on bytes; give whole numbers from 0 to 255\n"
     assert capsys.readouterr() == ("", 2 * line)
     assert not Path(out).exists()
+    with pytest.raises(DataError, match=f"row 48, pixel 35 is {told}, the model was trained on bytes"):
+        load_model(of_bytes / "model").features_of(X, first_row=7)
 
 
 def test_bytes_are_refused_by_a_model_of_floats(images, run_on, tmp_path, capsys):
@@ -98,8 +98,7 @@ def test_gradients_are_the_same_on_any_scale(images, run_on, tmp_path):
 
 
 def test_a_model_that_does_not_say_takes_what_it_is_given(of_bytes, images, tmp_path):
-    model: SparseKernelModel = replace(load_model(of_bytes / "model"), input_dtype=None)
-    save_model(tmp_path / "old", model)
+    save_model(tmp_path / "old", replace(load_model(of_bytes / "model"), input_dtype=None))
     assert "input_dtype" not in json.loads((tmp_path / "old" / "model.json").read_text())
     np.testing.assert_allclose(
         decisions(tmp_path / "old", images[0] / 255.0, tmp_path), decisions(of_bytes, images[0], tmp_path), atol=1e-5
@@ -111,8 +110,3 @@ def test_parts_on_different_scales_are_refused(images, tmp_path, capsys):
     np.savez(tmp_path / "data.npz", X_train=X, y_train=y, X_test=X / 255.0, y_test=y)
     assert train.main([str(tmp_path / "data.npz"), "--run-dir", str(tmp_path / "run")]) == 65
     assert "train images are uint8, test images float64; give both on one scale" in capsys.readouterr().err
-
-
-def test_the_model_itself_refuses_another_scale(of_bytes, images):
-    with pytest.raises(DataError, match=r"row 7, pixel \d+ is 0\.\d+, the model was trained on bytes"):
-        load_model(of_bytes / "model").features_of(images[0] / 255.0, first_row=7)
