@@ -83,39 +83,36 @@ def test_changed_rows_are_named_where_they_may_be(place, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("--add-rows", "new.csv"), 2, "--add-rows needs --init-from RUN"),
-        (("--add-rows", "new.csv", "--init-from", "run/model"), 66, "holds no finished run"),
-        (("--add-rows", "new.csv", "--init-from", "nothing"), 66, "holds no finished run"),
-        (("--add-rows", "new.csv", "--init-from", "run", "--sigma2", "3"), 78, "kernel.sigma2"),
-        (("--add-rows", "new.csv", "--init-from", "run", "--config", "two.toml"), 2, "more than one file"),
-        (("--add-rows", "new.csv", "--add-rows", "new.csv", "--init-from", "run"), 2, "more than one file"),
-        (("--add-rows", "missing.csv", "--init-from", "run"), 66, "no such file"),
-        (("--add-rows", "digits", "--init-from", "run"), 2, "digits is a data set; give the path"),
-        (("--add-rows", "label.csv", "--init-from", "run"), 65, "row 2 has label 'left', which training data lack"),
-        (("--add-rows", "wide.csv", "--init-from", "run"), 65, "has the column 'c', which the model does not know"),
-        (("--add-rows", "new.csv", "--init-from", "rounds"), 2, "did not fit, so that it has no statistics"),
-        (("--add-rows", "new.csv", "--init-from", "other"), 78, "no longer the data that"),
+        ("--add-rows new.csv", 2, "--add-rows needs --init-from RUN"),
+        ("--add-rows new.csv --init-from run/model", 66, "holds no finished run"),
+        ("--add-rows new.csv --init-from nothing/", 66, "holds no finished run"),
+        ("--add-rows new.csv --init-from run/ --sigma2 3", 78, "kernel.sigma2"),
+        ("--init-from run/ --config two.toml", 2, "more than one file"),
+        ("--add-rows new.csv --add-rows new.csv --init-from run/", 2, "more than one file"),
+        ("--add-rows missing.csv --init-from run/", 66, "no such file"),
+        ("--add-rows digits --init-from run/", 2, "digits is a data set; give the path"),
+        ("--add-rows label.csv --init-from run/", 65, "row 2 has label 'left', which training data lack"),
+        ("--add-rows wide.csv --init-from run/", 65, "has the column 'c', which the model does not know"),
+        ("--add-rows new.csv --init-from rounds/", 2, "did not fit, so that it has no statistics"),
     ],
 )
 def test_what_cannot_be_is_refused(place, tmp_path, arguments, code, words, capsys):
-    X, label = np.ones((3, 2)), np.array(["up", "down", "left"])
-    write(place / "label.csv", "a,b,y", X, label)
-    write(place / "wide.csv", "a,b,c,y", np.ones((3, 3)), label[:1].repeat(3))
+    write(place / "label.csv", "a,b,y", np.ones((3, 2)), np.array(["up", "down", "left"]))
+    write(place / "wide.csv", "a,b,c,y", np.ones((3, 3)), np.array(["up"] * 3))
     (place / "two.toml").write_text(f'[data]\nadd_rows = ["{place}/new.csv", "{place}/new.csv"]\n')
-    line = [str(place / word) if "." in word or word in ("run", "run/model", "nothing") else word for word in arguments]
-    if arguments[-1] == "two.toml":
-        line = [*line[2:]]
-    if arguments[-1] == "rounds":
+    if "rounds" in arguments:
         rounds = ("--centers", "100", "--penalty", "1", "--set", "centers.working_set=50", "-q")
-        assert trained(place, tmp_path / "rounds", *rounds) == 0
-        line[-1] = str(tmp_path / "rounds")
-    if arguments[-1] == "other":
-        shutil.copytree(place, tmp_path / "other")
-        content = (place / "old.csv").read_text()
-        write(place / "old.csv", "a,b,y", np.random.default_rng(2).normal(size=(200, 2)), np.repeat(label[:2], 100))
-        line[-1] = str(place / "run")
+        assert trained(place, place / "rounds", *rounds) == 0
+    line = [str(place / word) if "." in word or "/" in word else word for word in arguments.split()]
     assert trained(place, tmp_path / "run", *line) == code
     assert words in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
-    if arguments[-1] == "other":
-        (place / "old.csv").write_text(content)
+
+
+def test_first_rows_that_changed_since_are_refused(place, tmp_path, capsys):
+    content = (place / "old.csv").read_text()
+    write(place / "old.csv", "a,b,y", np.random.default_rng(2).normal(size=(200, 2)), np.repeat(["up", "down"], 100))
+    assert trained(place, tmp_path / "run", *asked(place)) == 78
+    (place / "old.csv").write_text(content)
+    assert "no longer the data that" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

@@ -50,17 +50,27 @@ def test_a_table_is_fitted_by_least_squares_on_all_rows_that_are_worth_it(tmp_pa
     ],
     ids=str,
 )
-def test_what_belongs_to_the_penalised_problem_asks_for_it(tmp_path, asked):
+def test_what_belongs_to_the_penalised_problem_asks_for_it_and_so_do_few_rows(tmp_path, asked):
     config, _ = filled(table(tmp_path, 700), **asked)
     expected = PENALISED | {key.replace("__", "."): value for key, value in asked.items() if "refit" in key}
     assert taken(config, expected) == expected
+    assert taken(filled(table(tmp_path, 199))[0], PENALISED) == PENALISED
 
 
-def test_rounds_of_scales_are_for_the_default_that_learns_them(tmp_path):
-    data = table(tmp_path, 700)
-    assert filled(data, kernel__scale_rounds=5)[0].kernel.scale_rounds == 5
-    with pytest.raises(ConfigError, match="no effect without --scale learned"):
-        filled(data, kernel__scale_rounds=5, solver__penalty="max:1e-7")
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"kernel__scale_rounds": 5, "solver__penalty": "max:1e-7"}, "no effect without --scale learned"),
+        ({"solver__penalty": "none", "statistics__hold_out": 0.0}, "--penalty none needs held-out rows"),
+        ({"solver__penalty": "none", "solver__coupling": "shared"}, "has no effect with --penalty none"),
+        ({"solver__penalty": "none", "solver__refit": "none"}, "has no effect with --penalty none"),
+        ({"centers__budget": "4s", "centers__count": 10}, "leave one out"),
+    ],
+    ids=str,
+)
+def test_settings_of_two_problems_are_refused_together(tmp_path, asked, words):
+    with pytest.raises(ConfigError, match=words):
+        filled(table(tmp_path, 700), **asked)
 
 
 def test_rounds_of_scales_end_with_half_of_the_budget_and_the_forecast_says_what_it_counts(tmp_path):
@@ -72,18 +82,10 @@ def test_rounds_of_scales_end_with_half_of_the_budget_and_the_forecast_says_what
     assert asked.kernel.scale_rounds == 20, "as asked for"
 
 
-def test_no_penalty_without_held_out_rows_is_refused_by_its_name(tmp_path):
-    with pytest.raises(ConfigError, match="--penalty none needs held-out rows"):
-        filled(table(tmp_path, 700), solver__penalty="none", statistics__hold_out=0.0)
-
-
-def test_few_rows_are_penalised(tmp_path):
-    assert taken(filled(table(tmp_path, 199))[0], PENALISED) == PENALISED
-
-
 def test_a_width_of_ones_own_is_for_inputs_as_they_are(tmp_path):
     config, _ = filled(table(tmp_path, 700), kernel__sigma2=2.0)
     assert (config.solver.penalty, config.kernel.sigma2, config.kernel.scale) == ("none", 2.0, "none")
+    assert filled(table(tmp_path, 700), kernel__scale_rounds=5)[0].kernel.scale_rounds == 5
 
 
 def test_a_budget_says_how_many_and_so_does_a_number(tmp_path):
@@ -95,8 +97,6 @@ def test_a_budget_says_how_many_and_so_does_a_number(tmp_path):
     assert filled(data, centers__count=321)[0].centers.count == 321
     assert filled(data, solver__penalty=1.0)[0].centers.count == 1000
     assert filled(data, centers__budget="8s", solver__select="greedy:auto")[0].centers.count < larger.centers.count
-    with pytest.raises(ConfigError, match="leave one out"):
-        filled(data, centers__budget="4s", centers__count=10)
 
 
 def test_without_room_for_a_gram_of_all_there_is_a_penalty(tmp_path):
@@ -128,9 +128,3 @@ def test_a_number_from_the_budget_is_lowered_until_its_gram_fits(tmp_path):
         filled(data, resources__memory_limit="640MiB")
     named, notes = filled(data, resources__memory_limit="700MiB", centers__count=4000)
     assert (named.solver.penalty, named.centers.count) == ("max:1e-7", 4000)
-
-
-@pytest.mark.parametrize("asked", [{"solver__coupling": "shared"}, {"solver__refit": "none"}], ids=str)
-def test_no_penalty_and_what_only_a_penalty_has_are_refused(tmp_path, asked):
-    with pytest.raises(ConfigError, match="has no effect with --penalty none"):
-        filled(table(tmp_path, 700), solver__penalty="none", **asked)
