@@ -142,16 +142,15 @@ def test_kinds_of_categories(tmp_path):
 
 def test_a_test_file_of_its_own(tmp_path):
     (tmp_path / "test.csv").write_text("ok;age;color;id\n" + "y;50;green;1\nn;;red;2\n")
-    (tmp_path / "table.csv").write_text(TEXT)
-    spec = SourceSpec(str(tmp_path / "table.csv"), test=str(tmp_path / "test.csv"), drop=("id",), **BOTH)
-    source = open_source(spec)
+    test = str(tmp_path / "test.csv")
+    source = table(tmp_path, TEXT, test=test, drop=("id",), **BOTH)
     assert (source.n_train, source.n_test) == (24, 2)
     median = source.columns.encoding.columns[1].fill
     inputs, targets = source.read("test", 0, 2)
     assert inputs.tolist() == [[0, 0, 0, 50, 0], [0, 1, 0, median, 1]]
     assert targets.tolist() == [1, 0]
     json.dumps(source.fingerprint())
-    few = open_source(SourceSpec(spec.dataset, test=spec.test, n_train=8, drop=("id",), **BOTH))
+    few = table(tmp_path, TEXT, test=test, n_train=8, drop=("id",), **BOTH)
     assert (few.n_train, few.n_test) == (8, 2)
 
 
@@ -168,10 +167,10 @@ def test_a_test_file_of_its_own(tmp_path):
     ],
 )
 def test_a_test_file_that_does_not_fit_is_refused(tmp_path, text, message):
-    (tmp_path / "table.csv").write_text("a,b,y\n" + "".join(f"{k},{k * k},{k / 2}\n" for k in range(9)))
     (tmp_path / "test.csv").write_text(text)
+    training = "a,b,y\n" + "".join(f"{k},{k * k},{k / 2}\n" for k in range(9))
     with pytest.raises(DataError, match=message):
-        open_source(SourceSpec(str(tmp_path / "table.csv"), test=str(tmp_path / "test.csv")))
+        table(tmp_path, training, test=str(tmp_path / "test.csv"))
 
 
 COLUMN = {"name": "a", "words": None, "onehot": False, "fill": 0.0, "indicator": False}
@@ -204,10 +203,7 @@ def test_a_first_row_of_words_is_no_header_where_its_words_recur(tmp_path):
     assert (source.n_train + source.n_test, source.columns.inputs, source.input_shape) == (60, (), (9,))
     assert source.notes[0] == "header: no, target: column 3 of 0 to 3"
     (tmp_path / "test.csv").write_text("x,x,o,won\no,o,o,lost\n")
-    spec = SourceSpec(str(tmp_path / "table.csv"), test=str(tmp_path / "test.csv"), categorical="onehot")
-    assert open_source(spec).read("test", 0, 2)[0].tolist() == [
-        [0, 0, 1, 0, 0, 1, 0, 1, 0],
-        [0, 1, 0, 0, 1, 0, 0, 1, 0],
-    ]
+    source = table(tmp_path, text, test=str(tmp_path / "test.csv"), categorical="onehot")
+    assert source.read("test", 0, 2)[0].tolist() == [[0, 0, 1, 0, 0, 1, 0, 1, 0], [0, 1, 0, 0, 1, 0, 0, 1, 0]]
     named = table(tmp_path, "left,middle,right,end\n" + text, categorical="onehot")
     assert (named.n_train + named.n_test, named.columns.inputs) == (60, ("left", "middle", "right"))

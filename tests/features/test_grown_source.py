@@ -49,31 +49,29 @@ def test_rows_follow_each_other(spec):
         source.read("train", 5, 13)
 
 
-def test_its_identity_names_the_additions(spec):
+def test_its_identity_names_the_additions_and_a_view_knows_them(spec):
     first, one, two = open_source(spec), grown(spec, "second.npz"), grown(spec, "second.npz", "third.npz")
     added = two.fingerprint()["added"]
     assert len({repr(source.fingerprint()) for source in (first, one, two)}) == 3
     assert one.fingerprint() == {**first.fingerprint(), "added": added[:1]}
     assert two.memory.held == sum(source.memory.held for source in (first, *two.additions))
-
-
-def test_a_view_of_it_knows_the_additions(spec):
     source = viewed(grown(spec, "third.npz"), replace(spec, positive="x"))
     assert source.added == (5,)
     np.testing.assert_array_equal(whole(source)[1], np.r_[np.tile([0, 0, 1], 2), [0, 1, 0, 0, 1]])
 
 
-def test_images_on_another_scale_are_refused(spec):
+def test_images_on_another_scale_words_and_values_that_are_no_numbers_are_refused_by_name(spec, tmp_path):
+    X, y = np.arange(8.0).reshape(4, 2), np.array([0, 1, 0, 1])
+    np.savez(tmp_path / "numbers.npz", X=X, y=y)
+    np.savez(tmp_path / "words.npz", X=X, y=np.array(["0", "1", "0", "zero"]))
+    np.savez(tmp_path / "gaps.npz", X=np.where(X == 5, np.nan, X), y=y)
+    numbers = replace(spec, dataset=str(tmp_path / "numbers.npz"))
     with pytest.raises(DataError, match="floats: images are float64, those of first uint8"):
         grown(spec, "floats.npz")
-
-
-def test_words_are_no_labels_of_numbers(spec, tmp_path):
-    X = np.zeros((4, 2))
-    np.savez(tmp_path / "numbers.npz", X=X, y=np.array([0, 1, 0, 1]))
-    np.savez(tmp_path / "words.npz", X=X, y=np.array(["0", "1", "0", "zero"]))
     with pytest.raises(DataError, match="labels are text"):
-        grown(replace(spec, dataset=str(tmp_path / "numbers.npz")), "words.npz")
+        grown(numbers, "words.npz")
+    with pytest.raises(DataError, match="gaps: X: row 2, column 1 is nan"):
+        whole(grown(numbers, "gaps.npz"))
 
 
 def test_columns_of_a_table_are_found_by_name_and_words_encoded_as_those_of_the_first_rows(tmp_path):
@@ -89,11 +87,3 @@ def test_columns_of_a_table_are_found_by_name_and_words_encoded_as_those_of_the_
     assert found == {"a": [5.0, 2.0], "a is missing": [0.0, 1.0], "color=blue": [0.0, 0.0], "color=red": [0.0, 1.0]}
     assert targets[-2:].tolist() == [1, 0]
     assert source.notes[-1].startswith("rows of second.csv: cells with a category that no training row has: color (1)")
-
-
-def test_a_value_that_is_no_number_is_told_with_the_name_of_its_rows(tmp_path):
-    X, y = np.arange(8.0).reshape(4, 2), np.array([0, 1, 0, 1])
-    np.savez(tmp_path / "first.npz", X=X, y=y)
-    np.savez(tmp_path / "gaps.npz", X=np.where(X == 5, np.nan, X), y=y)
-    with pytest.raises(DataError, match="gaps: X: row 2, column 1 is nan"):
-        whole(grown(SourceSpec(str(tmp_path / "first.npz")), "gaps.npz"))

@@ -78,18 +78,16 @@ def build(folder: Path, request: FeatureRequest) -> tuple[FeatureLayout, Feature
     return layout, shape, len(items)
 
 
-def test_zarr_data_are_digested_once_in_a_process(data, tmp_path, digested, monkeypatch):
+def test_zarr_data_are_digested_once_in_a_process_and_tasks_in_another_digest_nothing(
+    data, tmp_path, digested, monkeypatch
+):
     monkeypatch.setattr(feature_request, "chunk_rows_for", lambda row_bytes, n_rows: 16)
     _, _, n_items = build(tmp_path / "features", request_for(data))
     assert n_items > 4
     assert digested == [(N, 4), (N,)]
-    feature_request.describe(request_for(data, standardise=False))  # another request, the same data
-    assert len(digested) == 2
-
-
-def test_tasks_in_another_process_digest_nothing(data, tmp_path, digested):
-    request = request_for(data)
+    request = request_for(data, standardise=False)  # another request, the same data
     shape = feature_request.describe(request)
+    assert len(digested) == 2
     layout = FeatureLayout(tmp_path / "features", shape.digest)
     task, items = pickle.loads(pickle.dumps(build_feature_store.prepare(layout, shape, request)))
     digested.clear()
@@ -205,9 +203,8 @@ def test_a_half_built_store_that_lost_something_heals(data, tmp_path, half_built
     assert layout == half_built
     assert n_built == (n_items if lost not in ("chunk", "target", "end") else n_items - 2)
     assert whole.manifest.read_bytes() == layout.manifest.read_bytes()
-    assert feature_store.open_store(layout).read("train", 0, shape.n_train).tobytes() == (
-        feature_store.open_store(whole).read("train", 0, shape.n_train).tobytes()
-    )
+    healed, expected = (feature_store.open_store(one).read("train", 0, shape.n_train) for one in (layout, whole))
+    assert healed.tobytes() == expected.tobytes()
 
 
 def test_a_chunk_that_is_lost_while_the_store_is_built_is_damage_not_a_bug(data, tmp_path, half_built):

@@ -37,20 +37,16 @@ def least_loss(f: np.ndarray, truth: np.ndarray, weights: np.ndarray) -> float:
 
 @pytest.mark.parametrize(("n", "n_classes"), [(40, 2), (900, 2), (30, 5), (700, 3)])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_the_temperature_has_the_least_log_loss(n, n_classes, weighted):
+def test_the_temperature_has_the_least_log_loss_and_rows_are_summed_in_parts(n, n_classes, weighted, monkeypatch):
     f, truth = decisions(n, n_classes)
     weights = np.random.default_rng(0).exponential(size=n) if weighted else np.ones(n)
     of_blocks = loss_slopes(f[:17], truth[:17], weights[:17]) + loss_slopes(f[17:], truth[17:], weights[17:])
     found = best_temperature(of_blocks)
     assert found == pytest.approx(least_loss(f, truth, weights), rel=1e-4)
-    assert found == pytest.approx(best_temperature(loss_slopes(f, truth, weights)), rel=1e-9)
-
-
-def test_many_rows_are_summed_in_parts(monkeypatch):
-    f, truth = decisions(100, 4)
-    whole = loss_slopes(f, truth)
+    whole = loss_slopes(f, truth, weights)
+    assert found == pytest.approx(best_temperature(whole), rel=1e-9)
     monkeypatch.setattr(calibration, "_MOST_VALUES", 1500)
-    np.testing.assert_allclose(loss_slopes(f, truth).slopes, whole.slopes, rtol=1e-12)
+    np.testing.assert_allclose(loss_slopes(f, truth, weights).slopes, whole.slopes, rtol=1e-12)
 
 
 def test_rows_that_are_all_right_leave_a_doubt():

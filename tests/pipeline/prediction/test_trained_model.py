@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -109,39 +110,39 @@ def test_only_the_parameters_of_features_that_count_are_listed_and_a_later_versi
         SparseKernelModel.from_parts(description, arrays)
 
 
-WRONG_DESCRIPTIONS: dict[str, dict[str, Any]] = {
-    "format": {"format_version": 99},
-    "kernel": {"kernel": {"name": "linear"}},
-    "kernel of no kind": {"kernel": "gaussian"},
-    "task": {"task": "ranking"},
-    "binary with three labels": {"task": "binary"},
-    "regression with labels": {"task": "regression"},
-    "two outputs": {"labels": ["a", "b"]},
-    "labels twice": {"labels": ["a", "b", "b"]},
-    "labels of labels": {"labels": [["a"], "b", "c"]},
-    "a label that is NaN": {"labels": [1.0, 2.0, float("nan")]},
-    "labels in a string": {"labels": "abc"},
-    "length of inputs": {"input_shape": [5]},
-    "images for a table": {"features": {"name": "sphog", "algorithm_version": 1}},
-    "negative shape": {"input_shape": [-2, -3]},
-    "huge shape": {"input_shape": [2**31, 2**31, 2**31]},
-    "a label of half a character": {"labels": ["a", "b", "\ud800"]},
-    "a label beyond 64 bits": {"labels": [1, 2, 10**400]},
-    "shape of text": {"input_shape": ["6"]},
-    "shape of truth": {"input_shape": [True, 6]},
-    "no shape": {"input_shape": []},
-    "unknown features": {"features": {"name": "sift", "algorithm_version": 1}},
-    "cells of text": {"features": {"name": "hog", "algorithm_version": 1, "cells": ["a"], "orientations": 3}},
-    "standardise in words": {"standardise": "no"},
-    "a shear of a table": {"features": {"name": "raw", "algorithm_version": 1, "deskew": 0.5, "deskew_version": 1}},
+VERSION, NAN = {"algorithm_version": 1}, float("nan")
+WRONG_DESCRIPTIONS: dict[str, tuple[Any, ...]] = {
+    "format_version": (99,),
+    "kernel": ({"name": "linear"}, "gaussian"),
+    "task": ("ranking", "binary", "regression"),  # of three labels
+    "labels": (
+        ["a", "b"],
+        ["a", "b", "b"],
+        [["a"], "b", "c"],
+        "abc",
+        ["a", "b", "\ud800"],
+        [1, 2, 10**400],
+        [1.0, NAN, 2.0],
+    ),
+    "input_shape": ([5], [-2, -3], [2**31, 2**31, 2**31], ["6"], [True, 6], []),
+    "features": (
+        {"name": "sphog"} | VERSION,  # images for a table
+        {"name": "sift"} | VERSION,
+        {"name": "hog", "cells": ["a"], "orientations": 3} | VERSION,
+        {"name": "raw", "deskew": 0.5, "deskew_version": 1} | VERSION,
+    ),
+    "standardise": ("no",),
 }
 
 
-@pytest.mark.parametrize("case", WRONG_DESCRIPTIONS)
-def test_descriptions_that_do_not_fit_are_refused(case):
+@pytest.mark.parametrize(
+    ("key", "value"), [(key, value) for key in WRONG_DESCRIPTIONS for value in WRONG_DESCRIPTIONS[key]]
+)
+def test_descriptions_that_do_not_fit_are_refused(key, value):
     description, arrays = parts(make())
+    assert key in description
     with pytest.raises(ModelFormatError) as found:
-        SparseKernelModel.from_parts(description | WRONG_DESCRIPTIONS[case], arrays)
+        SparseKernelModel.from_parts(description | {key: value}, arrays)
     assert describe(found.value)[0] is ExitCode.INVALID_DATA
 
 
@@ -178,34 +179,27 @@ def test_a_model_that_names_no_shear_and_no_power_has_none():
     assert model.description()["features"] == old
 
 
-WRONG_ARRAYS: dict[str, tuple[str, Any]] = {
-    "centers in a row": ("centers", lambda a: a.ravel()),
-    "centers of another length": ("centers", lambda a: np.ascontiguousarray(a[:, :5])),
-    "centers of one number": ("centers", lambda a: np.float32(1).reshape(())),
-    "centers in float64": ("centers", lambda a: a.astype(np.float64)),
-    "NaN in a center": ("centers", lambda a: np.where(a > 0, np.nan, a).astype(np.float32)),
-    "sigma2 zero": ("center_sigma2", lambda a: a * 0),
-    "sigma2 negative": ("center_sigma2", lambda a: -a),
-    "sigma2 infinite": ("center_sigma2", lambda a: a + np.inf),
-    "one sigma2": ("center_sigma2", lambda a: a[:1]),
-    "weights of other outputs": ("weights", lambda a: np.ascontiguousarray(a[:, :2])),
-    "weights whose sum overflows": ("weights", lambda a: np.full_like(a, 1e308)),
-    "weights whose squares overflow": ("weights", lambda a: np.full_like(a, 1e160)),
-    "an intercept that overflows": ("intercept", lambda a: a * 1e308),
-    "weights NaN": ("weights", lambda a: a * np.nan),
-    "intercept missing": ("intercept", lambda a: a[:0]),
-    "order twice": ("selection_order", lambda a: a * 0),
-    "order from one": ("selection_order", lambda a: a + 1),
-    "order in floats": ("selection_order", lambda a: a.astype(np.float64)),
-    "rows below -1": ("center_index", lambda a: a - 2),
-    "mean of another length": ("standardisation_mean", lambda a: a[:3]),
-    "mean NaN": ("standardisation_mean", lambda a: a * np.nan),
-    "scale zero": ("standardisation_scale", lambda a: a * 0),
-    "scale infinite": ("standardisation_scale", lambda a: a + np.inf),
-    "scale in float32": ("standardisation_scale", lambda a: a.astype(np.float32)),
+WRONG_ARRAYS: dict[str, tuple[Callable[[Any], Any], ...]] = {
+    "centers": (
+        lambda a: a.ravel(),
+        lambda a: np.ascontiguousarray(a[:, :5]),
+        lambda a: np.float32(1).reshape(()),
+        lambda a: a.astype(np.float64),
+        lambda a: np.where(a > 0, np.nan, a).astype(np.float32),
+    ),
+    "center_sigma2": (lambda a: a * 0, lambda a: -a, lambda a: a + np.inf, lambda a: a[:1]),
+    "weights": (
+        lambda a: np.ascontiguousarray(a[:, :2]),
+        lambda a: np.full_like(a, 1e308),  # their sum overflows
+        lambda a: np.full_like(a, 1e160),  # their squares overflow
+        lambda a: a * np.nan,
+    ),
+    "intercept": (lambda a: a * 1e308, lambda a: a[:0]),
+    "selection_order": (lambda a: a * 0, lambda a: a + 1, lambda a: a.astype(np.float64)),
+    "center_index": (lambda a: a - 2,),
+    "standardisation_mean": (lambda a: a[:3], lambda a: a * np.nan),
+    "standardisation_scale": (lambda a: a * 0, lambda a: a + np.inf, lambda a: a.astype(np.float32)),
 }
-
-
 WRONG_SCALES = [np.ones(5, np.float32), np.ones(6), -np.ones(6, np.float32), np.full(6, np.nan, np.float32), None]
 
 
@@ -219,10 +213,9 @@ def test_scales_that_do_not_fit_are_refused(scales):
         SparseKernelModel.from_parts(parts(make())[0], arrays)
 
 
-@pytest.mark.parametrize("case", WRONG_ARRAYS)
-def test_arrays_that_do_not_fit_are_refused(case):
+@pytest.mark.parametrize(("name", "change"), [(name, change) for name in WRONG_ARRAYS for change in WRONG_ARRAYS[name]])
+def test_arrays_that_do_not_fit_are_refused(name, change):
     description, arrays = parts(make())
-    name, change = WRONG_ARRAYS[case]
     with pytest.raises(ModelFormatError):
         SparseKernelModel.from_parts(description, arrays | {name: change(arrays[name])})
 
