@@ -109,15 +109,12 @@ except DataError as error:
 """
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and sets RLIMIT_AS")
 @pytest.mark.parametrize(
     "shape",
-    [
-        pytest.param((1 << 28, 1, 1), id="honest"),
-        pytest.param((2, 28, 28), id="small promise", marks=pytest.mark.ci),
-        pytest.param((2**32 - 1, 2**16, 2**16), id="huge promise", marks=pytest.mark.ci),
-        pytest.param(None, id="no header", marks=pytest.mark.ci),
-    ],
+    [(1 << 28, 1, 1), (2, 28, 28), (2**32 - 1, 2**16, 2**16), None],
+    ids=["honest", "small promise", "huge promise", "no header"],
 )
 def test_bomb_is_refused_in_64_mib(tmp_path, shape):
     """256 MiB of zeros, read by a process that may allocate 64 MiB more than it starts with."""

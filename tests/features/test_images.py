@@ -49,6 +49,7 @@ def small_mnist(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.ci
 def test_real_mnist(data_dir):
     source = open_source(SourceSpec("mnist", data_dir=str(data_dir)))
     assert (source.name, source.task, source.standardise) == ("mnist", "multiclass", False)

@@ -16,6 +16,7 @@ def everything(source, part):
     return source.read(part, 0, source.n_train if part == "train" else source.n_test)
 
 
+@pytest.mark.ci
 def test_real_usps(data_dir):
     source = open_source(SourceSpec("usps", data_dir=str(data_dir)))
     assert (source.n_train, source.n_test, source.input_shape) == (7291, 2007, (16, 16))

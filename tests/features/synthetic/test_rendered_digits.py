@@ -53,6 +53,7 @@ def test_looks_like_mnist():
     assert images.reshape(len(images), -1).max(axis=1).min() > 100  # no image is empty
 
 
+@pytest.mark.ci
 def test_a_problem_neither_trivial_nor_hopeless():
     """Ridge regression on 500 Gaussian columns errs on some per cent, and does far better than chance."""
     source = open_source(SourceSpec("synthetic", n_train=4000, n_test=2000))

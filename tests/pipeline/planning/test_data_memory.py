@@ -22,7 +22,7 @@ from storage.user_arrays import UserArray
 from storage.zarr_arrays import open_user_arrays
 
 MIB = 2**20
-N, D = 60_000, 160  # 73 MiB of float64
+N, D = 60_000, 120  # 55 MiB of float64
 
 
 def write(path: Path, n_rows: int = N, chunk_rows: int = N) -> Path:
@@ -66,11 +66,11 @@ def test_data_that_do_not_fit_are_refused_before_they_are_read(noise, tmp_path, 
     whole = noise(f"d.{kind}")
     path = Path((shutil.copytree if whole.is_dir() else shutil.copy)(whole, tmp_path / whole.name))
     line = [str(path), "--centers", "50", "--features-dir", str(tmp_path / "f"), "--run-dir", str(tmp_path / "run")]
-    assert main([*line, "--memory-limit", "450MiB"]) == 71  # 400 MiB do for few rows
+    assert main([*line, "--memory-limit", "410MiB"]) == 71  # 400 MiB do for few rows
     smallest = capsys.readouterr().err.split("--memory-limit ")[1].split()[0]
     assert main([*line, "--memory-limit", smallest, "--dry-run"]) == 0
     spoil(path)
-    assert main([*line, "--memory-limit", "450MiB"]) == 71
+    assert main([*line, "--memory-limit", "410MiB"]) == 71
     assert main([*line, "--dry-run"]) == 65
 
 
