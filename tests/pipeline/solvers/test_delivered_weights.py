@@ -3,13 +3,8 @@
 import numpy as np
 import pytest
 
-from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers.delivered_weights import UnseenWeights, deliver, deliver_path, unseen_of, unseen_on_path
 from pipeline.solvers.ridge import refit
-
-
-def statistics(K: np.ndarray, y: np.ndarray) -> GramStatistics:
-    return GramStatistics(K.T @ K, K.T @ y, (y**2).sum(axis=0), K.sum(axis=0), y.sum(axis=0), float(len(y)))
 
 
 @pytest.fixture
@@ -24,10 +19,10 @@ def table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("refitted", [False, True])
 @pytest.mark.parametrize("intercept", [False, True])
 def test_errors_of_a_path_are_those_of_what_it_delivers(
-    table: tuple[np.ndarray, np.ndarray, np.ndarray], refitted: bool, intercept: bool
+    table: tuple[np.ndarray, np.ndarray, np.ndarray], refitted: bool, intercept: bool, statistics_of
 ) -> None:
     K, y, weights = table
-    fit, held_out = statistics(K[:60], y[:60]), statistics(K[60:], y[60:])
+    fit, held_out = statistics_of(K[:60], y[:60]), statistics_of(K[60:], y[60:])
     path = deliver_path(weights, fit, held_out, refitted=refitted, intercept=intercept)
     assert path.active.tolist() == [1, 4]
     decisions = K[60:, [1, 4]] @ path.weights + path.intercepts[:, None]
@@ -42,10 +37,10 @@ def test_errors_of_a_path_are_those_of_what_it_delivers(
 
 
 def test_held_out_rows_are_tried_with_weights_that_are_new_to_them_where_there_are_some(
-    table: tuple[np.ndarray, np.ndarray, np.ndarray],
+    table: tuple[np.ndarray, np.ndarray, np.ndarray], statistics_of
 ) -> None:
     K, y, weights = table
-    fit, held_out = statistics(K[:60], y[:60]), statistics(K[60:], y[60:])
+    fit, held_out = statistics_of(K[:60], y[:60]), statistics_of(K[60:], y[60:])
     active = np.array([1, 4])
     everything, parts = (fit + held_out).cut(active), (fit.cut(active), held_out.cut(active))
     penalised = deliver(weights[2, active], everything, None, intercept=True)

@@ -148,3 +148,5 @@ def test_a_diverged_iterate_is_certified_of_nothing(make_kernel, size):
     assert nothing.relative_gap <= 1
     rough = certify(np.zeros((80, 1)), np.full((80, 1), np.nan), problem.kty, problem.yty, problem.penalty)
     assert rough.relative_gap == np.inf
+    W[3] = np.nan
+    assert certify_problem(problem, W).relative_gap == np.inf

@@ -12,16 +12,13 @@ from pipeline.solvers.selection_prefixes import held_out_curve, prefix_sizes
 
 
 @pytest.fixture(scope="module")
-def parts() -> tuple[GramStatistics, GramStatistics]:
+def parts(statistics_of) -> tuple[GramStatistics, GramStatistics]:
     """Statistics of the fit rows and of the held-out rows, of 120 columns."""
     draw = np.random.default_rng(0)
     X = draw.normal(size=(600, 2))
     y = (np.sin(3 * X[:, 0]) * X[:, 1] + 0.3 * draw.normal(size=600))[:, None]
     K = np.asarray(ColumnGenerator(X[:120], 0.3, np.float64).block(X))
-    return tuple(  # type: ignore[return-value]
-        GramStatistics(k.T @ k, k.T @ t, (t**2).sum(axis=0), k.sum(axis=0), t.sum(axis=0), float(len(t)))
-        for k, t in ((K[:500], y[:500]), (K[500:], y[500:]))
-    )
+    return statistics_of(K[:500], y[:500]), statistics_of(K[500:], y[500:])
 
 
 def chosen(
