@@ -10,7 +10,6 @@ import dask.array
 import numpy as np
 import pytest
 import zarr
-from sklearn.datasets import make_blobs
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso
 from sklearn.metrics.pairwise import rbf_kernel
@@ -221,6 +220,28 @@ def test_the_callback_gets_every_record(diabetes: Table) -> None:
     assert not records, "least squares alone has no iterations"
 
 
+def test_scales_are_of_the_rows_that_count_however_they_are_read() -> None:
+    """Ten inputs, of which two matter; a third of the rows has no weight."""
+    rng = np.random.default_rng(0)
+    X, weights = rng.normal(size=(900, 10)), np.tile([0.0, 1.0, 1.0], 300)
+    y = np.sin(2 * X[:, 4]) * X[:, 7] + 0.05 * rng.normal(size=900)
+    options: dict[str, Any] = {"feature_scale": "learned", "sigma2": "auto", "refit": "ridge", "random_state": 0}
+    machine = SLKLRegressor(100, **options).fit(X, y, sample_weight=weights)
+    assert set(np.argsort(-machine.feature_importances_)[:2]) == {4, 7}
+    assert machine.feature_importances_.sum() == pytest.approx(1.0)
+    assert {tuple(row) for row in machine.centers_} <= {tuple(row) for row in X}, "in the units of X"
+    sliced = SLKLRegressor(100, **options).fit(dask.array.from_array(X, chunks=(400, 10)), y, sample_weight=weights)
+    np.testing.assert_allclose(sliced.feature_scales_, machine.feature_scales_, rtol=1e-5)
+    assert sliced.sigma2_ == machine.sigma2_
+    X[::3], y[::3] = 1e3 * X[::3], -1e3  # rows that do not count
+    scales = machine.feature_scales_
+    machine.fit(X, y, weights)
+    np.testing.assert_allclose(machine.feature_scales_, scales)
+    machine.set_params(feature_scale=None).fit(X, y, weights)
+    assert machine.feature_scales_ is None
+    assert not hasattr(machine, "feature_importances_")
+
+
 class Interrupting:
     """Sends this process SIGINT, as Ctrl-C does, in the record `at`."""
 
@@ -330,17 +351,6 @@ def test_numbers_may_be_text(diabetes: Table, fitted: Fit) -> None:
     number = fitted(SLKLRegressor(60, penalty=30.0, sigma2=8, random_state=0), *diabetes)
     np.testing.assert_array_equal(text.coef_, number.coef_)
     assert text.penalty_ == 30.0
-
-
-def test_the_default_width_follows_the_scale_of_the_data() -> None:
-    X, y = make_blobs(n_samples=200, centers=5, random_state=0)
-    small, large = (
-        SLKLClassifier(sigma2="median", standardise=False, random_state=0).fit(scale * X, y) for scale in (1, 1000)
-    )
-    squares = ((X[:, None] - X[None]) ** 2).sum(axis=2)[np.triu_indices(200, 1)]
-    assert small.sigma2_ == pytest.approx(np.median(squares), rel=5e-4)  # four digits
-    assert large.sigma2_ == pytest.approx(1e6 * small.sigma2_)
-    np.testing.assert_array_equal(small.predict(X), large.predict(1000 * X))
 
 
 def smooth(n: int) -> Table:

@@ -12,10 +12,11 @@ from pipeline.prediction.trained_model import ModelFormatError
 from runs import largest_bytes
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Data = tuple[Array, Array, Array]
 
 
 @pytest.fixture(scope="module")
-def data() -> tuple[Array, Array, Array]:
+def data() -> Data:
     """Rows (120, 3), values, and labels of three classes."""
     X = np.random.default_rng(0).normal(size=(120, 3))
     return X, 2 * X[:, 0] + 1, np.digitize(X[:, 0], [-0.5, 0.5])
@@ -57,26 +58,20 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("parameters", "words"), REFUSED, ids=str)
-def test_parameters_that_make_no_sense_are_named(
-    data: tuple[Array, Array, Array], parameters: dict[str, Any], words: str
-) -> None:
+def test_parameters_that_make_no_sense_are_named(data: Data, parameters: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words) as found:
         SLKLRegressor(**parameters).fit(*data[:2])
     assert "--" not in str(found.value), "an estimator has no flags"
 
 
 @pytest.mark.parametrize("weights", [{0: -1.0}, {1: np.nan}, {2: np.inf}])
-def test_class_weights_below_zero_or_not_finite_are_refused(
-    weights: dict[int, float], data: tuple[Array, Array, Array]
-) -> None:
+def test_class_weights_below_zero_or_not_finite_are_refused(weights: dict[int, float], data: Data) -> None:
     with pytest.raises(ValueError, match="class_weight must hold finite numbers of at least 0"):
         SLKLClassifier(20, class_weight=weights).fit(data[0], data[2])
 
 
 @pytest.mark.parametrize(("factor", "weight"), [(1e200, 1.0), (1.0, 1e300)])
-def test_targets_beyond_float64_are_refused_without_a_warning(
-    factor: float, weight: float, data: tuple[Array, Array, Array]
-) -> None:
+def test_targets_beyond_float64_are_refused_without_a_warning(factor: float, weight: float, data: Data) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(ValueError, match="y or sample_weight is too large"):
@@ -89,13 +84,13 @@ def test_targets_beyond_float64_are_refused_without_a_warning(
             SLKLRegressor(20).fit(data[0] * 1e200, data[1])
 
 
-def test_points_far_from_the_origin_are_refused_in_words(data: tuple[Array, Array, Array]) -> None:
+def test_points_far_from_the_origin_are_refused_in_words(data: Data) -> None:
     X = np.vstack([data[0][:20] + 1e12, data[0][20:]])
     with pytest.raises(ValueError, match="rescale"):
         SLKLRegressor("all", sigma2=1e-3, standardise=False).fit(X, data[1])
 
 
-def test_a_fit_that_fails_leaves_the_last_model(data: tuple[Array, Array, Array]) -> None:
+def test_a_fit_that_fails_leaves_the_last_model(data: Data) -> None:
     X, _, labels = data
     machine = SLKLClassifier(20, random_state=0).fit(X, labels)
     expected = machine.predict(X)
@@ -109,7 +104,7 @@ def test_a_fit_that_fails_leaves_the_last_model(data: tuple[Array, Array, Array]
     assert not hasattr(fresh, "n_features_in_")
 
 
-def test_equal_candidates_start_with_their_own_weights(data: tuple[Array, Array, Array]) -> None:
+def test_equal_candidates_start_with_their_own_weights(data: Data) -> None:
     X, y = np.repeat(data[0][:40], 2, axis=0), np.repeat(data[1][:40], 2)
     machine = SLKLRegressor("all", random_state=0, warm_start=True).fit(X, y)
     start = machine._start(Candidates(X, np.arange(len(X))), np.array([machine.sigma2_]), 1)
@@ -117,7 +112,7 @@ def test_equal_candidates_start_with_their_own_weights(data: tuple[Array, Array,
     assert start.sum() == pytest.approx(machine._penalised.sum())
 
 
-def test_a_model_of_float32_centers_must_be_close_to_the_estimator(data: tuple[Array, Array, Array]) -> None:
+def test_a_model_of_float32_centers_must_be_close_to_the_estimator(data: Data) -> None:
     X, y, _ = data
     machine = SLKLRegressor(20, standardise=False, random_state=0).fit(X * 1e-3 + 1e6, y)
     with pytest.raises(ValueError, match=r"float32, which moves one of these by \d.* kernel widths; standardise X"):
@@ -128,7 +123,7 @@ def test_a_model_of_float32_centers_must_be_close_to_the_estimator(data: tuple[A
     assert SLKLRegressor(20, random_state=0).fit(X + 100, y).to_model().n_centers > 0
 
 
-def test_a_model_has_no_labels_that_json_lacks(data: tuple[Array, Array, Array]) -> None:
+def test_a_model_has_no_labels_that_json_lacks(data: Data) -> None:
     dates = np.where(data[2] > 0, np.datetime64("2020-01-01"), np.datetime64("2021-01-01"))
     machine = SLKLClassifier(20, random_state=0).fit(data[0], dates)
     with pytest.raises(ModelFormatError, match="expected a list of numbers or strings"):

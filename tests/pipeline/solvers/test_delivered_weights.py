@@ -6,9 +6,11 @@ import pytest
 from pipeline.solvers.delivered_weights import UnseenWeights, deliver, deliver_path, unseen_of, unseen_on_path
 from pipeline.solvers.ridge import refit
 
+Table = tuple[np.ndarray, np.ndarray, np.ndarray]
+
 
 @pytest.fixture
-def table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def table() -> Table:
     """Columns (80, 6), targets (80, 2), and weights (3, 6, 2) of three penalties, the first all zero."""
     draw = np.random.default_rng(0)
     weights = np.zeros((3, 6, 2))
@@ -19,7 +21,7 @@ def table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("refitted", [False, True])
 @pytest.mark.parametrize("intercept", [False, True])
 def test_errors_of_a_path_are_those_of_what_it_delivers(
-    table: tuple[np.ndarray, np.ndarray, np.ndarray], refitted: bool, intercept: bool, statistics_of
+    table: Table, refitted: bool, intercept: bool, statistics_of
 ) -> None:
     K, y, weights = table
     fit, held_out = statistics_of(K[:60], y[:60]), statistics_of(K[60:], y[60:])
@@ -37,7 +39,7 @@ def test_errors_of_a_path_are_those_of_what_it_delivers(
 
 
 def test_held_out_rows_are_tried_with_weights_that_are_new_to_them_where_there_are_some(
-    table: tuple[np.ndarray, np.ndarray, np.ndarray], statistics_of
+    table: Table, statistics_of
 ) -> None:
     K, y, weights = table
     fit, held_out = statistics_of(K[:60], y[:60]), statistics_of(K[60:], y[60:])

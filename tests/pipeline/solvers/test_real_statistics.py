@@ -67,8 +67,7 @@ def test_the_shared_kernel_on_real_statistics(images, penalty):
     assert never_rises(solution)
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("penalty", [1.0, 0.01])
+@pytest.mark.parametrize("penalty", [1.0, pytest.param(0.01, marks=pytest.mark.ci)])
 def test_uniform_needs_three_times_the_evaluations(images, penalty):
     problem = problem_of(images, 4.0, penalty, [0])
     options = SolverOptions(tolerance=1e-4, schedule="uniform", max_sweeps=500)

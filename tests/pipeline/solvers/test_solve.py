@@ -160,13 +160,6 @@ def test_the_iteration_limit_is_said(make_kernel):
         assert solution.certificate.relative_gap > 1e-9
 
 
-def test_an_unreachable_tolerance_ends_as_stalled_not_in_a_loop(make_kernel):
-    _, _, problem = make_kernel(8)
-    solution = solve(problem, SolverOptions(tolerance=1e-300, max_sweeps=300), np.random.default_rng(0))
-    assert solution.status in (Status.STALLED, Status.CONVERGED)
-    assert solution.certificate.relative_gap < 1e-9
-
-
 def test_the_papers_stopping_rule(make_kernel):
     _, _, problem = make_kernel(9)
     options = SolverOptions(schedule="uniform", stop="paper", tolerance=1e-12)
@@ -179,17 +172,6 @@ def test_the_papers_stopping_rule(make_kernel):
         a.objective - b.objective >= 1e-4 * a.objective
         for a, b in zip(solution.records[:-2], solution.records[1:-1], strict=True)
     )
-
-
-def test_the_shrinking_schedule_needs_fewer_evaluations(make_kernel):
-    _, _, problem = make_kernel(10, n=400, m=200, penalty=0.05)
-    uniform = solve(
-        problem, SolverOptions(tolerance=1e-4, schedule="uniform", max_sweeps=2000), np.random.default_rng(0)
-    )
-    shrinking = solve(problem, SolverOptions(tolerance=1e-4), np.random.default_rng(0))
-    assert uniform.converged
-    assert shrinking.converged
-    assert 3 * shrinking.evaluations < uniform.visits
 
 
 def test_warm_start_at_another_penalty(make_kernel):
@@ -224,18 +206,9 @@ def test_zero_targets_are_solved_by_zero(make_kernel):
     assert solution.n_active == 0
 
 
-@pytest.mark.parametrize(
-    ("penalty", "way", "outputs"),
-    [
-        (1e-160, "polished", 3),
-        (1e-200, "shrinking", 1),
-        (1e-250, "newton", 3),
-        (1e-300, "polished", 1),
-        (1e-300, "uniform", 3),
-        (1e-320, "shrinking", 3),
-        (1e-320, "uniform", 1),
-    ],
-)
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("way", ["polished", "shrinking", "newton", "uniform"])
+@pytest.mark.parametrize("penalty", [1e-160, 1e-200, 1e-250, 1e-300, 1e-320])
 def test_a_penalty_beyond_float64_is_refused_in_words_or_not_converged(make_kernel, penalty, way, outputs):
     _, _, problem = make_kernel(0, n=60, m=20, outputs=outputs, penalty=penalty)
     with contextlib.suppress(InvalidProblemError):
@@ -266,7 +239,7 @@ def columns_alike_to_rounding(n=400, m=150):
 def test_what_does_not_converge_ends_soon_with_the_best_weights_on_the_way(most):
     problem = columns_alike_to_rounding()
     solution = solve(problem, SolverOptions(max_sweeps=most), np.random.default_rng(0))
-    assert not solution.converged
+    assert solution.status is (Status.STALLED if most == 1000 else Status.SWEEP_LIMIT)
     assert len(solution.records) < 200
     primals = [record.primal for record in solution.records if record.primal is not None]
     gaps = [record.relative_gap for record in solution.records if record.relative_gap is not None]
