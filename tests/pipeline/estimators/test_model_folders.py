@@ -1,6 +1,7 @@
 """Estimators and commands on one model: saved by either, opened by the other."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ from sklearn.base import clone
 from pipeline import evaluate, predict, resize
 from pipeline.errors import FolderInUseError, MissingRunError
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
+from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.streamed_prediction import locate
-from runs import files_of, train_beside
+from runs import TrainedRuns, files_of, train_beside
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((300, 4)) * [1, 20, 0.1, 5] + [0, 3, -1, 100]
@@ -52,7 +54,7 @@ def test_commands_take_what_an_estimator_saves_and_it_takes_it_back(machine: SLK
 def test_a_run_is_opened_as_a_regressor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     y = X[:, 0] * 3 + np.cos(X[:, 3])
     np.savetxt(tmp_path / "table.csv", np.column_stack([X, y]), delimiter=",", header="a,b,c,d,y", comments="")
-    run = train_beside(tmp_path, "run", tmp_path / "table.csv", "--sigma2", "1,8", "--penalty", "max:1e-5")
+    run = train_beside(tmp_path, "run", tmp_path / "table.csv", "--sigma2", "1,8", "--penalty", "max:1e-3")
     loaded = SLKLRegressor.load(run)
     assert loaded.feature_names_in_.tolist() == ["a", "b", "c", "d"]
     with pytest.warns(UserWarning, match="valid feature names"):
@@ -64,8 +66,9 @@ def test_a_run_is_opened_as_a_regressor(tmp_path: Path, capsys: pytest.CaptureFi
     assert clone(loaded).get_params() == SLKLRegressor().get_params()
 
 
-def test_images_are_flat_rows(tmp_path: Path) -> None:
-    run = train_beside(tmp_path, "digits", "digits", "--centers", "60", "--penalty", "0.1")
+@pytest.mark.ci
+def test_images_are_flat_rows(finished_run: TrainedRuns, tmp_path: Path) -> None:
+    run = finished_run("--centers", "60", "--penalty", "1")
     images = RNG.integers(0, 256, (20, 28, 28)).astype(np.uint8)
     told = predicted(run, images, tmp_path)
     loaded = SLKLClassifier.load(run)
@@ -89,3 +92,18 @@ def test_what_is_no_model_is_neither_opened_nor_replaced(tmp_path: Path) -> None
     assert locate(tmp_path / "model").model.n_centers == len(machine.centers_)
     assert evaluate.main([str(tmp_path / "model")]) == 2  # a model alone knows no data
     assert resize.main([str(tmp_path / "model"), "--size", "3", "--out", str(tmp_path / "small")]) != 0
+
+
+@pytest.mark.parametrize("asked", [{"kernel": "polynomial"}, {"sigma2": [0.5, 4.0], "penalty": "max:1e-4"}], ids=str)
+def test_models_of_other_kernels_and_of_widths_are_saved_and_started_from(
+    asked: dict[str, Any], tmp_path: Path
+) -> None:
+    y = np.sin(X[:, 0]) + 0.1 * X[:, 1]
+    machine = SLKLRegressor(60, **asked, random_state=0, warm_start=True).fit(X, y)
+    save_model(tmp_path / "model", machine.to_model())
+    model = load_model(tmp_path / "model")
+    np.testing.assert_allclose(model.decision_function(model.features_of(X))[:, 0], machine.predict(X), atol=1e-3)
+    first = machine.n_iter_
+    again = machine.fit(X, y)
+    assert again.n_iter_ < first or again.n_iter_ <= 2
+    np.testing.assert_allclose(model.decision_function(model.features_of(X))[:, 0], again.predict(X), atol=1e-3)

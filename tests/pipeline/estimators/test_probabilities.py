@@ -1,36 +1,16 @@
 """Probabilities of the classifier, as scikit-learn uses them; their temperature against dense arithmetic."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
-from sklearn.calibration import CalibrationDisplay
-from sklearn.datasets import load_digits, make_classification
+from sklearn.datasets import make_classification
 from sklearn.metrics import log_loss
-from sklearn.model_selection import cross_val_score
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from pipeline.estimators.fit_data import held_out_rows
 from pipeline.estimators.slkl import SLKLClassifier, SLKLRegressor
 from pipeline.kernels.column_generator import GAUSSIAN, ColumnGenerator
 from pipeline.models.calibration import best_temperature, loss_slopes
-
-HOLDING_OUT: tuple[dict[str, Any], ...] = (
-    {"refit": "ridge"},
-    {"select": "greedy:25"},
-    {"select": "greedy:auto"},
-    {"penalty": "auto"},
-)
-
-# Which rows are held out depends on where they stand: those of weight 0 and rows that come twice count.
-WEIGHTS = {"check_sample_weight_equivalence_on_dense_data": "held-out rows are drawn by their place"}
-
-
-@parametrize_with_checks([SLKLClassifier(refit="ridge")], expected_failed_checks=lambda estimator: WEIGHTS)
-def test_scikit_learn_conventions(estimator: Any, check: Callable[[Any], None]) -> None:
-    check(estimator)
 
 
 def noisy(n_classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
@@ -38,14 +18,26 @@ def noisy(n_classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
     return X, np.array(["left", "middle", "right"])[y]
 
 
-@pytest.mark.parametrize("arguments", HOLDING_OUT, ids=str)
-@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize(
+    ("arguments", "n_classes"),
+    [
+        ({"refit": "ridge"}, 2),
+        ({"select": "greedy:25"}, 3),
+        pytest.param({"select": "greedy:auto"}, 2, marks=pytest.mark.ci),
+        pytest.param({"penalty": "auto"}, 3, marks=pytest.mark.ci),
+        pytest.param({"penalty": "auto"}, 2, marks=pytest.mark.nightly),
+        pytest.param({"refit": "ridge"}, 3, marks=pytest.mark.nightly),
+    ],
+    ids=str,
+)
 def test_they_fit_new_rows_better_than_others(arguments: dict[str, Any], n_classes: int) -> None:
     X, y = noisy(n_classes)
     machine = SLKLClassifier(60, random_state=0, **arguments).fit(X[:500], y[:500])
-    p = machine.predict_proba(X[500:])
+    rows = X[500:].astype(np.float32)
+    p = machine.predict_proba(rows)
+    assert p.dtype == np.float64
     np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-12)
-    np.testing.assert_array_equal(machine.classes_[p.argmax(axis=1)], machine.predict(X[500:]))
+    np.testing.assert_array_equal(machine.classes_[p.argmax(axis=1)], machine.predict(rows))
     assert isinstance(machine.temperature_, float)
     loss = log_loss(y[500:], p)
     for factor in (0.4, 2.5):
@@ -102,25 +94,6 @@ def test_rows_too_few_to_hold_any_out_are_those_of_the_fit() -> None:
     )
     assert machine.temperature_ == pytest.approx(expected, rel=1e-6)
     np.testing.assert_allclose(machine.predict_proba(X[90:]).sum(axis=1), 1)
-
-
-def test_scikit_learn_scores_and_draws_them() -> None:
-    X, y = noisy(2)
-    machine = SLKLClassifier(50, refit="ridge", random_state=0)
-    scores = cross_val_score(machine, X, y, scoring="neg_log_loss", cv=3)
-    assert -0.7 < scores.min() < scores.max() < -0.2
-    machine.fit(X[:600], y[:600])
-    display = CalibrationDisplay.from_estimator(machine, X[600:], y[600:], n_bins=5, ax=Figure().subplots())
-    assert np.abs(display.prob_true - display.prob_pred).mean() < 0.1
-
-
-def test_float32_rows_have_probabilities_that_sum_to_one() -> None:
-    X, y = load_digits(return_X_y=True)
-    machine = SLKLClassifier(80, refit="ridge", random_state=0).fit(X[:600].astype(np.float32), y[:600])
-    p = machine.predict_proba(X[600:].astype(np.float32))
-    assert p.dtype == np.float64
-    np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-12)
-    assert log_loss(y[600:], p) < 0.5
 
 
 def test_an_interrupted_fit_keeps_its_model_without_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:

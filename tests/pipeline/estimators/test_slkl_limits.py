@@ -1,6 +1,5 @@
 """Estimators at their limits: senseless parameters, weights and data, fits that fail, models for the commands."""
 
-import tracemalloc
 import warnings
 from typing import Any
 
@@ -10,40 +9,69 @@ import pytest
 from pipeline.estimators.fit_data import Candidates
 from pipeline.estimators.slkl import SLKLClassifier, SLKLRegressor
 from pipeline.prediction.trained_model import ModelFormatError
+from runs import largest_bytes
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Data = tuple[Array, Array, Array]
 
 
 @pytest.fixture(scope="module")
-def data() -> tuple[Array, Array, Array]:
+def data() -> Data:
     """Rows (120, 3), values, and labels of three classes."""
     X = np.random.default_rng(0).normal(size=(120, 3))
     return X, 2 * X[:, 0] + 1, np.digitize(X[:, 0], [-0.5, 0.5])
 
 
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    *(({"sigma2": value}, "sigma2 must be") for value in (0, -1.0, np.nan, "mean", True)),
+    *(({"sigma2": value}, "sigma2 must be") for value in ((), (1.0, 1.0), (1.0, -1.0), "1,x")),
+    *(({"penalty": value}, "penalty must be") for value in (0, np.inf, "path:1:2:3", "max:2", "some")),
+    *(({"feature_scale": value}, "feature_scale must be") for value in ("full", True)),
+    *(({"n_centers": value}, "n_centers must be") for value in (0, 2.5, "some")),
+    *(({"budget": value}, "budget must be") for value in (0, -1, "soon", True)),
+    *(({"refit": value}, "refit must be") for value in ("lasso", True)),
+    *(({"select": value}, "select must be") for value in ("greedy", "greedy:0", "none", 5)),
+    *(({"degree": value}, "degree must be") for value in (0, 21)),
+    ({"kernel": "linear"}, "kernel must be"),
+    ({"patience": -1}, "patience must be"),
+    ({"verbose": "yes"}, "verbose must be"),
+    ({"standardise": 1}, "standardise must be"),
+    ({"tol": 0}, "tol must be"),
+    ({"max_sweeps": 0}, "max_sweeps must be"),
+    ({"schedule": "cyclic"}, "schedule must be"),
+    ({"coupling": "one"}, "coupling must be"),
+    ({"memory_limit": "much"}, "memory_limit must be"),
+    ({"fit_intercept": "yes"}, "fit_intercept must be True or False"),
+    ({"warm_start": "no"}, "warm_start must be True or False"),
+    ({"callback": 3}, "callback must be a function"),
+    ({"kernel": "intersection", "sigma2": 2.0}, "sigma2 has no effect on the intersection kernel"),
+    ({"kernel": "intersection"}, "features of at least 0: do not standardise them .standardise=False."),
+    ({"kernel": "polynomial", "feature_scale": "learned"}, "for the gaussian kernel, not the polynomial one"),
+    ({"sigma2": (1.0, 2.0), "feature_scale": "learned"}, "sigma2 lists 2"),
+    ({"n_centers": 20, "sigma2": 1e-300}, "or use a larger sigma2"),
+    ({"centers": []}, "empty"),
+    ({"centers": [0, 0]}, "twice"),
+    ({"centers": [0, 10**6]}, "entry 1 is row 1000000"),
+    ({"centers": np.zeros((3, 2))}, r"points \(m, 3\)"),
+    ({"centers": np.full((3, 3), np.nan)}, "NaN"),
+]
+
+
+@pytest.mark.parametrize(("parameters", "words"), REFUSED, ids=str)
+def test_parameters_that_make_no_sense_are_named(data: Data, parameters: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words) as found:
+        SLKLRegressor(**parameters).fit(*data[:2])
+    assert "--" not in str(found.value), "an estimator has no flags"
+
+
 @pytest.mark.parametrize("weights", [{0: -1.0}, {1: np.nan}, {2: np.inf}])
-def test_class_weights_below_zero_or_not_finite_are_refused(
-    weights: dict[int, float], data: tuple[Array, Array, Array]
-) -> None:
+def test_class_weights_below_zero_or_not_finite_are_refused(weights: dict[int, float], data: Data) -> None:
     with pytest.raises(ValueError, match="class_weight must hold finite numbers of at least 0"):
         SLKLClassifier(20, class_weight=weights).fit(data[0], data[2])
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [("fit_intercept", "yes", "True or False"), ("warm_start", "no", "True or False"), ("callback", 3, "a function")],
-)
-def test_parameters_of_another_kind_are_named(
-    name: str, value: Any, words: str, data: tuple[Array, Array, Array]
-) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be {words}"):
-        SLKLRegressor(20, **{name: value}).fit(*data[:2])
-
-
 @pytest.mark.parametrize(("factor", "weight"), [(1e200, 1.0), (1.0, 1e300)])
-def test_targets_beyond_float64_are_refused_without_a_warning(
-    factor: float, weight: float, data: tuple[Array, Array, Array]
-) -> None:
+def test_targets_beyond_float64_are_refused_without_a_warning(factor: float, weight: float, data: Data) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(ValueError, match="y or sample_weight is too large"):
@@ -56,13 +84,13 @@ def test_targets_beyond_float64_are_refused_without_a_warning(
             SLKLRegressor(20).fit(data[0] * 1e200, data[1])
 
 
-def test_errors_of_an_estimator_name_no_flags(data: tuple[Array, Array, Array]) -> None:
-    with pytest.raises(ValueError, match="or use a larger sigma2") as found:
-        SLKLRegressor(20, sigma2=1e-300).fit(*data[:2])
-    assert "--" not in str(found.value)
+def test_points_far_from_the_origin_are_refused_in_words(data: Data) -> None:
+    X = np.vstack([data[0][:20] + 1e12, data[0][20:]])
+    with pytest.raises(ValueError, match="rescale"):
+        SLKLRegressor("all", sigma2=1e-3, standardise=False).fit(X, data[1])
 
 
-def test_a_fit_that_fails_leaves_the_last_model(data: tuple[Array, Array, Array]) -> None:
+def test_a_fit_that_fails_leaves_the_last_model(data: Data) -> None:
     X, _, labels = data
     machine = SLKLClassifier(20, random_state=0).fit(X, labels)
     expected = machine.predict(X)
@@ -76,7 +104,7 @@ def test_a_fit_that_fails_leaves_the_last_model(data: tuple[Array, Array, Array]
     assert not hasattr(fresh, "n_features_in_")
 
 
-def test_equal_candidates_start_with_their_own_weights(data: tuple[Array, Array, Array]) -> None:
+def test_equal_candidates_start_with_their_own_weights(data: Data) -> None:
     X, y = np.repeat(data[0][:40], 2, axis=0), np.repeat(data[1][:40], 2)
     machine = SLKLRegressor("all", random_state=0, warm_start=True).fit(X, y)
     start = machine._start(Candidates(X, np.arange(len(X))), np.array([machine.sigma2_]), 1)
@@ -84,7 +112,7 @@ def test_equal_candidates_start_with_their_own_weights(data: tuple[Array, Array,
     assert start.sum() == pytest.approx(machine._penalised.sum())
 
 
-def test_a_model_of_float32_centers_must_be_close_to_the_estimator(data: tuple[Array, Array, Array]) -> None:
+def test_a_model_of_float32_centers_must_be_close_to_the_estimator(data: Data) -> None:
     X, y, _ = data
     machine = SLKLRegressor(20, standardise=False, random_state=0).fit(X * 1e-3 + 1e6, y)
     with pytest.raises(ValueError, match=r"float32, which moves one of these by \d.* kernel widths; standardise X"):
@@ -95,7 +123,7 @@ def test_a_model_of_float32_centers_must_be_close_to_the_estimator(data: tuple[A
     assert SLKLRegressor(20, random_state=0).fit(X + 100, y).to_model().n_centers > 0
 
 
-def test_a_model_has_no_labels_that_json_lacks(data: tuple[Array, Array, Array]) -> None:
+def test_a_model_has_no_labels_that_json_lacks(data: Data) -> None:
     dates = np.where(data[2] > 0, np.datetime64("2020-01-01"), np.datetime64("2021-01-01"))
     machine = SLKLClassifier(20, random_state=0).fit(data[0], dates)
     with pytest.raises(ModelFormatError, match="expected a list of numbers or strings"):
@@ -104,21 +132,27 @@ def test_a_model_has_no_labels_that_json_lacks(data: tuple[Array, Array, Array])
 
 def test_a_memory_limit_is_for_the_fit_alone_and_never_makes_a_small_model() -> None:
     X = np.random.default_rng(0).normal(size=(600, 4))
-    assert len(SLKLRegressor(memory_limit="400MiB", random_state=0).fit(X, X.sum(axis=1)).centers_) == 600
+    y = X.sum(axis=1)
+    plain: dict[str, Any] = {"feature_scale": None, "sigma2": 8.0, "random_state": 0}
+    assert len(SLKLRegressor(memory_limit="400MiB", **plain).fit(X, y).centers_) == 600
     with pytest.raises(MemoryError, match="lower n_centers to 27"):
-        SLKLRegressor(300, memory_limit="4MiB").fit(X, X.sum(axis=1))  # of seven Grams, five fit
-    assert SLKLRegressor(270, memory_limit="4MiB", random_state=0).fit(X, X.sum(axis=1)).n_iter_ == 1
+        SLKLRegressor(300, memory_limit="4MiB").fit(X, y)  # of seven Grams, five fit
+    assert SLKLRegressor(270, memory_limit="4MiB", random_state=0, feature_scale=None).fit(X, y).n_iter_ == 1
+    with pytest.raises(MemoryError, match="lower n_centers to 228"):
+        SLKLRegressor(300, select="greedy:5", memory_limit="4MiB").fit(X, y)  # of ten
     with pytest.raises(MemoryError, match="500 candidates need"):
-        SLKLRegressor(memory_limit="4MiB").fit(X, X.sum(axis=1))
+        SLKLRegressor(memory_limit="4MiB").fit(X, y)
+    penalised: dict[str, Any] = {"penalty": "max:1e-2", "memory_limit": "1MiB"}
+    with pytest.raises(MemoryError, match="lower n_centers to") as refusal:
+        SLKLRegressor(400, **penalised).fit(X, y)
+    most = int(str(refusal.value).split("centers to ")[1].split()[0])
+    assert 100 < most < 400
+    assert SLKLRegressor(most, **penalised).fit(X, y).dual_gap_ <= 1e-3
 
 
+@pytest.mark.ci
 def test_widths_are_tried_without_a_copy_of_their_rows() -> None:
     X = np.random.default_rng(0).normal(size=(10_000, 1000))
-    tracemalloc.start()
-    try:
-        machine = SLKLRegressor(100, penalty="max:1e-2", sigma2="auto", random_state=0).fit(X, X[:, 0])
-        largest = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert machine.n_features_in_ == 1000
-    assert largest < 150 * 2**20 + 8 * (7 * 100**2 + 2 * 100 * 1000)
+    with largest_bytes() as largest:
+        SLKLRegressor(100, penalty="max:1e-2", sigma2="auto", random_state=0).fit(X, X[:, 0])
+    assert largest[0] < 150 * 2**20 + 8 * (7 * 100**2 + 2 * 100 * 1000)

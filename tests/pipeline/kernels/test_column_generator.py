@@ -51,29 +51,6 @@ def test_block_equals_scikit_learn(rows: int, centers: int, features: int, sigma
     assert np.abs(single - rbf_kernel(X.astype("f4"), Z.astype("f4"), gamma=1 / (2 * sigma2))).max() < 2e-4
 
 
-def test_float64_output_holds_the_same_float32_numbers() -> None:
-    rng = np.random.default_rng(1)
-    generator = ColumnGenerator(rng.normal(size=(17, 5)), 2.0)
-    X = rng.normal(size=(33, 5)).astype(np.float32)
-    assert np.array_equal(generator.block(X), generator.block(X, out_dtype=np.float64))
-
-
-def test_row_order_permutes_the_rows() -> None:
-    rng = np.random.default_rng(2)
-    generator = ColumnGenerator(rng.normal(size=(9, 4)), 2.0)
-    X = rng.normal(size=(21, 4)).astype(np.float32)
-    order = rng.permutation(21)
-    assert np.array_equal(generator.block(X, order), generator.block(X)[order])
-
-
-def test_every_center_may_have_its_own_width() -> None:
-    rng = np.random.default_rng(3)
-    X, Z = rng.normal(size=(8, 3)), rng.normal(size=(2, 3))
-    both = ColumnGenerator(Z, [1.0, 5.0], np.float64).block(X)
-    for column, width in enumerate((1.0, 5.0)):
-        assert np.array_equal(both[:, column], ColumnGenerator(Z, width, np.float64).block(X)[:, column])
-
-
 @pytest.mark.parametrize("sigma2", [0.0, -1.0, np.nan, np.inf])
 def test_bad_widths_are_refused(sigma2: float) -> None:
     with pytest.raises(ValueError, match="sigma2"):

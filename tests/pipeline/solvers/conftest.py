@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers import Problem
+
+
+def dense_statistics(K, Y):
+    """Return the sums over the rows of columns K (n, m) and targets Y (n, T), from dense products."""
+    return GramStatistics(K.T @ K, K.T @ Y, (Y**2).sum(axis=0), K.sum(axis=0), Y.sum(axis=0), float(len(K)))
 
 
 def columns_problem(seed, n=60, m=12, outputs=1, penalty=0.5, collinear=0.3):
@@ -33,3 +39,8 @@ def make_columns():
 @pytest.fixture
 def make_kernel():
     return kernel_problem
+
+
+@pytest.fixture(scope="session")
+def statistics_of():
+    return dense_statistics

@@ -40,19 +40,6 @@ def test_more_time_is_never_fewer_candidates(fit: Fit, budget: float, times: flo
     assert candidates_within(fit, budget, 64 * GIB) <= candidates_within(fit, budget * times, 64 * GIB)
 
 
-def test_what_costs_more_gets_fewer() -> None:
-    plain = Fit(n_rows=20_000, n_features=10, n_outputs=1)
-    dearer = (
-        Fit(n_rows=20_000, n_features=10, n_outputs=1, scaled=True),
-        Fit(n_rows=20_000, n_features=10, n_outputs=1, chosen=0),
-        Fit(n_rows=20_000, n_features=10, n_outputs=1, penalised=True),
-        Fit(n_rows=200_000, n_features=10, n_outputs=1),
-    )
-    most = candidates_within(plain, 60, 16 * GIB)
-    assert all(candidates_within(one, 60, 16 * GIB) <= most for one in dearer)
-    assert candidates_within(dearer[-1], 60, 16 * GIB) < most / 2
-
-
 def test_scales_are_learned_where_the_rounds_that_are_counted_take_less_than_half() -> None:
     few, many = (Fit(n_rows=n, n_features=10, n_outputs=1) for n in (10_000, 10**7))
     assert few.rounds_within(60) > 20
@@ -61,11 +48,6 @@ def test_scales_are_learned_where_the_rounds_that_are_counted_take_less_than_hal
     for fit, budget in ((few, 60), (many, 600)):
         spent = fit.rounds_within(budget) * fit._round(500) / OPERATIONS_A_SECOND
         assert spent <= budget / 2 < spent + fit._round(500) / OPERATIONS_A_SECOND
-
-
-def test_memory_is_kept_to() -> None:
-    fit = Fit(n_rows=10**6, n_features=10, n_outputs=1)
-    assert candidates_within(fit, 1e9, GIB) == pytest.approx(math.sqrt(GIB / 64), rel=0.1)
 
 
 @pytest.mark.parametrize("n_rows", [300, 600, 10**6])

@@ -125,32 +125,19 @@ def test_a_sweep_equals_the_naive_algorithm(make_columns, step, lam):
     assert report.visits == 40
 
 
-@pytest.mark.parametrize("step", ["exact", "newton"])
-@pytest.mark.parametrize("seed", range(24))
-def test_the_objective_never_rises(make_columns, step, seed):
-    C, Y, problem = make_columns(seed, m=10)
-    inverse = factorise(problem, 1.0, np.zeros(10), np.zeros(0, np.int64))
-    last = dense_objective(C, Y, inverse.mu, 1.0, problem.penalty)
-    for m in np.random.default_rng(seed).integers(0, 10, 60):
-        inverse, _ = run_sweep(problem, inverse, np.array([m]), np.zeros(10, bool), step=step)
-        value = dense_objective(C, Y, inverse.mu, 1.0, problem.penalty)
-        assert value <= last * (1 + 1e-12)
-        last = value
-
-
-def test_the_unguarded_newton_step_can_raise_the_objective(make_columns):
-    """Theorem 1(a) does not hold for steps that lower mu_m: the safeguard is needed."""
-    rises = 0
-    for seed in range(24):
+@pytest.mark.parametrize("step", ["exact", "newton", "newton-unguarded"])
+def test_the_objective_never_rises_but_without_the_safeguard(make_columns, step):
+    """Theorem 1(a) does not hold for steps that lower mu_m: the unguarded Newton step can raise the objective."""
+    largest_rise = 0.0
+    for seed in range(16):
         C, Y, problem = make_columns(seed, m=10)
         inverse = factorise(problem, 1.0, np.zeros(10), np.zeros(0, np.int64))
         last = dense_objective(C, Y, inverse.mu, 1.0, problem.penalty)
         for m in np.random.default_rng(seed).integers(0, 10, 60):
-            inverse, _ = run_sweep(problem, inverse, np.array([m]), np.zeros(10, bool), step="newton-unguarded")
+            inverse, _ = run_sweep(problem, inverse, np.array([m]), np.zeros(10, bool), step=step)
             value = dense_objective(C, Y, inverse.mu, 1.0, problem.penalty)
-            rises += value > last * (1 + 1e-6)
-            last = value
-    assert rises > 0
+            largest_rise, last = max(largest_rise, value / last - 1), value
+    assert largest_rise > 1e-6 if step == "newton-unguarded" else largest_rise <= 1e-12
 
 
 def test_proposition_3_equal_product_equal_predictor(make_kernel):

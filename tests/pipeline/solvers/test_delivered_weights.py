@@ -3,17 +3,14 @@
 import numpy as np
 import pytest
 
-from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers.delivered_weights import UnseenWeights, deliver, deliver_path, unseen_of, unseen_on_path
 from pipeline.solvers.ridge import refit
 
-
-def statistics(K: np.ndarray, y: np.ndarray) -> GramStatistics:
-    return GramStatistics(K.T @ K, K.T @ y, (y**2).sum(axis=0), K.sum(axis=0), y.sum(axis=0), float(len(y)))
+Table = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @pytest.fixture
-def table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def table() -> Table:
     """Columns (80, 6), targets (80, 2), and weights (3, 6, 2) of three penalties, the first all zero."""
     draw = np.random.default_rng(0)
     weights = np.zeros((3, 6, 2))
@@ -24,10 +21,10 @@ def table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("refitted", [False, True])
 @pytest.mark.parametrize("intercept", [False, True])
 def test_errors_of_a_path_are_those_of_what_it_delivers(
-    table: tuple[np.ndarray, np.ndarray, np.ndarray], refitted: bool, intercept: bool
+    table: Table, refitted: bool, intercept: bool, statistics_of
 ) -> None:
     K, y, weights = table
-    fit, held_out = statistics(K[:60], y[:60]), statistics(K[60:], y[60:])
+    fit, held_out = statistics_of(K[:60], y[:60]), statistics_of(K[60:], y[60:])
     path = deliver_path(weights, fit, held_out, refitted=refitted, intercept=intercept)
     assert path.active.tolist() == [1, 4]
     decisions = K[60:, [1, 4]] @ path.weights + path.intercepts[:, None]
@@ -42,10 +39,10 @@ def test_errors_of_a_path_are_those_of_what_it_delivers(
 
 
 def test_held_out_rows_are_tried_with_weights_that_are_new_to_them_where_there_are_some(
-    table: tuple[np.ndarray, np.ndarray, np.ndarray],
+    table: Table, statistics_of
 ) -> None:
     K, y, weights = table
-    fit, held_out = statistics(K[:60], y[:60]), statistics(K[60:], y[60:])
+    fit, held_out = statistics_of(K[:60], y[:60]), statistics_of(K[60:], y[60:])
     active = np.array([1, 4])
     everything, parts = (fit + held_out).cut(active), (fit.cut(active), held_out.cut(active))
     penalised = deliver(weights[2, active], everything, None, intercept=True)

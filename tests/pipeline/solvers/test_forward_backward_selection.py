@@ -14,10 +14,6 @@ from pipeline.solvers.ridge import RIDGES, least_squares, refit
 from pipeline.solvers.selection_prefixes import held_out_curve, prefix_sizes, prefix_weights
 
 
-def statistics_of(K: np.ndarray, Y: np.ndarray) -> GramStatistics:
-    return GramStatistics(K.T @ K, K.T @ Y, (Y**2).sum(axis=0), K.sum(axis=0), Y.sum(axis=0), float(len(K)))
-
-
 def squared_error(K: np.ndarray, Y: np.ndarray, columns, *, intercept: bool = False) -> float:
     C = K[:, list(columns)]
     if intercept:
@@ -39,8 +35,8 @@ def only_forward(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("seed", range(4))
-def test_forward_takes_what_lowers_the_error_most(monkeypatch, seed: int, intercept: bool) -> None:
+@pytest.mark.parametrize("seed", range(2))
+def test_forward_takes_what_lowers_the_error_most(monkeypatch, seed: int, intercept: bool, statistics_of) -> None:
     only_forward(monkeypatch)
     K, Y = problem(seed)
     found = select(statistics_of(K, Y), 8, intercept=intercept)
@@ -55,8 +51,8 @@ def test_forward_takes_what_lowers_the_error_most(monkeypatch, seed: int, interc
 
 
 @pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("seed", range(4))
-def test_back_drops_what_raises_the_error_least(seed: int, intercept: bool) -> None:
+@pytest.mark.parametrize("seed", range(2))
+def test_back_drops_what_raises_the_error_least(seed: int, intercept: bool, statistics_of) -> None:
     K, Y = problem(seed)
     found = select(statistics_of(K, Y), 12, intercept=intercept)
     assert sorted(found.chosen) == list(range(12)), "all of so few candidates are chosen and dropped again"
@@ -68,20 +64,8 @@ def test_back_drops_what_raises_the_error_least(seed: int, intercept: bool) -> N
         left.remove(int(m))
 
 
-def test_the_way_back_pays(monkeypatch) -> None:
-    """The best pair is found among three, where the way forward starts with the third and keeps it."""
-    rng = np.random.default_rng(0)
-    a, b = rng.standard_normal((2, 400))
-    K = np.stack([a, b, a + b + 0.3 * rng.standard_normal(400)], axis=1)
-    Y = (a + b)[:, None]
-    back = select(statistics_of(K, Y), 2, intercept=False)
-    assert sorted(back.chosen) == [0, 1]
-    only_forward(monkeypatch)
-    assert select(statistics_of(K, Y), 2, intercept=False).chosen[0] == 2
-
-
 @pytest.mark.parametrize("least", [0, 20])
-def test_a_selection_is_the_prefix_of_a_larger_one(monkeypatch, least: int) -> None:
+def test_a_selection_is_the_prefix_of_a_larger_one(monkeypatch, least: int, statistics_of) -> None:
     monkeypatch.setattr(greedy, "forward_size", lambda n: least)
     statistics = statistics_of(*problem(5, n=300, m=60))
     whole = select(statistics, 40, intercept=False)
@@ -91,7 +75,7 @@ def test_a_selection_is_the_prefix_of_a_larger_one(monkeypatch, least: int) -> N
         np.testing.assert_allclose(part.reductions, whole.reductions[:size], rtol=1e-10)
 
 
-def test_an_interrupted_selection_goes_on_to_the_same_bits(monkeypatch) -> None:
+def test_an_interrupted_selection_goes_on_to_the_same_bits(monkeypatch, statistics_of) -> None:
     monkeypatch.setattr(forwards, "SLAB_ROWS", 7)
     statistics = statistics_of(*problem(6, n=300, m=60))
     seen: list[list[int]] = []
@@ -105,7 +89,7 @@ def test_an_interrupted_selection_goes_on_to_the_same_bits(monkeypatch) -> None:
         assert after[0] == stopped // 7 * 7 + 1, "whole slabs are taken over, not chosen again"
 
 
-def test_enough_ends_it_but_not_before_what_is_dropped_again(monkeypatch) -> None:
+def test_enough_ends_it_but_not_before_what_is_dropped_again(monkeypatch, statistics_of) -> None:
     monkeypatch.setattr(greedy, "forward_size", lambda n: 20)
     statistics = statistics_of(*problem(7, n=300, m=60))
     found = select(statistics, 50, intercept=False, enough=lambda chosen: len(chosen) >= 5)
@@ -114,7 +98,7 @@ def test_enough_ends_it_but_not_before_what_is_dropped_again(monkeypatch) -> Non
     assert len(found.chosen) == 33
 
 
-def test_copies_are_refused() -> None:
+def test_copies_are_refused(statistics_of) -> None:
     rng = np.random.default_rng(1)
     points = rng.uniform(-3, 3, (40, 2)).astype(np.float32)
     rows = rng.uniform(-3, 3, (500, 2)).astype(np.float32)
@@ -125,35 +109,38 @@ def test_copies_are_refused() -> None:
     assert found.refused == 120 - len(found.chosen)
 
 
-@pytest.mark.parametrize(("dimensions", "width"), [(1, 2.0), (2, 18.0), (2, 72.0), (8, 18.0)])
-def test_wide_kernels_in_few_dimensions_are_used_to_the_full(dimensions: int, width: float) -> None:
+@pytest.mark.parametrize(
+    ("dimensions", "width"),
+    [(1, 2.0), *(pytest.param(*case, marks=pytest.mark.ci) for case in ((2, 18.0), (2, 72.0), (8, 18.0)))],
+)
+def test_wide_kernels_in_few_dimensions_are_used_to_the_full(dimensions: int, width: float, statistics_of) -> None:
     """Columns that few others span to eight digits still lower the error: what is chosen serves as well as all do."""
     rng = np.random.default_rng(2)
-    points = rng.uniform(-1, 1, (300, dimensions))
+    points = rng.uniform(-1, 1, (160, dimensions))
 
     def sample(n: int) -> GramStatistics:
         X = rng.uniform(-1, 1, (n, dimensions))
         K = np.exp(-((X[:, None] - points) ** 2).sum(-1) / width).astype(np.float32).astype(np.float64)
         return statistics_of(K, np.sin(4 * X).sum(axis=1, keepdims=True) + 0.1 * rng.standard_normal((n, 1)))
 
-    fit, hold_out, test = sample(1500), sample(500), sample(2000)
-    found = select(fit, 300, intercept=False)
+    fit, hold_out, test = sample(800), sample(300), sample(1000)
+    found = select(fit, 160, intercept=False)
     assert found.drift < 1e-3
     assert np.isfinite(found.reductions).all()
     assert (found.reductions >= 0).all()
 
     def error(columns: np.ndarray) -> float:
         model = refit(fit.cut(columns), hold_out.cut(columns), fit.cut(columns), intercept=False)
-        return float(test.cut(columns).squared_error(model.weights, model.intercept).sum() / 2000)
+        return float(test.cut(columns).squared_error(model.weights, model.intercept).sum() / 1000)
 
-    assert error(found.chosen) <= 1.02 * error(np.arange(300)) + 1e-4
+    assert error(found.chosen) <= 1.02 * error(np.arange(160)) + 1e-4
 
 
-def test_a_factor_that_has_drifted_is_mended(monkeypatch) -> None:
+def test_a_factor_that_has_drifted_is_mended(monkeypatch, statistics_of) -> None:
     """New rows with an error a million times theirs: every slab is made anew, and tells of it."""
-    statistics = statistics_of(*problem(8, n=600, m=300))
-    monkeypatch.setattr(forwards, "SLAB_ROWS", 32)
-    usual = select(statistics, 300, intercept=True)
+    statistics = statistics_of(*problem(8, n=300, m=120))
+    monkeypatch.setattr(forwards, "SLAB_ROWS", 16)
+    usual = select(statistics, 120, intercept=True)
     assert usual.drift < 1e-12
     append = forwards._Factor.append
 
@@ -162,24 +149,24 @@ def test_a_factor_that_has_drifted_is_mended(monkeypatch) -> None:
         self._slabs[-1] *= 1 + 1e-10
 
     monkeypatch.setattr(forwards._Factor, "append", inexact)
-    mended = select(statistics, 300, intercept=True)
+    mended = select(statistics, 120, intercept=True)
     assert 1e-12 < mended.drift < 1e-8
     assert np.array_equal(mended.chosen, usual.chosen)
     np.testing.assert_allclose(mended.reductions, usual.reductions, rtol=1e-6)
 
 
-def test_slabs_and_stripes_change_nothing(monkeypatch) -> None:
-    statistics = statistics_of(*problem(9, n=400, m=90))
-    usual = select(statistics, 90, intercept=False)
+def test_slabs_and_stripes_change_nothing(monkeypatch, statistics_of) -> None:
+    statistics = statistics_of(*problem(9, n=200, m=60))
+    usual = select(statistics, 60, intercept=False)
     monkeypatch.setattr(forwards, "SLAB_ROWS", 11)
     monkeypatch.setattr(forwards, "STRIPE", 17)
     monkeypatch.setattr(greedy, "BACK_BLOCK", 5)
-    cut = select(statistics, 90, intercept=False)
+    cut = select(statistics, 60, intercept=False)
     assert np.array_equal(cut.chosen, usual.chosen)
     np.testing.assert_allclose(cut.reductions, usual.reductions, rtol=1e-7)
 
 
-def test_order_of_candidates_and_scale_of_targets_do_not_matter() -> None:
+def test_order_of_candidates_and_scale_of_targets_do_not_matter(statistics_of) -> None:
     K, Y = problem(10, m=30)
     usual = select(statistics_of(K, Y), 10, intercept=False)
     order = np.random.default_rng(3).permutation(30)
@@ -188,7 +175,7 @@ def test_order_of_candidates_and_scale_of_targets_do_not_matter() -> None:
     np.testing.assert_allclose(shuffled.reductions, 64 * usual.reductions, rtol=1e-6)
 
 
-def test_what_cannot_be_chosen() -> None:
+def test_what_cannot_be_chosen(statistics_of) -> None:
     K, Y = problem(11)
     for size in (0, 13):
         with pytest.raises(ValueError, match="size must be 1 to the 12 candidates"):
@@ -213,7 +200,7 @@ def test_prefix_sizes_grow_by_a_few_percent() -> None:
 
 
 @pytest.mark.parametrize("intercept", [False, True])
-def test_weights_of_prefixes_are_those_of_separate_fits(intercept: bool) -> None:
+def test_weights_of_prefixes_are_those_of_separate_fits(intercept: bool, statistics_of) -> None:
     statistics = statistics_of(*problem(12, n=200, m=25))
     sizes = np.array([1, 7, 25])
     weights, intercepts = prefix_weights(statistics, sizes, 0.3, intercept=intercept)
@@ -224,7 +211,7 @@ def test_weights_of_prefixes_are_those_of_separate_fits(intercept: bool) -> None
 
 
 @pytest.mark.parametrize("intercept", [False, True])
-def test_hold_out_curve_is_that_of_the_best_ridge(intercept: bool) -> None:
+def test_hold_out_curve_is_that_of_the_best_ridge(intercept: bool, statistics_of) -> None:
     fit, hold_out = statistics_of(*problem(13, n=60, m=25)), statistics_of(*problem(13, n=90, m=25))
     sizes = np.array([3, 25])
     curve = held_out_curve(fit, hold_out, sizes, intercept=intercept)
@@ -239,7 +226,7 @@ def test_hold_out_curve_is_that_of_the_best_ridge(intercept: bool) -> None:
     assert curve[0] == pytest.approx(min(direct), rel=1e-9)
 
 
-def test_a_gram_that_no_ridge_mends_has_no_curve() -> None:
+def test_a_gram_that_no_ridge_mends_has_no_curve(statistics_of) -> None:
     K, Y = problem(14)
     broken = statistics_of(K, Y)
     broken.gram[:] = -broken.gram

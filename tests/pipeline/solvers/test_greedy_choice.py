@@ -10,23 +10,20 @@ from pipeline.solvers.forward_selection import Selection
 from pipeline.solvers.greedy_choice import ROWS, Enough, GreedyChoice, Part, choose_greedily, told
 from pipeline.solvers.selection_prefixes import held_out_curve, prefix_sizes
 
+Parts = tuple[GramStatistics, GramStatistics]
+
 
 @pytest.fixture(scope="module")
-def parts() -> tuple[GramStatistics, GramStatistics]:
+def parts(statistics_of) -> Parts:
     """Statistics of the fit rows and of the held-out rows, of 120 columns."""
     draw = np.random.default_rng(0)
     X = draw.normal(size=(600, 2))
     y = (np.sin(3 * X[:, 0]) * X[:, 1] + 0.3 * draw.normal(size=600))[:, None]
     K = np.asarray(ColumnGenerator(X[:120], 0.3, np.float64).block(X))
-    return tuple(  # type: ignore[return-value]
-        GramStatistics(k.T @ k, k.T @ t, (t**2).sum(axis=0), k.sum(axis=0), t.sum(axis=0), float(len(t)))
-        for k, t in ((K[:500], y[:500]), (K[500:], y[500:]))
-    )
+    return statistics_of(K[:500], y[:500]), statistics_of(K[500:], y[500:])
 
 
-def chosen(
-    parts: tuple[GramStatistics, GramStatistics], size: int | None
-) -> tuple[GreedyChoice, list[tuple[Part, int]]]:
+def chosen(parts: Parts, size: int | None) -> tuple[GreedyChoice, list[tuple[Part, int]]]:
     asked: list[tuple[Part, int]] = []
 
     def on(part: Part, statistics: GramStatistics, most: int, enough: Enough) -> Selection:
@@ -36,7 +33,7 @@ def chosen(
     return choose_greedily(*parts, parts[0] + parts[1], size, on, intercept=True), asked
 
 
-def test_a_size_that_is_given_is_chosen_twice(parts: tuple[GramStatistics, GramStatistics]) -> None:
+def test_a_size_that_is_given_is_chosen_twice(parts: Parts) -> None:
     choice, asked = chosen(parts, 30)
     assert asked == [("fit", 30), ("all", 30)]
     np.testing.assert_array_equal(choice.tried, select(parts[0], 30, intercept=True).chosen)
@@ -45,9 +42,7 @@ def test_a_size_that_is_given_is_chosen_twice(parts: tuple[GramStatistics, GramS
     assert len(choice.sizes) == len(choice.hold_out_errors)
 
 
-def test_a_size_that_is_found_is_the_first_whose_error_is_near_the_lowest(
-    parts: tuple[GramStatistics, GramStatistics],
-) -> None:
+def test_a_size_that_is_found_is_the_first_whose_error_is_near_the_lowest(parts: Parts) -> None:
     choice, asked = chosen(parts, None)
     order = select(parts[0], 120, intercept=True).chosen
     errors = held_out_curve(parts[0].cut(order), parts[1].cut(order), prefix_sizes(len(order)), intercept=True)
@@ -57,7 +52,7 @@ def test_a_size_that_is_found_is_the_first_whose_error_is_near_the_lowest(
     np.testing.assert_array_equal(choice.hold_out_errors, errors[: len(choice.sizes)])
 
 
-def test_nothing_is_chosen_where_nothing_lowers_the_error(parts: tuple[GramStatistics, GramStatistics]) -> None:
+def test_nothing_is_chosen_where_nothing_lowers_the_error(parts: Parts) -> None:
     silent = tuple(
         GramStatistics(p.gram, 0 * p.kty, 0 * p.yty, p.column_sums, 0 * p.target_sums, p.weight_sum) for p in parts
     )

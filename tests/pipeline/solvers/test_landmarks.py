@@ -14,8 +14,8 @@ Array = np.ndarray
 
 @pytest.fixture(scope="module")
 def K() -> Array:
-    """The kernel matrix of 300 digits."""
-    return rbf_kernel(load_digits().data[:300] / 16, gamma=0.05)
+    """The kernel matrix of 200 digits."""
+    return rbf_kernel(load_digits().data[:200] / 16, gamma=0.05)
 
 
 def left_over(K: Array, chosen: Array) -> Array:
@@ -36,17 +36,17 @@ def largest_residuals(K: Array, size: int) -> Array:
 def test_the_error_of_the_functions_is_what_the_landmarks_leave_of_the_kernel(K: Array) -> None:
     statistics = statistics_of_functions(K, np.random.default_rng(0))
     found = select(statistics, 40, intercept=False)
-    omega = np.random.default_rng(0).standard_normal((300, FUNCTIONS))
+    omega = np.random.default_rng(0).standard_normal((200, FUNCTIONS))
     errors = np.trace(omega.T @ left_over(K, found.chosen) @ omega)
     assert statistics.yty.sum() - found.reductions.sum() == pytest.approx(errors, rel=1e-6)
     assert errors / FUNCTIONS == pytest.approx(np.trace(left_over(K, found.chosen)), rel=0.2)
 
 
-@pytest.mark.parametrize("size", [10, 40])
-def test_less_is_left_than_by_a_draw_and_by_the_largest_residual(K: Array, size: int) -> None:
+def test_less_is_left_than_by_a_draw_and_by_the_largest_residual(K: Array) -> None:
+    size = 20
     chosen = select(statistics_of_functions(K, np.random.default_rng(0)), size, intercept=False).chosen
     left = np.trace(left_over(K, chosen))
-    draws = [np.random.default_rng(seed).permutation(300)[:size] for seed in range(10)]
+    draws = [np.random.default_rng(seed).permutation(200)[:size] for seed in range(10)]
     assert left < min(np.trace(left_over(K, draw)) for draw in draws)
     assert left < 0.95 * np.trace(left_over(K, largest_residuals(K, size)))
 

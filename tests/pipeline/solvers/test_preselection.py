@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.linalg import LinAlgError
 
-from pipeline.kernels.gram_statistics import GramStatistics, draw_held_out, draw_sample
+from pipeline.kernels.gram_statistics import draw_held_out, draw_sample
 from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers import forward_selection as forwards
 from pipeline.solvers.forward_backward_selection import drop, select
@@ -16,10 +16,6 @@ def problem(seed: int, n: int, m: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     K = rng.standard_normal((n, 5)) @ rng.standard_normal((5, m)) + rng.standard_normal((n, m)) * 0.5 + 0.4
     return K, K[:, :4] @ rng.standard_normal((4, 3)) + 0.3 * rng.standard_normal((n, 3)) + 0.7
-
-
-def statistics_of(K: np.ndarray, Y: np.ndarray) -> GramStatistics:
-    return GramStatistics(K.T @ K, K.T @ Y, (Y**2).sum(axis=0), K.sum(axis=0), Y.sum(axis=0), float(len(K)))
 
 
 def test_there_are_finalists_where_they_save_most_of_the_gram() -> None:
@@ -55,7 +51,7 @@ def test_the_sample_is_drawn_apart_from_the_held_out_rows() -> None:
 
 
 @pytest.mark.parametrize(("least", "size"), [(60, 60), (20, 40), (40, 15)])
-def test_a_way_forward_and_what_drops_of_it_is_a_selection(monkeypatch, least: int, size: int) -> None:
+def test_a_way_forward_and_what_drops_of_it_is_a_selection(monkeypatch, least: int, size: int, statistics_of) -> None:
     monkeypatch.setattr(greedy, "forward_size", lambda n: least)
     statistics = statistics_of(*problem(5, n=300, m=60))
     whole = select(statistics, size, intercept=True)
@@ -69,23 +65,23 @@ def test_a_way_forward_and_what_drops_of_it_is_a_selection(monkeypatch, least: i
     assert part.reductions.sum() == pytest.approx((Y**2).sum() - (after**2).sum(), rel=1e-6)
 
 
-def test_few_that_are_followed_choose_nearly_as_well(monkeypatch) -> None:
+def test_few_that_are_followed_choose_nearly_as_well(monkeypatch, statistics_of) -> None:
     """A gain that rises meanwhile waits for the next block; else the choice is the same, whatever the threads."""
-    statistics = statistics_of(*problem(11, n=900, m=400))
-    usual = forward(statistics, 150, intercept=True)  # all are followed
-    monkeypatch.setattr(forwards, "FOLLOWED", 40)
+    statistics = statistics_of(*problem(11, n=500, m=240))
+    usual = forward(statistics, 90, intercept=True)  # all are followed
+    monkeypatch.setattr(forwards, "FOLLOWED", 30)
     monkeypatch.setattr(forwards, "BLOCK", 16)
     monkeypatch.setattr(forwards, "STRIPE", 64)
-    few = forward(statistics, 150, intercept=True)
-    assert len(set(few.chosen.tolist())) == 150
-    assert len(np.intersect1d(few.chosen, usual.chosen)) > 120
+    few = forward(statistics, 90, intercept=True)
+    assert len(set(few.chosen.tolist())) == 90
+    assert len(np.intersect1d(few.chosen, usual.chosen)) > 72
     assert few.reductions.sum() == pytest.approx(usual.reductions.sum(), rel=0.01)
-    again = forward(statistics, 150, intercept=True, n_threads=3)
+    again = forward(statistics, 90, intercept=True, n_threads=3)
     assert np.array_equal(again.chosen, few.chosen)
     assert np.array_equal(again.reductions, few.reductions)
 
 
-def test_a_choice_goes_on_from_a_slab_that_never_had_a_factor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_choice_goes_on_from_a_slab_that_never_had_a_factor(monkeypatch: pytest.MonkeyPatch, statistics_of) -> None:
     """A checkpoint is made before the last centers of a slab enter the factor: where they cannot, it is not taken."""
     monkeypatch.setattr(forwards, "SLAB_ROWS", 16)
     monkeypatch.setattr(forwards, "BLOCK", 8)
@@ -110,6 +106,6 @@ def test_a_choice_goes_on_from_a_slab_that_never_had_a_factor(monkeypatch: pytes
 
 
 @pytest.mark.filterwarnings("error")
-def test_no_finalists_are_no_centers() -> None:
+def test_no_finalists_are_no_centers(statistics_of) -> None:
     statistics = statistics_of(*problem(7, n=50, m=20)).cut(np.empty(0, np.int64))
     assert len(drop(statistics, 5, 5, intercept=True).chosen) == 0

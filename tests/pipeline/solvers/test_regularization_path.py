@@ -10,64 +10,52 @@ from pipeline.solvers.regularization_path import ALL_POINTS, LEAST_POINTS, MOST_
 Curve = Callable[[int], float]
 
 
-def searched(
-    curve: Curve, patience: int = 3, converged: Callable[[int], bool] = lambda number: True
-) -> tuple[int, int, str | None]:
-    """Return (best, penalties tried, warning) on a curve of errors by number."""
-    calls = []
+def valley(number: int) -> float:
+    return 1 + (number - 14) ** 2 / 50
+
+
+def falling(number: int) -> float:
+    return 0.9**number
+
+
+def small_gains(number: int) -> float:
+    return 0.9**number if number < 15 else 0.9**14 - 1e-6 * number
+
+
+def late_gain(number: int) -> float:
+    """As of classes of unequal size, of which the first penalties misclassify the smaller ones whole."""
+    return 0.05 if number < 10 else 0.01
+
+
+LAST = "still falls at the last and smallest penalty whose solve converged"
+# A curve, the patience, which solves do not converge: the best number, how many are tried, words of the warning.
+CASES: dict[str, tuple[Curve, int, set[int], int, int, str | None]] = {
+    "it ends soon behind a valley": (valley, 3, set(), 14, 18, None),
+    "gains below a hundredth end it, and the lowest is taken": (small_gains, 3, set(), 17, 18, None),
+    "the first decades are always looked at": (late_gain, 3, set(), 10, 14, None),
+    "nor is less than that tried": (lambda number: 0.0, 3, set(), 0, LEAST_POINTS, "zero"),
+    "it goes on while the error falls": (falling, 3, set(), MOST_POINTS - 1, MOST_POINTS, "still falls"),
+    "it ends where float64 does": (falling, 3, set(range(8, 99)), 7, 9, LAST),
+    "what did not converge is not taken": (valley, 0, {14}, 13, ALL_POINTS, None),
+    "but where none did": (valley, 0, set(range(99)), 14, ALL_POINTS, None),
+    "or but the first, which needs no solve": (falling, 3, set(range(1, 99)), 1, 2, "tried, 31.6"),
+    "no gain at all is told": (lambda number: 1.0 + number, 3, set(), 0, LEAST_POINTS, "zero"),
+    "without patience all are tried": (lambda number: 1.0, 0, {5}, 0, ALL_POINTS, "zero"),
+    "and of a falling curve": (falling, 0, {5}, ALL_POINTS - 1, ALL_POINTS, "still falls"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_search_ends_and_takes_the_penalty(case: str) -> None:
+    curve, patience, not_converged, expected, n_tried, words = CASES[case]
+    calls: list[tuple[int, float]] = []
 
     def attempt(number: int, penalty: float) -> tuple[float, bool]:
         calls.append((number, penalty))
-        return curve(number), converged(number)
+        return curve(number), number not in not_converged
 
     best, trials, warning = search(100.0, patience, attempt)
+    assert (best, len(trials)) == (expected, n_tried)
     assert [number for number, _ in calls] == list(range(len(trials)))
     assert np.allclose([trial.penalty for trial in trials], 100.0 * 10.0 ** (-0.5 * np.arange(len(trials))))
-    return best, len(trials), warning
-
-
-def test_a_curve_with_a_valley_ends_soon_behind_it() -> None:
-    assert searched(lambda number: 1 + (number - 14) ** 2 / 50) == (14, 18, None)
-
-
-def test_gains_below_a_hundredth_end_it_too_and_the_lowest_is_taken() -> None:
-    assert searched(lambda number: 0.9**number if number < 15 else 0.9**14 - 1e-6 * number) == (17, 18, None)
-
-
-def test_the_first_decades_are_always_looked_at() -> None:
-    """Of classes of unequal size the first penalties misclassify the smaller ones whole."""
-    assert searched(lambda number: 0.05 if number < 10 else 0.01)[:2] == (10, 14)
-    assert searched(lambda number: 0.0)[1] == LEAST_POINTS
-
-
-def test_it_goes_on_while_the_error_falls_and_says_where_it_had_to_end() -> None:
-    best, tried, warning = searched(lambda number: 0.9**number)
-    assert (best, tried) == (MOST_POINTS - 1, MOST_POINTS)
-    assert tried > ALL_POINTS
-    assert warning is not None
-    assert "still falls" in warning
-
-
-def test_it_ends_where_float64_does() -> None:
-    best, tried, warning = searched(lambda number: 0.9**number, converged=lambda number: number < 8)
-    assert (best, tried) == (7, 9)
-    assert warning is not None
-    assert "still falls at the last and smallest penalty whose solve converged" in warning
-
-
-def test_a_penalty_whose_solve_did_not_converge_is_taken_only_where_none_did() -> None:
-    assert searched(lambda number: 1 + (number - 14) ** 2 / 50, patience=0, converged=lambda n: n != 14)[0] == 13
-    assert searched(lambda number: 1 + (number - 14) ** 2 / 50, patience=0, converged=lambda n: False)[0] == 14
-    assert searched(lambda number: 0.9**number, converged=lambda number: number == 0)[:2] == (1, 2)  # 0: no solve
-
-
-def test_no_gain_at_all_is_told() -> None:
-    best, _, warning = searched(lambda number: 1.0 + number)
-    assert best == 0
-    assert warning is not None
-    assert "zero" in warning
-
-
-@pytest.mark.parametrize("curve", [lambda number: 1.0, lambda number: 0.9**number])
-def test_without_patience_all_are_tried(curve: Curve) -> None:
-    assert searched(curve, patience=0, converged=lambda number: number != 5)[1] == ALL_POINTS
+    assert warning is None if words is None else words in str(warning)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers import Problem, SolverOptions, solve
 from pipeline.solvers.regularization_path import penalty_max, solve_path, spaced
 from pipeline.solvers.ridge import LARGEST_RIDGE, RIDGES, least_squares, refit
@@ -18,32 +17,28 @@ def columns(n: int = 400, m: int = 25, t: int = 3, seed: int = 0) -> tuple[np.nd
     return K, np.column_stack([np.sin(2 * X[:, 0]), X[:, 1] > 0, X[:, 0] * X[:, 1]][:t]) + 0.1 * rng.normal(size=(n, t))
 
 
-def statistics(K: np.ndarray, Y: np.ndarray) -> GramStatistics:
-    return GramStatistics(K.T @ K, K.T @ Y, (Y**2).sum(0), K.sum(0), Y.sum(0), float(len(K)))
-
-
 @pytest.mark.parametrize("intercept", [False, True])
-def test_least_squares_is_scikit_learns_ridge(intercept: bool) -> None:
+def test_least_squares_is_scikit_learns_ridge(intercept: bool, statistics_of) -> None:
     K, Y = columns()
-    weights, offset = least_squares(statistics(K, Y), 0.3, intercept=intercept)
+    weights, offset = least_squares(statistics_of(K, Y), 0.3, intercept=intercept)
     twin = Ridge(alpha=0.3, fit_intercept=intercept, solver="svd").fit(K, Y)
     assert np.allclose(weights, twin.coef_.T, rtol=1e-7, atol=1e-8)
     assert np.allclose(offset, twin.intercept_, rtol=1e-7, atol=1e-8)
 
 
-def test_squared_error_needs_no_rows() -> None:
+def test_squared_error_needs_no_rows(statistics_of) -> None:
     K, Y = columns()
     rng = np.random.default_rng(1)
     weights, offset = rng.normal(size=(25, 3)), rng.normal(size=3)
     truth = ((Y - K @ weights - offset) ** 2).sum(0)
-    assert np.allclose(statistics(K, Y).squared_error(weights, offset), truth, rtol=1e-10)
+    assert np.allclose(statistics_of(K, Y).squared_error(weights, offset), truth, rtol=1e-10)
 
 
 @pytest.mark.parametrize("intercept", [False, True])
-def test_refit_takes_the_ridge_that_held_out_rows_prefer(intercept: bool) -> None:
+def test_refit_takes_the_ridge_that_held_out_rows_prefer(intercept: bool, statistics_of) -> None:
     K, Y = columns(n=120, m=60)
-    fit, held = statistics(K[:60], Y[:60]), statistics(K[60:], Y[60:])
-    found = refit(fit, held, statistics(K, Y), intercept=intercept)
+    fit, held = statistics_of(K[:60], Y[:60]), statistics_of(K[60:], Y[60:])
+    found = refit(fit, held, statistics_of(K, Y), intercept=intercept)
     best = min(found.held_out_errors, key=lambda pair: pair[1])
     assert best[1] < found.held_out_errors[0][1]  # the choice is a real one here: the smallest ridge overfits
     assert np.isclose(found.ridge, best[0] * np.trace(K.T @ K) / 60)
@@ -52,24 +47,24 @@ def test_refit_takes_the_ridge_that_held_out_rows_prefer(intercept: bool) -> Non
     assert np.isclose(best[1], error, rtol=1e-5)
 
 
-def test_ridges_go_on_until_a_larger_one_is_worse() -> None:
+def test_ridges_go_on_until_a_larger_one_is_worse(statistics_of) -> None:
     """Targets that are mostly noise want more than a tenth of the mean diagonal; targets of zero want nothing."""
     K, Y = columns(n=120, m=60)
     Y = 0.05 * Y + np.random.default_rng(3).normal(size=Y.shape)
-    fit, held, everything = statistics(K[:60], Y[:60]), statistics(K[60:], Y[60:]), statistics(K, Y)
+    fit, held, everything = statistics_of(K[:60], Y[:60]), statistics_of(K[60:], Y[60:]), statistics_of(K, Y)
     tried = refit(fit, held, everything, intercept=True).held_out_errors
     best = min(tried, key=lambda pair: pair[1])
     assert RIDGES[-1] < best[0] < tried[-1][0] <= LARGEST_RIDGE
     curve = held_out_curve(fit, held, np.array([10, 60]), intercept=True)
     assert curve[1] == pytest.approx(best[1], rel=1e-9)
-    nothing = statistics(K, 0 * Y)
+    nothing = statistics_of(K, 0 * Y)
     assert len(refit(nothing, nothing, nothing, intercept=True).held_out_errors) == len(RIDGES)
 
 
-def test_refit_survives_duplicate_columns() -> None:
+def test_refit_survives_duplicate_columns(statistics_of) -> None:
     K, Y = columns()
     double = np.hstack([K, K])
-    both = statistics(double, Y)
+    both = statistics_of(double, Y)
     assert np.isfinite(refit(both, both, both, intercept=False).weights).all()
     found = refit(both, both, both, intercept=False, fractions=(1e-6,))
     twin = Ridge(alpha=found.ridge / 2, fit_intercept=False, solver="svd").fit(K, Y)  # a pair shares its penalty
@@ -120,24 +115,3 @@ def test_a_path_meets_the_separate_solves() -> None:
         problem, penalties[len(before) :], options, np.random.default_rng(9), start_weights=before[-1], start=states[at]
     )
     assert [s.weights.tobytes() for s in rest] == [s.weights.tobytes() for s in path[len(before) :]]
-
-
-def test_centred_statistics_fit_an_unpenalised_intercept() -> None:
-    """Against explicitly centred columns and targets."""
-    K, Y = columns()
-    Y = Y + np.array([5.0, -3.0, 0.0])
-    found = statistics(K, Y).centred()
-    C, R = K - K.mean(0), Y - Y.mean(0)
-    assert np.allclose(found.gram, C.T @ C, atol=1e-10)
-    assert np.allclose(found.kty, C.T @ R, atol=1e-10)
-    assert np.allclose(found.yty, (R**2).sum(0))
-    weights = np.random.default_rng(0).normal(size=(25, 3))
-    assert np.allclose(found.intercept(weights), (Y - K @ weights).mean(0))
-
-
-def test_a_constant_column_is_exactly_zero_when_centred() -> None:
-    K, Y = columns()
-    K[:, 3] = 0.7
-    found = statistics(K, Y).centred()
-    assert not found.gram[3].any()
-    assert not found.kty[3].any()
