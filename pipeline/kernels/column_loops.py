@@ -74,8 +74,10 @@ def polynomial(dots, scales, roots, degree, row_order, out):
         for _ in range(degree - 1):
             for j in range(n_columns):
                 powers[j] *= bases[j]
-        rounded[:] = powers
-        out[i] = rounded
+        for j in range(n_columns):
+            rounded[j] = powers[j]
+        for j in range(n_columns):
+            out[i, j] = rounded[j]
 
 
 _STRIPE = 64  # centers whose transposed features, 2172 of them, stay in a core's cache
@@ -95,18 +97,22 @@ def intersections(X, transposed, roots, out):
     stripe = np.empty((n_features, _STRIPE), X.dtype)
     for first in range(0, n_centers, _STRIPE):
         width = min(_STRIPE, n_centers - first)
-        stripe[:, :width] = transposed[:, first : first + width]
-        stripe[:, width:] = 0
+        for j in range(n_features):
+            for m in range(_STRIPE):
+                stripe[j, m] = transposed[j, first + m] if m < width else 0
         for i in range(X.shape[0]):
-            sums[:] = 0
+            for m in range(_STRIPE):
+                sums[m] = 0
             for start in range(0, n_features, _TERMS):
-                part[:] = 0
+                for m in range(_STRIPE):
+                    part[m] = 0
                 for j in range(start, min(start + _TERMS, n_features)):
                     x = X[i, j]
                     if x > 0:
                         for m in range(_STRIPE):
                             z = stripe[j, m]
                             part[m] += x if x < z else z
-                sums += part
+                for m in range(_STRIPE):
+                    sums[m] += part[m]
             for m in range(width):
                 out[i, first + m] = sums[m] * roots[first + m]
