@@ -52,3 +52,6 @@ def deskew_rows(images: np.ndarray, grounds: np.ndarray, strength: float, out: n
                 low = image[y, left] if 0 <= left < width else ground
                 high = image[y, right] if 0 <= right < width else ground
                 out[i, y, x] = low + part * (high - low)  # of equals exactly that, so that flat regions stay flat
+
+
+SIGNATURES = {"deskew_rows": "(f8[:, :, ::1], f8[::1], f8, f8[:, :, ::1])"}

@@ -96,3 +96,6 @@ def sphog_rows(
         factor = 1.0 / (_vote(gx, gy, cell_start, histograms) + FLOOR)
         for j in range(weights.size):
             out[i, j] = histograms[j] * weights[j] * factor
+
+
+SIGNATURES = {"sphog_rows": "(f8[:, :, ::1], i4[:, :, ::1], f8[::1], f8[:, :, ::1], f8[::1], f4[:, ::1])"}

@@ -74,10 +74,8 @@ def polynomial(dots, scales, roots, degree, row_order, out):
         for _ in range(degree - 1):
             for j in range(n_columns):
                 powers[j] *= bases[j]
-        for j in range(n_columns):
-            rounded[j] = powers[j]
-        for j in range(n_columns):
-            out[i, j] = rounded[j]
+        rounded[:] = powers
+        out[i] = rounded
 
 
 _STRIPE = 64  # centers whose transposed features, 2172 of them, stay in a core's cache
@@ -116,3 +114,11 @@ def intersections(X, transposed, roots, out):
                     sums[m] += part[m]
             for m in range(width):
                 out[i, first + m] = sums[m] * roots[first + m]
+
+
+SIGNATURES = {  # for columns that are added up; columns that are looked at are float32, and compiled for when they are
+    "gaussian_float32": "(f4[:, ::1], f4[::1], f4[::1], f4[::1], i8[::1], f8[:, ::1], i8)",
+    "gaussian_float64": "(f8[:, ::1], f8[::1], f8[::1], f8[::1], i8[::1], f8[:, ::1], i8)",
+    "polynomial": [f"({dots}[:, ::1], f8[::1], f8[::1], i8, i8[::1], f8[:, ::1])" for dots in ("f4", "f8")],
+    "intersections": [f"({x}[:, ::1], {x}[:, ::1], f8[::1], {x}[:, ::1])" for x in ("f4", "f8")],
+}

@@ -72,3 +72,12 @@ def move_to(target, weights, signs, active, n, ridge, smallest):
             active[kept] = m
             kept += 1
     return kept, settled
+
+
+_LISTS = "f8[::1], f8[::1], i8[::1]"  # weights, signs, active
+SIGNATURES = {
+    "face_system": f"(Array(f8, 2, 'C', True), f8[::1], f8, f8, {_LISTS}, i8, f8[:, ::1], f8[::1])",
+    "substitute": "(f8[:, ::1], f8[::1], i8)",
+    "drop_blocked": f"(f8[::1], {_LISTS}, i8)",
+    "move_to": f"(f8[::1], {_LISTS}, i8, f8, f8)",
+}

@@ -210,3 +210,13 @@ def inverse_rows(L, X, start, stop):
                 X[i, j] -= L[i, k] * X[k, j]
         for j in range(i + 1):
             X[i, j] /= L[i, i]
+
+
+_GRAM = "Array(f8, 2, 'C', True)"  # read-only
+SIGNATURES = {
+    "sweep": f"(i8[::1], {_GRAM}, f8[:, ::1], f8, f8, i8, f8, f8[::1], i8[::1], i8[::1], i8, f8[:, ::1], f8[:, ::1], "
+    "b1[::1], b1, f8[::1], f8[::1], f8[::1])",
+    "residual_scores": f"({_GRAM}, f8[:, ::1], f8[:, ::1], i8[::1], f8[::1], f8[:, ::1])",
+    "scaled_system": f"({_GRAM}, f8, f8[::1], i8[::1], f8[:, ::1])",
+    "inverse_rows": "(f8[:, ::1], f8[:, ::1], i8, i8)",
+}
