@@ -13,9 +13,7 @@ FLOOR = 1e-10
 
 
 @njit(cache=True, nogil=True)
-def _gradients(
-    padded: np.ndarray, along_x: np.ndarray, along_y: np.ndarray, gx: np.ndarray, gy: np.ndarray
-) -> None:
+def _gradients(padded: np.ndarray, along_x: np.ndarray, along_y: np.ndarray, gx: np.ndarray, gy: np.ndarray) -> None:
     """Gradient of one image (H, W), which has two more pixels on every side, as have the work arrays.
 
     The slope comes first and as a difference of equals, so flat regions give an exact 0 and are skipped

@@ -116,9 +116,13 @@ def intersections(X, transposed, roots, out):
                 out[i, first + m] = sums[m] * roots[first + m]
 
 
-SIGNATURES = {  # for columns that are added up; columns that are looked at are float32, and compiled for when they are
-    "gaussian_float32": "(f4[:, ::1], f4[::1], f4[::1], f4[::1], i8[::1], f8[:, ::1], i8)",
-    "gaussian_float64": "(f8[:, ::1], f8[::1], f8[::1], f8[::1], i8[::1], f8[:, ::1], i8)",
-    "polynomial": [f"({dots}[:, ::1], f8[::1], f8[::1], i8, i8[::1], f8[:, ::1])" for dots in ("f4", "f8")],
+_FLOAT32, _FLOAT64 = "f4[:, ::1], f4[::1], f4[::1], f4[::1]", "f8[:, ::1], f8[::1], f8[::1], f8[::1]"
+SIGNATURES = {  # columns that are added up are float64, those that are only looked at what their products are
+    "gaussian_float32": [f"({_FLOAT32}, i8[::1], {out}[:, ::1], i8)" for out in ("f8", "f4")],
+    "gaussian_float64": [f"({_FLOAT64}, i8[::1], f8[:, ::1], i8)"],
+    "polynomial": [
+        f"({dots}[:, ::1], f8[::1], f8[::1], i8, i8[::1], {out}[:, ::1])"
+        for dots, out in (("f4", "f8"), ("f4", "f4"), ("f8", "f8"))
+    ],
     "intersections": [f"({x}[:, ::1], {x}[:, ::1], f8[::1], {x}[:, ::1])" for x in ("f4", "f8")],
 }

@@ -16,10 +16,17 @@ _OF_KERNEL = {
 }
 
 
-def needed_loops(kernel: Kernel, dtype: str | type, options: SolverOptions | None, n_outputs: int) -> list[Loop]:
-    """Return the loops for columns of a dtype, and for penalised solves of so many outputs each (None: for none)."""
+def needed_loops(
+    kernel: Kernel, dtype: str | type, options: SolverOptions | None, n_outputs: int, *, scores: bool = False
+) -> list[Loop]:
+    """Return the loops for columns of a dtype, and for penalised solves of so many outputs each (None: for none).
+
+    scores: columns are also made to be looked at, in the dtype of their products.
+    """
     columns = loops_in(column_loops, *_OF_KERNEL[kernel.name])
     loops = [loop for loop in columns if str(loop.types[0].dtype) == np.dtype(dtype).name]
+    if kernel.name != "intersection" and not scores:
+        loops = [loop for loop in loops if str(loop.types[5].dtype) == "float64"]
     loops += loops_in(exact_sum_loops)
     if options is not None:
         loops += loops_in(coordinate_descent_loops)

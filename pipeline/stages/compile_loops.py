@@ -37,4 +37,5 @@ def _needed(run: Run) -> list[Loop]:
         loops += loops_in(rendering_loops) if config.dataset == "synthetic" else []
     solved = config.solver.select == "none" and config.solver.penalty != NO_PENALTY
     options, n_outputs = solver_options(run) if solved else None, max(map(len, groups_of(run)))
-    return loops + needed_loops(Kernel(config.kernel.name), config.kernel.precision, options, n_outputs)
+    kernel, precision = Kernel(config.kernel.name), config.kernel.precision
+    return loops + needed_loops(kernel, precision, options, n_outputs, scores=run.in_rounds)
