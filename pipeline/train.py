@@ -197,6 +197,7 @@ def _run(
     from pipeline.stages import initial_weights, kept_statistics  # numba
     from pipeline.stages.accumulate_statistics import accumulate_statistics
     from pipeline.stages.build_features import build_features
+    from pipeline.stages.compile_loops import compile_needed
     from pipeline.stages.draw_candidates import draw_candidates
     from pipeline.stages.evaluate_model import evaluate_model  # numba
     from pipeline.stages.run_state import Run, saved_state
@@ -234,6 +235,7 @@ def _run(
             )
             if start is not None:
                 initial_weights.commit_model(layout, start)
+            compile_needed(run)
             build_features(run)
             draw_candidates(run)
             accumulate_statistics(run)

@@ -39,7 +39,7 @@ KEY_FUNCTIONS = {
     "pipeline.solvers.duality_gap:_residual_norm_squared": {45},
     "pipeline.solvers.duality_gap:gap_safe_screen": {47},
     "pipeline.solvers.active_set_newton:minimise": {54},
-    "pipeline.solvers.active_set_newton_loops:segment_minimum": {55},
+    "pipeline.solvers.active_set_newton:segment_minimum": {55},
     "pipeline.solvers.group_newton:newton_step": {56, 57},
     "pipeline.solvers.regularization_path:penalty_max": {51},
     "pipeline.solvers.ridge:least_squares": {60},

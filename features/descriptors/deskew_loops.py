@@ -9,19 +9,6 @@ FLAT = 1e-12  # squared pixels: a vertical spread below is the rounding of an im
 
 
 @njit(cache=True, nogil=True)
-def _ground(image: np.ndarray, border: np.ndarray) -> float:
-    """Return the median of the border pixels of an image (H, W); `border` is where they are gathered."""
-    height, width = image.shape
-    n = 0
-    for y in range(height):
-        step = 1 if y == 0 or y == height - 1 else max(width - 1, 1)
-        for x in range(0, width, step):
-            border[n] = image[y, x]
-            n += 1
-    return np.median(border[:n])
-
-
-@njit(cache=True, nogil=True)
 def _slant(image: np.ndarray, ground: float) -> tuple[float, float]:
     """Return slant and centre row of the ink |image - ground| (H, W); the slant is 0 where there is none to see."""
     height, width = image.shape
@@ -47,13 +34,14 @@ def _slant(image: np.ndarray, ground: float) -> tuple[float, float]:
 
 
 @njit(cache=True, nogil=True)
-def deskew_rows(images: np.ndarray, strength: float, out: np.ndarray) -> None:
-    """Write the images (n, H, W), sheared by `strength` parts of their slant, to `out` (n, H, W) of floats."""
+def deskew_rows(images: np.ndarray, grounds: np.ndarray, strength: float, out: np.ndarray) -> None:
+    """Write the images (n, H, W), sheared by `strength` parts of their slant, to `out` (n, H, W).
+
+    All float64; grounds (n,) are the values outside of each image.
+    """
     n, height, width = images.shape
-    border = np.empty(2 * (height + width))
     for i in range(n):
-        image = images[i]
-        ground = _ground(image, border)
+        image, ground = images[i], grounds[i]
         slant, centre_row = _slant(image, ground)
         for y in range(height):
             shift = min(max(strength * slant * (y - centre_row), -width), width)
@@ -61,6 +49,9 @@ def deskew_rows(images: np.ndarray, strength: float, out: np.ndarray) -> None:
             part = shift - whole
             for x in range(width):
                 left, right = x + whole, x + whole + 1
-                low = float(image[y, left]) if 0 <= left < width else ground
-                high = float(image[y, right]) if 0 <= right < width else ground
+                low = image[y, left] if 0 <= left < width else ground
+                high = image[y, right] if 0 <= right < width else ground
                 out[i, y, x] = low + part * (high - low)  # of equals exactly that, so that flat regions stay flat
+
+
+SIGNATURES = {"deskew_rows": "(f8[:, :, ::1], f8[::1], f8, f8[:, :, ::1])"}

@@ -21,6 +21,7 @@ from features.descriptors.sphog_loops import N_BINS, sphog_rows
 from features.errors import UsageError
 
 ALGORITHM_VERSION = 1
+_IMAGES_AT_ONCE = 64  # that are made float64 for the compiled loop, so that it is compiled for one type
 CELL_WEIGHTS = {14: 1.0, 7: 2.0, 4: 4.0}
 
 
@@ -58,7 +59,13 @@ def sphog(images: np.ndarray) -> np.ndarray:
         raise UsageError(f"sphog needs images (n, H, W), found inputs of shape {images.shape}; use features = raw")
     cell_start, weights = _tables(images.shape[1], images.shape[2])
     out = np.empty((len(images), len(weights)), dtype=np.float32)
-    sphog_rows(np.ascontiguousarray(images), cell_start, weights, out)
+    height, width = images.shape[1:]
+    padded = np.zeros((min(_IMAGES_AT_ONCE, len(images)), height + 4, width + 4))
+    space, histograms = np.empty((4, height + 4, width + 4)), np.empty(len(weights) + N_BINS)
+    for start in range(0, len(images), _IMAGES_AT_ONCE):
+        some = images[start : start + _IMAGES_AT_ONCE]
+        padded[: len(some), 2:-2, 2:-2] = some
+        sphog_rows(padded[: len(some)], cell_start, weights, space, histograms, out[start : start + len(some)])
     return out
 
 

@@ -13,18 +13,13 @@ FLOOR = 1e-10
 
 
 @njit(cache=True, nogil=True)
-def _gradients(
-    image: np.ndarray, padded: np.ndarray, along_x: np.ndarray, along_y: np.ndarray, gx: np.ndarray, gy: np.ndarray
-) -> None:
-    """Gradient of one image (H, W), zero outside; work arrays have two more pixels on every side.
+def _gradients(padded: np.ndarray, along_x: np.ndarray, along_y: np.ndarray, gx: np.ndarray, gy: np.ndarray) -> None:
+    """Gradient of one image (H, W), which has two more pixels on every side, as have the work arrays.
 
     The slope comes first and as a difference of equals, so flat regions give an exact 0 and are skipped
     later.
     """
-    height, width = image.shape
-    for y in range(height):
-        for x in range(width):
-            padded[y + 2, x + 2] = image[y, x]
+    height, width = padded.shape[0] - 4, padded.shape[1] - 4
     for y in range(height + 4):
         row = padded[y]
         for x in range(width):
@@ -78,19 +73,27 @@ def _vote(gx: np.ndarray, gy: np.ndarray, cell_start: np.ndarray, histograms: np
 
 
 @njit(cache=True, nogil=True)
-def sphog_rows(images: np.ndarray, cell_start: np.ndarray, weights: np.ndarray, out: np.ndarray) -> None:
-    """Write the features of `images` (n, H, W) to `out` (n, d) float32; `weights` (d,) are their factors."""
-    n, height, width = images.shape
-    n_features = weights.shape[0]
-    padded = np.zeros((height + 4, width + 4))
-    along_x = np.empty((height + 4, width))
-    along_y = np.empty((height, width + 4))
-    gx = np.empty((height, width))
-    gy = np.empty((height, width))
-    histograms = np.empty(n_features + N_BINS)
-    for i in range(n):
-        _gradients(images[i], padded, along_x, along_y, gx, gy)
-        histograms[:] = 0.0
+def sphog_rows(
+    padded: np.ndarray,
+    cell_start: np.ndarray,
+    weights: np.ndarray,
+    space: np.ndarray,
+    histograms: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Write the features of images to `out` (n, d) float32; `weights` (d,) are their factors.
+
+    padded (n, H + 4, W + 4) float64: the images, with two pixels of 0 on every side. space (4, H + 4, W + 4) and
+    histograms (d + N_BINS,) float64 are work arrays.
+    """
+    along_x, along_y, gx, gy = space[0], space[1], space[2], space[3]
+    for i in range(padded.shape[0]):
+        _gradients(padded[i], along_x, along_y, gx, gy)
+        for j in range(histograms.size):
+            histograms[j] = 0.0
         factor = 1.0 / (_vote(gx, gy, cell_start, histograms) + FLOOR)
-        for j in range(n_features):
+        for j in range(weights.size):
             out[i, j] = histograms[j] * weights[j] * factor
+
+
+SIGNATURES = {"sphog_rows": "(f8[:, :, ::1], i4[:, :, ::1], f8[::1], f8[:, :, ::1], f8[::1], f4[:, ::1])"}

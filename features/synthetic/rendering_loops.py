@@ -178,3 +178,9 @@ def render_rows(
         for y in range(SIDE):
             for x in range(SIDE):
                 images[i, y, x] = np.uint8(255.0 * min(1.0, ink * canvas[y, x]) + 0.5)
+
+
+SIGNATURES = {
+    "digits_of_rows": "(u8, u8, i8, i8, i8[::1])",
+    "render_rows": "(u8, u8, i8, i8, f8[:, ::1], i8[::1], i8[::1], i8[::1], u1[:, :, ::1])",
+}

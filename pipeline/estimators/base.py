@@ -50,12 +50,14 @@ from pipeline.estimators.penalised_solves import Solves
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.equal_points import keys_of
 from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.kernels.jit import compile_loops
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.kernels.scaled_features import scaled
 from pipeline.models.kernel_expansion import KernelExpansion
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime.memory_limits import default_limit_bytes
 from pipeline.solvers.feature_scales import importances
+from pipeline.solvers.loops_of_training import needed_loops
 from pipeline.solvers.options import SolverOptions
 from pipeline.solvers.preselection import preselection
 
@@ -192,6 +194,8 @@ class KernelMachine(BaseEstimator):
         with threadpool_limits(1, user_api="blas"), as_value_error():  # its bits depend on the number of threads
             ordered = points[np.argsort(candidates.index, kind="stable")]  # whatever they were drawn in
             kernel = Kernel(self.kernel, int(self.degree))
+            solved = options if not greedy and filled.penalty is not None else None
+            compile_loops(needed_loops(kernel, dtype, solved, signs.shape[1] if self.coupling == "shared" else 1))
             trials = Trials(rows, ordered, signs, weights, mask, seed, dtype, bool(self.fit_intercept), kernel)
             size = None if self.select is None else selection_size(self.select)
             scales, widths = find_distances(trials, filled, size)

@@ -1,21 +1,23 @@
-"""Two BLAS routines that numpy and scipy do not offer without the interpreter lock or a temporary.
+"""Three routines that numpy and scipy do not offer without the interpreter lock or a temporary.
 
 `numpy.matmul` copies what is not contiguous and mirrors KᵀK for every row block (1.5 times slower at M = 1000), and
 `scipy.linalg.blas.dsyrk` holds the interpreter lock, so two threads run one after the other. Calling the same
-routine through ctypes writes where it is told, and releases the lock.
+routine through ctypes writes where it is told, and releases the lock. So does `numpy.linalg.cholesky` inside a compiled
+loop, which takes a second to compile.
 """
 
 import ctypes
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cython_blas
+from scipy.linalg import cython_blas, cython_lapack
 
 _POINTER = ctypes.c_void_p
 
 
-def _routine(name: str, n_arguments: int) -> "ctypes._CFunctionType":
-    capsule = cython_blas.__pyx_capi__[name]
+def _routine(library: ModuleType, name: str, n_arguments: int) -> "ctypes._CFunctionType":
+    capsule = library.__pyx_capi__[name]
     capsule_name = ctypes.pythonapi.PyCapsule_GetName
     capsule_name.restype, capsule_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
     address = ctypes.pythonapi.PyCapsule_GetPointer
@@ -24,8 +26,9 @@ def _routine(name: str, n_arguments: int) -> "ctypes._CFunctionType":
     return prototype(address(capsule, capsule_name(capsule)))
 
 
-_dsyrk = _routine("dsyrk", 10)
-_dgemm = _routine("dgemm", 13)
+_dsyrk = _routine(cython_blas, "dsyrk", 10)
+_dgemm = _routine(cython_blas, "dgemm", 13)
+_dpotrf = _routine(cython_lapack, "dpotrf", 5)
 
 
 def product_tile(
@@ -37,8 +40,7 @@ def product_tile(
     tile, half of it where `rows` = `others`.
     """
     n, lead = columns.shape
-    if columns.dtype != np.float64 or not columns.flags.c_contiguous:
-        raise ValueError(f"expected a C-contiguous float64 array, got {columns.dtype} of strides {columns.strides}")
+    _check(columns)
     shape = rows.stop - rows.start, others.stop - others.start
     tile = space[: shape[0] * shape[1]].reshape(shape)
     # Fortran reads row-major arrays as their transposes: tileᵀ (c, r) = otherᵀ (c, n) · rows (n, r).
@@ -52,3 +54,20 @@ def product_tile(
     else:
         _dgemm(b"N", b"T", width, lines, depth, one, right, leading, left, leading, zero, tile.ctypes.data, width)
     return tile
+
+
+def factorise_definite(matrix: NDArray[np.float64], n: int) -> None:
+    """Overwrite the lower triangle of matrix[:n, :n] by L of its Cholesky factorisation L Lᵀ; the rest is left alone.
+
+    matrix (m, m) f8, C-contiguous, m ≥ n. Costs n³/3 operations. Raises LinAlgError where it is not definite.
+    """
+    _check(matrix)
+    order, leading, info = ctypes.c_int(n), ctypes.c_int(matrix.shape[1]), ctypes.c_int(0)
+    _dpotrf(b"U", ctypes.addressof(order), matrix.ctypes.data, ctypes.addressof(leading), ctypes.addressof(info))
+    if info.value != 0:
+        raise np.linalg.LinAlgError("Matrix is not positive definite.")
+
+
+def _check(matrix: NDArray[np.float64]) -> None:
+    if matrix.dtype != np.float64 or not matrix.flags.c_contiguous:
+        raise ValueError(f"expected a C-contiguous float64 array, got {matrix.dtype} of strides {matrix.strides}")

@@ -95,18 +95,34 @@ def intersections(X, transposed, roots, out):
     stripe = np.empty((n_features, _STRIPE), X.dtype)
     for first in range(0, n_centers, _STRIPE):
         width = min(_STRIPE, n_centers - first)
-        stripe[:, :width] = transposed[:, first : first + width]
-        stripe[:, width:] = 0
+        for j in range(n_features):
+            for m in range(_STRIPE):
+                stripe[j, m] = transposed[j, first + m] if m < width else 0
         for i in range(X.shape[0]):
-            sums[:] = 0
+            for m in range(_STRIPE):
+                sums[m] = 0
             for start in range(0, n_features, _TERMS):
-                part[:] = 0
+                for m in range(_STRIPE):
+                    part[m] = 0
                 for j in range(start, min(start + _TERMS, n_features)):
                     x = X[i, j]
                     if x > 0:
                         for m in range(_STRIPE):
                             z = stripe[j, m]
                             part[m] += x if x < z else z
-                sums += part
+                for m in range(_STRIPE):
+                    sums[m] += part[m]
             for m in range(width):
                 out[i, first + m] = sums[m] * roots[first + m]
+
+
+_FLOAT32, _FLOAT64 = "f4[:, ::1], f4[::1], f4[::1], f4[::1]", "f8[:, ::1], f8[::1], f8[::1], f8[::1]"
+SIGNATURES = {  # columns that are added up are float64, those that are only looked at what their products are
+    "gaussian_float32": [f"({_FLOAT32}, i8[::1], {out}[:, ::1], i8)" for out in ("f8", "f4")],
+    "gaussian_float64": [f"({_FLOAT64}, i8[::1], f8[:, ::1], i8)"],
+    "polynomial": [
+        f"({dots}[:, ::1], f8[::1], f8[::1], i8, i8[::1], {out}[:, ::1])"
+        for dots, out in (("f4", "f8"), ("f4", "f4"), ("f8", "f8"))
+    ],
+    "intersections": [f"({x}[:, ::1], {x}[:, ::1], f8[::1], {x}[:, ::1])" for x in ("f4", "f8")],
+}

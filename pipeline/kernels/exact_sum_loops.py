@@ -22,3 +22,6 @@ def add_lower_tile(tile, inverse_unit, most_units, sums, first_row, first_column
             strange |= not abs(units) <= most_units
             row[j] += np.int64(units)
     return not strange
+
+
+SIGNATURES = {"add_lower_tile": "(f8[:, ::1], f8, f8, i8[:, ::1], i8, i8, i8)"}

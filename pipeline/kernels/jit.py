@@ -1,25 +1,90 @@
-"""How loops are compiled, and whether they are already: numba keeps them in NUMBA_CACHE_DIR (see `pipeline`)."""
+"""How loops are compiled, and when: before the work that needs them, once for all processes of a machine.
 
+numba keeps them in NUMBA_CACHE_DIR (see `pipeline`). A file of loops ends in SIGNATURES: what each loop that is called
+from Python is compiled for. A loop that is called with other types is compiled for those in the middle of the work.
+"""
+
+import fcntl
 import os
-import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from numba import njit
+from numba.core import sigutils
 
 # Without the interpreter lock, since tasks run beside each other in threads; kept for other processes.
 compiled = partial(njit, cache=True, nogil=True)
+_POLL_SECONDS = 0.05  # between two looks whether another process has done with compiling
 
 
-def is_kept(source: Path, function: str = "*") -> bool:
-    """Tell whether the cache has code of a function of a source file (of any, where none is named) for this Python.
+class Loop(NamedTuple):
+    """A loop, as numba's dispatcher, and the types that it is compiled for."""
 
-    It has where numba's index file, "<file>.<function>-<line>.py<version>.nbi", is no older than the source.
+    function: Any
+    types: tuple[Any, ...]
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether this process or numba's cache has it, for this processor and as its source is now."""
+        if self.types in self.function.overloads:
+            return True
+        cache = self.function._cache  # numba tells of its index in no other way
+        return cache._index_key(self.types, self.function.targetctx.codegen()) in cache._cache_file._load_index()
+
+
+def loops_in(module: ModuleType, *names: str) -> list[Loop]:
+    """Return the loops of a file, or some of them by name, once for each of their signatures."""
+    table = {name: module.SIGNATURES[name] for name in names or module.SIGNATURES}
+    return [
+        Loop(getattr(module, name), tuple(sigutils.normalize_signature(signature)[0]))
+        for name, signatures in table.items()
+        for signature in ([signatures] if isinstance(signatures, str) else signatures)
+    ]
+
+
+def not_kept(loops: Iterable[Loop]) -> list[Loop]:
+    """Return the loops that are still to be compiled."""
+    return [loop for loop in loops if not loop.is_kept]
+
+
+def compile_loops(loops: Iterable[Loop], check: Callable[[], None] = lambda: None) -> None:
+    """Compile the loops that are not kept, or load what another process has compiled meanwhile: who comes second waits.
+
+    `check` is called before each loop and many times a second while waiting; what it raises ends it. Takes about half
+    a second a loop.
     """
-    folder = Path(os.environ.get("NUMBA_CACHE_DIR", ""))
-    python = f"py{sys.version_info.major}{sys.version_info.minor}"
+    missing = not_kept(loops)
+    if not missing:
+        return
+    with _alone(check):
+        for loop in missing:
+            check()
+            loop.function.compile(loop.types)
+
+
+@contextmanager
+def _alone(check: Callable[[], None]) -> Iterator[None]:
+    """Hold a lock in the folder of the cache, which dies with the process; without one where there can be none."""
     try:
-        indices = folder.glob(f"{source.parent.name}_*/{source.stem}.{function}-*.{python}*.nbi")
-        return any(index.stat().st_mtime >= source.stat().st_mtime for index in indices)
-    except OSError:  # removed meanwhile
-        return False
+        descriptor = os.open(Path(os.environ["NUMBA_CACHE_DIR"]) / "compiling.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except (KeyError, OSError):
+        descriptor = -1
+    try:
+        while descriptor >= 0:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                check()
+                time.sleep(_POLL_SECONDS)
+            except OSError:  # a file system without locks: all compile, and the last of the same code is kept
+                break
+        yield
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)

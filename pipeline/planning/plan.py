@@ -18,7 +18,7 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape, describe, fill_in_features, source_spec
 from pipeline.datasets.open_data import open_data, open_outline
 from pipeline.errors import PlanError
-from pipeline.kernels.jit import is_kept
+from pipeline.kernels.jit import loops_in, not_kept
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.planning.filled_settings import by_budget, fill_in, penalised
 from pipeline.planning.setting_checks import check_rounds, check_used
@@ -247,9 +247,8 @@ def _sized(config: TrainConfig, bounds: _Bounds) -> tuple[TrainConfig, Plan]:
 
 def _compiling_bytes() -> int:
     """Bytes of the compiler in a process that solves: none where the solvers' loops are compiled already."""
-    loops = {coordinate_descent_loops: "sweep", active_set_newton_loops: "minimise_faces"}
-    kept = all(is_kept(Path(str(module.__file__)), name) for module, name in loops.items())
-    return 0 if kept else COMPILING_BYTES
+    loops = loops_in(coordinate_descent_loops) + loops_in(active_set_newton_loops)
+    return COMPILING_BYTES if not_kept(loops) else 0
 
 
 def _fits_a_worker(config: TrainConfig, plan: Plan) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipeline.kernels.blas import factorise_definite
 from pipeline.solvers import active_set_newton_loops as loop
 from pipeline.solvers.duality_gap import read_only
 from pipeline.solvers.problem import Problem
@@ -68,31 +69,111 @@ def minimise(
     admitted : (k,) int64
         Candidates added with weight 0 and the sign of their score.
     drop_all : bool
-        See `active_set_newton_loops.minimise_faces`.
+        Drop all weights that cross zero in a step, or end each step at the exact minimum of its segment.
 
     Notes
     -----
     mathematics.md, eq. 54. Cost: one Cholesky factorisation of the support per Newton step.
     """
-    kty = np.ascontiguousarray(problem.kty[:, 0])
     n = support.size + admitted.size
-    active = np.concatenate([support, admitted])
-    new = weights[:, 0].copy()
-    signs = np.sign(new)
-    signs[admitted] = np.sign(scores[admitted, 0])
-    ridge = RIDGE * float(np.diagonal(problem.gram).max(initial=0.0))
-    limit = 20 + (n if drop_all else 10 * n)
-    while True:
+    face = _Face(
+        problem, read_only(problem.gram), np.ascontiguousarray(problem.kty[:, 0]), weights[:, 0].copy(),
+        np.sign(weights[:, 0]), np.concatenate([support, admitted]), n, np.empty((n, n)), np.empty(n),
+    )  # fmt: skip
+    face.signs[admitted] = np.sign(scores[admitted, 0])
+    report = _settle(face, drop_all=drop_all)
+    kept = face.active[: face.n]
+    return face.weights[:, None], kept[face.weights[kept] != 0.0], report
+
+
+@dataclass
+class _Face:
+    """Own the weights on their way, (M,), with signs (M,), active (cap,), of which n count, and space (cap, cap)."""
+
+    problem: Problem
+    gram: np.ndarray
+    kty: np.ndarray
+    weights: np.ndarray
+    signs: np.ndarray
+    active: np.ndarray
+    n: int
+    system: np.ndarray
+    target: np.ndarray
+
+
+def _settle(face: _Face, *, drop_all: bool) -> FaceReport:
+    """Take Newton steps until the face is the one they end on.
+
+    With ``drop_all`` every weight that crosses zero on the way to the target is dropped at once, which is several times
+    faster and lowers the objective of a settled face almost always; without it each step ends at the exact minimum of
+    its segment, and the objective falls at every step. The ridge is a proximal term: it bounds the pivots from below
+    where columns are duplicates, is raised where it does not, and vanishes from the fixed point since it pulls towards
+    the current weights. The target needs no score; only the exact minimum of a segment does, for its slope.
+    """
+    largest, tau = float(np.diagonal(face.gram).max(initial=0.0)), face.problem.tau
+    ridge, limit, evaluated = RIDGE * largest, 20 + (face.n if drop_all else 10 * face.n), 0
+    for step in range(limit):
+        if face.n == 0:
+            return FaceReport(step, True, evaluated)
+        lists = face.weights, face.signs, face.active
         try:
-            n, steps, settled, evaluations = loop.minimise_faces(
-                read_only(problem.gram), kty, problem.tau, ridge, limit, drop_all, new, signs, active, n
-            )
-            break
+            loop.face_system(face.gram, face.kty, tau, ridge, *lists, face.n, face.system, face.target)
+            factorise_definite(face.system, face.n)
         except np.linalg.LinAlgError:
             ridge *= _RIDGE_RISE
-            if ridge > _RIDGE_MOST * float(np.diagonal(problem.gram).max()):
-                steps, settled, evaluations = 0, False, 0
-                break
-    kept = active[:n]
-    kept = kept[new[kept] != 0.0]
-    return new[:, None], kept, FaceReport(steps, settled, evaluations)
+            if ridge > _RIDGE_MOST * largest:
+                return FaceReport(0, False, 0)
+            continue
+        loop.substitute(face.system, face.target, face.n)
+        n, face.n = face.n, loop.drop_blocked(face.target, *lists, face.n)
+        if face.n < n:
+            continue
+        if drop_all or not _crosses(face):
+            face.n, still = loop.move_to(face.target, *lists, n, ridge, 1e-9 * tau)
+            if still and face.n == n:
+                return FaceReport(step + 1, True, evaluated)
+        else:
+            evaluated += n
+            _move_to_minimum(face)
+    return FaceReport(limit, False, evaluated)
+
+
+def _crosses(face: _Face) -> bool:
+    """Return whether a weight crosses zero on the way to the target."""
+    active = face.active[: face.n]
+    w = face.weights[active]
+    return bool(((w + (face.target[: face.n] - w)) * face.signs[active] <= 0.0).any())
+
+
+def _move_to_minimum(face: _Face) -> None:
+    """Move to the exact minimum of P on the segment to the target, with what reaches zero dropped."""
+    active, tau = face.active[: face.n].copy(), face.problem.tau
+    A, w, s = face.gram[np.ix_(active, active)], face.weights[active], face.signs[active]
+    d = face.target[: face.n] - w
+    length = segment_minimum(A, w, s, face.kty[active] - tau * s - A @ w, d, tau)
+    point = w + length * d
+    with np.errstate(divide="ignore", invalid="ignore"):
+        point[(point * s <= 0.0) & ((d == 0.0) | (length == -w / d))] = 0.0
+    kept = point != 0.0
+    face.weights[active] = point
+    face.signs[active[kept]] = np.sign(point[kept])
+    face.n = int(kept.sum())
+    face.active[: face.n] = active[kept]
+
+
+def segment_minimum(A: np.ndarray, w: np.ndarray, s: np.ndarray, g: np.ndarray, d: np.ndarray, tau: float) -> float:
+    """Return the length t in (0, 1] of the exact minimum of P(w + t d), convex and piecewise quadratic.
+
+    Its slope is -g^T d + t d^T A d, plus 2 tau |d_i| behind each zero crossing t_i (mathematics.md, eq. 55), in whose
+    order they are walked. Shapes: A (n, n), the others (n,).
+    """
+    crossed = np.flatnonzero((w + d) * s <= 0.0)
+    crossing = -w[crossed] / d[crossed]
+    downhill, bend = float(g @ d), float(d @ (A @ d))
+    for i in np.argsort(crossing, kind="stable"):
+        if crossing[i] > 1.0 or crossing[i] * bend >= downhill:
+            break
+        downhill -= 2.0 * tau * abs(float(d[crossed[i]]))
+        if crossing[i] * bend >= downhill:
+            return float(crossing[i])
+    return min(1.0, downhill / bend) if bend > 0.0 else 1.0

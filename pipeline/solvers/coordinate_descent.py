@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipeline.kernels.blas import factorise_definite
 from pipeline.solvers import coordinate_descent_loops as loop
 from pipeline.solvers.duality_gap import read_only
 from pipeline.solvers.problem import Problem
@@ -80,11 +81,28 @@ def factorise(problem: Problem, lam: float, mu: np.ndarray, support: np.ndarray,
     u = np.zeros((problem.n_outputs, capacity))
     if n:
         roots = np.sqrt(mu[support])
-        B = loop.scaled_system(read_only(problem.gram), lam, mu, active[:n])
-        compact = loop.inverse_of_definite(B) * np.outer(roots, roots)
+        B = np.empty((n, n))
+        loop.scaled_system(read_only(problem.gram), lam, mu, active[:n], B)
+        compact = _inverse_of_definite(B) * np.outer(roots, roots)
         u[:, :n] = _refined(problem.gram[np.ix_(support, support)] / lam, mu[support], compact, problem.kty[support])
         G[:n, :n] = compact
     return ActiveInverse(mu.copy(), active, position, n, G, u)
+
+
+def _inverse_of_definite(B: np.ndarray) -> np.ndarray:
+    """Return B^-1 = X^T X with X = L^-1, by blocks of 64 rows so that the products are matrix products.
+
+    ``B`` (n, n), whose lower triangle is overwritten by L. Raises LinAlgError where it is not definite.
+    """
+    n = len(B)
+    factorise_definite(B, n)
+    X = np.zeros((n, n))
+    for start in range(0, n, 64):
+        stop = min(start + 64, n)
+        if start:
+            np.negative(B[start:stop, :start] @ X[:start, :start], out=X[start:stop, :start])
+        loop.inverse_rows(B, X, start, stop)
+    return X.T @ X.copy()  # of an array with itself numpy takes dsyrk, whose last bits are others
 
 
 def _refined(gram: np.ndarray, mu: np.ndarray, G: np.ndarray, kty: np.ndarray) -> np.ndarray:
@@ -187,11 +205,12 @@ def _visit(
 
     Fewer visits than asked for where G must be computed afresh before the next.
     """
-    gram, done, moves, worst = read_only(problem.gram), 0, 0, 0.0
+    gram, q, done, moves, worst = read_only(problem.gram), np.empty(problem.n_outputs), 0, 0, 0.0
     while True:
+        a, b = np.empty((2, inverse.active.size))
         visits, inverse.n_active, moved, largest = loop.sweep(
             order[done:], gram, problem.kty, lam, problem.penalty / lam, STEPS[step], threshold, inverse.mu,
-            inverse.active, inverse.position, inverse.n_active, inverse.G, inverse.u, shrunk, moves == 0,
+            inverse.active, inverse.position, inverse.n_active, inverse.G, inverse.u, shrunk, moves == 0, a, b, q,
         )  # fmt: skip
         done, moves, worst = done + visits, moves + moved, max(worst, largest)
         if done == order.size or inverse.n_active < inverse.active.size:

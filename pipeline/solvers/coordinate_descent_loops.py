@@ -2,7 +2,8 @@
 
 `sweep` is the algorithm; what it calls are its equations. Shapes: gram (M, M), kty (M, T), active (cap,)
 int64 with n entries used, position (M,) int64 with -1 for a zero coordinate, G (cap, cap), u (T, cap) =
-G kty[active] transposed. A score is a vector over the T outputs; one-vs-all has T = 1.
+G kty[active] transposed. A score is a vector over the T outputs; one-vs-all has T = 1. a and b (cap,), q (T,) and
+line (M,) are space to work in: an array made inside a loop takes longer to compile than the loop.
 No fastmath: sums keep their order, and a resumed run repeats their bits.
 """
 
@@ -20,21 +21,21 @@ CURVATURE_FLOOR = 1e-11
 
 
 @compiled()
-def sweep(order, gram, kty, lam, nu, step, threshold, mu, active, position, n, G, u, shrunk, fresh):
+def sweep(order, gram, kty, lam, nu, step, threshold, mu, active, position, n, G, u, shrunk, fresh, a, b, q):
     """Visit the coordinates of ``order``; return (visits, n, moves, worst violation).
 
     Stops early, before a visit, when ``active`` is full or a curvature is in doubt and G not ``fresh``:
     the caller makes room or computes G afresh, and comes back.
     Zero coordinates with a gradient above ``threshold`` are marked in ``shrunk`` (mathematics.md, eqs. 19 and 50).
     """
-    a, b, q = np.empty(active.size), np.empty(active.size), np.empty(kty.shape[1])
     moves, worst = 0, 0.0
     for k in range(order.size):
         if n == active.size:
             return k, n, moves, worst
         m = order[k]
         score(m, gram, kty, lam, active, n, u, a, q)
-        gradient = nu - lam * np.dot(q, q)
+        q_squared = np.dot(q, q)
+        gradient = nu - lam * q_squared
         if mu[m] == 0.0 and gradient >= 0.0:  # stays at zero (eq. 19): s_m is not needed
             shrunk[m] = gradient > threshold
             continue
@@ -42,15 +43,15 @@ def sweep(order, gram, kty, lam, nu, step, threshold, mu, active, position, n, G
         s = curvature(m, gram, lam, mu[m], position[m], G, n, a, b)
         if mu[m] == 0.0 and lam * s < DOUBT * gram[m, m] and (moves > 0 or not fresh):
             return k, n, moves, worst
-        new = coordinate_step(mu[m], np.dot(q, q), s, lam, nu, step)
+        new = coordinate_step(mu[m], q_squared, s, lam, nu, step)
         if new == mu[m]:
             continue
-        if mu[m] > 0.0 and new > 0.0:
-            change(position[m], 1.0 / new - 1.0 / mu[m], n, G, u)
-        elif mu[m] > 0.0:
-            n = leave(position[m], active, position, n, G, u)
-        else:
+        if mu[m] == 0.0:
             n = enter(m, new, s, q, lam, active, position, n, G, u, b)
+        else:
+            change(position[m], mu[m], new, n, G, u, a)
+            if new == 0.0:
+                n = leave(position[m], active, position, n, G, u)
         mu[m] = new
         moves += 1
     return order.size, n, moves, worst
@@ -77,7 +78,8 @@ def curvature(m, gram, lam, mu, p, G, n, a, b):
     """
     if mu > 0.0 and mu - G[p, p] > 1e-6 * mu:
         return (mu - G[p, p]) / (mu * mu)
-    b[:n] = 0.0
+    for j in range(n):
+        b[j] = 0.0
     for i in range(n):
         for j in range(n):  # row by row: G is symmetric, and this order vectorises
             b[j] += a[i] * G[i, j]
@@ -103,15 +105,34 @@ def coordinate_step(mu, q_squared, s, lam, nu, step):
 
 
 @compiled()
-def change(p, delta, n, G, u):
-    """Update G and u for 1/mu_p + delta (mathematics.md, eq. 33)."""
-    rank_one(p, delta / (1.0 + delta * G[p, p]), n, G, u)
+def change(p, mu, new, n, G, u, g):
+    """Update G and u for a weight mu -> new at place p (mathematics.md, eqs. 33 and 34), with g (cap,) to work in.
+
+    G loses factor g_p g_p^T, u = G kty the same, whose entry p is g_p^T kty.
+    """
+    if new > 0.0:
+        delta = 1.0 / new - 1.0 / mu
+        factor = delta / (1.0 + delta * G[p, p])
+    else:
+        factor = 1.0 / G[p, p]
+    for i in range(n):
+        g[i] = G[p, i]
+    for t in range(u.shape[0]):
+        scale = factor * u[t, p]
+        for i in range(n):
+            u[t, i] -= scale * g[i]
+    for i in range(n):
+        scale = factor * g[i]
+        for j in range(n):
+            G[i, j] -= scale * g[j]
 
 
 @compiled()
 def leave(p, active, position, n, G, u):
-    """Update G and u for mu_p -> 0 (mathematics.md, eq. 34); the last active coordinate takes place p. Return n."""
-    rank_one(p, 1.0 / G[p, p], n, G, u)
+    """Remove the coordinate at place p, whose row of G is now 0 (mathematics.md, eq. 34); the last takes its place.
+
+    Return n.
+    """
     last = n - 1
     position[active[p]] = -1
     if p != last:
@@ -121,7 +142,8 @@ def leave(p, active, position, n, G, u):
             G[j, p] = G[j, last]
         active[p] = active[last]
         position[active[p]] = p
-        u[:, p] = u[:, last]
+        for t in range(u.shape[0]):
+            u[t, p] = u[t, last]
     return last
 
 
@@ -146,77 +168,55 @@ def enter(m, mu, s, q, lam, active, position, n, G, u, b):
 
 
 @compiled()
-def rank_one(p, factor, n, G, u):
-    """Subtract factor g_p g_p^T from G, and the same from u = G kty, whose entry p is g_p^T kty.
-
-    mathematics.md, eq. 33.
-    """
-    g = G[p, :n].copy()
-    for t in range(u.shape[0]):
-        scale = factor * u[t, p]
-        for i in range(n):
-            u[t, i] -= scale * g[i]
-    for i in range(n):
-        scale = factor * g[i]
-        for j in range(n):
-            G[i, j] -= scale * g[j]
-
-
-@compiled()
-def residual_scores(gram, kty, weights, active):
-    """Return kty - gram W of shape (M, T), the scores C^T R.
+def residual_scores(gram, kty, weights, active, line, scores):
+    """Write kty - gram W, the scores C^T R, to ``scores`` (M, T).
 
     mathematics.md, eq. 26. Reads the Gram rows of ``active`` only.
     """
-    scores = kty.copy()
-    line = np.empty(kty.shape[0])
     for t in range(kty.shape[1]):
-        line[:] = 0.0
+        for j in range(line.size):
+            line[j] = 0.0
         for i in active:
             w = weights[i, t]
             if w != 0.0:
                 for j in range(line.size):
                     line[j] += w * gram[i, j]
         for j in range(line.size):
-            scores[j, t] -= line[j]
-    return scores
+            scores[j, t] = kty[j, t] - line[j]
 
 
 @compiled()
-def scaled_system(gram, lam, mu, active):
-    """Return B = I + D^1/2 C^T C D^1/2 / lambda, whose eigenvalues are at least 1; G = D^1/2 B^-1 D^1/2.
+def scaled_system(gram, lam, mu, active, B):
+    """Write B = I + D^1/2 C^T C D^1/2 / lambda, whose eigenvalues are at least 1; G = D^1/2 B^-1 D^1/2.
 
-    mathematics.md, eq. 28.
+    mathematics.md, eq. 28. The lower triangle alone: what is above it in ``B`` (n, n) is left alone.
     """
-    n = active.size
-    B = np.empty((n, n))
-    for i in range(n):
+    for i in range(active.size):
         for j in range(i + 1):
             B[i, j] = np.sqrt(mu[active[i]] * mu[active[j]]) * gram[active[i], active[j]] / lam
-            B[j, i] = B[i, j]
         B[i, i] += 1.0
-    return B
 
 
 @compiled()
-def inverse_of_definite(B):
-    """Return B^-1 = X^T X with X = L^-1, by blocks of 64 rows so that the products are matrix products.
+def inverse_rows(L, X, start, stop):
+    """Write rows start … stop - 1 of X = L^-1, whose columns before ``start`` hold -L X of the rows above.
 
-    LAPACK's potri would need a wrapper that holds the GIL. Raises LinAlgError where B is not definite.
+    L and X (n, n), lower triangles.
     """
-    n = B.shape[0]
-    L = np.ascontiguousarray(np.linalg.cholesky(B))
-    X = np.zeros((n, n))
-    for start in range(0, n, 64):
-        stop = min(start + 64, n)
-        if start > 0:
-            left = np.ascontiguousarray(L[start:stop, :start])
-            X[start:stop, :start] = -np.dot(left, np.ascontiguousarray(X[:start, :start]))
-        for i in range(start, stop):
-            X[i, i] += 1.0
-            for k in range(start, i):
-                for j in range(k + 1):
-                    X[i, j] -= L[i, k] * X[k, j]
-            for j in range(i + 1):
-                X[i, j] /= L[i, i]
-    return np.dot(X.T, X)
+    for i in range(start, stop):
+        X[i, i] += 1.0
+        for k in range(start, i):
+            for j in range(k + 1):
+                X[i, j] -= L[i, k] * X[k, j]
+        for j in range(i + 1):
+            X[i, j] /= L[i, i]
+
+
+_GRAM = "Array(f8, 2, 'C', True)"  # read-only
+SIGNATURES = {
+    "sweep": f"(i8[::1], {_GRAM}, f8[:, ::1], f8, f8, i8, f8, f8[::1], i8[::1], i8[::1], i8, f8[:, ::1], f8[:, ::1], "
+    "b1[::1], b1, f8[::1], f8[::1], f8[::1])",
+    "residual_scores": f"({_GRAM}, f8[:, ::1], f8[:, ::1], i8[::1], f8[::1], f8[:, ::1])",
+    "scaled_system": f"({_GRAM}, f8, f8[::1], i8[::1], f8[:, ::1])",
+    "inverse_rows": "(f8[:, ::1], f8[:, ::1], i8, i8)",
+}

@@ -114,8 +114,14 @@ def scores_from_gram(problem: Problem, weights: np.ndarray) -> np.ndarray:
 
     mathematics.md, eq. 26.
     """
-    active = np.flatnonzero(weights.any(axis=1))
-    return residual_scores(read_only(problem.gram), problem.kty, weights, active)
+    return scores_of_support(problem, weights, np.flatnonzero(weights.any(axis=1)))
+
+
+def scores_of_support(problem: Problem, weights: np.ndarray, support: np.ndarray) -> np.ndarray:
+    """Return the same, summed in the order of the support (m0,) int64."""
+    line, scores = np.empty(problem.n_candidates), np.empty(problem.kty.shape)
+    residual_scores(read_only(problem.gram), problem.kty, weights, support, line, scores)
+    return scores
 
 
 def _residual_norm_squared(weights: np.ndarray, scores: np.ndarray, kty: np.ndarray, yty: float) -> float:

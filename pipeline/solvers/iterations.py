@@ -8,8 +8,7 @@ import numpy as np
 
 from pipeline.solvers import active_set_newton as newton
 from pipeline.solvers.coordinate_descent import ActiveInverse, SweepReport, factorise, objective, run_sweep
-from pipeline.solvers.coordinate_descent_loops import residual_scores
-from pipeline.solvers.duality_gap import Certificate, certify, gap_safe_screen, read_only, row_norms
+from pipeline.solvers.duality_gap import Certificate, certify, gap_safe_screen, row_norms, scores_of_support
 from pipeline.solvers.group_newton import newton_step
 from pipeline.solvers.options import SolverOptions
 from pipeline.solvers.problem import Problem
@@ -44,7 +43,7 @@ def begin(
     if start is not None and start.iterations > 0:
         return start
     state = start if start is not None else cold_state(problem)
-    scores = all_scores(problem, state.weights, state.support)
+    scores = scores_of_support(problem, state.weights, state.support)
     certificate = certify(state.weights, scores, problem.kty, problem.yty, problem.penalty)
     warm = state.support.size > 0
     direct = polishes(options) and problem.n_outputs == 1 and (warm or options.opening_visits == 0)
@@ -97,11 +96,6 @@ def generator_of(state: SolverState) -> np.random.Generator:
     bits = kind()
     bits.state = dict(state.generator_state)
     return np.random.Generator(bits)
-
-
-def all_scores(problem: Problem, weights: np.ndarray, support: np.ndarray) -> np.ndarray:
-    """Return c_m^T r over all candidates, (M, T), summed in the order of the support."""
-    return residual_scores(read_only(problem.gram), problem.kty, weights, support)
 
 
 def mu_of_weights(weights: np.ndarray, problem: Problem, lam: float) -> np.ndarray:
@@ -281,7 +275,7 @@ def _certified(
     problem: Problem, options: SolverOptions, state: SolverState, worst: float
 ) -> tuple[SolverState, Certificate]:
     """Score all candidates, screen, and restore the shrunk ones where their absence has converged."""
-    scores = all_scores(problem, state.weights, state.support)
+    scores = scores_of_support(problem, state.weights, state.support)
     certificate = certify(state.weights, scores, problem.kty, problem.yty, problem.penalty)
     shrinkage = state.shrinkage
     if options.schedule == "shrinking":
@@ -323,7 +317,7 @@ def _polish(
         weights, support, report = newton.minimise(problem, weights, support, admitted, scores, drop_all=drop_all)
         steps, settled = steps + report.steps, report.settled
         evaluations += report.evaluations
-        scores = all_scores(problem, weights, support)
+        scores = scores_of_support(problem, weights, support)
         evaluations += problem.n_candidates
         certificate = certify(weights, scores, problem.kty, problem.yty, problem.penalty)
         if certificate.primal <= start.primal and settled:

@@ -14,9 +14,8 @@ from enum import Enum
 import numpy as np
 
 from pipeline.solvers.coordinate_descent import ActiveInverse
-from pipeline.solvers.duality_gap import Certificate, certify, certify_problem
+from pipeline.solvers.duality_gap import Certificate, certify, certify_problem, scores_of_support
 from pipeline.solvers.iterations import (
-    all_scores,
     begin,
     generator_of,
     mu_of_weights,
@@ -220,7 +219,7 @@ def _too_small(problem: Problem) -> InvalidProblemError:
 def _solution(problem: Problem, options: SolverOptions, state: SolverState, status: Status) -> Solution:
     """Return the best weights, by the paper's rule those of its last sweep, certified over all candidates."""
     if not state.certified:
-        scores = all_scores(problem, state.weights, state.support)
+        scores = scores_of_support(problem, state.weights, state.support)
         state = replace(state, scores=scores, evaluations=state.evaluations + problem.n_candidates)
     weights, mu = state.weights, state.mu
     certificate = certify(weights, state.scores, problem.kty, problem.yty, problem.penalty)

@@ -33,6 +33,7 @@ Value = TypeVar("Value")
 STATE_SECONDS = 2.0  # between two writes of the progress for whoever asks
 STATE_REMEDY = "delete it: only the times that the stages took are lost"
 FEATURES, CENTERS, STATISTICS, SOLVE, EVALUATE = STAGES = ("features", "centers", "statistics", "solve", "evaluate")
+COMPILE = "compile"  # a stage of those runs that had to
 
 
 @dataclass
@@ -291,4 +292,5 @@ def saved_state(layout: RunLayout) -> tuple[dict[str, StageCost], int]:
     saved: dict[str, Any] = {"stages": {}, "peak_rss_bytes": 0}
     if layout.state.exists():
         saved = read_record(layout.state, remedy=STATE_REMEDY)
-    return {name: StageCost(**saved["stages"].get(name, {})) for name in STAGES}, saved["peak_rss_bytes"]
+    found = {name: StageCost(**cost) for name, cost in saved["stages"].items() if name in (*STAGES, COMPILE)}
+    return {name: StageCost() for name in STAGES} | found, saved["peak_rss_bytes"]

@@ -1,14 +1,17 @@
 """Where compiled loops are kept, for both packages, and what is known of them without numba's inner parts."""
 
+import fcntl
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from numba import int64, njit
 
-from pipeline.kernels import column_loops
-from pipeline.kernels.jit import is_kept
+from pipeline.errors import StoppedError
+from pipeline.kernels.jit import Loop, compile_loops
 from runs import ROOT
 
 LOOPS = (
@@ -62,21 +65,58 @@ def test_the_package_imports_without_numba(tmp_path: Path) -> None:
     assert told("print('numba' in sys.modules, 'numpy' in sys.modules)").stdout == "False False\n"
 
 
-def test_a_plan_learns_whether_a_loop_is_compiled_already(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    source = Path(column_loops.__file__)
-    assert not is_kept(source)
-    told(
-        "import numpy as np; from pipeline.kernels.column_loops import gaussian_float64 as loop;"
-        "loop(np.zeros((1, 1)), np.zeros(1), np.zeros(1), np.ones(1), np.zeros(1, np.int64), np.zeros((1, 1)), 0)",
-        NUMBA_CACHE_DIR=str(tmp_path),
-    )
-    assert is_kept(source)
-    assert is_kept(source, "gaussian_float64")
-    assert not is_kept(source, "gaussian_float32")
+KEPT = (
+    "import pipeline.kernels.exact_sum_loops as tiles, pipeline.kernels.column_loops as columns;"
+    "from pipeline.kernels.jit import compile_loops, loops_in, not_kept; from numba.core import event;"
+    "told = event.RecordingListener(); event.register('numba:compile', told);"
+)
+
+
+def test_what_is_kept_is_known_loop_by_loop(tmp_path: Path) -> None:
+    """Without compiling anything to see."""
+    count = "loops = loops_in(tiles) + loops_in(columns, 'gaussian_float64');"
+    report = "print(len(loops), len(not_kept(loops)), len(told.buffer) // 2);"
+    done = told(f"{KEPT} {count} {report} compile_loops(loops_in(tiles)); {report}", NUMBA_CACHE_DIR=str(tmp_path))
+    before, after = (line.split() for line in done.stdout.splitlines())
+    assert (before, after[:2]) == (["2", "2", "0"], ["2", "1"])
+    assert int(after[2]) > 0
+    assert told(f"{KEPT} {count} {report}", NUMBA_CACHE_DIR=str(tmp_path)).stdout == "2 1 0\n"
     for index in tmp_path.rglob("*.nbi"):
-        os.utime(index, (0, 0))
-    assert not is_kept(source), "the source is newer"
+        index.unlink()
+    assert told(f"{KEPT} {count} {report}", NUMBA_CACHE_DIR=str(tmp_path)).stdout == "2 2 0\n"
+
+
+def test_two_processes_with_one_fresh_cache_compile_once(tmp_path: Path) -> None:
+    code = f"import pipeline; {KEPT} loops = loops_in(tiles); compile_loops(loops); print(len(told.buffer) > 0);"
+    code += "import numpy as np; print(tiles.add_lower_tile(np.ones((1, 1)), 1.0, 2.0, np.zeros((1, 1), int), 0, 0, 1))"
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    with (tmp_path / "compiling.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # both have seen that the loop is missing before either begins
+        both = [
+            subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+            for _ in range(2)
+        ]
+        time.sleep(2.0)
+        assert [process.poll() for process in both] == [None, None], "they wait"
+    said = sorted(process.communicate(timeout=60)[0] for process in both)
+    assert [process.returncode for process in both] == [0, 0]
+    assert said == ["False\nTrue\n", "True\nTrue\n"]
+
+
+def test_waiting_for_another_process_ends_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+
+    def stop() -> None:
+        raise StoppedError("stopped")
+
+    function = njit(lambda x: x + 1)
+    with (tmp_path / "compiling.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        monkeypatch.setattr(Loop, "is_kept", False)
+        with pytest.raises(StoppedError):
+            compile_loops([Loop(function, (int64,))], stop)
+    compile_loops([Loop(function, (int64,))])
+    assert function.signatures == [(int64,)]
 
 
 def test_damaged_code_is_told_with_its_folder(tmp_path: Path) -> None:

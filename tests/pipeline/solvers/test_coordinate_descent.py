@@ -77,9 +77,8 @@ def test_each_update_of_the_inverse_matches_its_definition(make_columns, case, o
             p = seed % n
             m = inverse.active[p]
             mu[m] = 0.0 if case == "leave" else 1.7 * mu[m]
-            if case == "change":
-                loop.change(p, 1 / mu[m] - 1 / inverse.mu[m], n, inverse.G, inverse.u)
-            else:
+            loop.change(p, inverse.mu[m], mu[m], n, inverse.G, inverse.u, np.empty(n))
+            if case == "leave":
                 n = loop.leave(p, inverse.active, inverse.position, n, inverse.G, inverse.u)
         elif case == "enter":
             m = int(np.flatnonzero(mu == 0)[0])

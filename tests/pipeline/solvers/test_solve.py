@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pipeline.kernels.blas import factorise_definite
 from pipeline.solvers import (
     InvalidOptionsError,
     InvalidProblemError,
@@ -309,7 +310,9 @@ def test_coordinates_shrunk_by_mistake_come_back(make_kernel, polish, outputs):
 def test_exact_duplicates_keep_a_cholesky_factor_and_a_settled_face():
     """Whole numbers: the second pivot of two equal columns is exactly zero without the proximal term."""
     gram, kty = np.array([[4.0, 4.0], [4.0, 4.0]]), np.array([[8.0], [8.0]])
-    direction = loop.solve_definite(gram, np.array([7.0, 7.0]), 1e-12)
+    system, direction = gram + 1e-12 * np.eye(2), np.array([7.0, 7.0])
+    factorise_definite(system, 2)
+    loop.substitute(system, direction, 2)
     np.testing.assert_allclose(gram @ direction, 7.0, rtol=1e-9)
     problem = Problem(gram, kty, 16.0, 1.0).validate()
     nothing, both = np.zeros(0, np.int64), np.arange(2)

@@ -1,0 +1,34 @@
+"""Which compiled loops a training needs: those of its columns, of their sums, and of its solves."""
+
+import numpy as np
+
+from pipeline.kernels import column_loops, exact_sum_loops
+from pipeline.kernels.jit import Loop, loops_in
+from pipeline.kernels.kernel_forms import Kernel
+from pipeline.solvers import active_set_newton_loops, coordinate_descent_loops
+from pipeline.solvers.iterations import polishes
+from pipeline.solvers.options import SolverOptions
+
+_OF_KERNEL = {
+    "gaussian": ("gaussian_float32", "gaussian_float64"),
+    "polynomial": ("polynomial",),
+    "intersection": ("intersections",),
+}
+
+
+def needed_loops(
+    kernel: Kernel, dtype: str | type, options: SolverOptions | None, n_outputs: int, *, scores: bool = False
+) -> list[Loop]:
+    """Return the loops for columns of a dtype, and for penalised solves of so many outputs each (None: for none).
+
+    scores: columns are also made to be looked at, in the dtype of their products.
+    """
+    columns = loops_in(column_loops, *_OF_KERNEL[kernel.name])
+    loops = [loop for loop in columns if str(loop.types[0].dtype) == np.dtype(dtype).name]
+    if kernel.name != "intersection" and not scores:
+        loops = [loop for loop in loops if str(loop.types[5].dtype) == "float64"]
+    loops += loops_in(exact_sum_loops)
+    if options is not None:
+        loops += loops_in(coordinate_descent_loops)
+        loops += loops_in(active_set_newton_loops) if polishes(options) and n_outputs == 1 else []
+    return loops

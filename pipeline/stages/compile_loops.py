@@ -1,0 +1,41 @@
+"""Stage 0: the compiled loops that a run needs and that no earlier one on this machine has left; mostly none."""
+
+import time
+
+from features.descriptors import deskew_loops, sphog_loops
+from features.synthetic import rendering_loops
+from pipeline.config.parsers import NO_PENALTY
+from pipeline.kernels.jit import Loop, compile_loops, loops_in, not_kept
+from pipeline.kernels.kernel_forms import Kernel
+from pipeline.runtime import stopping
+from pipeline.solvers.loops_of_training import needed_loops
+from pipeline.stages.one_vs_all import groups_of, solver_options
+from pipeline.stages.run_state import COMPILE, Run, StageCost
+
+
+def compile_needed(run: Run) -> None:
+    """Compile, in this process, before workers that only load; what is kept takes a few milliseconds to see."""
+    missing = not_kept(_needed(run))
+    if not missing:
+        return
+    run.costs.setdefault(COMPILE, StageCost())
+    with run.stage(COMPILE) as cost:
+        run.events.say(f"compiling {len(missing)} loops (once a checkout)", loops=len(missing))
+        started = time.perf_counter()
+        with run.doing(COMPILE, "kept for later runs"):
+            compile_loops(missing, stopping.check)
+        cost.items += len(missing)
+        run.events.say(f"compiled in {time.perf_counter() - started:.1f} s")
+
+
+def _needed(run: Run) -> list[Loop]:
+    """Return the loops of a run by its settings: of features that are made, of columns and sums, of the solves."""
+    config, loops = run.config, list[Loop]()
+    if not (config.resources.features_store == "zarr" and run.feature_layout.manifest.exists()):
+        loops += loops_in(sphog_loops) if config.features.name == "sphog" else []
+        loops += loops_in(deskew_loops) if config.features.deskew else []
+        loops += loops_in(rendering_loops) if config.dataset == "synthetic" else []
+    solved = config.solver.select == "none" and config.solver.penalty != NO_PENALTY
+    options, n_outputs = solver_options(run) if solved else None, max(map(len, groups_of(run)))
+    kernel, precision = Kernel(config.kernel.name), config.kernel.precision
+    return loops + needed_loops(kernel, precision, options, n_outputs, scores=run.in_rounds)
