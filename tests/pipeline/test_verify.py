@@ -10,28 +10,30 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from commands import flip
 from pipeline import verify
 from pipeline.train import main as train
-from runs import ROOT, model_bytes
+from runs import ROOT, model_bytes, train_beside
 from storage import checkpoints
 from storage.folder_layouts import RunLayout
 from storage.lock import FolderLock
 
 REFUSALS = {65, 66}
-ARGUMENTS = ("--centers", "40", "--refit", "ridge", "--scheduler", "serial", "-q")
+ARGUMENTS = ("--centers", "40", "--penalty", "0.01", "--refit", "ridge", "--scheduler", "serial")
+ARGUMENTS += ("--set", "data.n_train=300", "--set", "data.n_test=60")
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("verify")
-    assert resume(folder / "run", *ARGUMENTS, "--features-dir", str(folder / "features")) == 0
-    return folder / "run"
+    """A run with features of its own, which tests damage for a moment."""
+    return train_beside(tmp_path_factory.mktemp("verify"), "run", "sinc", *ARGUMENTS)
 
 
 def resume(run: Path, *arguments: str) -> int:
-    return train(["digits", "--run-dir", str(run), "--resume", "auto", *(arguments or ("-q",))])
+    return train(["sinc", "--run-dir", str(run), "--resume", "auto", "-q", *arguments])
 
 
 def numbers(run: Path) -> Any:
@@ -57,13 +59,6 @@ def kinds(folder: Path) -> dict[str, Path]:
 def beside_the_store(path: Path) -> bool:
     """Tell whether a file is a lock, or names a run that uses the features: no number comes from it."""
     return ".lock" in path.suffix or ".runs" in path.parent.suffix
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    # Lines of a log carry no digest: a letter may be another one, but bytes that are no text are seen.
-    data[len(data) // 2] ^= 0x80 if path.suffix == ".jsonl" else 1
-    path.write_bytes(data)
 
 
 def truncate(path: Path) -> None:
@@ -128,7 +123,7 @@ def test_resuming_a_damaged_run_never_gives_other_numbers(finished: Path, damage
         shutil.rmtree(run)
 
 
-@pytest.mark.nightly
+@pytest.mark.ci
 @pytest.mark.parametrize("damage", ["flipped", "deleted"])
 def test_an_unfinished_run_with_damage_gives_no_other_numbers(finished: Path, damage: str) -> None:
     """Without report and model, everything that they are made of is read."""
@@ -279,8 +274,6 @@ def test_a_kill_just_before_the_report_leaves_a_run_to_resume(
 @pytest.mark.parametrize("name", ["MANIFEST.json", "mu.npy"])
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_checkpoints_of_a_run_under_way(copy: Path, name: str, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
-    import numpy as np
-
     unfinished(copy)
     layout = RunLayout(copy)
     checkpoints.save(layout.checkpoints("all-output-0000"), 7, {"mu": np.ones(3)}, {})
@@ -312,10 +305,10 @@ def test_what_a_live_run_replaces_and_removes_is_not_damage(
         assert verified(copy, capsys, "-q") == (0, "")
 
 
-@pytest.mark.nightly
+@pytest.mark.ci
 def test_verifying_while_the_run_is_at_work(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "pipeline.train", "digits", "--run-dir", str(run), *ARGUMENTS]
+    command = [sys.executable, "-m", "pipeline.train", "sinc", "--run-dir", str(run), "-q", *ARGUMENTS]
     command += ["--features-dir", str(finished.parent / "features"), "--checkpoint-every", "0.001s"]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as process:
         looks = 0
