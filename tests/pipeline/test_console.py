@@ -1,7 +1,6 @@
 """`slkl COMMAND`: every command under one name, with its own exit codes and words."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -35,17 +34,11 @@ def test_a_command_gets_its_arguments_and_its_exit_code_is_the_answer(capsys: py
     assert main(["status", "nowhere"]) == 66
 
 
-def test_a_run_keeps_the_arguments_of_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = [
-        "digits",
-        "--centers",
-        "20",
-        "-q",
-        "--run-dir",
-        str(tmp_path / "run"),
-        "--features-dir",
-        str(tmp_path / "f"),
-    ]
+def test_a_run_keeps_the_arguments_of_its_command(
+    tables: Path, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [str(tables / "values.npz"), "--centers", "20", "-q", "--run-dir", str(tmp_path / "run")]
+    words += ["--features-dir", str(features)]
     monkeypatch.setattr(sys, "argv", ["slkl", "train", *words])
     assert main() == 0
     assert json.loads((tmp_path / "run" / "env.json").read_text())["arguments"] == words
@@ -58,5 +51,4 @@ def test_messages_name_the_command_as_it_was_called(monkeypatch: pytest.MonkeyPa
 
 
 def test_python_m_pipeline_is_the_same() -> None:
-    command = [sys.executable, "-m", "pipeline", "status", "nowhere"]
-    assert subprocess.run(command, cwd=runs.ROOT, capture_output=True, check=False).returncode == 66
+    assert runs.python("-m", "pipeline", "status", "nowhere").returncode == 66

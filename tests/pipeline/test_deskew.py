@@ -66,19 +66,10 @@ def test_runs_with_and_without_it_share_no_features(plain: Path, upright: Path) 
     assert {path.name for path in (plain.parent / "features").iterdir()} >= digests
 
 
-def test_computed_when_read_it_gives_the_same_model(upright: Path, place: Path) -> None:
-    train(
-        place / "live",
-        place / "none",
-        *SMALL,
-        *SIZES,
-        *UPRIGHT,
-        *ROOTS,
-        "--features-store",
-        "none",
-        dataset="synthetic",
-    )
-    assert model_bytes(place / "live") == model_bytes(upright)
+def test_computed_when_read_it_gives_the_same_model(upright: Path, tmp_path: Path) -> None:
+    words = (*SMALL, *SIZES, *UPRIGHT, *ROOTS, "--features-store", "none")
+    train(tmp_path / "live", tmp_path / "none", *words, dataset="synthetic")
+    assert model_bytes(tmp_path / "live") == model_bytes(upright)
 
 
 def test_the_page_of_a_run_says_it(plain: Path, upright: Path) -> None:
