@@ -12,6 +12,7 @@ import pytest
 
 from runs import TrainedRuns
 
+Capture = pytest.CaptureFixture[str]
 WORDS = ("far", "middle", "near")
 IMAGES = ("--centers", "60")  # of digits: a run with ten classes whose model is of images
 RENDERED = ("--set", "data.n_train=300", "--set", "data.n_test=60", "--set", "seed=3")  # synthetic
@@ -48,7 +49,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def the_error(capsys: pytest.CaptureFixture[str]) -> str:
+def the_error(capsys: Capture) -> str:
     """Return what a command said: one line of error and nothing else."""
     told = capsys.readouterr()
     assert (told.out, told.err[:7], told.err.count("\n")) == ("", "error: ", 1), told

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 import runs
+from commands import Capture
 from pipeline import __version__
 from pipeline.__main__ import COMMANDS, main
 from pipeline.config.command_line import program
 
 
-def test_every_command_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_is_there(capsys: Capture) -> None:
     files = {path.stem.replace("_", "-") for path in (runs.ROOT / "pipeline").glob("*.py")}
     assert {name for name in files if not name.startswith("-")} - {"errors", "own-packages"} == set(COMMANDS)
     assert main(["--help"]) == 0
@@ -23,12 +24,12 @@ def test_every_command_is_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["trian"], ["train.py"], ["stages"]])
-def test_what_is_no_command_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_command_is_refused(words: list[str], capsys: Capture) -> None:
     assert main(words) == 2
     assert "slkl COMMAND" in capsys.readouterr().err
 
 
-def test_a_command_gets_its_arguments_and_its_exit_code_is_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_gets_its_arguments_and_its_exit_code_is_the_answer(capsys: Capture) -> None:
     assert main(["train", "digits", "--print-config", "--centers", "7"]) == 0
     assert "centers.count = 7  # --centers" in capsys.readouterr().out
     assert main(["status", "nowhere"]) == 66

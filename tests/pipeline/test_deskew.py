@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import zarr
 
+from commands import Capture
 from features.descriptors.descriptor import FeatureSpec, extract
 from features.open_source import open_source
 from features.source import SourceSpec
@@ -103,7 +104,7 @@ def _train_rows(images: np.ndarray, spec: FeatureSpec) -> np.ndarray:
     return extract(spec, images[np.sort(order[len(images) // 4 :])])
 
 
-def test_a_model_of_other_images_is_no_start(plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_of_other_images_is_no_start(plain: Path, tmp_path: Path, capsys: Capture) -> None:
     start = ("--init-from", str(plain))
     train(tmp_path / "run", tmp_path / "features", *SMALL, *SIZES, *UPRIGHT, *start, dataset="synthetic", code=2)
     assert "'deskew': 0.5" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from commands import Capture
 from pipeline import doctor
 from pipeline.doctor import main, requirements
 from pipeline.runtime.memory_limits import default_limit_bytes
@@ -31,7 +32,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_here_training_can_work(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_here_training_can_work(elsewhere: Path, capsys: Capture) -> None:
     assert main(["--runs", str(elsewhere / "runs")]) == 0
     told = capsys.readouterr().out
     assert f"numpy {np.__version__}" in told
@@ -44,7 +45,7 @@ def test_here_training_can_work(elsewhere: Path, capsys: pytest.CaptureFixture[s
     assert list(elsewhere.iterdir()) == [], "writes nothing"
 
 
-def test_the_json_form_is_one_object(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_json_form_is_one_object(elsewhere: Path, capsys: Capture) -> None:
     assert main(["--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert set(facts) == SECTIONS
@@ -117,9 +118,7 @@ def test_an_old_library_and_an_old_python(elsewhere: Path, monkeypatch: pytest.M
     assert doctor.examine(elsewhere, None)["advice"][0]["command"] == "python99.1 -m venv .venv"
 
 
-def test_too_little_memory_or_disk(
-    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_too_little_memory_or_disk(elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     with monkeypatch.context() as small:
         small.setattr(doctor, "SPARE_BYTES", 2**60)
         assert main([]) == 69
@@ -132,7 +131,7 @@ def test_too_little_memory_or_disk(
     assert "free at " in capsys.readouterr().out
 
 
-def test_a_file_where_runs_should_go(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_where_runs_should_go(elsewhere: Path, capsys: Capture) -> None:
     (elsewhere / "runs").write_text("")
     assert main(["--runs", str(elsewhere / "runs" / "mine")]) == 69
     assert f"MISSING: {elsewhere / 'runs'} is no folder you can write to" in capsys.readouterr().out

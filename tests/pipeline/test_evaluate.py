@@ -10,7 +10,7 @@ import pytest
 import zarr
 from sklearn.metrics import confusion_matrix, mean_absolute_error, mean_squared_error, r2_score
 
-from commands import RENDERED, TARGETS, WORDS, X, flip, the_error
+from commands import RENDERED, TARGETS, WORDS, Capture, X, flip, the_error
 from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline.evaluate import main
@@ -27,7 +27,7 @@ def rendered(finished_run: TrainedRuns) -> Path:
     return finished_run("--centers", "40", "--sigma2", "2", "--penalty", "0.1", *RENDERED, dataset="synthetic")
 
 
-def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
+def evaluated(capsys: Capture, *arguments: str | Path) -> dict[str, Any]:
     """What the command prints as JSON."""
     assert main([*map(str, arguments), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
@@ -40,9 +40,7 @@ KEYS = {
 }
 
 
-def test_a_run_agrees_with_its_report(
-    rendered: Path, rings: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_agrees_with_its_report(rendered: Path, rings: dict[str, Path], capsys: Capture) -> None:
     for run in (rendered, *rings.values()):
         found, report = evaluated(capsys, run), report_of(run)
         assert set(found) == KEYS
@@ -55,7 +53,7 @@ def test_a_run_agrees_with_its_report(
 
 
 def test_the_own_data_by_name_are_split_as_the_run_split_them(
-    rendered: Path, rings: dict[str, Path], ring_data: dict[str, Path], capsys: pytest.CaptureFixture[str]
+    rendered: Path, rings: dict[str, Path], ring_data: dict[str, Path], capsys: Capture
 ) -> None:
     """Another seed would render, or split, other rows."""
     assert evaluated(capsys, rendered, "synthetic")["confusion"] == report_of(rendered)["confusion"]
@@ -65,7 +63,7 @@ def test_the_own_data_by_name_are_split_as_the_run_split_them(
     assert evaluated(capsys, rendered / "model", "synthetic", *RENDERED)["n_errors"] == report_of(rendered)["n_errors"]
 
 
-def test_a_model_in_another_folder(rendered: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_in_another_folder(rendered: Path, tmp_path: Path, capsys: Capture) -> None:
     shutil.copytree(rendered / "model", tmp_path / "copy")
     source = open_source(SourceSpec("synthetic", n_train=300, n_test=60, seed=3))
     inputs, truth = source.read("test", 0, source.n_test)
@@ -77,11 +75,7 @@ def test_a_model_in_another_folder(rendered: Path, tmp_path: Path, capsys: pytes
 
 @pytest.mark.parametrize("task", TARGETS)
 def test_the_numbers_are_those_of_scikit_learn_in_every_form(
-    rings: dict[str, Path],
-    task: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    rings: dict[str, Path], task: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prediction, "MOST_BLOCK_ROWS", 50)
     y, model = TARGETS[task], load_model(rings[task] / "model")
@@ -112,9 +106,7 @@ def test_the_numbers_are_those_of_scikit_learn_in_every_form(
             assert (found["mse"], found["r2"]) == (None, None)
 
 
-def test_labels_written_in_another_way_are_the_same(
-    rings: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_labels_written_in_another_way_are_the_same(rings: dict[str, Path], tmp_path: Path, capsys: Capture) -> None:
     """Numbers as text or as floats, and data in which a class is missing."""
     y = TARGETS["binary"]
     np.savez(tmp_path / "int.npz", X=X, y=y)
@@ -127,14 +119,12 @@ def test_labels_written_in_another_way_are_the_same(
     assert found["confusion"] == [[0, 0], expected[1]]
 
 
-def test_values_that_are_all_equal_have_no_r2(
-    rings: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_values_that_are_all_equal_have_no_r2(rings: dict[str, Path], tmp_path: Path, capsys: Capture) -> None:
     np.savez(tmp_path / "data.npz", X=X, y=np.ones(N))
     assert evaluated(capsys, rings["regression"], tmp_path / "data.npz")["r2"] is None
 
 
-def test_the_table_for_people(rendered: Path, rings: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_for_people(rendered: Path, rings: dict[str, Path], capsys: Capture) -> None:
     assert main([str(rendered)]) == 0
     shown, report = capsys.readouterr().out, report_of(rendered)
     assert f"error: {100 * report['error_rate']:.2f} % ({report['n_errors']} of 60)" in shown
@@ -168,7 +158,7 @@ BAD: dict[str, tuple[str, str, dict[str, Any], list[str], int, str]] = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_data_give_one_line_and_the_exit_code(
-    case: str, rings: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+    case: str, rings: dict[str, Path], tmp_path: Path, capsys: Capture, monkeypatch: Any
 ) -> None:
     task, kind, content, options, code, words = BAD[case]
     monkeypatch.setattr(prediction, "MOST_BLOCK_ROWS", 50)
@@ -181,9 +171,7 @@ def test_bad_data_give_one_line_and_the_exit_code(
     assert words in the_error(capsys)
 
 
-def test_what_is_missing_has_its_code(
-    rendered: Path, rings: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_missing_has_its_code(rendered: Path, rings: dict[str, Path], tmp_path: Path, capsys: Capture) -> None:
     """Nothing to evaluate, no data, settings without data, and data that have changed since the run."""
     np.savez(tmp_path / "own.npz", X=X, y=TARGETS["binary"])
     run = train_beside(tmp_path, "run", str(tmp_path / "own.npz"), "--centers", "20", "--sigma2", "0.3")
@@ -203,9 +191,7 @@ def test_what_is_missing_has_its_code(
         assert words in the_error(capsys)
 
 
-def test_a_damaged_run_is_never_evaluated(
-    rings: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_run_is_never_evaluated(rings: dict[str, Path], tmp_path: Path, capsys: Capture) -> None:
     for name in ("model/arrays.npz", "model/model.json", "config.toml", "env.json"):
         run = tmp_path / name.replace("/", "-")
         shutil.copytree(rings["words"], run)

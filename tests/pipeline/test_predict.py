@@ -20,7 +20,7 @@ import pytest
 import zarr
 from scipy.special import softmax
 
-from commands import RENDERED, TARGETS, WORDS, X, flip, the_error, without_rights
+from commands import RENDERED, TARGETS, WORDS, Capture, X, flip, the_error, without_rights
 from features.descriptors.descriptor import FeatureSpec
 from features.open_source import open_source
 from features.source import SourceSpec
@@ -74,7 +74,7 @@ def of_digits(run: Path) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("suffix", [".npz", ".zarr", ".csv"])
 def test_a_named_data_set_gives_the_decision_function_of_its_test_part(
-    images: Path, tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]
+    images: Path, tmp_path: Path, suffix: str, capsys: Capture
 ) -> None:
     _, expected = of_digits(images)
     out = tmp_path / f"out{suffix}"
@@ -167,7 +167,7 @@ def test_probabilities_are_written_beside_the_rest(
     tmp_path: Path,
     suffix: str,
     task: str,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(prediction, "MOST_BLOCK_ROWS", 11)
@@ -197,7 +197,7 @@ def test_probabilities_are_written_beside_the_rest(
 
 
 def test_probabilities_are_refused_where_there_are_none(
-    rings: dict[str, Path], ring_data: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    rings: dict[str, Path], ring_data: dict[str, Path], tmp_path: Path, capsys: Capture
 ) -> None:
     model = load_model(rings["words"] / "model")
     save_model(tmp_path / "older", replace(model, temperature=None))
@@ -283,9 +283,7 @@ def test_the_target_of_a_csv_is_left_out_wherever_it_stands(rings: dict[str, Pat
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
 
 
-def test_standard_output_gives_the_same_csv(
-    rings: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_standard_output_gives_the_same_csv(rings: dict[str, Path], tmp_path: Path, capsys: Capture) -> None:
     np.savez(tmp_path / "X.npz", X=X)
     assert predict(rings["words"], tmp_path / "X.npz", tmp_path / "out.csv", "-q") == 0
     assert predict(rings["words"], tmp_path / "X.npz", "-") == 0
@@ -315,9 +313,7 @@ def test_settings_of_a_named_data_set(images: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded(tmp_path / "out.npz")[1], expected)
 
 
-def test_an_existing_file_is_only_replaced_by_force(
-    rings: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_existing_file_is_only_replaced_by_force(rings: dict[str, Path], tmp_path: Path, capsys: Capture) -> None:
     np.savez(tmp_path / "X.npz", X=X)
     for suffix in (".npz", ".zarr", ".csv"):
         out = tmp_path / f"out{suffix}"
@@ -410,7 +406,7 @@ BAD: dict[str, tuple[Callable[[Path], Any], list[str], int, str]] = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_data_give_one_line_the_exit_code_and_leave_nothing(
-    case: str, rings: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+    case: str, rings: dict[str, Path], tmp_path: Path, capsys: Capture, monkeypatch: Any
 ) -> None:
     make, options, code, words = BAD[case]
     monkeypatch.setattr(prediction, "MOST_BLOCK_ROWS", 20)  # so that something has been written by then
@@ -424,7 +420,7 @@ def test_bad_data_give_one_line_the_exit_code_and_leave_nothing(
         assert not list(out.iterdir())
 
 
-def test_bad_models_and_bad_outputs(rings: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_models_and_bad_outputs(rings: dict[str, Path], tmp_path: Path, capsys: Capture) -> None:
     run, good = rings["words"], GOOD(tmp_path)
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "file").write_text("")
@@ -446,9 +442,7 @@ def test_bad_models_and_bad_outputs(rings: dict[str, Path], tmp_path: Path, caps
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_disk_that_is_full_leaves_nothing(
-    rings: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_disk_that_is_full_leaves_nothing(rings: dict[str, Path], tmp_path: Path, capsys: Capture) -> None:
     """The kernel's own limit on the size of a file stands in for a full disk: write fails with EFBIG."""
     import resource
 
@@ -469,7 +463,7 @@ def test_a_disk_that_is_full_leaves_nothing(
 
 
 def test_a_folder_without_rights_is_refused(
-    rings: dict[str, Path], ring_data: dict[str, Path], capsys: pytest.CaptureFixture[str]
+    rings: dict[str, Path], ring_data: dict[str, Path], capsys: Capture
 ) -> None:
     with without_rights(rings["words"] / "model", ring_data["words"]) as folder:
         for suffix in ("npz", "zarr", "csv"):

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from commands import IMAGES, TABLE_RUN, X, the_error
+from commands import IMAGES, TABLE_RUN, Capture, X, the_error
 from features.open_source import open_source
 from features.source import SourceSpec
 from features.targets import labels_from_decision
@@ -85,7 +85,7 @@ def page_of(run: Path, out: Path) -> Page:
     return found
 
 
-def test_the_numbers_are_those_of_the_report(trained: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_numbers_are_those_of_the_report(trained: Callable[..., Path], capsys: Capture) -> None:
     run = trained(*IMAGES)
     before, report = sizes_and_times(run), report_of(run)
     assert main([str(run)]) == 0
@@ -262,7 +262,7 @@ def test_a_run_that_is_alive(features: Path, tables: Path, tmp_path: Path) -> No
     assert "Misclassified" not in found.texts("h2")
 
 
-def test_bad_input(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input(images: Path, tmp_path: Path, capsys: Capture) -> None:
     for arguments, code, words in (
         ([str(tmp_path)], 66, f"{tmp_path} holds no run; name the folder of one"),
         ([str(images), "--out", str(images / "model" / "x.html")], 2, "--out"),

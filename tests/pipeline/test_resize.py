@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commands import the_error
+from commands import Capture, the_error
 from pipeline.prediction.model_folder import load_model
 from pipeline.resize import main as resize
 from pipeline.solvers.forward_backward_selection import select
@@ -16,7 +16,7 @@ from storage.folder_layouts import RunLayout
 
 
 def test_a_run_with_a_penalty_is_cut_to_its_best_centers(
-    finished_run: TrainedRuns, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished_run: TrainedRuns, tables: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     run = finished_run(
         "--centers", "60", "--penalty", "0.1", "--set", "solver.intercept=false", dataset=tables / "classes.npz"
@@ -44,7 +44,7 @@ def test_what_resize_refuses(
     finished_run: TrainedRuns,
     tables: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
     arguments: list[str],
     code: int,
     words: str,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from commands import TABLE_RUN
+from commands import TABLE_RUN, Capture
 from pipeline.reporting.run_facts import lines, status
 from pipeline.stages.out_of_core.working_set_rounds import PassRecord
 from pipeline.status import main
@@ -53,7 +53,7 @@ def test_a_finished_run_tells_what_its_report_tells(images: Path) -> None:
     assert sizes_and_times(images) == before, "reads only"
 
 
-def test_the_json_form_is_one_object(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_json_form_is_one_object(images: Path, capsys: Capture) -> None:
     assert main([str(images), "--json"]) == 0
     printed, expected = json.loads(capsys.readouterr().out), json.loads(json.dumps(status(images)))
     for age in ("checkpoint_age_seconds", "last_commit_age_seconds"):
@@ -61,7 +61,7 @@ def test_the_json_form_is_one_object(images: Path, capsys: pytest.CaptureFixture
     assert printed == expected
 
 
-def test_no_such_run_exits_66(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_such_run_exits_66(tmp_path: Path, capsys: Capture) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
         assert main([str(folder)]) == 66
         assert capsys.readouterr().err == f"error: {folder} holds no run; name the folder of one\n"
@@ -120,9 +120,7 @@ def test_it_answers_from_small_files_without_what_training_needs(unfinished: Run
     assert done.returncode == 0, done.stderr
 
 
-def test_a_run_that_was_stopped_says_so(
-    features: Path, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_was_stopped_says_so(features: Path, tables: Path, tmp_path: Path, capsys: Capture) -> None:
     run = tmp_path / "run"
     train(run, features, "--time-limit", "0.01s", dataset=tables / "classes.npz", code=75)
     facts = status(run)
@@ -176,7 +174,7 @@ def test_the_last_pass_of_a_working_set(unfinished: RunLayout) -> None:
 @pytest.mark.parametrize("name", ["STATE.json", "report.json", "config.toml", "log.jsonl"])
 @pytest.mark.parametrize("damage", [b"", b'{"stage": "sol', b"\xff\xfe\x00", b"[1, 2]\n"])
 def test_damaged_and_torn_files_do_not_stop_it(
-    unfinished: RunLayout, name: str, damage: bytes, capsys: pytest.CaptureFixture[str]
+    unfinished: RunLayout, name: str, damage: bytes, capsys: Capture
 ) -> None:
     path = unfinished.root / name
     path.write_bytes(damage)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import zarr
 
-from commands import IMAGES, flip, the_error, without_rights
+from commands import IMAGES, Capture, flip, the_error, without_rights
 from features.open_source import open_source
 from features.source import SourceSpec
 from features.targets import one_vs_all
@@ -122,7 +122,7 @@ def test_model_files_hold_no_path_or_host(images: Path) -> None:
 
 
 def test_a_used_folder_is_refused_and_resume_answers_from_it(
-    trained: Callable[..., Path], features: Path, classes: Path, capsys: pytest.CaptureFixture[str]
+    trained: Callable[..., Path], features: Path, classes: Path, capsys: Capture
 ) -> None:
     run = trained(*SMALL, dataset=classes)
     train(run, features, *SMALL, dataset=classes, code=73)
@@ -153,9 +153,7 @@ def test_stages_done_are_not_done_again(
     assert model_bytes(run) == model_bytes(serial)
 
 
-def test_resuming_after_the_data_changed_is_refused(
-    features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_resuming_after_the_data_changed_is_refused(features: Path, tmp_path: Path, capsys: Capture) -> None:
     data, run = tmp_path / "data.npz", tmp_path / "run"
     train(run, features, "--centers", "20", dataset=table(data, *sine(100)))
     (run / "report.json").unlink()
@@ -181,7 +179,7 @@ def test_the_same_folder_may_hold_another_run_later(tmp_path: Path) -> None:
 
 
 def test_missing_the_tolerance_is_never_a_silent_success(
-    features: Path, classes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    features: Path, classes: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     arguments = (*SMALL, "--max-sweeps", "1", "--schedule", "uniform", "--tol", "1e-9")
     train(tmp_path / "run", features, *arguments, dataset=classes, quiet=False, code=3)
@@ -288,9 +286,7 @@ BAD_INPUT = {
 
 
 @pytest.mark.parametrize(("run", "shared"), [("a", "a/features"), ("a/run", "a"), ("a", "a"), ("link", "a/features")])
-def test_a_run_and_the_shared_features_lie_apart(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], run: str, shared: str
-) -> None:
+def test_a_run_and_the_shared_features_lie_apart(tmp_path: Path, capsys: Capture, run: str, shared: str) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "a")
     train(tmp_path / run, tmp_path / shared, code=2)
     assert "neither may lie inside the other" in the_error(capsys)
@@ -321,7 +317,7 @@ OPTIONS = ((), ("--sigma2", "auto"), ("--set", "solver.intercept=false"), ("--pe
     ("i", "j"), [pytest.param(i, j, marks=[pytest.mark.ci] * ((i + j) % 3 > 0)) for i, j in product(range(4), range(3))]
 )
 def test_targets_whose_squares_leave_float64_are_told_in_one_line(
-    features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], i: int, j: int
+    features: Path, tmp_path: Path, capsys: Capture, i: int, j: int
 ) -> None:
     (X, y), (scale, word) = sine(), SCALES[j]
     train(tmp_path / "run", features, *OPTIONS[i], dataset=table(tmp_path / "t.npz", X, scale * y), code=65)
@@ -330,7 +326,7 @@ def test_targets_whose_squares_leave_float64_are_told_in_one_line(
 
 @pytest.mark.parametrize("case", BAD_INPUT)
 def test_bad_input_gives_one_line_the_exit_code_and_leaves_nothing(
-    case: str, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    case: str, features: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset, arguments, code, words = BAD_INPUT[case]
     made = {"TABLE": (X, Y), "NAN": (NAN, Y), "ONE": (X, np.ones(80, int))}
@@ -346,7 +342,7 @@ def test_bad_input_gives_one_line_the_exit_code_and_leaves_nothing(
     assert not (run / "report.json").exists()
 
 
-def test_an_unwritable_folder_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unwritable_folder_is_refused(capsys: Capture) -> None:
     with without_rights() as folder:
         train(folder / "run", folder / "features", code=73)
     error = the_error(capsys)
@@ -354,9 +350,7 @@ def test_an_unwritable_folder_is_refused(capsys: pytest.CaptureFixture[str]) -> 
     assert "permission denied" in error
 
 
-def test_dry_run_and_print_config_write_nothing(
-    features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dry_run_and_print_config_write_nothing(features: Path, tmp_path: Path, capsys: Capture) -> None:
     train(tmp_path / "run", features, "--dry-run", quiet=False)
     plan = capsys.readouterr().out
     assert all(stage in plan for stage in ("features", "centers", "statistics", "solve", "evaluate", "limit"))

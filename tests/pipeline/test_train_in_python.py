@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import runs
-from commands import IMAGES
+from commands import IMAGES, Capture
 from features.errors import MissingInputError
 from features.open_source import open_source
 from features.source import SourceSpec
@@ -56,7 +56,7 @@ def test_it_is_the_command_of_that_name(
     assert "--refit=ridge" in json.loads((run.folder / "env.json").read_text())["arguments"]
 
 
-def test_every_option_of_the_command_has_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_option_of_the_command_has_its_name(capsys: Capture) -> None:
     with pytest.raises(SystemExit):
         train.main(["--help"])
     flags = set(re.findall(r"^  (?:-\w, )?--([\w-]+)", capsys.readouterr().out, re.MULTILINE))
@@ -157,7 +157,7 @@ def test_exit_reasons_are_exceptions(images: Path, folders: dict[str, Path], tmp
 
 
 def test_a_tolerance_that_is_not_reached_is_told_by_the_report(
-    classes: Path, folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    classes: Path, folders: dict[str, Path], tmp_path: Path, capsys: Capture
 ) -> None:
     run = train(classes, run_dir=tmp_path / "run", max_sweeps=1, schedule="uniform", tol=1e-9, **SMALL, **folders)
     assert run.report["converged"] is False
@@ -165,7 +165,7 @@ def test_a_tolerance_that_is_not_reached_is_told_by_the_report(
 
 
 def test_the_time_limit_and_ctrl_c_leave_a_folder_that_goes_on_to_the_same_bytes(
-    classes: Path, folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    classes: Path, folders: dict[str, Path], tmp_path: Path, capsys: Capture
 ) -> None:
     whole = train(classes, run_dir=tmp_path / "whole", **LONG, **folders)
     asked = {"run_dir": tmp_path / "run", "resume": "auto", **LONG, **folders}
