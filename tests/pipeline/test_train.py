@@ -234,22 +234,16 @@ def test_binary_on_a_table(features: Path, tmp_path: Path) -> None:
     assert len(report["solves"]) == 1
 
 
-def test_csv_and_all_centers(features: Path, tmp_path: Path) -> None:
+def test_csv_and_zarr_and_all_centers(features: Path, tmp_path: Path) -> None:
     X, y = sine(200)
     np.savetxt(tmp_path / "sinc.csv", np.column_stack([X, y]), delimiter=",", header="a,b,y", comments="")
-    run = tmp_path / "run"
-    train(run, features, "--centers", "all", "--sigma2", "0.5", dataset=tmp_path / "sinc.csv")
-    assert report_of(run)["n_centers"] == report_of(run)["n_train"] == 150
-
-
-def test_zarr_data(features: Path, tmp_path: Path) -> None:
-    X, y = sine(200)
     group = zarr.open_group(tmp_path / "sinc.zarr", mode="w", zarr_format=3)
     for name, values in {"X": X, "y": y}.items():
-        array = group.create_array(name, shape=values.shape, dtype=values.dtype, chunks=(64, *values.shape[1:]))
-        array[...] = values
-    train(tmp_path / "run", features, "--centers", "50", "--sigma2", "0.5", dataset=tmp_path / "sinc.zarr")
-    assert report_of(tmp_path / "run")["task"] == "regression"
+        group.create_array(name, data=values, chunks=(64, *values.shape[1:]))
+    for kind in ("csv", "zarr"):
+        arguments = ("--centers", "all", "--sigma2", "0.5")
+        report = train(tmp_path / kind, features, *arguments, dataset=tmp_path / f"sinc.{kind}")
+        assert (report["task"], report["n_centers"], report["n_train"]) == ("regression", 150, 150)
 
 
 def test_synthetic_digits(features: Path, tmp_path: Path) -> None:
