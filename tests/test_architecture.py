@@ -1,7 +1,6 @@
 """The floors of the house: imports point downwards, no circle, and each outside library has its one place."""
 
 import ast
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -50,8 +49,9 @@ def floor_of(module: str) -> int:
     return next(height for height, rooms in enumerate(FLOORS) if room_of(module) in rooms)
 
 
-def import_nodes(path: Path) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
-    """Yield each import and whether it stands inside a function."""
+@cache
+def import_nodes(path: Path) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """Return each import and whether it stands inside a function."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     inside = {
         id(node)
@@ -60,9 +60,7 @@ def import_nodes(path: Path) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool
         for node in ast.walk(function)
         if isinstance(node, ast.Import | ast.ImportFrom)
     }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            yield node, id(node) in inside
+    return [(node, id(node) in inside) for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def names_in(node: ast.Import | ast.ImportFrom) -> list[str]:

@@ -79,6 +79,7 @@ def test_the_page_of_a_run_says_it(plain: Path, upright: Path) -> None:
         assert ("of images made upright (deskew 0.5) to the power 0.5" in (run / "report.html").read_text()) is says
 
 
+@pytest.mark.ci
 def test_raw_pixels_of_floats_and_of_zarr(tmp_path: Path) -> None:
     """Of arrays in zarr as of the same in an npz file, bytes scaled as ever."""
     images, labels = open_source(SourceSpec("synthetic", n_train=200)).read("train", 0, 200)

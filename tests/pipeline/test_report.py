@@ -174,6 +174,7 @@ def test_a_path_and_its_refit(finished_run: TrainedRuns, tables: Path, tmp_path:
     assert "Before the refit:" in (tmp_path / "page.html").read_text()
 
 
+@pytest.mark.ci
 def test_a_working_set_shows_its_passes(finished_run: TrainedRuns, tables: Path, tmp_path: Path) -> None:
     arguments = ("--centers", "all", "--set", "centers.working_set=100", "--penalty", "2")
     run = finished_run(*arguments, dataset=tables / "classes.npz")

@@ -42,11 +42,12 @@ def classes(tables: Path) -> Path:
 
 
 def test_it_is_the_command_of_that_name(
-    finished_run: runs.TrainedRuns, folders: dict[str, Path], tmp_path: Path
+    finished_run: runs.TrainedRuns, classes: Path, folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    command = finished_run("--centers", "40", "--refit", "ridge", "--set", "features.deskew=0.5", "--intercept")
-    asked = {"refit": "ridge", "intercept": True, "settings": {"features": {"deskew": 0.5}}, "centers": 40}
-    run = train("digits", run_dir=tmp_path / "run", quiet=True, **asked, **folders)
+    words = ("--centers", "40", "--refit", "ridge", "--set", "data.standardise=false", "--intercept")
+    command = finished_run(*words, dataset=classes)
+    asked = {"refit": "ridge", "intercept": True, "settings": {"data": {"standardise": False}}, "centers": 40}
+    run = train(classes, run_dir=tmp_path / "run", quiet=True, **asked, **folders)
     assert model_bytes(run.folder) == model_bytes(command)
     assert (run.folder / "config.toml").read_bytes() == (command / "config.toml").read_bytes()
     assert set(files_of(run.folder)) == set(files_of(command))
