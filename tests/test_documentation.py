@@ -12,7 +12,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,47 +22,25 @@ import distributed
 import numpy as np
 import pytest
 
+from commands import IMAGES
 from features.open_source import open_source
 from features.published import PUBLISHED, Published
 from features.source import SourceSpec
 from pipeline.errors import ExitCode
-from runs import ROOT
+from runs import ROOT, TrainedRuns, python
 
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "jobs/README.md")
-COMMANDS = (
-    "train",
-    "predict",
-    "evaluate",
-    "resize",
-    "report",
-    "status",
-    "verify",
-    "doctor",
-    "data",
-    "feature_stores",
-    "export",
-)
+COMMANDS = ("train", "predict", "evaluate", "resize", "report", "status", "verify", "doctor", "data", "feature_stores")
+COMMANDS += ("export",)
 FIRST_WORDS = re.compile(r"(python|make|sbatch|kubectl|docker|export|\.venv/\S+) ")  # of commands within sentences
 SLURM_OPTIONS = {"--cpus-per-task", "--mem", "--signal", "--time", "--job-name"}
 DASK_OPTIONS = {"--tls-ca-file", "--tls-cert", "--tls-key"}
-STAND_INS = {"<name>": "name", "slkl-1234": "name", "images.npz": "../images.npz", "FILE.toml": "../more.toml"} | {
-    "DATASET": "digits",
-    "DATA": "digits",
-    "DIR": "out",
-    "MODEL": "runs/name",
-    "new.npz": "../new.npz",
-    "FILE": "../rows.txt",
-    "NAME": "y",
-    "FROM": "max",
-    "TO": "0.1",
-    "HOST": "127.0.0.1",
-    "FOLDER": ".",
-    "K": "20",
-    "N": "60",
-    "S": "2",
-    "P": "0.01",
-    "T": "0.01",
-}  # what the documents leave to the reader
+STAND_INS = {  # what the documents leave to the reader
+    **{"<name>": "name", "slkl-1234": "name", "MODEL": "runs/name", "images.npz": "../images.npz", "NAME": "y"},
+    **{"new.npz": "../new.npz", "FILE.toml": "../more.toml", "FILE": "../rows.txt", "DIR": "out", "FOLDER": "."},
+    **{"DATASET": "digits", "DATA": "digits", "HOST": "127.0.0.1", "FROM": "max", "TO": "0.1"},
+    **{"K": "20", "N": "60", "S": "2", "P": "0.01", "T": "0.01"},
+}
 
 
 def fences(document: str) -> list[tuple[str, str]]:
@@ -123,9 +100,17 @@ def call(module: str, arguments: list[str], *, code: int = 0) -> str:
 @functools.cache
 def help_of(script: str) -> str:
     """What a script, or `-m module`, prints for --help."""
-    done = subprocess.run([sys.executable, *script.split(), "--help"], cwd=ROOT, capture_output=True, text=True)
+    done = python(*script.split(), "--help")
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@functools.cache
+def help_of_command(name: str) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit) as stop:
+        importlib.import_module(f"pipeline.{name}").main(["--help"])
+    assert not stop.value.code
+    return out.getvalue()
 
 
 def options_in(text: str) -> set[str]:
@@ -133,16 +118,15 @@ def options_in(text: str) -> set[str]:
 
 
 @pytest.fixture(scope="session")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a finished run of digits, images to predict, and files that options name."""
+def place(finished_run: TrainedRuns, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a finished run of digits, images to train on and to predict, and files that options name."""
     folder = tmp_path_factory.mktemp("documentation")
-    (folder / "work").mkdir()
+    shutil.copytree(finished_run(*IMAGES), folder / "work" / "runs" / "name")
     (folder / "work" / "jobs").symlink_to(ROOT / "jobs")  # commands are typed in the checkout
-    with contextlib.chdir(folder / "work"):
-        call("pipeline.train", ["digits", "--run-dir", "runs/name", "-q"])
-    images, digits = open_source(SourceSpec("digits", seed=0)).read("test", 0, 20)
-    np.savez(folder / "images.npz", X=images)
-    np.savez(folder / "new.npz", X=images, y=digits)
+    images, digits = open_source(SourceSpec("digits", seed=0)).read("train", 0, 400)
+    np.savez(folder / "few.npz", X_train=images[:300], y_train=digits[:300], X_test=images[300:], y_test=digits[300:])
+    np.savez(folder / "images.npz", X=images[:20])
+    np.savez(folder / "new.npz", X=images[:20], y=digits[:20])
     (folder / "more.toml").write_text("seed = 1\n")
     np.savetxt(folder / "rows.txt", np.arange(60), fmt="%d")
     return folder
@@ -159,12 +143,17 @@ def work(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+def smaller(arguments: list[str]) -> list[str]:
+    """A fiftieth of the candidates, and of all that is counted in hundreds."""
+    return [re.sub(r"\d{3,}", lambda number: str(int(number[0]) // 50), word) for word in arguments]
+
+
 def check_train(arguments: list[str]) -> None:
-    """Train for real on digits in the place of MNIST, a twentieth of the candidates; print the settings elsewhere."""
-    call("pipeline.train", [*arguments, "--print-config"])
+    """Train for real on 300 images in the place of MNIST and digits; print the settings where a scheduler is needed."""
     if "--scheduler" not in arguments:
-        smaller = [re.sub(r"\d{3,}", lambda number: str(int(number[0]) // 20), word) for word in arguments[1:]]
-        call("pipeline.train", [arguments[0].replace("mnist", "digits"), *smaller, "-q"])
+        goes_on = "--add-rows" in arguments  # with the data of the run here
+        data = "../few.npz" if arguments[0] in ("mnist", "digits") and not goes_on else arguments[0]
+        call("pipeline.train", [data, *smaller(arguments[1:]), "-q"])
 
 
 def check_pipeline(module: str, arguments: list[str], cache: Path) -> None:
@@ -178,7 +167,7 @@ def check_pipeline(module: str, arguments: list[str], cache: Path) -> None:
             patch.delenv(name, raising=False)
         for name, published in PUBLISHED.items():
             patch.setitem(PUBLISHED, name, Published(published.files, ("http://127.0.0.1:9/",)))
-        call(module, arguments, code=ExitCode.UNAVAILABLE if "fetch" in arguments else ExitCode.DONE)
+        call(module, smaller(arguments), code=ExitCode.UNAVAILABLE if "fetch" in arguments else ExitCode.DONE)
 
 
 def check_make(targets: list[str]) -> None:
@@ -259,8 +248,9 @@ def check(command: str, cache: Path) -> None:
             check_installation(words)
         case ["docker" | "kubectl", *words]:
             check_manifest(words)
-        case [".ci/run"]:
-            subprocess.run(["bash", "-n", ROOT / ".ci" / "run"], check=True)
+        case [".ci/run" | ".ci/nightly" as script, *families]:
+            subprocess.run(["bash", "-n", ROOT / script], check=True)
+            assert all((ROOT / "tests" / family).is_dir() or family in ("documents", "alone") for family in families)
         case [".venv/bin/python", "-m", "pytest", folder, "-x"]:
             assert list((ROOT / folder).glob("test_*.py"))
         case ["git", "clone", *_] | ["python3.11", "-m", "venv", ".venv"]:
@@ -269,23 +259,37 @@ def check(command: str, cache: Path) -> None:
             pytest.fail(f"the documentation has a command that this test does not know: {command}")
 
 
-@pytest.mark.parametrize("command", documented())
+TRAINING = "python -m pipeline.train "
+TAKES_SECONDS = (TRAINING, "python jobs/benchmarks/")
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(one, marks=[pytest.mark.ci] * one.startswith(TAKES_SECONDS)) for one in documented()]
+)
 def test_a_documented_command_works(command: str, work: Path, tmp_path: Path) -> None:
     for one in variants(command):
         check(one, tmp_path)
 
 
-@pytest.mark.nightly
+@pytest.mark.ci
 @pytest.mark.parametrize("options", mnist_rows())
 def test_a_row_of_the_results_trains(options: str, work: Path) -> None:
     check_train(["mnist", *shlex.split(options)])
+
+
+def test_the_settings_of_every_documented_training_are_settings(work: Path) -> None:
+    trainings = [one for command in documented() if command.startswith(TRAINING) for one in variants(command)]
+    trainings += [f"{TRAINING}mnist {options}" for options in mnist_rows()]
+    assert len(trainings) > 10
+    for command in trainings:
+        call("pipeline.train", [*shlex.split(command.removeprefix(TRAINING)), "--print-config"])
 
 
 @pytest.mark.parametrize("options", flags())
 def test_an_option_that_is_mentioned_is_one(options: str, work: Path) -> None:
     """With a value it is a setting of some data set; without one, or of another command, a known option."""
     (spelled,) = variants(options)
-    known = options_in(help_of("-m pipeline.train"))
+    known = options_in(help_of_command("train"))
     if options_in(options) <= known and len(shlex.split(options)) > 1:
         np.savetxt("table.csv", np.eye(4), delimiter=",", header="a,b,c,y", comments="")
         names = ("digits", "sinc", "table.csv")
@@ -294,11 +298,12 @@ def test_an_option_that_is_mentioned_is_one(options: str, work: Path) -> None:
             codes = [module.main([name, *shlex.split(spelled), "--print-config"]) for name in names]
         assert 0 in codes, err.getvalue()
         return
-    others = {option for name in COMMANDS[1:] for option in options_in(help_of(f"-m pipeline.{name}"))}
+    others = {option for name in COMMANDS[1:] for option in options_in(help_of_command(name))}
     known |= others | options_in(help_of("-m jobs.slurm.dask_cluster")) | SLURM_OPTIONS | DASK_OPTIONS | {"--out"}
     assert options_in(options) <= known
 
 
+@pytest.mark.ci
 def test_python_in_the_documentation_runs(work: Path) -> None:
     """Each block prints something, and may use what those before it in its document have made."""
     n_blocks = 0

@@ -6,10 +6,13 @@ import subprocess
 import sys
 import venv
 from pathlib import Path
+from zipfile import ZipFile
 
+import numpy as np
 import pytest
 
-from runs import ROOT
+from commands import IMAGES
+from runs import ROOT, TrainedRuns
 
 NAMED_RUNS = sorted(path.stem for path in (ROOT / "jobs").glob("*.toml"))
 RUN = "runs/digits"
@@ -48,23 +51,54 @@ def done(command: list[str | Path], folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of a fresh environment that has this project and what it asks for."""
-    folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder / "venv", with_pip=True)
-    python = folder / "venv" / "bin" / "python"
-    asked = [python, "-m", "pip", "download", "-q", "--no-deps", "-d", folder, "hatchling"]
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What pip builds of this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    asked = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder / "download", "hatchling"]
     if subprocess.run(asked, capture_output=True, check=False).returncode:
         pytest.skip("no package index can be reached, to install from")
-    done([python, "-m", "pip", "install", "-q", str(ROOT)], folder)
+    done([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, ROOT], folder)
+    return next(folder.glob("*.whl"))
+
+
+def installed(wheel: Path, folder: Path, *options: str) -> Path:
+    """Return the Python of a fresh environment that has the project."""
+    venv.create(folder / "venv", with_pip=True)
+    python = folder / "venv" / "bin" / "python"
+    done([python, "-m", "pip", "install", "-q", *options, wheel], folder)
+    where = done([python, "-c", "import pipeline; print(pipeline.__file__)"], folder)
+    assert str(folder / "venv") in where
     return python
+
+
+@pytest.mark.ci
+def test_the_wheel_works_where_there_is_no_checkout(wheel: Path, finished_run: TrainedRuns, tmp_path: Path) -> None:
+    """With the libraries of these tests, beside which it is installed."""
+    files = [path for package in ("pipeline", "features", "storage") for path in (ROOT / package).rglob("*.*")]
+    expected = {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
+    expected |= {f"pipeline/named_runs/{name}.toml" for name in NAMED_RUNS}
+    assert {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name} == expected
+    python = installed(wheel, tmp_path, "--no-deps")
+    (site,) = tmp_path.glob("venv/lib/*/site-packages")
+    (site / "libraries.pth").write_text(f"{Path(np.__file__).parents[1]}\n")
+    slkl = python.with_name("slkl")
+    for command in (
+        "doctor",
+        "train --print-schema",
+        "--version",
+        f"predict {finished_run(*IMAGES)} digits --out labels.csv",
+    ):
+        done([slkl, *command.split()], tmp_path)
+    assert (tmp_path / "labels.csv").read_text().count("\n") == 450
+    code = "import sys; from pipeline import train; [train.main([name, '--print-config']) for name in sys.argv[1:]]"
+    told = done([python, "-c", code, *NAMED_RUNS], tmp_path)
+    assert all(f"# {name}.toml" in told for name in NAMED_RUNS)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
-def test_every_command_works_where_there_is_no_checkout(python: Path, tmp_path: Path) -> None:
-    where = done([python, "-c", "import pipeline; print(pipeline.__file__)"], tmp_path)
-    assert str(python.parents[1]) in where
+def test_every_command_works_where_there_is_no_checkout(wheel: Path, tmp_path: Path) -> None:
+    python = installed(wheel, tmp_path)
     slkl = python.with_name("slkl")
     for command in COMMANDS:
         done([slkl, *command.split()], tmp_path)
@@ -80,7 +114,7 @@ def test_every_command_works_where_there_is_no_checkout(python: Path, tmp_path: 
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(shutil.which("pipx") is None, reason="pipx is not installed")
 def test_pipx_installs_the_command(tmp_path: Path) -> None:
-    done(["pipx", "install", "--python", sys.executable, str(ROOT)], tmp_path)
+    done(["pipx", "install", "--python", sys.executable, ROOT], tmp_path)
     slkl = tmp_path / "pipx" / "venvs" / "slkl" / "bin" / "slkl"
     done([slkl, "train", "digits", "--centers", "60", "--run-dir", RUN, "-q"], tmp_path)
     done([slkl, "status", RUN], tmp_path)

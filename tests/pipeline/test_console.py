@@ -1,19 +1,19 @@
 """`slkl COMMAND`: every command under one name, with its own exit codes and words."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import runs
+from commands import Capture
 from pipeline import __version__
 from pipeline.__main__ import COMMANDS, main
 from pipeline.config.command_line import program
 
 
-def test_every_command_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_is_there(capsys: Capture) -> None:
     files = {path.stem.replace("_", "-") for path in (runs.ROOT / "pipeline").glob("*.py")}
     assert {name for name in files if not name.startswith("-")} - {"errors", "own-packages"} == set(COMMANDS)
     assert main(["--help"]) == 0
@@ -24,28 +24,22 @@ def test_every_command_is_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["trian"], ["train.py"], ["stages"]])
-def test_what_is_no_command_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_command_is_refused(words: list[str], capsys: Capture) -> None:
     assert main(words) == 2
     assert "slkl COMMAND" in capsys.readouterr().err
 
 
-def test_a_command_gets_its_arguments_and_its_exit_code_is_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_gets_its_arguments_and_its_exit_code_is_the_answer(capsys: Capture) -> None:
     assert main(["train", "digits", "--print-config", "--centers", "7"]) == 0
     assert "centers.count = 7  # --centers" in capsys.readouterr().out
     assert main(["status", "nowhere"]) == 66
 
 
-def test_a_run_keeps_the_arguments_of_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = [
-        "digits",
-        "--centers",
-        "20",
-        "-q",
-        "--run-dir",
-        str(tmp_path / "run"),
-        "--features-dir",
-        str(tmp_path / "f"),
-    ]
+def test_a_run_keeps_the_arguments_of_its_command(
+    tables: Path, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [str(tables / "values.npz"), "--centers", "20", "-q", "--run-dir", str(tmp_path / "run")]
+    words += ["--features-dir", str(features)]
     monkeypatch.setattr(sys, "argv", ["slkl", "train", *words])
     assert main() == 0
     assert json.loads((tmp_path / "run" / "env.json").read_text())["arguments"] == words
@@ -58,5 +52,4 @@ def test_messages_name_the_command_as_it_was_called(monkeypatch: pytest.MonkeyPa
 
 
 def test_python_m_pipeline_is_the_same() -> None:
-    command = [sys.executable, "-m", "pipeline", "status", "nowhere"]
-    assert subprocess.run(command, cwd=runs.ROOT, capture_output=True, check=False).returncode == 66
+    assert runs.python("-m", "pipeline", "status", "nowhere").returncode == 66

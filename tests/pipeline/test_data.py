@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from commands import Capture
 from features import published
 from features.data_folders import locate
 from features.published import PUBLISHED, Published
@@ -58,7 +59,7 @@ def write(folder: Path) -> Path:
     return folder
 
 
-def test_nothing_is_here(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_here(cache: Path, capsys: Capture) -> None:
     assert main(["list"]) == 0
     told = capsys.readouterr().out
     for name, known in PUBLISHED.items():
@@ -71,9 +72,7 @@ def test_nothing_is_here(cache: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert not cache.exists(), "reads only"
 
 
-def test_fetch_fills_the_cache_that_training_uses(
-    cache: Path, mirror: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fetch_fills_the_cache_that_training_uses(cache: Path, mirror: Path, capsys: Capture) -> None:
     assert main(["fetch", "usps"]) == 0
     assert capsys.readouterr().out == f"usps: {cache}, every sha256 as published\n"
     shutil.rmtree(mirror)
@@ -87,9 +86,7 @@ def test_fetch_fills_the_cache_that_training_uses(
     assert f"usps: {cache} (cache), 2 files, all as published" in capsys.readouterr().out
 
 
-def test_verify_names_the_damaged_file_and_fetch_replaces_it(
-    cache: Path, mirror: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_names_the_damaged_file_and_fetch_replaces_it(cache: Path, mirror: Path, capsys: Capture) -> None:
     write(cache)
     (cache / "zip.test.gz").write_bytes(b"test" * 99 + b"tesT")
     for names in ([], ["usps"]):
@@ -106,7 +103,7 @@ def test_verify_names_the_damaged_file_and_fetch_replaces_it(
 
 
 def test_the_folders_are_searched_as_training_does(
-    cache: Path, mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cache: Path, mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     write(cache)
     named, given = write(tmp_path / "named" / "usps"), write(tmp_path / "given")
@@ -124,7 +121,7 @@ def test_the_folders_are_searched_as_training_does(
 
 
 def test_a_folder_that_lacks_a_file_is_told_as_incomplete(
-    cache: Path, mirror: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cache: Path, mirror: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     given = write(tmp_path / "given")
     (given / "zip.test.gz").unlink()
@@ -138,7 +135,7 @@ def test_a_folder_that_lacks_a_file_is_told_as_incomplete(
     assert f"mnist: not in {given}\n" in capsys.readouterr().err
 
 
-def test_no_mirror_answers(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_mirror_answers(cache: Path, capsys: Capture) -> None:
     assert main(["fetch", "boston", "abalone"]) == 69
     told = capsys.readouterr().err
     assert "error: boston: no mirror delivered housing.data" in told
@@ -153,25 +150,25 @@ def test_no_mirror_answers(cache: Path, capsys: pytest.CaptureFixture[str]) -> N
         (["list", "--data-dir", "/no/such/place"], 66, "--data-dir /no/such/place: no such folder"),
     ],
 )
-def test_bad_input(arguments: list[str], code: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input(arguments: list[str], code: int, words: str, capsys: Capture) -> None:
     assert main(arguments) == code
     told = capsys.readouterr().err
     assert told.startswith(f"error: {words}")
     assert told.count("\n") == 1
 
 
-def test_what_is_generated_needs_no_download(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_generated_needs_no_download(cache: Path, capsys: Capture) -> None:
     assert main(["fetch", "digits", "sinc"]) == 0
     assert capsys.readouterr().out == "digits, sinc: made on this machine, nothing to download\n"
 
 
-def test_a_cache_that_cannot_be_made(cache: Path, mirror: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cache_that_cannot_be_made(cache: Path, mirror: Path, capsys: Capture) -> None:
     cache.parent.parent.mkdir()
     cache.parent.write_text("a file in the way")
     assert main(["fetch", "usps"]) == 73
     assert capsys.readouterr().err.startswith(f"error: {cache}: cannot write")
 
 
-def test_the_real_files_are_whole(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_real_files_are_whole(data_dir: Path, capsys: Capture) -> None:
     assert main(["verify", "mnist", "usps", "--data-dir", str(data_dir)]) == 0
     assert capsys.readouterr().out.count("all as published") == 2

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import zarr
 
+from commands import Capture
 from features.descriptors.descriptor import FeatureSpec, extract
 from features.open_source import open_source
 from features.source import SourceSpec
@@ -66,19 +67,10 @@ def test_runs_with_and_without_it_share_no_features(plain: Path, upright: Path) 
     assert {path.name for path in (plain.parent / "features").iterdir()} >= digests
 
 
-def test_computed_when_read_it_gives_the_same_model(upright: Path, place: Path) -> None:
-    train(
-        place / "live",
-        place / "none",
-        *SMALL,
-        *SIZES,
-        *UPRIGHT,
-        *ROOTS,
-        "--features-store",
-        "none",
-        dataset="synthetic",
-    )
-    assert model_bytes(place / "live") == model_bytes(upright)
+def test_computed_when_read_it_gives_the_same_model(upright: Path, tmp_path: Path) -> None:
+    words = (*SMALL, *SIZES, *UPRIGHT, *ROOTS, "--features-store", "none")
+    train(tmp_path / "live", tmp_path / "none", *words, dataset="synthetic")
+    assert model_bytes(tmp_path / "live") == model_bytes(upright)
 
 
 def test_the_page_of_a_run_says_it(plain: Path, upright: Path) -> None:
@@ -87,6 +79,7 @@ def test_the_page_of_a_run_says_it(plain: Path, upright: Path) -> None:
         assert ("of images made upright (deskew 0.5) to the power 0.5" in (run / "report.html").read_text()) is says
 
 
+@pytest.mark.ci
 def test_raw_pixels_of_floats_and_of_zarr(tmp_path: Path) -> None:
     """Of arrays in zarr as of the same in an npz file, bytes scaled as ever."""
     images, labels = open_source(SourceSpec("synthetic", n_train=200)).read("train", 0, 200)
@@ -112,7 +105,7 @@ def _train_rows(images: np.ndarray, spec: FeatureSpec) -> np.ndarray:
     return extract(spec, images[np.sort(order[len(images) // 4 :])])
 
 
-def test_a_model_of_other_images_is_no_start(plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_of_other_images_is_no_start(plain: Path, tmp_path: Path, capsys: Capture) -> None:
     start = ("--init-from", str(plain))
     train(tmp_path / "run", tmp_path / "features", *SMALL, *SIZES, *UPRIGHT, *start, dataset="synthetic", code=2)
     assert "'deskew': 0.5" in capsys.readouterr().err

@@ -3,17 +3,17 @@
 import json
 import os
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from commands import Capture
 from pipeline import doctor
 from pipeline.doctor import main, requirements
 from pipeline.runtime.memory_limits import default_limit_bytes
-from runs import ROOT
+from runs import ROOT, python
 
 SECTIONS = {"python", "libraries", "blas", "numba", "machine", "disk", "data", "extras", "advice", "training_works"}
 
@@ -24,11 +24,6 @@ def test_it_tells_of_every_extra_that_a_command_uses() -> None:
     assert {one.partition(">=")[0] for one in of_commands} <= set(doctor.EXTRAS)
 
 
-def command(python: Path | str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    line = [str(python), "-m", "pipeline.doctor", *arguments]
-    return subprocess.run(line, cwd=ROOT, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
-
-
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Neither data sets nor compiled code from before."""
@@ -37,7 +32,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_here_training_can_work(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_here_training_can_work(elsewhere: Path, capsys: Capture) -> None:
     assert main(["--runs", str(elsewhere / "runs")]) == 0
     told = capsys.readouterr().out
     assert f"numpy {np.__version__}" in told
@@ -50,7 +45,7 @@ def test_here_training_can_work(elsewhere: Path, capsys: pytest.CaptureFixture[s
     assert list(elsewhere.iterdir()) == [], "writes nothing"
 
 
-def test_the_json_form_is_one_object(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_json_form_is_one_object(elsewhere: Path, capsys: Capture) -> None:
     assert main(["--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert set(facts) == SECTIONS
@@ -65,11 +60,10 @@ def test_the_json_form_is_one_object(elsewhere: Path, capsys: pytest.CaptureFixt
     assert not any(one["stops"] for one in facts["advice"])
 
 
+@pytest.mark.ci
 def test_data_and_compiled_code_that_are_here(elsewhere: Path, data_dir: Path) -> None:
     code = "import numpy as np; from features.descriptors.sphog import sphog; sphog(np.zeros((1, 28, 28), np.uint8))"
-    done = subprocess.run(
-        [sys.executable, "-c", f"import pipeline; {code}"], cwd=ROOT, capture_output=True, check=False
-    )
+    done = python("-c", f"import pipeline; {code}")
     assert done.returncode == 0, done.stderr
     facts = doctor.examine(elsewhere / "runs", str(data_dir))
     assert facts["data"]["mnist"] == str(data_dir / "mnist")
@@ -86,23 +80,24 @@ def test_an_incomplete_data_set_is_told(elsewhere: Path) -> None:
 
 
 def test_a_python_without_any_library(tmp_path: Path) -> None:
-    python = tmp_path / "bare" / "bin" / "python"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
-    done = command(python)
+    assert python("-m", "venv", "--without-pip", tmp_path / "bare").returncode == 0
+    command = [str(tmp_path / "bare" / "bin" / "python"), "-m", "pipeline.doctor"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 69, done.stderr
     for name, oldest in requirements().items():
         assert f"MISSING: {name} is not installed\n    python -m pip install '{name}>={oldest}'\n" in done.stdout
     assert "training cannot work: see MISSING above" in done.stdout
-    facts = json.loads(command(python, "--json").stdout)
+    facts = json.loads(subprocess.run([*command, "--json"], cwd=ROOT, capture_output=True, check=False).stdout)
     assert set(facts) == SECTIONS
     assert facts["training_works"] is False
     assert facts["blas"] is None
 
 
+@pytest.mark.ci
 def test_a_library_that_cannot_be_imported(tmp_path: Path) -> None:
     (tmp_path / "numba").mkdir()
     (tmp_path / "numba" / "__init__.py").write_text("raise RuntimeError('Numba needs NumPy 2.1\\nor less')")
-    done = command(sys.executable, PYTHONPATH=str(tmp_path))
+    done = python("-m", "pipeline.doctor", env=os.environ | {"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 69, done.stderr
     broken = (
         "MISSING: numba cannot be imported (Numba needs NumPy 2.1 or less)\n    python -m pip install --force-reinst"
@@ -123,9 +118,7 @@ def test_an_old_library_and_an_old_python(elsewhere: Path, monkeypatch: pytest.M
     assert doctor.examine(elsewhere, None)["advice"][0]["command"] == "python99.1 -m venv .venv"
 
 
-def test_too_little_memory_or_disk(
-    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_too_little_memory_or_disk(elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     with monkeypatch.context() as small:
         small.setattr(doctor, "SPARE_BYTES", 2**60)
         assert main([]) == 69
@@ -138,23 +131,10 @@ def test_too_little_memory_or_disk(
     assert "free at " in capsys.readouterr().out
 
 
-def test_a_file_where_runs_should_go(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_where_runs_should_go(elsewhere: Path, capsys: Capture) -> None:
     (elsewhere / "runs").write_text("")
     assert main(["--runs", str(elsewhere / "runs" / "mine")]) == 69
     assert f"MISSING: {elsewhere / 'runs'} is no folder you can write to" in capsys.readouterr().out
-
-
-def test_help_imports_no_numpy() -> None:
-    code = (
-        "import sys, runpy\n"
-        "sys.argv = ['doctor', '--help']\n"
-        "try: runpy.run_module('pipeline.doctor', run_name='__main__')\n"
-        "except SystemExit as stop: assert not stop.code, stop.code\n"
-        "assert 'numpy' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "--json" in done.stdout
 
 
 def test_a_data_folder_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

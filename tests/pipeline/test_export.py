@@ -1,5 +1,6 @@
 """Models as ONNX files: two other evaluators say what our own prediction says."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,8 @@ import numpy as np
 import pytest
 
 import runs
+from features.open_source import open_source
+from features.source import SourceSpec
 from pipeline.export import main
 from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.onnx_graph import arrays_of
@@ -58,30 +61,31 @@ def check(path: Path, model: SparseKernelModel, inputs: np.ndarray) -> None:
             np.testing.assert_allclose(probability[0], probabilities_of(model, theirs), atol=1e-9, err_msg=name)
 
 
-@pytest.mark.parametrize("case", CASES)
+IN_QUICK_TESTS = ("scaled", "words", "regression")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.ci] * (case not in IN_QUICK_TESTS)) for case in CASES]
+)
 def test_other_evaluators_agree_on_a_table(case: str, tmp_path: Path) -> None:
     y, arguments = CASES[case]
     data, root = tmp_path / "data.npz", tmp_path / "run"
     np.savez(data, X=X, y=y)
-    runs.train(root, tmp_path / "features", "--centers", "60", *arguments, dataset=data)
+    runs.train(root, tmp_path / "features", "--centers", "30", *arguments, dataset=data)
     assert main([str(root), "--out", str(tmp_path / "model.onnx")]) == 0
     check(tmp_path / "model.onnx", load_model(RunLayout(root).model), X[:50])
 
 
-def test_other_evaluators_agree_on_features_of_images(tmp_path: Path) -> None:
-    from features.open_source import open_source
-    from features.source import SourceSpec
-
-    runs.train(tmp_path / "run", tmp_path / "features", "--centers", "50", "--refit", "ridge")
-    assert main([str(tmp_path / "run" / "model"), "--out", str(tmp_path / "model.onnx")]) == 0
+def test_other_evaluators_agree_on_features_of_images(images: Path, tmp_path: Path) -> None:
+    assert main([str(images / "model"), "--out", str(tmp_path / "model.onnx")]) == 0
     source = open_source(SourceSpec("digits"))
-    check(tmp_path / "model.onnx", load_model(tmp_path / "run/model"), source.read("test", 0, source.n_test)[0])
+    check(tmp_path / "model.onnx", load_model(images / "model"), source.read("test", 0, 100)[0])
 
 
-def test_what_is_in_the_way_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data, root = tmp_path / "data.npz", tmp_path / "run"
-    np.savez(data, X=X, y=CASES["scaled"][0])
-    runs.train(root, tmp_path / "features", "--centers", "20", dataset=data)
+def test_what_is_in_the_way_is_not_replaced(
+    trained: Callable[..., Path], tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = trained("--centers", "40", "--refit", "ridge", dataset=tables / "values.npz")
     monkeypatch.chdir(tmp_path)
     assert main([str(root)]) == 0
     first = (tmp_path / "run.onnx").read_bytes()

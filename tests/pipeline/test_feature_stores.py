@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from commands import Capture
 from pipeline import feature_stores as features
 from pipeline import predict, train, verify
 from pipeline.datasets import store_users
@@ -53,7 +54,7 @@ def stores(place: Path) -> dict[str, FeatureLayout]:
     return found
 
 
-def test_list_tells_who_uses_what(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_tells_who_uses_what(place: Path, capsys: Capture) -> None:
     assert called(place, "list") == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4
@@ -65,7 +66,7 @@ def test_list_tells_who_uses_what(place: Path, capsys: pytest.CaptureFixture[str
     assert "holds no feature stores" in capsys.readouterr().out
 
 
-def test_only_what_no_run_uses_goes(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_what_no_run_uses_goes(place: Path, capsys: Capture) -> None:
     found = stores(place)
     assert called(place, "remove", "--unused") == 0
     assert "a run uses each" in capsys.readouterr().out
@@ -91,7 +92,7 @@ def test_what_a_killed_removal_left_goes_with_the_next(place: Path) -> None:
     assert (left.exists(), mine.exists(), store.manifest.exists()) == (False, True, True)
 
 
-def test_what_is_being_built_stays(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_being_built_stays(place: Path, capsys: Capture) -> None:
     store = stores(place)["one"]
     shutil.rmtree(place / "runs" / "one")
     store.manifest.unlink()
@@ -108,7 +109,7 @@ def test_what_is_being_built_stays(place: Path, capsys: pytest.CaptureFixture[st
     assert not store.folder.exists()
 
 
-def test_a_named_store_goes_unless_an_unfinished_run_uses_it(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_named_store_goes_unless_an_unfinished_run_uses_it(place: Path, capsys: Capture) -> None:
     found, report = stores(place), place / "runs" / "one" / "report.json"
     kept = report.read_bytes()
     report.unlink()

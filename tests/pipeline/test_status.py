@@ -1,15 +1,10 @@
 """`python -m pipeline.status` on runs that work, ended well, were stopped, failed, and were killed."""
 
-import hashlib
 import json
 import os
 import shutil
-import signal
 import socket
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,44 +12,29 @@ from typing import Any
 
 import pytest
 
+from commands import TABLE_RUN, Capture
 from pipeline.reporting.run_facts import lines, status
 from pipeline.stages.out_of_core.working_set_rounds import PassRecord
 from pipeline.status import main
-from pipeline.train import main as train
-from runs import LONG_SOLVE, ROOT, python
+from runs import python, report_of, sizes_and_times, train
+from storage import checkpoints
 from storage.done_markers import write_marker
 from storage.folder_layouts import RunLayout
 from storage.lock import FolderLock
 from storage.records import write_record
 
-PATIENCE_SECONDS = 120  # with all compilation
-
-
-@pytest.fixture(scope="module")
-def finished(features: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("runs") / "finished"
-    arguments = ["digits", "--run-dir", str(run), "--features-dir", str(features), "--centers", "60", "-q"]
-    assert train(arguments) == 0
-    return run
-
 
 @pytest.fixture
-def unfinished(finished: Path, tmp_path: Path) -> RunLayout:
+def unfinished(trained: Callable[..., Path], ring_data: dict[str, Path]) -> RunLayout:
     """A copy without its report: what a kill just before the end leaves."""
-    shutil.copytree(finished, tmp_path / "run")
-    layout = RunLayout(tmp_path / "run")
+    layout = RunLayout(trained(*TABLE_RUN, dataset=ring_data["words"]))
     layout.report.unlink()
     return layout
 
 
-def contents(folder: Path) -> dict[str, tuple[str, int]]:
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {str(path): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns) for path in files}
-
-
-def test_a_finished_run_tells_what_its_report_tells(finished: Path) -> None:
-    before = contents(finished)
-    facts, report = status(finished), json.loads((finished / "report.json").read_text())
+def test_a_finished_run_tells_what_its_report_tells(images: Path) -> None:
+    before = sizes_and_times(images)
+    facts, report = status(images), report_of(images)
     assert facts["state"] == "finished"
     assert facts["dataset"] == "digits"
     assert facts["held_by"] is None
@@ -70,99 +50,79 @@ def test_a_finished_run_tells_what_its_report_tells(finished: Path) -> None:
     text = "\n".join(lines(facts))
     assert f"test error: {100 * report['error_rate']:.2f} %" in text
     assert "continue with" not in text
-    assert contents(finished) == before, "reads only"
+    assert sizes_and_times(images) == before, "reads only"
 
 
-def test_the_json_form_is_one_object(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(finished), "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    ages = ("checkpoint_age_seconds", "last_commit_age_seconds")
-    expected = json.loads(json.dumps(status(finished)))
-    assert {key: printed[key] for key in printed if key not in ages} == {
-        key: expected[key] for key in expected if key not in ages
-    }
+def test_the_json_form_is_one_object(images: Path, capsys: Capture) -> None:
+    assert main([str(images), "--json"]) == 0
+    printed, expected = json.loads(capsys.readouterr().out), json.loads(json.dumps(status(images)))
+    for age in ("checkpoint_age_seconds", "last_commit_age_seconds"):
+        del printed[age], expected[age]
+    assert printed == expected
 
 
-def test_no_such_run_exits_66(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_such_run_exits_66(tmp_path: Path, capsys: Capture) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
         assert main([str(folder)]) == 66
         assert capsys.readouterr().err == f"error: {folder} holds no run; name the folder of one\n"
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture(scope="module")
-def live(features: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """A run in a process of its own that is in the middle of a solve; ended by force."""
-    run = tmp_path_factory.mktemp("runs") / "live"
-    line = [sys.executable, "-m", "pipeline.train", "digits", "--run-dir", str(run), "--features-dir", str(features)]
-    process = subprocess.Popen([*line, *LONG_SOLVE, "--checkpoint-every", "0.1s"], cwd=ROOT, stdout=subprocess.DEVNULL)
-    try:
-        yield process, run
-    finally:
-        process.kill()
-        process.wait()
+def test_a_live_run_and_then_a_killed_one(
+    features: Path, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first when its process has just written a checkpoint; the second is a copy of the folder at that moment."""
+    run, killed, seen = tmp_path / "run", tmp_path / "killed", []
+    save = checkpoints.save
 
+    def save_and_look(*arguments: Any, **options: Any) -> None:
+        save(*arguments, **options)
+        if not seen:
+            seen.append(status(run))
+            shutil.copytree(run, killed)
 
-def until_it_solves(process: subprocess.Popen[bytes], run: Path) -> dict[str, Any]:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        assert process.poll() is None, "it ended before a solve was seen"
-        if (run / "config.toml").exists():
-            facts = status(run)
-            if facts["stage"] == "solve" and facts["solve"] and facts["checkpoint_age_seconds"] is not None:
-                return facts
-        time.sleep(0.02)
-    raise AssertionError("no solve was seen in time")
-
-
-def test_a_live_run_and_then_a_killed_one(live: tuple[subprocess.Popen[bytes], Path]) -> None:
-    process, run = live
-    facts = until_it_solves(process, run)
+    monkeypatch.setattr(checkpoints, "save", save_and_look)
+    options = ("--centers", "40", "--penalty", "0.001", "--coupling", "shared", "--schedule", "uniform")
+    options += ("--scheduler", "serial", "--checkpoint-every", "0.001s")
+    train(run, features, *options, dataset=tables / "classes.npz")
+    (facts,) = seen
     assert facts["state"] == "running"
-    assert facts["held_by"]["pid"] == process.pid
+    assert facts["held_by"]["pid"] == os.getpid()
     assert facts["held_by"]["host"] == socket.gethostname()
-    assert facts["solve"].startswith("output 0,1,2,3,4,5,6,7,8,9: objective ")
+    assert facts["solve"].startswith("output 0,1,2: objective ")
     assert " gap " in facts["solve"]
-    assert 0 <= facts["checkpoint_age_seconds"] < 60
+    assert 0 <= facts["checkpoint_age_seconds"] < 600
     assert facts["resume"] is None
     assert facts["damaged"] == []
     text = "\n".join(lines(facts))
-    assert f"running by process {process.pid} on {socket.gethostname()} since 20" in text
+    assert f"running by process {os.getpid()} on {socket.gethostname()} since 20" in text
     assert "stage: solve" in text
     assert "last checkpoint inside a solve: " in text
 
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    facts = status(run)
+    facts = status(killed)
     assert facts["state"] == "killed"
     assert facts["held_by"] is None
     assert facts["stage"] == "solve"
     assert facts["solve"].endswith("when it ended")
-    assert facts["resume"] == f"python -m pipeline.train digits --run-dir {run} --resume auto"
-    done = python("-m", "pipeline.status", run)
-    assert done.returncode == 0, done.stderr
-    assert f"continue with: {facts['resume']}\n" in done.stdout
+    assert facts["resume"] == f"python -m pipeline.train {tables / 'classes.npz'} --run-dir {killed} --resume auto"
+    assert f"continue with: {facts['resume']}" in lines(facts)
 
 
-def test_it_answers_from_small_files_without_what_training_needs(
-    live: tuple[subprocess.Popen[bytes], Path], finished: Path
-) -> None:
+def test_it_answers_from_small_files_without_what_training_needs(unfinished: RunLayout, images: Path) -> None:
     """The records of a solve are the most that it reads: no array, no image and no cluster."""
     code = (
         "import sys; from pipeline import status\n"
-        "assert status.main(sys.argv[1:]) == 0\n"
+        "for run in sys.argv[1:]: assert status.main([run, '--json']) == 0\n"
         "heavy = {'dask', 'distributed', 'sklearn', 'skimage', 'zarr'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
-    for run in (live[1], finished):
-        done = python("-c", code, run, "--json")
-        assert done.returncode == 0, done.stderr
+    done = python("-c", code, unfinished.root, images)
+    assert done.returncode == 0, done.stderr
 
 
-def test_a_run_that_was_stopped_says_so(features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_was_stopped_says_so(features: Path, tables: Path, tmp_path: Path, capsys: Capture) -> None:
     run = tmp_path / "run"
-    arguments = ["digits", "--run-dir", str(run), "--features-dir", str(features), *LONG_SOLVE, "--time-limit", "0.5s"]
-    assert train(arguments) == 75
+    train(run, features, "--time-limit", "0.01s", dataset=tables / "classes.npz", code=75)
     facts = status(run)
     assert facts["state"] == "stopped"
     assert facts["last_error"] is None
@@ -214,7 +174,7 @@ def test_the_last_pass_of_a_working_set(unfinished: RunLayout) -> None:
 @pytest.mark.parametrize("name", ["STATE.json", "report.json", "config.toml", "log.jsonl"])
 @pytest.mark.parametrize("damage", [b"", b'{"stage": "sol', b"\xff\xfe\x00", b"[1, 2]\n"])
 def test_damaged_and_torn_files_do_not_stop_it(
-    unfinished: RunLayout, name: str, damage: bytes, capsys: pytest.CaptureFixture[str]
+    unfinished: RunLayout, name: str, damage: bytes, capsys: Capture
 ) -> None:
     path = unfinished.root / name
     path.write_bytes(damage)

@@ -6,6 +6,7 @@ import re
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import runs
+from commands import IMAGES, Capture
 from features.errors import MissingInputError
 from features.open_source import open_source
 from features.source import SourceSpec
@@ -24,31 +26,28 @@ from pipeline.status import main as status
 from runs import files_of, model_bytes, python
 from storage.errors import CorruptDataError
 
-SMALL: dict[str, Any] = {"centers": 60, "quiet": True}
-LONG: dict[str, Any] = {"centers": 300, "coupling": "shared", "schedule": "uniform", "tol": 1e-8} | {
-    "penalty": 0.001,
-    "sigma2": 8,
-    "quiet": True,
-}
+SMALL: dict[str, Any] = {"centers": 40, "penalty": 0.01, "quiet": True}
+LONG = SMALL | {"coupling": "shared", "schedule": "uniform", "tol": 1e-4, "penalty": 0.001, "checkpoint_every": "0.1s"}
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+@pytest.fixture
+def folders(features: Path) -> dict[str, Path]:
     """Where the runs of this module have their features."""
-    return {"features_dir": tmp_path_factory.mktemp("features")}
+    return {"features_dir": features}
 
 
 @pytest.fixture(scope="module")
-def command(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of a command."""
-    words = ("--centers", "60", "--refit", "ridge", "--set", "features.deskew=0.5", "--intercept")
-    runs.train(run := tmp_path_factory.mktemp("runs") / "command", folders["features_dir"], *words)
-    return run
+def classes(tables: Path) -> Path:
+    return tables / "classes.npz"
 
 
-def test_it_is_the_command_of_that_name(command: Path, folders: dict[str, Path], tmp_path: Path) -> None:
-    asked = {"refit": "ridge", "intercept": True, "settings": {"features": {"deskew": 0.5}}, **SMALL, **folders}
-    run = train("digits", run_dir=tmp_path / "run", **asked)
+def test_it_is_the_command_of_that_name(
+    finished_run: runs.TrainedRuns, classes: Path, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    words = ("--centers", "40", "--refit", "ridge", "--set", "data.standardise=false", "--intercept")
+    command = finished_run(*words, dataset=classes)
+    asked = {"refit": "ridge", "intercept": True, "settings": {"data": {"standardise": False}}, "centers": 40}
+    run = train(classes, run_dir=tmp_path / "run", quiet=True, **asked, **folders)
     assert model_bytes(run.folder) == model_bytes(command)
     assert (run.folder / "config.toml").read_bytes() == (command / "config.toml").read_bytes()
     assert set(files_of(run.folder)) == set(files_of(command))
@@ -58,9 +57,10 @@ def test_it_is_the_command_of_that_name(command: Path, folders: dict[str, Path],
     assert "--refit=ridge" in json.loads((run.folder / "env.json").read_text())["arguments"]
 
 
-def test_every_option_of_the_command_has_its_name() -> None:
-    done = python("-m", "pipeline.train", "--help")
-    flags = set(re.findall(r"^  (?:-\w, )?--([\w-]+)", done.stdout, re.MULTILINE))
+def test_every_option_of_the_command_has_its_name(capsys: Capture) -> None:
+    with pytest.raises(SystemExit):
+        train.main(["--help"])
+    flags = set(re.findall(r"^  (?:-\w, )?--([\w-]+)", capsys.readouterr().out, re.MULTILINE))
     of_the_function = {"run-dir", "resume", "config", "set", "quiet"}
     that_train_nothing = {"help", "print-config", "print-schema", "dry-run"}
     known = {name.replace("_", "-") for name in NAMES_IN_PYTHON} | of_the_function | that_train_nothing
@@ -81,7 +81,10 @@ def test_a_name_with_a_comma_is_not_taken_for_two() -> None:
         train("table.csv", settings={"data.columns": ["age", "weight, kg"]})
 
 
-def test_the_model_predicts_what_the_command_writes(command: Path, folders: dict[str, Path], tmp_path: Path) -> None:
+def test_the_model_predicts_what_the_command_writes(
+    trained: Callable[..., Path], folders: dict[str, Path], tmp_path: Path
+) -> None:
+    command = trained(*IMAGES)
     run = train("digits", run_dir=command, resume="require", quiet=True)
     assert predict([str(command), "digits", "--out", str(tmp_path / "out.npz"), "--probabilities", "-q"]) == 0
     written = np.load(tmp_path / "out.npz")
@@ -96,9 +99,9 @@ def test_the_model_predicts_what_the_command_writes(command: Path, folders: dict
         run.model.predict(images[:, :3])
 
 
-def test_a_callback_gets_the_records_of_both_files(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_a_callback_gets_the_records_of_both_files(classes: Path, folders: dict[str, Path], tmp_path: Path) -> None:
     records: list[dict[str, Any]] = []
-    train("digits", run_dir=tmp_path / "run", callback=records.append, **SMALL, **folders)
+    train(classes, run_dir=tmp_path / "run", callback=records.append, **SMALL, **folders)
     lines = [(tmp_path / "run" / name).read_text().splitlines() for name in ("log.jsonl", "metrics.jsonl")]
     assert [one for one in records if "event" in one] == [json.loads(line) for line in lines[0]]
     assert [one for one in records if "event" not in one] == [json.loads(line) for line in lines[1]]
@@ -106,7 +109,7 @@ def test_a_callback_gets_the_records_of_both_files(folders: dict[str, Path], tmp
 
 
 def test_an_error_of_the_callback_ends_a_run_that_goes_on_to_the_same_bytes(
-    folders: dict[str, Path], tmp_path: Path
+    finished_run: runs.TrainedRuns, classes: Path, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     told: list[dict[str, Any]] = []
 
@@ -115,18 +118,16 @@ def test_an_error_of_the_callback_ends_a_run_that_goes_on_to_the_same_bytes(
         if "iteration" in record:
             raise ZeroDivisionError("of the callback")
 
-    asked = SMALL | folders
+    asked = {"run_dir": tmp_path / "run"} | SMALL | folders
     with pytest.raises(ZeroDivisionError, match="of the callback"):
-        train("digits", run_dir=tmp_path / "run", callback=fails, **asked)
+        train(classes, callback=fails, **asked)
     assert sum("iteration" in record for record in told) == 1
     assert told[-1].get("event") != "error", "an error has no second one"
-    whole = train("digits", run_dir=tmp_path / "whole", **asked)
-    assert model_bytes(train("digits", run_dir=tmp_path / "run", resume="auto", **asked).folder) == model_bytes(
-        whole.folder
-    )
+    whole = finished_run("--centers", "40", "--penalty", "0.01", dataset=classes)
+    assert model_bytes(train(classes, resume="auto", **asked).folder) == model_bytes(whole)
 
 
-def test_exit_reasons_are_exceptions(command: Path, folders: dict[str, Path], tmp_path: Path) -> None:
+def test_exit_reasons_are_exceptions(images: Path, folders: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean centers"):
         train("digits", centres=60)
     with pytest.raises(ConfigError, match="must be a whole number"):
@@ -143,11 +144,11 @@ def test_exit_reasons_are_exceptions(command: Path, folders: dict[str, Path], tm
     with pytest.raises(MissingInputError, match=r"nowhere\.csv"):
         train(tmp_path / "nowhere.csv")
     with pytest.raises(FolderInUseError, match="--resume auto"):
-        train("digits", run_dir=command, **folders)
+        train("digits", run_dir=images, **folders)
     with pytest.raises(MissingRunError):
         train("digits", run_dir=tmp_path / "none", resume="require")
     with pytest.raises(ConfigMismatchError, match=r"kernel\.sigma2"):
-        train("digits", run_dir=command, resume="auto", sigma2=99)
+        train("digits", run_dir=images, resume="auto", sigma2=99)
     damaged = tmp_path / "damaged"
     damaged.mkdir()
     (damaged / "env.json").write_text("{")
@@ -157,19 +158,18 @@ def test_exit_reasons_are_exceptions(command: Path, folders: dict[str, Path], tm
 
 
 def test_a_tolerance_that_is_not_reached_is_told_by_the_report(
-    folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    classes: Path, folders: dict[str, Path], tmp_path: Path, capsys: Capture
 ) -> None:
-    run = train("digits", run_dir=tmp_path / "run", max_sweeps=1, schedule="uniform", tol=1e-9, **SMALL, **folders)
+    run = train(classes, run_dir=tmp_path / "run", max_sweeps=1, schedule="uniform", tol=1e-9, **SMALL, **folders)
     assert run.report["converged"] is False
     assert "NOT CONVERGED" in capsys.readouterr().err
 
 
 def test_the_time_limit_and_ctrl_c_leave_a_folder_that_goes_on_to_the_same_bytes(
-    folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    classes: Path, folders: dict[str, Path], tmp_path: Path, capsys: Capture
 ) -> None:
-    whole = train("digits", run_dir=tmp_path / "whole", **LONG, **folders)
-    asked = {"run_dir": tmp_path / "run", "resume": "auto", "checkpoint_every": "0.1s", **LONG, **folders}
-
+    whole = train(classes, run_dir=tmp_path / "whole", **LONG, **folders)
+    asked = {"run_dir": tmp_path / "run", "resume": "auto", **LONG, **folders}
     solving: list[bool] = []
 
     def at_the_solve(record: dict[str, Any]) -> None:
@@ -178,18 +178,18 @@ def test_the_time_limit_and_ctrl_c_leave_a_folder_that_goes_on_to_the_same_bytes
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(StoppedError, match=r"the time limit; continue with: .*--resume auto"):
-        train("digits", time_limit=0.01, **asked)
+        train(classes, time_limit=0.01, **asked)
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt, match="SIGINT"):
-        train("digits", callback=at_the_solve, **asked)
+        train(classes, callback=at_the_solve, **asked)
     assert signal.getsignal(signal.SIGINT) is before
     assert not (tmp_path / "run" / "model").exists()
     assert status([str(tmp_path / "run")]) == 0
     assert "stopped" in capsys.readouterr().out
-    assert model_bytes(train("digits", **asked).folder) == model_bytes(whole.folder)
+    assert model_bytes(train(classes, **asked).folder) == model_bytes(whole.folder)
 
 
-def test_a_handler_of_the_process_is_left_alone(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_a_handler_of_the_process_is_left_alone(classes: Path, folders: dict[str, Path], tmp_path: Path) -> None:
     heard: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
 
@@ -199,32 +199,33 @@ def test_a_handler_of_the_process_is_left_alone(folders: dict[str, Path], tmp_pa
             time.sleep(0.01)
 
     try:
-        train("digits", run_dir=tmp_path / "run", callback=once, **SMALL, **folders)
+        train(classes, run_dir=tmp_path / "run", callback=once, **SMALL, **folders)
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert heard == [signal.SIGUSR1]
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("scheduler", ["threads", "processes"])
-def test_a_thread_trains_alone_and_touches_no_handler(folders: dict[str, Path], tmp_path: Path, scheduler: str) -> None:
+@pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.ci)])
+def test_a_thread_trains_alone_and_touches_no_handler(
+    finished_run: runs.TrainedRuns, classes: Path, folders: dict[str, Path], tmp_path: Path, scheduler: str
+) -> None:
     before = [signal.getsignal(number) for number in signal.valid_signals()]
     runs_in, refused = [], []
 
     def second(record: dict[str, Any]) -> None:
         if not refused:
             with pytest.raises(ConfigError, match="under way in this process") as error:
-                train("digits", run_dir=tmp_path / "second")
+                train(classes, run_dir=tmp_path / "second")
             refused.append(error)
             assert [signal.getsignal(number) for number in signal.valid_signals()] == before
 
     asked = {"scheduler": scheduler, "workers": 2, "callback": second, **SMALL, **folders}
-    thread = threading.Thread(target=lambda: runs_in.append(train("digits", run_dir=tmp_path / "run", **asked)))
+    thread = threading.Thread(target=lambda: runs_in.append(train(classes, run_dir=tmp_path / "run", **asked)))
     thread.start()
     thread.join()
     assert refused
-    here = train("digits", run_dir=tmp_path / "here", **SMALL, **folders)
-    assert model_bytes(runs_in[0].folder) == model_bytes(here.folder)
+    whole = finished_run("--centers", "40", "--penalty", "0.01", dataset=classes)
+    assert model_bytes(runs_in[0].folder) == model_bytes(whole)
 
 
 def test_importing_the_package_and_the_function_brings_no_library_of_numbers() -> None:
@@ -239,6 +240,7 @@ def test_importing_the_package_and_the_function_brings_no_library_of_numbers() -
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.ci
 def test_a_notebook_shows_bars(tmp_path: Path) -> None:
     needed = ("ipykernel", "ipywidgets", "nbclient", "nbformat.v4")
     *_, nbclient, nbformat = [pytest.importorskip(name, reason=f"{name} is not installed") for name in needed]

@@ -10,28 +10,30 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from commands import Capture, flip
 from pipeline import verify
 from pipeline.train import main as train
-from runs import ROOT, model_bytes
+from runs import ROOT, model_bytes, train_beside
 from storage import checkpoints
 from storage.folder_layouts import RunLayout
 from storage.lock import FolderLock
 
 REFUSALS = {65, 66}
-ARGUMENTS = ("--centers", "40", "--refit", "ridge", "--scheduler", "serial", "-q")
+ARGUMENTS = ("--centers", "40", "--penalty", "0.01", "--refit", "ridge", "--scheduler", "serial")
+ARGUMENTS += ("--set", "data.n_train=300", "--set", "data.n_test=60")
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("verify")
-    assert resume(folder / "run", *ARGUMENTS, "--features-dir", str(folder / "features")) == 0
-    return folder / "run"
+    """A run with features of its own, which tests damage for a moment."""
+    return train_beside(tmp_path_factory.mktemp("verify"), "run", "sinc", *ARGUMENTS)
 
 
 def resume(run: Path, *arguments: str) -> int:
-    return train(["digits", "--run-dir", str(run), "--resume", "auto", *(arguments or ("-q",))])
+    return train(["sinc", "--run-dir", str(run), "--resume", "auto", "-q", *arguments])
 
 
 def numbers(run: Path) -> Any:
@@ -59,13 +61,6 @@ def beside_the_store(path: Path) -> bool:
     return ".lock" in path.suffix or ".runs" in path.parent.suffix
 
 
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    # Lines of a log carry no digest: a letter may be another one, but bytes that are no text are seen.
-    data[len(data) // 2] ^= 0x80 if path.suffix == ".jsonl" else 1
-    path.write_bytes(data)
-
-
 def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
@@ -83,13 +78,13 @@ def damaged(path: Path, damage: Callable[[Path], None]) -> Iterator[None]:
         path.write_bytes(data)
 
 
-def verified(run: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+def verified(run: Path, capsys: Capture, *arguments: str) -> tuple[int, str]:
     capsys.readouterr()
     code = verify.main([str(run), *arguments])
     return code, capsys.readouterr().out
 
 
-def test_a_whole_run(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_whole_run(finished: Path, capsys: Capture) -> None:
     code, out = verified(finished, capsys)
     assert code == 0
     assert "note" not in out
@@ -99,7 +94,7 @@ def test_a_whole_run(finished: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_to_any_kind_of_file_is_named(finished: Path, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_to_any_kind_of_file_is_named(finished: Path, damage: str, capsys: Capture) -> None:
     found = kinds(finished) | {f"features: {name}": path for name, path in kinds(finished.parent / "features").items()}
     assert len(found) > 40
     unnamed = []
@@ -128,7 +123,7 @@ def test_resuming_a_damaged_run_never_gives_other_numbers(finished: Path, damage
         shutil.rmtree(run)
 
 
-@pytest.mark.nightly
+@pytest.mark.ci
 @pytest.mark.parametrize("damage", ["flipped", "deleted"])
 def test_an_unfinished_run_with_damage_gives_no_other_numbers(finished: Path, damage: str) -> None:
     """Without report and model, everything that they are made of is read."""
@@ -170,9 +165,7 @@ REPAIRS = {
 
 
 @pytest.mark.parametrize("name", REPAIRS)
-def test_the_advice_leads_to_the_same_bytes(
-    finished: Path, copy: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_advice_leads_to_the_same_bytes(finished: Path, copy: Path, name: str, capsys: Capture) -> None:
     flip(copy / name)
     code, out = verified(copy, capsys, "-q")
     assert code == 65
@@ -187,9 +180,7 @@ def test_the_advice_leads_to_the_same_bytes(
 
 @pytest.mark.parametrize("name", ["config.toml", "env.json"])
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_settings_that_are_damaged_are_refused(
-    copy: Path, name: str, damage: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_settings_that_are_damaged_are_refused(copy: Path, name: str, damage: str, capsys: Capture) -> None:
     for finished in (True, False):
         if not finished:
             (copy / "report.json").unlink()
@@ -198,7 +189,7 @@ def test_settings_that_are_damaged_are_refused(
         assert name in capsys.readouterr().err
 
 
-def test_settings_edited_by_hand_are_refused_with_what_to_do(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_edited_by_hand_are_refused_with_what_to_do(copy: Path, capsys: Capture) -> None:
     text = (copy / "config.toml").read_text()
     (copy / "config.toml").write_text(text.replace("penalty = 0.01", "penalty = 0.02"))
     assert resume(copy) == 65
@@ -208,7 +199,7 @@ def test_settings_edited_by_hand_are_refused_with_what_to_do(copy: Path, capsys:
 
 
 def test_a_run_killed_before_its_settings_were_frozen_starts_again(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     run = tmp_path / "run"
     run.mkdir()
@@ -219,15 +210,13 @@ def test_a_run_killed_before_its_settings_were_frozen_starts_again(
     assert (model_bytes(run), numbers(run)) == (model_bytes(finished), numbers(finished))
 
 
-def test_no_such_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_such_run(tmp_path: Path, capsys: Capture) -> None:
     assert verify.main([str(tmp_path / "none")]) == 66
     assert verify.main([str(tmp_path)]) == 66
     assert str(tmp_path) in capsys.readouterr().err
 
 
-def test_a_store_that_is_gone_and_a_file_of_someone_else_are_notes(
-    copy: Path, finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_store_that_is_gone_and_a_file_of_someone_else_are_notes(copy: Path, finished: Path, capsys: Capture) -> None:
     (copy / "notes.txt").write_text("x")
     (copy / "model" / "notes.txt").write_text("x")
     features = finished.parent / "features"
@@ -249,7 +238,7 @@ def unfinished(run: Path) -> None:
         stream.write(b'{"time": "2026')
 
 
-def test_a_torn_last_line_is_damage_of_a_finished_run_only(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_torn_last_line_is_damage_of_a_finished_run_only(copy: Path, capsys: Capture) -> None:
     with (copy / "log.jsonl").open("ab") as stream:
         stream.write(b'{"time": "2026')
     code, out = verified(copy, capsys, "-q")
@@ -260,9 +249,7 @@ def test_a_torn_last_line_is_damage_of_a_finished_run_only(copy: Path, capsys: p
     assert verified(copy, capsys, "-q") == (0, "")
 
 
-def test_a_kill_just_before_the_report_leaves_a_run_to_resume(
-    finished: Path, copy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_kill_just_before_the_report_leaves_a_run_to_resume(finished: Path, copy: Path, capsys: Capture) -> None:
     (copy / "report.json").unlink()
     code, out = verified(copy, capsys)
     assert code == 0
@@ -278,9 +265,7 @@ def test_a_kill_just_before_the_report_leaves_a_run_to_resume(
 
 @pytest.mark.parametrize("name", ["MANIFEST.json", "mu.npy"])
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_checkpoints_of_a_run_under_way(copy: Path, name: str, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
-    import numpy as np
-
+def test_checkpoints_of_a_run_under_way(copy: Path, name: str, damage: str, capsys: Capture) -> None:
     unfinished(copy)
     layout = RunLayout(copy)
     checkpoints.save(layout.checkpoints("all-output-0000"), 7, {"mu": np.ones(3)}, {})
@@ -293,7 +278,7 @@ def test_checkpoints_of_a_run_under_way(copy: Path, name: str, damage: str, caps
 
 
 def test_what_a_live_run_replaces_and_removes_is_not_damage(
-    copy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    copy: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Everything is in the middle of a change when it is looked at first: a folder half removed, a torn record."""
     unfinished(copy)
@@ -312,10 +297,10 @@ def test_what_a_live_run_replaces_and_removes_is_not_damage(
         assert verified(copy, capsys, "-q") == (0, "")
 
 
-@pytest.mark.nightly
-def test_verifying_while_the_run_is_at_work(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.ci
+def test_verifying_while_the_run_is_at_work(finished: Path, tmp_path: Path, capsys: Capture) -> None:
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "pipeline.train", "digits", "--run-dir", str(run), *ARGUMENTS]
+    command = [sys.executable, "-m", "pipeline.train", "sinc", "--run-dir", str(run), "-q", *ARGUMENTS]
     command += ["--features-dir", str(finished.parent / "features"), "--checkpoint-every", "0.001s"]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as process:
         looks = 0
@@ -328,7 +313,7 @@ def test_verifying_while_the_run_is_at_work(finished: Path, tmp_path: Path, caps
     assert model_bytes(run) == model_bytes(finished)
 
 
-def test_the_turn_of_a_killed_session_is_a_file_of_the_run(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_turn_of_a_killed_session_is_a_file_of_the_run(copy: Path, capsys: Capture) -> None:
     unfinished(copy)
     (copy / "turn").write_text("3\n")
     code, out = verified(copy, capsys)
