@@ -46,9 +46,9 @@ CASES = {
     ),
     "a path": classes("--centers", "60", "--penalty", "path:5:0.5:3", "--refit", "ridge", "--intercept"),
     "a search": values("--centers", "60", "--penalty", "auto"),
-    "a selection": classes("--centers", "150", "--select", "greedy:20"),
+    "a selection": classes("--centers", "150", "--sigma2", "0.3", "--select", "greedy:20"),
     "a selection, moved": values("--centers", "100", "--select", "greedy:8", "--polish-centers", "4"),
-    "a refit, moved": classes("--centers", "40", "--penalty", "9", "--refit", "ridge", "--polish-centers", "4"),
+    "a refit, moved": classes("--centers", "40", "--penalty", "30", "--refit", "ridge", "--polish-centers", "4"),
     "learned scales": classes("--centers", "60", "--scale", "learned", "--set", "kernel.scale_rounds=2"),
     "a metric": values(
         "--centers", "60", "--select", "greedy:20", "--scale", "metric", "--set", "kernel.scale_rounds=2"
@@ -63,7 +63,7 @@ CASES = {
     ),
     "rounds, a path": classes(*ROUNDS, "--penalty", "path:max:3:4", "--intercept"),
     "rounds, a search": values(*ROUNDS, "--penalty", "auto", "--refit", "ridge"),
-    "rounds, a selection": classes(*ROUNDS, "--select", "greedy:20"),
+    "rounds, a selection": classes(*ROUNDS, "--sigma2", "0.3", "--select", "greedy:20"),
     "on demand": classes(*ON_DEMAND, "--penalty", "1", "--refit", "ridge", *WEIGHTED),
     "on demand, one kernel": classes(
         *ON_DEMAND, "--penalty", "1", "--coupling", "shared", "--intercept", "--features-store=none"
