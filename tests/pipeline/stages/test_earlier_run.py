@@ -1,6 +1,5 @@
 """`--add-rows NEW --init-from RUN`: sums that are taken make the same bytes as sums that are made again."""
 
-import itertools
 import shutil
 from pathlib import Path
 
@@ -9,9 +8,9 @@ import pytest
 
 from pipeline import train as training
 from pipeline.prediction.model_folder import load_model
-from pipeline.runtime import row_pass, stopping
 from pipeline.stages.accumulate_statistics import load_statistics
 from runs import files_of, model_bytes, report_of, train_beside
+from stopping_points import stop_amid_passes, until_done
 from storage.atomic_writes import read_arrays
 from storage.folder_layouts import RunLayout
 
@@ -148,24 +147,14 @@ def test_a_run_that_is_stopped_ends_with_the_same_bytes(
     case = "regression, polynomial"
     old = shutil.copytree(first_run(place, case), tmp_path / "old")
     expected = model_bytes(added(place, f"{case}, more", case, first_run(place, case)))
-    take, count = row_pass._Waiting.take, itertools.count(1)
-
-    def interrupted(waiting: row_pass._Waiting) -> range:
-        if next(count) % 3 == 0:
-            stopping.request("a test")
-        return take(waiting)
-
-    monkeypatch.setattr(row_pass._Waiting, "take", interrupted)
+    stop_amid_passes(monkeypatch)
     data, run = place / "regression.npz", tmp_path / "run"
-    line = [str(data), "--run-dir", str(run), "--features-dir", str(place / "features"), "--scheduler", "serial", "-q"]
-    first = [*line, "--add-rows", str(place / "regression-new.npz"), "--init-from", str(old)]
-    codes = [training.main(first)]
+    line = [data, "--run-dir", run, "--features-dir", place / "features", "--scheduler", "serial", "-q"]
+    first = [*line, "--add-rows", place / "regression-new.npz", "--init-from", old]
+    assert training.main([str(word) for word in first]) == 75
     if lost != "nothing":
         shutil.rmtree(old / "statistics" if lost == "statistics" else old)
-    while codes[-1] == 75:
-        codes.append(training.main([*line, "--resume", "auto"]))
-    assert codes[-1] == 0
-    assert len(codes) > 2
+    assert until_done(line) > 1
     assert model_bytes(run) == expected
     assert ("its statistics are no longer there whole" in capsys.readouterr().err) == (lost != "nothing")
 

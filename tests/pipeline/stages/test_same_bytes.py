@@ -1,18 +1,16 @@
 """The same model bytes of every case, whoever computes it, and wherever it is stopped and taken up by others."""
 
 import itertools
-import threading
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cases import CASES, SERIAL
 from pipeline.kernels import exact_sums
-from pipeline.runtime import row_pass, stopping
-from pipeline.train import main
+from pipeline.runtime import row_pass
 from runs import TrainedRuns, model_bytes, train
-from storage import disk_writes
+from stopping_points import STOPS, stop_amid_passes, stop_at_commits, until_done
 
 THREADS = ("--scheduler", "threads")
 MANY = (*THREADS, "--workers", "3", "--memory-limit", "8GiB", "--checkpoint-every", "0.05s", "--block-size", "5000")
@@ -24,7 +22,6 @@ WAYS = {
     "processes": [("--scheduler", "processes", "--workers", "2", "--block-size", "1")],
     "in turn": [MANY, SERIAL, (*THREADS, "--workers", "2", "--memory-limit", "3GiB")],
 }
-STOPS = [int(4 * 1.4**k) for k in range(20)]  # 4, 5, 7, 10 … runs of pieces, or commits, of all sessions together
 QUICK = {
     ("several widths", "threads", "never"),
     ("rounds, weights", "in turn", "amid passes"),
@@ -49,41 +46,6 @@ def combinations() -> Iterator[object]:
             yield pytest.param(case, way, stop, marks=pytest.mark.nightly)
 
 
-def stop_amid_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask a session to stop when it takes certain runs of pieces, wherever in whatever pass that is."""
-    take, taken = row_pass._Waiting.take, itertools.count(1)
-
-    def interrupted(waiting: row_pass._Waiting) -> range:
-        if next(taken) in STOPS:
-            stopping.request("a test")
-        return take(waiting)
-
-    monkeypatch.setattr(row_pass._Waiting, "take", interrupted)
-
-
-def stop_at_commits(monkeypatch: pytest.MonkeyPatch, run: Path, stops: Container[int]) -> None:
-    """Interrupt a session before or after certain files and folders of the run get their names for the first time.
-
-    Names that begin with a dot are of what is not whole yet.
-    """
-    rename, seen = disk_writes.low_rename, set[Path]()
-
-    def interrupted(source: Path, target: Path) -> None:
-        aside = any(part.startswith(".") for part in target.parts[len(run.parts) :])
-        in_threads = threading.current_thread() is not threading.main_thread()
-        if run not in target.parents or aside or in_threads or target in seen:
-            return rename(source, target)
-        seen.add(target)
-        if len(seen) in stops and len(seen) % 2:
-            raise KeyboardInterrupt
-        rename(source, target)
-        if len(seen) in stops:
-            raise KeyboardInterrupt
-        return None
-
-    monkeypatch.setattr(disk_writes, "low_rename", interrupted)
-
-
 @pytest.mark.parametrize(("case", "way", "stop"), list(combinations()))
 def test_whoever_computes_and_wherever_they_stop_the_bytes_are_the_same(
     finished_run: TrainedRuns, tables: Path, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -95,15 +57,14 @@ def test_whoever_computes_and_wherever_they_stop_the_bytes_are_the_same(
         stop_amid_passes(monkeypatch)
     elif stop != "never":
         stop_at_commits(monkeypatch, run, range(1, 1000) if stop == "at every commit" else STOPS)
-    line = [str(table), "--run-dir", str(run), "--features-dir", str(features), "--resume", "auto", "-q"]
-    ways, codes = itertools.cycle(WAYS[way]), list[int]()
-    while not codes or codes[-1] == 75:
-        codes.append(main([*line, *CASES[case].arguments, *next(ways)]))
-        assert len(codes) < 300, "each session goes on from where the last one was stopped"
+
+    def check_files() -> None:
         for each in (run / "passes").glob("*"):
             assert len(list(each.glob("sums-*.npz"))) <= 1, "one file a process"
-    assert codes[-1] == 0
-    assert (len(codes) > 2) == (stop != "never")
+
+    line = [table, "--run-dir", run, "--features-dir", features, *CASES[case].arguments]
+    sessions = until_done(line, WAYS[way], check_files)
+    assert (sessions > 2) == (stop != "never")
     assert model_bytes(run) == model_bytes(reference)
     assert (b'"temperature"' in model_bytes(run)["model.json"]) == (CASES[case].table == "classes")
     assert not (run / "passes").exists()
