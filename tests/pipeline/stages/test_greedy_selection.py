@@ -168,6 +168,7 @@ def test_the_statistics_of_finalists_are_those_computed_at_once(
     assert ours == pytest.approx(theirs, rel=0.1)
 
 
+@pytest.mark.ci
 def test_a_choice_in_turns_is_cut_too(finished_run: TrainedRuns, tables: Path, turns: Path, tmp_path: Path) -> None:
     found = resize_run(turns, 8, tmp_path / "eight")
     assert (found.n_centers, found.n_before) == (8, 20)

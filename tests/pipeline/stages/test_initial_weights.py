@@ -70,6 +70,7 @@ def test_more_candidates_start_from_the_centers_that_are_candidates_again(
     assert warm["converged"] is True
 
 
+@pytest.mark.ci
 def test_the_first_working_set_holds_the_model(train: Any, tmp_path: Path) -> None:
     """Which half of the working set, as many as start from zero, would not hold."""
     asked = ("--centers", "300")

@@ -43,7 +43,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.mark.parametrize(("intercept", "weighted"), [(False, ()), (True, ()), (True, ("--set", "data.weights=w"))])
+@pytest.mark.parametrize(
+    ("intercept", "weighted"),
+    [(False, ()), pytest.param(True, (), marks=pytest.mark.ci), (True, ("--set", "data.weights=w"))],
+)
 def test_gradient_is_that_of_differences(
     place: Path, tmp_path: Path, intercept: bool, weighted: tuple[str, ...], monkeypatch: Any
 ) -> None:
@@ -146,6 +149,7 @@ def test_lost_positions_are_told_and_never_taken_for_centers_that_stay(
     assert model_bytes(run) == before
 
 
+@pytest.mark.ci
 def test_refitted_centers_move_as_well(place: Path, tmp_path: Path) -> None:
     asked = ("--centers", "40", "--penalty", "1e-3", "--refit", "ridge", *SERIAL)
     data = {"dataset": place / "smooth.npz"}

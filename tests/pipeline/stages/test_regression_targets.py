@@ -76,6 +76,7 @@ def test_the_unit_of_the_target_changes_nothing_else(
         assert two["hold_out_error"] == pytest.approx(scale**2 * one["hold_out_error"], rel=1e-2)
 
 
+@pytest.mark.ci
 def test_a_large_mean_costs_no_digits(tmp_path: Path) -> None:
     X, y = table()
     plain, other = train(tmp_path, X, y), train(tmp_path, X, 1e9 + y, name="other")
@@ -145,7 +146,7 @@ def test_a_fraction_of_the_largest_penalty_on_a_working_set(tmp_path: Path) -> N
     assert 0.3 * whole["penalty"] < part["penalty"] <= whole["penalty"]  # of those in the first working set
 
 
-@pytest.mark.parametrize("task", ["regression", "binary"])
+@pytest.mark.parametrize("task", ["regression", pytest.param("binary", marks=pytest.mark.ci)])
 def test_auto_ends_when_nothing_is_gained(tmp_path: Path, task: str) -> None:
     X, y = table()
     y = y if task == "regression" else (y > 0.3).astype(int)

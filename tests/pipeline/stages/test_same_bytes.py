@@ -24,7 +24,7 @@ WAYS = {
 }
 QUICK = {
     ("several widths", "threads", "never"),
-    ("rounds, weights", "in turn", "amid passes"),
+    ("rounds, one kernel", "in turn", "amid passes"),
     ("learned scales", "in turn", "amid passes"),
     ("rounds, a selection", "in turn", "at commits"),
     ("a selection, moved", "in turn", "at commits"),

@@ -121,7 +121,8 @@ def test_the_axes_are_orthonormal_and_near_the_best() -> None:
     assert (((X - mean) @ axes) ** 2).sum() >= 0.95 * (best**2).sum()
 
 
-@pytest.mark.parametrize("coupling", ["shared", pytest.param("one-vs-all", marks=pytest.mark.ci)])
+@pytest.mark.ci
+@pytest.mark.parametrize("coupling", ["shared", "one-vs-all"])
 def test_a_run_that_grows_by_coarse_scores_ends_with_a_proof(coupling: str, train: Any, tmp_path: Path) -> None:
     """The gaps are those that the Gram of all candidates gives for the same weights."""
     asked = ("--coupling", coupling, "--tol", "1e-4")
@@ -173,6 +174,7 @@ def test_after_the_first_exact_pass_few_are_evaluated_and_the_others_lie_within_
     assert compared
 
 
+@pytest.mark.ci
 def test_scores_that_are_too_coarse_give_way_to_exact_ones(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coarse_features, "AXES", 2)
     passes = train("run", *ROUNDS)["passes"]
@@ -180,6 +182,7 @@ def test_scores_that_are_too_coarse_give_way_to_exact_ones(train: Any, monkeypat
     assert [record["coarse_entries"] > 0 for record in passes] == [True] + [False] * (len(passes) - 1)
 
 
+@pytest.mark.ci
 def test_coarse_scores_are_exact_in_the_working_set_and_corrected_once_they_were(
     train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,3 +215,17 @@ def test_a_run_that_is_stopped_ends_with_the_same_bytes(
     assert runs.model_bytes(tmp_path / "run") == runs.model_bytes(tmp_path / "whole")
     again = runs.report_of(tmp_path / "run")
     assert [record["exact"] for record in again["passes"]] == [record["exact"] for record in report["passes"]]
+
+
+@pytest.mark.ci
+def test_processes_score_images_as_one_does(
+    finished_run: runs.TrainedRuns, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With as many axes and as large tiles as everybody has."""
+    monkeypatch.undo()
+    asked = ("--penalty", "1", "--centers", "all", "--coupling", "shared", "--set", "centers.working_set=600")
+    serial = finished_run(*asked, *SERIAL)
+    report = runs.train(tmp_path / "run", features, *asked, "--scheduler", "processes", "--workers", "2")
+    assert not report["passes"][0]["exact"]
+    assert report["passes"][-1]["exact"]
+    assert runs.model_bytes(tmp_path / "run") == runs.model_bytes(serial)

@@ -69,6 +69,7 @@ def test_the_choice_is_that_of_the_whole_gram(tables: Path, case: str) -> None:
     assert not list((tables / f"{case}-rounds" / "statistics").glob("path-*"))
 
 
+@pytest.mark.ci
 def test_the_largest_penalty_and_certificates_are_those_of_dense_columns(
     tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +116,7 @@ def test_a_penalty_for_which_there_is_no_room_ends_the_path_and_is_told(
     assert not RunLayout(tables / "small-auto").passes.exists()
 
 
+@pytest.mark.ci
 def test_a_path_whose_last_penalties_have_no_room_is_followed_to_its_end(
     tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
