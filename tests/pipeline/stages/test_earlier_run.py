@@ -1,6 +1,5 @@
 """`--add-rows NEW --init-from RUN`: sums that are taken make the same bytes as sums that are made again."""
 
-import itertools
 import shutil
 from pathlib import Path
 
@@ -9,9 +8,9 @@ import pytest
 
 from pipeline import train as training
 from pipeline.prediction.model_folder import load_model
-from pipeline.runtime import row_pass, stopping
 from pipeline.stages.accumulate_statistics import load_statistics
 from runs import files_of, model_bytes, report_of, train_beside
+from stopping_points import stop_amid_passes, until_done
 from storage.atomic_writes import read_arrays
 from storage.folder_layouts import RunLayout
 
@@ -19,10 +18,10 @@ OLD, NEW, NEXT, TEST = slice(0, 500), slice(500, 620), slice(620, 700), slice(70
 RAW = ("--set", "data.standardise=false")  # the intersection kernel takes no negative features
 FLOAT64 = ("--set", "kernel.precision=float64")
 CASES = {
-    "one for each class": ("--centers", "80", "--penalty", "0.5"),
+    "one for each class": ("--centers", "60", "--penalty", "0.5"),
     "least squares, learned scales": ("--centers", "60", "--scale", "learned", "--set", "kernel.scale_rounds=2"),
-    "a selection": ("--centers", "all", "--select", "greedy:20", "--sigma2", "median"),
-    "one kernel": ("--centers", "80", "--penalty", "0.5", "--coupling", "shared", "--intercept"),
+    "a selection": ("--centers", "200", "--select", "greedy:20", "--sigma2", "median"),
+    "one kernel": ("--centers", "60", "--penalty", "0.5", "--coupling", "shared", "--intercept"),
     "several widths": ("--centers", "40", "--sigma2", "0.5,2", "--penalty", "0.5"),
     "a path": ("--centers", "60", "--penalty", "auto", "--refit", "ridge"),
     "moved centers": ("--centers", "60", "--penalty", "0.5", "--refit", "ridge", "--polish-centers", "3"),
@@ -31,7 +30,7 @@ CASES = {
     "regression, polynomial": ("--centers", "60", "--kernel", "polynomial", "--sigma2", "4", "--features-store=none"),
     "regression, intersection": ("--centers", "60", "--kernel", "intersection", *RAW),
 }
-QUICK = ("one for each class", "least squares, learned scales", "a selection", "regression, polynomial")
+QUICK = ("a selection", "regression, polynomial")
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +64,8 @@ def first_run(place: Path, case: str) -> Path:
 
 
 def added(place: Path, name: str, case: str, to: Path, more: str = "new") -> Path:
+    if (place / name).exists():
+        return place / name
     return trained(place, name, case, "--add-rows", str(place / f"{data_of(case)}-{more}.npz"), "--init-from", str(to))
 
 
@@ -75,7 +76,7 @@ def without_statistics(run: Path, copy: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.nightly) for case in CASES]
+    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.ci) for case in CASES]
 )
 def test_sums_that_are_taken_make_the_bytes_of_sums_made_again(place: Path, tmp_path: Path, case: str) -> None:
     old = first_run(place, case)
@@ -95,7 +96,7 @@ def test_sums_that_are_taken_make_the_bytes_of_sums_made_again(place: Path, tmp_
     assert names - names_before <= {"largest-values-500.npz"}
 
 
-@pytest.mark.parametrize("case", ["a selection", "regression"])
+@pytest.mark.parametrize("case", [pytest.param("a selection", marks=pytest.mark.ci), "regression"])
 def test_the_model_is_that_of_all_rows_in_one_file(place: Path, tmp_path: Path, case: str) -> None:
     """To rounding: blocks of rows, and so the roundings of their kernel values and products, are others."""
     settings = (*RAW, "--sigma2", "0.5", "--select", "greedy:15", "--set", "data.centre_targets=false", *FLOAT64)
@@ -118,7 +119,7 @@ def test_the_model_is_that_of_all_rows_in_one_file(place: Path, tmp_path: Path, 
 
 def test_one_addition_after_the_other(place: Path, tmp_path: Path) -> None:
     case = "regression, polynomial"
-    more = added(place, "chain-1", case, first_run(place, case))
+    more = added(place, f"{case}, more", case, first_run(place, case))
     run = added(place, "chain-2", case, more, "next")
     again = added(place, "chain-3", case, without_statistics(more, tmp_path / "more"), "next")
     assert report_of(run)["added_rows"] == [120, 80]
@@ -127,7 +128,7 @@ def test_one_addition_after_the_other(place: Path, tmp_path: Path) -> None:
 
 def test_solves_start_from_the_weights_of_the_run_before(place: Path) -> None:
     old = first_run(place, "one for each class")
-    layout = RunLayout(added(place, "warm", "one for each class", old))
+    layout = RunLayout(added(place, "one for each class, more", "one for each class", old))
     start = read_arrays(layout.solution("all-start.npz"))["weights"]
     final = read_arrays(RunLayout(old).solution("final.npz"))
     expected = np.zeros_like(start)
@@ -136,32 +137,24 @@ def test_solves_start_from_the_weights_of_the_run_before(place: Path) -> None:
     assert start.any()
 
 
-@pytest.mark.parametrize("lost", ["nothing", "statistics", "the run"])
+@pytest.mark.parametrize(
+    "lost", ["statistics", *(pytest.param(lost, marks=pytest.mark.ci) for lost in ("nothing", "the run"))]
+)
 def test_a_run_that_is_stopped_ends_with_the_same_bytes(
     place: Path, tmp_path: Path, lost: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whatever becomes of the run before: what is not there is made again."""
     case = "regression, polynomial"
     old = shutil.copytree(first_run(place, case), tmp_path / "old")
-    expected = model_bytes(added(place, f"unstopped, {lost} lost", case, old))
-    take, count = row_pass._Waiting.take, itertools.count(1)
-
-    def interrupted(waiting: row_pass._Waiting) -> range:
-        if next(count) % 3 == 0:
-            stopping.request("a test")
-        return take(waiting)
-
-    monkeypatch.setattr(row_pass._Waiting, "take", interrupted)
+    expected = model_bytes(added(place, f"{case}, more", case, first_run(place, case)))
+    stop_amid_passes(monkeypatch)
     data, run = place / "regression.npz", tmp_path / "run"
-    line = [str(data), "--run-dir", str(run), "--features-dir", str(place / "features"), "--scheduler", "serial", "-q"]
-    first = [*line, "--add-rows", str(place / "regression-new.npz"), "--init-from", str(old)]
-    codes = [training.main(first)]
+    line = [data, "--run-dir", run, "--features-dir", place / "features", "--scheduler", "serial", "-q"]
+    first = [*line, "--add-rows", place / "regression-new.npz", "--init-from", old]
+    assert training.main([str(word) for word in first]) == 75
     if lost != "nothing":
         shutil.rmtree(old / "statistics" if lost == "statistics" else old)
-    while codes[-1] == 75:
-        codes.append(training.main([*line, "--resume", "auto"]))
-    assert codes[-1] == 0
-    assert len(codes) > 2
+    assert until_done(line) > 1
     assert model_bytes(run) == expected
     assert ("its statistics are no longer there whole" in capsys.readouterr().err) == (lost != "nothing")
 
@@ -175,4 +168,4 @@ def test_damaged_statistics_are_not_taken(place: Path, tmp_path: Path, capsys: p
     gram.write_bytes(content)
     run = added(place, "damaged", case, old)
     assert "its statistics are no longer there whole" in capsys.readouterr().err
-    assert model_bytes(run) == model_bytes(added(place, "undamaged", case, first_run(place, case)))
+    assert model_bytes(run) == model_bytes(added(place, f"{case}, more", case, first_run(place, case)))

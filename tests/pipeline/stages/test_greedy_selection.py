@@ -1,9 +1,7 @@
-"""Greedy selection through the main command: against dense twins, cut to size, in rounds, stopped and resumed."""
+"""Greedy selection through the main command: against dense twins, cut to size, in turns, taken up again."""
 
-import json
 import shutil
-import subprocess
-import sys
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,120 +9,96 @@ from typing import Any
 import numpy as np
 import pytest
 
-import runs
-from pipeline.kernels.column_generator import ColumnGenerator
+from cases import CASES, SERIAL
 from pipeline.prediction.model_folder import load_model
 from pipeline.resize import main as resize
 from pipeline.resize import resize_run
+from pipeline.solvers import forward_selection as forwards
 from pipeline.solvers.ridge import least_squares
 from pipeline.stages import accumulate_statistics as statistics
 from pipeline.stages import greedy_selection as selection
 from pipeline.train import main
-from runs import ROOT, files_of, model_bytes
+from runs import TrainedRuns, files_of, model_bytes, report_of, train
+from stopping_points import until_done
 from storage.atomic_writes import read_arrays
 from storage.folder_layouts import RunLayout
-from storage.zarr_arrays import open_arrays
+
+AT_ONCE, TURNS = (CASES[name].arguments for name in ("a selection", "rounds, a selection"))
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("selection")
-
-
-def train(folder: Path, name: str, *arguments: str, code: int = 0) -> dict[str, Any]:
-    return runs.train(folder / name, folder / "features", *arguments, code=code)
+def whole(finished_run: TrainedRuns, tables: Path) -> Path:
+    """A selection of 20 from all of 150 candidates."""
+    return finished_run(*AT_ONCE, *SERIAL, dataset=tables / "classes.npz")
 
 
 @pytest.fixture(scope="module")
-def report(folder: Path) -> dict[str, Any]:
-    return train(folder, "whole", "--select", "greedy:60")
+def turns(finished_run: TrainedRuns, tables: Path) -> Path:
+    """A selection of 20 from 300 candidates, at most 100 at a time."""
+    return finished_run(*TURNS, *SERIAL, dataset=tables / "classes.npz")
 
 
-@pytest.fixture(scope="module")
-def test_part(folder: Path, report: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    (store,) = (folder / "features").glob("*/arrays.zarr")
-    arrays = open_arrays(store)
-    n = arrays["test/y"].n_rows
-    return arrays["test/X"].read(0, n), arrays["test/y"].read(0, n)
-
-
-def test_report_and_model_agree(folder: Path, report: dict[str, Any], test_part: Any) -> None:
+def test_report_and_model_agree(whole: Path, rows_of: Callable[[Path], Any]) -> None:
+    report, model, layout, rows = report_of(whole), load_model(whole / "model"), RunLayout(whole), rows_of(whole)
     found = report["selection"]
-    assert (report["select"], report["refit"], report["penalty"], report["solves"]) == ("greedy:60", "ridge", None, [])
+    assert (report["select"], report["refit"], report["penalty"], report["solves"]) == ("greedy:20", "ridge", None, [])
     assert report["converged"]
     assert report["penalised"] is None
-    assert found["n_centers"] == report["model_n_centers"] == 60
-    model = load_model(folder / "whole" / "model")
-    assert model.selection_order.tolist() == list(range(60))
-    X, y = test_part
-    assert report["n_errors"] == np.count_nonzero(model.predict_targets(X) != y)
+    assert found["n_centers"] == report["model_n_centers"] == 20
+    assert model.selection_order.tolist() == list(range(20))
+    assert report["n_errors"] == np.count_nonzero(model.predict_targets(rows.X_test) != rows.y_test)
     curve = {point["size"]: point for point in found["curve"]}
-    assert curve[60]["test_error"] == pytest.approx(report["error_rate"])
-    assert curve[60]["hold_out_error"] < curve[10]["hold_out_error"] < curve[1]["hold_out_error"]
-    layout = RunLayout(folder / "whole")
+    assert curve[20]["test_error"] == pytest.approx(report["error_rate"])
+    assert curve[20]["hold_out_error"] < curve[10]["hold_out_error"] < curve[1]["hold_out_error"]
     chosen = selection.load_chosen(layout, selection.AT_ONCE).chosen
     everything = statistics.load_statistics(layout, "all")
-    for size in (1, 10, 41):
-        weights, _ = least_squares(everything.cut(chosen[:size]), report["hold_out"]["ridge"], intercept=False)
-        K = ColumnGenerator(model.centers[:size], model.center_sigma2[:size]).block(X, out_dtype=np.float64)
-        wrong = np.count_nonzero(np.argmax(K @ weights, axis=1) != y)
-        if size in curve:
-            assert curve[size]["test_error"] == pytest.approx(wrong / len(y))
+    for size in (1, 10, 20):
+        weights, offset = least_squares(
+            everything.cut(chosen[:size]), report["hold_out"]["ridge"], intercept=report["intercept"]
+        )
+        wrong = np.count_nonzero(np.argmax(rows.K_test[:, chosen[:size]] @ weights + offset, axis=1) != rows.y_test)
+        assert curve[size]["test_error"] == pytest.approx(wrong / len(rows.y_test))
 
 
-def test_selected_centers_are_better_than_random_ones(folder: Path, report: dict[str, Any]) -> None:
-    layout = RunLayout(folder / "whole")
-    hold_out, fit = statistics.load_statistics(layout, "hold_out"), statistics.load_statistics(layout, "fit")
-    chosen = selection.load_chosen(layout, selection.AT_ONCE)
-    random = np.arange(60)  # candidates are drawn at random
-    weights, offset = least_squares(fit.cut(random), 1e-6, intercept=False)
-    error = hold_out.cut(random).squared_error(weights, offset).sum() / hold_out.weight_sum
-    assert chosen.hold_out_errors[-1] < 0.9 * error
+def test_selected_centers_are_better_than_random_ones(finished_run: TrainedRuns, tables: Path) -> None:
+    """Candidates are drawn at random: the first 20 are a random choice."""
+    layout = RunLayout(finished_run(*AT_ONCE, *SERIAL, dataset=tables / "values.npz"))
+    hold_out, fit = (statistics.load_statistics(layout, part) for part in ("hold_out", "fit"))
+    first = np.arange(20)
+    weights, offset = least_squares(fit.cut(first), 1e-6, intercept=True)
+    error = hold_out.cut(first).squared_error(weights, offset).sum() / hold_out.weight_sum
+    assert selection.load_chosen(layout, selection.AT_ONCE).hold_out_errors[-1] < 0.9 * error
 
 
-def test_a_prefix_is_the_model_of_that_size(folder: Path, report: dict[str, Any], test_part: Any) -> None:
-    train(folder, "few", "--select", "greedy:25")
-    assert resize([str(folder / "whole"), "--size", "25", "--out", str(folder / "cut"), "-q"]) == 0
-    assert files_of(folder / "cut") == model_bytes(folder / "few")
-    few, cut = load_model(folder / "few" / "model"), load_model(folder / "cut")
-    X, _ = test_part
-    np.testing.assert_allclose(cut.decision_function(X), few.decision_function(X), rtol=0, atol=1e-8)
+def test_a_prefix_is_the_model_of_that_size(
+    finished_run: TrainedRuns, tables: Path, whole: Path, tmp_path: Path
+) -> None:
+    asked = (*AT_ONCE[:4], "--select", "greedy:12", *SERIAL)
+    few = finished_run(*asked, dataset=tables / "classes.npz")
+    assert resize([str(whole), "--size", "12", "--out", str(tmp_path / "cut"), "-q"]) == 0
+    assert files_of(tmp_path / "cut") == model_bytes(few)
+    again = finished_run(*asked, "--refit", "ridge", dataset=tables / "classes.npz")  # which a selection always has
+    assert model_bytes(again) == model_bytes(few)
 
 
-@pytest.mark.nightly
-def test_every_executor_gives_the_same_bytes(folder: Path, report: dict[str, Any]) -> None:
-    for name in ("serial", "processes"):
-        train(folder, name, "--select", "greedy:60", "--scheduler", name, "--workers", "2")
-        assert model_bytes(folder / name) == model_bytes(folder / "whole")
-
-
-def test_a_refit_of_a_selection_may_be_asked_for(folder: Path, report: dict[str, Any]) -> None:
-    train(folder, "asked", "--select", "greedy:60", "--refit", "ridge")
-    assert model_bytes(folder / "asked") == model_bytes(folder / "whole")
-
-
-@pytest.mark.nightly
-def test_auto_ends_where_the_held_out_error_no_longer_falls(tmp_path: Path) -> None:
-    run = ["--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features"), "-q"]
-    assert main(["sinc", "--select", "greedy:auto", "--set", "data.noise=0.1", *run]) == 0
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
-    assert 10 < report["model_n_centers"] < 300
-    assert report["mse"] < 0.02
-    best = report["selection"]["curve"][-1]["hold_out_error"]
-    more = ["--select", "greedy:500", "--set", "data.noise=0.1"]
-    assert main(["sinc", *more, *run[2:], "--run-dir", str(tmp_path / "more")]) == 0
-    curve = json.loads((tmp_path / "more" / "report.json").read_text())["selection"]["curve"]
-    assert best <= 1.02 * min(point["hold_out_error"] for point in curve)
-    few = ["--select", "greedy:4", "--set", "data.noise=0.1"]
-    assert main(["sinc", *few, *run[2:], "--run-dir", str(tmp_path / "few")]) == 0
-    assert json.loads((tmp_path / "few" / "report.json").read_text())["mse"] > 2 * report["mse"]
+@pytest.mark.ci
+def test_auto_ends_where_the_held_out_error_no_longer_falls(finished_run: TrainedRuns) -> None:
+    noisy = ("--centers", "400", "--set", "data.noise=0.1", *SERIAL)
+    auto, more, few = (
+        report_of(finished_run("--select", f"greedy:{size}", *noisy, dataset="sinc")) for size in ("auto", "300", "4")
+    )
+    assert 10 < auto["model_n_centers"] < 300
+    assert auto["mse"] < 0.02
+    best = auto["selection"]["curve"][-1]["hold_out_error"]
+    assert best <= 1.02 * min(point["hold_out_error"] for point in more["selection"]["curve"])
+    assert few["mse"] > 2 * auto["mse"]
 
 
 def test_copies_end_a_selection_early_and_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     X = np.repeat(rng.normal(size=(30, 2)), 12, axis=0)
     np.savez(tmp_path / "copies.npz", X=X, y=X[:, 0] ** 2 + 0.1 * rng.normal(size=len(X)))
-    run = ["--run-dir", str(tmp_path / "run"), "--features-store", "none", "--select", "greedy:100"]
+    run = ["--run-dir", str(tmp_path / "run"), "--features-store", "none", "--select", "greedy:100", *SERIAL]
     assert main([str(tmp_path / "copies.npz"), *run]) == 0
     found = capsys.readouterr().out
     assert "centers instead of 100: no other candidate adds anything" in found
@@ -138,142 +112,127 @@ def test_too_few_rows_to_hold_any_out_are_refused(tmp_path: Path, capsys: pytest
     for more in (["--select", "greedy:3"], ["--refit", "ridge"], ["--penalty", "auto"]):
         assert main([str(tmp_path / "few.npz"), *run, *more]) == 2
         assert "holds out none with this seed: raise it" in capsys.readouterr().err
-    assert main([str(tmp_path / "few.npz"), *run, "--penalty", "0.1", "-q"]) == 0
+    assert main([str(tmp_path / "few.npz"), *run, "--penalty", "0.1", "-q", *SERIAL]) == 0
     assert resize([str(tmp_path / "run"), "--size", "1", "--out", str(tmp_path / "model")]) == 2
     assert "keeps no statistics of held-out rows" in capsys.readouterr().err
 
 
-def test_an_intercept_and_a_binary_task(folder: Path, test_part: Any) -> None:
-    report = train(folder, "four", "--select", "greedy:40", "--intercept", "--set", "data.positive=4")
-    model = load_model(folder / "four" / "model")
+def test_a_binary_task_with_an_intercept(
+    finished_run: TrainedRuns, tables: Path, rows_of: Callable[[Path], Any]
+) -> None:
+    run = finished_run(
+        *AT_ONCE, "--intercept", "--set", "data.positive=2", "--sigma2", "2", *SERIAL, dataset=tables / "classes.npz"
+    )
+    report, model, rows = report_of(run), load_model(run / "model"), rows_of(run)
     assert (report["task"], model.labels) == ("binary", (-1, 1))
     assert model.intercept[0] != 0
-    X, y = test_part
-    assert report["n_errors"] == np.count_nonzero(model.predict_targets(X) != (y == 4)) <= 6
+    wrong = np.count_nonzero(
+        np.where(model.predict_targets(rows.X_test) > 0, 1, -1) != np.where(rows.y_test == 1, 1, -1)
+    )
+    assert report["n_errors"] == wrong <= 30
     assert report["selection"]["curve"][-1]["test_error"] == pytest.approx(report["error_rate"])
 
 
-ROUNDS = ("--centers", "all", "--set", "centers.working_set=400", "--select", "greedy:60")
-
-
-@pytest.fixture(scope="module")
-def rounds(folder: Path) -> dict[str, Any]:
-    return train(folder, "rounds", *ROUNDS)
-
-
-def test_turns_come_near_to_a_choice_from_all(folder: Path, rounds: dict[str, Any]) -> None:
-    passes = rounds["passes"]
+def test_turns_come_near_to_a_choice_from_all(finished_run: TrainedRuns, tables: Path, turns: Path) -> None:
+    report, passes = report_of(turns), report_of(turns)["passes"]
     assert len(passes) >= 4
     assert [one["round"] for one in passes] == list(range(len(passes)))
     errors = [one["sample_error"] for one in passes]
     assert all(after < 1.02 * before for before, after in pairwise(errors))
-    assert errors[-1] < 0.9 * errors[0]
-    assert all(one["working_set"] <= 400 and one["n_active"] == 266 for one in passes)
-    whole = train(folder, "all at once", "--centers", "all", "--select", "greedy:60")
-    assert rounds["selection"]["curve"][-1]["hold_out_error"] < 1.1 * whole["selection"]["curve"][-1]["hold_out_error"]
+    assert errors[-1] < errors[0]
+    assert all(one["working_set"] <= 100 and one["n_active"] == 66 for one in passes)
+    at_once = finished_run(*TURNS[:2], *TURNS[4:], *SERIAL, dataset=tables / "classes.npz")
+    last, best = (each["selection"]["curve"][-1]["hold_out_error"] for each in (report, report_of(at_once)))
+    assert last < 1.1 * best
 
 
-def test_the_statistics_of_finalists_are_those_computed_at_once(folder: Path, rounds: dict[str, Any]) -> None:
-    layout, names = RunLayout(folder / "rounds"), selection.FINALISTS
+def test_the_statistics_of_finalists_are_those_computed_at_once(
+    finished_run: TrainedRuns, tables: Path, turns: Path, tmp_path: Path, features: Path
+) -> None:
+    layout, names = RunLayout(turns), selection.FINALISTS
     members = read_arrays(layout.statistics_file(names.everything))["rows"]
-    listed = folder / "members.txt"
-    listed.write_text("\n".join(map(str, members)) + "\n")
-    train(folder, "members", "--center-list", str(listed), "--select", "greedy:60")
-    direct = RunLayout(folder / "members")
+    (tmp_path / "members.txt").write_text(" ".join(map(str, members)))
+    listed = ("--center-list", str(tmp_path / "members.txt"), *TURNS[4:], *SERIAL)
+    train(tmp_path / "run", features, *listed, dataset=tables / "classes.npz")
+    direct = RunLayout(tmp_path / "run")
     for ours, theirs in zip(names, selection.AT_ONCE, strict=True):
         streamed, dense = statistics.load_statistics(layout, ours), statistics.load_statistics(direct, theirs)
         np.testing.assert_allclose(streamed.gram, dense.gram, rtol=1e-6)
         np.testing.assert_allclose(streamed.kty, dense.kty, rtol=1e-5, atol=1e-4)
         assert streamed.weight_sum == dense.weight_sum
     # The columns differ by the rounding of float32, and one center dropped otherwise changes those before it.
-    errors = [
+    ours, theirs = (
         selection.load_chosen(*place).hold_out_errors[-1]
         for place in ((layout, selection.FINALISTS), (direct, selection.AT_ONCE))
-    ]
-    assert errors[0] == pytest.approx(errors[1], rel=0.1)
+    )
+    assert ours == pytest.approx(theirs, rel=0.1)
 
 
-@pytest.mark.nightly
-def test_a_run_in_rounds_is_cut_too(folder: Path, rounds: dict[str, Any]) -> None:
-    found = resize_run(folder / "rounds", 20, folder / "rounds-20")
-    assert (found.n_centers, found.n_before) == (20, 60)
-    whole, cut = load_model(folder / "rounds" / "model"), load_model(folder / "rounds-20")
-    assert np.array_equal(cut.center_index, whole.center_index[:20])
-    train(folder, "streamed", *ROUNDS[:4], "--penalty", "3")
+@pytest.mark.ci
+def test_a_choice_in_turns_is_cut_too(finished_run: TrainedRuns, tables: Path, turns: Path, tmp_path: Path) -> None:
+    found = resize_run(turns, 8, tmp_path / "eight")
+    assert (found.n_centers, found.n_before) == (8, 20)
+    model, cut = load_model(turns / "model"), load_model(tmp_path / "eight")
+    assert np.array_equal(cut.center_index, model.center_index[:8])
+    penalised = finished_run(*CASES["rounds, two widths"].arguments, *SERIAL, dataset=tables / "classes.npz")
     with pytest.raises(Exception, match="keeps no statistics of held-out rows"):
-        resize_run(folder / "streamed", 5, folder / "streamed-5")
+        resize_run(penalised, 5, tmp_path / "five")
 
 
-@pytest.mark.parametrize(
-    "arguments", [pytest.param(("--select", "greedy:60"), id="at once"), pytest.param(ROUNDS, id="in rounds")]
-)
-@pytest.mark.nightly
-def test_a_selection_that_is_stopped_goes_on_to_the_same_bytes(
-    folder: Path, report: dict[str, Any], tmp_path: Path, arguments: tuple[str, ...]
+@pytest.mark.ci
+@pytest.mark.parametrize("arguments", [AT_ONCE, TURNS], ids=["at once", "in turns"])
+def test_a_selection_that_is_stopped_between_two_slabs_goes_on_to_the_same_bytes(
+    tables: Path, features: Path, tmp_path: Path, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slowed down, and stopped by its time limit in the midst of slabs of 32 centers."""
+    """What was chosen is committed with every slab, here of 8 centers, and not chosen again."""
+    for module in (forwards, selection):
+        monkeypatch.setattr(module, "SLAB_ROWS", 8)
+    monkeypatch.setattr(forwards, "BLOCK", 4)
+    data = {"dataset": tables / "classes.npz"}
+    train(tmp_path / "whole", features, *arguments, *SERIAL, **data)
+    save, saved = selection.checkpoints.save, list[tuple[Path, int]]()
 
-    def call(name: str, *more: str) -> int:
-        command = [sys.executable, "-c", SLOW, "digits", "--run-dir", str(tmp_path / name), "-q", *arguments, *more]
-        command += ["--features-dir", str(folder / "features")]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode
+    def saved_and_stopped(folder: Path, step: int, *rest: Any, **named: Any) -> None:
+        assert (folder, step) not in saved
+        save(folder, step, *rest, **named)
+        saved.append((folder, step))
+        if len(saved) in (1, 2, 4, 7):
+            raise KeyboardInterrupt
 
-    assert call("whole") == 0
-    codes, stopped_within = [75], False
-    while codes[-1] == 75 and len(codes) < 40:
-        codes.append(call("stopped", "--resume", "auto", "--time-limit", "2.5s"))
-        stopped_within |= bool(list((tmp_path / "stopped" / "checkpoints").glob("*/step-*")))
-    assert codes[-1] == 0
-    assert codes.count(75) > 1
-    assert stopped_within
-    assert model_bytes(tmp_path / "stopped") == model_bytes(tmp_path / "whole")
-
-
-SLOW = """
-import sys, time
-from pipeline.solvers import forward_selection as greedy
-greedy.SLAB_ROWS = 32
-append = greedy._Factor.append
-def slowly(self, columns, threads):
-    time.sleep(0.004 * len(columns))
-    append(self, columns, threads)
-greedy._Factor.append = slowly
-from pipeline.stages import greedy_selection as selection
-selection.SLAB_ROWS = 32
-from pipeline.train import main
-sys.exit(main(sys.argv[1:]))
-"""
+    monkeypatch.setattr(selection.checkpoints, "save", saved_and_stopped)
+    line = [data["dataset"], "--run-dir", tmp_path / "run", "--features-dir", features, *arguments]
+    assert until_done(line) > 3
+    assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")
 
 
 AFTER = ("model", "solutions", "markers/solve", "markers/evaluate", "CONTENTS.json", "report.json")
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        ("whole", "statistics/all/gram.npy"),
-        ("whole", "statistics/hold_out/kty.npy"),
-        ("rounds", "statistics/finalists-fit/gram.npy"),
-        ("rounds", "statistics/finalists-hold-out/gram.npy"),
-        ("rounds", "statistics/finalists/gram.npy"),
+        ("whole", "all/gram.npy"),
+        pytest.param("whole", "hold_out/kty.npy", marks=pytest.mark.ci),
+        ("turns", "finalists-fit/gram.npy"),
+        pytest.param("turns", "finalists-hold-out/gram.npy", marks=pytest.mark.ci),
+        pytest.param("turns", "finalists/gram.npy", marks=pytest.mark.ci),
     ],
 )
 def test_damage_is_refused_when_a_selection_goes_on(
-    folder: Path, report: dict[str, Any], rounds: dict[str, Any], tmp_path: Path, kind: str, name: str,
+    tables: Path, features: Path, whole: Path, turns: Path, tmp_path: Path, kind: str, name: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    shutil.copytree(folder / kind, tmp_path / "run")
+    finished = whole if kind == "whole" else turns
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
     for after in AFTER:
-        path = tmp_path / "run" / after
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    shutil.copytree(tmp_path / "run", tmp_path / "sound")
-    assert main(["digits", "--run-dir", str(tmp_path / "sound"), "--resume", "auto", "-q"]) == 0
-    assert model_bytes(tmp_path / "sound") == model_bytes(folder / kind)
-    path = tmp_path / "run" / name
-    data = bytearray(path.read_bytes())
-    data[-2] ^= 1
-    path.write_bytes(data)
-    assert main(["digits", "--run-dir", str(tmp_path / "run"), "--resume", "auto", "-q"]) == 65
+        shutil.rmtree(run / after) if (run / after).is_dir() else (run / after).unlink()
+    path = run / "statistics" / name
+    content = path.read_bytes()
+    path.write_bytes(content[:-2] + bytes([content[-2] ^ 1, content[-1]]))
+    line = [str(tables / "classes.npz"), "--run-dir", str(run), "--features-dir", str(features), "--resume", "auto"]
+    assert main([*line, "-q"]) == 65
     assert "resume" in capsys.readouterr().err
-    assert not (tmp_path / "run" / "model").exists()
+    assert not (run / "model").exists()
+    path.write_bytes(content)
+    assert main([*line, "-q"]) == 0
+    assert model_bytes(run) == model_bytes(finished)

@@ -1,11 +1,14 @@
 """`--scale learned` from training to prediction: what it gains, where it is left out, what is taken up again."""
 
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cases import CASES, SERIAL, Case
 from features.standardisation import Standardisation
 from pipeline import evaluate, predict, resize, verify
 from pipeline.config.stored_settings import from_toml
@@ -14,26 +17,29 @@ from pipeline.prediction.model_folder import load_model
 from pipeline.report import write
 from pipeline.reporting.results import table
 from pipeline.stages import learn_feature_scales as stage
-from pipeline.train import main
-from runs import model_bytes, report_of, train
+from runs import TrainedRuns, model_bytes, report_of, train
+from stopping_points import until_done
 from storage.atomic_writes import read_arrays
 from storage.folder_layouts import RunLayout
 
-PLAIN = ("--centers", "150", "--select", "greedy:60")
-LEARNED = (*PLAIN, "--scale", "learned", "--set", "kernel.scale_rounds=6")
-METRIC = (*PLAIN, "--scale", "metric", "--set", "kernel.scale_rounds=3")
+PLAIN = ("--centers", "150", "--select", "greedy:60", *SERIAL)
+LEARNED = (*PLAIN, "--set", "kernel.scale_rounds=6", "--scale", "learned")
+METRIC = (*PLAIN, "--set", "kernel.scale_rounds=3", "--scale", "metric")
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(shared_folder: Path) -> Path:
     """Twelve inputs of which two matter, on scales of their own."""
+    path = shared_folder / "scales.csv"
+    if path.exists():
+        return path
     rng = np.random.default_rng(0)
     X = rng.normal(size=(1600, 12)) * np.geomspace(1e-3, 1e3, 12)
     y = np.sin(2 * X[:, 4] / X[:, 4].std()) * X[:, 9] / X[:, 9].std() + 0.05 * rng.normal(size=1600)
-    path = tmp_path_factory.mktemp("table") / "table.csv"
     names = ",".join([f"input {j}" for j in range(12)] + ["y"])
-    np.savetxt(path, np.column_stack([X, y]), delimiter=",", header=names, comments="")
-    return path
+    aside = path.with_suffix(f".{os.getpid()}")  # another process may read or write at this moment
+    np.savetxt(aside, np.column_stack([X, y]), delimiter=",", header=names, comments="")
+    return aside.replace(path)
 
 
 @pytest.fixture(scope="module", params=[LEARNED, METRIC], ids=["a scale for each", "a metric"])
@@ -41,21 +47,21 @@ def line(request: pytest.FixtureRequest) -> tuple[str, ...]:
     return tuple(request.param)
 
 
-@pytest.fixture(scope="module")
-def learned(data: Path, line: tuple[str, ...]) -> Path:
-    run = data.parent / line[5]
-    train(run, data.parent / "features", *line, dataset=data)
-    return run
+@pytest.fixture
+def learned(finished_run: TrainedRuns, data: Path, line: tuple[str, ...]) -> Path:
+    return finished_run(*line, dataset=data)
 
 
-def test_inputs_that_are_noise_lose_their_say(data: Path, learned: Path, line: tuple[str, ...]) -> None:
-    plain = train(data.parent / f"plain-{line[5]}", data.parent / "features", *PLAIN, dataset=data)
+def test_inputs_that_are_noise_lose_their_say(
+    finished_run: TrainedRuns, data: Path, learned: Path, line: tuple[str, ...]
+) -> None:
+    plain = finished_run(*PLAIN, dataset=data)
     report, model = report_of(learned), load_model(learned / "model")
-    assert report["rmse"] < plain["rmse"] / 3
+    assert report["rmse"] < report_of(plain)["rmse"] / 3
     assert model.feature_scales is not None
     assert model.feature_scales.ndim == (2 if line == METRIC else 1)
     assert set(np.argsort(-lengths(model.feature_scales))[:2]) == {4, 9}
-    assert load_model(data.parent / f"plain-{line[5]}" / "model").feature_scales is None
+    assert load_model(plain / "model").feature_scales is None
 
 
 def test_files_are_predicted_as_the_run_scored_them(
@@ -116,11 +122,16 @@ def test_scales_without_gain_are_not_taken(tmp_path: Path) -> None:
     assert "Which features matter" not in write(tmp_path / "plain", None).read_text()
 
 
+@pytest.fixture(params=["learned scales", "a metric"])
+def case(request: pytest.FixtureRequest) -> Case:
+    return CASES[request.param]
+
+
 def test_a_run_that_ends_amid_a_round_goes_on_after_the_last_whole_one(
-    data: Path, learned: Path, line: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished_run: TrainedRuns, tables: Path, features: Path, tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever is written at the time; fits, derivatives and the scales that are taken are not made again."""
-    command = [str(data), "--run-dir", str(tmp_path / "run"), "--features-dir", str(data.parent / "features"), "-q"]
+    reference = finished_run(*case.arguments, *SERIAL, dataset=case.dataset(tables))
     written: list[str] = []
     for name in ("write_arrays", "write_dataclass"):
         write = getattr(stage, name)
@@ -133,31 +144,19 @@ def test_a_run_that_ends_amid_a_round_goes_on_after_the_last_whole_one(
                 raise KeyboardInterrupt
 
         monkeypatch.setattr(stage, name, killed)
-    codes = []
-    while not codes or codes[-1] == 75:
-        try:
-            codes.append(main([*command, *line, "--resume", "auto"]))
-        except KeyboardInterrupt:
-            codes.append(75)
-        assert len(codes) < 40
-    assert codes[-1] == 0
-    assert list(dict.fromkeys(written))[:4] == [
-        "scales-000.npz",
-        "fit-000.npz",
-        "products-000.npz" if line == METRIC else "squares-000.npz",
-        "scales-001.npz",
-    ]
+    line = [case.dataset(tables), "--run-dir", tmp_path / "run", "--features-dir", features, *case.arguments]
+    assert until_done(line) > 5
+    products = "products-000.npz" if "metric" in case.arguments else "squares-000.npz"
+    assert list(dict.fromkeys(written))[:4] == ["scales-000.npz", "fit-000.npz", products, "scales-001.npz"]
     assert written[-1] == "learned.npz"
-    assert model_bytes(tmp_path / "run") == model_bytes(learned)
-    assert not (tmp_path / "run" / "passes").exists()
+    assert model_bytes(tmp_path / "run") == model_bytes(reference)
 
 
 def test_damaged_scales_are_told_and_made_again(
-    data: Path, learned: Path, line: tuple[str, ...], tmp_path: Path
+    trained: Callable[..., Path], tables: Path, features: Path, case: Case
 ) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(learned, run)
-    path = RunLayout(run).feature_scales
+    run = trained(*case.arguments, *SERIAL, dataset=case.dataset(tables))
+    path, before = RunLayout(run).feature_scales, model_bytes(run)
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 255
     path.write_bytes(content)
@@ -167,11 +166,12 @@ def test_damaged_scales_are_told_and_made_again(
     for name in folders.replace(" and ", ", ").split(", "):
         shutil.rmtree(run / name, ignore_errors=True)
     (run / "report.json").unlink()
-    train(run, data.parent / "features", *line, "--resume", "auto", dataset=data)
-    assert model_bytes(run) == model_bytes(learned)
+    train(run, features, *case.arguments, *SERIAL, "--resume", "auto", dataset=case.dataset(tables))
+    assert model_bytes(run) == before
     assert verify.verify_run(run).damaged == []
 
 
+@pytest.mark.ci
 def test_sums_of_inputs_are_found_by_a_metric(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     X = rng.normal(size=(1600, 8))
@@ -192,4 +192,4 @@ def test_a_run_of_before_there_were_scales_has_none(tmp_path: Path, learned: Pat
     lines = [one for one in text.splitlines() if not one.startswith("scale")]
     (tmp_path / "config.toml").write_text("\n".join(lines))
     assert from_toml(tmp_path / "config.toml").kernel.scale == "none"
-    assert from_toml(RunLayout(learned).config).kernel.scale == line[5]
+    assert from_toml(RunLayout(learned).config).kernel.scale == line[-1]

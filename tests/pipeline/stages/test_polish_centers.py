@@ -1,18 +1,15 @@
 """Centers that move: the gradient against differences, errors that fall, what is refused, what the model says."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from cases import CASES, SERIAL
 from pipeline.evaluate import main as evaluate
 from pipeline.predict import main as predict
 from pipeline.prediction.model_folder import load_model
@@ -23,11 +20,11 @@ from pipeline.resize import main as resize
 from pipeline.stages import polish_centers as stage
 from pipeline.train import main
 from pipeline.verify import main as verify
-from runs import ROOT, model_bytes, report_of, train
+from runs import model_bytes, report_of, train
 from storage.folder_layouts import RunLayout
 from storage.remedies import ANEW
 
-ASKED = ("--centers", "200", "--select", "greedy:15")
+ASKED = ("--centers", "200", "--select", "greedy:15", *SERIAL)
 MOVED = (*ASKED, "--polish-centers", "25")
 
 
@@ -46,7 +43,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.mark.parametrize(("intercept", "weighted"), [(False, ()), (True, ()), (True, ("--set", "data.weights=w"))])
+@pytest.mark.parametrize(
+    ("intercept", "weighted"),
+    [(False, ()), pytest.param(True, (), marks=pytest.mark.ci), (True, ("--set", "data.weights=w"))],
+)
 def test_gradient_is_that_of_differences(
     place: Path, tmp_path: Path, intercept: bool, weighted: tuple[str, ...], monkeypatch: Any
 ) -> None:
@@ -122,11 +122,12 @@ def test_moved_centers_are_no_training_rows(place: Path, tmp_path: Path, capsys:
 
 @pytest.mark.parametrize("damage", ["missing", "flipped"])
 def test_lost_positions_are_told_and_never_taken_for_centers_that_stay(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
-) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(place / "move", run)
-    moved = run / "solutions" / "moved-centers.npz"
+    trained: Callable[..., Path], tables: Path, features: Path, tmp_path: Path, damage: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    table, case = tables / "values.npz", CASES["a selection, moved"].arguments
+    run = trained(*case, *SERIAL, dataset=table)
+    moved, before = run / "solutions" / "moved-centers.npz", model_bytes(run)
     data = bytearray(moved.read_bytes())
     data[172] ^= 1
     moved.unlink() if damage == "missing" else moved.write_bytes(data)
@@ -137,20 +138,20 @@ def test_lost_positions_are_told_and_never_taken_for_centers_that_stay(
         shutil.rmtree(run / name)
     for name in ("report.json", "CONTENTS.json"):
         (run / name).unlink()
-    line = [str(place / "smooth.npz"), "--run-dir", str(run), "--features-dir", str(place / "features"), "-q"]
-    line += ["--scheduler", "serial", "--resume", "auto", *MOVED]
-    assert main(line) == 65
+    line = [str(table), "--run-dir", str(run), "--features-dir", str(features), "-q", "--resume", "auto", *case]
+    assert main([*line, *SERIAL]) == 65
     error = capsys.readouterr().err.strip()
     assert "moved-centers.npz" in error
     assert error.endswith(f"; {ANEW}")
     assert not (run / "report.json").exists()
     shutil.rmtree(run / "markers" / "solve")  # as after a kill between the positions and the marker
-    assert main(line) == 0
-    assert model_bytes(run) == model_bytes(place / "move")
+    assert main([*line, *SERIAL]) == 0
+    assert model_bytes(run) == before
 
 
+@pytest.mark.ci
 def test_refitted_centers_move_as_well(place: Path, tmp_path: Path) -> None:
-    asked = ("--centers", "40", "--penalty", "1e-3", "--refit", "ridge")
+    asked = ("--centers", "40", "--penalty", "1e-3", "--refit", "ridge", *SERIAL)
     data = {"dataset": place / "smooth.npz"}
     stay = train(tmp_path / "stay", place / "features", *asked, **data)
     move = train(tmp_path / "move", place / "features", *asked, "--polish-centers", "15", **data)
@@ -176,7 +177,7 @@ def test_the_page_tells_of_moved_centers(place: Path) -> None:
     assert "Moved centers" not in page(RunLayout(place / "stay"))
 
 
-@pytest.mark.nightly
+@pytest.mark.ci
 def test_the_page_promises_images_of_centers_that_are_training_rows_alone(features: Path, tmp_path: Path) -> None:
     asked = ("--features", "raw", "--sigma2", "median", "--scale", "none", "--centers", "60", "--select", "greedy:10")
     train(tmp_path / "stay", features, *asked)
@@ -193,7 +194,7 @@ def test_the_page_promises_images_of_centers_that_are_training_rows_alone(featur
 def test_where_no_step_helps_the_model_is_that_of_the_centers_that_stay(place: Path, tmp_path: Path) -> None:
     """Targets are noise: what lowers the error of the fit rows raises that of the others, at first."""
     asked, data = (
-        ("--centers", "300", "--select", "greedy:100", "--set", "statistics.hold_out=0.4"),
+        ("--centers", "200", "--select", "greedy:60", "--set", "statistics.hold_out=0.4", *SERIAL),
         {"dataset": place / "noise.npz"},
     )
     train(tmp_path / "stay", place / "features", *asked, **data)
@@ -234,21 +235,3 @@ def test_no_solve_starts_from_centers_that_were_moved(
         (line,) = capsys.readouterr().err.splitlines()
         assert f"--init-from {start}: none of its 15 centers is a training row" in line
         assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.nightly
-def test_killed_while_centers_move_it_ends_with_the_same_bytes(place: Path, tmp_path: Path) -> None:
-    line = [sys.executable, "-m", "pipeline.train", str(place / "smooth.npz"), "--run-dir", str(tmp_path / "run"), "-q"]
-    line += ["--features-dir", str(place / "features"), "--resume", "auto", "--checkpoint-every", "0.1s", *MOVED]
-    kills = 0
-    while not (tmp_path / "run" / "report.json").exists():
-        before = {path.name for path in (tmp_path / "run").glob("checkpoints/polish/step-*")}
-        with subprocess.Popen(line, cwd=ROOT, env=os.environ) as process:
-            while process.poll() is None:
-                now = {path.name for path in (tmp_path / "run").glob("checkpoints/polish/step-*")}
-                if kills < 3 and now - before:
-                    process.send_signal(signal.SIGKILL)
-                    kills += 1
-                time.sleep(0.01)
-    assert kills
-    assert model_bytes(tmp_path / "run") == model_bytes(place / "move")

@@ -61,10 +61,10 @@ CASES = {
     "defaults": BALANCED,
     "defaults, regression": (),
 }
+MARKS = dict.fromkeys(("one for each class", "a selection in rounds, regression", "defaults"), pytest.mark.ci)
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [pytest.param(case, marks=MARKS.get(case, pytest.mark.nightly)) for case in CASES])
 def test_a_row_of_weight_0_is_as_if_it_were_not_there(tmp_path: Path, case: str) -> None:
     """Not a candidate, not drawn, held out or counted: the same bytes, also on the fly."""
     rows, test_rows = (rows_of(n, classes="regression" not in case, seed=n) for n in (420, 90))
@@ -83,8 +83,7 @@ def test_a_row_of_weight_0_is_as_if_it_were_not_there(tmp_path: Path, case: str)
     assert reports[0][score] == reports[1][score]
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [pytest.param(case, marks=MARKS.get(case, pytest.mark.nightly)) for case in CASES])
 def test_weights_of_1_change_no_byte(tmp_path: Path, case: str) -> None:
     rows, test_rows = (rows_of(n, classes="regression" not in case, seed=n) for n in (420, 90))
     rows["w"][:] = test_rows["w"][:] = 1.0
@@ -98,9 +97,11 @@ def test_weights_of_1_change_no_byte(tmp_path: Path, case: str) -> None:
     assert weighted[score] == pytest.approx(plain[score], rel=1e-12)
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("rounds", [False, True])
-@pytest.mark.parametrize(("classes", "kernel"), [(True, "gaussian"), (False, "gaussian"), (True, "polynomial")])
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("classes", "kernel", "rounds"),
+    [(True, "gaussian", True), (False, "gaussian", False), (True, "polynomial", False)],
+)
 def test_a_row_of_weight_3_is_three_rows(tmp_path: Path, classes: bool, kernel: str, rounds: bool) -> None:
     """With the same candidates: objectives, certificates, weights, and errors on the test part."""
     rows, test_rows = (rows_of(n, classes=classes, seed=n) for n in (300, 80))

@@ -118,7 +118,7 @@ def test_a_penalised_fit_has_but_weights_that_have_seen_the_rows_and_says_so(
     assert "found with weights that had seen the held-out rows" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("penalty", ["auto", "path:30:1:2"])
+@pytest.mark.parametrize("penalty", [pytest.param("auto", marks=pytest.mark.ci), "path:30:1:2"])
 def test_along_a_path_it_is_that_of_the_solution_of_the_other_rows(place: Path, penalty: str) -> None:
     run = trained(place, penalty.replace(":", "-"), "--penalty", penalty)
     (X, y, held_out), layout, model = rows_of(place, run), RunLayout(run), load_model(run / "model")

@@ -1,18 +1,10 @@
 """How the rows are cut into blocks, by the data alone, and streamed: features, targets and who is held out."""
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,7 +30,7 @@ from pipeline.stages.out_of_core.score_tiles import TILE_ROWS, ScoreTiles
 from pipeline.stages.run_state import STAGES, STATISTICS, Run, StageCost
 from pipeline.stages.statistics_pass import ALL, FIT, HELD_OUT, StatisticsPass
 from pipeline.stages.training_rows import row_grid, run_length
-from runs import ROOT, task_for
+from runs import task_for
 from storage.atomic_writes import make_folder, read_arrays, write_arrays
 from storage.folder_layouts import RunLayout
 
@@ -185,29 +177,3 @@ def test_streaming_ends_between_two_blocks_that_were_read_together(narrow: Run, 
         time.sleep(1.2 * stopping.LOOK_SECONDS)
         with pytest.raises(StoppedError):
             next(blocks)
-
-
-@pytest.mark.nightly
-def test_ctrl_c_on_a_narrow_table_is_answered_at_once(tmp_path: Path) -> None:
-    """19 to 46 s once: each worker ended its chunk of 131 072 rows first."""
-    rng, run = np.random.default_rng(0), tmp_path / "run"
-    X = rng.normal(size=(270_000, 10))
-    np.savez(tmp_path / "d.npz", X=X, y=np.sin(X[:, 0]) + X[:, 1])
-    line = [sys.executable, "-m", "pipeline.train", str(tmp_path / "d.npz"), "--centers", "2000", "--workers", "2"]
-    line += ["--run-dir", str(run), "--features-dir", str(tmp_path / "features"), "-q"]
-    process = subprocess.Popen(line, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    state: dict[str, Any] = {}
-    while not (state.get("stage") == "statistics" and (state["progress"] or {}).get("done", 0) > 4096):
-        assert process.poll() is None
-        time.sleep(0.05)
-        with suppress(OSError, ValueError):
-            state = json.loads((run / "STATE.json").read_text())
-    asked = sum(psutil.Process(process.pid).cpu_times()[:2])
-    process.send_signal(signal.SIGINT)
-    assert process.stderr is not None
-    with process.stderr:
-        assert "continue with" in process.stderr.read()
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 75
-    assert used.ru_utime + used.ru_stime - asked < 8  # of both workers; wall seconds depend on who else computes here

@@ -7,27 +7,55 @@ import numpy as np
 import pytest
 
 import runs
+from cases import SERIAL
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers import duality_gap
 from pipeline.stages.accumulate_statistics import load_statistics
-from pipeline.stages.out_of_core import candidate_scores, coarse_features, grown_gram, score_tiles, working_set_rounds
+from pipeline.stages.out_of_core import (
+    candidate_scores,
+    coarse_features,
+    score_tiles,
+    working_set_rounds,
+)
 from pipeline.stages.out_of_core.candidate_scores import BoundedScores
-from pipeline.train import main
+from stopping_points import STOPS, stop_at_commits, until_done
 from storage.folder_layouts import RunLayout
 
-ARGUMENTS = ("--penalty", "1", "--centers", "all", "--coupling", "shared")
-ROUNDS = (*ARGUMENTS, "--set", "centers.working_set=600")
+ARGUMENTS = ("--penalty", "1", "--centers", "all", "--coupling", "shared", "--sigma2", "10")
+ARGUMENTS += ("--set", "data.standardise=false", "--set", "solver.intercept=false", "--set", "kernel.precision=float64")
+ROUNDS = (*ARGUMENTS, "--set", "centers.working_set=200")
 
 
 @pytest.fixture(autouse=True)
-def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(score_tiles, "TILE_ROWS", 512)
+def few_axes_and_small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coarse_features, "AXES", 12)
+    monkeypatch.setattr(score_tiles, "TILE_ROWS", 128)
 
 
-def points(n: int = 50, d: int = 12) -> np.ndarray:
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of 1000 rows of three classes, most of its 40 inputs nearly constant."""
+    X, file = points(1000, 40, 3e-4), tmp_path_factory.mktemp("data") / "classes.npz"
+    values = np.sin(X[:, 0] - 5) + 0.3 * X[:, 1] + 0.3 * np.random.default_rng(0).normal(size=1000)
+    np.savez(file, X=X, y=np.digitize(values, np.quantile(values, [1 / 3, 2 / 3])))
+    return file
+
+
+@pytest.fixture
+def train(data: Path, features: Path, tmp_path: Path) -> Any:
+    """Train in two threads at a name; return the report."""
+
+    def trained(name: str, *arguments: str) -> dict[str, Any]:
+        threads = ("--scheduler", "threads", "--workers", "2")
+        return runs.train(tmp_path / name, features, *arguments, *threads, dataset=data)
+
+    return trained
+
+
+def points(n: int = 50, d: int = 12, least: float = 0.3) -> np.ndarray:
     rng = np.random.default_rng(3)
-    return (rng.normal(size=(n, d)) * np.geomspace(3, 0.3, d) + 5).astype(np.float32)
+    return (rng.normal(size=(n, d)) * np.geomspace(3, least, d) + 5).astype(np.float32)
 
 
 def squared_distances(rows: np.ndarray, centers: np.ndarray) -> np.ndarray:
@@ -93,15 +121,12 @@ def test_the_axes_are_orthonormal_and_near_the_best() -> None:
     assert (((X - mean) @ axes) ** 2).sum() >= 0.95 * (best**2).sum()
 
 
-def train(run: Path, features: Path, *arguments: str) -> dict[str, Any]:
-    return runs.train(run, features, *arguments, "--scheduler", "threads", "--workers", "2")
-
-
-@pytest.mark.parametrize("coupling", ["shared", pytest.param("one-vs-all", marks=pytest.mark.nightly)])
-def test_a_run_that_grows_by_coarse_scores_ends_with_a_proof(coupling: str, features: Path, tmp_path: Path) -> None:
+@pytest.mark.ci
+@pytest.mark.parametrize("coupling", ["shared", "one-vs-all"])
+def test_a_run_that_grows_by_coarse_scores_ends_with_a_proof(coupling: str, train: Any, tmp_path: Path) -> None:
     """The gaps are those that the Gram of all candidates gives for the same weights."""
-    asked = ("--coupling", coupling, "--tol", "1e-4", "--set", "kernel.precision=float64")
-    report = train(tmp_path / "run", features, *ROUNDS, *asked)
+    asked = ("--coupling", coupling, "--tol", "1e-4")
+    report = train("run", *ROUNDS, *asked)
     passes = report["passes"]
     exact = [record["exact"] for record in passes]
     assert not exact[0]
@@ -112,13 +137,13 @@ def test_a_run_that_grows_by_coarse_scores_ends_with_a_proof(coupling: str, feat
     assert all(record["coarse_entries"] > 0 for record in passes if not record["exact"])
     assert passes[-1]["relative_gaps"] == [solve["relative_gap"] for solve in report["solves"]]
 
-    train(tmp_path / "dense", features, *ARGUMENTS, *asked)
+    train("dense", *ARGUMENTS, *asked)
     statistics = load_statistics(RunLayout(tmp_path / "dense"), "all")
     model = load_model(tmp_path / "run" / "model")
-    W = np.zeros((report["n_train"], 10))
+    W = np.zeros((report["n_train"], 3))
     W[model.center_index] = model.weights
     scores, tau = statistics.kty - statistics.gram @ W, 1.0
-    for outputs in [[t] for t in range(10)] if coupling == "one-vs-all" else [list(range(10))]:
+    for outputs in [[t] for t in range(3)] if coupling == "one-vs-all" else [list(range(3))]:
         largest = float(np.linalg.norm(scores[:, outputs], axis=1).max())
         of_outputs = (W[:, outputs], scores[:, outputs], statistics.kty[:, outputs])
         proof = duality_gap.certify_support(*of_outputs, float(statistics.yty[outputs].sum()), tau, largest)
@@ -128,7 +153,7 @@ def test_a_run_that_grows_by_coarse_scores_ends_with_a_proof(coupling: str, feat
 
 
 def test_after_the_first_exact_pass_few_are_evaluated_and_the_others_lie_within_their_errors(
-    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(working_set_rounds, "FEW_VIOLATORS", 0.5)
     real, compared = candidate_scores._next_pass, []
@@ -141,26 +166,25 @@ def test_after_the_first_exact_pass_few_are_evaluated_and_the_others_lie_within_
         return scored
 
     monkeypatch.setattr(candidate_scores, "_next_pass", checked)
-    passes = train(tmp_path / "run", features, *ROUNDS, "--tol", "1e-4")["passes"]
+    passes = train("run", *ROUNDS, "--tol", "1e-4")["passes"]
     first = [record["exact"] for record in passes].index(True)
     assert passes[first]["coarse_entries"] == 0  # the round before had found few violators
     later = passes[first + 1 :]
-    assert any(record["coarse_entries"] > 0 and record["skipped"] > 1000 for record in later)
+    assert any(record["coarse_entries"] > 0 and record["skipped"] > 100 for record in later)
     assert compared
 
 
-def test_scores_that_are_too_coarse_give_way_to_exact_ones(
-    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.ci
+def test_scores_that_are_too_coarse_give_way_to_exact_ones(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coarse_features, "AXES", 2)
-    passes = train(tmp_path / "run", features, *ROUNDS)["passes"]
+    passes = train("run", *ROUNDS)["passes"]
     assert [record["exact"] for record in passes] == [True] * len(passes)
     assert [record["coarse_entries"] > 0 for record in passes] == [True] + [False] * (len(passes) - 1)
 
 
-@pytest.mark.nightly
+@pytest.mark.ci
 def test_coarse_scores_are_exact_in_the_working_set_and_corrected_once_they_were(
-    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[tuple[np.ndarray, Any]] = []
     real = candidate_scores.coarse_scores
@@ -170,7 +194,7 @@ def test_coarse_scores_are_exact_in_the_working_set_and_corrected_once_they_were
         return found[-1][1]
 
     monkeypatch.setattr("pipeline.stages.out_of_core.working_set_rounds.coarse_scores", spied)
-    train(tmp_path / "run", features, *ROUNDS)
+    train("run", *ROUNDS)
     (before, first), (members, second) = found[:2]
     outside = np.setdiff1d(before, members)
     assert len(outside)
@@ -180,42 +204,28 @@ def test_coarse_scores_are_exact_in_the_working_set_and_corrected_once_they_were
     assert not np.array_equal(second.corrections[members], first.corrections[members])
 
 
-def model_bytes(run: Path) -> list[bytes]:
-    return [(run / "model" / name).read_bytes() for name in ("model.json", "arrays.npz")]
-
-
-@pytest.mark.nightly
-def test_workers_and_schedulers_give_the_same_bytes(features: Path, tmp_path: Path) -> None:
-    cases = {"serial": "1", "threads": "3"}
-    for scheduler, workers in cases.items():
-        runs.train(tmp_path / scheduler, features, *ROUNDS, "--scheduler", scheduler, "--workers", workers)
-    assert model_bytes(tmp_path / "serial") == model_bytes(tmp_path / "threads")
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("where", [(grown_gram, "grow"), (candidate_scores, "score_candidates")])
-def test_a_run_cut_off_within_or_between_rounds_ends_with_the_same_bytes(
-    where: tuple[Any, str], features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.ci
+def test_a_run_that_is_stopped_ends_with_the_same_bytes(
+    train: Any, data: Path, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = train(tmp_path / "whole", features, *ROUNDS)
-    real, calls = getattr(*where), []
-
-    def cut(*arguments: Any, **named: Any) -> Any:
-        calls.append(arguments)
-        value = real(*arguments, **named)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return value
-
-    monkeypatch.setattr(*where, cut)
-    command = ["digits", "-q", "--run-dir", str(tmp_path / "cut"), "--features-dir", str(features), "--resume", "auto"]
-    codes = []
-    for _ in range(2 * len(report["passes"]) + 2):
-        calls.clear()
-        codes.append(main([*command, *ROUNDS, "--scheduler", "threads", "--workers", "2"]))
-        if codes[-1] == 0:
-            break
-    assert len(codes) > 1
-    assert model_bytes(tmp_path / "cut") == model_bytes(tmp_path / "whole")
-    again = runs.report_of(tmp_path / "cut")
+    report = train("whole", *ROUNDS)
+    stop_at_commits(monkeypatch, tmp_path / "run", STOPS)
+    ways = (SERIAL, ("--scheduler", "threads", "--workers", "3"))
+    assert until_done([data, "--run-dir", tmp_path / "run", "--features-dir", features, *ROUNDS], ways) > 5
+    assert runs.model_bytes(tmp_path / "run") == runs.model_bytes(tmp_path / "whole")
+    again = runs.report_of(tmp_path / "run")
     assert [record["exact"] for record in again["passes"]] == [record["exact"] for record in report["passes"]]
+
+
+@pytest.mark.ci
+def test_processes_score_images_as_one_does(
+    finished_run: runs.TrainedRuns, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With as many axes and as large tiles as everybody has."""
+    monkeypatch.undo()
+    asked = ("--penalty", "1", "--centers", "all", "--coupling", "shared", "--set", "centers.working_set=600")
+    serial = finished_run(*asked, *SERIAL)
+    report = runs.train(tmp_path / "run", features, *asked, "--scheduler", "processes", "--workers", "2")
+    assert not report["passes"][0]["exact"]
+    assert report["passes"][-1]["exact"]
+    assert runs.model_bytes(tmp_path / "run") == runs.model_bytes(serial)

@@ -10,14 +10,12 @@ from pipeline.prediction.model_folder import load_model
 from pipeline.solvers import Certificate
 from pipeline.stages.out_of_core import columns_on_demand, kept_columns
 from pipeline.stages.out_of_core.candidate_scores import BoundedScores
-from pipeline.train import main
 from runs import train
 from storage.atomic_writes import read_arrays
 from storage.folder_layouts import RunLayout
 
 ON_DEMAND = ("--set", "centers.columns=on-demand")
 EXACT = ("--set", "kernel.precision=float64", "--tol", "1e-9", "--scheduler", "serial")
-ROWS = 400
 CASES = {
     "classes": ("--penalty", "1"),
     "intercept": ("--penalty", "1", "--intercept"),
@@ -28,17 +26,7 @@ CASES = {
     "two widths": ("--penalty", "3", "--sigma2", "0.3,3"),
     "a fraction": ("--penalty", "max:1e-3"),
 }
-QUICK = ("weights",)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table of 400 rows of three classes, their features at least 0, with weights."""
-    rng, file = np.random.default_rng(0), tmp_path_factory.mktemp("data") / "classes.npz"
-    X = rng.random((ROWS, 4))
-    values = np.sin(6 * X[:, 0]) + X[:, 1] + 0.2 * rng.normal(size=ROWS)
-    np.savez(file, X=X, y=np.digitize(values, np.quantile(values, [1 / 3, 2 / 3])), w=rng.exponential(size=ROWS))
-    return file
+MARKS = {"weights": (), "intersection": pytest.mark.ci, "two widths": pytest.mark.ci, "one kernel": pytest.mark.ci}
 
 
 @pytest.fixture(autouse=True)
@@ -49,18 +37,23 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_columns, "LEAST_ROWS", 64)
 
 
-def trained(run: Path, data: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
-    width = () if {"--sigma2", "polynomial", "intersection"} & set(arguments) else ("--sigma2", "1")
-    return train(run, data.parent / "features", "--centers", "all", *width, *arguments, dataset=data, code=code)
+@pytest.fixture
+def trained(tables: Path, features: Path, tmp_path: Path) -> Any:
+    """Train on the table of classes at a name; return the report."""
+
+    def train_at(name: str, *arguments: str, code: int = 0) -> dict[str, Any]:
+        width = () if {"--sigma2", "polynomial", "intersection"} & set(arguments) else ("--sigma2", "1")
+        asked = ("--centers", "400", *width, *arguments)
+        return train(tmp_path / name, features, *asked, dataset=tables / "classes.npz", code=code)
+
+    return train_at
 
 
-@pytest.mark.parametrize(
-    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.nightly) for case in CASES]
-)
-def test_the_weights_are_those_of_the_gram_of_all_candidates(case: str, data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", [pytest.param(case, marks=MARKS.get(case, pytest.mark.nightly)) for case in CASES])
+def test_the_weights_are_those_of_the_gram_of_all_candidates(case: str, trained: Any, tmp_path: Path) -> None:
     asked = (*CASES[case], *EXACT)
-    on_demand = trained(tmp_path / "on-demand", data, *asked, *ON_DEMAND)
-    dense = trained(tmp_path / "dense", data, *asked)
+    on_demand = trained("on-demand", *asked, *ON_DEMAND)
+    dense = trained("dense", *asked)
     for one, other in zip(dense["solves"], on_demand["solves"], strict=True):
         assert other["objective"] == pytest.approx(one["objective"], rel=1e-8)
         assert other["relative_gap"] <= 1e-9
@@ -84,42 +77,40 @@ def check_counts(report: dict[str, Any]) -> None:
     assert all(one["relative_gaps"] <= [1.0] * len(report["solves"]) for one in passes)
 
 
-@pytest.mark.nightly
-def test_little_room_drops_what_is_at_zero_or_says_so(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    whole = trained(tmp_path / "whole", data, *CASES["classes"], *ON_DEMAND)
+@pytest.mark.ci
+def test_little_room_drops_what_is_at_zero_or_says_so(trained: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = trained("whole", *CASES["classes"], *ON_DEMAND)
     room = whole["model_n_centers"] + 20
     assert room < whole["columns"]["materialised"]
-    little = trained(tmp_path / "little", data, *CASES["classes"], *ON_DEMAND, "--set", f"centers.working_set={room}")
+    little = trained("little", *CASES["classes"], *ON_DEMAND, "--set", f"centers.working_set={room}")
     assert max(one["working_set"] for one in little["passes"]) <= room
     assert any(one["dropped"] for one in little["passes"])
     for one, other in zip(whole["solves"], little["solves"], strict=True):
         assert other["objective"] == pytest.approx(one["objective"], rel=2e-3)
     capsys.readouterr()
-    least = trained(tmp_path / "least", data, *CASES["classes"], *ON_DEMAND, "--set", "centers.working_set=9", code=3)
+    least = trained("least", *CASES["classes"], *ON_DEMAND, "--set", "centers.working_set=9", code=3)
     assert least["converged"] is False
     assert all(one["relative_gap"] == 1.0 for one in least["solves"] if not one["converged"])
     assert "no room" in capsys.readouterr().err
 
 
 def test_a_penalty_above_the_largest_leaves_nothing_active_and_nothing_to_add_to(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: Any, tables: Path, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report = trained(tmp_path / "run", data, "--penalty", "1e9", *ON_DEMAND)
+    report = trained("run", "--penalty", "1e9", *ON_DEMAND)
     assert report["columns"]["materialised"] == 1
     assert report["model_n_centers"] == 0
-    line = [str(data), "--add-rows", str(data), "--init-from", str(tmp_path / "run"), "-q"]
-    assert main([*line, "--run-dir", str(tmp_path / "more"), "--features-dir", str(data.parent / "features")]) == 2
+    more = ("--add-rows", str(tables / "classes.npz"), "--init-from", str(tmp_path / "run"))
+    train(tmp_path / "more", features, *more, dataset=tables / "classes.npz", code=2)
     assert "no Gram of all candidates to add to" in capsys.readouterr().err
 
 
-@pytest.mark.nightly
-def test_another_run_s_weights_are_a_start(data: Path, tmp_path: Path) -> None:
+@pytest.mark.ci
+def test_another_run_s_weights_are_a_start(trained: Any, tmp_path: Path) -> None:
     """The optimum is the same, with fewer columns made on the fly."""
-    cold = trained(tmp_path / "cold", data, *CASES["classes"], *ON_DEMAND, *EXACT)
+    cold = trained("cold", *CASES["classes"], *ON_DEMAND, *EXACT)
     start = ("--init-from", str(tmp_path / "cold"))
-    warm = trained(tmp_path / "warm", data, *CASES["classes"], *ON_DEMAND, *EXACT, *start)
+    warm = trained("warm", *CASES["classes"], *ON_DEMAND, *EXACT, *start)
     assert warm["passes"][0]["working_set"] == cold["model_n_centers"]
     assert warm["columns"]["on_the_fly"] < cold["columns"]["on_the_fly"]
     for one, other in zip(cold["solves"], warm["solves"], strict=True):
@@ -128,10 +119,9 @@ def test_another_run_s_weights_are_a_start(data: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("asked", [("--penalty", "auto"), ("--select", "greedy:20"), ("--penalty", "none")])
 def test_what_needs_all_columns_is_refused(
-    data: Path, tmp_path: Path, asked: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    trained: Any, asked: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = [str(data), "--run-dir", str(tmp_path / "run"), "--features-dir", str(data.parent / "features"), "-q"]
-    assert main([*line, "--centers", "all", *asked, *ON_DEMAND]) == 2
+    trained("run", *asked, *ON_DEMAND, code=2)
     assert "on-demand is for one penalty" in capsys.readouterr().err
 
 

@@ -24,25 +24,21 @@ MODES = {
 ROWS = 400
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table of 400 rows of three classes."""
-    rng, file = np.random.default_rng(0), tmp_path_factory.mktemp("data") / "classes.npz"
-    X = rng.random((ROWS, 4))
-    values = np.sin(6 * X[:, 0]) + X[:, 1] + 0.2 * rng.normal(size=ROWS)
-    np.savez(file, X=X, y=np.digitize(values, np.quantile(values, [1 / 3, 2 / 3])))
-    return file
-
-
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several blocks."""
     monkeypatch.setattr(kept_columns, "LEAST_ROWS", 64)
 
 
-def trained(run: Path, data: Path, mode: str) -> dict[str, Any]:
-    asked = ("--centers", "all", "--sigma2", "1", "--scheduler", "serial", *MODES[mode])
-    return train(run, data.parent / "features", *asked, dataset=data)
+@pytest.fixture
+def trained(tables: Path, features: Path, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Train on the table of classes at a name, in a mode; return the report."""
+
+    def train_at(name: str, mode: str = "rounds") -> dict[str, Any]:
+        asked = ("--centers", "300", "--sigma2", "1", "--scheduler", "serial", *MODES[mode])
+        return train(tmp_path / name, features, *asked, dataset=tables / "classes.npz")
+
+    return train_at
 
 
 def after_growth(monkeypatch: pytest.MonkeyPatch, function: Callable[[Run, KeptColumns], None]) -> None:
@@ -61,13 +57,11 @@ def files_of(run: Run) -> list[Path]:
     return sorted((run.layout.passes / FOLDER).glob("*/block-*.npz"))
 
 
-@pytest.mark.parametrize(
-    "mode", ["rounds", *(pytest.param(m, marks=pytest.mark.nightly) for m in ("a path", "on demand"))]
-)
+@pytest.mark.parametrize("mode", ["rounds", *(pytest.param(m, marks=pytest.mark.ci) for m in ("a path", "on demand"))])
 def test_files_that_are_lost_or_damaged_are_made_again(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+    trained: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    trained(tmp_path / "whole", data, mode)
+    trained("whole", mode)
     counts = {"removed": 0, "cut": 0}
 
     def lose(run: Run, _: KeptColumns) -> None:
@@ -80,33 +74,34 @@ def test_files_that_are_lost_or_damaged_are_made_again(
                 counts["cut"] += 1
 
     after_growth(monkeypatch, lose)
-    trained(tmp_path / "losing", data, mode)
+    trained("losing", mode)
     assert min(counts.values()) > 5
     assert model_bytes(tmp_path / "losing") == model_bytes(tmp_path / "whole")
 
 
 def test_a_disk_without_room_keeps_none_and_changes_nothing(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[int] = []
     after_growth(monkeypatch, lambda run, _: found.append(len(files_of(run))))
-    n = trained(tmp_path / "kept", data, "rounds")["n_train"]
+    n = trained("kept")["n_train"]
     assert min(found) > 0
     found.clear()
     room = 8 * (kept_columns.ROOM_GRAMS * 120**2 + kept_columns.ROOM_VALUES * n * 4) + 4 * n * 60  # 60 are drawn first
     for free, kept in ((room - 1, False), (room, True)):
         usage = namedtuple("usage", "free")(free)
         monkeypatch.setattr(kept_columns.shutil, "disk_usage", lambda _, usage=usage: usage)
-        trained(tmp_path / str(free), data, "rounds")
+        trained(str(free))
         assert (found[0] > 0) == kept
         assert model_bytes(tmp_path / str(free)) == model_bytes(tmp_path / "kept")
         found.clear()
 
 
+@pytest.mark.ci
 def test_a_disk_that_is_full_later_on_changes_nothing(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trained(tmp_path / "kept", data, "rounds")
+    trained("kept")
     write = kept_columns.write_arrays
 
     def full(path: Path, *rest: Any, **named: Any) -> None:
@@ -115,13 +110,13 @@ def test_a_disk_that_is_full_later_on_changes_nothing(
         write(path, *rest, **named)
 
     monkeypatch.setattr(kept_columns, "write_arrays", full)
-    trained(tmp_path / "full", data, "rounds")
+    trained("full")
     assert model_bytes(tmp_path / "full") == model_bytes(tmp_path / "kept")
 
 
 @pytest.mark.parametrize("mode", ["rounds", "on demand"])
 def test_a_column_is_made_when_it_comes_in_and_read_after(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+    trained: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     made = [0]
     block, add, compute = ColumnGenerator.block, grown_gram.add_columns, candidate_scores.compute_residuals
@@ -145,7 +140,7 @@ def test_a_column_is_made_when_it_comes_in_and_read_after(
     monkeypatch.setattr(ColumnGenerator, "block", counted)
     monkeypatch.setattr(grown_gram, "add_columns", counts(add, growths))
     monkeypatch.setattr(candidate_scores, "compute_residuals", counts(compute, residuals))
-    n = trained(tmp_path / "run", data, mode)["n_train"]
+    n = trained("run", mode)["n_train"]
     assert len(growths) > 1
     assert [values for values, _ in growths] == [n * len(columns.last_group) for _, (columns, _) in growths]
     assert len(residuals) > 1

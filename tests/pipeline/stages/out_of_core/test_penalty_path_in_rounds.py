@@ -1,16 +1,13 @@
-"""Penalty paths over candidates beyond the working set: the choice of a run with the whole Gram, and its bytes after
-stops."""
+"""Penalty paths over candidates beyond the working set: the choice of a run with the whole Gram."""
 
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 import runs
-from pipeline.stages.out_of_core import path_scores, path_working_set, penalty_path_in_rounds, working_set_rounds
-from pipeline.train import main
+from pipeline.stages.out_of_core import path_scores, penalty_path_in_rounds
 from storage.folder_layouts import RunLayout
 
 ROUNDS = ("--set", "centers.working_set=240")
@@ -43,10 +40,11 @@ SETTINGS = {
     "two widths": ("values", "--penalty", "auto", "--tol", "1e-4", "--sigma2", "1,4"),
     "a fraction": ("values", "--penalty", "max:1e-3", "--tol", "1e-5"),
 }
-SLOW = ("one kernel", "two widths", "refitted", "a path")
+MARKS = dict.fromkeys(("one kernel", "two widths", "a path"), pytest.mark.nightly)
+MARKS |= dict.fromkeys(("auto", "refitted"), pytest.mark.ci)
 
 
-@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.nightly if c in SLOW else ()) for c in SETTINGS])
+@pytest.mark.parametrize("case", [pytest.param(case, marks=MARKS.get(case, ())) for case in SETTINGS])
 def test_the_choice_is_that_of_the_whole_gram(tables: Path, case: str) -> None:
     data, *arguments = SETTINGS[case]
     precise = ("--set", "kernel.precision=float64")
@@ -71,6 +69,7 @@ def test_the_choice_is_that_of_the_whole_gram(tables: Path, case: str) -> None:
     assert not list((tables / f"{case}-rounds" / "statistics").glob("path-*"))
 
 
+@pytest.mark.ci
 def test_the_largest_penalty_and_certificates_are_those_of_dense_columns(
     tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,63 +98,12 @@ def test_the_largest_penalty_and_certificates_are_those_of_dense_columns(
     report = train(tables, "compared", "values", "--penalty", "auto", "--intercept", *ROUNDS)
     assert len(set(seen)) == penalty_path_in_rounds.SCORED
     monkeypatch.undo()
-    once = train(tables, "compared-once", "values", "--penalty", "auto", "--intercept")
+    data, *arguments = SETTINGS["auto"]
+    once = train(tables, "auto-once", data, *arguments, "--set", "kernel.precision=float64")
     assert report["path"][0]["penalty"] == pytest.approx(once["path"][0]["penalty"], rel=1e-5)
 
 
-SOME = {path_working_set: ("grow", "on_all_rows")}
-MOMENTS = {
-    path_working_set: ("grow", "on_all_rows", "drop"),
-    penalty_path_in_rounds: ("largest_penalty", "try_penalties", "score_solutions", "save_points", "save_round"),
-    path_scores: ("score_candidates", "compute_residuals"),
-    working_set_rounds: ("solve_groups",),
-}
-
-
-@pytest.mark.parametrize(
-    ("data", "moments", "stops"),
-    [
-        ("values", SOME, (2, -1)),
-        pytest.param("values", MOMENTS, (1, 2, -1, -2), marks=pytest.mark.nightly),
-        pytest.param("classes", MOMENTS, (1, 2, -1, -2), marks=pytest.mark.nightly),
-    ],
-    ids=["some", "a regression", "classes"],
-)
-def test_a_stop_at_every_kind_of_moment_costs_no_byte(
-    tables: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    data: str,
-    moments: dict[ModuleType, tuple[str, ...]],
-    stops: tuple[int, ...],
-) -> None:
-    """Before and after each step, the first time and the second that a session comes to it."""
-    arguments = ("--penalty", "auto", *ROUNDS)
-    train(tables, f"whole-{data}", data, *arguments)
-    for module, names in moments.items():
-        for name in names:
-            real, run = getattr(module, name), f"cut-{data}-{name}-{len(stops)}"
-            for when in stops:
-                calls: list[int] = []
-
-                def cut(*words: Any, real: Any = real, when: int = when, calls: list[int] = calls, **more: Any) -> Any:
-                    calls.append(1)
-                    if len(calls) == when:
-                        raise KeyboardInterrupt
-                    value = real(*words, **more)
-                    if len(calls) == -when:
-                        raise KeyboardInterrupt
-                    return value
-
-                with monkeypatch.context() as patched:
-                    patched.setattr(module, name, cut)
-                    line = ["--run-dir", str(tables / run), "--features-dir", str(tables / "features"), "-q"]
-                    line += ["--centers", "all", "--sigma2", "2", "--scheduler", "serial", "--resume", "auto"]
-                    assert main([str(tables / f"{data}.npz"), *line, *arguments]) in (0, 75)
-            train(tables, run, data, *arguments)
-            assert runs.model_bytes(tables / run) == runs.model_bytes(tables / f"whole-{data}"), name
-
-
-@pytest.mark.nightly
+@pytest.mark.ci
 def test_a_penalty_for_which_there_is_no_room_ends_the_path_and_is_told(
     tables: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,16 +116,7 @@ def test_a_penalty_for_which_there_is_no_room_ends_the_path_and_is_told(
     assert not RunLayout(tables / "small-auto").passes.exists()
 
 
-@pytest.mark.nightly
-def test_executors_and_workers_give_the_same_bytes(features: Path, tmp_path: Path) -> None:
-    arguments = ("--centers", "all", "--penalty", "auto", "--refit", "ridge", "--set", "centers.working_set=900")
-    cases = {"serial": ("serial", "1"), "threads": ("threads", "3"), "processes": ("processes", "2")}
-    for name, (scheduler, workers) in cases.items():
-        runs.train(tmp_path / name, features, *arguments, "--scheduler", scheduler, "--workers", workers)
-    assert runs.model_bytes(tmp_path / "serial") == runs.model_bytes(tmp_path / "threads")
-    assert runs.model_bytes(tmp_path / "serial") == runs.model_bytes(tmp_path / "processes")
-
-
+@pytest.mark.ci
 def test_a_path_whose_last_penalties_have_no_room_is_followed_to_its_end(
     tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

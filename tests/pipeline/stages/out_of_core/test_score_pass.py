@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import runs
 from pipeline.datasets.features_on_the_fly import open_features
 from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.stages.out_of_core import candidate_scores, score_tiles, working_set_rounds
+from pipeline.stages.out_of_core import candidate_scores, score_tiles
 from pipeline.stages.out_of_core.score_tiles import ScoreTiles, grouped_by_point
 
 
@@ -39,11 +39,11 @@ def test_tiles_cover_each_pair_of_row_and_candidate_once(n: int, n_widths: int, 
 
 @pytest.mark.parametrize("widths", [(4.0,), (2.0, 4.0, 9.0)])
 def test_scores_are_those_of_dense_columns(
-    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, widths: tuple[float, ...]
+    tables: Path, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, widths: tuple[float, ...]
 ) -> None:
     """Of all candidates, half of the tiles, and of some of them; both share inner products among widths."""
-    monkeypatch.setattr(score_tiles, "TILE_ROWS", 300)
-    monkeypatch.setattr(score_tiles, "LINE_ROWS", 512)
+    monkeypatch.setattr(score_tiles, "TILE_ROWS", 64)
+    monkeypatch.setattr(score_tiles, "LINE_ROWS", 256)
     real, entries = candidate_scores.score_candidates, []
 
     def compared(run: Any, name: str, residuals: np.ndarray, candidates: np.ndarray) -> Any:
@@ -61,7 +61,6 @@ def test_scores_are_those_of_dense_columns(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(candidate_scores, "score_candidates", compared)
-    monkeypatch.setattr(working_set_rounds, "has_coarse_scores", lambda *_: False)
     arguments = ("--centers", "all", "--sigma2", ",".join(map(str, widths)), "--set", "centers.working_set=60")
-    runs.train(tmp_path / "run", features, *arguments, "--penalty", "30", code=75)
+    runs.train(tmp_path / "run", features, *arguments, "--penalty", "3", dataset=tables / "classes.npz", code=75)
     assert len(entries) == 2

@@ -15,7 +15,6 @@ import runs
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers import working_set_rules as rules
 from pipeline.stages.out_of_core.candidate_scores import BoundedScores, moved_to
-from pipeline.train import main
 from storage.atomic_writes import read_arrays
 from storage.folder_layouts import RunLayout
 
@@ -76,27 +75,34 @@ def test_seeds_are_random_sorted_and_repeatable() -> None:
     assert not np.array_equal(first, rules.seed_candidates(1000, 50, 4))
 
 
-def train(run: Path, features: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
-    return runs.train(run, features, "--penalty", "0.1", *arguments, code=code)
+@pytest.fixture
+def train(tables: Path, features: Path, tmp_path: Path) -> Any:
+    """Train on the table of classes at a name; return the report."""
+
+    def trained(name: str, *arguments: str, code: int = 0) -> dict[str, Any]:
+        common = ("--penalty", "1", "--sigma2", "2", "--scheduler", "serial")
+        return runs.train(tmp_path / name, features, *common, *arguments, dataset=tables / "classes.npz", code=code)
+
+    return trained
 
 
-ROUNDS = ("--set", "centers.working_set=600")
+ROUNDS = ("--set", "centers.working_set=150")
 CASES = {
     "all candidates": ["--centers", "all"],
-    "some candidates": ["--centers", "700"],
+    "some candidates": ["--centers", "300"],
     "one kernel": ["--centers", "all", "--coupling", "shared"],
-    "an intercept": ["--centers", "700", "--intercept"],
+    "an intercept": ["--centers", "300", "--intercept"],
 }
 
 
 @pytest.mark.parametrize(
-    "case", [case if case == "some candidates" else pytest.param(case, marks=pytest.mark.nightly) for case in CASES]
+    "case", [case if case == "some candidates" else pytest.param(case, marks=pytest.mark.ci) for case in CASES]
 )
-def test_streamed_and_dense_meet_in_objective_and_support(case: str, features: Path, tmp_path: Path) -> None:
+def test_streamed_and_dense_meet_in_objective_and_support(case: str, train: Any, tmp_path: Path) -> None:
     """Float64 columns: float32 ones round otherwise in tiles of another shape."""
     arguments = [*CASES[case], "--set", "kernel.precision=float64", "--tol", "1e-9"]
-    dense = train(tmp_path / "dense", features, *arguments)
-    streamed = train(tmp_path / "streamed", features, *arguments, *ROUNDS)
+    dense = train("dense", *arguments)
+    streamed = train("streamed", *arguments, *ROUNDS)
     for one, other in zip(dense["solves"], streamed["solves"], strict=True):
         assert one["objective"] == pytest.approx(other["objective"], rel=1e-9)
         assert other["relative_gap"] <= 1e-9
@@ -105,7 +111,7 @@ def test_streamed_and_dense_meet_in_objective_and_support(case: str, features: P
     passes = streamed["passes"]
     assert len(passes) > 1
     assert dense["passes"] is None
-    assert all(record["working_set"] <= 600 for record in passes)
+    assert all(record["working_set"] <= 150 for record in passes)
     assert passes[-1]["violators"] == 0
     counts = ("evaluated", "skipped", "screened", "working_set")
     assert all(sum(record[name] for name in counts) >= dense["n_centers"] for record in passes)
@@ -115,80 +121,40 @@ def test_streamed_and_dense_meet_in_objective_and_support(case: str, features: P
     assert not list((tmp_path / "streamed" / "statistics").glob("round-000"))
 
 
-@pytest.mark.nightly
-def test_bounds_and_screening_leave_candidates_out(features: Path, tmp_path: Path) -> None:
+@pytest.mark.ci
+def test_bounds_and_screening_leave_candidates_out(train: Any) -> None:
     """They do not pay on MNIST (its columns are nearly alike); here they do, late."""
-    report = train(tmp_path / "run", features, "--centers", "all", "--tol", "1e-9", *ROUNDS)
+    report = train("run", "--centers", "all", "--tol", "1e-9", *ROUNDS)
     assert any(record["skipped"] + record["screened"] > 0 for record in report["passes"])
     assert report["passes"][-1]["relative_gaps"] == [solve["relative_gap"] for solve in report["solves"]]
 
 
-@pytest.mark.nightly
-def test_a_symmetric_pass_computes_half_of_the_kernel(features: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("pipeline.stages.out_of_core.score_tiles.TILE_ROWS", 128)
-    report = train(tmp_path / "run", features, "--centers", "all", *ROUNDS)
+@pytest.mark.ci
+def test_a_symmetric_pass_computes_half_of_the_kernel(train: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("pipeline.stages.out_of_core.score_tiles.TILE_ROWS", 64)
+    report = train("run", "--centers", "all", *ROUNDS)
     first, n = report["passes"][0], report["n_train"]
     streamed = first["kernel_entries"] - n * first["working_set"]
     assert n * n / 2 < streamed < 0.6 * n * n
-    dense = train(tmp_path / "dense", features, "--centers", "all")
+    dense = train("dense", "--centers", "all")
     for one, other in zip(dense["solves"], report["solves"], strict=True):
         assert one["objective"] == pytest.approx(other["objective"], rel=2e-3)
 
 
-def test_too_small_a_working_set_is_said(features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    report = train(tmp_path / "run", features, "--centers", "all", "--set", "centers.working_set=100", code=3)
+def test_too_small_a_working_set_is_said(train: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    report = train("run", "--centers", "all", "--set", "centers.working_set=20", code=3)
     assert report["converged"] is False
     assert "--memory-limit" in capsys.readouterr().err
 
 
-@pytest.mark.nightly
-def test_refit_needs_no_held_out_gram(features: Path, tmp_path: Path) -> None:
+@pytest.mark.ci
+def test_refit_needs_no_held_out_gram(train: Any) -> None:
     arguments = ["--centers", "all", "--refit", "ridge", "--tol", "1e-7"]
-    dense = train(tmp_path / "dense", features, *arguments)
-    streamed = train(tmp_path / "streamed", features, *arguments, *ROUNDS)
+    dense = train("dense", *arguments)
+    streamed = train("streamed", *arguments, *ROUNDS)
     assert streamed["hold_out"]["n_rows"] == dense["hold_out"]["n_rows"]
     assert streamed["hold_out"]["ridge"] == pytest.approx(dense["hold_out"]["ridge"], rel=1e-6)
     assert abs(streamed["n_errors"] - dense["n_errors"]) <= 1
-
-
-@pytest.mark.nightly
-def test_executors_and_workers_give_the_same_bytes(features: Path, tmp_path: Path) -> None:
-    arguments = ("--centers", "all", "--refit", "ridge", *ROUNDS)
-    cases = {"serial": ("serial", "1"), "threads": ("threads", "3"), "processes": ("processes", "2")}
-    for name, (scheduler, workers) in cases.items():
-        train(tmp_path / name, features, *arguments, "--scheduler", scheduler, "--workers", workers)
-    models = {(tmp_path / name / "model" / "arrays.npz").read_bytes() for name in cases}
-    assert len(models) == 1
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("scheduler", ["serial", "threads"])
-def test_a_run_cut_off_in_any_round_ends_with_the_same_bytes(
-    features: Path, tmp_path: Path, monkeypatch: Any, scheduler: str
-) -> None:
-    arguments = ("--centers", "all", *ROUNDS, "--scheduler", scheduler, "--workers", "2")
-    report = train(tmp_path / "whole", features, *arguments)
-    from pipeline.stages.out_of_core import grown_gram
-
-    real, calls = grown_gram.grow, []
-
-    def cut(run: Any, name: str, *rest: Any) -> Any:
-        calls.append(name)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return real(run, name, *rest)
-
-    monkeypatch.setattr(grown_gram, "grow", cut)
-    for _ in range(len(report["passes"]) + 1):
-        calls.clear()
-        resume = ("--resume", "auto")
-        command = ["digits", "-q", "--run-dir", str(tmp_path / "cut"), "--features-dir", str(features)]
-        if main([*command, "--penalty", "0.1", *arguments, *resume]) == 0:
-            break
-    for name in ("model.json", "arrays.npz"):
-        assert (tmp_path / "cut/model" / name).read_bytes() == (tmp_path / "whole/model" / name).read_bytes()
-    again = json.loads(RunLayout(tmp_path / "cut").report.read_text())
-    assert [p["relative_gaps"] for p in again["passes"]] == [p["relative_gaps"] for p in report["passes"]]
 
 
 @pytest.mark.nightly
@@ -204,9 +170,6 @@ def test_the_plan_chooses_the_largest_working_set_that_fits_and_keeps_the_limit(
     assert report["peak_rss_bytes"] < limit * 2**20
 
 
-def test_least_squares_on_all_needs_the_whole_gram(
-    features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["digits", "-q", "--run-dir", str(tmp_path / "run"), "--features-dir", str(features), "--centers", "all"]
-    assert main([*command, "--penalty", "none", *ROUNDS]) == 2
+def test_least_squares_on_all_needs_the_whole_gram(train: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    train("run", "--centers", "all", "--penalty", "none", *ROUNDS, code=2)
     assert "needs the Gram of all candidates" in capsys.readouterr().err

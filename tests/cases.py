@@ -1,0 +1,74 @@
+"""The ways through a training, as arguments of the main command on the tables of 900 rows (`tables` in conftest.py).
+
+One table of cases for the tests of stop and resume: whoever computes a case, and wherever it is stopped, killed or
+refused a write, the bytes of its model are those of the same run in one process and in one go. Such a run of each is
+`finished_run(*CASES[name].arguments, *SERIAL, dataset=CASES[name].dataset(tables))`.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+SERIAL = ("--scheduler", "serial")
+
+
+class Case(NamedTuple):
+    """A table, classes or values, and what is asked beside it."""
+
+    table: str
+    arguments: tuple[str, ...]
+
+    def dataset(self, tables: Path) -> Path:
+        return tables / f"{self.table}.npz"
+
+
+def classes(*arguments: str) -> Case:
+    return Case("classes", arguments)
+
+
+def values(*arguments: str) -> Case:
+    return Case("values", arguments)
+
+
+RAW = ("--set", "data.standardise=false")  # the intersection kernel takes no negative features
+WEIGHTED = ("--set", "data.weights=w", "--class-weight", "balanced")
+ROUNDS = ("--centers", "300", "--set", "centers.working_set=100")
+ON_DEMAND = ("--centers", "400", "--set", "centers.columns=on-demand")
+CASES = {
+    "least squares": values("--centers", "60", "--sigma2", "auto"),
+    "one for each class": classes("--centers", "60", "--penalty", "1", "--refit", "ridge"),
+    "one kernel": classes("--centers", "60", "--penalty", "1", "--coupling", "shared", "--intercept"),
+    "several widths": classes("--centers", "40", "--penalty", "1", "--sigma2", "0.5,2,8"),
+    "weights": classes("--centers", "60", "--penalty", "auto", *WEIGHTED),
+    "polynomial": values("--centers", "60", "--penalty", "1", "--kernel", "polynomial", "--sigma2", "auto"),
+    "plain steps": classes(
+        *("--centers", "60", "--penalty", "1", "--coupling", "shared"),
+        *("--schedule", "uniform", "--checkpoint-every", "0.001s"),
+    ),
+    "a path": classes("--centers", "60", "--penalty", "path:5:0.5:3", "--refit", "ridge", "--intercept"),
+    "a search": values("--centers", "60", "--penalty", "auto"),
+    "a selection": classes("--centers", "150", "--sigma2", "0.3", "--select", "greedy:20"),
+    "a selection, moved": values("--centers", "100", "--select", "greedy:8", "--polish-centers", "4"),
+    "a refit, moved": classes("--centers", "40", "--penalty", "30", "--refit", "ridge", "--polish-centers", "4"),
+    "learned scales": classes("--centers", "60", "--scale", "learned", "--set", "kernel.scale_rounds=2"),
+    "a metric": values(
+        "--centers", "60", "--select", "greedy:20", "--scale", "metric", "--set", "kernel.scale_rounds=2"
+    ),
+    "rounds": classes(*ROUNDS, "--penalty", "1", "--refit", "ridge"),
+    "rounds, one kernel": classes(*ROUNDS, "--penalty", "3", "--coupling", "shared", "--features-store=none"),
+    "rounds, weights": classes(*ROUNDS, "--penalty", "1", *WEIGHTED),
+    "rounds, two widths": classes(*ROUNDS, "--penalty", "3", "--sigma2", "1,4"),
+    "rounds, intersection": values(*ROUNDS, "--penalty", "1", "--kernel", "intersection", *RAW),
+    "rounds, learned scales": values(
+        *ROUNDS, "--penalty", "1", "--scale", "learned", "--set", "kernel.scale_rounds=1", "--features-store=none"
+    ),
+    "rounds, a path": classes(*ROUNDS, "--penalty", "path:max:3:4", "--intercept"),
+    "rounds, a search": values(*ROUNDS, "--penalty", "auto", "--refit", "ridge"),
+    "rounds, a selection": classes(*ROUNDS, "--sigma2", "0.3", "--select", "greedy:20"),
+    "on demand": classes(*ON_DEMAND, "--penalty", "1", "--refit", "ridge", *WEIGHTED),
+    "on demand, one kernel": classes(
+        *ON_DEMAND, "--penalty", "1", "--coupling", "shared", "--intercept", "--features-store=none"
+    ),
+    "on demand, little room": values(
+        *ON_DEMAND, "--penalty", "1", "--kernel", "intersection", *RAW, "--set", "centers.working_set=120"
+    ),
+}

@@ -1,0 +1,41 @@
+"""The rows that a run was trained and tested on, for dense twins of its numbers."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.prediction.model_folder import load_model
+from storage.atomic_writes import read_arrays
+from storage.folder_layouts import FeatureLayout, RunLayout
+from storage.zarr_arrays import open_arrays
+
+
+class Rows(NamedTuple):
+    """Features and targets of both parts, and the kernel columns of the candidates of a Gaussian on each part."""
+
+    X: np.ndarray
+    y: np.ndarray
+    X_test: np.ndarray
+    y_test: np.ndarray
+    K: np.ndarray
+    K_test: np.ndarray
+
+
+@pytest.fixture
+def rows_of(features: Path) -> Callable[[Path], Rows]:
+    """Return what a run in the shared folder of features was trained and tested on."""
+
+    def read(run: Path) -> Rows:
+        (store,) = (used.parent for used in features.glob("*.runs/*") if Path(used.read_text().strip()) == run)
+        arrays = open_arrays(FeatureLayout(features, store.stem).arrays)
+        names = ("train/X", "train/y", "test/X", "test/y")
+        X, y, X_test, y_test = (arrays[name].read(0, arrays[name].n_rows) for name in names)
+        centers = read_arrays(RunLayout(run).centers)
+        generator = ColumnGenerator(centers["X"], centers["sigma2"], kernel=load_model(run / "model").kernel)
+        return Rows(X, y, X_test, y_test, *(generator.block(part, out_dtype=np.float64) for part in (X, X_test)))
+
+    return read
