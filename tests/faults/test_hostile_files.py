@@ -158,7 +158,7 @@ DATA: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.nightly
+@pytest.mark.ci
 def test_data_that_would_fill_the_memory(tmp_path: Path, model: Path) -> None:
     np.savez(tmp_path / "honest.npz", X=X, y=Y)
     commands = [["predict", str(model), str(tmp_path / "honest.npz"), "--out", str(tmp_path / "out.csv"), "-q"]]

@@ -79,7 +79,7 @@ def attack(folder: Path, ports: set[int], key: dict[str, str] | None) -> set[str
     return {path.name for path in folder.iterdir()}
 
 
-@pytest.mark.nightly
+@pytest.mark.ci
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
 def test_another_user_cannot_have_a_function_run(tmp_path: Path) -> None:
     with open_executor("processes", 1, 1, 2**30) as opened:
@@ -99,6 +99,7 @@ def test_another_user_cannot_have_a_function_run(tmp_path: Path) -> None:
         assert {int(name.split("-")[1]) for name in ran} - by_process[os.getpid()]
 
 
+@pytest.mark.ci
 def test_the_folder_of_the_workers_is_their_owners_alone() -> None:
     with open_executor("processes", 1, 1, 2**30) as opened:
         (nanny,) = opened._client.cluster.workers.values()
@@ -128,6 +129,8 @@ def dying_workers(folder: Path, how: str) -> dict[str, str]:
 )
 def test_a_worker_process_that_does_not_start_is_one_line(
     tmp_path: Path,
+    tables: Path,
+    features: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     how: str,
@@ -137,14 +140,15 @@ def test_a_worker_process_that_does_not_start_is_one_line(
     for name, value in dying_workers(tmp_path, how).items():
         monkeypatch.setenv(name, value)
     (tmp_path / "dying").touch()
-    line = ["digits", "--centers", "20", "-q", "--scheduler", "processes", "--workers", "1"]
-    assert main([*line, "--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features")]) == code
+    line = [str(tables / "values.npz"), "--centers", "20", "-q", "--scheduler", "processes", "--workers", "1"]
+    assert main([*line, "--run-dir", str(tmp_path / "run"), "--features-dir", str(features)]) == code
     (told,) = capfd.readouterr().err.splitlines()
     assert told.startswith("error: a worker process did not start")
     assert words in told
     assert "--workers" in told
 
 
+@pytest.mark.ci
 def test_workers_that_do_not_come_back_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in dying_workers(tmp_path, "os._exit(1)").items():
         monkeypatch.setenv(name, value)
