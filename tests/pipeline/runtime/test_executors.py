@@ -19,7 +19,7 @@ from pipeline.errors import ConfigError, SchedulerError, StoppedError
 from pipeline.runtime import stopping
 from pipeline.runtime.executors import open_executor
 from pipeline.train import main
-from runs import LONG_SOLVE, TrainedRuns, model_bytes
+from runs import ENDLESS_SOLVE, TrainedRuns, model_bytes
 
 LOCAL = ("serial", "threads", "processes")
 
@@ -175,7 +175,7 @@ def test_a_cluster_runs_items_and_must_see_the_paths(cluster: str, tmp_path: Pat
 def test_a_cluster_gives_the_same_model_bytes(
     cluster: str, tables: Path, features: Path, finished_run: TrainedRuns, tmp_path: Path
 ) -> None:
-    case = CASES["rounds"]
+    case = CASES["one for each class"]
     data, folders = case.dataset(tables), ["--run-dir", str(tmp_path / "run"), "--features-dir", str(features)]
     assert main([str(data), *folders, *case.arguments, "--scheduler", cluster, "-q"]) == 0
     assert model_bytes(tmp_path / "run") == model_bytes(finished_run(*case.arguments, *SERIAL, dataset=data))
@@ -204,9 +204,8 @@ def test_workers_save_on_request_and_leave_the_run_alone(
 ) -> None:
     """Sessions far shorter than --checkpoint-every get further, and what goes on from them ends in the same bytes."""
     run, data, steps = tmp_path / "run", tables / "classes.npz", []
-    endless = (*LONG_SOLVE, "--tol", "1e-15", "--max-sweeps", "2000")  # until its sweeps are at an end
     address = request.getfixturevalue("cluster") if scheduler == "cluster" else scheduler
-    command = [str(data), "--run-dir", str(run), "--features-dir", str(features), *endless, "--resume", "auto"]
+    command = [str(data), "--run-dir", str(run), "--features-dir", str(features), *ENDLESS_SOLVE, "--resume", "auto"]
     for _ in range(sessions):
         asking = threading.Thread(target=stop_at_a_record, args=(run / "solutions",), daemon=True)
         asking.start()
@@ -219,5 +218,5 @@ def test_workers_save_on_request_and_leave_the_run_alone(
     assert len(set(steps)) == sessions
     assert steps == sorted(steps)
     assert main([*command, *SERIAL]) == 3
-    assert model_bytes(run) == model_bytes(finished_run(*endless, dataset=data, code=3))
+    assert model_bytes(run) == model_bytes(finished_run(*ENDLESS_SOLVE, dataset=data, code=3))
     assert not (run / "turn").exists()
