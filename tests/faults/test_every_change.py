@@ -10,13 +10,14 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cases import CASES, SERIAL
 from pipeline.train import main
-from runs import NIGHTLY, ROOT, TrainedRuns, model_bytes, python
+from runs import NIGHTLY, ROOT, model_bytes, python
 
 KINDS = ("least squares", "one for each class", "plain steps", "a path", "a selection", "learned scales", "rounds")
 KINDS += ("rounds, two widths", "rounds, a path", "rounds, a selection", "on demand")
@@ -53,11 +54,11 @@ def arguments(tmp_path: Path, run: Path) -> list[str]:
 
 
 @pytest.fixture
-def table(tmp_path: Path, tables: Path, finished_run: TrainedRuns) -> tuple[Path, dict[str, bytes]]:
+def table(tmp_path: Path, tables: Path, whole: Callable[[str], dict[str, bytes]]) -> tuple[Path, dict[str, bytes]]:
     """A data set, and the model that a run on it ends with; another run has stored its features."""
     case = CASES["one for each class"]
     assert main([str(case.dataset(tables)), *arguments(tmp_path, tmp_path / "first")]) == 0
-    return case.dataset(tables), model_bytes(finished_run(*case.arguments, *SERIAL, dataset=case.dataset(tables)))
+    return case.dataset(tables), whole("one for each class")
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace, which CI installs")

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -22,16 +22,11 @@ from pipeline.runtime.committed_sums import signature, take_over
 from pipeline.runtime.executors import open_executor
 from pipeline.runtime.row_pass import session_name
 from pipeline.train import main
-from runs import TrainedRuns, loopback_cluster, model_bytes, workers_of
+from runs import loopback_cluster, model_bytes, workers_of
 from storage.atomic_writes import read_arrays, write_arrays
 from storage.errors import CorruptDataError, MissingDataError
 
 BUSY = 1.5  # seconds that a block and a commit may take on a machine that does other work
-
-
-def whole(finished_run: TrainedRuns, tables: Path, case: str) -> dict[str, bytes]:
-    """Return the model of a case that nothing has disturbed."""
-    return model_bytes(finished_run(*CASES[case].arguments, *SERIAL, dataset=CASES[case].dataset(tables)))
 
 
 def committed(run: Path) -> dict[str, set[int]]:
@@ -131,7 +126,7 @@ def kill_workers(driver: subprocess.Popen[bytes], notes: Path, kills: int, piece
 @pytest.mark.ci
 @pytest.mark.alone
 def test_the_share_of_a_lost_worker_is_taken_up_from_its_file(
-    features: Path, tables: Path, finished_run: TrainedRuns, tmp_path: Path
+    features: Path, tables: Path, whole: Callable[[str], dict[str, bytes]], tmp_path: Path
 ) -> None:
     """Twice: what the lost worker had committed is not added again, and what it had not is little."""
     notes, run = tmp_path / "notes", tmp_path / "run"
@@ -149,20 +144,20 @@ def test_the_share_of_a_lost_worker_is_taken_up_from_its_file(
     assert again < 2 * (EVERY + BUSY) / (2 * PIECE)
     assert {note.piece for note in added} == set(range(max(note.piece for note in added) + 1))
     assert len({note.process for note in added}) > 2, "others took it up"
-    assert model_bytes(run) == whole(finished_run, tables, "one for each class")
+    assert model_bytes(run) == whole("one for each class")
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("case", ["rounds", "a selection", "on demand"])
 def test_workers_killed_in_a_loop_cost_no_byte(
-    features: Path, tables: Path, finished_run: TrainedRuns, tmp_path: Path, case: str
+    features: Path, tables: Path, whole: Callable[[str], dict[str, bytes]], tmp_path: Path, case: str
 ) -> None:
     run = tmp_path / "run"
     with started(
         arguments(run, features, tables, case, "--scheduler", "processes", "--workers", "2"), spying(tmp_path / "notes")
     ) as driver:
         assert len(kill_workers(driver, tmp_path / "notes", 4, 10)) == 4
-    assert model_bytes(run) == whole(finished_run, tables, case)
+    assert model_bytes(run) == whole(case)
 
 
 def die_once(folder: Path, number: int) -> int:
@@ -191,7 +186,7 @@ def test_an_item_of_a_process_that_died_runs_in_the_one_that_takes_its_place(tmp
 def test_a_scheduler_that_dies_ends_the_run_resumably(
     features: Path,
     tables: Path,
-    finished_run: TrainedRuns,
+    whole: Callable[[str], dict[str, bytes]],
     tmp_path: Path,
     cluster_key: tuple[list[str], dict[str, str]],
     capsys: pytest.CaptureFixture[str],
@@ -200,7 +195,7 @@ def test_a_scheduler_that_dies_ends_the_run_resumably(
     settings = {name.removeprefix("DASK_").lower().replace("__", "."): value for name, value in variables.items()}
 
     def kill_scheduler() -> None:
-        while len(notes_in(notes)) < 3:
+        while len(notes_in(notes)) < 4:
             time.sleep(0.02)
         for child in psutil.Process().children():
             words = child.cmdline()
@@ -208,21 +203,25 @@ def test_a_scheduler_that_dies_ends_the_run_resumably(
                 child.kill()
 
     killing = threading.Thread(target=kill_scheduler)
-    with loopback_cluster(tmp_path, cluster_key[0], variables | spying(notes), workers=1) as address:
+    with loopback_cluster(tmp_path, cluster_key[0], variables | spying(notes, 0.5), workers=1) as address:
         killing.start()
         with dask.config.set(settings):
-            assert main(arguments(run, features, tables, "rounds", "--scheduler", address)) == 69
+            assert main(arguments(run, features, tables, "one for each class", "--scheduler", address)) == 69
         killing.join()
     (told,) = capsys.readouterr().err.splitlines()
     assert told.startswith("error: the dask scheduler was lost")
     assert "--resume auto" in told
-    assert main(arguments(run, features, tables, "rounds", *SERIAL)) == 0
-    assert model_bytes(run) == whole(finished_run, tables, "rounds")
+    assert main(arguments(run, features, tables, "one for each class", *SERIAL)) == 0
+    assert model_bytes(run) == whole("one for each class")
 
 
 @pytest.mark.ci
 def test_the_first_process_keeps_the_folder_until_it_dies(
-    features: Path, tables: Path, finished_run: TrainedRuns, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    features: Path,
+    tables: Path,
+    whole: Callable[[str], dict[str, bytes]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     run, notes = tmp_path / "run", tmp_path / "notes"
     line = arguments(run, features, tables, "one for each class", *SERIAL)
@@ -232,7 +231,7 @@ def test_the_first_process_keeps_the_folder_until_it_dies(
         assert f"process {first.pid} on {os.uname().nodename}" in capsys.readouterr().err
     assert first.returncode == -signal.SIGKILL
     assert main(line) == 0
-    assert model_bytes(run) == whole(finished_run, tables, "one for each class")
+    assert model_bytes(run) == whole("one for each class")
 
 
 GRID = (7,)

@@ -114,11 +114,10 @@ def test_a_worker_over_its_memory_ends_the_run_with_advice(tmp_path: Path, table
 
 @pytest.fixture(scope="module")
 def in_rounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """A run in rounds whose features are there and whose solves fit an intercept: 3000 rows, 1000 features each."""
+    """A run in rounds whose features are there and whose solves fit an intercept: 3000 training rows, 2000 features."""
     folder, rng = tmp_path_factory.mktemp("rounds"), np.random.default_rng(0)
-    np.savez(folder / "wide.npz", X=rng.normal(size=(3000, 1000)).astype(np.float32), y=np.arange(3000) % 10)
+    np.savez(folder / "wide.npz", X=rng.random((4000, 2000), np.float32), y=np.arange(4000) % 10)
     settings = {
-        "data.test_fraction": 0.0,
         "centers.count": "all",
         "centers.working_set": 2000,
         "resources.features_dir": str(folder / "features"),
@@ -146,12 +145,12 @@ def in_rounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 def test_growing_a_gram_of_few_columns_reads_few_features_at_once(
     in_rounds: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All rows of features would be 11 MB, though 2 MiB are to be read at once."""
-    monkeypatch.setattr(training_rows, "READ_BYTES", 2**21)
+    """All rows of features would be 24 MB, though 4 MiB are to be read at once."""
+    monkeypatch.setattr(training_rows, "READ_BYTES", 2**22)
     grown_gram.grow(in_rounds, "round-900", None, np.empty(0, np.int64), np.arange(2))  # compiles what is compiled
     with largest_bytes() as largest:
         found = grown_gram.grow(in_rounds, "round-000", None, np.empty(0, np.int64), np.arange(0, 3000, 60))
-    assert 2**20 < largest[0] < 2.5 * 2**21
+    assert 2**21 < largest[0] < 2.5 * 2**22
     assert found.statistics.weight_sum == 3000
 
 

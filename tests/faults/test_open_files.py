@@ -19,7 +19,7 @@ import pytest
 from cases import CASES, SERIAL
 from pipeline import verify
 from pipeline.train import main
-from runs import TrainedRuns, model_bytes
+from runs import model_bytes
 from storage import disk_writes as disk
 from storage.atomic_writes import remove_folder, remove_stale, write_arrays
 
@@ -61,12 +61,6 @@ def arguments(tables: Path, features: Path) -> Callable[[Path, str], list[str]]:
         return [*line, "--run-dir", str(run), "--resume", "auto", "-q"]
 
     return words
-
-
-@pytest.fixture
-def whole(tables: Path, finished_run: TrainedRuns) -> Callable[[str], dict[str, bytes]]:
-    """Return the model of a case by its name."""
-    return lambda case: model_bytes(finished_run(*CASES[case].arguments, *SERIAL, dataset=CASES[case].dataset(tables)))
 
 
 def test_what_is_still_mapped_goes_at_the_next_sweep(keeping: Path) -> None:

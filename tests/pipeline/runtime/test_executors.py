@@ -21,7 +21,7 @@ from pipeline.runtime.executors import open_executor
 from pipeline.train import main
 from runs import ENDLESS_SOLVE, TrainedRuns, model_bytes
 
-LOCAL = ("serial", "threads", "processes")
+LOCAL = ("serial", "threads", pytest.param("processes", marks=pytest.mark.ci))
 
 
 def square(number: int) -> int:

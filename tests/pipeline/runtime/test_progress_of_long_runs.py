@@ -78,18 +78,17 @@ def test_something_moves_every_few_seconds(
     scheduler: str,
     mode: str,
 ) -> None:
-    run, (key, variables), data = tmp_path / "run", cluster_key, MODES[mode]
+    run, data, environment = tmp_path / "run", MODES[mode], {}
     if data[0] == "mnist":
         data = [*data, "--data-dir", str(request.getfixturevalue("data_dir"))]
-        spied = {}
     else:
-        data, spied = [str(tables / data[0]), *data[1:]], spying(tmp_path / "notes", 0.5)
+        data, environment = [str(tables / data[0]), *data[1:]], spying(tmp_path / "notes", 0.5)
     with ExitStack() as stack:
         address = scheduler
         if scheduler == "cluster":
-            address = stack.enter_context(loopback_cluster(tmp_path, key, variables))
+            address, environment = stack.enter_context(loopback_cluster(tmp_path, *cluster_key)), cluster_key[1]
         line = [*data, "-q", "--features-dir", str(features), "--run-dir", str(run), "--scheduler", address]
-        process = stack.enter_context(started(line, variables | spied))
+        process = stack.enter_context(started(line, environment))
         found = list(looks(run, process))
         assert process.poll() in (None, 0, 3)
     assert {(look.stage, look.words) for look in found if look.is_pass} >= SEEN[mode.removeprefix("few rows, ")]

@@ -171,7 +171,9 @@ def test_waiting_for_a_feature_store_ends_on_request(
     assert re.search(rf"stopped by (the )?{ends}; continue with: .* --resume auto", error)
 
 
-@pytest.mark.parametrize("ends", ["the time limit", *SIGNALS])
+@pytest.mark.parametrize(
+    "ends", ["the time limit", signal.SIGTERM, *(pytest.param(one, marks=pytest.mark.ci) for one in SIGNALS[1:])]
+)
 def test_a_solve_goes_on_from_its_checkpoint(
     tables: Path,
     features: Path,
