@@ -175,3 +175,9 @@ def task_for(n_train: int, n_features: int, read_rows: int | None) -> RowTask:
     return RowTask(
         layout, FeatureLayout(Path("f"), "0"), shape, Kernel(), (1.0,), "float32", read_rows, 0.1, 0, TargetFacts()
     )
+
+
+# Whether this is a nightly run: tests break at every change, kill more often, and run the longest.
+NIGHTLY = "SLKL_NIGHTLY" in os.environ
+# On the tables too it takes a second or two: until its sweeps are at an end.
+ENDLESS_SOLVE = (*LONG_SOLVE, "--tol", "1e-15", "--scheduler", "serial")

@@ -3,7 +3,7 @@
 Run as a program by test_every_change.py: it forks one child for each break, which saves the imports and the compiling.
 In the child every `storage.disk_writes.low_*` function counts. The K-th call ends the process with SIGKILL, before the
 change or after half of it where it is a write; or it fails with ENOSPC or EIO. Prints one line of JSON: how many calls
-there were, how many breaks, and what went wrong.
+there were and, for each way to break, how many calls were broken, how many of these ended the run, what went wrong.
 """
 
 import errno
@@ -82,21 +82,26 @@ def resumed(arguments: list[str], run: Path) -> int:
     return in_child(lambda: main([*arguments, "--run-dir", str(run), "--resume", "auto", "-q"]))
 
 
-def everywhere(folder: Path, how: str, count: int, arguments: list[str]) -> dict[str, Any]:
-    """Break at `count` calls, evenly spread (0: at every call), and return what was found."""
+def everywhere(folder: Path, ways: list[str], count: int, arguments: list[str]) -> dict[str, Any]:
+    """Break at `count` calls in each way, evenly spread (0: at every call), and return what was found."""
     whole, counted = folder / "whole", folder / "calls"
     # Once in this process, so that no fork has to import and load what was compiled.
     main([*arguments, "--run-dir", str(folder / "first"), "-q"])
-    code = attempt(arguments, whole, how, None, counted)
+    code = attempt(arguments, whole, "", None, counted)
     assert code in (0, 3), f"the uninterrupted run ended with {code}"
-    expected, n_calls, wrong, breaks = digests(whole), int(counted.read_text()), [], 0
-    for fatal in range(1, n_calls + 1, max(n_calls // count, 1) if count else 1):
-        run = folder / f"broken-{fatal}"
-        code = attempt(arguments, run, how, fatal, counted)
-        breaks += code not in (0, 3)
-        wrong += [f"call {fatal}: {problem}" for problem in problems(arguments, run, how, code, expected)]
-        shutil.rmtree(run, ignore_errors=True)
-    return {"calls": n_calls, "breaks": breaks, "wrong": wrong}
+    expected, n_calls = digests(whole), int(counted.read_text())
+    found: dict[str, Any] = {"calls": n_calls}
+    step = n_calls // count if count else 1
+    for number, how in enumerate(ways):
+        tried, ended, wrong = range(1 + number * step // len(ways), n_calls + 1, step), 0, []
+        for fatal in tried:
+            run = folder / f"broken-{fatal}"
+            code = attempt(arguments, run, how, fatal, counted)
+            ended += code not in (0, 3)
+            wrong += [f"call {fatal}: {problem}" for problem in problems(arguments, run, how, code, expected)]
+            shutil.rmtree(run, ignore_errors=True)
+        found[how] = {"tried": len(tried), "ended": ended, "wrong": wrong}
+    return found
 
 
 def problems(arguments: list[str], run: Path, how: str, code: int, expected: dict[str, str]) -> list[str]:
@@ -118,4 +123,4 @@ def problems(arguments: list[str], run: Path, how: str, code: int, expected: dic
 
 
 if __name__ == "__main__":
-    print(json.dumps(everywhere(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:])))
+    print(json.dumps(everywhere(Path(sys.argv[1]), sys.argv[2].split(","), int(sys.argv[3]), sys.argv[4:])))

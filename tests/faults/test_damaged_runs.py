@@ -81,7 +81,6 @@ def flip(path: Path) -> None:
 DAMAGE: dict[str, Callable[[Path], None]] = {"flipped": flip, "deleted": Path.unlink}
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("kind", SETTINGS)
 def test_a_run_cut_off_before_its_last_solves_ends_the_same(finished: Path, tmp_path: Path, kind: str) -> None:
     run = cut_off(finished, kind, tmp_path / "run")

@@ -1,120 +1,121 @@
-"""kill -9, a full disk and a failing one, at every change of the disk that a toy run makes: never another model.
+"""kill -9, a full disk and a failing one, at changes of the disk that a small run makes: never another model.
 
-A sample of the changes by default; `make test-faults` breaks at every one of them.
+Continuous integration breaks a sample of the changes, a nightly run every one of them.
 """
 
+import itertools
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from runs import ROOT
+from cases import CASES, SERIAL
+from pipeline.train import main
+from runs import NIGHTLY, ROOT, model_bytes, python
 
-COUNT = int(os.environ.get("SLKL_BREAKS", "12"))  # of each case; 0: at every call
-RUNS = {
-    "ordinary": ["--centers", "40", "--refit", "ridge"],
-    "in rounds": ["--centers", "all", "--set", "centers.working_set=400", "--penalty", "3", "--refit", "ridge"],
-    "on demand": ["--centers", "all", "--set", "centers.columns=on-demand", "--penalty", "30"],
-    "checkpoints": [
-        "--centers",
-        "100",
-        "--coupling",
-        "shared",
-        "--schedule",
-        "uniform",
-        "--checkpoint-every",
-        "0.001s",
+KINDS = ("least squares", "one for each class", "plain steps", "a path", "a selection", "learned scales", "rounds")
+KINDS += ("rounds, two widths", "rounds, a path", "rounds, a selection", "on demand")
+WAYS = [f"kill,{error}" for error in ("ENOSPC", "EIO")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "ways"),
+    [
+        *(pytest.param(*each, marks=pytest.mark.ci) for each in zip(KINDS, itertools.cycle(WAYS), strict=False)),
+        *(pytest.param(kind, "kill,ENOSPC,EIO", marks=pytest.mark.nightly) for kind in CASES if kind not in KINDS),
     ],
-    "a selection": ["--centers", "300", "--select", "greedy:20"],
-    "a selection in rounds": ["--centers", "all", "--set", "centers.working_set=300", "--select", "greedy:20"],
-    "widths from the data": ["--centers", "40", "--sigma2", "auto"],
-    "two widths": ["--centers", "all", "--sigma2", "1,4", "--penalty", "30", "--set", "centers.working_set=300"],
-    "a path in rounds": [
-        *("--centers", "all", "--penalty", "path:max:3:4", "--intercept"),
-        *("--set", "centers.working_set=400"),
-    ],
-    "a path": ["--centers", "40", "--penalty", "path:max:0.1:4", "--intercept"],
-}
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("how", ["kill", "ENOSPC", "EIO"])
-@pytest.mark.parametrize("kind", RUNS)
-def test_a_break_at_any_change_of_the_disk_costs_no_byte(tmp_path: Path, kind: str, how: str) -> None:
+)
+def test_a_break_at_any_change_of_the_disk_costs_no_byte(tmp_path: Path, tables: Path, kind: str, ways: str) -> None:
+    count = 12
+    if kind in KINDS:
+        ways, count = ("kill,ENOSPC,EIO", 0) if NIGHTLY else (ways, 2)
+    line = [CASES[kind].dataset(tables), "--features-dir", tmp_path / "features", *CASES[kind].arguments, *SERIAL]
     program = Path(__file__).with_name("break_everywhere.py")
-    arguments = ["digits", "--scheduler", "serial", "--features-dir", str(tmp_path / "features"), *RUNS[kind]]
-    command = [sys.executable, str(program), str(tmp_path), how, str(COUNT), *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = python(program, tmp_path, ways, str(count), *line, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["wrong"] == []
-    assert found["breaks"] >= min(COUNT or 100, 5)  # some calls fail without harm: what is left is swept later
     assert found["calls"] > 300
+    for how in ways.split(","):
+        assert found[how]["wrong"] == []
+        # Some errors end nothing: what could not be removed is swept later.
+        assert found[how]["ended"] >= (found[how]["tried"] if how == "kill" else 1)
 
 
-def model_of(run: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted((run / "model").iterdir())}
+def arguments(tmp_path: Path, run: Path) -> list[str]:
+    """Return the training of the first case, whose features are there, in a folder of its own."""
+    features = ["--features-dir", str(tmp_path / "features"), "--run-dir", str(run), "--resume", "auto", "-q"]
+    return [*CASES["one for each class"].arguments, *SERIAL, *features]
 
 
-@pytest.mark.nightly
+@pytest.fixture
+def table(tmp_path: Path, tables: Path, whole: Callable[[str], dict[str, bytes]]) -> tuple[Path, dict[str, bytes]]:
+    """A data set, and the model that a run on it ends with; another run has stored its features."""
+    case = CASES["one for each class"]
+    assert main([str(case.dataset(tables)), *arguments(tmp_path, tmp_path / "first")]) == 0
+    return case.dataset(tables), whole("one for each class")
+
+
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace, which CI installs")
-@pytest.mark.parametrize("fault", ["signal=SIGKILL", "error=ENOSPC", "error=EIO"])
-def test_strace_is_the_independent_witness(tmp_path: Path, fault: str) -> None:
+@pytest.mark.parametrize(
+    ("call", "fault"),
+    [
+        pytest.param(
+            call, fault, marks=pytest.mark.ci if (call, fault) == ("fsync", "error=EIO") else pytest.mark.nightly
+        )
+        for call, fault in itertools.product(("fsync", "rename"), ("signal=SIGKILL", "error=ENOSPC", "error=EIO"))
+    ],
+)
+def test_strace_is_the_independent_witness(
+    tmp_path: Path, table: tuple[Path, dict[str, bytes]], call: str, fault: str
+) -> None:
     """The kernel's own view: no call of ours is wrapped, and no function that forgets the wrappers escapes."""
-    command = [sys.executable, "-m", "pipeline.train", "digits", "--scheduler", "serial", "--centers", "40", "-q"]
-    command += ["--features-dir", str(tmp_path / "features"), "--resume", "auto", "--run-dir"]
-    log = tmp_path / "calls"
-    watch = ["strace", "-f", "-qq", "-o", str(log), "-e", "trace=fsync,rename"]
-    subprocess.run([*command, str(tmp_path / "first")], cwd=ROOT, check=True)  # builds the features
-    subprocess.run([*watch, *command, str(tmp_path / "whole")], cwd=ROOT, check=True)
-    calls = log.read_text()
-    for call in ("fsync", "rename"):
-        callers = Counter(re.findall(rf"^(\d+) +{call}\(", calls, re.MULTILINE))
-        n_calls = callers.most_common(1)[0][1]  # of the main thread: strace counts threads and calls apart
-        assert n_calls > 50
-        run = tmp_path / call
-        inject = ["-e", f"inject={call}:{fault}:when={n_calls // 2}"]
-        line = [*watch, *inject, *command, str(run)]
-        done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
-        if fault == "signal=SIGKILL":
-            assert done.returncode in (-9, 137)
-        else:
-            assert done.returncode == 73, done.stderr
-            assert str(tmp_path) in done.stderr
-        subprocess.run([*command, str(run)], cwd=ROOT, check=True)
-        assert model_of(run) == model_of(tmp_path / "whole")
+    (data, expected), run, log = table, tmp_path / "run", tmp_path / "calls"
+
+    def strace(run: Path, *options: str) -> subprocess.CompletedProcess[str]:
+        command = ["strace", "-f", "-qq", "-o", str(log), "-e", f"trace={call}", *options]
+        command += [sys.executable, "-m", "pipeline.train", str(data), *arguments(tmp_path, run)]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert strace(tmp_path / "whole").returncode == 0
+    by_thread = [line.split()[0] for line in log.read_text().splitlines() if re.match(rf"\d+ +{call}\(", line)]
+    n_calls = max(map(by_thread.count, set(by_thread)))  # of the main thread: strace counts threads apart
+    assert n_calls > 50
+    done = strace(run, "-e", f"inject={call}:{fault}:when={n_calls // 2}")
+    if fault == "signal=SIGKILL":
+        assert done.returncode in (-9, 137)
+    else:
+        assert done.returncode == 73, done.stderr
+        assert str(tmp_path) in done.stderr
+    assert main([str(data), *arguments(tmp_path, run)]) == 0
+    assert model_bytes(run) == expected
 
 
-@pytest.mark.nightly
+@pytest.mark.ci
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
-def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
+def test_a_disk_that_is_really_full(
+    tmp_path: Path, table: tuple[Path, dict[str, bytes]], capsys: pytest.CaptureFixture[str]
+) -> None:
     """A tmpfs of 24 MiB: the run ends with 73 and goes on when there is room."""
-    disk = tmp_path / "disk"
+    (data, expected), disk = table, tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(disk)], check=False).returncode:
         pytest.skip("this machine does not let root mount a tmpfs")
     try:
-        command = [sys.executable, "-m", "pipeline.train", "digits", "--centers", "300", "-q", "--resume", "auto"]
-        command += ["--features-dir", str(tmp_path / "features"), "--run-dir"]
-        subprocess.run([*command, str(tmp_path / "whole")], cwd=ROOT, check=True)
-        filler = disk / "filler"
-        for free_bytes in (2**20, 5 * 2**20):
+        line, filler = [str(data), *arguments(tmp_path, disk / "run")], disk / "filler"
+        for free_bytes, told in ((2**14, "needs"), (2**18, "cannot write")):
             filler.unlink(missing_ok=True)
-            taken = shutil.disk_usage(disk).free - free_bytes
-            with filler.open("wb") as stream:
-                stream.write(b"x" * taken)
-            done = subprocess.run([*command, str(disk / "run")], cwd=ROOT, capture_output=True, text=True, check=False)
-            assert done.returncode == 73, done.stderr
-            assert re.fullmatch(rf"error: {disk}\S*: (needs|cannot write) \d+ (bytes|MiB).*; .*\n", done.stderr)
+            filler.write_bytes(b"x" * (shutil.disk_usage(disk).free - free_bytes))
+            assert main(line) == 73
+            error = capsys.readouterr().err
+            assert re.fullmatch(rf"error: {disk}\S*: {told} \d+ (bytes|KiB|MiB).*; .*\n", error)
         filler.unlink()
-        subprocess.run([*command, str(disk / "run")], cwd=ROOT, check=True)
-        assert model_of(disk / "run") == model_of(tmp_path / "whole")
+        assert main(line) == 0
+        assert model_bytes(disk / "run") == expected
     finally:
         subprocess.run(["umount", str(disk)], check=True)

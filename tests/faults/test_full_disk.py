@@ -42,18 +42,7 @@ def full_from(patch: pytest.MonkeyPatch, first: str) -> list[Path]:
 def test_the_first_file_that_found_no_room_is_the_one_that_is_told(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [
-        "sinc",
-        "--set",
-        "data.n_train=60",
-        "--centers",
-        "20",
-        "--scheduler",
-        "serial",
-        "-q",
-        "--resume",
-        "auto",
-    ]
+    arguments = ["sinc", "--set", "data.n_train=60", "--centers", "20", "--scheduler=serial", "-q", "--resume=auto"]
     arguments += ["--features-dir", str(tmp_path / "features"), "--run-dir", str(tmp_path / "run")]
     with pytest.MonkeyPatch.context() as patch:
         failed = full_from(patch, name)

@@ -6,12 +6,10 @@ import json
 import os
 import shutil
 import struct
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -24,7 +22,7 @@ from pipeline.kernels.column_generator import GAUSSIAN
 from pipeline.models.kernel_expansion import KernelExpansion
 from pipeline.prediction.model_folder import save_model
 from pipeline.prediction.trained_model import SparseKernelModel
-from runs import ROOT
+from runs import python
 
 MOST_MIB = 100  # above the peak of an honest command; the least of these bombs takes 128
 X, Y = np.arange(120.0).reshape(40, 3), np.arange(40) % 2
@@ -49,34 +47,30 @@ for line in sys.stdin:
 
 def answers(commands: list[list[str]]) -> list[tuple[int, str, int]]:
     """Run the commands one after the other in one child; return code, standard error, and the growth of the peak."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     typed = "".join(json.dumps(command) + "\n" for command in commands)
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD], input=typed, env=environment, capture_output=True, text=True, timeout=120
-    )
+    done = python("-c", CHILD, input=typed, timeout=300)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
     return [(code, told, peak_mib - found[0][2]) for code, told, peak_mib in found]
 
 
+def save(folder: Path, task: Literal["binary", "regression"], weight: float, intercept: float) -> Path:
+    """Save a model of two centers."""
+    order, widths = np.arange(2), np.full(2, 3.0)
+    expansion = KernelExpansion(
+        GAUSSIAN, X[:2].astype(np.float32), widths, np.full((2, 1), weight), np.full(1, intercept)
+    )
+    labels = (0, 1) if task == "binary" else ()
+    saved = SparseKernelModel(
+        task, labels, FeatureSpec("raw"), expansion, order, selection_order=order, input_shape=(3,)
+    )
+    save_model(folder, saved)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("hostile") / "model"
-    save_model(
-        folder,
-        SparseKernelModel(
-            task="binary",
-            labels=(0, 1),
-            features=FeatureSpec("raw"),
-            expansion=KernelExpansion(
-                GAUSSIAN, X[:2].astype(np.float32), np.full(2, 3.0), np.ones((2, 1)), np.zeros(1)
-            ),
-            center_index=np.arange(2),
-            selection_order=np.arange(2),
-            input_shape=(3,),
-        ),
-    )
-    return folder
+    return save(tmp_path_factory.mktemp("hostile") / "model", "binary", 1.0, 0.0)
 
 
 def npy(values: np.ndarray) -> bytes:
@@ -158,7 +152,7 @@ DATA: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.nightly
+@pytest.mark.ci
 def test_data_that_would_fill_the_memory(tmp_path: Path, model: Path) -> None:
     np.savez(tmp_path / "honest.npz", X=X, y=Y)
     commands = [["predict", str(model), str(tmp_path / "honest.npz"), "--out", str(tmp_path / "out.csv"), "-q"]]
@@ -213,16 +207,10 @@ def test_models_that_would_fill_the_memory_or_hang(tmp_path: Path, model: Path) 
     assert not (tmp_path / "out.csv").exists()
 
 
-def test_weights_that_overflow_predict_nothing(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_overflow_predict_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SparseKernelModel, "check", lambda _: None)  # as whoever crafts a model would not check it
     for name, weight in (("inf", 1e308), ("squares", 1e200)):
-        centers, widths = X[:2].astype(np.float32), np.full(2, 3.0)
-        expansion = KernelExpansion(GAUSSIAN, centers, widths, np.full((2, 1), weight), np.full(1, weight))
-        order = np.arange(2)
-        crafted = SparseKernelModel(
-            "regression", (), FeatureSpec("raw"), expansion, order, selection_order=order, input_shape=(3,)
-        )
-        save_model(tmp_path / name, crafted)
+        save(tmp_path / name, "regression", weight, weight)
     np.savez(tmp_path / "data.npz", X=X, y=Y * 0.5)
     data, out = str(tmp_path / "data.npz"), str(tmp_path / "out.csv")
     commands = [["predict", str(tmp_path / name), data, "--out", out] for name in ("inf", "squares")]

@@ -1,99 +1,32 @@
-"""kill -9 in the midst of passes over the rows, and what is taken up by other workers: little is lost, and no bit.
-
-The pieces of each pass last longer than they need (see spy/sitecustomize.py), so that kills hit passes.
-"""
+"""kill -9 in the midst of passes over the rows, and what is taken up by other workers: little is lost, and no bit."""
 
 import os
 import random
-import re
 import signal
 import subprocess
-import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from itertools import takewhile
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
+import dask
 import numpy as np
+import psutil
 import pytest
 
+from cases import CASES, SERIAL
+from faults.spied_runs import EVERY, PIECE, Note, arguments, first_pass, notes_in, spying, started, wait_until
 from pipeline.runtime.committed_sums import signature, take_over
+from pipeline.runtime.executors import open_executor
 from pipeline.runtime.row_pass import session_name
-from runs import ROOT, loopback_cluster, model_bytes, workers_of
+from pipeline.train import main
+from runs import loopback_cluster, model_bytes, workers_of
 from storage.atomic_writes import read_arrays, write_arrays
 from storage.errors import CorruptDataError, MissingDataError
 
-SPY = Path(__file__).parent / "spy"
-EVERY = 0.5  # seconds of --checkpoint-every
 BUSY = 1.5  # seconds that a block and a commit may take on a machine that does other work
-PIECE = 0.2  # seconds that a piece lasts at least
-MODES = {
-    "ordinary": ["--centers", "40", "--refit", "ridge"],
-    "class weights": ["--centers", "40", "--class-weight", "balanced"],
-    "shared": ["--centers", "40", "--coupling", "shared"],
-    "a path": ["--centers", "40", "--penalty", "path:max:0.1:3"],
-    "a selection": ["--centers", "60", "--select", "greedy:20"],
-    "learned scales": ["--centers", "40", "--scale", "learned", "--set", "kernel.scale_rounds=1"],
-    "in rounds": ["--centers", "300", "--set", "centers.working_set=120", "--penalty", "3", "--refit", "ridge"],
-    "a path in rounds": ["--centers", "300", "--set", "centers.working_set=150", "--penalty", "path:max:3:3"],
-    "on demand": ["--centers", "600", "--set", "centers.columns=on-demand", "--penalty", "3"],
-    "a selection in rounds": ["--centers", "300", "--set", "centers.working_set=120", "--select", "greedy:20"],
-}
-
-
-class Note(NamedTuple):
-    """A piece that was added: when, by which process, of what pass, its number."""
-
-    seconds: float
-    process: int
-    kind: str
-    piece: int
-
-    @property
-    def grid(self) -> str:
-        return re.sub(r"^[A-Za-z]+", "", self.kind)
-
-
-def notes_in(path: Path) -> list[Note]:
-    lines = path.read_text().splitlines() if path.exists() else []
-    words = [line.split() for line in lines if len(line.split()) == 4]
-    return [Note(float(seconds), int(process), kind, int(piece)) for seconds, process, kind, piece in words]
-
-
-def spying(notes: Path, seconds: float) -> dict[str, str]:
-    path = f"{SPY}{os.pathsep}{ROOT}"
-    return {"SLKL_SPY": str(notes), "SLKL_SPY_SECONDS": str(seconds), "PYTHONPATH": path}
-
-
-def command(run: Path, features: Path, *arguments: str) -> list[str]:
-    line = [sys.executable, "-m", "pipeline.train", "digits", "-q", "--sigma2", "8", "--resume", "auto"]
-    line += ["--checkpoint-every", f"{EVERY}s", "--features-dir", str(features), "--run-dir", str(run)]
-    return [*line, *arguments]
-
-
-@contextmanager
-def started(line: list[str], variables: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a command with a session of its own, and kill all of its processes at the end."""
-    with subprocess.Popen(line, cwd=ROOT, env=os.environ | variables, start_new_session=True) as process:
-        try:
-            yield process
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def wait_until(found: Callable[[], bool], process: subprocess.Popen[bytes]) -> bool:
-    """Wait until something is so, or the process has ended; return whether it lives."""
-    until = time.monotonic() + 240
-    while not found():
-        if process.poll() is not None:
-            return False
-        assert time.monotonic() < until
-        time.sleep(0.02)
-    return True
 
 
 def committed(run: Path) -> dict[str, set[int]]:
@@ -105,11 +38,6 @@ def committed(run: Path) -> dict[str, set[int]]:
             grid = "-".join(map(str, arrays["grid"].tolist()))
             found.setdefault(grid, set()).update(arrays["pieces"].tolist())
     return found
-
-
-def first_pass(session: list[Note]) -> list[Note]:
-    """Return the notes of the pass that the first one is of."""
-    return list(takewhile(lambda note: note.kind == session[0].kind, session))
 
 
 def check_loss(run: Path, session: list[Note], killed: float) -> None:
@@ -124,83 +52,87 @@ def check_loss(run: Path, session: list[Note], killed: float) -> None:
 def check_files(run: Path, processes: int) -> None:
     """Check that a pass has no more files than processes, and one; for a moment there may be more."""
     for folder in run.glob("passes/*"):
-        count = len(list(folder.glob("sums-*.npz")))
-        if count > processes + 1:
+        if len(list(folder.glob("sums-*.npz"))) > processes + 1:
             time.sleep(0.5)
-            count = len(list(folder.glob("sums-*.npz")))
-        assert count <= processes + 1, folder
+            assert len(list(folder.glob("sums-*.npz"))) <= processes + 1, folder
 
 
 @pytest.fixture(scope="module")
 def spied_cluster(
     tmp_path_factory: pytest.TempPathFactory, cluster_key: tuple[list[str], dict[str, str]]
-) -> Iterator[tuple[str, dict[str, str], Path]]:
-    """The address of a cluster of two workers, the variables of its drivers, and the notes of its workers."""
+) -> Iterator[tuple[str, Path]]:
+    """The address of a cluster of two workers, and the notes of its workers."""
     place, (key, variables) = tmp_path_factory.mktemp("cluster"), cluster_key
-    notes = place / "notes"
-    with loopback_cluster(place, key, variables | spying(notes, PIECE)) as address:
-        yield address, variables, notes
+    with loopback_cluster(place, key, variables | spying(place / "notes")) as address:
+        yield address, place / "notes"
 
 
-@pytest.mark.nightly
 @pytest.mark.alone
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.ci if case == "rounds" else pytest.mark.nightly) for case in CASES]
+)
 def test_kills_and_other_workers_and_limits_end_in_the_same_bytes(
-    features: Path, tmp_path: Path, mode: str, spied_cluster: tuple[str, dict[str, str], Path]
+    features: Path,
+    tables: Path,
+    tmp_path: Path,
+    case: str,
+    spied_cluster: tuple[str, Path],
+    cluster_key: tuple[list[str], dict[str, str]],
 ) -> None:
     """Killed in processes, on a cluster whose workers live on, and in threads; ended one item after the other."""
-    address, key, of_cluster = spied_cluster
-    whole, run, moments = tmp_path / "whole", tmp_path / "run", random.Random(mode)
-    undisturbed = command(whole, features, *MODES[mode], "--scheduler", "serial")
-    environment = os.environ | spying(tmp_path / "notes", 0)
-    subprocess.run(undisturbed, cwd=ROOT, check=True, env=environment)
+    (address, of_cluster), run, moments = spied_cluster, tmp_path / "run", random.Random(case)
+    command = partial(arguments, run, features, tables, case)
+    undisturbed = arguments(tmp_path / "whole", features, tables, case, *SERIAL)
+    with started(undisturbed, spying(tmp_path / "notes", 0)) as process:
+        assert process.wait(240) == 0
     n_pieces = len(notes_in(tmp_path / "notes"))
     sessions = [
         ("processes", ["--workers", "2", "--memory-limit", "2GiB"]),
         (address, []),
         ("threads", ["--workers", "2", "--memory-limit", "900MiB"]),
     ]
-    kills = 0
     for scheduler, more in sessions:
         notes = of_cluster if scheduler == address else tmp_path / f"notes-{scheduler}"
         n_before, before = len(notes_in(notes)), committed(run)
-        line = command(run, features, *MODES[mode], "--scheduler", scheduler, *more)
         enough = n_before + moments.randrange(n_pieces // 10, n_pieces // 4)
-        with started(line, spying(notes, PIECE) | (key if scheduler == address else {})) as process:
-            lives = wait_until(lambda notes=notes, enough=enough: len(notes_in(notes)) >= enough, process)
-            assert process.poll() in (None, 0)
+        variables = spying(notes) | (cluster_key[1] if scheduler == address else {})
+        with started(command("--scheduler", scheduler, *more), variables) as process:
+            assert wait_until(lambda notes=notes, enough=enough: len(notes_in(notes)) >= enough, process)
             check_files(run, 2)
-        killed, kills = time.monotonic(), kills + lives
+        killed = time.monotonic()
         session = notes_in(notes)[n_before:]
         assert [note for note in first_pass(session) if note.piece in before.get(note.grid, ())] == []
-        if scheduler != address and lives:
+        if scheduler != address:
             check_loss(run, session, killed)
-    assert kills == len(sessions)
-    line = command(run, features, *MODES[mode], "--scheduler", "serial", "--memory-limit", "1GiB")
-    subprocess.run(line, cwd=ROOT, check=True)
-    assert model_bytes(run) == model_bytes(whole)
+    assert main(command(*SERIAL, "--memory-limit", "1GiB")) == 0
+    assert model_bytes(run) == model_bytes(tmp_path / "whole")
     assert not (run / "passes").exists()
 
 
-@pytest.mark.nightly
-@pytest.mark.alone
-def test_the_share_of_a_lost_worker_is_taken_up_from_its_file(features: Path, tmp_path: Path) -> None:
-    """Twice: what the lost worker had committed is not added again, and what it had not is little."""
-    notes, run = tmp_path / "notes", tmp_path / "run"
-    mode = ["--centers", "41"]
-    subprocess.run(command(tmp_path / "whole", features, *mode, "--scheduler", "serial"), cwd=ROOT, check=True)
+def kill_workers(driver: subprocess.Popen[bytes], notes: Path, kills: int, pieces: int) -> dict[int, float]:
+    """Kill a worker whenever so many pieces were added; return who died, and when."""
     lost: dict[int, float] = {}
-    with started(
-        command(run, features, *mode, "--scheduler", "processes", "--workers", "2"), spying(notes, PIECE)
-    ) as driver:
-        for kill in range(2):
-            begun = len(notes_in(notes))
-            assert wait_until(lambda begun=begun: len(notes_in(notes)) >= begun + 10, driver)
-            at_work = {note.process for note in notes_in(notes)[begun:]} & {one.pid for one in workers_of(driver)}
-            worker = sorted(at_work)[kill % len(at_work)]
+    while len(lost) < kills:
+        begun = len(notes_in(notes))
+        assert wait_until(lambda begun=begun: len(notes_in(notes)) >= begun + pieces, driver)
+        if at_work := {note.process for note in notes_in(notes)[begun:]} & {one.pid for one in workers_of(driver)}:
+            worker = sorted(at_work)[len(lost) % len(at_work)]
             os.kill(worker, signal.SIGKILL)
             lost[worker] = time.monotonic()
-        assert driver.wait(timeout=240) == 0
+    assert driver.wait(timeout=240) == 0
+    return lost
+
+
+@pytest.mark.ci
+@pytest.mark.alone
+def test_the_share_of_a_lost_worker_is_taken_up_from_its_file(
+    features: Path, tables: Path, whole: Callable[[str], dict[str, bytes]], tmp_path: Path
+) -> None:
+    """Twice: what the lost worker had committed is not added again, and what it had not is little."""
+    notes, run = tmp_path / "notes", tmp_path / "run"
+    line = arguments(run, features, tables, "one for each class", "--scheduler", "processes", "--workers", "2")
+    with started(line, spying(notes, 2 * PIECE)) as driver:
+        lost = kill_workers(driver, notes, 2, 5)
     added = [note for note in notes_in(notes) if note.kind.startswith("Statistics")]
     again = 0
     for piece in {note.piece for note in added}:
@@ -209,10 +141,97 @@ def test_the_share_of_a_lost_worker_is_taken_up_from_its_file(features: Path, tm
             assert note.process in lost, "nobody else's work is done again"
             assert lost[note.process] - note.seconds <= EVERY + BUSY
             again += 1
-    assert again < 2 * (EVERY + BUSY) / PIECE
+    assert again < 2 * (EVERY + BUSY) / (2 * PIECE)
     assert {note.piece for note in added} == set(range(max(note.piece for note in added) + 1))
     assert len({note.process for note in added}) > 2, "others took it up"
-    assert model_bytes(run) == model_bytes(tmp_path / "whole")
+    assert model_bytes(run) == whole("one for each class")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("case", ["rounds", "a selection", "on demand"])
+def test_workers_killed_in_a_loop_cost_no_byte(
+    features: Path, tables: Path, whole: Callable[[str], dict[str, bytes]], tmp_path: Path, case: str
+) -> None:
+    run = tmp_path / "run"
+    with started(
+        arguments(run, features, tables, case, "--scheduler", "processes", "--workers", "2"), spying(tmp_path / "notes")
+    ) as driver:
+        assert len(kill_workers(driver, tmp_path / "notes", 4, 10)) == 4
+    assert model_bytes(run) == whole(case)
+
+
+def die_once(folder: Path, number: int) -> int:
+    """Kill the process that is the first to run this item."""
+    with suppress(FileExistsError):
+        (folder / f"died-{number}").mkdir()
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid()
+
+
+@pytest.mark.parametrize(
+    "processes", [pytest.param(1, marks=pytest.mark.ci), pytest.param(2, marks=pytest.mark.nightly)]
+)
+def test_an_item_of_a_process_that_died_runs_in_the_one_that_takes_its_place(tmp_path: Path, processes: int) -> None:
+    """Also where all of them died at once, and nobody was there to take it."""
+    with open_executor("processes", processes, processes, 2**30) as executor:
+        places = executor.places()
+        items = range(processes)
+        found = list(executor.run(partial(die_once, tmp_path), items, address_of=lambda item: places[item].address))
+    assert sorted(result.item for result in found) == [*items]
+    assert len(list(tmp_path.iterdir())) == processes
+
+
+@pytest.mark.ci
+def test_a_scheduler_that_dies_ends_the_run_resumably(
+    features: Path,
+    tables: Path,
+    whole: Callable[[str], dict[str, bytes]],
+    tmp_path: Path,
+    cluster_key: tuple[list[str], dict[str, str]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run, notes, variables = tmp_path / "run", tmp_path / "notes", cluster_key[1]
+    settings = {name.removeprefix("DASK_").lower().replace("__", "."): value for name, value in variables.items()}
+
+    def kill_scheduler() -> None:
+        while len(notes_in(notes)) < 4:
+            time.sleep(0.02)
+        for child in psutil.Process().children():
+            words = child.cmdline()
+            if str(tmp_path / "scheduler.json") in words and "distributed.cli.dask_scheduler" in words:
+                child.kill()
+
+    killing = threading.Thread(target=kill_scheduler)
+    with loopback_cluster(tmp_path, cluster_key[0], variables | spying(notes, 0.5), workers=1) as address:
+        killing.start()
+        with dask.config.set(settings):
+            assert main(arguments(run, features, tables, "one for each class", "--scheduler", address)) == 69
+        killing.join()
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith("error: the dask scheduler was lost")
+    assert "--resume auto" in told
+    assert main(arguments(run, features, tables, "one for each class", *SERIAL)) == 0
+    assert model_bytes(run) == whole("one for each class")
+
+
+@pytest.mark.ci
+def test_the_first_process_keeps_the_folder_until_it_dies(
+    features: Path,
+    tables: Path,
+    whole: Callable[[str], dict[str, bytes]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run, notes = tmp_path / "run", tmp_path / "notes"
+    line = arguments(run, features, tables, "one for each class", *SERIAL)
+    with started(line, spying(notes)) as first:
+        assert wait_until(lambda: len(notes_in(notes)) > 3, first)
+        assert main(line) == 73
+        assert f"process {first.pid} on {os.uname().nodename}" in capsys.readouterr().err
+    assert first.returncode == -signal.SIGKILL
+    assert main(line) == 0
+    assert model_bytes(run) == whole("one for each class")
 
 
 GRID = (7,)

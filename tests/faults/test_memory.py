@@ -1,19 +1,19 @@
 """The memory limit is a promise: kept by the whole process tree, and what breaks it ends with 71 and advice."""
 
-import json
 import os
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
+import zarr
 
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
@@ -33,11 +33,10 @@ from pipeline.stages.out_of_core.candidate_scores import BoundedScores, Candidat
 from pipeline.stages.out_of_core.grown_gram import WorkingSet
 from pipeline.stages.out_of_core.kept_columns import nothing_kept
 from pipeline.stages.run_state import STAGES, Run, StageCost
-from runs import ROOT, largest_bytes
+from pipeline.train import main
+from runs import ROOT, largest_bytes, python, report_of
 from storage.atomic_writes import make_folder, write_arrays
 from storage.folder_layouts import RunLayout
-
-pytestmark = pytest.mark.alone
 
 CGROUPS = Path("/sys/fs/cgroup/memory")
 HUNGRY = """\
@@ -53,117 +52,78 @@ if os.environ.get("SLKL_HUNGRY"):
 
 
 IMAGES = ["synthetic", "--set", "data.n_train=9000", "--set", "data.n_test=300"]
+FEWER = ["synthetic", "--set", "data.n_train=3000", "--set", "data.n_test=100", "--set", "features.name=raw"]
 
 
-def command(run: Path, *arguments: str) -> list[str]:
-    line = [sys.executable, "-m", "pipeline.train", "synthetic", "--set", "data.n_train=9000", "--set"]
-    line += ["data.n_test=300", "--penalty", "30", "-q", "--run-dir", str(run), "--features-dir"]
-    return [*line, str(run.parent / "features"), *arguments]
+def trained(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    return python("-m", "pipeline.train", *words, "-q", **options)
 
 
 @contextmanager
-def cgroup(limit_bytes: int) -> Iterator[Path | None]:
-    """Yield a control group of this limit, or None where none can be made."""
+def limited(limit_bytes: int | None) -> Iterator[list[str]]:
+    """Yield the words before a command that run it in a control group of this limit, none where none can be made."""
     folder = CGROUPS / f"slkl-test-{os.getpid()}"
     try:
-        folder.mkdir()
-        (folder / "memory.limit_in_bytes").write_text(str(limit_bytes))
+        if limit_bytes is not None:
+            folder.mkdir()
+            (folder / "memory.limit_in_bytes").write_text(str(limit_bytes))
     except OSError:
-        yield None
+        limit_bytes = None
+    if limit_bytes is None:
+        yield []
         return
-    try:
-        yield folder
+    try:  # a shell that enters the group and then becomes the command
+        yield ["sh", "-c", f'echo $$ > "{folder}/cgroup.procs" && exec "$@"', "sh"]
+        assert "oom_kill 0" in (folder / "memory.oom_control").read_text()
     finally:
         until = time.monotonic() + 20  # for the last of its processes to be gone
-        while True:
-            try:
+        while folder.exists():
+            with suppress(OSError):
                 folder.rmdir()
-                break
-            except OSError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.1)
+            assert time.monotonic() < until
+            time.sleep(0.1)
 
 
-def largest_tree_bytes(process: subprocess.Popen[bytes], stop: threading.Event, found: list[int]) -> None:
-    """Sample the proportional memory of a process and all below it."""
-    while not stop.wait(0.1):
-        try:
-            tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-            found.append(sum(one.memory_full_info().pss for one in tree))
-        except psutil.Error:
-            continue
+def largest_tree_bytes(command: list[str], environment: dict[str, str]) -> int:
+    """Run a training; return the largest proportional memory of its processes, looked at all the time."""
+    largest = 0
+    with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
+        while process.poll() is None:
+            with suppress(psutil.Error):
+                tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+                largest = max(largest, sum(one.memory_full_info().pss for one in tree))
+            time.sleep(0.1)
+    assert process.returncode in (0, 3)
+    return largest
 
 
-CASES = {
-    "ordinary": (["--centers", "1500", "--scheduler", "threads"], 900),
-    "processes": (["--centers", "600", "--scheduler", "processes", "--workers", "2"], 1600),
-    "in rounds": (["--centers", "all", "--scheduler", "threads"], 700),
-}
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("case", CASES)
-def test_the_process_tree_stays_below_the_limit(tmp_path: Path, case: str) -> None:
-    arguments, limit_mib = CASES[case]
-    line = command(tmp_path / "run", *arguments, "--memory-limit", f"{limit_mib}MiB")
-    with cgroup(limit_mib * 2**20) as group:
-        if group is not None:  # a shell that enters the group and then becomes the run
-            line = ["sh", "-c", f'echo $$ > "{group}/cgroup.procs" && exec "$@"', "sh", *line]
-        process, stop, samples = subprocess.Popen(line, cwd=ROOT), threading.Event(), list[int]()
-        sampler = threading.Thread(target=largest_tree_bytes, args=(process, stop, samples))
-        sampler.start()
-        try:
-            assert process.wait(timeout=300) in (0, 3)
-        finally:
-            stop.set()
-            sampler.join()
-            process.kill()
-        if group is not None:
-            assert "oom_kill 0" in (group / "memory.oom_control").read_text()
-    assert 100 * 2**20 < max(samples) < limit_mib * 2**20
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
-    assert (report["passes"] is not None) == (case == "in rounds")
-
-
-@pytest.mark.nightly
-def test_a_worker_over_its_memory_ends_the_run_with_advice(tmp_path: Path) -> None:
+@pytest.mark.ci
+@pytest.mark.alone
+def test_a_worker_over_its_memory_ends_the_run_with_advice(tmp_path: Path, tables: Path, features: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(HUNGRY)
+    line = [tables / "values.npz", "--centers", "40", "--scheduler", "processes", "--workers", "1", "--memory-limit"]
+    line += ["1GiB", "--run-dir", tmp_path / "run", "--features-dir", features]
     path = f"{tmp_path / 'site'}{os.pathsep}{ROOT}"
-    line = command(tmp_path / "run", "--centers", "100", "--scheduler", "processes", "--workers", "1")
-    line += ["--memory-limit", "1GiB"]
-    started = time.monotonic()
-    done = subprocess.run(
-        line,
-        cwd=ROOT,
-        env={**os.environ, "SLKL_HUNGRY": "1", "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = trained(*line, env={**os.environ, "SLKL_HUNGRY": "1", "PYTHONPATH": path}, timeout=300)
     assert done.returncode == 71, done.stderr
     assert "memory" in done.stderr
     assert "--memory-limit" in done.stderr
-    assert time.monotonic() - started < 240
-    assert subprocess.run([*line, "--resume", "auto"], cwd=ROOT, check=False).returncode in (0, 3)
+    assert main([*map(str, line[:3]), *map(str, line[7:]), "--scheduler", "serial", "--resume", "auto", "-q"]) == 0
 
 
 @pytest.fixture(scope="module")
 def in_rounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """A run in rounds whose features are there and whose solves fit an intercept: 3000 images, 2172 features each."""
-    folder = tmp_path_factory.mktemp("rounds")
+    """A run in rounds whose features are there and whose solves fit an intercept: 3000 training rows, 2000 features."""
+    folder, rng = tmp_path_factory.mktemp("rounds"), np.random.default_rng(0)
+    np.savez(folder / "wide.npz", X=rng.random((4000, 2000), np.float32), y=np.arange(4000) % 10)
     settings = {
-        "data.n_train": 3000,
-        "data.n_test": 100,
-        "features.name": "sphog",
         "centers.count": "all",
         "centers.working_set": 2000,
         "resources.features_dir": str(folder / "features"),
         "solver.intercept": True,
     }
-    config = TrainConfig(dataset="synthetic")
+    config = TrainConfig(dataset=str(folder / "wide.npz"))
     for key, value in settings.items():
         config = with_value(config, key, value)
     prepared = prepare(config, frozenset(settings), frozen=False)
@@ -185,7 +145,7 @@ def in_rounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 def test_growing_a_gram_of_few_columns_reads_few_features_at_once(
     in_rounds: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All 3000 rows of features would be 26 MB, though 4 MiB are to be read at once."""
+    """All rows of features would be 24 MB, though 4 MiB are to be read at once."""
     monkeypatch.setattr(training_rows, "READ_BYTES", 2**22)
     grown_gram.grow(in_rounds, "round-900", None, np.empty(0, np.int64), np.arange(2))  # compiles what is compiled
     with largest_bytes() as largest:
@@ -227,72 +187,70 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
 
 
 def test_a_limit_too_small_names_the_smallest_that_would_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from pipeline.train import main
-
-    arguments = command(tmp_path / "run", "--centers", "all", "--memory-limit", "300MiB")[3:]
-    assert main(arguments) == 71
+    arguments = [*IMAGES, "--penalty", "30", "-q", "--run-dir", str(tmp_path / "run"), "--features-dir"]
+    arguments += [str(tmp_path / "features"), "--centers", "all", "--memory-limit"]
+    assert main([*arguments, "300MiB"]) == 71
     error = capsys.readouterr().err
     assert "use --memory-limit" in error
     smallest = error.split("--memory-limit ")[1].split("MiB")[0]
     assert not (tmp_path / "run").exists()
-    assert main([*arguments, "--memory-limit", f"{smallest}MiB", "--dry-run"]) == 0
+    assert main([*arguments, f"{smallest}MiB", "--dry-run"]) == 0
 
 
-FORECASTS = {
-    "digits": (["digits"], {}),
-    "abalone": (["abalone"], {}),
-    "greedy": ([*IMAGES, "--centers", "3000", "--select", "greedy:500"], {}),
-    "processes": ([*IMAGES, "--centers", "600", "--scheduler", "processes", "--workers", "2"], {}),
-    "in rounds": ([*IMAGES, "--centers", "all", "--penalty", "30", "--memory-limit", "390MiB"], {}),
-    "nothing is compiled yet": (["abalone"], {"NUMBA_CACHE_DIR": "fresh"}),
-    "learned scales": ([*IMAGES, "--centers", "300", "--scale", "learned", "--set", "kernel.scale_rounds=1"], {}),
-    "tried widths": (["abalone", "--centers", "2000", "--sigma2", "auto"], {}),
-    "one chunk": (["one.zarr", "--centers", "100"], {}),
+# What is trained, the limit of its memory in MiB, and variables.
+FORECASTS: dict[str, tuple[list[str], int | None, dict[str, str]]] = {
+    "digits": (["digits"], None, {}),
+    "abalone": (["abalone"], None, {}),
+    "ordinary": ([*IMAGES, "--centers", "1500", "--scheduler", "threads"], 900, {}),
+    "greedy": ([*IMAGES, "--centers", "3000", "--select", "greedy:500"], None, {}),
+    "processes": ([*IMAGES, "--centers", "600", "--scheduler", "processes"], 1600, {}),
+    "in rounds": ([*IMAGES, "--centers", "all", "--penalty", "30"], 390, {}),
+    "few rows in rounds": ([*FEWER, "--centers", "all", "--penalty", "30"], 400, {}),
+    "nothing is compiled yet": (["abalone"], None, {"NUMBA_CACHE_DIR": "fresh"}),
+    "learned scales": ([*IMAGES, "--centers", "300", "--scale", "learned", "--set", "kernel.scale_rounds=1"], None, {}),
+    "tried widths": (["abalone", "--centers", "2000", "--sigma2", "auto"], None, {}),
+    "one chunk": (["one.zarr", "--centers", "100"], None, {}),
 }
+CI = ("digits", "few rows in rounds", "one chunk")
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("case", FORECASTS)
-def test_the_forecast_is_true_within_a_third(tmp_path: Path, case: str) -> None:
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.ci if case in CI else pytest.mark.nightly) for case in FORECASTS]
+)
+def test_the_forecast_is_true_within_a_third_and_the_limit_is_kept(tmp_path: Path, case: str) -> None:
     """Peak of the process tree, as the run itself samples it, against the largest stage of `--dry-run`."""
-    arguments, variables = FORECASTS[case]
+    arguments, limit_mib, variables = FORECASTS[case]
     if arguments[0] == "abalone" and not os.environ.get("SLKL_DATA_DIR"):
         pytest.skip("needs abalone: set SLKL_DATA_DIR")
     if case == "one chunk":
         one_chunk(tmp_path / "one.zarr")
         arguments = [str(tmp_path / "one.zarr"), *arguments[1:]]
-    elif not variables:  # compiled before
-        quick = [*arguments, "--run-dir", str(tmp_path / "first"), "--features-dir", str(tmp_path / "f")]
-        assert subprocess.run(train(quick), cwd=ROOT, check=False).returncode in (0, 3)
+    line = [*arguments, "--workers", "2", "--features-dir", str(tmp_path / "f")]
+    line += [] if limit_mib is None else ["--memory-limit", f"{limit_mib}MiB"]
+    if case != "one chunk" and not variables:  # compiled before
+        assert trained(*line, "--run-dir", tmp_path / "first").returncode in (0, 3)
     environment = os.environ | {name: str(tmp_path / value) for name, value in variables.items()}
-    line = train([*arguments, "--workers", "2", "--features-dir", str(tmp_path / "f")])
-    planned = subprocess.run(
-        [*line, "--dry-run"], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-    )
-    lines = planned.stdout.splitlines()
+    lines = trained(*line, "--dry-run", env=environment, check=True).stdout.splitlines()
     first = next(number for number, text in enumerate(lines) if text.startswith("stage ")) + 1
-    forecast = max(stage_bytes(row) for row in lines[first:-1])
-    peak = 0
+    forecast, peak = max(stage_bytes(row) for row in lines[first:-1]), 0
     for attempt in range(3):  # samples miss a moment of some runs, and a machine may take pages of idle code away
         run = tmp_path / f"run-{attempt}"
-        assert subprocess.run([*line, "--run-dir", str(run)], cwd=ROOT, env=environment, check=False).returncode in (
-            0,
-            3,
-        )
-        peak = max(peak, json.loads((run / "report.json").read_text())["peak_rss_bytes"])
+        command = [sys.executable, "-m", "pipeline.train", *line, "-q", "--run-dir", str(run)]
+        with limited(limit_mib and limit_mib * 2**20) as before:
+            seen = largest_tree_bytes([*before, *command], environment)
+        assert 100 * 2**20 < seen < (limit_mib or 2**20) * 2**20
+        peak = max(peak, report_of(run)["peak_rss_bytes"])
         if forecast <= largest_forecast(peak):
             break
     print(f"{case}: {forecast / 2**20:.0f} MiB planned, {peak / 2**20:.0f} MiB at most")
     assert peak <= forecast <= largest_forecast(peak), (forecast / 2**20, peak / 2**20)
+    assert (report_of(run)["passes"] is not None) == ("rounds" in case)
 
 
 def largest_forecast(peak: float) -> float:
     """A third more, and what interpreter and libraries differ by between machines (56 MiB were seen)."""
     return 1.37 * peak + 64 * 2**20
-
-
-def train(arguments: list[str]) -> list[str]:
-    return [sys.executable, "-m", "pipeline.train", *arguments, "-q"]
 
 
 def stage_bytes(row: str) -> float:
@@ -303,8 +261,6 @@ def stage_bytes(row: str) -> float:
 
 
 def one_chunk(path: Path) -> None:
-    import zarr
-
     X = np.random.default_rng(0).normal(size=(120_000, 250))
     group = zarr.create_group(str(path), zarr_format=3)
     for name, values in {"X": X, "y": np.sin(X[:, 0])}.items():

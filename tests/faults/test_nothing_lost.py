@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 import zarr
 
 from pipeline import evaluate, predict, report, resize, train
-from runs import ROOT
+from runs import python
 
 
 @pytest.fixture(scope="module")
@@ -77,19 +76,19 @@ def test_predictions_need_no_labels_that_can_be_read(run: Path, tmp_path: Path) 
 
 
 def test_streams_that_lack_letters_get_escapes(run: Path) -> None:
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    data = str(run.parent / "data.npz")
-    for module, arguments in (("evaluate", []), ("predict", [data, "--out", "-"])):
-        command = [sys.executable, "-m", f"pipeline.{module}", str(run), *arguments]
-        found = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-        assert (found.returncode, found.stderr) == (0, "")
-        assert "\\u65e5\\u672c" in found.stdout
+    both = "from pipeline import evaluate, predict; run, data = sys.argv[1:]"
+    both = f"import sys; {both}; sys.exit(evaluate.main([run]) or predict.main([run, data, '--out', '-']))"
+    found = python("-c", both, run, run.parent / "data.npz", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (found.returncode, found.stderr) == (0, "")
+    metrics, _, predictions = found.stdout.partition("\nrow,")
+    assert "\\u65e5\\u672c" in metrics
+    assert "\\u65e5\\u672c" in predictions
 
 
 def test_a_full_stream_is_told_in_one_line(run: Path, tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-m", "pipeline.resize", str(run), "--size", "5", "--out", str(tmp_path / "small")]
-        found = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        line = ["-m", "pipeline.resize", run, "--size", "5", "--out", tmp_path / "small"]
+        found = python(*line, capture_output=False, stdout=full, stderr=subprocess.PIPE)
     assert found.returncode == 73
     assert found.stderr.count("\n") == 1
     assert resize.main([str(run), "--size", "5", "--out", str(tmp_path / "small")]) == 73  # it was made nevertheless
@@ -98,18 +97,10 @@ def test_a_full_stream_is_told_in_one_line(run: Path, tmp_path: Path) -> None:
 TOKEN = "0123456789abcdef"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        ".tmp-",
-        ".tmp-thesis",
-        ".tmp-old-thesis",
-        f".tmp-thesis-{TOKEN}",
-        f".old-thesis-{TOKEN}",
-        f".tmp-config.toml-{TOKEN}0",
-        "env.json",
-    ],
-)
+NAMES = (".tmp-", ".tmp-thesis", ".tmp-old-thesis", f".tmp-thesis-{TOKEN}", f".old-thesis-{TOKEN}")
+
+
+@pytest.mark.parametrize("name", [*NAMES, f".tmp-config.toml-{TOKEN}0", "env.json"])
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_a_run_folder_with_files_of_somebody_else_is_refused_and_kept(
     tmp_path: Path, name: str, kind: str, capsys: pytest.CaptureFixture[str]

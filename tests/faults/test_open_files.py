@@ -8,39 +8,29 @@ import mmap
 import os
 import shutil
 import subprocess
-import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cases import CASES, SERIAL
 from pipeline import verify
-from pipeline.train import main as train
-from runs import ROOT
+from pipeline.train import main
+from runs import model_bytes
 from storage import disk_writes as disk
 from storage.atomic_writes import remove_folder, remove_stale, write_arrays
 
-IN_ROUNDS = ("--centers", "200", "--set", "centers.working_set=80", "--penalty", "1", "--intercept")
 MODES = {
-    "at once": ("--centers", "40", "--intercept", "--refit", "ridge"),
-    "rounds": IN_ROUNDS,
-    "greedy": ("--centers", "60", "--select", "greedy:20"),
-    "greedy in rounds": ("--centers", "200", "--set", "centers.working_set=60", "--select", "greedy:20"),
-    "rounds, processes": (*IN_ROUNDS, "--scheduler", "processes", "--workers", "2"),
-    "a path": ("--centers", "40", "--penalty", "path:max:0.1:3"),
+    "one for each class": SERIAL,
+    "a path": SERIAL,
+    "a selection": SERIAL,
+    "rounds": SERIAL,
+    "rounds, a selection": SERIAL,
+    "rounds, weights": ("--scheduler", "processes", "--workers", "2"),
 }
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A regression on 400 rows; the features are stored beside it, shared by all runs."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(400, 4))
-    path = tmp_path_factory.mktemp("data") / "data.npz"
-    np.savez(path, X=X, y=np.sin(2 * X[:, 0]) + X[:, 1] ** 2 + 0.1 * rng.normal(size=400))
-    return path
 
 
 @pytest.fixture
@@ -62,14 +52,15 @@ def keeping(tmp_path: Path) -> Iterator[Path]:
     pytest.fail(f"{shown} is still in use")
 
 
-def arguments(run: Path, data: Path, mode: str) -> list[str]:
-    settings = ["--scheduler", "serial", *MODES[mode]] if "--scheduler" not in MODES[mode] else [*MODES[mode]]
-    features = str(data.parent / "features")
-    return [str(data), *settings, "--features-dir", features, "--run-dir", str(run), "--resume", "auto", "-q"]
+@pytest.fixture
+def arguments(tables: Path, features: Path) -> Callable[[Path, str], list[str]]:
+    """Return the arguments that train a case in a folder; the features of all runs are elsewhere."""
 
+    def words(run: Path, case: str) -> list[str]:
+        line = [str(CASES[case].dataset(tables)), *CASES[case].arguments, *MODES[case], "--features-dir", str(features)]
+        return [*line, "--run-dir", str(run), "--resume", "auto", "-q"]
 
-def model_of(run: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted((run / "model").iterdir())}
+    return words
 
 
 def test_what_is_still_mapped_goes_at_the_next_sweep(keeping: Path) -> None:
@@ -91,9 +82,9 @@ def test_what_is_still_mapped_goes_at_the_next_sweep(keeping: Path) -> None:
     assert [path.name for path in keeping.iterdir()] == ["a"]
 
 
-@pytest.mark.parametrize("mode", ["rounds", "greedy in rounds"])
+@pytest.mark.parametrize("case", ["rounds", "rounds, a selection"])
 def test_nothing_is_removed_while_this_process_maps_it(
-    tmp_path: Path, data: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, arguments: Callable[[Path, str], list[str]], case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mapped, removed = [], []
     remove_tree = disk.low_remove_tree
@@ -104,47 +95,53 @@ def test_nothing_is_removed_while_this_process_maps_it(
         remove_tree(path)
 
     monkeypatch.setattr(disk, "low_remove_tree", watched)
-    assert train(arguments(tmp_path / "run", data, mode)) == 0
+    assert main(arguments(tmp_path / "run", case)) == 0
     assert sum(".tmp-round-" in path.name for path in removed) >= 2  # the statistics of earlier rounds
     assert mapped == []
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.ci
+@pytest.mark.parametrize("case", MODES)
 def test_a_run_ends_with_the_same_bytes_and_leaves_nothing(
-    tmp_path: Path, keeping: Path, data: Path, mode: str
+    keeping: Path,
+    arguments: Callable[[Path, str], list[str]],
+    whole: Callable[[str], dict[str, bytes]],
+    case: str,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    command = [sys.executable, "-m", "pipeline.train"]
-    for run in (tmp_path / "run", keeping / "run"):
-        line = [*command, *arguments(run, data, mode)]
-        done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
-    assert model_of(keeping / "run") == model_of(tmp_path / "run")
+    assert main(arguments(keeping / "run", case)) == 0
+    assert capfd.readouterr().err == ""
+    assert model_bytes(keeping / "run") == whole(case)
     assert list((keeping / "run").rglob(".*")) == []
     result = verify.verify_run(keeping / "run")
     assert (result.damaged, result.notes) == ([], [])
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("mode", ["rounds", "greedy in rounds"])
+@pytest.mark.ci
+@pytest.mark.parametrize("case", ["rounds", "rounds, a selection"])
 def test_a_file_that_somebody_else_holds_open_costs_nothing(
-    tmp_path: Path, keeping: Path, data: Path, mode: str
+    keeping: Path,
+    arguments: Callable[[Path, str], list[str]],
+    whole: Callable[[str], dict[str, bytes]],
+    case: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A backup, or another host, has every file of the first round open until the run is over."""
-    assert train(arguments(tmp_path / "run", data, mode)) == 0
-    run = keeping / "run"
-    command = [sys.executable, "-m", "pipeline.train", *arguments(run, data, mode)]
-    held = []
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
-        while process.poll() is None and not held:
-            for path in run.glob("statistics/round-000*/gram.npy"):
-                held.append(os.open(path, os.O_RDONLY))
-        _, errors = process.communicate()
+    """A backup, or another host, has a file of the first round open until the run is over."""
+    run, ended, held = keeping / "run", threading.Event(), list[int]()
+
+    def hold() -> None:
+        while not held and not ended.is_set():
+            held.extend(os.open(path, os.O_RDONLY) for path in run.glob("statistics/round-000*/gram.npy"))
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    assert main(arguments(run, case)) == 0
+    ended.set()
+    holding.join()
     assert held
-    assert (process.returncode, errors) == (0, "")
-    assert model_of(run) == model_of(tmp_path / "run")
-    assert [note.partition(": ")[2] for note in verify.verify_run(run).notes] == [
-        "left behind; nothing needs it, delete it"
-    ]
+    assert capsys.readouterr().err == ""
+    assert model_bytes(run) == whole(case)
+    notes = [note.partition(": ")[2] for note in verify.verify_run(run).notes]
     for descriptor in held:
         os.close(descriptor)
+    assert notes == ["left behind; nothing needs it, delete it"]

@@ -18,8 +18,10 @@ from storage.lock import FolderLock
 ELSEWHERE = {"host": "elsewhere", "pid": 7, "started": "2026-01-01T00:00:00+00:00", "purpose": "training"}
 
 
-def command(folder: Path) -> list[str]:
-    return ["digits", "--run-dir", str(folder / "run"), "--features-dir", str(folder / "features"), "--centers", "20"]
+@pytest.fixture
+def command(tables: Path, tmp_path: Path) -> list[str]:
+    folders = ["--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features")]
+    return [str(tables / "values.npz"), *folders, "--centers", "20", "--scheduler", "serial", "-q"]
 
 
 @contextmanager
@@ -41,12 +43,14 @@ def running_elsewhere(lock: Path) -> Iterator[None]:
         living.join()
 
 
-def test_a_run_that_lives_on_another_machine_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*command(tmp_path), "-q"]) == 0
+def test_a_run_that_lives_on_another_machine_is_left_alone(
+    tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command) == 0
     (tmp_path / "run" / "report.json").unlink()
     lock = tmp_path / "run" / "run.lock"
     with running_elsewhere(lock):
-        assert main([*command(tmp_path), "-q", "--resume", "auto"]) == 73
+        assert main([*command, "--resume", "auto"]) == 73
         error = capsys.readouterr().err
         assert "locked by process 7 on elsewhere" in error
         assert "last sign of life of process 7 on elsewhere was 0 s ago" in error
@@ -56,20 +60,23 @@ def test_a_run_that_lives_on_another_machine_is_left_alone(tmp_path: Path, capsy
         assert "running by process 7 on elsewhere" in shown
         assert "the last sign of life 0 s ago" in shown
     os.utime(lock, (1e9, 1e9))
-    assert main([*command(tmp_path), "-q", "--resume", "auto"]) == 0
+    assert main([*command, "--resume", "auto"]) == 0
     assert "more than 60 s ago; taken over" in capsys.readouterr().err
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
+@pytest.mark.parametrize("number", [errno.ENOLCK, pytest.param(errno.ENOSYS, marks=pytest.mark.ci)])
 def test_without_locks_a_run_warns_and_can_be_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int
+    tmp_path: Path,
+    command: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    number: int,
 ) -> None:
     def flock(descriptor: object, operation: int) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    assert main([*command(tmp_path), "-q"]) == 0
+    assert main(command) == 0
     error = capsys.readouterr().err
     assert error.count("its file system offers no locks") == 2  # of the run and of the feature store
     assert all(line.startswith("warning: ") for line in error.splitlines())

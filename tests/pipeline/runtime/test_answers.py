@@ -1,20 +1,54 @@
-"""What a command answers with: one line for an error, and a traceback where nothing else tells of a bug."""
+"""What a command answers with: one line and a code for an error, and a traceback where nothing else tells of a bug."""
+
+import errno
+from collections.abc import Callable
 
 import pytest
 
-from features.errors import DataError
-from pipeline.errors import ConfigError, StoppedError
-from pipeline.runtime.answers import answered
+from features.errors import DataError, MissingInputError, UnavailableError, UsageError
+from pipeline.errors import ConfigMismatchError, InvalidDataError, PlanError, StoppedError
+from pipeline.runtime.answers import answered, describe
+from storage.errors import CannotWriteError, CorruptDataError
+
+CASES: list[tuple[BaseException, int, str]] = [
+    (PlanError("the plan\n  needs more"), 71, "the plan needs more"),
+    (StoppedError("stopped by SIGTERM"), 75, "stopped by SIGTERM"),
+    (InvalidDataError("one class"), 65, "one class"),
+    (ConfigMismatchError("other settings"), 78, "other settings"),
+    (DataError("row 3"), 65, "row 3"),
+    (MissingInputError("no such file"), 66, "no such file"),
+    (UnavailableError("no answer"), 69, "no answer"),
+    (UsageError("unknown name"), 2, "unknown name"),
+    (OSError(errno.ENOSPC, "No space left on device", "/full/file"), 73, "free some space"),
+    (PermissionError(errno.EACCES, "denied", "/closed/file"), 73, "/closed/file: permission denied"),
+    (OSError(errno.ENAMETOOLONG, "File name too long", "x" * 300), 2, "the name is too long"),
+    (MemoryError("8 GiB"), 71, "out of memory: 8 GiB"),
+    (KeyboardInterrupt(), 75, "interrupted"),
+    (ValueError("embedded null byte"), 2, "NUL"),
+    (ZeroDivisionError("division by zero"), 70, "ZeroDivisionError: division by zero"),
+    (RuntimeError(), 70, "RuntimeError"),
+    (CorruptDataError("/there: what is wrong"), 65, "/there: what is wrong"),
+    (CannotWriteError("/there: what is wrong"), 73, "/there: what is wrong"),
+]
 
 
-def test_an_error_is_one_line_and_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
-    for error, code in ((ConfigError("--size 0:\n too small"), 2), (DataError("--size 0: too small"), 65)):
+def raising(error: BaseException) -> Callable[[], None]:
+    def work() -> None:
+        raise error
 
-        def work(error: Exception = error) -> None:
-            raise error
+    return work
 
-        assert answered(work) == code
-        assert capsys.readouterr().err == "error: --size 0: too small\n"
+
+@pytest.mark.parametrize(("error", "code", "words"), CASES, ids=lambda value: type(value).__name__)
+def test_an_error_is_one_line_and_a_code(
+    error: BaseException, code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number, line = describe(error)
+    assert number == code
+    assert words in line
+    assert "\n" not in line
+    assert answered(raising(error)) == code
+    assert capsys.readouterr().err.endswith(f"error: {line}\n")
 
 
 @pytest.mark.parametrize(
@@ -23,24 +57,16 @@ def test_an_error_is_one_line_and_its_exit_code(capsys: pytest.CaptureFixture[st
 def test_a_stop_is_no_error_of_what_can_go_on(
     error: BaseException, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def work() -> None:
-        raise error
-
-    assert answered(work, resumable=True) == 75
+    assert answered(raising(error), resumable=True) == 75
     assert capsys.readouterr().err == f"{line}\n"
-    assert answered(work) == 75
-    assert capsys.readouterr().err == f"error: {line}\n"
 
 
 def test_a_bug_comes_with_its_traceback_unless_a_log_has_it(capsys: pytest.CaptureFixture[str]) -> None:
-    def work() -> None:
-        raise bug
-
     bug = RuntimeError("never")
-    assert answered(work) == 70
+    assert answered(raising(bug)) == 70
     assert capsys.readouterr().err.startswith("Traceback")
     bug.add_note("(traceback in log.jsonl)")
-    assert answered(work) == 70
+    assert answered(raising(bug)) == 70
     assert capsys.readouterr().err == "error: RuntimeError: never (traceback in log.jsonl)\n"
 
 

@@ -2,15 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
 from copy import deepcopy
 from typing import Any
 
 import pytest
 
 from pipeline.runtime.environment import environment, environment_warnings
-from runs import ROOT
+from runs import python
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +31,8 @@ def test_the_same_environment_gives_no_warning(stored: dict[str, Any]) -> None:
     assert environment_warnings(stored, changed(stored, arguments=["other"], processors=1, python="3.99")) == []
     other = changed(stored["libraries"], dask="1")
     assert environment_warnings(stored, changed(stored, libraries=other)) == []
+    threads = {"internal_api": "openmp", "version": None, "architecture": None}
+    assert environment_warnings(stored, changed(stored, blas=[threads, *stored["blas"][::-1]])) == []
 
 
 def test_another_core_type_is_warned_of(stored: dict[str, Any]) -> None:
@@ -45,14 +45,7 @@ def test_another_core_type_is_warned_of(stored: dict[str, Any]) -> None:
 
 def test_another_core_type_is_seen_in_a_real_process(stored: dict[str, Any]) -> None:
     code = "import json; from pipeline.runtime.environment import environment; print(json.dumps(environment()))"
-    found = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        env=os.environ | {"OPENBLAS_CORETYPE": "Nehalem"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    found = python("-c", code, env=os.environ | {"OPENBLAS_CORETYPE": "Nehalem"}, check=True)
     now = json.loads(found.stdout)
     if not any(pool["architecture"] == "Nehalem" for pool in now["blas"]):
         pytest.skip("this BLAS does not let its core type be chosen")
@@ -64,11 +57,6 @@ def test_other_versions_of_what_computes_are_warned_of(stored: dict[str, Any], n
     libraries = {**stored["libraries"], name: "0.0.1"}
     (warning,) = environment_warnings(stored, changed(stored, libraries=libraries))
     assert warning.startswith(f"{name} is 0.0.1 here, the run was started with {stored['libraries'][name]}")
-
-
-def test_the_order_of_the_pools_and_pools_of_other_kinds_do_not_matter(stored: dict[str, Any]) -> None:
-    threads = {"internal_api": "openmp", "version": None, "architecture": None}
-    assert environment_warnings(stored, changed(stored, blas=[threads, *stored["blas"][::-1]])) == []
 
 
 @pytest.mark.parametrize("damaged", [{}, {"blas": None, "libraries": None}, {"blas": [{}], "libraries": {}}])

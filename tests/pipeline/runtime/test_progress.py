@@ -42,7 +42,7 @@ def count_and_wait(go_on: Path, item: str) -> str:
     return item.upper()
 
 
-@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+@pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.ci)])
 def test_the_count_moves_inside_items(scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on, values = tmp_path / "go on", []
     with (
@@ -179,17 +179,17 @@ def counts(told: str, unit: str) -> list[int]:
     return [int(line.partition(f" {unit}")[0].split()[-1]) for line in told.splitlines() if f" {unit}" in line]
 
 
-@pytest.mark.nightly
+@pytest.mark.ci
 @pytest.mark.usefixtures("often")
 def test_a_run_counts_rows_and_centers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], saved: list[dict[str, Any]]
+    tmp_path: Path, tables: Path, capsys: pytest.CaptureFixture[str], saved: list[dict[str, Any]]
 ) -> None:
-    options = ["--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features"), "--centers", "300"]
-    greedy = ["--select", "greedy:40", "--sigma2", "auto", "--block-size", "32", "--scheduler", "serial"]
-    assert main(["digits", *options, *greedy]) == 0
+    options = ["--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features"), "--centers", "100"]
+    greedy = ["--select", "greedy:20", "--sigma2", "auto", "--scheduler", "serial"]
+    assert main([str(tables / "classes.npz"), *options, *greedy]) == 0
     told = capsys.readouterr().err
     statistics = "\n".join(line for line in told.splitlines() if line.startswith("statistics"))
-    for counted in (counts(statistics, "of 1348 rows"), counts(told, "of 300 centers chosen on the fit rows")):
+    for counted in (counts(statistics, "of 675 rows"), counts(told, "of 100 centers chosen on the fit rows")):
         inside = [number for number in counted if 0 < number < max(counted)]
         assert inside, "it moves while the one item is under way"
         assert all(before <= after for before, after in pairwise(counted))
@@ -197,17 +197,18 @@ def test_a_run_counts_rows_and_centers(
     assert "dropping those that are missed least" in told
     assert "storing the sums of all rows" in told
     of_rows = [state for state in saved if state["stage"] == "statistics" and state.get("unit") == "rows"]
-    assert any(0 < state["done"] < state["total"] == 1348 for state in of_rows)
+    assert any(0 < state["done"] < state["total"] == 675 for state in of_rows)
     assert any(state.get("words", "").endswith("centers chosen on all rows") for state in saved)
     assert not (tmp_path / "run" / "progress").exists()
 
 
-@pytest.mark.nightly
+@pytest.mark.ci
 @pytest.mark.usefixtures("often")
-def test_a_path_counts_penalties(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features"), "--centers", "100"]
-    assert main(["digits", *options, "--penalty", "path:10:0.1:5", "--scheduler", "serial"]) == 0
+def test_a_path_counts_penalties(tmp_path: Path, tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features"), "--centers", "40"]
+    path = ["--penalty", "path:5:0.5:5", "--scheduler", "serial"]
+    assert main([str(tables / "classes.npz"), *options, *path]) == 0
     told = capsys.readouterr().err
-    found = counts(told, "of 50 penalties")
+    found = counts(told, "of 15 penalties")
     assert any(number % 5 for number in found), "inside an output too"
-    assert " of 10 solves" in told
+    assert " of 3 solves" in told

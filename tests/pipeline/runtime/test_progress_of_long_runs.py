@@ -1,33 +1,33 @@
 """What `status` tells of a run of a minute never stands still: every few seconds something has moved."""
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import datetime
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, product
 from pathlib import Path
+from subprocess import Popen
 from typing import NamedTuple
 
 import pytest
 
+from faults.spied_runs import spying, started
 from pipeline.reporting.run_facts import status
-from runs import ROOT, loopback_cluster
+from runs import loopback_cluster
 from storage.errors import StorageError
-
-pytestmark = [pytest.mark.nightly, pytest.mark.alone]
 
 STILL_SECONDS = 2.5  # between two tellings that are the same: one in 2 s may be, on a machine that does other work
 SILENT_SECONDS = 6.0  # between two tellings, whose file waits for the disk
 SCORING = "scoring the candidates"
-MNIST = ["--set", "data.n_train=12000", "--set", "data.n_test=1000", "--set", "features.name=raw", "--sigma2", "50"]
-MODES = {
-    "at once": ["--centers", "3000", "--penalty", "30"],
-    "in rounds": ["--centers", "all", "--set", "centers.working_set=3000", "--penalty", "30"],
-}
+MNIST = ["mnist", "--set", "data.n_train=12000", "--set", "data.n_test=1000", "--set", "features.name=raw"]
+MNIST += ["--sigma2", "50", "--penalty", "30"]
 SEEN = {"at once": {("statistics", "rows")}, "in rounds": {("statistics", "rows"), ("solve", SCORING)}}
+# Data of a mode and how it is trained. The pieces of the small table last longer than they need.
+MODES = {
+    "at once": [*MNIST, "--centers", "3000"],
+    "in rounds": [*MNIST, "--centers", "all", "--set", "centers.working_set=3000"],
+    "few rows, in rounds": ["classes.npz", "--centers", "200", "--set", "centers.working_set=100", "--penalty", "1"],
+}
 
 
 class Look(NamedTuple):
@@ -45,7 +45,7 @@ class Look(NamedTuple):
         return self.share is not None and (self.stage == "statistics" or self.words in ("rows", "residuals", SCORING))
 
 
-def looks(run: Path, process: subprocess.Popen[bytes]) -> Iterator[Look]:
+def looks(run: Path, process: Popen[bytes]) -> Iterator[Look]:
     """Look again and again until the process has ended, or a minute is over."""
     end = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < end:
@@ -61,29 +61,37 @@ def looks(run: Path, process: subprocess.Popen[bytes]) -> Iterator[Look]:
             yield Look(facts["stage"], told["words"] or told["unit"], told["done"], told["share"], updated)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("scheduler", ["threads", "cluster"])
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    ("scheduler", "mode"),
+    [
+        pytest.param("threads", "few rows, in rounds", marks=pytest.mark.ci),
+        *(pytest.param(*each, marks=pytest.mark.nightly) for each in product(("threads", "cluster"), SEEN)),
+    ],
+)
 def test_something_moves_every_few_seconds(
-    data_dir: Path,
+    request: pytest.FixtureRequest,
+    tables: Path,
     features: Path,
     tmp_path: Path,
     cluster_key: tuple[list[str], dict[str, str]],
     scheduler: str,
     mode: str,
 ) -> None:
-    run, (key, variables) = tmp_path / "run", cluster_key
-    line = [sys.executable, "-m", "pipeline.train", "mnist", "--data-dir", str(data_dir), *MNIST, *MODES[mode], "-q"]
-    line += ["--features-dir", str(features), "--run-dir", str(run), "--scheduler"]
+    run, data, environment = tmp_path / "run", MODES[mode], {}
+    if data[0] == "mnist":
+        data = [*data, "--data-dir", str(request.getfixturevalue("data_dir"))]
+    else:
+        data, environment = [str(tables / data[0]), *data[1:]], spying(tmp_path / "notes", 0.5)
     with ExitStack() as stack:
-        address, environment = scheduler, dict(os.environ)
+        address = scheduler
         if scheduler == "cluster":
-            address = stack.enter_context(loopback_cluster(tmp_path, key, variables))
-            environment |= variables
-        with subprocess.Popen([*line, address], cwd=ROOT, env=environment) as process:
-            found = list(looks(run, process))
-            assert process.poll() in (None, 0, 3)
-            process.kill()
-    assert {(look.stage, look.words) for look in found if look.is_pass} >= SEEN[mode]
+            address, environment = stack.enter_context(loopback_cluster(tmp_path, *cluster_key)), cluster_key[1]
+        line = [*data, "-q", "--features-dir", str(features), "--run-dir", str(run), "--scheduler", address]
+        process = stack.enter_context(started(line, environment))
+        found = list(looks(run, process))
+        assert process.poll() in (None, 0, 3)
+    assert {(look.stage, look.words) for look in found if look.is_pass} >= SEEN[mode.removeprefix("few rows, ")]
     for (*told, _), group in groupby(found, lambda look: (*look[:4], look.is_pass)):
         same = list(group)
         if same[0].is_pass and 0 < told[3] < 1:

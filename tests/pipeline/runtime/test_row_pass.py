@@ -153,6 +153,7 @@ def test_however_the_pieces_are_shared_out_each_is_added_once(
     assert whole(counts)
     assert sorted(piece for share in shares for piece in share.pieces.tolist()) == list(range(n_pieces))
     assert len(files(folder)) == len(shares) <= len(threads)
+    assert all(len(share.pieces) for share in shares)
     assert pieces_in(folder) == list(range(n_pieces))
     by_thread = [len(share.pieces) / share.place.threads for share in shares]
     assert max(by_thread) - min(by_thread) <= 1 + 1e-9 or n_pieces < sum(threads)
@@ -164,12 +165,6 @@ def test_the_only_process_keeps_its_sums_in_memory(tmp_path: Path, threads: int)
     assert whole(counts)
     assert len(shares) == 1
     assert files(tmp_path) == []
-
-
-def test_there_are_no_more_shares_than_pieces(tmp_path: Path) -> None:
-    counts, shares = passed(Counting(3), tmp_path, places(*[1] * 9))
-    assert whole(counts)
-    assert [len(share.pieces) for share in shares] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("first", [(1,), (2, 1), (3, 3, 3, 3)])

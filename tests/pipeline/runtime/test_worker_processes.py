@@ -79,7 +79,7 @@ def attack(folder: Path, ports: set[int], key: dict[str, str] | None) -> set[str
     return {path.name for path in folder.iterdir()}
 
 
-@pytest.mark.nightly
+@pytest.mark.ci
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
 def test_another_user_cannot_have_a_function_run(tmp_path: Path) -> None:
     with open_executor("processes", 1, 1, 2**30) as opened:
@@ -97,14 +97,6 @@ def test_another_user_cannot_have_a_function_run(tmp_path: Path) -> None:
         assert len({name for name in ran if name.startswith("call")}) == 2
         assert {int(name.split("-")[1]) for name in ran} & by_process[os.getpid()]
         assert {int(name.split("-")[1]) for name in ran} - by_process[os.getpid()]
-
-
-def test_the_folder_of_the_workers_is_their_owners_alone() -> None:
-    with open_executor("processes", 1, 1, 2**30) as opened:
-        (nanny,) = opened._client.cluster.workers.values()
-        private = next(path for path in Path(nanny.worker_dir).parents if path.name.startswith("slkl-workers-"))
-        assert private.stat().st_mode & 0o077 == 0
-    assert not private.exists()
 
 
 # Loaded by every Python that starts: worker processes end before they have begun, as for want of memory.
@@ -127,25 +119,38 @@ def dying_workers(folder: Path, how: str) -> dict[str, str]:
     [("os._exit(1)", 69, "exited with status 1"), ("os.kill(os.getpid(), 9)", 71, "killed by signal 9")],
 )
 def test_a_worker_process_that_does_not_start_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], how: str, code: int, words: str
+    tmp_path: Path,
+    tables: Path,
+    features: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    how: str,
+    code: int,
+    words: str,
 ) -> None:
     for name, value in dying_workers(tmp_path, how).items():
         monkeypatch.setenv(name, value)
     (tmp_path / "dying").touch()
-    line = ["digits", "--centers", "20", "-q", "--scheduler", "processes", "--workers", "1"]
-    assert main([*line, "--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features")]) == code
+    line = [str(tables / "values.npz"), "--centers", "20", "-q", "--scheduler", "processes", "--workers", "1"]
+    assert main([*line, "--run-dir", str(tmp_path / "run"), "--features-dir", str(features)]) == code
     (told,) = capfd.readouterr().err.splitlines()
     assert told.startswith("error: a worker process did not start")
     assert words in told
     assert "--workers" in told
 
 
-def test_workers_that_do_not_come_back_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.ci
+def test_workers_in_a_private_folder_that_do_not_come_back_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in dying_workers(tmp_path, "os._exit(1)").items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(executors, "_RESTART_SECONDS", 1)
     monkeypatch.setattr(executors, "_STOP_SECONDS", 1)
     with open_executor("processes", 1, 1, 2**30) as opened:
+        (nanny,) = opened._client.cluster.workers.values()
+        private = next(path for path in Path(nanny.worker_dir).parents if path.name.startswith("slkl-workers-"))
+        assert private.stat().st_mode & 0o077 == 0, "the folder of the workers is their owner's alone"
         assert [result.value for result in opened.run(abs, [-1])] == [1]
         (tmp_path / "dying").touch()
         for child in psutil.Process().children(recursive=True):
@@ -153,3 +158,4 @@ def test_workers_that_do_not_come_back_end_the_run(tmp_path: Path, monkeypatch: 
                 child.kill()
         with pytest.raises(SchedulerError, match=r"none started again within 1 s.*--resume auto"):
             list(opened.run(abs, [-2]))
+    assert not private.exists()

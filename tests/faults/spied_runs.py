@@ -1,0 +1,84 @@
+"""Trainings on the small tables whose passes last long enough to be killed in their midst.
+
+Each piece of a pass is noted, and lasts longer than it needs: see spy/sitecustomize.py.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import takewhile
+from pathlib import Path
+from typing import NamedTuple
+
+from cases import CASES
+from runs import ROOT
+
+SPY = Path(__file__).parent / "spy"
+EVERY = 0.5  # seconds of --checkpoint-every
+PIECE = 0.1  # seconds that a piece lasts at least
+
+
+class Note(NamedTuple):
+    """A piece that was added: when, by which process, of what pass, its number."""
+
+    seconds: float
+    process: int
+    kind: str
+    piece: int
+
+    @property
+    def grid(self) -> str:
+        return re.sub(r"^[A-Za-z]+", "", self.kind)
+
+
+def notes_in(path: Path) -> list[Note]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    words = [line.split() for line in lines if len(line.split()) == 4]
+    return [Note(float(seconds), int(process), kind, int(piece)) for seconds, process, kind, piece in words]
+
+
+def first_pass(session: list[Note]) -> list[Note]:
+    """Return the notes of the pass that the first one is of."""
+    return list(takewhile(lambda note: note.kind == session[0].kind, session))
+
+
+def spying(notes: Path, seconds: float = PIECE) -> dict[str, str]:
+    """Return the variables of a process whose pieces are noted, and last so long."""
+    path = f"{SPY}{os.pathsep}{ROOT}"
+    return {"SLKL_SPY": str(notes), "SLKL_SPY_SECONDS": str(seconds), "PYTHONPATH": path}
+
+
+def arguments(run: Path, features: Path, tables: Path, case: str, *more: str) -> list[str]:
+    """Return the arguments of the main command that train a case, and that go on where a run was left."""
+    folders = ["--features-dir", str(features), "--run-dir", str(run)]
+    line = [str(CASES[case].dataset(tables)), *CASES[case].arguments, "-q", "--resume", "auto", *folders]
+    return [*line, "--checkpoint-every", f"{EVERY}s", *more]
+
+
+@contextmanager
+def started(line: list[str], variables: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a training with a session of its own, and kill all of its processes at the end."""
+    command, environment = [sys.executable, "-m", "pipeline.train", *line], os.environ | variables
+    with subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def wait_until(found: Callable[[], bool], process: subprocess.Popen[bytes]) -> bool:
+    """Wait until something is so, or the process has ended; return whether it lives."""
+    until = time.monotonic() + 240
+    while not found():
+        if process.poll() is not None:
+            return False
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return True
