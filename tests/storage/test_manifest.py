@@ -63,25 +63,6 @@ def test_a_linked_folder_is_no_part_of_it(folder: Path, tmp_path_factory: pytest
     assert len(manifest.verify(folder, contents=True)) == 2
 
 
-def test_every_flipped_byte_of_the_manifest_is_noticed(folder: Path) -> None:
-    path = folder / manifest.MANIFEST_NAME
-    data = path.read_bytes()
-    for position in range(len(data) - 1):  # the last one is the newline
-        damaged = bytearray(data)
-        damaged[position] ^= 1 << position % 7
-        path.write_bytes(damaged)
-        with pytest.raises(CorruptDataError):
-            manifest.read(folder)
-        assert len(manifest.verify(folder, contents=False)) == 1
-
-
-@pytest.mark.parametrize("length", [0, 1, 50])
-def test_a_truncated_manifest(folder: Path, length: int) -> None:
-    os.truncate(folder / manifest.MANIFEST_NAME, length)
-    with pytest.raises(CorruptDataError, match="damaged manifest"):
-        manifest.read(folder)
-
-
 def signed(body: dict) -> bytes:
     return json.dumps({**body, "digest": digest_of(body)}).encode()
 
