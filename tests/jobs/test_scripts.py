@@ -8,7 +8,6 @@ import hashlib
 import importlib
 import json
 import struct
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +20,6 @@ from features import published
 from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline import train as training
-from runs import ROOT
 
 pytestmark = pytest.mark.ci
 N_TRAIN, N_TEST = 200, 60
@@ -50,27 +48,13 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def script(digits: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Script:
-    """Run the script of a name with arguments, after replacing some of its constants; return what it prints."""
+@pytest.fixture(autouse=True)
+def rendered(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let rendered digits stand for the published data sets."""
     for name in ("mnist", "usps"):
         files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (digits / name).iterdir()}
         monkeypatch.setitem(published.PUBLISHED, name, published.Published(files, ()))
     monkeypatch.setenv("SLKL_DATA_DIR", str(digits))
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")  # scripts set it where it is not
-    for folder in ("benchmarks", "paper"):
-        monkeypatch.syspath_prepend(ROOT / "jobs" / folder)
-
-    def run(name: str, *arguments: str | Path, **constants: Any) -> str:
-        module = importlib.import_module(name)
-        for constant, value in constants.items():
-            monkeypatch.setattr(module, constant, value)
-        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
-        capsys.readouterr()
-        assert not module.main()
-        return capsys.readouterr().out
-
-    return run
 
 
 def train_here(line: list[str], **_: Any) -> None:
@@ -98,6 +82,9 @@ def test_paper_tables_and_page(script: Script, tmp_path: Path) -> None:
     assert {path.suffix for path in stamps} == {".json"}, "the folders of finished runs are removed"
     script(*table)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()} == stamps, "computed again"
+    script(*table[:-1], "32")
+    assert written(tmp_path / "table_regression.json")[: len(rows)] == rows, "a cell alone leaves the others"
+    rows = written(tmp_path / "table_regression.json")
 
     script("table_usps", "--out", tmp_path, "--runs", "1", "--sizes", "100")
     usps = {row["method"]: row["mean"] for row in written(tmp_path / "table_usps.json")}
