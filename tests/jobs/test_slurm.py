@@ -94,16 +94,6 @@ def uninterrupted(finished_run: TrainedRuns, tables: Path) -> dict[str, bytes]:
 
 
 @nightly
-def test_a_run_completes(queue: Queue) -> None:
-    job = queue.submit("digits", "--centers", "40")
-    found = queue.wait_until_done(job)
-    assert found["ExitCode"] == "0:0"
-    assert queue.starts(job) == 1
-    assert model_bytes(queue.run_dir(job))
-    assert "--workers 1 --memory-limit 1350MiB" in queue.log(job)
-
-
-@nightly
 @pytest.mark.parametrize("configuration", ["", "RequeueExit=75"])
 def test_an_error_is_not_requeued(queue: Queue, configuration: str) -> None:
     queue.slurm.reconfigure(configuration)
@@ -112,29 +102,28 @@ def test_an_error_is_not_requeued(queue: Queue, configuration: str) -> None:
     assert (found["JobState"], found["ExitCode"], found["Restarts"]) == ("FAILED", "2:0", "0")
 
 
+STOP = ("scancel", "--batch", "--signal=USR1")  # as SLURM warns of the end of the walltime
+
+
 @pytest.mark.ci
-@pytest.mark.parametrize("configuration", ["", pytest.param("RequeueExit=74-76", marks=nightly)])
+@pytest.mark.parametrize(
+    ("configuration", "stop"),
+    [
+        ("", STOP),
+        pytest.param("RequeueExit=74-76", STOP, marks=nightly),
+        pytest.param("", ("scontrol", "requeue"), marks=nightly),
+    ],
+)
 def test_a_stopped_run_puts_its_job_back(
-    queue: Queue, short: tuple[str, ...], uninterrupted: dict[str, bytes], configuration: str
+    queue: Queue, short: tuple[str, ...], uninterrupted: dict[str, bytes], configuration: str, stop: tuple[str, ...]
 ) -> None:
     queue.slurm.reconfigure(configuration)
     job = queue.submit(*short)
     queue.wait_until_solving(job)
-    queue.slurm.run("scancel", "--batch", "--signal=USR1", job)
+    queue.slurm.run(*stop, job)
     found = queue.wait_until_done(job)
-    assert found["Restarts"] == "1"
-    assert queue.starts(job) == 2
-    assert model_bytes(queue.run_dir(job)) == uninterrupted
-
-
-@nightly
-def test_a_requeue_from_outside_resumes(queue: Queue, short: tuple[str, ...], uninterrupted: dict[str, bytes]) -> None:
-    job = queue.submit(*short)
-    queue.wait_until_solving(job)
-    queue.slurm.run("scontrol", "requeue", job)
-    found = queue.wait_until_done(job)
-    assert found["Restarts"] == "1"
-    assert queue.starts(job) == 2
+    assert (found["Restarts"], found["ExitCode"], queue.starts(job)) == ("1", "0:0", 2)
+    assert "--workers 1 --memory-limit 1350MiB" in queue.log(job)
     assert model_bytes(queue.run_dir(job)) == uninterrupted
 
 
@@ -201,7 +190,7 @@ def test_dask_workers_as_jobs_of_their_own(
     assert not [path for path in keys if (path.stat().st_mode | path.parent.stat().st_mode) & 0o077]
     (port,) = re.findall(r"scheduler tls://127\.0\.0\.1:(\d+)", queue.log(job))
     assert not answers_without_key(int(port))
-    queue.slurm.run("scancel", "--batch", "--signal=USR1", job)
+    queue.slurm.run(*STOP, job)
     found = queue.wait_until_done(job)
     assert (found["Restarts"], queue.starts(job)) == ("1", 2)
     assert not list(state.glob(".tls-*"))

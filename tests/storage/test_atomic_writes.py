@@ -310,23 +310,16 @@ import zarr, zarr.codecs  # while its files can still be read
 os.chdir(sys.argv[1])
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
-def attempt(folder):
-    write_file(folder / "a", b"1")
-    write_arrays(folder / "b.npz", {"x": np.ones(2)})
-    with new_folder(folder / "c"): pass
-    create_arrays(folder / "d.zarr", [ArraySpec("x", (1,), "int64", 1)], {})
-    with FolderLock(folder / "e.lock", "x"): pass
-attempt(Path("open"))
-closed = Path("closed")
 for action in (
-    lambda: write_file(closed / "a", b"1"),
-    lambda: write_arrays(closed / "b.npz", {"x": np.ones(2)}),
-    lambda: new_folder(closed / "c").__enter__(),
-    lambda: create_arrays(closed / "d.zarr", [ArraySpec("x", (1,), "int64", 1)], {}),
-    lambda: FolderLock(closed / "e.lock", "x").__enter__(),
+    lambda folder: write_file(folder / "a", b"1"),
+    lambda folder: write_arrays(folder / "b.npz", {"x": np.ones(2)}),
+    lambda folder: new_folder(folder / "c").__enter__(),
+    lambda folder: create_arrays(folder / "d.zarr", [ArraySpec("x", (1,), "int64", 1)], {}),
+    lambda folder: FolderLock(folder / "e.lock", "x").__enter__(),
 ):
+    action(Path("open"))
     try:
-        action()
+        action(Path("closed"))
     except CannotWriteError as error:
         assert "permission denied" in str(error) and "closed" in str(error) and error.exit_code == 73, error
     else:

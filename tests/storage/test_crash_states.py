@@ -207,6 +207,8 @@ def assert_values(arrays: dict[str, np.ndarray], number: int) -> None:
 
 
 GONE = 9  # committed: the steps were removed
+Work = Callable[[Recording, Path], None]
+Check = Callable[[Path, int, int], None]
 
 
 def save_checkpoints(recording: Recording, root: Path) -> None:
@@ -229,43 +231,35 @@ def check_checkpoints(root: Path, promised: int, begun: int) -> None:
     assert promised == GONE or not found.warnings
 
 
-def replace_folder(recording: Recording, root: Path) -> None:
-    for number in (1, 2):
-        commit.write_arrays(root / "statistics" / "all", values(number), metadata={"number": number})
-        recording.committed(number)
+def write_folder(path: Path, number: int) -> None:
+    commit.write_arrays(path, values(number), metadata={"number": number})
 
 
-def check_folder(root: Path, promised: int, begun: int) -> None:
-    path = root / "statistics" / "all"
-    if not path.exists() and promised == 0:
-        return
-    number = manifest.read(path).metadata["number"]
-    assert promised <= number <= begun
+def read_folder(path: Path) -> int:
+    number: int = manifest.read(path).metadata["number"]
     assert_values(commit.read_arrays(path), number)
+    return number
 
 
-def write_record(recording: Recording, root: Path) -> None:
-    for number in (1, 2):
-        records.write_record(root / "env.json", {"number": number})
-        recording.committed(number)
+def read_npz(path: Path) -> int:
+    found = commit.read_arrays(path)
+    assert_values(found, int(found["a"][0]))
+    return int(found["a"][0])
 
 
-def check_record(root: Path, promised: int, begun: int) -> None:
-    if promised or (root / "env.json").exists():
-        assert promised <= records.read_record(root / "env.json")["number"] <= begun
+def twice(name: str, write: Callable[[Path, int], None], read: Callable[[Path], int]) -> tuple[Work, Check]:
+    """Return the work of committing 1 and then 2 under a name, and the check that what is there is one of them."""
 
+    def work(recording: Recording, root: Path) -> None:
+        for number in (1, 2):
+            write(root / name, number)
+            recording.committed(number)
 
-def write_npz(recording: Recording, root: Path) -> None:
-    for number in (1, 2):
-        commit.write_arrays(root / "one.npz", values(number))
-        recording.committed(number)
+    def check(root: Path, promised: int, begun: int) -> None:
+        if promised or (root / name).exists():
+            assert promised <= read(root / name) <= begun
 
-
-def check_npz(root: Path, promised: int, begun: int) -> None:
-    if promised or (root / "one.npz").exists():
-        found = commit.read_arrays(root / "one.npz")
-        assert promised <= found["a"][0] <= begun
-        assert_values(found, int(found["a"][0]))
+    return work, check
 
 
 def mark(recording: Recording, root: Path) -> None:
@@ -305,24 +299,28 @@ def check_store(root: Path, promised: int, begun: int) -> None:
 
 def recover(recording: Recording, root: Path) -> None:
     """A run killed between moving a folder aside and moving the new one in, and the next one after it."""
-    commit.write_arrays(root / "statistics" / "all", values(1), metadata={"number": 1})
+    write_folder(root / "statistics" / "all", 1)
     recording.committed(1)
     disk.low_rename(root / "statistics" / "all", disk.replaced_path(root / "statistics" / "all"))
     disk.low_mkdir(disk.temporary_path(root / "statistics" / "all"))
     commit.remove_stale(root, recursive=True)
-    commit.write_arrays(root / "statistics" / "all", values(2), metadata={"number": 2})
+    write_folder(root / "statistics" / "all", 2)
     recording.committed(2)
 
 
-Check = Callable[[Path, int, int], None]
-WORK: dict[str, tuple[Callable[[Recording, Path], None], Check]] = {
+FOLDER = twice("statistics/all", write_folder, read_folder)
+WORK: dict[str, tuple[Work, Check]] = {
     "checkpoints": (save_checkpoints, check_checkpoints),
-    "folder": (replace_folder, check_folder),
-    "record": (write_record, check_record),
-    "npz": (write_npz, check_npz),
+    "folder": FOLDER,
+    "record": twice(
+        "env.json",
+        lambda path, number: records.write_record(path, {"number": number}),
+        lambda path: records.read_record(path)["number"],
+    ),
+    "npz": twice("one.npz", lambda path, number: commit.write_arrays(path, values(number)), read_npz),
     "markers": (mark, check_marks),
     "store": (seal_in_place, check_store),
-    "recovery": (recover, check_folder),
+    "recovery": (recover, FOLDER[1]),
 }
 
 
