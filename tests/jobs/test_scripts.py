@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import importlib
 import json
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from features import published
 from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline import train as training
+from runs import ROOT
 
 pytestmark = pytest.mark.ci
 N_TRAIN, N_TEST = 200, 60
@@ -67,6 +69,16 @@ HERE = SimpleNamespace(run=train_here)
 
 def written(path: Path) -> Any:
     return json.loads(path.read_text())
+
+
+def test_every_script_is_run() -> None:
+    """By a test of this folder, or by another script that a test runs."""
+    folders = [ROOT / "jobs" / name for name in ("benchmarks", "paper")]
+    scripts = [path for folder in folders for path in folder.glob("*.py") if "__main__" in path.read_text()]
+    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    started = "".join(path.read_text() for path in scripts)
+    for path in scripts:
+        assert re.search(rf'"{path.stem}(\.py)?"', tests) or f'with_name("{path.name}")' in started, path
 
 
 def test_paper_tables_and_page(script: Script, tmp_path: Path) -> None:

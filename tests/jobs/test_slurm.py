@@ -132,8 +132,8 @@ def test_the_walltime_stops_and_requeues(queue: Queue, tmp_path: Path) -> None:
     queue.slurm.reconfigure("RequeueExit=75")
     with subprocess.Popen(command(tmp_path / "run", LONG), cwd=ROOT) as uninterrupted:
         job = queue.submit(*LONG, options=("--time=1", "--signal=B:USR1@48"))
-        found = queue.wait_until_done(job, 480)  # a slow machine starts it many times
-        assert uninterrupted.wait(100) == 0
+        found = queue.wait_until_done(job, 3600)  # a slow machine starts it many times
+        assert uninterrupted.wait(3600) == 0
     assert int(found["Restarts"]) >= 1
     assert "SIGUSR1" in queue.log(job)
     assert model_bytes(queue.run_dir(job)) == model_bytes(tmp_path / "run")
