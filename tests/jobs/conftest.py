@@ -1,16 +1,41 @@
-"""A real one-node SLURM on loopback, from Debian's packages, started and ended with the tests."""
+"""The scripts of the jobs, in this process; a real one-node SLURM on loopback, from Debian's packages."""
 
+import importlib
 import os
 import secrets
 import shutil
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from runs import ROOT
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run the script of a name with arguments, after replacing some of its constants; return what it prints."""
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")  # scripts set it where it is not
+    for folder in ("benchmarks", "paper"):
+        monkeypatch.syspath_prepend(ROOT / "jobs" / folder)
+
+    def run(name: str, *arguments: object, **constants: Any) -> str:
+        module = importlib.import_module(name)
+        for constant, value in constants.items():
+            monkeypatch.setattr(module, constant, value)
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        capsys.readouterr()
+        assert not module.main()
+        return capsys.readouterr().out
+
+    return run
+
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "squeue", "scancel")
 CONFIGURATION = """\

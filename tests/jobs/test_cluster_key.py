@@ -20,15 +20,11 @@ with key_of_start(Path(sys.argv[1])):
 """
 
 
-def start(state: Path) -> subprocess.Popen[str]:
-    process = subprocess.Popen([sys.executable, "-c", KEEP, str(state)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "made\n"
-    return process
-
-
 def test_a_key_that_was_left_goes_once_its_owner_is_surely_gone(tmp_path: Path) -> None:
-    with start(tmp_path) as killed:
+    command = [sys.executable, "-c", KEEP, str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.readline() == "made\n"
         (left,) = tmp_path.glob(".tls-*")
         killed.kill()
     elsewhere, long_ago, unknown = (tmp_path / f".tls-{name}" for name in ("elsewhere", "long-ago", "unknown"))
@@ -38,7 +34,7 @@ def test_a_key_that_was_left_goes_once_its_owner_is_surely_gone(tmp_path: Path) 
     for folder, age in ((elsewhere, 3600), (long_ago, 2 * 86400)):
         (folder / KEY_LOCK).write_text(json.dumps({"host": "elsewhere", "pid": 1}))
         os.utime(folder / KEY_LOCK, (time.time() - age,) * 2)
-    with start(tmp_path) as living:
+    with key_of_start(tmp_path):
         assert not left.exists()
         assert not long_ago.exists()
         kept = set(tmp_path.glob(".tls-*"))
@@ -46,4 +42,3 @@ def test_a_key_that_was_left_goes_once_its_owner_is_surely_gone(tmp_path: Path) 
         with key_of_start(tmp_path):
             assert set(tmp_path.glob(".tls-*")) > kept
         assert set(tmp_path.glob(".tls-*")) == kept
-        living.kill()

@@ -45,6 +45,7 @@ def test_each_is_tried_here_and_says_how_to_run_it() -> None:
         assert f"COMMAND: python jobs/examples/{path.name}" in path.read_text()
 
 
+@pytest.mark.ci
 def test_multiclass_digits(tmp_path: Path) -> None:
     text = output_of("multiclass_digits", tmp_path)
     run = tmp_path / "out" / "runs" / "digits"
@@ -59,7 +60,7 @@ def test_multiclass_digits(tmp_path: Path) -> None:
     assert verify([str(run), "-q"]) == 0
 
 
-@pytest.mark.nightly
+@pytest.mark.ci
 def test_predict_with_numpy(tmp_path: Path) -> None:
     text = output_of("predict_with_numpy", tmp_path)
     points = (r"\[0. 0.\]: inside \(N\)", r"10.\]: between \(N\)", r"-280. \]: outside \(N\)")
@@ -69,6 +70,7 @@ def test_predict_with_numpy(tmp_path: Path) -> None:
     assert difference < 1e-4 * largest
 
 
+@pytest.mark.ci
 def test_regression_sinc(tmp_path: Path) -> None:
     text = output_of("regression_sinc", tmp_path)
     kept, mse = found(r"N of 500 candidates have a weight; test mse N\n", text)
@@ -81,6 +83,7 @@ def test_regression_sinc(tmp_path: Path) -> None:
         assert found(rf"{way}: penalty N, N centers, test mse N\n", text)[2] < 0.01
 
 
+@pytest.mark.ci
 def test_track_metrics(tmp_path: Path) -> None:
     """Read back as TensorBoard reads: records of a length, its checksum, an event, and the checksum of that."""
     event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
@@ -99,7 +102,7 @@ def test_track_metrics(tmp_path: Path) -> None:
     assert told["error_rate", 0] == np.float32(json.loads((run / "report.json").read_text())["error_rate"])
 
 
-@pytest.mark.nightly
+@pytest.mark.ci
 def test_binary_own_arrays(tmp_path: Path) -> None:
     text = output_of("binary_own_arrays", tmp_path)
     (right,) = found(r"N of 100 right", text)

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,68 +64,43 @@ def test_a_linked_folder_is_no_part_of_it(folder: Path, tmp_path_factory: pytest
     assert len(manifest.verify(folder, contents=True)) == 2
 
 
-def test_every_flipped_byte_of_the_manifest_is_noticed(folder: Path) -> None:
-    path = folder / manifest.MANIFEST_NAME
-    data = path.read_bytes()
-    for position in range(len(data) - 1):  # the last one is the newline
-        damaged = bytearray(data)
-        damaged[position] ^= 1 << position % 7
-        path.write_bytes(damaged)
-        with pytest.raises(CorruptDataError):
-            manifest.read(folder)
-        assert len(manifest.verify(folder, contents=False)) == 1
-
-
-@pytest.mark.parametrize("length", [0, 1, 50])
-def test_a_truncated_manifest(folder: Path, length: int) -> None:
-    os.truncate(folder / manifest.MANIFEST_NAME, length)
-    with pytest.raises(CorruptDataError, match="damaged manifest"):
-        manifest.read(folder)
-
-
 def signed(body: dict) -> bytes:
     return json.dumps({**body, "digest": digest_of(body)}).encode()
 
 
 SHA = "0" * 64
 GOOD = {"kind": "k", "format_version": 1, "files": {}, "metadata": {}}
-CRAFTED = {
-    "traversal": {**GOOD, "files": {"../../etc/passwd": [1, SHA]}},
-    "absolute": {**GOOD, "files": {"/etc/passwd": [1, SHA]}},
-    "inner traversal": {**GOOD, "files": {"a/../../b": [1, SHA]}},
-    "backslash": {**GOOD, "files": {"..\\b": [1, SHA]}},
-    "negative size": {**GOOD, "files": {"a": [-1, SHA]}},
-    "boolean size": {**GOOD, "files": {"a": [True, SHA]}},
-    "short digest": {**GOOD, "files": {"a": [1, "00"]}},
-    "digest no text": {**GOOD, "files": {"a": [1, 0]}},
-    "entry no pair": {**GOOD, "files": {"a": 1}},
-    "files no object": {**GOOD, "files": [1]},
-    "newer version": {**GOOD, "format_version": 2},
-    "kind no text": {**GOOD, "kind": 1},
-    "metadata no object": {**GOOD, "metadata": []},
-    "extra key": {**GOOD, "run": "rm"},
+CRAFTED: dict[str, dict[str, Any]] = {
+    "traversal": {"files": {"../../etc/passwd": [1, SHA]}},
+    "absolute": {"files": {"/etc/passwd": [1, SHA]}},
+    "inner traversal": {"files": {"a/../../b": [1, SHA]}},
+    "backslash": {"files": {"..\\b": [1, SHA]}},
+    "negative size": {"files": {"a": [-1, SHA]}},
+    "boolean size": {"files": {"a": [True, SHA]}},
+    "short digest": {"files": {"a": [1, "00"]}},
+    "digest no text": {"files": {"a": [1, 0]}},
+    "entry no pair": {"files": {"a": 1}},
+    "files no object": {"files": [1]},
+    "newer version": {"format_version": 2},
+    "kind no text": {"kind": 1},
+    "metadata no object": {"metadata": []},
+    "extra key": {"run": "rm"},
 }
 
 
 @pytest.mark.parametrize("name", CRAFTED)
 def test_a_well_signed_lie_is_refused(tmp_path: Path, name: str) -> None:
-    (tmp_path / manifest.MANIFEST_NAME).write_bytes(signed(CRAFTED[name]))
-    with pytest.raises(CorruptDataError) as caught:
+    path = tmp_path / manifest.MANIFEST_NAME
+    path.write_bytes(signed(GOOD))
+    assert manifest.read(tmp_path) == Manifest("k"), "else the lies prove nothing"
+    path.write_bytes(signed(GOOD | CRAFTED[name]))
+    with pytest.raises(CorruptDataError, match="damaged manifest"):
         manifest.read(tmp_path)
-    assert caught.value.exit_code == 65
 
 
-def test_the_crafted_base_is_valid_or_the_lies_prove_nothing(tmp_path: Path) -> None:
-    (tmp_path / manifest.MANIFEST_NAME).write_bytes(signed(GOOD))
-    assert manifest.read(tmp_path) == Manifest("k")
-
-
-def test_no_manifest_is_missing_data(tmp_path: Path) -> None:
+def test_no_manifest_is_missing_data_and_no_name_that_leaves_the_folder_is_written(tmp_path: Path) -> None:
     with pytest.raises(MissingDataError, match="never completed"):
         manifest.read(tmp_path)
-
-
-def test_writing_a_name_that_leaves_the_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="plain relative name"):
         manifest.write(tmp_path, Manifest("k", files={"../a": FileDigest(1, SHA)}))
     assert list(tmp_path.iterdir()) == []

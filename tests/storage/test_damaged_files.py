@@ -1,0 +1,174 @@
+"""Each form of committed data: read back exactly; damage is an error that names the file, or does no harm."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from storage import checkpoints, manifest
+from storage.atomic_writes import read_arrays, write_arrays
+from storage.done_markers import read_markers, write_marker
+from storage.errors import CorruptDataError
+from storage.npz_files import check_npz
+from storage.records import read_record, write_record
+
+VALUE = {"name": "é", "rows": 7, "span": [1, 2], "loss": 1e-5}
+ARRAYS = {"x": np.arange(3.0), "y": np.array([1, 2], np.int32)}
+
+
+@dataclass(frozen=True)
+class Form:
+    """How some value is written into an empty folder and read back; `file` is the one that gets damaged."""
+
+    file: str
+    write: Callable[[Path], object]
+    read: Callable[[Path], Any]
+    value: Any
+    harmless: float = 0.0  # the largest share of its bytes that may be flipped without an error
+
+
+def read_marker(folder: Path) -> Any:
+    """Read the marker `a`; where it is damaged, its warning becomes the error. The marker `b` is always there."""
+    found = read_markers(folder)
+    assert found["b"] == {"rows": 8}
+    if found.warnings:
+        assert found.keys() == {"b"}
+        raise CorruptDataError(*found.warnings)
+    return found["a"]
+
+
+def save_two(folder: Path) -> None:
+    for step in (1, 2):
+        checkpoints.save(folder, step, {"x": np.full(3, step / 7)}, {"step": step})
+
+
+def read_newest(folder: Path) -> Any:
+    """Read the newest step; where it is passed over for the one before, the warning becomes the error."""
+    found = checkpoints.load(folder)
+    assert found is not None
+    assert found.metadata == {"step": found.step}
+    assert found.arrays["x"].tolist() == [found.step / 7] * 3
+    if found.step == 1:
+        raise CorruptDataError(*found.warnings)
+    return found.step, found.warnings
+
+
+def as_lists(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    return {name: (values.dtype.str, values.tolist()) for name, values in arrays.items()}
+
+
+LISTS = as_lists(ARRAYS)
+FORMS = {
+    "record": Form(
+        "a.json", lambda at: write_record(at / "a.json", VALUE), lambda at: read_record(at / "a.json"), VALUE, 0.02
+    ),
+    "marker": Form(
+        "a.json",
+        lambda at: [write_marker(at, "a", VALUE), write_marker(at, "b", {"rows": np.int64(8)})],
+        read_marker,
+        VALUE,
+        0.02,
+    ),
+    "manifest": Form(
+        "MANIFEST.json",
+        lambda at: manifest.write(at, manifest.Manifest("k", metadata=VALUE)),
+        lambda at: manifest.read(at).metadata,
+        VALUE,
+        0.02,
+    ),
+    "arrays in a file": Form(
+        "a.npz",
+        lambda at: write_arrays(at / "a.npz", ARRAYS),
+        lambda at: as_lists(read_arrays(at / "a.npz")),
+        LISTS,
+        0.5,
+    ),
+    "each byte of a file of arrays": Form(
+        "a.npz", lambda at: write_arrays(at / "a.npz", ARRAYS), lambda at: check_npz(at / "a.npz"), None
+    ),
+    "arrays in a folder": Form(
+        "g/x.npy", lambda at: write_arrays(at / "g", ARRAYS), lambda at: as_lists(read_arrays(at / "g")), LISTS
+    ),
+    "array of a checkpoint": Form("step-000000002/x.npy", save_two, read_newest, (2, ())),
+    "manifest of a checkpoint": Form("step-000000002/MANIFEST.json", save_two, read_newest, (2, ())),
+}
+
+
+@pytest.fixture(params=FORMS)
+def form(request: pytest.FixtureRequest, tmp_path: Path) -> Form:
+    FORMS[request.param].write(tmp_path)
+    return FORMS[request.param]
+
+
+def is_noticed(form: Form, folder: Path) -> bool:
+    """Read; return whether that raised an error that names the file, and fail where it gave another value."""
+    try:
+        found = form.read(folder)
+    except CorruptDataError as error:
+        assert Path(form.file).name in str(error)  # noqa: PT017 (the read may also succeed, unharmed)
+        assert "\n" not in str(error)  # noqa: PT017
+        assert error.exit_code == 65  # noqa: PT017
+        return True
+    assert found == form.value
+    return False
+
+
+def test_what_was_written_is_read_back(form: Form, tmp_path: Path) -> None:
+    assert not is_noticed(form, tmp_path)
+
+
+def test_any_flipped_byte_is_noticed_or_harmless(form: Form, tmp_path: Path) -> None:
+    path = tmp_path / form.file
+    data = path.read_bytes()
+    n_bytes = len(data) - (path.suffix == ".json")  # after which the line ends
+    noticed = 0
+    for position in range(n_bytes):
+        path.write_bytes(data[:position] + bytes([data[position] ^ 1 << position % 8]) + data[position + 1 :])
+        noticed += is_noticed(form, tmp_path)
+    assert noticed >= n_bytes * (1 - form.harmless)
+
+
+def test_any_other_length_is_noticed(form: Form, tmp_path: Path) -> None:
+    path = tmp_path / form.file
+    data = path.read_bytes()
+    for length in range(len(data)):
+        path.write_bytes(data[:length])
+        assert is_noticed(form, tmp_path) or (length == len(data) - 1 and path.suffix == ".json")
+    path.write_bytes(data + b"x")
+    assert is_noticed(form, tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"{}", b'{"x": 1}', b"\xff", b"[" * 100_000])
+def test_garbage_is_noticed(form: Form, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / form.file).write_bytes(content)
+    assert is_noticed(form, tmp_path)
+
+
+@pytest.mark.parametrize("name", [name for name in FORMS if "checkpoint" in name or name == "arrays in a folder"])
+def test_a_file_that_is_gone_from_a_committed_folder_is_noticed(name: str, tmp_path: Path) -> None:
+    FORMS[name].write(tmp_path)
+    (tmp_path / FORMS[name].file).unlink()
+    assert is_noticed(FORMS[name], tmp_path)
+
+
+def test_mapped_arrays_are_checked_by_their_sizes(tmp_path: Path) -> None:
+    write_arrays(tmp_path / "g", ARRAYS)
+    assert as_lists(read_arrays(tmp_path / "g", mapped=True)) == LISTS
+    path = tmp_path / "g" / "x.npy"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CorruptDataError, match=r"x\.npy") as caught:
+        read_arrays(tmp_path / "g", mapped=True)
+    assert caught.value.file == "x.npy"
+
+
+def test_damage_ends_with_what_to_do(tmp_path: Path) -> None:
+    """The reader of a file says what to do where the caller knows more than "restore it"."""
+    for name in ("record", "arrays in a file"):
+        FORMS[name].write(tmp_path)
+    for path, read in ((tmp_path / "a.json", read_record), (tmp_path / "a.npz", read_arrays)):
+        path.write_bytes(path.read_bytes()[:-9])
+        with pytest.raises(CorruptDataError, match=rf"{path.name}: .*; do this$"):
+            read(path, remedy="do this")
