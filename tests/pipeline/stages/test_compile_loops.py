@@ -19,7 +19,7 @@ sys.exit(code)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_fresh_checkout_compiles_before_the_work_and_later_runs_nothing(tmp_path: Path) -> None:
     environment = {"NUMBA_CACHE_DIR": str(tmp_path / "numba"), "PATH": "", "PYTHONPATH": str(ROOT)}
     (tmp_path / "numba").mkdir()
