@@ -141,7 +141,7 @@ def test_floor(script: Script, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("rows", "executor", "centers"),
-    [([300], "threads", 20), pytest.param([1000, 2000], "cluster", 50, marks=[pytest.mark.nightly, pytest.mark.alone])],
+    [([300], "threads", 20), pytest.param([1000, 2000], "cluster", 50, marks=pytest.mark.nightly)],
 )
 def test_scaling(script: Script, tmp_path: Path, rows: list[int], executor: str, centers: int) -> None:
     sizes = ("--rows", ",".join(map(str, rows)), "--workers", "1,2", "--centers", centers)
