@@ -195,7 +195,8 @@ class KernelMachine(BaseEstimator):
             ordered = points[np.argsort(candidates.index, kind="stable")]  # whatever they were drawn in
             kernel = Kernel(self.kernel, int(self.degree))
             solved = options if not greedy and filled.penalty is not None else None
-            compile_loops(needed_loops(kernel, dtype, solved, signs.shape[1] if self.coupling == "shared" else 1))
+            n_outputs, tries = signs.shape[1] if self.coupling == "shared" else 1, filled.tries_distances
+            compile_loops(needed_loops(kernel, dtype, solved, n_outputs, tries_distances=tries))
             trials = Trials(rows, ordered, signs, weights, mask, seed, dtype, bool(self.fit_intercept), kernel)
             size = None if self.select is None else selection_size(self.select)
             scales, widths = find_distances(trials, filled, size)

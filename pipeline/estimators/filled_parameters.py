@@ -33,10 +33,14 @@ class Filled:
     n_candidates: int
 
     @property
+    def tries_distances(self) -> bool:
+        """Whether widths or scales are compared on held-out rows."""
+        return self.sigma2 == "auto" or self.scale is not None
+
+    @property
     def holds_out(self) -> bool:
         """Whether something is chosen by held-out rows, refit and selection apart."""
-        chosen = self.penalty is None or is_searched(self.penalty) or self.sigma2 == "auto"
-        return chosen or self.scale is not None
+        return self.penalty is None or is_searched(self.penalty) or self.tries_distances
 
 
 def fill_in(parameters: Mapping[str, Any], n_rows: int, n_features: int, n_outputs: int, memory_bytes: int) -> Filled:

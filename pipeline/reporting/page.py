@@ -22,7 +22,7 @@ from pipeline.reporting.results import before_words, by_weight, weighting_lines
 from pipeline.runtime.answers import describe
 from pipeline.runtime.run_folder import finished_report
 from pipeline.stages import kept_statistics
-from pipeline.stages.run_state import STAGES
+from pipeline.stages.run_state import in_order
 from storage.errors import CorruptDataError
 from storage.folder_layouts import RunLayout
 from storage.plain_files import open_plain, parse_json, read_plain
@@ -173,8 +173,7 @@ def _stages(layout: RunLayout, report: dict[str, Any] | None, notes: list[str]) 
     if report is None and not layout.state.exists():
         return []
     stored = report or _tried(notes, "stages", lambda: read_record(layout.state, remedy="resume the run")) or {}
-    costs = stored.get("stages") or {}  # records have their keys sorted
-    stages = {name: costs[name] for name in sorted(costs, key=lambda name: (*STAGES, name).index(name))}
+    stages = in_order(stored.get("stages") or {})
     longest = max((cost["wall_seconds"] for cost in stages.values()), default=0.0) or 1.0
     return [{"name": name, **cost, "share": cost["wall_seconds"] / longest} for name, cost in stages.items()]
 

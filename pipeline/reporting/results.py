@@ -18,7 +18,7 @@ from pipeline.solvers.feature_scales import METRIC, importances, kind_of
 from pipeline.stages import candidate_names as candidates
 from pipeline.stages import final_weights
 from pipeline.stages.evaluate_model import Scores
-from pipeline.stages.run_state import Run
+from pipeline.stages.run_state import Run, in_order
 from pipeline.stages.target_facts import read_target_facts
 from storage.atomic_writes import read_arrays
 
@@ -224,7 +224,7 @@ def table(report: dict[str, Any]) -> list[str]:
     lines += _width_table(report) if report["sigma2_tried"] or len(report["sigma2"]) > 1 else []
     lines += ["", *_scale_lines(report["feature_scales"])] if report.get("feature_scales") else []
     lines += ["", f"{'stage':<12}{'wall s':>9}{'CPU s':>9}{'items':>8}"]
-    for name, cost in report["stages"].items():
+    for name, cost in in_order(report["stages"]).items():
         lines.append(f"{name:<12}{cost['wall_seconds']:>9.2f}{cost['cpu_seconds']:>9.2f}{cost['items']:>8}")
     lines += ["", f"model: {report['model_n_centers']} centers; peak memory {report['peak_rss_bytes'] / 2**20:.0f} MiB"]
     lines += [column_words(report["columns"])] if report.get("columns") else []

@@ -17,14 +17,22 @@ _OF_KERNEL = {
 
 
 def needed_loops(
-    kernel: Kernel, dtype: str | type, options: SolverOptions | None, n_outputs: int, *, scores: bool = False
+    kernel: Kernel,
+    dtype: str | type,
+    options: SolverOptions | None,
+    n_outputs: int,
+    *,
+    tries_distances: bool = False,
+    scores: bool = False,
 ) -> list[Loop]:
     """Return the loops for columns of a dtype, and for penalised solves of so many outputs each (None: for none).
 
-    scores: columns are also made to be looked at, in the dtype of their products.
+    tries_distances: widths or scales are compared first, on float32 columns. scores: columns are also made to be looked
+    at, in the dtype of their products.
     """
     columns = loops_in(column_loops, *_OF_KERNEL[kernel.name])
-    loops = [loop for loop in columns if str(loop.types[0].dtype) == np.dtype(dtype).name]
+    dtypes = {np.dtype(dtype).name} | ({"float32"} if tries_distances else set())
+    loops = [loop for loop in columns if str(loop.types[0].dtype) in dtypes]
     if kernel.name != "intersection" and not scores:
         loops = [loop for loop in loops if str(loop.types[5].dtype) == "float64"]
     loops += loops_in(exact_sum_loops)

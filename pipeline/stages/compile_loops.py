@@ -38,4 +38,5 @@ def _needed(run: Run) -> list[Loop]:
     solved = config.solver.select == "none" and config.solver.penalty != NO_PENALTY
     options, n_outputs = solver_options(run) if solved else None, max(map(len, groups_of(run)))
     kernel, precision = Kernel(config.kernel.name), config.kernel.precision
-    return loops + needed_loops(kernel, precision, options, n_outputs, scores=run.in_rounds)
+    tries = config.kernel.sigma2 == "auto" or config.kernel.scale not in (None, "none")
+    return loops + needed_loops(kernel, precision, options, n_outputs, tries_distances=tries, scores=run.in_rounds)

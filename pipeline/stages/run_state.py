@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -33,7 +33,7 @@ Value = TypeVar("Value")
 STATE_SECONDS = 2.0  # between two writes of the progress for whoever asks
 STATE_REMEDY = "delete it: only the times that the stages took are lost"
 FEATURES, CENTERS, STATISTICS, SOLVE, EVALUATE = STAGES = ("features", "centers", "statistics", "solve", "evaluate")
-COMPILE = "compile"  # a stage of those runs that had to
+COMPILE = "compile"  # the first stage of a run that finds no compiled loops
 
 
 @dataclass
@@ -292,5 +292,10 @@ def saved_state(layout: RunLayout) -> tuple[dict[str, StageCost], int]:
     saved: dict[str, Any] = {"stages": {}, "peak_rss_bytes": 0}
     if layout.state.exists():
         saved = read_record(layout.state, remedy=STATE_REMEDY)
-    found = {name: StageCost(**cost) for name, cost in saved["stages"].items() if name in (*STAGES, COMPILE)}
+    found = {name: StageCost(**cost) for name, cost in in_order(saved["stages"]).items()}
     return {name: StageCost() for name in STAGES} | found, saved["peak_rss_bytes"]
+
+
+def in_order(stages: Mapping[str, Value]) -> dict[str, Value]:
+    """Return what is known of each stage in the order in which they run: the keys of records are sorted."""
+    return {name: stages[name] for name in (COMPILE, *STAGES) if name in stages}
