@@ -57,7 +57,7 @@ def until_done(
 
     ways : what the sessions have in turn;  after : is called after each session
     """
-    for session in range(300):
+    for session in range(1000):
         code = main([*map(str, line), "--resume", "auto", "-q", *ways[session % len(ways)]])
         after()
         if code != 75:

@@ -139,7 +139,7 @@ def test_turns_come_near_to_a_choice_from_all(finished_run: TrainedRuns, tables:
     assert [one["round"] for one in passes] == list(range(len(passes)))
     errors = [one["sample_error"] for one in passes]
     assert all(after < 1.02 * before for before, after in pairwise(errors))
-    assert errors[-1] < errors[0]
+    assert errors[-1] < 0.9 * errors[0]
     assert all(one["working_set"] <= 100 and one["n_active"] == 66 for one in passes)
     at_once = finished_run(*TURNS[:2], *TURNS[4:], *SERIAL, dataset=tables / "classes.npz")
     last, best = (each["selection"]["curve"][-1]["hold_out_error"] for each in (report, report_of(at_once)))
