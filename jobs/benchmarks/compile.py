@@ -29,19 +29,19 @@ def listen(out: Path, words: list[str]) -> int:
     under_way: list[list[float]] = []
     found: list[dict[str, Any]] = []
 
-    class Told(event.Listener):
+    class Compilations(event.Listener):
         def on_start(self, _: object) -> None:
             under_way.append([time.thread_time(), 0.0])
 
-        def on_end(self, told: Any) -> None:
+        def on_end(self, ended: Any) -> None:
             started, inside = under_way.pop()
-            seconds, function = time.thread_time() - started, told.data["dispatcher"].py_func
+            seconds, function = time.thread_time() - started, ended.data["dispatcher"].py_func
             name = f"{function.__module__}.{function.__name__}"
             found.append({"name": name, "outermost": not under_way, "seconds": seconds, "own": seconds - inside})
             if under_way:
                 under_way[-1][1] += seconds
 
-    event.register("numba:compile", Told())
+    event.register("numba:compile", Compilations())
     code = train(words)
     out.write_text(json.dumps(found, indent=2) + "\n")
     return code
@@ -72,16 +72,8 @@ def main() -> int:
     asked.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as fresh:
         folders = [f"--run-dir={fresh}/run", f"--features-dir={fresh}/features"]
-        command = [
-            sys.executable,
-            __file__,
-            "--out",
-            str(asked.out),
-            "--listen",
-            *(words or ["digits"]),
-            *folders,
-            "-q",
-        ]
+        listening = [sys.executable, __file__, "--out", str(asked.out), "--listen"]
+        command = [*listening, *(words or ["digits"]), *folders, "-q"]
         (Path(fresh) / "numba").mkdir()
         subprocess.run(command, cwd=ROOT, env=os.environ | {"NUMBA_CACHE_DIR": f"{fresh}/numba"}, check=True)
     show(json.loads(facts.read_text()))

@@ -323,3 +323,12 @@ def test_solvers(script: Script, tmp_path: Path) -> None:
     assert all(min(point["relative_gap"] for point in row["points"]) <= 1e-4 for row in facts["peers"])
     assert facts["speed"][0]["worst_gap"] <= 1e-4
     assert (tmp_path / "solvers.png").stat().st_size > 10_000
+
+
+def test_compile(script: Script, tmp_path: Path) -> None:
+    text = script("compile", "--out", tmp_path, "sinc", "--centers", "30", "--penalty", "none")
+    found = written(tmp_path / "compile.json")
+    loops = {one["name"].rpartition(".")[2]: one["seconds"] for one in found if one["outermost"]}
+    assert loops.keys() == {"gaussian_float32", "add_lower_tile"}
+    assert sum(one["own"] for one in found) == pytest.approx(sum(loops.values()))
+    assert all(f"{seconds:>8.2f}  pipeline.kernels." in text for seconds in loops.values())
