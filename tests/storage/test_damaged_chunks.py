@@ -75,8 +75,11 @@ def test_what_is_no_whole_chunk_is_damage_and_never_zeros(written: tuple, name: 
     (array.root / name).unlink()
     INSTEAD[what](array.root / name)
     assert_damage_is_named(array, name)
+    reader = ChunkReader(array.root, "train/X", 72)
     with pytest.raises(CorruptDataError, match=name):
-        ChunkReader(array.root, "train/X", 72).check_size(name, (0, 6))
+        reader.check_size(name, (0, 6))
+    with pytest.raises(CorruptDataError, match=name):  # as where it goes after that
+        reader.read(name, (0, 6), np.empty(72, np.uint8))
 
 
 @pytest.mark.parametrize("position", range(76))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,6 +20,7 @@ from pipeline.solvers import (
     scores_from_gram,
     solve,
 )
+from pipeline.solvers.iterations import cold_state
 
 
 def dense_certificate(C, Y, W, tau):
@@ -131,6 +134,9 @@ def test_a_diverged_iterate_is_certified_of_nothing(make_kernel, size):
     with np.errstate(over="ignore"):
         found = certify(W, np.sign(W) * 0.1, problem.kty, problem.yty, problem.penalty)
     assert (found.dual, found.gap, found.relative_gap) == (-np.inf, np.inf, np.inf)
+    state = replace(cold_state(problem), weights=W).with_proof(replace(found, primal=-1.0))
+    assert (state.relative_gap, state.best_primal) == (np.inf, cold_state(problem).best_primal), "none of the best"
+    assert not state.best_weights.any()
     nothing = certify_problem(problem, np.zeros((80, 1)))
     assert nothing.primal == pytest.approx(problem.yty / 2)
     assert nothing.relative_gap <= 1
