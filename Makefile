@@ -25,7 +25,7 @@ test-ci: $(VENV)/.test-ready ## what continuous integration runs besides, proper
 	$(RUN) -m pytest -m "(ci or hypothesis) and not (nightly or alone)" --hypothesis-profile ci -n $(TESTERS) --dist worksteal
 	$(RUN) -m pytest -m "ci and alone" --hypothesis-profile ci
 
-test-nightly: $(VENV)/.test-ready ## every test, properties on 1000 examples (hours); FAMILIES="faults storage": only these
+test-nightly: $(VENV)/.test-ready ## every test, properties on 1000 examples (hours); FAMILIES="faults alone": only these
 	PYTHON=$(RUN) .ci/nightly $(FAMILIES)
 
 lint: $(VENV)/.test-ready ## style and types only

@@ -158,14 +158,20 @@ def _numba() -> Findings:
 
     layer = str(getattr(config, "THREADING_LAYER", "default"))  # made when numba is imported, so unknown to mypy
     loops = sorted(path for package in ("features", "pipeline") for path in (ROOT / package).rglob("*_loops.py"))
-    cache = Path(os.environ["NUMBA_CACHE_DIR"])
-    kept = sum(any(cache.glob(f"{path.parent.name}_*/{path.stem}.*.nbi")) for path in loops)
-    advice, facts = [], {"threading_layer": layer, "cache": str(cache), "modules": len(loops), "modules_cached": kept}
+    cache, advice = Path(os.environ["NUMBA_CACHE_DIR"]), []
+    kept = sum(any(index.stat().st_mtime >= path.stat().st_mtime for index in _indices(cache, path)) for path in loops)
+    facts: dict[str, Any] = {"threading_layer": layer, "cache": str(cache)}
+    facts |= {"modules": len(loops), "modules_cached": kept}
     if not kept:
         advice.append(
             Advice("no compiled code is kept yet: the first run takes some seconds more", f"{program('train')} digits")
         )
     return facts, advice
+
+
+def _indices(cache: Path, source: Path) -> Iterator[Path]:
+    """Yield numba's index files, "<file>.<function>-<line>.py<version>.nbi", of the loops of a file for this Python."""
+    return cache.glob(f"{source.parent.name}_*/{source.stem}.*.py{sys.version_info.major}{sys.version_info.minor}*.nbi")
 
 
 def _machine() -> Findings:

@@ -2,7 +2,7 @@
 
 In Python `train`, which this module is when it is called: `from pipeline import train; run = train("digits")`.
 
-The story of a run: settings → plan → features → centers → statistics → solve → evaluate → report.
+The story of a run: settings → plan → compiled loops → features → centers → statistics → solve → evaluate → report.
 """
 
 import signal
@@ -197,7 +197,7 @@ def _run(
     from pipeline.stages import initial_weights, kept_statistics  # numba
     from pipeline.stages.accumulate_statistics import accumulate_statistics
     from pipeline.stages.build_features import build_features
-    from pipeline.stages.compile_loops import compile_needed
+    from pipeline.stages.compile_code import compile_needed
     from pipeline.stages.draw_candidates import draw_candidates
     from pipeline.stages.evaluate_model import evaluate_model  # numba
     from pipeline.stages.run_state import Run, saved_state

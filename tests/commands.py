@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runs import TrainedRuns
+from runs import TrainedRuns, save_once
 
 Capture = pytest.CaptureFixture[str]
 WORDS = ("far", "middle", "near")
@@ -35,10 +35,7 @@ def runs_on_rings(folder: Path, finished_run: TrainedRuns) -> dict[str, Path]:
     """Return a finished run of each task; its data is beside, at `data_of(folder, task)`."""
     folder.mkdir(exist_ok=True)
     for task, y in TARGETS.items():
-        if not (folder / f"{task}.npz").exists():
-            aside = folder / f"{task}-{os.getpid()}.npz"
-            np.savez(aside, X=X, y=y)
-            aside.replace(folder / f"{task}.npz")
+        save_once(folder / f"{task}.npz", X=X, y=y)
     return {task: finished_run(*TABLE_RUN, dataset=folder / f"{task}.npz") for task in TARGETS}
 
 

@@ -61,7 +61,9 @@ class TrainedRuns:
             else:
                 shutil.rmtree(run, ignore_errors=True)
                 train(run, self._features, *arguments, dataset=dataset, code=code)
-                files.write_text(json.dumps(sizes_and_times(run)))
+                aside = files.with_suffix(".new")
+                aside.write_text(json.dumps(sizes_and_times(run)))
+                aside.replace(files)
         return run
 
 
@@ -80,10 +82,17 @@ def write_tables(folder: Path) -> None:
     weights = rng.exponential(size=900)
     folder.mkdir(exist_ok=True)
     for name, y in targets.items():
-        if not (folder / f"{name}.npz").exists():
-            aside = folder / f"{name}-{os.getpid()}.npz"  # another process may read or write at this moment
-            np.savez(aside, X=X, y=y, w=weights)
-            aside.replace(folder / f"{name}.npz")
+        save_once(folder / f"{name}.npz", X=X, y=y, w=weights)
+
+
+def save_once(path: Path, **arrays: np.ndarray) -> None:
+    """Write an .npz unless it is there; one of all processes of a test run does."""
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            aside = path.with_name(f"{path.stem}-new.npz")
+            np.savez(aside, **arrays)
+            aside.replace(path)
 
 
 def train_beside(place: Path, name: str, dataset: str | Path, *arguments: str, quiet: bool = True) -> Path:

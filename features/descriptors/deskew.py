@@ -44,7 +44,7 @@ def deskew(images: np.ndarray, strength: float) -> np.ndarray:
         raise UsageError(f"features.deskew needs images (n, H, W), found inputs of shape {images.shape}; leave it out")
     out = np.empty(images.shape, np.float64 if images.dtype == np.float64 else np.float32)
     for start in range(0, len(images), _IMAGES_AT_ONCE):
-        some = images[start : start + _IMAGES_AT_ONCE].astype(np.float64)
+        some = images[start : start + _IMAGES_AT_ONCE].astype(np.float64, order="C")
         upright = np.empty_like(some)
         deskew_rows(some, _grounds(some), float(strength), upright)
         out[start : start + len(some)] = upright

@@ -195,8 +195,8 @@ class KernelMachine(BaseEstimator):
             ordered = points[np.argsort(candidates.index, kind="stable")]  # whatever they were drawn in
             kernel = Kernel(self.kernel, int(self.degree))
             solved = options if not greedy and filled.penalty is not None else None
-            n_outputs, tries = signs.shape[1] if self.coupling == "shared" else 1, filled.tries_distances
-            compile_loops(needed_loops(kernel, dtype, solved, n_outputs, tries_distances=tries))
+            dtypes = {np.dtype(dtype).name} | ({"float32"} if filled.tries_distances else set())
+            compile_loops(needed_loops(kernel, dtypes, solved, signs.shape[1] if self.coupling == "shared" else 1))
             trials = Trials(rows, ordered, signs, weights, mask, seed, dtype, bool(self.fit_intercept), kernel)
             size = None if self.select is None else selection_size(self.select)
             scales, widths = find_distances(trials, filled, size)

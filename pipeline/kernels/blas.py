@@ -2,8 +2,8 @@
 
 `numpy.matmul` copies what is not contiguous and mirrors KᵀK for every row block (1.5 times slower at M = 1000), and
 `scipy.linalg.blas.dsyrk` holds the interpreter lock, so two threads run one after the other. Calling the same
-routine through ctypes writes where it is told, and releases the lock. So does `numpy.linalg.cholesky` inside a compiled
-loop, which takes a second to compile.
+routine through ctypes writes where it is told, and releases the lock. `numpy.linalg.cholesky` in a compiled loop would
+release it too, but takes a second to compile.
 """
 
 import ctypes

@@ -8,7 +8,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +19,8 @@ from numba.core import sigutils
 
 # Without the interpreter lock, since tasks run beside each other in threads; kept for other processes.
 compiled = partial(njit, cache=True, nogil=True)
-_POLL_SECONDS = 0.05  # between two looks whether another process has done with compiling
+_POLL_SECONDS = 0.05  # between two looks whether another process has ended its compiling
+_WAIT_SECONDS = 60.0  # for another process, which may be suspended; then both compile, which harms nothing
 
 
 class Loop(NamedTuple):
@@ -31,10 +32,13 @@ class Loop(NamedTuple):
     @property
     def is_kept(self) -> bool:
         """Whether this process or numba's cache has it, for this processor and as its source is now."""
-        if self.types in self.function.overloads:
-            return True
-        cache = self.function._cache  # numba tells of its index in no other way
-        return cache._index_key(self.types, self.function.targetctx.codegen()) in cache._cache_file._load_index()
+        if not hasattr(self.function, "overloads") or self.types in self.function.overloads:
+            return True  # without overloads: NUMBA_DISABLE_JIT is set
+        try:
+            cache = self.function._cache  # numba has no public way to its index
+            return cache._index_key(self.types, self.function.targetctx.codegen()) in cache._cache_file._load_index()
+        except AttributeError:  # another version of numba: `compile` loads what is kept
+            return False
 
 
 def loops_in(module: ModuleType, *names: str) -> list[Loop]:
@@ -74,8 +78,9 @@ def _alone(check: Callable[[], None]) -> Iterator[None]:
         descriptor = os.open(Path(os.environ["NUMBA_CACHE_DIR"]) / "compiling.lock", os.O_RDWR | os.O_CREAT, 0o600)
     except (KeyError, OSError):
         descriptor = -1
+    until = time.monotonic() + _WAIT_SECONDS
     try:
-        while descriptor >= 0:
+        while descriptor >= 0 and time.monotonic() < until:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
@@ -87,4 +92,6 @@ def _alone(check: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         if descriptor >= 0:
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has the descriptor too
             os.close(descriptor)

@@ -118,7 +118,7 @@ def scores_from_gram(problem: Problem, weights: np.ndarray) -> np.ndarray:
 
 
 def scores_of_support(problem: Problem, weights: np.ndarray, support: np.ndarray) -> np.ndarray:
-    """Return the same, summed in the order of the support (m0,) int64."""
+    """Return c_m^T r of shape (M, T), summed in the order of the support (m0,) int64."""
     line, scores = np.empty(problem.n_candidates), np.empty(problem.kty.shape)
     residual_scores(read_only(problem.gram), problem.kty, weights, support, line, scores)
     return scores

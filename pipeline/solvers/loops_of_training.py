@@ -1,7 +1,5 @@
 """Which compiled loops a training needs: those of its columns, of their sums, and of its solves."""
 
-import numpy as np
-
 from pipeline.kernels import column_loops, exact_sum_loops
 from pipeline.kernels.jit import Loop, loops_in
 from pipeline.kernels.kernel_forms import Kernel
@@ -17,23 +15,15 @@ _OF_KERNEL = {
 
 
 def needed_loops(
-    kernel: Kernel,
-    dtype: str | type,
-    options: SolverOptions | None,
-    n_outputs: int,
-    *,
-    tries_distances: bool = False,
-    scores: bool = False,
+    kernel: Kernel, dtypes: set[str], options: SolverOptions | None, n_outputs: int, *, in_rounds: bool = False
 ) -> list[Loop]:
-    """Return the loops for columns of a dtype, and for penalised solves of so many outputs each (None: for none).
+    """Return the loops for columns of some dtypes, and for penalised solves of so many outputs each (None: for none).
 
-    tries_distances: widths or scales are compared first, on float32 columns. scores: columns are also made to be looked
-    at, in the dtype of their products.
+    in_rounds: candidates are scored too, with columns in the dtype of their products.
     """
     columns = loops_in(column_loops, *_OF_KERNEL[kernel.name])
-    dtypes = {np.dtype(dtype).name} | ({"float32"} if tries_distances else set())
     loops = [loop for loop in columns if str(loop.types[0].dtype) in dtypes]
-    if kernel.name != "intersection" and not scores:
+    if kernel.name != "intersection" and not in_rounds:
         loops = [loop for loop in loops if str(loop.types[5].dtype) == "float64"]
     loops += loops_in(exact_sum_loops)
     if options is not None:

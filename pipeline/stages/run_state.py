@@ -33,7 +33,7 @@ Value = TypeVar("Value")
 STATE_SECONDS = 2.0  # between two writes of the progress for whoever asks
 STATE_REMEDY = "delete it: only the times that the stages took are lost"
 FEATURES, CENTERS, STATISTICS, SOLVE, EVALUATE = STAGES = ("features", "centers", "statistics", "solve", "evaluate")
-COMPILE = "compile"  # the first stage of a run that finds no compiled loops
+COMPILE = "compile"  # the first stage of a run that lacks compiled loops
 
 
 @dataclass

@@ -47,7 +47,7 @@ def serial(finished_run: TrainedRuns, classes: Path) -> Path:
 def test_the_report_holds_its_contract(images: Path) -> None:
     report = report_of(images)
     assert set(report) >= set(REPORT_KEYS.split())
-    assert set(report["stages"]) == {"features", "centers", "statistics", "solve", "evaluate"}
+    assert set(report["stages"]) - {"compile"} == {"features", "centers", "statistics", "solve", "evaluate"}
     for cost in report["stages"].values():
         assert set(cost) == {"wall_seconds", "cpu_seconds", "items"}
     assert all(set(solve) >= set(SOLVE_KEYS.split()) for solve in report["solves"])

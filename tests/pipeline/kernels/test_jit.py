@@ -87,7 +87,8 @@ def test_what_is_kept_is_known_loop_by_loop(tmp_path: Path) -> None:
 
 
 def test_two_processes_with_one_fresh_cache_compile_once(tmp_path: Path) -> None:
-    code = f"import pipeline; {KEPT} loops = loops_in(tiles); compile_loops(loops); print(len(told.buffer) > 0);"
+    code = f"import pipeline; {KEPT} loops = loops_in(tiles); print(len(not_kept(loops)), flush=True);"
+    code += "compile_loops(loops); print(len(told.buffer) > 0);"
     code += "import numpy as np; print(tiles.add_lower_tile(np.ones((1, 1)), 1.0, 2.0, np.zeros((1, 1), int), 0, 0, 1))"
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     with (tmp_path / "compiling.lock").open("w") as lock:
@@ -96,7 +97,8 @@ def test_two_processes_with_one_fresh_cache_compile_once(tmp_path: Path) -> None
             subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
             for _ in range(2)
         ]
-        time.sleep(2.0)
+        assert [process.stdout and process.stdout.readline() for process in both] == ["1\n", "1\n"]
+        time.sleep(0.5)
         assert [process.poll() for process in both] == [None, None], "they wait"
     said = sorted(process.communicate(timeout=60)[0] for process in both)
     assert [process.returncode for process in both] == [0, 0]

@@ -22,7 +22,7 @@ def compile_needed(run: Run) -> None:
     with run.stage(COMPILE) as cost:
         run.events.say(f"compiling {len(missing)} loops (once a checkout)", loops=len(missing))
         started = time.perf_counter()
-        with run.doing(COMPILE, "kept for later runs"):
+        with run.doing(COMPILE, "compiling"):
             compile_loops(missing, stopping.check)
         cost.items += len(missing)
         run.events.say(f"compiled in {time.perf_counter() - started:.1f} s")
@@ -37,6 +37,5 @@ def _needed(run: Run) -> list[Loop]:
         loops += loops_in(rendering_loops) if config.dataset == "synthetic" else []
     solved = config.solver.select == "none" and config.solver.penalty != NO_PENALTY
     options, n_outputs = solver_options(run) if solved else None, max(map(len, groups_of(run)))
-    kernel, precision = Kernel(config.kernel.name), config.kernel.precision
-    tries = config.kernel.sigma2 == "auto" or config.kernel.scale not in (None, "none")
-    return loops + needed_loops(kernel, precision, options, n_outputs, tries_distances=tries, scores=run.in_rounds)
+    dtypes = {config.kernel.precision, "float32"}  # that of the model and of the widths that are tried
+    return loops + needed_loops(Kernel(config.kernel.name), dtypes, options, n_outputs, in_rounds=run.in_rounds)
