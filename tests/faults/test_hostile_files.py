@@ -143,7 +143,7 @@ DATA: dict[str, Callable[[Path], None]] = {
     "void.npz": lambda path: npz(path, claim("|V0", (10**9, 3)), claim("|V0", (10**9,))),
     "bzip2.npz": lying_bzip2,
     "zstd.zarr": zarr_bomb(ZstdCodec(), lambda: zstd.compress(bytes(2**28))),
-    "gzip.zarr": zarr_bomb(GzipCodec(), lambda: gzip.compress(bytes(2**27))),
+    "gzip.zarr": zarr_bomb(GzipCodec(), lambda: gzip.compress(bytes(2**27), mtime=0)),
     "wide.zarr": wide_zarr,
     "pipe.npz": os.mkfifo,
     "pipe.csv": os.mkfifo,

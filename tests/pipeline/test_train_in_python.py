@@ -170,18 +170,18 @@ def test_the_time_limit_and_ctrl_c_leave_a_folder_that_goes_on_to_the_same_bytes
 ) -> None:
     whole = train(classes, run_dir=tmp_path / "whole", **LONG, **folders)
     asked = {"run_dir": tmp_path / "run", "resume": "auto", **LONG, **folders}
-    solving: list[bool] = []
+    seen: list[bool] = []
 
-    def at_the_solve(record: dict[str, Any]) -> None:
-        if record.get("stage") == "solve" and not solving:
-            solving.append(True)
+    def before_the_solve(record: dict[str, Any]) -> None:
+        if record.get("stage") == "statistics" and not seen:
+            seen.append(True)
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(StoppedError, match=r"the time limit; continue with: .*--resume auto"):
         train(classes, time_limit=0.01, **asked)
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt, match="SIGINT"):
-        train(classes, callback=at_the_solve, **asked)
+        train(classes, callback=before_the_solve, **asked)
     assert signal.getsignal(signal.SIGINT) is before
     assert not (tmp_path / "run" / "model").exists()
     assert status([str(tmp_path / "run")]) == 0
