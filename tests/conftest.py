@@ -2,7 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -69,6 +70,14 @@ def trained(finished_run: TrainedRuns, tmp_path: Path) -> Callable[..., Path]:
         return Path(shutil.copytree(finished_run(*arguments, dataset=dataset, code=code), tmp_path / name))
 
     return copy
+
+
+@pytest.fixture
+def default_interrupt() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, as in a terminal. A shell lets what it starts in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

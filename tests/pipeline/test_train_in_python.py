@@ -166,7 +166,7 @@ def test_a_tolerance_that_is_not_reached_is_told_by_the_report(
 
 
 @pytest.mark.ci
-@pytest.mark.alone  # beside other tests, on a busy machine, the signal may not be heard: the cause is not known yet
+@pytest.mark.usefixtures("default_interrupt")
 def test_the_time_limit_and_ctrl_c_leave_a_folder_that_goes_on_to_the_same_bytes(
     classes: Path, folders: dict[str, Path], tmp_path: Path, capsys: Capture
 ) -> None:

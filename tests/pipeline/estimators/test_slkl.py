@@ -1,7 +1,6 @@
 """The estimators against dense twins, on every kind of array, with weights, interrupted, and from a warm start."""
 
 import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -252,14 +251,6 @@ class Interrupting:
         self.seen += 1
         if self.seen == self.at:
             signal.raise_signal(signal.SIGINT)
-
-
-@pytest.fixture
-def default_interrupt() -> Any:
-    assert threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("default_interrupt")
