@@ -58,7 +58,7 @@ from storage.folder_layouts import FeatureLayout, RunLayout
 READING_BYTES = 230 * 2**20
 STREAMING_BYTES = 260 * 2**20
 WORKER_BYTES = 100 * 2**20
-COMPILING_BYTES = 140 * 2**20  # of the compiler, for good, in each process that compiles the solvers' loops
+COMPILING_BYTES = 70 * 2**20  # of the compiler, for good, in the process that leads a run; measured
 IMAGE_LIBRARY_BYTES = 100 * 2**20  # scikit-learn and scikit-image, which make the digits
 _WORKING_SETS = [*range(40_000, 2000, -500), *range(2000, 0, -100)]  # to choose from where not all candidates fit
 
@@ -246,7 +246,7 @@ def _sized(config: TrainConfig, bounds: _Bounds) -> tuple[TrainConfig, Plan]:
 
 
 def _compiling_bytes() -> int:
-    """Bytes of the compiler in a process that solves: none where the solvers' loops are compiled already."""
+    """Bytes of the compiler in the leading process: none where the solvers' loops are compiled already."""
     loops = loops_in(coordinate_descent_loops) + loops_in(active_set_newton_loops)
     return COMPILING_BYTES if not_kept(loops) else 0
 
@@ -318,8 +318,8 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     shape, data = bounds.shape, bounds.data
     w, d = config.centers.working_set or 0, shape.n_features
     selecting = selection_bytes(config, w)
-    compiling = 0 if selecting else bounds.compiling  # a selection has no such loops
-    streaming, base = _process_bytes(config, data, workers.processes, compiling)
+    compiling = 0 if selecting else bounds.compiling  # the few loops of a selection: within what is measured of it
+    streaming, base = (compiling + size for size in _process_bytes(config, data, workers.processes))
     reading = _reading_bytes(config, data, workers.threads)
     unused = STREAMING_BYTES - READING_BYTES  # before any columns
     stored = shape.disk_bytes if config.resources.features_store == "zarr" else 0
@@ -374,14 +374,14 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     return Plan(stages, workers, bounds.limit)
 
 
-def _process_bytes(config: TrainConfig, data: SourceMemory, workers: int, compiling: int) -> tuple[int, int]:
-    """Bytes of all processes: while features and columns are computed, and once the solvers may be compiled too."""
+def _process_bytes(config: TrainConfig, data: SourceMemory, workers: int) -> tuple[int, int]:
+    """Bytes of all processes: while features and columns are computed, and while weights are solved for."""
     images = config.dataset == "digits" or config.features.name == "hog"
     each = data.held + (IMAGE_LIBRARY_BYTES if images else 0)
     if config.resources.scheduler != "processes":
-        return STREAMING_BYTES + each, DRIVER_BYTES + compiling + each
-    streaming = LEADING_BYTES + each + workers * (WORKER_BYTES + each)
-    return streaming, streaming + workers * compiling
+        return STREAMING_BYTES + each, DRIVER_BYTES + each
+    leading = LEADING_BYTES + each + workers * (WORKER_BYTES + each)
+    return leading, leading
 
 
 def _reading_bytes(config: TrainConfig, data: SourceMemory, workers: int) -> int:

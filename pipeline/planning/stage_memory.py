@@ -60,7 +60,7 @@ class Workers:
 class Solving:
     """What the plan of the statistics and of the solves takes, for Grams of `columns` columns. Bytes.
 
-    candidates: how many there are; base: of the processes alone, streaming: before the solvers are compiled; centers:
+    candidates: how many there are; base: of the processes alone, streaming: of those while they make columns; centers:
     of the columns, in each process;
     selecting: of a greedy selection, else 0; refitting: of least squares on all columns, else 0; centred: of the
     centred Gram where the solves fit an intercept, else 0; streams_again: held-out rows are, for a penalty path or a
