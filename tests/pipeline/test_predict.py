@@ -192,19 +192,20 @@ def test_more_rows_than_a_chunk_are_written_as_they_come(tmp_path: Path, suffix:
 
 
 def test_memory_does_not_grow_with_the_rows_and_a_block_stays_below_its_bytes(
-    images: Path, rings: Runs, tmp_path: Path
+    images: Path, rings: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Python's own account of memory, which counts numpy's arrays: 16 times the rows, the same peak."""
     for model in (load_model(run / "model") for run in (images, rings["words"])):
         row_bytes = 8 * np.prod(model.input_shape) + 4 * model.centers.shape[1] + 12 * model.n_centers
         assert prediction.block_rows_for(model) * row_bytes <= prediction.BLOCK_BYTES
+    monkeypatch.setattr(prediction, "MOST_BLOCK_ROWS", 500)
     peaks = []
     for n in (2_000, 32_000):
         data = write_zarr(tmp_path / f"{n}.zarr", np.resize(X, (n, 2)), 500)
         located = prediction.locate(rings["words"])
         examples = prediction.open_examples(example_files.Asked(str(data), labelled=False), located)
         with largest_bytes() as peak:
-            for _ in prediction.predictions(located.model, examples, 500):
+            for _ in prediction.predictions(located.model, examples):
                 pass
         peaks += peak
     assert peaks[1] < 1.5 * peaks[0]
@@ -235,8 +236,7 @@ def test_settings_of_a_named_data_set(images: Path, tmp_path: Path) -> None:
 
 def test_an_existing_file_is_only_replaced_by_force(rings: Runs, tmp_path: Path, capsys: Capture) -> None:
     data = put({"X": X}, tmp_path)
-    for suffix in (".npz", ".zarr", ".csv"):
-        out = tmp_path / f"out{suffix}"
+    for out in (tmp_path / f"out{suffix}" for suffix in (".npz", ".zarr", ".csv")):
         assert predict(rings["words"], data, out, "-q") == 0
         before = loaded(out)[1]
         assert predict(rings["binary"], data, out, "-q") == 73
