@@ -3,7 +3,6 @@
 import csv
 import functools
 import io
-import json
 import os
 import resource
 import shutil
@@ -137,21 +136,22 @@ def test_tables_of_every_task_and_form(rings: Runs, task: str, tmp_path: Path, m
                 assert label.tolist() == [WORDS[k] for k in decision.argmax(1)]
 
 
-@pytest.mark.parametrize("task", ["binary", "words"])
+@pytest.mark.parametrize(("task", "part", "n_rows"), [("binary", (), 160), ("words", ("--part", "train"), 120)])
 def test_probabilities_are_written_beside_the_rest(
-    rings: Runs, ring_data: Runs, tmp_path: Path, task: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On standard output as in a csv."""
+    rings: Runs, ring_data: Runs, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch,
+    task: str, part: tuple[str, ...], n_rows: int,
+) -> None:  # fmt: skip
+    """Of the whole file, or of a part as the run split it; on standard output as in a csv."""
     monkeypatch.setattr(prediction, "MOST_BLOCK_ROWS", 11)
     model, out = load_model(rings[task] / "model"), tmp_path / "out.csv"
-    words = ["--probabilities", "--part", "all"] if task == "words" else ["--probabilities"]
+    words = ["--probabilities", *part]
     for suffix in (".npz", ".zarr", ".csv"):
         assert predict(rings[task], ring_data[task], out.with_suffix(suffix), *words, "-q") == 0
         label, values = loaded(out.with_suffix(suffix))
         decision, probability = np.split(values, [len(model.intercept)], axis=1)
         classes = np.hstack([np.zeros_like(decision), decision]) if decision.shape[1] == 1 else decision
         np.testing.assert_allclose(probability, softmax(classes / model.temperature, axis=1), rtol=1e-12)
-        assert len(probability) == len(label) == 160
+        assert len(probability) == len(label) == n_rows
         assert [str(one) for one in label] == [str(model.labels[k]) for k in probability.argmax(axis=1)]
     header = out.read_text().splitlines()[0].split(",")
     assert header[-len(model.labels) :] == [f"probability_{name}" for name in model.labels]
@@ -396,4 +396,3 @@ def test_the_csv_of_labels_with_commas_reads_back(tmp_path: Path) -> None:
     write(np.array(["a,b", 'c"d']), np.array([[0.1], [1e-300]]))
     rows = list(csv.reader(io.StringIO(stream.getvalue())))
     assert rows[1:] == [["0", "a,b", "0.1"], ["1", 'c"d', "1e-300"]]
-    assert json.loads(rows[2][2]) == 1e-300
