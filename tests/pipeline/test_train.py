@@ -11,11 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import zarr
 
 from commands import IMAGES, Capture, flip, the_error, without_rights
-from features.open_source import open_source
-from features.source import SourceSpec
 from features.targets import one_vs_all
 from pipeline import predict, status
 from pipeline.kernels.column_generator import ColumnGenerator
@@ -61,20 +58,10 @@ def test_the_report_holds_its_contract(images: Path) -> None:
     assert report["error_rate"] < 0.05
 
 
-def test_the_model_loads_alone_and_predicts_what_the_report_counted(images: Path, tmp_path: Path) -> None:
-    shutil.copytree(images / "model", tmp_path / "elsewhere")
-    model = load_model(tmp_path / "elsewhere")
-    source = open_source(SourceSpec("digits"))
-    inputs, truth = source.read("test", 0, source.n_test)
-    wrong = int(np.sum(model.predict_targets(model.features_of(inputs)) != truth))
-    assert wrong == report_of(images)["n_errors"]
-    assert model.n_centers == report_of(images)["model_n_centers"] <= 60
-    assert (np.abs(model.weights).max(axis=1) > 0).all()
-
-
 def test_the_objective_is_that_of_the_saved_weights(images: Path, features: Path) -> None:
     """2P recomputed from the model and the features alone, in float64."""
     model, report = load_model(images / "model"), report_of(images)
+    assert (np.abs(model.weights).max(axis=1) > 0).all()
     arrays = open_arrays(stored(images, features))
     X = arrays["train/X"].read(0, report["n_train"])
     Y = one_vs_all(arrays["train/y"].read(0, report["n_train"]), 10)
@@ -84,22 +71,22 @@ def test_the_objective_is_that_of_the_saved_weights(images: Path, features: Path
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "workers", "data"),
+    ("data", "options"),
     [
-        ("threads", "3", "classes"),
-        pytest.param("processes", "2", "digits", marks=pytest.mark.ci),
-        pytest.param("threads", "1", "digits", marks=nightly),
-        pytest.param("processes", "1", "classes", marks=nightly),
+        ("classes", ("--scheduler", "threads", "--workers", "3")),
+        ("classes", ("--features-store", "none")),
+        pytest.param("digits", ("--scheduler", "processes", "--workers", "2"), marks=pytest.mark.ci),
+        pytest.param("digits", ("--scheduler", "threads", "--workers", "1"), marks=nightly),
     ],
 )
-def test_every_executor_gives_the_same_model_bytes(
-    finished_run: TrainedRuns, tables: Path, tmp_path: Path, scheduler: str, workers: str, data: str
+def test_whoever_computes_features_and_where_they_are_the_model_has_the_same_bytes(
+    finished_run: TrainedRuns, classes: Path, tmp_path: Path, data: str, options: tuple[str, ...]
 ) -> None:
     """In a folder of its own: a feature store is not made again."""
-    dataset, words = ("digits", IMAGES) if data == "digits" else (tables / "classes.npz", SMALL[:-2])
-    executor = ("--scheduler", scheduler, "--workers", workers)
-    train(tmp_path / "run", tmp_path / "features", *words, *executor, dataset=dataset)
-    assert model_bytes(tmp_path / "run") == model_bytes(finished_run(*words, "--scheduler", "serial", dataset=dataset))
+    dataset, words = ("digits", (*IMAGES, "--scheduler", "serial")) if data == "digits" else (classes, SMALL)
+    train(tmp_path / "run", tmp_path / "features", *words, *options, dataset=dataset)
+    assert model_bytes(tmp_path / "run") == model_bytes(finished_run(*words, dataset=dataset))
+    assert bool(list((tmp_path / "features").glob("*/arrays.zarr"))) == ("none" not in options)
 
 
 @pytest.mark.ci
@@ -187,17 +174,6 @@ def test_missing_the_tolerance_is_never_a_silent_success(
     assert "NOT CONVERGED" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("schedule", ["uniform", "shrinking"])
-@pytest.mark.parametrize("step", ["newton", "exact"])
-def test_schedules_and_steps_meet_at_the_same_optimum(
-    finished_run: TrainedRuns, serial: Path, classes: Path, schedule: str, step: str
-) -> None:
-    arguments = ("--schedule", schedule, "--step", step, "--max-sweeps", "5000")
-    ours = report_of(finished_run(*SMALL, *arguments, dataset=classes))["solves"]
-    for one, other in zip(ours, report_of(serial)["solves"], strict=True):
-        assert abs(one["objective"] - other["objective"]) <= 1.1e-3 * other["objective"]
-
-
 def table(path: Path, X: np.ndarray, y: np.ndarray) -> str:
     np.savez(path, X=X, y=y)
     return str(path)
@@ -213,44 +189,6 @@ def sine(n: int = 400) -> tuple[np.ndarray, np.ndarray]:
     X = rng.uniform(-5, 5, (n, 2))
     radius = np.linalg.norm(X, axis=1)
     return X, np.sin(radius) / radius
-
-
-def test_regression_on_a_table(features: Path, tmp_path: Path) -> None:
-    data = table(tmp_path / "sinc.npz", *sine())
-    train(tmp_path / "run", features, "--centers", "100", "--sigma2", "0.2", dataset=data)
-    report = report_of(tmp_path / "run")
-    assert (report["task"], report["error_rate"], report["confusion"]) == ("regression", None, None)
-    assert report["mse"] < 0.01
-    assert load_model(tmp_path / "run" / "model").standardisation is not None
-
-
-def test_binary_on_a_table(features: Path, tmp_path: Path) -> None:
-    X, _y = sine()
-    data = table(tmp_path / "inside.npz", X, (np.linalg.norm(X, axis=1) < 3).astype(int))
-    train(tmp_path / "run", features, "--centers", "100", "--sigma2", "1", "--penalty", "max:1e-7", dataset=data)
-    report = report_of(tmp_path / "run")
-    assert (report["task"], report["n_errors"] + int(np.trace(report["confusion"]))) == ("binary", report["n_test"])
-    assert report["error_rate"] < 0.1
-    assert len(report["solves"]) == 1
-
-
-def test_csv_and_zarr_and_all_centers(features: Path, tmp_path: Path) -> None:
-    X, y = sine(200)
-    np.savetxt(tmp_path / "sinc.csv", np.column_stack([X, y]), delimiter=",", header="a,b,y", comments="")
-    group = zarr.open_group(tmp_path / "sinc.zarr", mode="w", zarr_format=3)
-    for name, values in {"X": X, "y": y}.items():
-        group.create_array(name, data=values, chunks=(64, *values.shape[1:]))
-    for kind in ("csv", "zarr"):
-        arguments = ("--centers", "all", "--sigma2", "0.5")
-        report = train(tmp_path / kind, features, *arguments, dataset=tmp_path / f"sinc.{kind}")
-        assert (report["task"], report["n_centers"], report["n_train"]) == ("regression", 150, 150)
-
-
-def test_synthetic_digits(features: Path, tmp_path: Path) -> None:
-    sizes = ("--set", "data.n_train=600", "--set", "data.n_test=200")
-    arguments = ("--centers", "150", "--sigma2", "2", *sizes)
-    train(tmp_path / "run", features, *arguments, dataset="synthetic")
-    assert report_of(tmp_path / "run")["error_rate"] < 0.2
 
 
 X, Y = sine(80)
@@ -301,6 +239,15 @@ def test_a_run_that_holds_the_shared_features_is_still_read(
     (run / "report.json").unlink()
     train(run, run / "features", *SMALL, "--resume", "auto", dataset=classes, code=2)
     train(run, tmp_path / "features", *SMALL, "--resume", "auto", dataset=classes)
+
+
+def test_reports_of_a_regression_and_of_two_classes(rings: dict[str, Path]) -> None:
+    values, classes = report_of(rings["regression"]), report_of(rings["binary"])
+    assert (values["task"], values["error_rate"], values["confusion"]) == ("regression", None, None)
+    assert values["mse"] < 0.01
+    assert (classes["task"], len(classes["solves"])) == ("binary", 1)
+    assert classes["n_errors"] + np.trace(classes["confusion"]) == classes["n_test"]
+    assert classes["error_rate"] < 0.1
 
 
 SCALES = ((1e160, "large"), (1e300, "large"), (1e-170, "small"))
@@ -363,13 +310,3 @@ def test_damaged_features_are_never_trained_on(
     shutil.copytree(features / store.name, store)  # which no process has open
     damage(next(store.glob("arrays.zarr/train/X/c/*/*")))
     train(tmp_path / "run", tmp_path / "features", *SMALL, dataset=classes, code=65)
-
-
-@pytest.mark.parametrize("data", [pytest.param("digits", marks=pytest.mark.ci), "table"])
-def test_features_computed_on_the_fly_give_the_same_model_bytes(
-    finished_run: TrainedRuns, classes: Path, tmp_path: Path, data: str
-) -> None:
-    dataset, words = ("digits", IMAGES) if data == "digits" else (classes, SMALL)
-    train(tmp_path / "run", tmp_path / "features", *words, "--features-store", "none", dataset=dataset)
-    assert model_bytes(tmp_path / "run") == model_bytes(finished_run(*words, dataset=dataset))
-    assert not list((tmp_path / "features").glob("*/arrays.zarr"))

@@ -272,6 +272,7 @@ def test_a_model_no_better_than_a_constant_is_told_of(tmp_path, capsys, task, wo
     run = train_beside(tmp_path, "noise", data, *options, "--scheduler", "serial")
     found = report_of(run)
     assert found["converged"]
+    assert found["n_centers"] == found["n_train"]
     (line,) = found["warnings"]
     assert words in line
     assert line.endswith("try --sigma2 auto, --penalty auto")
