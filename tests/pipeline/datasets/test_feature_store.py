@@ -29,9 +29,8 @@ N = 300
 def write_zarr(path: Path, X: np.ndarray, y: np.ndarray, chunk_rows: int = 64) -> None:
     group = zarr.open_group(path, mode="w")
     for name, values in {"X": X, "y": y}.items():
-        group.create_array(
-            name, data=values, chunks=(chunk_rows, *values.shape[1:]), config={"write_empty_chunks": True}
-        )
+        chunks = (chunk_rows, *values.shape[1:])
+        group.create_array(name, data=values, chunks=chunks, config={"write_empty_chunks": True})
 
 
 @pytest.fixture
