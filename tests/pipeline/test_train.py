@@ -126,20 +126,6 @@ def test_a_used_folder_is_refused_and_resume_answers_from_it(
     assert "model" in the_error(capsys)
 
 
-def test_stages_done_are_not_done_again(
-    trained: Callable[..., Path], serial: Path, features: Path, classes: Path
-) -> None:
-    """A run cut off after its statistics is taken up there, and ends with the same bytes."""
-    run = trained(*SMALL, dataset=classes)
-    for folder in (run / "model", run / "solutions", *(run / "markers").glob("solve*")):
-        shutil.rmtree(folder)
-    (run / "report.json").unlink()
-    before = (run / "statistics" / "all" / "gram.npy").stat().st_mtime_ns
-    train(run, features, "--resume", "require", dataset=classes)
-    assert (run / "statistics" / "all" / "gram.npy").stat().st_mtime_ns == before
-    assert model_bytes(run) == model_bytes(serial)
-
-
 def test_resuming_after_the_data_changed_is_refused(features: Path, tmp_path: Path, capsys: Capture) -> None:
     data, run = tmp_path / "data.npz", tmp_path / "run"
     train(run, features, "--centers", "20", dataset=table(data, *sine(100)))

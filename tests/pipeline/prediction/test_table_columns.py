@@ -20,7 +20,6 @@ from pipeline.estimators.slkl import SLKLRegressor
 from pipeline.kernels.gram_statistics import draw_held_out
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.trained_model import ModelFormatError
-from pipeline.reporting import results
 from runs import TrainedRuns, report_of, train_beside
 from storage.folder_layouts import RunLayout
 from storage.records import read_record, write_record
@@ -312,13 +311,6 @@ def test_rmse_and_r2_stand_beside_the_mean_squared_error(data, tmp_path, capsys)
     held_out = draw_held_out(0, 0.1, 0, source.n_train)
     variance = source.read("train", 0, source.n_train)[1][held_out].var()
     assert float(values["R2"]) == pytest.approx(1 - float(values["squared error"]) / variance, abs=1e-3)
-
-
-def test_a_report_of_an_earlier_version_is_shown(prices):
-    found = report_of(prices)
-    for name in ("rmse", "r2", "warnings"):
-        del found[name]
-    assert f"test mean squared error: {found['mse']:.6g}" in results.table(found)
 
 
 def test_names_of_a_data_frame_go_into_the_model(tmp_path, capsys):
