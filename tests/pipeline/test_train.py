@@ -135,22 +135,6 @@ def test_resuming_after_the_data_changed_is_refused(features: Path, tmp_path: Pa
     assert "no longer those" in capsys.readouterr().err
 
 
-def test_the_same_folder_may_hold_another_run_later(tmp_path: Path) -> None:
-    """In one process: nothing of the first run may live on in a cache."""
-    features, run, data = tmp_path / "features", tmp_path / "run", tmp_path / "data.npz"
-    errors = []
-    for n in (400, 300):
-        X, y = sine(n)
-        train(run, features, "--centers", "20", "--sigma2", "0.5", dataset=table(data, n * X, y))
-        report, model = report_of(run), load_model(run / "model")
-        X, truth = (open_arrays(stored(run, features))[f"test/{name}"].read(0, report["n_test"]) for name in "Xy")
-        errors.append(float(np.mean((model.decision_function(X)[:, 0] - truth) ** 2)))
-        assert report["mse"] == pytest.approx(errors[-1], rel=1e-6)
-        shutil.rmtree(run)
-        shutil.rmtree(features)
-    assert errors[0] != errors[1]
-
-
 def test_missing_the_tolerance_is_never_a_silent_success(
     features: Path, classes: Path, tmp_path: Path, capsys: Capture
 ) -> None:
