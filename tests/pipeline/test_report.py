@@ -9,7 +9,6 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -20,12 +19,10 @@ from commands import IMAGES, TABLE_RUN, Capture, X, the_error
 from features.open_source import open_source
 from features.source import SourceSpec
 from features.targets import labels_from_decision
-from pipeline import train
 from pipeline.config import settings as config
 from pipeline.prediction.model_folder import load_model
 from pipeline.report import main
 from pipeline.reporting import examples as report_examples
-from pipeline.reporting.run_facts import status
 from pipeline.verify import main as verify
 from runs import TrainedRuns, report_of, sizes_and_times, train_beside
 
@@ -211,29 +208,6 @@ def test_damaged_files_are_named_and_the_rest_is_shown(
         text for text in texts(page_of(run, tmp_path / "page.html"), "p") if text.startswith("Not shown or damaged")
     ]
     assert (str(run) in "".join(notes)) == (not name.endswith(".jsonl"))
-
-
-def test_a_run_that_is_alive(features: Path, tables: Path, tmp_path: Path) -> None:
-    """It is looked at by the callback of its own process, amid a solve."""
-    run, pages = tmp_path / "run", []
-
-    def look(record: dict[str, Any]) -> None:
-        if "relative_gap" in record and not pages:
-            pages.append(page_of(run, tmp_path / "page.html"))
-            assert status(run)["state"] == "running", "it is left alone"
-
-    train.train(
-        tables / "classes.npz", run_dir=run, features_dir=features, callback=look, quiet=True, centers=40, penalty=0.01
-    )
-    (found,) = pages
-    text = (tmp_path / "page.html").read_text()
-    assert "This run is running" in text
-    assert "Solves" in texts(found, "h2")
-    assert "relative gap against seconds of the solve" in texts(found, "title")
-    assert [words for words in texts(found, "td") if words in ("features", "centers", "statistics")]
-    assert f'dataset = "{tables / "classes.npz"}"' in text.replace("&#34;", '"')
-    assert "stage: solve" in text
-    assert "Misclassified" not in texts(found, "h2")
 
 
 def test_bad_input(images: Path, tmp_path: Path, capsys: Capture) -> None:
