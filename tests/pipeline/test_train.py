@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commands import IMAGES, Capture, flip, the_error, without_rights
+from commands import IMAGES, TARGETS, Capture, X, flip, the_error, without_rights
 from features.targets import one_vs_all
 from pipeline import predict, status
 from pipeline.kernels.column_generator import ColumnGenerator
@@ -128,9 +128,9 @@ def test_a_used_folder_is_refused_and_resume_answers_from_it(
 
 def test_resuming_after_the_data_changed_is_refused(features: Path, tmp_path: Path, capsys: Capture) -> None:
     data, run = tmp_path / "data.npz", tmp_path / "run"
-    train(run, features, "--centers", "20", dataset=table(data, *sine(100)))
+    train(run, features, "--centers", "20", dataset=table(data, X[:100], Y[:100]))
     (run / "report.json").unlink()
-    table(data, *sine(120))
+    table(data, X[:120], Y[:120])
     train(run, features, "--resume", "auto", dataset=data, code=78)
     assert "no longer those" in capsys.readouterr().err
 
@@ -154,16 +154,8 @@ def stored(run: Path, features: Path) -> Path:
     return features / json.loads((run / "env.json").read_text())["features"] / "arrays.zarr"
 
 
-def sine(n: int = 400) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-5, 5, (n, 2))
-    radius = np.linalg.norm(X, axis=1)
-    return X, np.sin(radius) / radius
-
-
-X, Y = sine(80)
-NAN = X.copy()
-NAN[37, 1] = np.nan
+Y = TARGETS["regression"]
+NAN = np.where(X[37, 1] == X, np.nan, X)
 BAD_INPUT = {
     "unknown dataset": ("nonesuch", [], 2, "nonesuch"),
     "missing file": ("absent/file.npz", [], 66, "file.npz"),
@@ -228,8 +220,8 @@ OPTIONS = ((), ("--sigma2", "auto"), ("--set", "solver.intercept=false"), ("--pe
 def test_targets_whose_squares_leave_float64_are_told_in_one_line(
     features: Path, tmp_path: Path, capsys: Capture, i: int, j: int
 ) -> None:
-    (X, y), (scale, word) = sine(), SCALES[j]
-    train(tmp_path / "run", features, *OPTIONS[i], dataset=table(tmp_path / "t.npz", X, scale * y), code=65)
+    scale, word = SCALES[j]
+    train(tmp_path / "run", features, *OPTIONS[i], dataset=table(tmp_path / "t.npz", X, scale * Y), code=65)
     assert f"the targets are too {word}" in the_error(capsys)
 
 
@@ -238,7 +230,7 @@ def test_bad_input_gives_one_line_the_exit_code_and_leaves_nothing(
     case: str, features: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset, arguments, code, words = BAD_INPUT[case]
-    made = {"TABLE": (X, Y), "NAN": (NAN, Y), "ONE": (X, np.ones(80, int))}
+    made = {"TABLE": (X, Y), "NAN": (NAN, Y), "ONE": (X, np.ones(160, int))}
     if dataset in made:
         dataset = table(tmp_path / "data.npz", *made[dataset])
     run = tmp_path / "run"
