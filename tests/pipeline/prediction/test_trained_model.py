@@ -62,33 +62,25 @@ def parts(model: SparseKernelModel) -> tuple[dict[str, Any], dict[str, Any]]:
     return json.loads(json.dumps(model.description())), model.arrays()
 
 
-@pytest.mark.parametrize("m", [0, 4])
+@pytest.mark.parametrize(("m", "scaled"), [(0, False), (4, False), (4, True)])
 @pytest.mark.parametrize(
     ("task", "name"), [("multiclass", "raw"), ("binary", "sphog"), ("regression", "hog"), ("multiclass", "upright")]
 )
-def test_a_saved_model_predicts_the_same(task, name, m, tmp_path):
-    model = make(task, name, m)
-    save_model(tmp_path / "model", model)
-    again = load_model(tmp_path / "model")
-    inputs = np.random.default_rng(1).random((7, *model.input_shape))
-    expected = model.decision_function(model.features_of(inputs))
-    assert np.array_equal(again.decision_function(again.features_of(inputs)), expected)
-    assert again.description() == model.description()
-
-
-@pytest.mark.parametrize("name", SPECS)
-def test_a_model_of_scaled_features_predicts_the_same(name, tmp_path):
-    plain = make(name=name)
+def test_a_saved_model_predicts_the_same(task, name, m, scaled, tmp_path):
+    plain = make(task, name, m)
     scales = np.linspace(0.0, 2.0, plain.centers.shape[1], dtype=np.float32)
-    model = replace(plain, feature_scales=scales)
+    model = replace(plain, feature_scales=scales) if scaled else plain
     save_model(tmp_path / "model", model)
     again = load_model(tmp_path / "model")
     inputs = np.random.default_rng(1).random((7, *model.input_shape))
-    np.testing.assert_array_equal(again.features_of(inputs), plain.features_of(inputs) * scales)
-    assert again.features_of(inputs).dtype == np.float32
-    assert "feature_scales" not in plain.arrays()
-    assert plain.description()["kernel"] == {"name": "gaussian"}, "as before there were scales"
-    assert model.description()["kernel"] != {"name": "gaussian"}, "no version without scales takes it"
+    features = again.features_of(inputs)
+    np.testing.assert_array_equal(features, plain.features_of(inputs) * (scales if scaled else 1))
+    assert features.dtype == np.float32
+    assert np.array_equal(again.decision_function(features), model.decision_function(model.features_of(inputs)))
+    assert again.description() == model.description()
+    assert ("feature_scales" in model.arrays()) == scaled
+    # Without scales it is as before there were any; no version without scales takes one with them.
+    assert (model.description()["kernel"] == {"name": "gaussian"}) == (not scaled)
 
 
 def test_a_temperature_is_kept_where_there_is_one(tmp_path):
