@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import zarr
 
 from commands import Capture
 from features.descriptors.descriptor import FeatureSpec, extract
@@ -13,7 +12,7 @@ from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline import evaluate, predict, report, verify
 from pipeline.prediction.model_folder import load_model
-from runs import model_bytes, report_of, train, train_beside
+from runs import TrainedRuns, model_bytes, report_of, train
 
 SMALL = ("--centers", "40", "--features", "sphog", "--sigma2", "2", "--set", "solver.penalty=0.1")
 UPRIGHT = ("--set", "features.deskew=0.5")
@@ -22,18 +21,14 @@ SIZES = ("--set", "data.n_train=300", "--set", "data.n_test=60")
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("deskew")
+def plain(finished_run: TrainedRuns) -> Path:
+    return finished_run(*SMALL, *SIZES, dataset="synthetic")
 
 
 @pytest.fixture(scope="module")
-def plain(place: Path) -> Path:
-    return train_beside(place, "plain", "synthetic", *SMALL, *SIZES)
-
-
-@pytest.fixture(scope="module")
-def upright(place: Path) -> Path:
-    return train_beside(place, "upright", "synthetic", *SMALL, *SIZES, *UPRIGHT, *ROOTS)
+def upright(plain: Path, finished_run: TrainedRuns) -> Path:
+    """Trained after the other, whose features lie in the same folder and must not be taken for its own."""
+    return finished_run(*SMALL, *SIZES, *UPRIGHT, *ROOTS, dataset="synthetic")
 
 
 def test_the_model_is_of_upright_images_and_says_so(plain: Path, upright: Path) -> None:
@@ -61,48 +56,16 @@ def test_predict_evaluate_and_verify_agree_with_the_run(upright: Path, tmp_path:
     assert verify.main([str(upright)]) == 0
 
 
-def test_runs_with_and_without_it_share_no_features(plain: Path, upright: Path) -> None:
-    digests = {json.loads((run / "env.json").read_text())["features"] for run in (plain, upright)}
-    assert len(digests) == 2
-    assert {path.name for path in (plain.parent / "features").iterdir()} >= digests
-
-
 def test_computed_when_read_it_gives_the_same_model(upright: Path, tmp_path: Path) -> None:
     words = (*SMALL, *SIZES, *UPRIGHT, *ROOTS, "--features-store", "none")
     train(tmp_path / "live", tmp_path / "none", *words, dataset="synthetic")
     assert model_bytes(tmp_path / "live") == model_bytes(upright)
 
 
-def test_the_page_of_a_run_says_it(plain: Path, upright: Path) -> None:
+def test_the_page_of_a_run_says_it(plain: Path, upright: Path, tmp_path: Path) -> None:
     for run, says in ((plain, False), (upright, True)):
-        assert report.main([str(run)]) == 0
-        assert ("of images made upright (deskew 0.5) to the power 0.5" in (run / "report.html").read_text()) is says
-
-
-@pytest.mark.ci
-def test_raw_pixels_of_floats_and_of_zarr(tmp_path: Path) -> None:
-    """Of arrays in zarr as of the same in an npz file, bytes scaled as ever."""
-    images, labels = open_source(SourceSpec("synthetic", n_train=200)).read("train", 0, 200)
-    np.savez(tmp_path / "data.npz", X=images, y=labels)
-    group = zarr.open_group(tmp_path / "data.zarr", mode="w")
-    group.create_array("X", data=images)
-    group.create_array("y", data=labels)
-    models = []
-    for suffix in ("npz", "zarr"):
-        run = train_beside(
-            tmp_path, suffix, tmp_path / f"data.{suffix}", "--features", "raw", "--centers", "30", *UPRIGHT
-        )
-        models.append(load_model(run / "model"))
-    np.testing.assert_array_equal(models[0].centers, models[1].centers)
-    spec = FeatureSpec("raw", deskew=0.5)
-    np.testing.assert_array_equal(models[0].centers, _train_rows(images, spec)[models[0].center_index])
-    assert 0.5 < models[0].centers.max() <= 1.0
-
-
-def _train_rows(images: np.ndarray, spec: FeatureSpec) -> np.ndarray:
-    """Return the features of the rows that a run with seed 0 trains on."""
-    order = np.random.default_rng(np.random.SeedSequence(0)).permutation(len(images))
-    return extract(spec, images[np.sort(order[len(images) // 4 :])])
+        assert report.main([str(run), "--out", str(tmp_path / "page.html")]) == 0
+        assert ("of images made upright (deskew 0.5) to the power 0.5" in (tmp_path / "page.html").read_text()) is says
 
 
 def test_a_model_of_other_images_is_no_start(plain: Path, tmp_path: Path, capsys: Capture) -> None:

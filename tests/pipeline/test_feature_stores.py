@@ -11,7 +11,6 @@ from pipeline import feature_stores as features
 from pipeline import predict, train, verify
 from pipeline.datasets import store_users
 from storage import disk_writes as disk
-from storage.errors import MissingDataError
 from storage.folder_layouts import FeatureLayout
 from storage.lock import FolderLock
 
@@ -83,13 +82,15 @@ def test_only_what_no_run_uses_goes(place: Path, capsys: Capture) -> None:
 
 
 def test_what_a_killed_removal_left_goes_with_the_next(place: Path) -> None:
+    """Names of somebody else are no stores."""
     store = stores(place)["one"]
-    left, mine = disk.temporary_path(store.folder), store.root / f".tmp-notes-{'0' * 16}"
-    for folder in (left, mine):
+    left, *mine = disk.temporary_path(store.folder), store.root / f".tmp-notes-{'0' * 16}", store.root / "notes"
+    for folder in (left, *mine):
         folder.mkdir()
         (folder / "file").write_text("x")
     assert called(place, "remove", "--unused") == 0
-    assert (left.exists(), mine.exists(), store.manifest.exists()) == (False, True, True)
+    assert [path.exists() for path in (left, *mine, store.manifest)] == [False, True, True, True]
+    assert called(place, "remove", "notes") == 66
 
 
 def test_what_is_being_built_stays(place: Path, capsys: Capture) -> None:
@@ -161,19 +162,7 @@ def test_a_store_in_a_folder_that_cannot_be_written_is_used_all_the_same(place: 
     assert trained(place, "one", "runs/one") == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code"), [(["remove"], 2), (["remove", "--unused", "ab"], 2), (["remove", "x"], 66)]
-)
+@pytest.mark.parametrize(("arguments", "code"), [([], 2), (["--unused", "ab"], 2), (["x"], 66)])
 def test_what_is_not_asked_well_is_refused(place: Path, arguments: list[str], code: int) -> None:
-    assert called(place, *arguments) == code
+    assert called(place, "remove", *arguments) == code
     assert len(stores(place)) == 2
-
-
-def test_names_of_somebody_else_are_no_stores(place: Path) -> None:
-    mine = place / "runs" / "features" / "notes"
-    mine.mkdir()
-    shutil.rmtree(place / "runs" / "one")
-    assert called(place, "remove", "--unused") == 0
-    assert mine.is_dir()
-    with pytest.raises(MissingDataError):
-        features._stores(mine.parent, ["notes"])

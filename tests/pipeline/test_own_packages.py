@@ -2,29 +2,25 @@
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from runs import ROOT
-
-PACKAGES = ("pipeline", "features", "storage")
+import runs
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What an installation puts on the path."""
     folder = tmp_path_factory.mktemp("installed")
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for package in ("pipeline", "features", "storage"):
+        shutil.copytree(runs.ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
 
 def python(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *arguments]
     environment = {"PYTHONPATH": str(site), "PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return runs.python(*arguments, cwd=folder, env=environment)
 
 
 @pytest.mark.parametrize("theirs", ["features/__init__.py", "storage.py"])
@@ -35,9 +31,8 @@ def test_a_package_that_is_shadowed_is_told_in_one_line(site: Path, tmp_path: Pa
     name = Path(theirs).parts[0].removesuffix(".py")
     done = python(site, tmp_path, "-m", "pipeline.train", "digits", "--print-config")
     assert done.returncode == 2
-    assert done.stderr.startswith(
-        f"error: {tmp_path / Path(theirs).parts[0]} is imported instead of slkl's own package"
-    )
+    shadowing = tmp_path / Path(theirs).parts[0]
+    assert done.stderr.startswith(f"error: {shadowing} is imported instead of slkl's own package")
     assert str(site / name) in done.stderr
     assert len(done.stderr.splitlines()) == 1
     done = python(site, tmp_path, "-c", "import pipeline.estimators")

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from commands import Capture, the_error
 from pipeline.prediction.model_folder import load_model
@@ -32,26 +31,15 @@ def test_a_run_with_a_penalty_is_cut_to_its_best_centers(
     assert np.array_equal(cut.center_index, whole.center_index[expected])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["--size", "21"], 2, "the model has 20 centers; ask for 1 to 20"),
-        (["--size", "0"], 2, "ask for 1 to 20"),
-        (["--size", "5", "--out", "."], 73, "exists; choose another --out"),
-    ],
-)
-def test_what_resize_refuses(
-    finished_run: TrainedRuns,
-    tables: Path,
-    tmp_path: Path,
-    capsys: Capture,
-    arguments: list[str],
-    code: int,
-    words: str,
-) -> None:
+def test_what_resize_refuses(finished_run: TrainedRuns, tables: Path, tmp_path: Path, capsys: Capture) -> None:
     run = finished_run("--centers", "60", "--select", "greedy:20", dataset=tables / "classes.npz")
-    more = [] if "--out" in arguments else ["--out", str(tmp_path / "model")]
-    assert resize([str(run), *arguments, *more]) == code
-    assert words in the_error(capsys)
-    assert not (tmp_path / "model").exists()
-    assert resize([str(tmp_path), "--size", "5", "--out", str(tmp_path / "model")]) == 66
+    out = tmp_path / "model"
+    for size, place, code, words in (
+        ("21", out, 2, "the model has 20 centers; ask for 1 to 20"),
+        ("0", out, 2, "ask for 1 to 20"),
+        ("5", tmp_path, 73, "exists; choose another --out"),
+    ):
+        assert resize([str(run), "--size", size, "--out", str(place)]) == code
+        assert words in the_error(capsys)
+    assert resize([str(tmp_path), "--size", "5", "--out", str(out)]) == 66
+    assert not out.exists()

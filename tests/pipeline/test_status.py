@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from commands import TABLE_RUN, Capture
+from pipeline import report
 from pipeline.reporting.run_facts import lines, status
 from pipeline.stages.out_of_core.working_set_rounds import PassRecord
 from pipeline.status import main
@@ -32,9 +33,14 @@ def unfinished(trained: Callable[..., Path], ring_data: dict[str, Path]) -> RunL
     return layout
 
 
-def test_a_finished_run_tells_what_its_report_tells(images: Path) -> None:
+def test_a_finished_run_tells_what_its_report_tells(images: Path, capsys: Capture) -> None:
     before = sizes_and_times(images)
     facts, report = status(images), report_of(images)
+    assert main([str(images), "--json"]) == 0
+    printed, expected = json.loads(capsys.readouterr().out), json.loads(json.dumps(facts))
+    for age in ("checkpoint_age_seconds", "last_commit_age_seconds"):
+        del printed[age], expected[age]
+    assert printed == expected
     assert facts["state"] == "finished"
     assert facts["dataset"] == "digits"
     assert facts["held_by"] is None
@@ -53,14 +59,6 @@ def test_a_finished_run_tells_what_its_report_tells(images: Path) -> None:
     assert sizes_and_times(images) == before, "reads only"
 
 
-def test_the_json_form_is_one_object(images: Path, capsys: Capture) -> None:
-    assert main([str(images), "--json"]) == 0
-    printed, expected = json.loads(capsys.readouterr().out), json.loads(json.dumps(status(images)))
-    for age in ("checkpoint_age_seconds", "last_commit_age_seconds"):
-        del printed[age], expected[age]
-    assert printed == expected
-
-
 def test_no_such_run_exits_66(tmp_path: Path, capsys: Capture) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
         assert main([str(folder)]) == 66
@@ -71,13 +69,14 @@ def test_no_such_run_exits_66(tmp_path: Path, capsys: Capture) -> None:
 def test_a_live_run_and_then_a_killed_one(
     features: Path, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first when its process has just written a checkpoint; the second is a copy of the folder at that moment."""
-    run, killed, seen = tmp_path / "run", tmp_path / "killed", []
+    """The first, and its page, when its process has just written a checkpoint; the second is a copy of it then."""
+    run, killed, page, seen = tmp_path / "run", tmp_path / "killed", tmp_path / "page.html", []
     save = checkpoints.save
 
     def save_and_look(*arguments: Any, **options: Any) -> None:
         save(*arguments, **options)
         if not seen:
+            assert report.main([str(run), "--out", str(page)]) == 0
             seen.append(status(run))
             shutil.copytree(run, killed)
 
@@ -98,6 +97,12 @@ def test_a_live_run_and_then_a_killed_one(
     assert f"running by process {os.getpid()} on {socket.gethostname()} since 20" in text
     assert "stage: solve" in text
     assert "last checkpoint inside a solve: " in text
+
+    shown = page.read_text().replace("&#34;", '"')
+    told = ("This run is running", "Solves</h2>", "gap against seconds of the solve", "stage: solve", "<td>features")
+    assert [words for words in told if words not in shown] == []
+    assert f'dataset = "{tables / "classes.npz"}"' in shown
+    assert "Misclassified" not in shown
 
     facts = status(killed)
     assert facts["state"] == "killed"
