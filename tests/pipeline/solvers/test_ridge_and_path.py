@@ -6,7 +6,7 @@ from sklearn.linear_model import Ridge
 
 from pipeline.solvers import Problem, SolverOptions, solve
 from pipeline.solvers.regularization_path import penalty_max, solve_path, spaced
-from pipeline.solvers.ridge import LARGEST_RIDGE, RIDGES, least_squares, refit
+from pipeline.solvers.ridge import LARGEST_RIDGE, RIDGES, refit
 from pipeline.solvers.selection_prefixes import held_out_curve
 
 
@@ -18,24 +18,7 @@ def columns(n: int = 400, m: int = 25, t: int = 3, seed: int = 0) -> tuple[np.nd
 
 
 @pytest.mark.parametrize("intercept", [False, True])
-def test_least_squares_is_scikit_learns_ridge(intercept: bool, statistics_of) -> None:
-    K, Y = columns()
-    weights, offset = least_squares(statistics_of(K, Y), 0.3, intercept=intercept)
-    twin = Ridge(alpha=0.3, fit_intercept=intercept, solver="svd").fit(K, Y)
-    assert np.allclose(weights, twin.coef_.T, rtol=1e-7, atol=1e-8)
-    assert np.allclose(offset, twin.intercept_, rtol=1e-7, atol=1e-8)
-
-
-def test_squared_error_needs_no_rows(statistics_of) -> None:
-    K, Y = columns()
-    rng = np.random.default_rng(1)
-    weights, offset = rng.normal(size=(25, 3)), rng.normal(size=3)
-    truth = ((Y - K @ weights - offset) ** 2).sum(0)
-    assert np.allclose(statistics_of(K, Y).squared_error(weights, offset), truth, rtol=1e-10)
-
-
-@pytest.mark.parametrize("intercept", [False, True])
-def test_refit_takes_the_ridge_that_held_out_rows_prefer(intercept: bool, statistics_of) -> None:
+def test_refit_is_scikit_learns_ridge_with_what_held_out_rows_prefer(intercept: bool, statistics_of) -> None:
     K, Y = columns(n=120, m=60)
     fit, held = statistics_of(K[:60], Y[:60]), statistics_of(K[60:], Y[60:])
     found = refit(fit, held, statistics_of(K, Y), intercept=intercept)
@@ -45,6 +28,10 @@ def test_refit_takes_the_ridge_that_held_out_rows_prefer(intercept: bool, statis
     twin = Ridge(alpha=best[0] * np.trace(K[:60].T @ K[:60]) / 60, fit_intercept=intercept, solver="svd")
     error = ((twin.fit(K[:60], Y[:60]).predict(K[60:]) - Y[60:]) ** 2).sum() / 60
     assert np.isclose(best[1], error, rtol=1e-5)
+    assert np.allclose(found.fit_weights, twin.coef_.T, rtol=1e-6, atol=1e-7)
+    whole = Ridge(alpha=found.ridge, fit_intercept=intercept, solver="svd").fit(K, Y)
+    assert np.allclose(found.weights, whole.coef_.T, rtol=1e-6, atol=1e-7)
+    assert np.allclose(found.intercept, whole.intercept_, rtol=1e-6, atol=1e-7)
 
 
 def test_ridges_go_on_until_a_larger_one_is_worse(statistics_of) -> None:
@@ -82,21 +69,14 @@ def test_all_weights_are_zero_at_the_largest_penalty_and_not_below(shared: bool)
         assert (solution.n_active == 0) == empty
 
 
-def test_penalties_are_spaced_in_the_logarithm_and_end_exactly() -> None:
-    path = spaced(1000.0, 0.1, 5)
-    assert path[0] == 1000.0
-    assert path[-1] == 0.1
-    assert np.allclose(np.diff(np.log(path)), np.log(0.1))
-    assert spaced(5.0, 2.0, 1) == (2.0,)
-
-
 def test_a_path_meets_the_separate_solves() -> None:
     K, Y = columns()
     problem = Problem(K.T @ K, K.T @ Y[:, :1], float((Y[:, 0] ** 2).sum()), 1.0)
-    penalties = spaced(penalty_max(problem.kty, shared=False), 1e-4, 8)
-    seen = []
-    options = SolverOptions(tolerance=1e-9)
-    states = []
+    largest = penalty_max(problem.kty, shared=False)
+    penalties = spaced(largest, 1e-4, 8)
+    assert (penalties[0], penalties[-1], spaced(5.0, 2.0, 1)) == (largest, 1e-4, (2.0,))
+    assert np.allclose(np.diff(np.log(penalties)), np.log(1e-4 / largest) / 7)
+    seen, states, options = [], [], SolverOptions(tolerance=1e-9)
 
     def on_record(penalty, record, state):
         seen.append(penalty)
@@ -104,10 +84,13 @@ def test_a_path_meets_the_separate_solves() -> None:
 
     path = list(solve_path(problem, penalties, options, np.random.default_rng(0), on_record=on_record))
     assert sorted(set(seen), reverse=True) == [p for p in penalties if p in seen]
+    evaluations = []
     for penalty, solution in zip(penalties, path, strict=True):
         alone = solve(Problem(problem.gram, problem.kty, problem.yty, penalty), options, np.random.default_rng(0))
         assert solution.converged
         assert np.isclose(solution.objective, alone.objective, rtol=1e-8)
+        evaluations.append((solution.evaluations, alone.evaluations))
+    assert all(warm < cold for warm, cold in evaluations[-4:]), "each begins where the last one ended"
     # Cut off inside any of its solves, and gone on with from there, it ends with the same bytes.
     at = seen.index(penalties[4])
     before = [solution.weights for solution in path[: penalties.index(seen[at])]]

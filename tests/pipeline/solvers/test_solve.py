@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -22,7 +23,6 @@ from pipeline.solvers import (
     coordinate_descent,
     iterations,
     solve,
-    warm_state,
 )
 from pipeline.solvers import active_set_newton as newton
 from pipeline.solvers import active_set_newton_loops as loop
@@ -63,7 +63,7 @@ def test_every_way_ends_at_the_same_certified_optimum(make_kernel, way, outputs)
     assert last.relative_gap == solution.certificate.relative_gap
 
 
-def test_shared_kernel_matches_a_dense_twin(make_kernel):
+def test_shared_kernel_matches_a_dense_twin():
     """Proximal gradient on the group Lasso, in the samples, started far away."""
     rng = np.random.default_rng(0)
     C, Y = rng.standard_normal((80, 15)), rng.standard_normal((80, 3))
@@ -125,38 +125,22 @@ def test_stopping_on_request_is_resumable(make_kernel):
     assert rest.weights.tobytes() == whole.weights.tobytes()
 
 
-def test_a_state_of_another_format_is_refused(make_kernel):
-    _, _, problem = make_kernel(5)
-    arrays, scalars = solve(problem, SolverOptions(), np.random.default_rng(0)).state.to_arrays()
-    with pytest.raises(ValueError, match="format"):
-        SolverState.from_arrays(arrays, {**scalars, "state_format_version": 99})
-
-
-def test_the_same_seed_gives_the_same_bytes_and_a_read_only_gram_suffices(make_kernel, tmp_path):
+def test_the_same_seed_gives_the_same_bytes_and_a_read_only_gram_suffices(make_kernel):
     _, _, problem = make_kernel(6)
     first = solve(problem, WAYS["polished"], np.random.default_rng(1))
-    np.save(tmp_path / "gram.npy", problem.gram)
-    mapped = np.load(tmp_path / "gram.npy", mmap_mode="r")
-    second = solve(
-        Problem(mapped, problem.kty, problem.yty, problem.penalty).validate(),
-        WAYS["polished"],
-        np.random.default_rng(1),
-    )
+    problem.gram.setflags(write=False)
+    second = solve(problem.validate(), WAYS["polished"], np.random.default_rng(1))
     assert first.weights.tobytes() == second.weights.tobytes()
 
 
-def test_the_iteration_limit_is_said(make_kernel):
-    _, _, problem = make_kernel(7)
-    for options in (
-        SolverOptions(tolerance=1e-9, max_sweeps=2),
-        SolverOptions(tolerance=1e-9, max_sweeps=2, schedule="uniform"),
-        SolverOptions(tolerance=1e-9, max_sweeps=2, polish=False),
-    ):
-        solution = solve(problem, options, np.random.default_rng(0))
-        assert solution.status is Status.SWEEP_LIMIT
-        assert not solution.converged
-        assert solution.sweeps == 2
-        assert solution.certificate.relative_gap > 1e-9
+@pytest.mark.parametrize("way", WAYS)
+def test_the_iteration_limit_is_said(make_kernel, way):
+    options = replace(WAYS[way], tolerance=1e-9, max_sweeps=2)
+    solution = solve(make_kernel(7)[2], options, np.random.default_rng(0))
+    assert solution.status is Status.SWEEP_LIMIT
+    assert not solution.converged
+    assert solution.sweeps == 2
+    assert solution.certificate.relative_gap > 1e-9
 
 
 def test_the_papers_stopping_rule(make_kernel):
@@ -171,17 +155,6 @@ def test_the_papers_stopping_rule(make_kernel):
         a.objective - b.objective >= 1e-4 * a.objective
         for a, b in zip(solution.records[:-2], solution.records[1:-1], strict=True)
     )
-
-
-def test_warm_start_at_another_penalty(make_kernel):
-    _, _, problem = make_kernel(11, penalty=1.0)
-    first = solve(problem, SolverOptions(tolerance=1e-8), np.random.default_rng(0))
-    lower = Problem(problem.gram, problem.kty, problem.yty, 0.3)
-    warm = solve(lower, SolverOptions(tolerance=1e-8), np.random.default_rng(0), start=warm_state(first.weights))
-    cold = solve(lower, SolverOptions(tolerance=1e-8), np.random.default_rng(0))
-    assert warm.converged
-    assert warm.objective == pytest.approx(cold.objective, rel=1e-8)
-    assert warm.evaluations < cold.evaluations
 
 
 @pytest.mark.parametrize("outputs", [1, 2])
@@ -216,13 +189,6 @@ def test_a_penalty_beyond_float64_is_refused_in_words_or_not_converged(make_kern
         assert np.isfinite(solution.objective)
 
 
-def test_a_penalty_beyond_float64_says_what_to_do(make_kernel):
-    _, _, problem = make_kernel(0, n=60, m=20, penalty=1e-300)
-    solution = solve(problem.validate(), SolverOptions(), np.random.default_rng(0))
-    assert not solution.converged
-    assert "larger penalty" in solution.status.value
-
-
 def columns_alike_to_rounding(n=400, m=150):
     """A wide kernel on a line, targets in dollars, and no penalty to speak of: float64 does not get to the optimum."""
     rng = np.random.default_rng(0)
@@ -239,6 +205,7 @@ def test_what_does_not_converge_ends_soon_with_the_best_weights_on_the_way(most)
     problem = columns_alike_to_rounding()
     solution = solve(problem, SolverOptions(max_sweeps=most), np.random.default_rng(0))
     assert solution.status is (Status.STALLED if most == 1000 else Status.SWEEP_LIMIT)
+    assert ("larger penalty" in solution.status.value) == (most == 1000)
     assert len(solution.records) < 200
     primals = [record.primal for record in solution.records if record.primal is not None]
     gaps = [record.relative_gap for record in solution.records if record.relative_gap is not None]
@@ -252,22 +219,17 @@ def test_a_sweep_after_a_stalled_polish_is_bounded():
     problem = columns_alike_to_rounding()
     begun = solve(problem, SolverOptions(max_sweeps=3), np.random.default_rng(0)).state
     stalled = replace(begun, phase="sweep", mu=np.full(150, 1e6), support=np.arange(150))
-    calls = []
-
-    def counted(*arguments):
-        calls.append(1)
-        return factorise(*arguments)
-
+    counted = Mock(side_effect=factorise)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(coordinate_descent, "factorise", counted)
         patch.setattr(iterations, "_FALLBACK_OPERATIONS", 0.0)
         patch.setattr(iterations, "_FALLBACK_VISITS", 40)
         _, _, record = iterations.sweep_iteration(problem, SolverOptions(), stalled, None, np.random.default_rng(0))
     assert record.visited <= 40
-    assert len(calls) <= iterations._FALLBACK_FACTORISATIONS + 1
+    assert 0 < counted.call_count <= iterations._FALLBACK_FACTORISATIONS + 1
 
 
-def test_a_state_of_earlier_versions_is_gone_on_from(make_kernel):
+def test_a_state_of_earlier_versions_is_gone_on_from_and_one_of_another_format_refused(make_kernel):
     _, _, problem = make_kernel(1, penalty=0.01)
     options = SolverOptions(tolerance=1e-9)
     begun = solve(problem, replace(options, max_sweeps=2), np.random.default_rng(0)).state
@@ -276,6 +238,8 @@ def test_a_state_of_earlier_versions_is_gone_on_from(make_kernel):
         del scalars[name]
     del arrays["best_weights"]
     old = SolverState.from_arrays(arrays, scalars)
+    with pytest.raises(ValueError, match="format"):
+        SolverState.from_arrays(arrays, {**scalars, "state_format_version": 99})
     ends = [solve(problem, options, np.random.default_rng(5), start=state) for state in (begun, old)]
     assert ends[0].converged
     assert ends[0].weights.tobytes() == ends[1].weights.tobytes()
