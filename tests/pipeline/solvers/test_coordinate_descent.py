@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.solvers import SolverOptions, solve
 from pipeline.solvers import coordinate_descent_loops as loop
-from pipeline.solvers.coordinate_descent import ActiveInverse, factorise, objective, relative_drift, run_sweep
+from pipeline.solvers.coordinate_descent import ActiveInverse, _visit, factorise, objective, relative_drift, run_sweep
 
 TOLERANCE = 1e-10
 
@@ -36,14 +36,6 @@ def some_inverse(problem, lam, seed, n_active):
     return factorise(problem, lam, mu, support)
 
 
-def visit_quantities(problem, inverse, lam, m):
-    a, b = np.empty(inverse.active.size), np.empty(inverse.active.size)
-    q = np.empty(problem.n_outputs)
-    loop.score(m, problem.gram, problem.kty, lam, inverse.active, inverse.n_active, inverse.u, a, q)
-    s = loop.curvature(m, problem.gram, lam, inverse.mu[m], inverse.position[m], inverse.G, inverse.n_active, a, b)
-    return q, s
-
-
 @pytest.mark.parametrize("lam", [1.0, 0.3])
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("seed", range(3))
@@ -51,8 +43,10 @@ def test_score_curvature_objective_and_predictor_match_dense_formulas(make_colum
     C, Y, problem = make_columns(seed, outputs=outputs)
     inverse = some_inverse(problem, lam, seed, 5)
     K_inverse = dense_inverse(C, inverse.mu, lam)
+    a, b, q = np.empty(inverse.active.size), np.empty(inverse.active.size), np.empty(outputs)
     for m in range(problem.n_candidates):
-        q, s = visit_quantities(problem, inverse, lam, m)
+        loop.score(m, problem.gram, problem.kty, lam, inverse.active, inverse.n_active, inverse.u, a, q)
+        s = loop.curvature(m, problem.gram, lam, inverse.mu[m], inverse.position[m], inverse.G, inverse.n_active, a, b)
         np.testing.assert_allclose(q, Y.T @ K_inverse @ C[:, m], atol=TOLERANCE, rtol=TOLERANCE)
         np.testing.assert_allclose(s, C[:, m] @ K_inverse @ C[:, m], atol=TOLERANCE, rtol=TOLERANCE)
     expected = dense_objective(C, Y, inverse.mu, lam, problem.penalty / lam)
@@ -67,35 +61,6 @@ def test_score_curvature_objective_and_predictor_match_dense_formulas(make_colum
 
 @pytest.mark.parametrize("lam", [1.0, 0.3])
 @pytest.mark.parametrize("outputs", [1, 2])
-@pytest.mark.parametrize("case", ["no update", "change", "leave", "enter"])
-def test_each_update_of_the_inverse_matches_its_definition(make_columns, case, outputs, lam):
-    for seed in range(5):
-        C, _, problem = make_columns(seed, outputs=outputs)
-        inverse = some_inverse(problem, lam, seed, 5)
-        mu, n = inverse.mu.copy(), inverse.n_active
-        if case in ("change", "leave"):
-            p = seed % n
-            m = inverse.active[p]
-            mu[m] = 0.0 if case == "leave" else 1.7 * mu[m]
-            loop.change(p, inverse.mu[m], mu[m], n, inverse.G, inverse.u, np.empty(n))
-            if case == "leave":
-                n = loop.leave(p, inverse.active, inverse.position, n, inverse.G, inverse.u)
-        elif case == "enter":
-            m = int(np.flatnonzero(mu == 0)[0])
-            mu[m] = 0.4
-            a, b, q = np.empty(inverse.active.size), np.empty(inverse.active.size), np.empty(outputs)
-            loop.score(m, problem.gram, problem.kty, lam, inverse.active, n, inverse.u, a, q)
-            s = loop.curvature(m, problem.gram, lam, 0.0, -1, inverse.G, n, a, b)
-            n = loop.enter(m, mu[m], s, q, lam, inverse.active, inverse.position, n, inverse.G, inverse.u, b)
-        support = inverse.active[:n]
-        assert set(support) == set(np.flatnonzero(mu))
-        assert all(inverse.position[m] == i for i, m in enumerate(support))
-        assert (inverse.position >= 0).sum() == n
-        G = dense_inverse_matrix(C, mu, support, lam)
-        np.testing.assert_allclose(inverse.G[:n, :n], G, atol=TOLERANCE, rtol=TOLERANCE)
-        np.testing.assert_allclose(inverse.u[:, :n], (G @ problem.kty[support]).T, atol=1e-9, rtol=1e-9)
-
-
 def naive_step(q2, s, mu, lam, nu, step):
     exact = max(0.0, mu + (np.sqrt(q2 * lam / nu) - 1) / s)
     if step == "exact" or (step == "newton" and exact < mu):  # the safeguard: Theorem 1(a) is for increases only
@@ -104,24 +69,32 @@ def naive_step(q2, s, mu, lam, nu, step):
 
 
 @pytest.mark.parametrize("step", ["exact", "newton", "newton-unguarded"])
+@pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("lam", [1.0, 2.5])
-def test_a_sweep_equals_the_naive_algorithm(make_columns, step, lam):
-    """Dense Algorithm 2, one coordinate at a time, against the compiled sweep."""
-    C, Y, problem = make_columns(7, m=9, penalty=0.8)
+def test_a_sweep_equals_the_naive_algorithm(make_columns, step, outputs, lam):
+    """Dense Algorithm 2, one coordinate at a time, against the compiled sweep and its updates of the inverse."""
+    C, Y, problem = make_columns(3, m=9, outputs=outputs, penalty=2.0)
     nu = problem.penalty / lam
-    order = np.random.default_rng(1).integers(0, 9, 40)
-    mu, falls = np.zeros(9), 0
+    order = np.random.default_rng(1).integers(0, 9, 60)
+    mu, updates = np.zeros(9), set()
     for m in order:
         K_inverse = dense_inverse(C, mu, lam)
-        q, s = Y[:, 0] @ K_inverse @ C[:, m], C[:, m] @ K_inverse @ C[:, m]
-        if mu[m] > 0 or lam * q * q > nu:
-            before, mu[m] = mu[m], naive_step(q * q, s, mu[m], lam, nu, step)
-            falls += 0 < mu[m] < before
-    assert falls  # else the safeguard would not have been met
+        q, s = Y.T @ K_inverse @ C[:, m], C[:, m] @ K_inverse @ C[:, m]
+        if mu[m] > 0 or lam * q @ q > nu:
+            before, mu[m] = mu[m], naive_step(q @ q, s, mu[m], lam, nu, step)
+            updates.add("enter" if before == 0 else "leave" if mu[m] == 0 else "fall" if mu[m] < before else "rise")
+    assert updates == {"enter", "leave", "fall", "rise"}  # a fall meets the safeguard, a leave is not of the last place
     inverse = factorise(problem, lam, np.zeros(9), np.zeros(0, np.int64))
-    inverse, report = run_sweep(problem, inverse, order, np.zeros(9, bool), lam=lam, step=step, refactor_every=7)
+    visits, _, _ = _visit(problem, inverse, order, np.zeros(9, bool), lam, step, np.inf)
+    assert visits == 60
     np.testing.assert_allclose(inverse.mu, mu, atol=1e-9)
-    assert report.visits == 40
+    support, n = inverse.support, inverse.n_active
+    assert set(support) == set(np.flatnonzero(mu))
+    assert all(inverse.position[m] == i for i, m in enumerate(support))
+    assert (inverse.position >= 0).sum() == n
+    G = dense_inverse_matrix(C, mu, support, lam)
+    np.testing.assert_allclose(inverse.G[:n, :n], G, atol=1e-9, rtol=1e-9)
+    np.testing.assert_allclose(inverse.u[:, :n], (G @ problem.kty[support]).T, atol=1e-9, rtol=1e-9)
 
 
 @pytest.mark.parametrize("step", ["exact", "newton", "newton-unguarded"])
