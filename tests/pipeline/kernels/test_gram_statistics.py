@@ -7,16 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dense_twins import statistics_of as dense
 from pipeline.errors import InvalidDataError
 from pipeline.kernels import exact_sums
 from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums, SumBounds, draw_held_out
+from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums, SumBounds, draw_held_out, draw_sample
 from pipeline.kernels.kernel_forms import Kernel, largest_column
 from runs import largest_bytes
-
-
-def dense(K: np.ndarray, Y: np.ndarray) -> GramStatistics:
-    return GramStatistics(K.T @ K, K.T @ Y, np.sum(Y**2, 0), K.sum(0), Y.sum(0), float(len(K)))
 
 
 def assert_equal(a: GramStatistics, b: GramStatistics, rtol: float) -> None:
@@ -139,12 +136,14 @@ def test_rows_that_the_bounds_do_not_hold_are_an_error() -> None:
 
 
 @given(cuts=st.lists(st.integers(0, 20_000), max_size=6), seed=st.integers(0, 10), fraction=st.floats(0, 0.9))
-def test_hold_out_does_not_depend_on_the_blocks(cuts: list[int], seed: int, fraction: float) -> None:
-    whole = draw_held_out(seed, fraction, 0, 20_000)
+def test_neither_hold_out_nor_sample_depends_on_the_blocks(cuts: list[int], seed: int, fraction: float) -> None:
     edges = [0, *sorted(cuts), 20_000]
-    pieces = [draw_held_out(seed, fraction, a, b) for a, b in itertools.pairwise(edges)]
-    assert np.array_equal(whole, np.concatenate(pieces))
-    assert abs(whole.mean() - fraction) < 0.02
+    for draw in (draw_held_out, draw_sample):
+        whole = draw(seed, fraction, 0, 20_000)
+        assert np.array_equal(whole, np.concatenate([draw(seed, fraction, a, b) for a, b in itertools.pairwise(edges)]))
+        assert abs(whole.mean() - fraction) < 0.02
+    assert abs(whole[draw_held_out(seed, 0.1, 0, 20_000)].mean() - fraction) < 0.06, "they are drawn apart"
+    assert draw_sample(seed, 1.0, 0, 5000).all()
 
 
 def kernel_columns(outputs: int) -> tuple[np.ndarray, np.ndarray]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dense_twins import make_columns, make_kernel
 from pipeline.solvers import SolverOptions, solve
 from pipeline.solvers import coordinate_descent_loops as loop
 from pipeline.solvers.coordinate_descent import ActiveInverse, _visit, factorise, objective, relative_drift, run_sweep
@@ -39,7 +40,7 @@ def some_inverse(problem, lam, seed, n_active):
 @pytest.mark.parametrize("lam", [1.0, 0.3])
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("seed", range(3))
-def test_score_curvature_objective_and_predictor_match_dense_formulas(make_columns, seed, outputs, lam):
+def test_score_curvature_objective_and_predictor_match_dense_formulas(seed, outputs, lam):
     C, Y, problem = make_columns(seed, outputs=outputs)
     inverse = some_inverse(problem, lam, seed, 5)
     K_inverse = dense_inverse(C, inverse.mu, lam)
@@ -71,7 +72,7 @@ def naive_step(q2, s, mu, lam, nu, step):
 @pytest.mark.parametrize("step", ["exact", "newton", "newton-unguarded"])
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("lam", [1.0, 2.5])
-def test_a_sweep_equals_the_naive_algorithm(make_columns, step, outputs, lam):
+def test_a_sweep_equals_the_naive_algorithm(step, outputs, lam):
     """Dense Algorithm 2, one coordinate at a time, against the compiled sweep and its updates of the inverse."""
     C, Y, problem = make_columns(3, m=9, outputs=outputs, penalty=2.0)
     nu = problem.penalty / lam
@@ -98,7 +99,7 @@ def test_a_sweep_equals_the_naive_algorithm(make_columns, step, outputs, lam):
 
 
 @pytest.mark.parametrize("step", ["exact", "newton", "newton-unguarded"])
-def test_the_objective_never_rises_but_without_the_safeguard(make_columns, step):
+def test_the_objective_never_rises_but_without_the_safeguard(step):
     """Theorem 1(a) does not hold for steps that lower mu_m: the unguarded Newton step can raise the objective."""
     largest_rise = 0.0
     for seed in range(16):
@@ -112,7 +113,7 @@ def test_the_objective_never_rises_but_without_the_safeguard(make_columns, step)
     assert largest_rise > 1e-6 if step == "newton-unguarded" else largest_rise <= 1e-12
 
 
-def test_proposition_3_equal_product_equal_predictor(make_kernel):
+def test_proposition_3_equal_product_equal_predictor():
     _, _, problem = make_kernel(0, n=150, m=30, penalty=0.3)
     options = {"schedule": "uniform", "tolerance": 1e-9, "max_sweeps": 3000}
     solutions = [solve(problem, SolverOptions(lam=lam, **options), np.random.default_rng(0)) for lam in (1.0, 4.0, 0.2)]
@@ -123,7 +124,7 @@ def test_proposition_3_equal_product_equal_predictor(make_kernel):
         assert solution.objective == pytest.approx(solutions[0].objective, rel=1e-8)
 
 
-def test_refactorisation_keeps_the_drift_small_and_reports_it(make_kernel):
+def test_refactorisation_keeps_the_drift_small_and_reports_it():
     _, _, problem = make_kernel(1, penalty=0.001)
     order = np.random.default_rng(0).permutation(80)
     empty = factorise(problem, 1.0, np.zeros(80), np.zeros(0, np.int64))
@@ -135,7 +136,7 @@ def test_refactorisation_keeps_the_drift_small_and_reports_it(make_kernel):
     assert relative_drift(spoilt, fresh) == pytest.approx(0.01)
 
 
-def test_growing_the_active_list_changes_nothing(make_kernel):
+def test_growing_the_active_list_changes_nothing():
     _, _, problem = make_kernel(3, n=400, m=300, penalty=1e-4, width=0.05)
     order = np.random.default_rng(0).permutation(300)
     small = factorise(problem, 1.0, np.zeros(300), np.zeros(0, np.int64))

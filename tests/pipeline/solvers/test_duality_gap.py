@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import Lasso
 
+from dense_twins import make_kernel, problem_of
 from pipeline.solvers import (
-    Problem,
     SolverOptions,
     certify,
     certify_problem,
@@ -36,7 +36,7 @@ def dense_certificate(C, Y, W, tau):
 def test_certificate_equals_the_dense_one_and_bounds_the_optimum(seed, outputs, size):
     rng = np.random.default_rng(seed)
     C, Y = rng.standard_normal((20, 7)), rng.standard_normal((20, outputs))
-    problem = Problem(C.T @ C, C.T @ Y, float((Y**2).sum()), 0.7)
+    problem = problem_of(C, Y, 0.7)
     W = rng.standard_normal((7, outputs)) * size * (rng.random((7, 1)) < 0.6)
     certificate = certify_problem(problem, W)
     primal, dual = dense_certificate(C, Y, W, problem.tau)
@@ -51,7 +51,7 @@ def test_certificate_equals_the_dense_one_and_bounds_the_optimum(seed, outputs, 
     assert certificate.dual <= best.certificate.primal * (1 + 1e-12)
 
 
-def test_scores_from_outside_give_the_same_certificate(make_kernel):
+def test_scores_from_outside_give_the_same_certificate():
     C, Y, problem = make_kernel(0, outputs=2)
     W = np.zeros((80, 2))
     W[[3, 8, 50]] = 0.3
@@ -74,7 +74,7 @@ def test_lasso_identity_with_a_second_library(polish, penalty):
     rng = np.random.default_rng(4)
     C = rng.standard_normal((200, 40))
     y = C[:, :6] @ rng.standard_normal(6) + rng.standard_normal(200)
-    problem = Problem(C.T @ C, (C.T @ y)[:, None], float(y @ y), penalty)
+    problem = problem_of(C, y[:, None], penalty)
     options = SolverOptions(tolerance=1e-13, polish=polish, max_sweeps=3000)
     solution = solve(problem, options, np.random.default_rng(0))
     other = Lasso(alpha=problem.tau / 200, fit_intercept=False, tol=1e-14, max_iter=100_000).fit(C, y)
@@ -92,7 +92,7 @@ def sparse_problem(seed, m=600):
     rng = np.random.default_rng(seed)
     C = rng.standard_normal((400, m)) * np.exp(rng.uniform(-3, 0, m))
     y = C[:, :5].sum(axis=1) * 3 + rng.standard_normal(400)
-    return Problem(C.T @ C, (C.T @ y)[:, None], float(y @ y), 1500.0)
+    return problem_of(C, y[:, None], 1500.0)
 
 
 @pytest.mark.parametrize("polish", [True, False])
@@ -127,7 +127,7 @@ def test_screening_rejects_what_an_unsafe_radius_would_drop():
 
 
 @pytest.mark.parametrize("size", [1e30, 1e150, 1e207])
-def test_a_diverged_iterate_is_certified_of_nothing(make_kernel, size):
+def test_a_diverged_iterate_is_certified_of_nothing(size):
     """Rounding of huge terms once left a gap of 0."""
     _, _, problem = make_kernel(0, penalty=0.01)
     W = np.random.default_rng(0).standard_normal((80, 1)) * size

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dense_twins import statistics_of
 from pipeline.kernels.bandwidth import typical_sigma2
 from pipeline.kernels.column_generator import GAUSSIAN, ColumnGenerator
 from pipeline.kernels.gram_statistics import GramStatistics
@@ -81,23 +82,9 @@ def learning_on(
     points = X[:80]
     sigma2 = typical_sigma2(points, GAUSSIAN)
 
-    def columns_at(scales: np.ndarray) -> np.ndarray:
-        return ColumnGenerator(scaled(points, scales), sigma2, np.float64).block(scaled(X, scales))
-
     def statistics(_: int, scales: np.ndarray) -> tuple[GramStatistics, GramStatistics]:
-        C = columns_at(scales)
-        fit, rest = (
-            GramStatistics(
-                C[rows].T @ C[rows],
-                C[rows].T @ y[rows, None],
-                np.array([y[rows] @ y[rows]]),
-                C[rows].sum(axis=0),
-                y[rows, None].sum(axis=0),
-                float(rows.sum()),
-            )
-            for rows in (~held_out, held_out)
-        )
-        return fit, rest
+        C = ColumnGenerator(scaled(points, scales), sigma2, np.float64).block(scaled(X, scales))
+        return tuple(statistics_of(C[rows], y[rows, None]) for rows in (~held_out, held_out))
 
     def slopes(_: int, done: Round, kind: str) -> np.ndarray:
         derivatives = derivatives_of(done, scaled(points, done.scales), sigma2)

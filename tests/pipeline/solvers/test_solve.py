@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from dense_twins import make_columns, make_kernel, problem_of
 from pipeline.kernels.blas import factorise_definite
 from pipeline.solvers import (
     InvalidOptionsError,
@@ -44,7 +45,7 @@ def never_rises(solution):
 
 @pytest.mark.parametrize("outputs", [1, 4])
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_ends_at_the_same_certified_optimum(make_kernel, way, outputs):
+def test_every_way_ends_at_the_same_certified_optimum(way, outputs):
     C, Y, problem = make_kernel(3, outputs=outputs, penalty=0.2)
     solution = solve(problem.validate(), WAYS[way], np.random.default_rng(0))
     reference = solve(problem, SolverOptions(tolerance=1e-10), np.random.default_rng(5))
@@ -67,7 +68,7 @@ def test_shared_kernel_matches_a_dense_twin():
     """Proximal gradient on the group Lasso, in the samples, started far away."""
     rng = np.random.default_rng(0)
     C, Y = rng.standard_normal((80, 15)), rng.standard_normal((80, 3))
-    problem = Problem(C.T @ C, C.T @ Y, float((Y**2).sum()), 40.0)
+    problem = problem_of(C, Y, 40.0)
     solution = solve(problem, SolverOptions(tolerance=1e-12), np.random.default_rng(0))
     W, length = np.ones((15, 3)), 1 / np.linalg.norm(C, 2) ** 2
     for _ in range(5000):
@@ -89,7 +90,7 @@ RESUMED["uniform"] = replace(WAYS["uniform"], tolerance=1e-3)
 
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("way", RESUMED)
-def test_resuming_from_any_record_gives_the_same_bytes(make_kernel, way, outputs):
+def test_resuming_from_any_record_gives_the_same_bytes(way, outputs):
     _, _, problem = make_kernel(5, n=100, m=30, outputs=outputs, penalty=0.1)
     states = []
 
@@ -113,7 +114,7 @@ def without_seconds(solution):
     return [{**vars(record), "seconds": 0} for record in solution.records]
 
 
-def test_stopping_on_request_is_resumable(make_kernel):
+def test_stopping_on_request_is_resumable():
     _, _, problem = make_kernel(5)
     options = SolverOptions(tolerance=1e-9, opening_visits=10)
     whole = solve(problem, options, np.random.default_rng(2))
@@ -125,7 +126,7 @@ def test_stopping_on_request_is_resumable(make_kernel):
     assert rest.weights.tobytes() == whole.weights.tobytes()
 
 
-def test_the_same_seed_gives_the_same_bytes_and_a_read_only_gram_suffices(make_kernel):
+def test_the_same_seed_gives_the_same_bytes_and_a_read_only_gram_suffices():
     _, _, problem = make_kernel(6)
     first = solve(problem, WAYS["polished"], np.random.default_rng(1))
     problem.gram.setflags(write=False)
@@ -134,7 +135,7 @@ def test_the_same_seed_gives_the_same_bytes_and_a_read_only_gram_suffices(make_k
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_iteration_limit_is_said(make_kernel, way):
+def test_the_iteration_limit_is_said(way):
     options = replace(WAYS[way], tolerance=1e-9, max_sweeps=2)
     solution = solve(make_kernel(7)[2], options, np.random.default_rng(0))
     assert solution.status is Status.SWEEP_LIMIT
@@ -143,7 +144,7 @@ def test_the_iteration_limit_is_said(make_kernel, way):
     assert solution.certificate.relative_gap > 1e-9
 
 
-def test_the_papers_stopping_rule(make_kernel):
+def test_the_papers_stopping_rule():
     _, _, problem = make_kernel(9)
     options = SolverOptions(schedule="uniform", stop="paper", tolerance=1e-12)
     solution = solve(problem, options, np.random.default_rng(0))
@@ -159,10 +160,10 @@ def test_the_papers_stopping_rule(make_kernel):
 
 @pytest.mark.parametrize("outputs", [1, 2])
 @pytest.mark.parametrize("way", ["polished", "cold polish", "shrinking"])
-def test_duplicates_and_zero_columns_are_legal(make_columns, way, outputs):
+def test_duplicates_and_zero_columns_are_legal(way, outputs):
     C, Y, plain = make_columns(0, m=10, outputs=outputs)
     doubled = np.hstack([C, C, np.zeros((C.shape[0], 2)), C[:, :3]])
-    problem = Problem(doubled.T @ doubled, doubled.T @ Y, plain.yty, plain.penalty).validate()
+    problem = problem_of(doubled, Y, plain.penalty).validate()
     solution = solve(problem, WAYS[way], np.random.default_rng(0))
     reference = solve(plain, WAYS["polished"], np.random.default_rng(0))
     assert solution.converged
@@ -170,7 +171,7 @@ def test_duplicates_and_zero_columns_are_legal(make_columns, way, outputs):
     assert not np.any(solution.weights[20:22])
 
 
-def test_zero_targets_are_solved_by_zero(make_kernel):
+def test_zero_targets_are_solved_by_zero():
     _, _, problem = make_kernel(12)
     zero = Problem(problem.gram, np.zeros_like(problem.kty), 0.0, 0.1).validate()
     solution = solve(zero, SolverOptions(), np.random.default_rng(0))
@@ -181,7 +182,7 @@ def test_zero_targets_are_solved_by_zero(make_kernel):
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("way", ["polished", "shrinking", "newton", "uniform"])
 @pytest.mark.parametrize("penalty", [1e-160, 1e-200, 1e-250, 1e-300, 1e-320])
-def test_a_penalty_beyond_float64_is_refused_in_words_or_not_converged(make_kernel, penalty, way, outputs):
+def test_a_penalty_beyond_float64_is_refused_in_words_or_not_converged(penalty, way, outputs):
     _, _, problem = make_kernel(0, n=60, m=20, outputs=outputs, penalty=penalty)
     with contextlib.suppress(InvalidProblemError):
         solution = solve(problem.validate(), replace(WAYS[way], max_sweeps=10), np.random.default_rng(0))
@@ -197,7 +198,7 @@ def columns_alike_to_rounding(n=400, m=150):
     C -= C.mean(0)
     y = 2e5 + 1e5 * np.tanh(x / 1000) + rng.normal(0, 3e4, n)
     y -= y.mean()
-    return Problem(C.T @ C, (C.T @ y)[:, None], float(y @ y), 1e-4)
+    return problem_of(C, y[:, None], 1e-4)
 
 
 @pytest.mark.parametrize("most", [4, 12, 1000])
@@ -229,7 +230,7 @@ def test_a_sweep_after_a_stalled_polish_is_bounded():
     assert 0 < counted.call_count <= iterations._FALLBACK_FACTORISATIONS + 1
 
 
-def test_a_state_of_earlier_versions_is_gone_on_from_and_one_of_another_format_refused(make_kernel):
+def test_a_state_of_earlier_versions_is_gone_on_from_and_one_of_another_format_refused():
     _, _, problem = make_kernel(1, penalty=0.01)
     options = SolverOptions(tolerance=1e-9)
     begun = solve(problem, replace(options, max_sweeps=2), np.random.default_rng(0)).state
@@ -246,7 +247,7 @@ def test_a_state_of_earlier_versions_is_gone_on_from_and_one_of_another_format_r
 
 
 @pytest.mark.parametrize(("polish", "outputs"), [(False, 1), (False, 3), (True, 3)])
-def test_coordinates_shrunk_by_mistake_come_back(make_kernel, polish, outputs):
+def test_coordinates_shrunk_by_mistake_come_back(polish, outputs):
     """The heuristic has left out all that was zero after one sweep; the optimum needs some of it."""
     _, _, problem = make_kernel(3, outputs=outputs, penalty=0.2)
     options = SolverOptions(tolerance=1e-6, polish=polish, max_sweeps=2000)
@@ -303,7 +304,7 @@ def test_exact_duplicates_keep_a_cholesky_factor_and_a_settled_face():
         {"refactor_every": 0},
     ],
 )
-def test_options_that_make_no_sense_are_refused(make_kernel, change):
+def test_options_that_make_no_sense_are_refused(change):
     _, _, problem = make_kernel(0)
     with pytest.raises(InvalidOptionsError):
         solve(problem, SolverOptions(**change), np.random.default_rng(0))
