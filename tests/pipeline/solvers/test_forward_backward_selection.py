@@ -188,17 +188,6 @@ def test_prefix_sizes_grow_by_a_few_percent() -> None:
 
 
 @pytest.mark.parametrize("intercept", [False, True])
-def test_weights_of_prefixes_are_those_of_separate_fits(intercept: bool) -> None:
-    statistics = statistics_of(*problem(12, n=200, m=25))
-    sizes = np.array([1, 7, 25])
-    weights, intercepts = prefix_weights(statistics, sizes, 0.3, intercept=intercept)
-    for index, k in enumerate(sizes):
-        alone, offset = least_squares(statistics.cut(np.arange(k)), 0.3, intercept=intercept)
-        np.testing.assert_allclose(weights[index], alone, rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(intercepts[index], offset, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("intercept", [False, True])
 def test_hold_out_curve_is_that_of_the_best_ridge(intercept: bool) -> None:
     fit, hold_out = statistics_of(*problem(13, n=60, m=25)), statistics_of(*problem(13, n=90, m=25))
     sizes = np.array([3, 25])
