@@ -1,6 +1,5 @@
 """Exact sums: the same bits in any order and grouping, a twin in whole numbers, and nothing lost in silence."""
 
-from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import numpy as np
@@ -55,19 +54,6 @@ def test_any_order_and_grouping_of_blocks_and_tiles_gives_the_same_bits(
     K = np.vstack(blocks)
     np.testing.assert_allclose(found, (K.T @ K)[kept:], rtol=1e-13, atol=2e-12)
     assert np.array_equal(found[:, kept:], found[:, kept:].T)
-
-
-def test_tiles_may_be_shared_out_to_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    blocks = [rng.random((64, 400)) for _ in range(3)]
-    monkeypatch.setattr(exact_sums, "TILE_COLUMNS", 50)
-    alone, together = (ExactGram(400, 60, 64.0, 3) for _ in range(2))
-    with ThreadPoolExecutor(3) as pool:
-        for block in blocks:
-            alone.add(block)
-        for block in reversed(blocks):
-            together.add(block, lambda function, tiles: list(pool.map(function, tiles)) and None)
-    assert np.array_equal(alone.units, together.units)
 
 
 @given(size=st.integers(0, 30), stripe=st.integers(1, 40), seed=SEEDS)

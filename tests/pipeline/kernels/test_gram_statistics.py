@@ -1,6 +1,10 @@
 """Accumulated statistics against the dense products they stand for."""
 
+import copy
+import functools
 import itertools
+import operator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -31,35 +35,6 @@ def bounds_of(Y: np.ndarray, block_rows: int, n_blocks: int, column: float = 1.0
     return SumBounds(block_rows, n_blocks, column, tuple(np.abs(Y).max(axis=0).tolist()), weight)
 
 
-@pytest.mark.parametrize("block_rows", [7, 64, 300])
-def test_parts_equal_dense_statistics_of_their_rows(block_rows: int) -> None:
-    _, X, Y = problem()
-    generator = ColumnGenerator(X[:23], 3.0, np.float64)
-    held = draw_held_out(3, 0.3, 0, len(X))
-    assert 50 < held.sum() < 130
-    bounds = bounds_of(Y, block_rows, -(-len(X) // block_rows))
-    fit, hold_out = StatisticsSums(23, bounds), StatisticsSums(23, bounds)
-    for start in range(0, len(X), block_rows):
-        rows = slice(start, start + block_rows)
-        for part, chosen in ((fit, ~held[rows]), (hold_out, held[rows])):
-            part.add(generator.block(X[rows][chosen], out_dtype=np.float64), Y[rows][chosen])
-    K = generator.block(X).astype(np.float64)
-    fitted, kept = fit.statistics(), hold_out.statistics()
-    assert_equal(fitted, dense(K[~held], Y[~held]), 1e-12)
-    assert_equal(kept, dense(K[held], Y[held]), 1e-12)
-    assert np.array_equal(fitted.gram, fitted.gram.T)
-    assert_equal(fitted + kept, dense(K, Y), 1e-12)
-    assert_equal(fitted.absorbing(kept), dense(K, Y), 1e-12)
-
-
-def test_gram_is_positive_semi_definite_even_for_duplicates() -> None:
-    _, X, Y = problem(n=500, m=23)
-    sums = StatisticsSums(46, bounds_of(Y, 500, 1))
-    sums.add(ColumnGenerator(np.vstack([X[:23], X[:23]]), 3.0).block(X, out_dtype=np.float64), Y)
-    gram = sums.statistics().gram
-    assert np.linalg.eigvalsh(gram)[0] > -1e-12 * np.trace(gram)
-
-
 KERNELS = [Kernel(), Kernel("polynomial", 3), Kernel("intersection")]
 
 
@@ -71,7 +46,7 @@ KERNELS = [Kernel(), Kernel("polynomial", 3), Kernel("intersection")]
     groups=st.integers(1, 4),
     dtype=st.sampled_from([np.float32, np.float64]),
 )
-def test_any_order_and_grouping_of_blocks_gives_the_same_bits(
+def test_any_order_and_grouping_of_blocks_gives_the_same_bits_of_dense_products(
     seed: int, kernel: Kernel, kept: int, weighted: bool, groups: int, dtype: type
 ) -> None:
     """Columns of two widths; blocks of any number of rows; with and without weights."""
@@ -94,18 +69,22 @@ def test_any_order_and_grouping_of_blocks_gives_the_same_bits(
             add(block, sums[0])
         for number in rng.permutation(len(blocks)):
             add(blocks[number], sums[rng.integers(1, groups + 1)])
+    parts = [copy.deepcopy(part).statistics() for part in sums[1:]]
     for number in rng.permutation(np.arange(2, groups + 1)):
         for name, units in sums[number].arrays().items():
             sums[1].absorb(name, units)
     alone, together = sums[0].statistics(), sums[1].statistics()
     for name, value in vars(alone).items():
         assert np.array_equal(getattr(together, name), value), name
-    K = generator.block(X, out_dtype=np.float64) * np.sqrt(weights)[:, None]
-    truth = dense(K, Y * np.sqrt(weights)[:, None])
+    K, roots = generator.block(X, out_dtype=np.float64), np.sqrt(weights)[:, None]
+    products = dense(roots * K, roots * Y)
+    kept_away = {"gram": products.gram[kept:], "kty": products.kty[kept:], "column_sums": (weights @ K)[kept:]}
+    truth = replace(products, **kept_away, target_sums=weights @ Y, weight_sum=weights.sum())
     rtol = 1e-11 if dtype == np.float64 else 1e-5  # float32 columns are rounded as their block has them
-    np.testing.assert_allclose(together.gram, truth.gram[kept:], rtol=rtol)
-    np.testing.assert_allclose(together.kty, truth.kty[kept:], rtol=rtol, atol=rtol * np.abs(truth.kty).max())
-    assert together.weight_sum == pytest.approx(weights.sum())
+    for found in (together, functools.reduce(operator.add, parts), functools.reduce(GramStatistics.absorbing, parts)):
+        for name, value in vars(truth).items():
+            atol = 0.0 if name == "gram" else rtol * np.abs(value).max(initial=0.0)
+            np.testing.assert_allclose(getattr(found, name), value, rtol=rtol, atol=atol, err_msg=name)
 
 
 @pytest.mark.parametrize("size", [1e150, 1e-140])

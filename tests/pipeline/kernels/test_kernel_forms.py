@@ -49,8 +49,11 @@ def test_columns_are_the_kernel_over_its_root_at_the_center(kernel: Kernel, cent
     truth = dense_columns(kernel, 5.0, X, Z)
     assert np.allclose(ColumnGenerator(Z, 5.0, np.float64, kernel=kernel).block(X), truth, rtol=1e-12)
     single = ColumnGenerator(Z, 5.0, kernel=kernel)
+    assert single.block(X).dtype == np.float32
     assert np.allclose(single.block(X), truth, rtol=2e-5)
     assert np.array_equal(single.block(X), single.block(X, out_dtype=np.float64))
+    for dtype in (np.float32, np.float64):
+        assert ColumnGenerator(Z[:0], 5.0, dtype, kernel=kernel).block(X).shape == (len(X), 0)
     order = np.random.default_rng(2).permutation(len(X))
     assert np.array_equal(single.block(X, order), single.block(X)[order])
 
