@@ -24,25 +24,19 @@ from runs import ENDLESS_SOLVE, TrainedRuns, model_bytes
 LOCAL = ("serial", "threads", pytest.param("processes", marks=pytest.mark.ci))
 
 
-def square(number: int) -> int:
-    return number * number
-
-
-def blas_threads(_: int) -> int:
+def look(number: int) -> tuple[int, int, int]:
+    """Return the number, the threads of BLAS, and the process in which they are."""
     import scipy.linalg
 
     scipy.linalg.norm(np.ones(3))
-    return max(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
+    threads = max(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
+    return number, threads, os.getpid()
 
 
 def fail(number: int) -> int:
     if number == 3:
         raise ValueError(f"item {number} is bad")
     return number
-
-
-def process_id(_: int) -> int:
-    return os.getpid()
 
 
 def beat(folder: Path, number: int) -> None:
@@ -71,21 +65,19 @@ def executor(request: pytest.FixtureRequest) -> Iterator[tuple]:
         yield request.param, opened
 
 
-def test_every_item_is_run_once(executor: tuple) -> None:
-    results = list(executor[1].run(square, range(37)))
+def test_every_item_is_run_once_with_one_blas_thread_and_only_processes_leave_this_one(executor: tuple) -> None:
+    name, opened = executor
+    results = list(opened.run(look, range(37)))
     assert sorted(result.item for result in results) == list(range(37))
-    assert all(result.value == result.item**2 for result in results)
-    assert list(executor[1].run(square, [])) == []
-
-
-def test_blas_has_one_thread_inside_items(executor: tuple) -> None:
-    assert {result.value for result in executor[1].run(blas_threads, range(4))} == {1}
+    assert all(result.value[:2] == (result.item, 1) for result in results)
+    assert bool({result.value[2] for result in results} - {os.getpid()}) == (name == "processes")
+    assert list(opened.run(look, [])) == []
 
 
 def test_the_error_of_an_item_reaches_the_caller_and_the_executor_lives_on(executor: tuple) -> None:
     with pytest.raises(ValueError, match="item 3 is bad"):
         list(executor[1].run(fail, range(10)))
-    assert [result.value for result in executor[1].run(square, [5])] == [25]
+    assert [result.value for result in executor[1].run(abs, [-5])] == [5]
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -104,23 +96,17 @@ def test_tasks_end_before_the_caller_learns_that_they_shall(executor: tuple, tmp
     time.sleep(0.3)
     assert contents(folder) == before
     assert len(before) <= 2 + (first == 0)  # the error makes room for one
-    assert [result.value for result in executor[1].run(square, [5], tmp_path / "turn")] == [25]
+    assert [result.value for result in executor[1].run(abs, [-5], tmp_path / "turn")] == [5]
 
 
 @pytest.mark.nightly
 def test_a_task_that_does_not_look_is_not_waited_for_too_long(tmp_path: Path) -> None:
     with stopping.listening(), open_executor("processes", 2, 2, 2**30) as opened:
-        list(opened.run(blas_threads, range(8)))  # the imports of a worker take a moment
+        list(opened.run(look, range(8)))  # the imports of a worker take a moment
         started = time.monotonic()
         with stopping.working(1), pytest.raises(StoppedError):
             list(opened.run(sleep, range(4), tmp_path / "turn"))
     assert 20 <= time.monotonic() - (started + 1) < 50
-
-
-def test_only_processes_leave_this_process(executor: tuple) -> None:
-    name, opened = executor
-    away = {result.value for result in opened.run(process_id, range(8))} - {os.getpid()}
-    assert bool(away) == (name == "processes")
 
 
 def test_no_socket_is_open_to_other_machines(executor: tuple) -> None:
