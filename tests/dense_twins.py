@@ -1,9 +1,11 @@
 """Sums over rows, and small problems of the solvers with the columns and targets behind them, by dense products."""
 
+import itertools
+
 import numpy as np
 
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.solvers import Problem
+from pipeline.solvers import Problem, Solution
 
 
 def statistics_of(K: np.ndarray, Y: np.ndarray) -> GramStatistics:
@@ -30,3 +32,8 @@ def make_kernel(seed, n=300, m=80, outputs=1, penalty=0.05, width=2.0):
     C = np.exp(-((X[:, None, :] - X[None, :m, :]) ** 2).sum(-1) / (2 * width))
     Y = np.stack([np.sign(np.sin(2 * X[:, 0] + k) + 0.3 * X[:, 1]) for k in range(outputs)], axis=1)
     return C, Y, problem_of(C, Y, penalty)
+
+
+def never_rises(solution: Solution) -> bool:
+    values = [record.objective for record in solution.records]
+    return all(b <= a * (1 + 1e-12) for a, b in itertools.pairwise(values))

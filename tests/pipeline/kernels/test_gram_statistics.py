@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dense_twins import make_kernel
 from dense_twins import statistics_of as dense
 from pipeline.errors import InvalidDataError
 from pipeline.kernels import exact_sums
@@ -127,11 +128,9 @@ def test_neither_hold_out_nor_sample_depends_on_the_blocks(cuts: list[int], seed
 
 def kernel_columns(outputs: int) -> tuple[np.ndarray, np.ndarray]:
     """Gaussian columns of 300 points and targets of +-1; the fifth column is constant: the intercept itself."""
-    rng = np.random.default_rng(13)
-    X = rng.standard_normal((300, 3))
-    K = np.exp(-((X[:, None, :] - X[None, :80, :]) ** 2).sum(-1) / 4)
+    K, Y, _ = make_kernel(13, outputs=outputs)
     K[:, 4] = 0.7
-    return K, np.stack([np.sign(np.sin(2 * X[:, 0] + k) + 0.3 * X[:, 1]) for k in range(outputs)], axis=1)
+    return K, Y
 
 
 @pytest.mark.parametrize("columns", [1, 63, 64, 65, 80])

@@ -72,17 +72,6 @@ def test_back_drops_what_raises_the_error_least(data: Data, intercept: bool) -> 
         left.remove(int(m))
 
 
-@pytest.mark.parametrize("least", [0, 20])
-def test_a_selection_is_the_prefix_of_a_larger_one(monkeypatch, least: int) -> None:
-    monkeypatch.setattr(greedy, "forward_size", lambda n: least)
-    statistics = statistics_of(*problem(5, n=300, m=60))
-    whole = select(statistics, 40, intercept=False)
-    for size in (1, 2, 19, 20, 21, 39):
-        part = select(statistics, size, intercept=False)
-        assert np.array_equal(part.chosen, whole.chosen[:size])
-        np.testing.assert_allclose(part.reductions, whole.reductions[:size], rtol=1e-10)
-
-
 def test_an_interrupted_selection_goes_on_to_the_same_bits(monkeypatch) -> None:
     monkeypatch.setattr(forwards, "SLAB_ROWS", 7)
     statistics = statistics_of(*problem(6, n=300, m=60))

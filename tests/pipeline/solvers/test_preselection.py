@@ -39,16 +39,17 @@ def test_every_candidate_has_one_turn() -> None:
     assert not np.array_equal(turns(100, 30, 20, 0)[0], turns(100, 30, 20, 1)[0])
 
 
+@pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize(("least", "size"), [(60, 60), (20, 40), (40, 15)])
-def test_a_way_forward_and_what_drops_of_it_is_a_selection(monkeypatch, least: int, size: int) -> None:
+def test_a_way_forward_and_what_drops_of_it_is_a_selection(monkeypatch, least: int, size: int, intercept: bool) -> None:
     monkeypatch.setattr(greedy, "forward_size", lambda n: least)
     statistics = statistics_of(*problem(5, n=300, m=60))
-    whole = select(statistics, size, intercept=True)
-    chosen = forward(statistics, max(size, least), intercept=True).chosen
-    part = drop(statistics.cut(chosen), size, least, intercept=True)
+    whole = select(statistics, size, intercept=intercept)
+    chosen = forward(statistics, max(size, least), intercept=intercept).chosen
+    part = drop(statistics.cut(chosen), size, least, intercept=intercept)
     assert np.array_equal(chosen[part.chosen], whole.chosen)
     np.testing.assert_allclose(part.reductions, whole.reductions, rtol=1e-6)
-    C, Y = (values - values.mean(axis=0) for values in problem(5, n=300, m=60))
+    C, Y = (values - intercept * values.mean(axis=0) for values in problem(5, n=300, m=60))
     C = C[:, whole.chosen]
     after = Y - C @ np.linalg.lstsq(C, Y, rcond=None)[0]
     assert part.reductions.sum() == pytest.approx((Y**2).sum() - (after**2).sum(), rel=1e-6)

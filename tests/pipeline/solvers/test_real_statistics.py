@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from dense_twins import never_rises
 from pipeline.solvers import Problem, SolverOptions, check_gram, solve
 
 
@@ -37,11 +38,6 @@ def problem_of(images, sigma2, penalty, labels):
     K = np.exp(-np.maximum(squared, 0) / (2 * sigma2)).astype(np.float32).astype(np.float64)
     gram, Y = K.T @ K, Y[:, labels]
     return Problem(np.ascontiguousarray(0.5 * (gram + gram.T)), K.T @ Y, float((Y**2).sum()), penalty)
-
-
-def never_rises(solution):
-    values = [record.objective for record in solution.records]
-    return all(b <= a * (1 + 1e-12) for a, b in itertools.pairwise(values))
 
 
 @pytest.mark.ci

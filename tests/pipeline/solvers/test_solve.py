@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 from dataclasses import replace
 from unittest.mock import Mock
@@ -11,7 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from dense_twins import make_columns, make_kernel, problem_of
+from dense_twins import make_columns, make_kernel, never_rises, problem_of
 from pipeline.kernels.blas import factorise_definite
 from pipeline.solvers import (
     InvalidOptionsError,
@@ -36,11 +35,6 @@ WAYS = {
     "newton": SolverOptions(tolerance=1e-6, polish=False, step="newton"),
     "uniform": SolverOptions(tolerance=1e-6, schedule="uniform", max_sweeps=5000),
 }
-
-
-def never_rises(solution):
-    values = [record.objective for record in solution.records]
-    return all(b <= a * (1 + 1e-12) for a, b in itertools.pairwise(values))
 
 
 @pytest.mark.parametrize("outputs", [1, 4])
@@ -90,7 +84,7 @@ RESUMED["uniform"] = replace(WAYS["uniform"], tolerance=1e-3)
 
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("way", RESUMED)
-def test_resuming_from_any_record_gives_the_same_bytes(way, outputs):
+def test_resuming_from_any_record_and_stopping_on_request_give_the_same_bytes(way, outputs):
     _, _, problem = make_kernel(5, n=100, m=30, outputs=outputs, penalty=0.1)
     states = []
 
@@ -108,22 +102,14 @@ def test_resuming_from_any_record_gives_the_same_bytes(way, outputs):
         assert again.mu.tobytes() == whole.mu.tobytes()
         assert again.status is whole.status
         assert without_seconds(again) == without_seconds(whole)
+    stopped = solve(problem, options, np.random.default_rng(2), should_stop=lambda: True)
+    assert (stopped.status, stopped.converged, stopped.sweeps) == (Status.STOPPED, False, 1)
+    rest = solve(problem, options, np.random.default_rng(0), start=stopped.state)
+    assert rest.weights.tobytes() == whole.weights.tobytes()
 
 
 def without_seconds(solution):
     return [{**vars(record), "seconds": 0} for record in solution.records]
-
-
-def test_stopping_on_request_is_resumable():
-    _, _, problem = make_kernel(5)
-    options = SolverOptions(tolerance=1e-9, opening_visits=10)
-    whole = solve(problem, options, np.random.default_rng(2))
-    stopped = solve(problem, options, np.random.default_rng(2), should_stop=lambda: True)
-    assert stopped.status is Status.STOPPED
-    assert not stopped.converged
-    assert stopped.sweeps == 1
-    rest = solve(problem, options, np.random.default_rng(0), start=stopped.state)
-    assert rest.weights.tobytes() == whole.weights.tobytes()
 
 
 def test_the_same_seed_gives_the_same_bytes_and_a_read_only_gram_suffices():
