@@ -2,7 +2,6 @@
 
 import json
 import os
-from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -17,10 +16,6 @@ def stored() -> dict[str, Any]:
     return json.loads(json.dumps(environment()))
 
 
-def changed(stored: dict[str, Any], **facts: Any) -> dict[str, Any]:
-    return {**deepcopy(stored), **facts}
-
-
 def test_it_names_the_core_type_of_blas_and_the_libraries(stored: dict[str, Any]) -> None:
     assert any(pool["architecture"] for pool in stored["blas"])
     assert {"numpy", "scipy", "numba"} <= {name for name, found in stored["libraries"].items() if found}
@@ -28,11 +23,11 @@ def test_it_names_the_core_type_of_blas_and_the_libraries(stored: dict[str, Any]
 
 def test_the_same_environment_gives_no_warning(stored: dict[str, Any]) -> None:
     assert environment_warnings(stored, environment()) == []
-    assert environment_warnings(stored, changed(stored, arguments=["other"], processors=1, python="3.99")) == []
-    other = changed(stored["libraries"], dask="1")
-    assert environment_warnings(stored, changed(stored, libraries=other)) == []
+    assert environment_warnings(stored, stored | {"arguments": ["other"], "processors": 1, "python": "3.99"}) == []
+    other = stored["libraries"] | {"dask": "1"}
+    assert environment_warnings(stored, stored | {"libraries": other}) == []
     threads = {"internal_api": "openmp", "version": None, "architecture": None}
-    assert environment_warnings(stored, changed(stored, blas=[threads, *stored["blas"][::-1]])) == []
+    assert environment_warnings(stored, stored | {"blas": [threads, *stored["blas"][::-1]]}) == []
 
 
 def test_another_core_type_is_warned_of(stored: dict[str, Any]) -> None:
@@ -50,7 +45,7 @@ def test_another_core_type_is_warned_of(stored: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", ["numpy", "scipy", "numba"])
 def test_other_versions_of_what_computes_are_warned_of(stored: dict[str, Any], name: str) -> None:
     libraries = {**stored["libraries"], name: "0.0.1"}
-    (warning,) = environment_warnings(stored, changed(stored, libraries=libraries))
+    (warning,) = environment_warnings(stored, stored | {"libraries": libraries})
     assert warning.startswith(f"{name} is 0.0.1 here, the run was started with {stored['libraries'][name]}")
 
 

@@ -15,14 +15,10 @@ import numpy as np
 import pytest
 
 from cases import CASES, SERIAL
-from features.descriptors.descriptor import FeatureSpec
-from features.source import SourceSpec
 from features.standardisation import RunningMoments
 from pipeline.config.settings import load
 from pipeline.config.stored_settings import resumed
 from pipeline.config.train_config import Resources, TrainConfig
-from pipeline.datasets import compute_features, feature_request
-from pipeline.datasets.feature_request import FeatureRequest
 from pipeline.errors import StoppedError
 from pipeline.runtime import stopping
 from pipeline.runtime.stopping import SIGNALS, Turn
@@ -121,21 +117,18 @@ def test_the_time_limit_asks_once_it_is_over() -> None:
 
 def test_the_moments_of_a_table_are_not_taken_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez(tmp_path / "table.npz", X=np.ones((400_000, 40), np.float32), y=np.arange(400_000) % 2)
-    request = FeatureRequest(SourceSpec(str(tmp_path / "table.npz")), FeatureSpec("raw"), standardise=True)
-    shape = feature_request.describe(request)
-    blocks = []
-    real = RunningMoments.update
+    blocks, update = list[int](), RunningMoments.update
 
-    def update(moments: RunningMoments, block: np.ndarray, weights: np.ndarray | None = None) -> RunningMoments:
+    def interrupted(moments: RunningMoments, block: np.ndarray, weights: np.ndarray | None = None) -> RunningMoments:
         blocks.append(len(block))
         os.kill(os.getpid(), signal.SIGTERM)
-        return real(moments, block, weights)
+        return update(moments, block, weights)
 
-    monkeypatch.setattr(RunningMoments, "update", update)
-    with stopping.listening(), stopping.working(), pytest.raises(StoppedError, match="SIGTERM"):
-        compute_features.fit_standardisation(request, shape)
+    monkeypatch.setattr(RunningMoments, "update", interrupted)
+    folders = ["--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features")]
+    assert main([str(tmp_path / "table.npz"), *folders, "--centers", "20", *SERIAL, "-q"]) == 75
     assert len(blocks) == 1
-    assert blocks[0] < shape.n_train
+    assert blocks[0] < 300_000
 
 
 def test_waiting_for_a_feature_store_ends_on_request(

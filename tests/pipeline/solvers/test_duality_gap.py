@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.linear_model import Lasso
+from sklearn.linear_model import MultiTaskLasso
 
 from dense_twins import make_kernel, problem_of
 from pipeline.solvers import (
@@ -68,22 +68,26 @@ def test_scores_from_outside_give_the_same_certificate():
 
 
 @pytest.mark.parametrize("polish", [True, False])
-@pytest.mark.parametrize("penalty", [2.0, 20.0])
-def test_lasso_identity_with_a_second_library(polish, penalty):
-    """min F = min |y - C w|^2 + 2 sqrt(lambda nu) |w|_1, same predictor, mu = |w| / tau."""
+@pytest.mark.parametrize("penalty", [20.0, 1500.0])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_lasso_identity_with_a_second_library(polish, penalty, outputs):
+    """min F = min |Y - C W|^2 + 2 sqrt(lambda nu) sum_m |w_m|, same predictor, mu_m = |w_m| / tau."""
     rng = np.random.default_rng(4)
     C = rng.standard_normal((200, 40))
-    y = C[:, :6] @ rng.standard_normal(6) + rng.standard_normal(200)
-    problem = problem_of(C, y[:, None], penalty)
+    Y = C[:, :6] @ rng.standard_normal((6, outputs)) + rng.standard_normal((200, outputs))
+    problem = problem_of(C, Y, penalty)
     options = SolverOptions(tolerance=1e-13, polish=polish, max_sweeps=3000)
     solution = solve(problem, options, np.random.default_rng(0))
-    other = Lasso(alpha=problem.tau / 200, fit_intercept=False, tol=1e-14, max_iter=100_000).fit(C, y)
-    np.testing.assert_allclose(solution.weights[:, 0], other.coef_, atol=1e-8)
-    np.testing.assert_allclose(solution.mu, np.abs(other.coef_) / problem.tau, atol=1e-6)
-    value = ((y - C @ other.coef_) ** 2).sum() + 2 * problem.tau * np.abs(other.coef_).sum()
+    other = MultiTaskLasso(alpha=problem.tau / 200, fit_intercept=False, tol=1e-14, max_iter=100_000).fit(C, Y)
+    norms = np.linalg.norm(other.coef_, axis=0)
+    assert 0 < solution.n_active < (40 if penalty == 1500.0 else 41)
+    np.testing.assert_allclose(solution.weights, other.coef_.T, atol=1e-8)
+    np.testing.assert_allclose(solution.mu, norms / problem.tau, atol=1e-6)
+    value = ((Y - C @ other.coef_.T) ** 2).sum() + 2 * problem.tau * norms.sum()
     assert solution.objective == pytest.approx(value, rel=1e-10)
     K = (C * solution.mu) @ C.T
-    F = y @ np.linalg.solve(np.eye(200) + K, y) + problem.penalty * solution.mu.sum()
+    F = np.trace(Y.T @ np.linalg.solve(np.eye(200) + K, Y)) + problem.penalty * solution.mu.sum()
+    assert solution.records[-1].objective == pytest.approx(F, rel=1e-9)
     assert pytest.approx(value, rel=1e-8) == F
 
 

@@ -5,7 +5,6 @@ Raw pixels stand in for the features, so that nothing but the solver is under te
 
 from __future__ import annotations
 
-import gzip
 import itertools
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from dense_twins import never_rises
+from features.idx import read_idx
 from pipeline.solvers import Problem, SolverOptions, check_gram, solve
 
 
@@ -23,10 +23,8 @@ def images(request):
         pixels, labels, n_centers = *load_digits(return_X_y=True), 120
     else:
         folder, rows, n_centers = request.getfixturevalue("data_dir") / "mnist", 8000, 400
-        with gzip.open(folder / "train-images-idx3-ubyte.gz") as stream:
-            pixels = np.frombuffer(stream.read(16 + rows * 784), np.uint8, offset=16).reshape(rows, 784)
-        with gzip.open(folder / "train-labels-idx1-ubyte.gz") as stream:
-            labels = np.frombuffer(stream.read(8 + rows), np.uint8, offset=8)
+        pixels = read_idx(folder / "train-images-idx3-ubyte.gz", 3)[:rows].reshape(rows, 784)
+        labels = read_idx(folder / "train-labels-idx1-ubyte.gz", 1)[:rows]
     X = pixels / np.linalg.norm(pixels.astype(np.float64), axis=1, keepdims=True) * 1.3
     return X, np.where(labels[:, None] == np.arange(10), 1.0, -1.0), n_centers
 
