@@ -34,6 +34,15 @@ def make_kernel(seed, n=300, m=80, outputs=1, penalty=0.05, width=2.0):
     return C, Y, problem_of(C, Y, penalty)
 
 
+def selection_data(seed: int, n: int = 80, m: int = 12, outputs: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """Return (K, Y): columns of which a few span most of the others, and targets of four of them."""
+    rng = np.random.default_rng(seed)
+    K = rng.standard_normal((n, 5)) @ rng.standard_normal((5, m)) + rng.standard_normal((n, m)) * 0.5 + 0.4
+    truth = np.zeros((m, outputs))
+    truth[rng.permutation(m)[:4]] = rng.standard_normal((4, outputs))
+    return K, K @ truth + 0.3 * rng.standard_normal((n, outputs)) + 0.7
+
+
 def never_rises(solution: Solution) -> bool:
     values = [record.objective for record in solution.records]
     return all(b <= a * (1 + 1e-12) for a, b in itertools.pairwise(values))

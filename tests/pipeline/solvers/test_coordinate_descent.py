@@ -24,20 +24,15 @@ def dense_objective(C, Y, mu, lam, nu):
     return np.trace(Y.T @ np.linalg.inv(np.eye(len(Y)) + K / lam) @ Y) + nu * mu.sum()
 
 
-def some_inverse(problem, lam, seed, n_active):
-    rng = np.random.default_rng(seed)
-    mu = np.zeros(problem.n_candidates)
-    support = rng.permutation(problem.n_candidates)[:n_active].astype(np.int64)
-    mu[support] = rng.random(n_active) + 0.1
-    return factorise(problem, lam, mu, support)
-
-
 @pytest.mark.parametrize("lam", [1.0, 0.3])
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("seed", range(3))
 def test_score_curvature_objective_and_predictor_match_dense_formulas(seed, outputs, lam):
     C, Y, problem = make_columns(seed, outputs=outputs)
-    inverse = some_inverse(problem, lam, seed, 5)
+    rng, mu = np.random.default_rng(seed), np.zeros(problem.n_candidates)
+    support = rng.permutation(problem.n_candidates)[:5]
+    mu[support] = rng.random(5) + 0.1
+    inverse = factorise(problem, lam, mu, support)
     K_inverse = dense_inverse(C, inverse.mu, lam)
     a, b, q = np.empty(inverse.active.size), np.empty(inverse.active.size), np.empty(outputs)
     for m in range(problem.n_candidates):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.linalg import LinAlgError
 
-from dense_twins import statistics_of
+from dense_twins import selection_data, statistics_of
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers import forward_selection as forwards
@@ -25,22 +25,14 @@ def squared_error(K: np.ndarray, Y: np.ndarray, columns, *, intercept: bool = Fa
     return float(((Y - C @ weights) ** 2).sum())
 
 
-def problem(seed: int, n: int = 80, m: int = 12, outputs: int = 3, noise: float = 0.3) -> Data:
-    rng = np.random.default_rng(seed)
-    K = rng.standard_normal((n, 5)) @ rng.standard_normal((5, m)) + rng.standard_normal((n, m)) * 0.5 + 0.4
-    truth = np.zeros((m, outputs))
-    truth[rng.permutation(m)[:4]] = rng.standard_normal((4, outputs))
-    return K, K @ truth + noise * rng.standard_normal((n, outputs)) + 0.7
-
-
 @pytest.fixture(params=["usual slabs", "small slabs"])
 def data(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Data:
     """Columns and targets; targets on another scale, where columns are worked on a few at a time."""
     if request.param == "usual slabs":
-        return problem(0)
+        return selection_data(0)
     for module, name, size in ((forwards, "SLAB_ROWS", 3), (forwards, "STRIPE", 5), (greedy, "BACK_BLOCK", 5)):
         monkeypatch.setattr(module, name, size)
-    K, Y = problem(1)
+    K, Y = selection_data(1)
     return K, 1e4 * Y
 
 
@@ -74,7 +66,7 @@ def test_back_drops_what_raises_the_error_least(data: Data, intercept: bool) -> 
 
 def test_an_interrupted_selection_goes_on_to_the_same_bits(monkeypatch) -> None:
     monkeypatch.setattr(forwards, "SLAB_ROWS", 7)
-    statistics = statistics_of(*problem(6, n=300, m=60))
+    statistics = statistics_of(*selection_data(6, n=300, m=60))
     seen: list[list[int]] = []
     whole = select(statistics, 60, intercept=True, enough=lambda chosen: seen.append(list(chosen)) or False)
     for stopped in (3, 7, 24, 42):
@@ -88,7 +80,7 @@ def test_an_interrupted_selection_goes_on_to_the_same_bits(monkeypatch) -> None:
 
 def test_enough_ends_it_but_not_before_what_is_dropped_again(monkeypatch) -> None:
     monkeypatch.setattr(greedy, "forward_size", lambda n: 20)
-    statistics = statistics_of(*problem(7, n=300, m=60))
+    statistics = statistics_of(*selection_data(7, n=300, m=60))
     found = select(statistics, 50, intercept=False, enough=lambda chosen: len(chosen) >= 5)
     assert len(found.chosen) == 20
     found = select(statistics, 50, intercept=False, enough=lambda chosen: len(chosen) >= 33)
@@ -135,7 +127,7 @@ def test_wide_kernels_in_few_dimensions_are_used_to_the_full(dimensions: int, wi
 
 def test_a_factor_that_has_drifted_is_mended(monkeypatch) -> None:
     """New rows with an error a million times theirs: every slab is made anew, and tells of it."""
-    statistics = statistics_of(*problem(8, n=300, m=120))
+    statistics = statistics_of(*selection_data(8, n=300, m=120))
     monkeypatch.setattr(forwards, "SLAB_ROWS", 16)
     usual = select(statistics, 120, intercept=True)
     assert usual.drift < 1e-12
@@ -153,7 +145,7 @@ def test_a_factor_that_has_drifted_is_mended(monkeypatch) -> None:
 
 
 def test_what_cannot_be_chosen() -> None:
-    K, Y = problem(11)
+    K, Y = selection_data(11)
     for size in (0, 13):
         with pytest.raises(ValueError, match="size must be 1 to the 12 candidates"):
             select(statistics_of(K, Y), size, intercept=False)
@@ -178,7 +170,7 @@ def test_prefix_sizes_grow_by_a_few_percent() -> None:
 
 @pytest.mark.parametrize("intercept", [False, True])
 def test_hold_out_curve_is_that_of_the_best_ridge(intercept: bool) -> None:
-    fit, hold_out = statistics_of(*problem(13, n=60, m=25)), statistics_of(*problem(13, n=90, m=25))
+    fit, hold_out = statistics_of(*selection_data(13, n=60, m=25)), statistics_of(*selection_data(13, n=90, m=25))
     sizes = np.array([3, 25])
     curve = held_out_curve(fit, hold_out, sizes, intercept=intercept)
     whole = refit(fit, hold_out, fit, intercept=intercept)
@@ -193,7 +185,7 @@ def test_hold_out_curve_is_that_of_the_best_ridge(intercept: bool) -> None:
 
 
 def test_a_gram_that_no_ridge_mends_has_no_curve() -> None:
-    K, Y = problem(14)
+    K, Y = selection_data(14)
     broken = statistics_of(K, Y)
     broken.gram[:] = -broken.gram
     with pytest.raises(LinAlgError):

@@ -4,18 +4,12 @@ import numpy as np
 import pytest
 from scipy.linalg import LinAlgError
 
-from dense_twins import statistics_of
+from dense_twins import selection_data, statistics_of
 from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers import forward_selection as forwards
 from pipeline.solvers.forward_backward_selection import drop, select
 from pipeline.solvers.forward_selection import forward
 from pipeline.solvers.preselection import Preselection, preselection, turns
-
-
-def problem(seed: int, n: int, m: int) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    K = rng.standard_normal((n, 5)) @ rng.standard_normal((5, m)) + rng.standard_normal((n, m)) * 0.5 + 0.4
-    return K, K[:, :4] @ rng.standard_normal((4, 3)) + 0.3 * rng.standard_normal((n, 3)) + 0.7
 
 
 def test_there_are_finalists_where_not_all_candidates_fit_or_they_save_most_of_the_gram() -> None:
@@ -43,13 +37,13 @@ def test_every_candidate_has_one_turn() -> None:
 @pytest.mark.parametrize(("least", "size"), [(60, 60), (20, 40), (40, 15)])
 def test_a_way_forward_and_what_drops_of_it_is_a_selection(monkeypatch, least: int, size: int, intercept: bool) -> None:
     monkeypatch.setattr(greedy, "forward_size", lambda n: least)
-    statistics = statistics_of(*problem(5, n=300, m=60))
+    statistics = statistics_of(*selection_data(5, n=300, m=60))
     whole = select(statistics, size, intercept=intercept)
     chosen = forward(statistics, max(size, least), intercept=intercept).chosen
     part = drop(statistics.cut(chosen), size, least, intercept=intercept)
     assert np.array_equal(chosen[part.chosen], whole.chosen)
     np.testing.assert_allclose(part.reductions, whole.reductions, rtol=1e-6)
-    C, Y = (values - intercept * values.mean(axis=0) for values in problem(5, n=300, m=60))
+    C, Y = (values - intercept * values.mean(axis=0) for values in selection_data(5, n=300, m=60))
     C = C[:, whole.chosen]
     after = Y - C @ np.linalg.lstsq(C, Y, rcond=None)[0]
     assert part.reductions.sum() == pytest.approx((Y**2).sum() - (after**2).sum(), rel=1e-6)
@@ -57,7 +51,7 @@ def test_a_way_forward_and_what_drops_of_it_is_a_selection(monkeypatch, least: i
 
 def test_few_that_are_followed_choose_nearly_as_well(monkeypatch) -> None:
     """A gain that rises meanwhile waits for the next block; else the choice is the same, whatever the threads."""
-    statistics = statistics_of(*problem(11, n=500, m=240))
+    statistics = statistics_of(*selection_data(11, n=500, m=240))
     usual = forward(statistics, 90, intercept=True)  # all are followed
     monkeypatch.setattr(forwards, "FOLLOWED", 30)
     monkeypatch.setattr(forwards, "BLOCK", 16)
@@ -75,7 +69,7 @@ def test_a_choice_goes_on_from_a_slab_that_never_had_a_factor(monkeypatch: pytes
     """A checkpoint is made before the last centers of a slab enter the factor: where they cannot, it is not taken."""
     monkeypatch.setattr(forwards, "SLAB_ROWS", 16)
     monkeypatch.setattr(forwards, "BLOCK", 8)
-    statistics = statistics_of(*problem(6, n=300, m=60))
+    statistics = statistics_of(*selection_data(6, n=300, m=60))
     spanned = int(forward(statistics, 60, intercept=True).chosen[30])
     eliminated = forwards._Factor._eliminated
 
@@ -96,5 +90,5 @@ def test_a_choice_goes_on_from_a_slab_that_never_had_a_factor(monkeypatch: pytes
 
 
 def test_no_finalists_are_no_centers() -> None:
-    statistics = statistics_of(*problem(7, n=50, m=20)).cut(np.empty(0, np.int64))
+    statistics = statistics_of(*selection_data(7, n=50, m=20)).cut(np.empty(0, np.int64))
     assert len(drop(statistics, 5, 5, intercept=True).chosen) == 0
