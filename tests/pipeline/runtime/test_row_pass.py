@@ -162,11 +162,14 @@ def test_however_the_pieces_are_shared_out_each_is_added_once(
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_the_only_process_keeps_its_sums_in_memory(tmp_path: Path, threads: int) -> None:
-    counts, shares = passed(Counting(), tmp_path, [Place(None, threads)])
-    assert whole(counts)
-    assert len(shares) == 1
-    assert files(tmp_path) == []
+def test_the_only_process_takes_up_what_others_left_and_keeps_its_sums_in_memory(tmp_path: Path, threads: int) -> None:
+    for others in (0, 3):
+        if others:
+            stopped(Counting(), tmp_path, places(1, 1, 1))
+        counts, shares = passed(Counting(), tmp_path, [Place(None, threads)])
+        assert whole(counts)
+        assert [len(share.earlier) for share in shares] == [others]
+        assert len(files(tmp_path)) == others
 
 
 @pytest.mark.parametrize("first", [(1,), (2, 1), (3, 3, 3, 3)])
@@ -188,13 +191,6 @@ def test_a_stopped_pass_is_taken_up_by_more_or_fewer(
     counts, shares = passed(task, tmp_path, places(*first))
     assert whole(counts)
     assert [[path] for path in files(tmp_path)] == [share.files() for share in shares]
-
-
-def test_this_process_takes_up_what_others_left(tmp_path: Path) -> None:
-    stopped(Counting(), tmp_path, places(1, 1, 1))
-    counts, shares = passed(Counting(), tmp_path, [Place(None, 2)])
-    assert whole(counts)
-    assert len(shares[0].earlier) == 3
 
 
 def test_a_pass_that_was_all_but_combined_computes_nothing(tmp_path: Path) -> None:
