@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dense_twins import make_kernel
-from dense_twins import statistics_of as dense
+from dense_twins import make_kernel, statistics_of
 from pipeline.errors import InvalidDataError
 from pipeline.kernels import exact_sums
 from pipeline.kernels.column_generator import ColumnGenerator
@@ -67,7 +66,7 @@ def test_any_order_and_grouping_of_blocks_gives_the_same_bits_of_dense_products(
     for name, value in vars(alone).items():
         assert np.array_equal(getattr(together, name), value), name
     K, roots = generator.block(X, out_dtype=np.float64), np.sqrt(weights)[:, None]
-    products = dense(roots * K, roots * Y)
+    products = statistics_of(roots * K, roots * Y)
     kept_away = {"gram": products.gram[kept:], "kty": products.kty[kept:], "column_sums": (weights @ K)[kept:]}
     truth = replace(products, **kept_away, target_sums=weights @ Y, weight_sum=weights.sum())
     rtol = 1e-11 if dtype == np.float64 else 1e-5  # float32 columns are rounded as their block has them
@@ -85,7 +84,7 @@ def test_huge_and_tiny_targets_keep_their_digits(size: float) -> None:
     for start in range(0, 300, 100):
         rows = slice(start, start + 100)
         sums.add(K[rows], Y[rows] * size)
-    found, truth = sums.statistics(), dense(K, Y)
+    found, truth = sums.statistics(), statistics_of(K, Y)
     np.testing.assert_allclose(found.kty / size, truth.kty, rtol=1e-11, atol=1e-13)
     np.testing.assert_allclose(found.yty / size / size, truth.yty, rtol=1e-12)
     np.testing.assert_allclose(found.target_sums / size, truth.target_sums, rtol=1e-11)
@@ -126,7 +125,7 @@ def kernel_columns(outputs: int) -> tuple[np.ndarray, np.ndarray]:
 def test_centring_by_stripes_keeps_every_bit(columns: int) -> None:
     """Models depend on the bits of 0.5 (A + Aᵀ), A = gram - k kᵀ/n, as whole matrices give them."""
     K, Y = kernel_columns(2)
-    statistics = dense(K[:, :columns], Y)
+    statistics = statistics_of(K[:, :columns], Y)
     k, n = statistics.column_sums, statistics.weight_sum
     one_sided = statistics.gram - np.outer(k, k / n)
     whole = 0.5 * (one_sided + one_sided.T)
@@ -148,7 +147,7 @@ def test_centring_by_stripes_keeps_every_bit(columns: int) -> None:
 
 def test_centring_takes_one_gram_of_memory_and_its_targets_none() -> None:
     rng = np.random.default_rng(0)
-    statistics = dense(rng.random((50, 1500)), rng.random((50, 2)))
+    statistics = statistics_of(rng.random((50, 1500)), rng.random((50, 2)))
     with largest_bytes() as largest:
         statistics.centred()
     assert statistics.gram.nbytes < largest[0] < 1.3 * statistics.gram.nbytes
@@ -159,7 +158,7 @@ def test_centring_takes_one_gram_of_memory_and_its_targets_none() -> None:
 
 def test_an_intercept_of_some_columns_needs_no_gram_of_theirs() -> None:
     K, Y = kernel_columns(3)
-    statistics, columns = dense(K, Y), np.array([3, 70, 11])
+    statistics, columns = statistics_of(K, Y), np.array([3, 70, 11])
     weights = np.random.default_rng(1).normal(size=(3, 3))
     found = statistics.intercept(weights, columns)
     assert np.array_equal(found, statistics.cut(columns).intercept(weights))
@@ -168,7 +167,7 @@ def test_an_intercept_of_some_columns_needs_no_gram_of_theirs() -> None:
 
 def test_centring_needs_rows() -> None:
     with pytest.raises(InvalidDataError, match="hold_out"):
-        dense(np.zeros((0, 4)), np.zeros((0, 2))).centred()
+        statistics_of(np.zeros((0, 4)), np.zeros((0, 2))).centred()
 
 
 def test_statistics_whose_squares_overflow_are_refused() -> None:

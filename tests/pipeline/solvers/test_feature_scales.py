@@ -51,21 +51,14 @@ def test_the_derivatives_are_those_of_differences(shift: float, tolerance: float
 
 def test_products_of_derivatives_are_within_their_bound() -> None:
     points, weights = np.zeros((2, 3)), np.array([[-3.0, 1.0], [2.0, 1.0]])
-    steepest = Round(np.ones(3, np.float32), np.abs(weights), 1.0)
+    steepest, huge = (Round(np.ones(3, np.float32), size * np.abs(weights), 1.0) for size in (1.0, 1e200))
     X = np.sqrt(2.0) * np.eye(3)  # where the slope of a kernel of that width is largest
     largest = derivatives_of(steepest, points, 2.0).products(X[:1]).max()
     assert largest_product(steepest, 2.0) == pytest.approx(4 * largest), "of which a part is slack"
-    assert largest_product(Round(np.ones(3, np.float32), 1e200 * weights, 1.0), 2.0) == pytest.approx(4 * largest)
-
-
-def test_derivatives_of_targets_of_any_size_can_be_squared() -> None:
-    rng = np.random.default_rng(0)
-    points, X, weights = rng.normal(size=(8, 3)), rng.normal(size=(20, 3)), rng.normal(size=(8, 1))
-    plain, huge = (
-        derivatives_of(Round(np.ones(3, np.float32), size * weights, 1.0), points, 2.0).squares(X)
-        for size in (1.0, 1e200)
-    )
-    np.testing.assert_allclose(huge, plain, rtol=1e-12)
+    assert largest_product(huge, 2.0) == pytest.approx(4 * largest), "weights of any size can be squared"
+    for added in ("products", "squares"):
+        of_huge, of_steepest = (getattr(derivatives_of(each, points, 2.0), added)(X) for each in (huge, steepest))
+        np.testing.assert_allclose(of_huge, of_steepest, rtol=1e-12)
 
 
 def test_scales_keep_the_typical_distance_and_can_be_zero() -> None:
