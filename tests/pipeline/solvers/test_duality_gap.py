@@ -68,7 +68,7 @@ def test_scores_from_outside_give_the_same_certificate():
 
 
 @pytest.mark.parametrize("polish", [True, False])
-@pytest.mark.parametrize("penalty", [20.0, 1500.0])
+@pytest.mark.parametrize("penalty", [20.0, 500.0])
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_lasso_identity_with_a_second_library(polish, penalty, outputs):
     """min F = min |Y - C W|^2 + 2 sqrt(lambda nu) sum_m |w_m|, same predictor, mu_m = |w_m| / tau."""
@@ -76,11 +76,12 @@ def test_lasso_identity_with_a_second_library(polish, penalty, outputs):
     C = rng.standard_normal((200, 40))
     Y = C[:, :6] @ rng.standard_normal((6, outputs)) + rng.standard_normal((200, outputs))
     problem = problem_of(C, Y, penalty)
-    options = SolverOptions(tolerance=1e-13, polish=polish, max_sweeps=3000)
+    options = SolverOptions(tolerance=1e-11, polish=polish, max_sweeps=3000)
     solution = solve(problem, options, np.random.default_rng(0))
     other = MultiTaskLasso(alpha=problem.tau / 200, fit_intercept=False, tol=1e-14, max_iter=100_000).fit(C, Y)
     norms = np.linalg.norm(other.coef_, axis=0)
-    assert 0 < solution.n_active < (40 if penalty == 1500.0 else 41)
+    assert solution.converged
+    assert 0 < solution.n_active < (40 if penalty == 500.0 else 41)
     np.testing.assert_allclose(solution.weights, other.coef_.T, atol=1e-8)
     np.testing.assert_allclose(solution.mu, norms / problem.tau, atol=1e-6)
     value = ((Y - C @ other.coef_.T) ** 2).sum() + 2 * problem.tau * norms.sum()
