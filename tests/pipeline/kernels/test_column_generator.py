@@ -21,34 +21,10 @@ def test_exponential_is_exact_to_two_units_in_the_last_place() -> None:
     assert np.abs(out / truth - 1).max() <= 2 * np.finfo(np.float32).eps
 
 
-def test_far_points_give_a_tiny_positive_value_and_equal_points_give_one() -> None:
-    generator = ColumnGenerator(np.array([[0.0], [250.0]]), 1.0)
-    block = generator.block(np.array([[0.0]], np.float32))
-    assert block[0, 0] == 1.0
-    assert 0.0 <= block[0, 1] < 1e-36
-
-
 def test_negative_rounded_distances_are_clamped() -> None:
     """‖x‖² + ‖z‖² - 2xᵀz of a point with itself is often below zero in float32."""
     X = np.random.default_rng(0).normal(100, 1, (200, 30)).astype(np.float32)
     assert ColumnGenerator(X, 1e-3).block(X).max() <= 1.0
-
-
-@given(
-    rows=st.integers(1, 40),
-    centers=st.integers(1, 30),
-    features=st.integers(1, 50),
-    sigma2=st.floats(0.5, 100),
-    seed=st.integers(0, 2**31),
-)
-def test_block_equals_scikit_learn(rows: int, centers: int, features: int, sigma2: float, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    X, Z = rng.normal(size=(rows, features)), rng.normal(size=(centers, features))
-    truth = rbf_kernel(X, Z, gamma=1 / (2 * sigma2))
-    assert np.allclose(ColumnGenerator(Z, sigma2, np.float64).block(X), truth, rtol=1e-9, atol=1e-12)
-    single = ColumnGenerator(Z, sigma2).block(X)
-    assert single.dtype == np.float32
-    assert np.abs(single - rbf_kernel(X.astype("f4"), Z.astype("f4"), gamma=1 / (2 * sigma2))).max() < 2e-4
 
 
 @pytest.mark.parametrize("sigma2", [0.0, -1.0, np.nan, np.inf])
@@ -70,29 +46,17 @@ def test_points_far_from_the_origin_lose_nothing(offset: float) -> None:
     truth = rbf_kernel(X.astype("f8"), X[:50].astype("f8"), gamma=1 / 10)
     assert np.abs(ColumnGenerator(X[:50], 5.0).block(X) - truth).max() < 1e-5
     assert np.abs(ColumnGenerator(X[:50], 5.0, np.float64).block(X) - truth).max() < 1e-9
-
-
-def test_centers_around_the_origin_are_used_as_they_are() -> None:
-    """No pass over the rows is spent where it brings nothing (image features have a ratio below 1)."""
-    rng = np.random.default_rng(5)
-    near, far = rng.random((40, 30)).astype(np.float32), (7 + rng.random((40, 30))).astype(np.float32)
-    assert ColumnGenerator(near, 1.0)._form._origin is None
-    origin = ColumnGenerator(far, 1.0)._form._origin
-    assert origin is not None
-    assert np.allclose(origin, far.mean(0))
+    near = ColumnGenerator(X[:50], 5.0)._form._origin is None
+    assert near == (offset == 0.0), "no pass over the rows is spent where it brings nothing"
 
 
 def test_a_far_row_that_is_no_center_is_harmless() -> None:
     X = np.random.default_rng(6).normal(size=(30, 4)).astype(np.float32)
     X[17] = 1e6
     block = ColumnGenerator(X[:10], 1.0).block(X)
+    assert block.min() >= 0.0
     assert block[17].max() < 1e-36
     assert np.array_equal(np.delete(block, 17, 0), ColumnGenerator(X[:10], 1.0).block(np.delete(X, 17, 0)))
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_no_centers_give_no_columns(dtype: type) -> None:
-    assert ColumnGenerator(np.empty((0, 3)), 1.0, dtype).block(np.ones((5, 3))).shape == (5, 0)
 
 
 @pytest.mark.parametrize(

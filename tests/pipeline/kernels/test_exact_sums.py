@@ -1,6 +1,5 @@
 """Exact sums: the same bits in any order and grouping, a twin in whole numbers, and nothing lost in silence."""
 
-from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import numpy as np
@@ -11,11 +10,9 @@ from hypothesis import strategies as st
 from pipeline.errors import InvalidDataError
 from pipeline.kernels import exact_sums
 from pipeline.kernels.blas import product_tile
-from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.each_tile import Each
 from pipeline.kernels.exact_sum_loops import add_lower_tile
 from pipeline.kernels.exact_sums import ExactGram, ExactSum, mirror_lower, unit_of
-from pipeline.kernels.kernel_forms import Kernel, largest_column
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -55,19 +52,6 @@ def test_any_order_and_grouping_of_blocks_and_tiles_gives_the_same_bits(
     K = np.vstack(blocks)
     np.testing.assert_allclose(found, (K.T @ K)[kept:], rtol=1e-13, atol=2e-12)
     assert np.array_equal(found[:, kept:], found[:, kept:].T)
-
-
-def test_tiles_may_be_shared_out_to_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    blocks = [rng.random((64, 400)) for _ in range(3)]
-    monkeypatch.setattr(exact_sums, "TILE_COLUMNS", 50)
-    alone, together = (ExactGram(400, 60, 64.0, 3) for _ in range(2))
-    with ThreadPoolExecutor(3) as pool:
-        for block in blocks:
-            alone.add(block)
-        for block in reversed(blocks):
-            together.add(block, lambda function, tiles: list(pool.map(function, tiles)) and None)
-    assert np.array_equal(alone.units, together.units)
 
 
 @given(size=st.integers(0, 30), stripe=st.integers(1, 40), seed=SEEDS)
@@ -110,38 +94,6 @@ def test_a_gram_is_that_of_whole_numbers(columns: int, n_blocks: int, looseness:
         for j in range(i + 1):
             products = (sum(int(a) * int(b) for a, b in block[:, [i, j]]) for block in blocks)
             assert int(gram.units[i, j]) == sum(round(Fraction(product, 2**40) / unit) for product in products)
-
-
-def points(rows: int, features: int = 5) -> np.ndarray:
-    return np.random.default_rng(7).random((rows, features)).astype(np.float32)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "block_rows", "n_blocks", "sigma2"),
-    [
-        (Kernel(), 64, 32, 0.5),
-        (Kernel("polynomial", 3), 64, 32, 0.05),
-        (Kernel("intersection"), 512, 8, 1.0),
-        pytest.param(Kernel(), 64, 256, 0.05, marks=pytest.mark.ci),
-        pytest.param(Kernel("polynomial", 3), 512, 32, 0.5, marks=pytest.mark.ci),
-        pytest.param(Kernel("intersection"), 64, 256, 1.0, marks=pytest.mark.ci),
-    ],
-    ids=str,
-)
-def test_sums_are_as_accurate_as_plain_summation(kernel: Kernel, block_rows: int, n_blocks: int, sigma2: float) -> None:
-    """Against extended precision: at most twice the error of block products that are added up in float64."""
-    X, width = points(block_rows * n_blocks), 20
-    generator = ColumnGenerator(X[:width], np.tile([sigma2, 4 * sigma2], width // 2), kernel=kernel)
-    columns = generator.block(X, out_dtype=np.float64)
-    exact = ExactGram(width, 0, block_rows * largest_column(kernel, X, sigma2) ** 2, n_blocks)
-    plain, truth = np.zeros((width, width)), np.zeros((width, width), np.longdouble)
-    for start in range(0, len(X), block_rows):
-        block = np.ascontiguousarray(columns[start : start + block_rows])
-        exact.add(block)
-        plain += np.tril(product_tile(block, slice(0, width), slice(0, width), np.empty(width**2)))
-        truth += np.tril(block.T.astype(np.longdouble) @ block.astype(np.longdouble))
-    found = np.tril(exact.rows())
-    assert np.abs(found - truth).max() <= 2 * np.abs(plain - truth).max()
 
 
 @given(factor=st.floats(1.002, 1e150), sign=st.sampled_from([-1.0, 1.0]), n_terms=st.integers(1, 10**6))

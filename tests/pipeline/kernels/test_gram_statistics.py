@@ -1,66 +1,27 @@
 """Accumulated statistics against the dense products they stand for."""
 
+import copy
+import functools
 import itertools
+import operator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dense_twins import make_kernel, statistics_of
 from pipeline.errors import InvalidDataError
 from pipeline.kernels import exact_sums
 from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums, SumBounds, draw_held_out
+from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums, SumBounds, draw_held_out, draw_sample
 from pipeline.kernels.kernel_forms import Kernel, largest_column
 from runs import largest_bytes
 
 
-def dense(K: np.ndarray, Y: np.ndarray) -> GramStatistics:
-    return GramStatistics(K.T @ K, K.T @ Y, np.sum(Y**2, 0), K.sum(0), Y.sum(0), float(len(K)))
-
-
-def assert_equal(a: GramStatistics, b: GramStatistics, rtol: float) -> None:
-    for name, value in vars(b).items():
-        assert np.allclose(getattr(a, name), value, rtol=rtol, atol=rtol), name
-
-
-def problem(n: int = 300, m: int = 23, t: int = 4, seed: int = 0) -> tuple[ColumnGenerator, np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, 6)).astype(np.float32)
-    return ColumnGenerator(X[:m], 3.0), X, rng.normal(size=(n, t))
-
-
 def bounds_of(Y: np.ndarray, block_rows: int, n_blocks: int, column: float = 1.0, weight: float = 1.0) -> SumBounds:
     return SumBounds(block_rows, n_blocks, column, tuple(np.abs(Y).max(axis=0).tolist()), weight)
-
-
-@pytest.mark.parametrize("block_rows", [7, 64, 300])
-def test_parts_equal_dense_statistics_of_their_rows(block_rows: int) -> None:
-    _, X, Y = problem()
-    generator = ColumnGenerator(X[:23], 3.0, np.float64)
-    held = draw_held_out(3, 0.3, 0, len(X))
-    assert 50 < held.sum() < 130
-    bounds = bounds_of(Y, block_rows, -(-len(X) // block_rows))
-    fit, hold_out = StatisticsSums(23, bounds), StatisticsSums(23, bounds)
-    for start in range(0, len(X), block_rows):
-        rows = slice(start, start + block_rows)
-        for part, chosen in ((fit, ~held[rows]), (hold_out, held[rows])):
-            part.add(generator.block(X[rows][chosen], out_dtype=np.float64), Y[rows][chosen])
-    K = generator.block(X).astype(np.float64)
-    fitted, kept = fit.statistics(), hold_out.statistics()
-    assert_equal(fitted, dense(K[~held], Y[~held]), 1e-12)
-    assert_equal(kept, dense(K[held], Y[held]), 1e-12)
-    assert np.array_equal(fitted.gram, fitted.gram.T)
-    assert_equal(fitted + kept, dense(K, Y), 1e-12)
-    assert_equal(fitted.absorbing(kept), dense(K, Y), 1e-12)
-
-
-def test_gram_is_positive_semi_definite_even_for_duplicates() -> None:
-    _, X, Y = problem(n=500, m=23)
-    sums = StatisticsSums(46, bounds_of(Y, 500, 1))
-    sums.add(ColumnGenerator(np.vstack([X[:23], X[:23]]), 3.0).block(X, out_dtype=np.float64), Y)
-    gram = sums.statistics().gram
-    assert np.linalg.eigvalsh(gram)[0] > -1e-12 * np.trace(gram)
 
 
 KERNELS = [Kernel(), Kernel("polynomial", 3), Kernel("intersection")]
@@ -74,7 +35,7 @@ KERNELS = [Kernel(), Kernel("polynomial", 3), Kernel("intersection")]
     groups=st.integers(1, 4),
     dtype=st.sampled_from([np.float32, np.float64]),
 )
-def test_any_order_and_grouping_of_blocks_gives_the_same_bits(
+def test_any_order_and_grouping_of_blocks_gives_the_same_bits_of_dense_products(
     seed: int, kernel: Kernel, kept: int, weighted: bool, groups: int, dtype: type
 ) -> None:
     """Columns of two widths; blocks of any number of rows; with and without weights."""
@@ -97,29 +58,33 @@ def test_any_order_and_grouping_of_blocks_gives_the_same_bits(
             add(block, sums[0])
         for number in rng.permutation(len(blocks)):
             add(blocks[number], sums[rng.integers(1, groups + 1)])
+    parts = [copy.deepcopy(part).statistics() for part in sums[1:]]
     for number in rng.permutation(np.arange(2, groups + 1)):
         for name, units in sums[number].arrays().items():
             sums[1].absorb(name, units)
     alone, together = sums[0].statistics(), sums[1].statistics()
     for name, value in vars(alone).items():
         assert np.array_equal(getattr(together, name), value), name
-    K = generator.block(X, out_dtype=np.float64) * np.sqrt(weights)[:, None]
-    truth = dense(K, Y * np.sqrt(weights)[:, None])
+    K, roots = generator.block(X, out_dtype=np.float64), np.sqrt(weights)[:, None]
+    products = statistics_of(roots * K, roots * Y)
+    kept_away = {"gram": products.gram[kept:], "kty": products.kty[kept:], "column_sums": (weights @ K)[kept:]}
+    truth = replace(products, **kept_away, target_sums=weights @ Y, weight_sum=weights.sum())
     rtol = 1e-11 if dtype == np.float64 else 1e-5  # float32 columns are rounded as their block has them
-    np.testing.assert_allclose(together.gram, truth.gram[kept:], rtol=rtol)
-    np.testing.assert_allclose(together.kty, truth.kty[kept:], rtol=rtol, atol=rtol * np.abs(truth.kty).max())
-    assert together.weight_sum == pytest.approx(weights.sum())
+    for found in (together, functools.reduce(operator.add, parts), functools.reduce(GramStatistics.absorbing, parts)):
+        for name, value in vars(truth).items():
+            atol = 0.0 if name == "gram" else rtol * np.abs(value).max(initial=0.0)
+            np.testing.assert_allclose(getattr(found, name), value, rtol=rtol, atol=atol, err_msg=name)
 
 
 @pytest.mark.parametrize("size", [1e150, 1e-140])
 def test_huge_and_tiny_targets_keep_their_digits(size: float) -> None:
-    generator, X, Y = problem()
+    K, Y, _ = make_kernel(0, outputs=4)
     Y[:, 1] *= 1e-3
-    sums = StatisticsSums(23, bounds_of(Y * size, 100, 3))
+    sums = StatisticsSums(80, bounds_of(Y * size, 100, 3))
     for start in range(0, 300, 100):
         rows = slice(start, start + 100)
-        sums.add(generator.block(X[rows], out_dtype=np.float64), Y[rows] * size)
-    found, truth = sums.statistics(), dense(generator.block(X, out_dtype=np.float64), Y)
+        sums.add(K[rows], Y[rows] * size)
+    found, truth = sums.statistics(), statistics_of(K, Y)
     np.testing.assert_allclose(found.kty / size, truth.kty, rtol=1e-11, atol=1e-13)
     np.testing.assert_allclose(found.yty / size / size, truth.yty, rtol=1e-12)
     np.testing.assert_allclose(found.target_sums / size, truth.target_sums, rtol=1e-11)
@@ -139,28 +104,28 @@ def test_rows_that_the_bounds_do_not_hold_are_an_error() -> None:
 
 
 @given(cuts=st.lists(st.integers(0, 20_000), max_size=6), seed=st.integers(0, 10), fraction=st.floats(0, 0.9))
-def test_hold_out_does_not_depend_on_the_blocks(cuts: list[int], seed: int, fraction: float) -> None:
-    whole = draw_held_out(seed, fraction, 0, 20_000)
+def test_neither_hold_out_nor_sample_depends_on_the_blocks(cuts: list[int], seed: int, fraction: float) -> None:
     edges = [0, *sorted(cuts), 20_000]
-    pieces = [draw_held_out(seed, fraction, a, b) for a, b in itertools.pairwise(edges)]
-    assert np.array_equal(whole, np.concatenate(pieces))
-    assert abs(whole.mean() - fraction) < 0.02
+    for draw in (draw_held_out, draw_sample):
+        whole = draw(seed, fraction, 0, 20_000)
+        assert np.array_equal(whole, np.concatenate([draw(seed, fraction, a, b) for a, b in itertools.pairwise(edges)]))
+        assert abs(whole.mean() - fraction) < 0.02
+    assert abs(whole[draw_held_out(seed, 0.1, 0, 20_000)].mean() - fraction) < 0.06, "they are drawn apart"
+    assert draw_sample(seed, 1.0, 0, 5000).all()
 
 
 def kernel_columns(outputs: int) -> tuple[np.ndarray, np.ndarray]:
     """Gaussian columns of 300 points and targets of +-1; the fifth column is constant: the intercept itself."""
-    rng = np.random.default_rng(13)
-    X = rng.standard_normal((300, 3))
-    K = np.exp(-((X[:, None, :] - X[None, :80, :]) ** 2).sum(-1) / 4)
+    K, Y, _ = make_kernel(13, outputs=outputs)
     K[:, 4] = 0.7
-    return K, np.stack([np.sign(np.sin(2 * X[:, 0] + k) + 0.3 * X[:, 1]) for k in range(outputs)], axis=1)
+    return K, Y
 
 
 @pytest.mark.parametrize("columns", [1, 63, 64, 65, 80])
 def test_centring_by_stripes_keeps_every_bit(columns: int) -> None:
     """Models depend on the bits of 0.5 (A + Aᵀ), A = gram - k kᵀ/n, as whole matrices give them."""
     K, Y = kernel_columns(2)
-    statistics = dense(K[:, :columns], Y)
+    statistics = statistics_of(K[:, :columns], Y)
     k, n = statistics.column_sums, statistics.weight_sum
     one_sided = statistics.gram - np.outer(k, k / n)
     whole = 0.5 * (one_sided + one_sided.T)
@@ -176,12 +141,13 @@ def test_centring_by_stripes_keeps_every_bit(columns: int) -> None:
         assert np.array_equal(centred, expected)
     assert np.array_equal(found.yty, yty)
     C, R = K[:, :columns] - K[:, :columns].mean(0), Y - Y.mean(0)
-    assert_equal(found, GramStatistics(C.T @ C, C.T @ R, (R**2).sum(0), k, statistics.target_sums, n), 1e-9)
+    for name, value in vars(GramStatistics(C.T @ C, C.T @ R, (R**2).sum(0), k, statistics.target_sums, n)).items():
+        np.testing.assert_allclose(getattr(found, name), value, rtol=1e-9, atol=1e-9, err_msg=name)
 
 
 def test_centring_takes_one_gram_of_memory_and_its_targets_none() -> None:
     rng = np.random.default_rng(0)
-    statistics = dense(rng.random((50, 1500)), rng.random((50, 2)))
+    statistics = statistics_of(rng.random((50, 1500)), rng.random((50, 2)))
     with largest_bytes() as largest:
         statistics.centred()
     assert statistics.gram.nbytes < largest[0] < 1.3 * statistics.gram.nbytes
@@ -192,7 +158,7 @@ def test_centring_takes_one_gram_of_memory_and_its_targets_none() -> None:
 
 def test_an_intercept_of_some_columns_needs_no_gram_of_theirs() -> None:
     K, Y = kernel_columns(3)
-    statistics, columns = dense(K, Y), np.array([3, 70, 11])
+    statistics, columns = statistics_of(K, Y), np.array([3, 70, 11])
     weights = np.random.default_rng(1).normal(size=(3, 3))
     found = statistics.intercept(weights, columns)
     assert np.array_equal(found, statistics.cut(columns).intercept(weights))
@@ -201,7 +167,7 @@ def test_an_intercept_of_some_columns_needs_no_gram_of_theirs() -> None:
 
 def test_centring_needs_rows() -> None:
     with pytest.raises(InvalidDataError, match="hold_out"):
-        dense(np.zeros((0, 4)), np.zeros((0, 2))).centred()
+        statistics_of(np.zeros((0, 4)), np.zeros((0, 2))).centred()
 
 
 def test_statistics_whose_squares_overflow_are_refused() -> None:

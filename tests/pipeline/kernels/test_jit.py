@@ -12,7 +12,7 @@ from numba import int64, njit
 
 from pipeline.errors import StoppedError
 from pipeline.kernels.jit import Loop, compile_loops
-from runs import ROOT
+from runs import ROOT, python
 
 LOOPS = (
     "import features.descriptors.sphog_loops as a, pipeline.kernels.column_loops as b;"
@@ -23,8 +23,7 @@ LOOPS = (
 
 def told(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"} | variables
-    line = [sys.executable, "-c", f"import pipeline, os, sys; from pathlib import Path; {code}"]
-    return subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    return python("-c", f"import pipeline, sys; from pathlib import Path; {code}", env=environment, check=True)
 
 
 def test_the_loops_of_both_packages_are_kept_in_a_private_folder(tmp_path: Path) -> None:
@@ -35,22 +34,17 @@ def test_the_loops_of_both_packages_are_kept_in_a_private_folder(tmp_path: Path)
     assert told(LOOPS, HOME=str(tmp_path), XDG_CACHE_HOME="").stdout == f"{tmp_path / '.cache' / 'slkl' / 'numba'}\n"
 
 
-def test_a_folder_of_the_user_is_taken_as_it_is(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    assert told(LOOPS, NUMBA_CACHE_DIR=str(tmp_path)).stdout == f"{tmp_path}\n"
-
-
 @pytest.mark.parametrize("spoilt", ["open to others", "a link", "a file in its place"])
 def test_a_folder_that_is_not_private_is_done_without(tmp_path: Path, spoilt: str) -> None:
     folder = tmp_path / "slkl" / "numba"
     folder.parent.mkdir()
     if spoilt == "a file in its place":
         folder.touch()
+    elif spoilt == "open to others":
+        folder.mkdir()
+        folder.chmod(0o770)
     else:
-        place = folder if spoilt == "open to others" else tmp_path / "elsewhere"
-        place.mkdir()
-        place.chmod(0o770 if spoilt == "open to others" else 0o700)
-    if spoilt == "a link":
+        (tmp_path / "elsewhere").mkdir(0o700)
         folder.symlink_to(tmp_path / "elsewhere")
     done = told(LOOPS, XDG_CACHE_HOME=str(tmp_path))
     fresh = Path(done.stdout.strip())
@@ -61,7 +55,7 @@ def test_a_folder_that_is_not_private_is_done_without(tmp_path: Path, spoilt: st
     assert "NUMBA_CACHE_DIR" in warning
 
 
-def test_the_package_imports_without_numba(tmp_path: Path) -> None:
+def test_the_package_imports_without_numba() -> None:
     assert told("print('numba' in sys.modules, 'numpy' in sys.modules)").stdout == "False False\n"
 
 
@@ -73,7 +67,8 @@ KEPT = (
 
 
 def test_what_is_kept_is_known_loop_by_loop(tmp_path: Path) -> None:
-    """Without compiling anything to see."""
+    """Without compiling anything to see; in a folder of the user, which is taken as it is."""
+    tmp_path.chmod(0o755)
     count = "loops = loops_in(tiles) + loops_in(columns, 'gaussian_float64');"
     report = "print(len(loops), len(not_kept(loops)), len(told.buffer) // 2);"
     done = told(f"{KEPT} {count} {report} compile_loops(loops_in(tiles)); {report}", NUMBA_CACHE_DIR=str(tmp_path))

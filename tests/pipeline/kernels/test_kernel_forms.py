@@ -1,7 +1,6 @@
 """Kernels and widths: columns against scikit-learn and plain formulas, runs against dense twins."""
 
 import math
-import os
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from pipeline.kernels.gram_statistics import draw_held_out
 from pipeline.kernels.kernel_forms import Kernel, largest_column
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers.bandwidth_choice import best_of, held_out_errors
-from runs import TrainedRuns, report_of, train
+from runs import TrainedRuns, report_of, save_once, train
 
 POLYNOMIAL, INTERSECTION = Kernel("polynomial", 3), Kernel("intersection")
 
@@ -49,8 +48,11 @@ def test_columns_are_the_kernel_over_its_root_at_the_center(kernel: Kernel, cent
     truth = dense_columns(kernel, 5.0, X, Z)
     assert np.allclose(ColumnGenerator(Z, 5.0, np.float64, kernel=kernel).block(X), truth, rtol=1e-12)
     single = ColumnGenerator(Z, 5.0, kernel=kernel)
+    assert single.block(X).dtype == np.float32
     assert np.allclose(single.block(X), truth, rtol=2e-5)
     assert np.array_equal(single.block(X), single.block(X, out_dtype=np.float64))
+    for dtype in (np.float32, np.float64):
+        assert ColumnGenerator(Z[:0], 5.0, dtype, kernel=kernel).block(X).shape == (len(X), 0)
     order = np.random.default_rng(2).permutation(len(X))
     assert np.array_equal(single.block(X, order), single.block(X)[order])
 
@@ -172,9 +174,8 @@ def table(shared_folder: Path) -> Path:
     rng = np.random.default_rng(12)
     X = rng.random((500, 8)).astype(np.float32)
     y = np.digitize(np.sin(6 * X[:, 0]) + X[:, 1] + 0.1 * rng.normal(size=500), [0.3, 1.0])
-    aside = shared_folder / f"kernels-{os.getpid()}.npz"  # another process may read or write at this moment
-    np.savez(aside, X_train=X[:400], y_train=y[:400], X_test=X[400:], y_test=y[400:])
-    return aside.replace(shared_folder / "kernels.npz")
+    save_once(shared_folder / "kernels.npz", X_train=X[:400], y_train=y[:400], X_test=X[400:], y_test=y[400:])
+    return shared_folder / "kernels.npz"
 
 
 class Trained:

@@ -68,8 +68,3 @@ def test_a_bug_comes_with_its_traceback_unless_a_log_has_it(capsys: pytest.Captu
     bug.add_note("(traceback in log.jsonl)")
     assert answered(raising(bug)) == 70
     assert capsys.readouterr().err == "error: RuntimeError: never (traceback in log.jsonl)\n"
-
-
-def test_what_was_done_is_the_exit_code() -> None:
-    assert answered(lambda: None) == 0
-    assert answered(lambda: 3) == 3

@@ -1,19 +1,16 @@
-"""Limits of control groups, read from machines laid out in folders, and from a real group where one can be made."""
+"""Limits of control groups, read from machines laid out in folders."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
+from pipeline.runtime import control_groups
 from pipeline.runtime.control_groups import memory_limit_bytes, processor_limit
 from pipeline.runtime.memory_limits import default_limit_bytes
-from runs import ROOT
 
 FIRST = "31 23 0:28 / /sys/fs/cgroup/{name} rw,relatime - cgroup cgroup rw,{name}"
 SECOND = "30 23 0:26 {top} /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw,nsdelegate"
-GROUPS = Path("/sys/fs/cgroup/memory")
 
 
 def machine(root: Path, members: str, mounts: str, files: dict[str, str]) -> Path:
@@ -84,19 +81,9 @@ def test_a_machine_without_limits(tmp_path: Path, members: str) -> None:
     assert memory_limit_bytes(tmp_path / "nothing") is None
 
 
-def test_the_default_limit_is_that_of_a_nested_group() -> None:
-    """A shell enters a group inside a limited one, and asks: once only the root was read."""
-    outer, limit = GROUPS / f"slkl-test-{os.getpid()}", 2**30
-    try:
-        (outer / "inner").mkdir(parents=True)
-        (outer / "memory.limit_in_bytes").write_text(str(limit))
-    except OSError:
-        pytest.skip("no control group can be made here")
-    try:
-        ask = f'echo $$ > "{outer}/inner/cgroup.procs" && exec "$@"'
-        code = "from pipeline.runtime.memory_limits import default_limit_bytes; print(default_limit_bytes())"
-        found = subprocess.check_output(["sh", "-c", ask, "sh", sys.executable, "-c", code], cwd=ROOT)
-    finally:
-        (outer / "inner").rmdir()
-        outer.rmdir()
-    assert int(found) == limit * 3 // 4 < default_limit_bytes()
+def test_the_default_limit_is_three_quarters_of_what_the_groups_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = default_limit_bytes()
+    for limit, expected in ((2**30, 3 * 2**28), (2**80, None), (None, None)):
+        monkeypatch.setattr(control_groups, "memory_limit_bytes", lambda limit=limit: limit)
+        assert default_limit_bytes() == (expected or psutil.virtual_memory().total * 3 // 4)
+    assert 0 < everything <= default_limit_bytes(), "of this machine and its groups"

@@ -3,7 +3,6 @@
 import io
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -22,13 +21,6 @@ from pipeline.stages.run_state import Run
 from pipeline.train import main
 
 DEADLINE = 60.0  # of waiting for what comes in a second, on a machine that does other work
-
-
-def until(found: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE
-    while not found():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def count_and_wait(go_on: Path, item: str) -> str:
@@ -58,7 +50,10 @@ def test_the_count_moves_inside_items(scheduler: str, tmp_path: Path, monkeypatc
         driver = threading.Thread(target=drive)
         driver.start()
         try:
-            until(lambda: watch.now() == Progress(60.0, 200.0, "rows", COMPILING))
+            end = time.monotonic() + DEADLINE
+            while watch.now() != Progress(60.0, 200.0, "rows", COMPILING):
+                assert time.monotonic() < end
+                time.sleep(0.01)
         finally:
             go_on.touch()
             driver.join()
@@ -96,21 +91,19 @@ def test_a_worker_elsewhere_writes_little_and_never_fails(tmp_path: Path, monkey
 
 
 def test_a_compilation_is_told(tmp_path: Path) -> None:
+    told: list[str] = []
+
     class Words(event.Listener):
-        def __init__(self, watch: Watch) -> None:
-            self.watch, self.at_start, self.at_end = watch, "", ""
-
         def on_start(self, _: object) -> None:
-            self.at_start = self.watch.now().words
+            told.append(watch.now().words)
 
-        def on_end(self, _: object) -> None:
-            self.at_end = self.watch.now().words
+        on_end = on_start
 
     with Watch(tmp_path / "progress", (), words="choosing") as watch, watch.here():
         assert watch.now().words == "choosing"
-        with event.install_listener("numba:compile", Words(watch)) as told:
+        with event.install_listener("numba:compile", Words()):
             assert njit(lambda x: x + 1)(1) == 2
-        assert (told.at_start, told.at_end) == (COMPILING, "choosing")
+        assert told == [COMPILING, "choosing"]
         event.start_event("numba:compile")
         event.start_event("numba:compile")
         event.end_event("numba:compile")
@@ -160,20 +153,6 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Task, "advance", slowly)
 
 
-@pytest.fixture
-def saved(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Note the progress that runs commit for whoever asks for their status."""
-    found: list[dict[str, Any]] = []
-    save = Run.save_state
-
-    def noted(run: Run, stage: str, progress: dict[str, Any] | None = None) -> None:
-        found.append({"stage": stage} | (progress or {}))
-        save(run, stage, progress)
-
-    monkeypatch.setattr(Run, "save_state", noted)
-    return found
-
-
 def counts(told: str, unit: str) -> list[int]:
     """Return the numbers before `unit`, in the order in which they were told."""
     return [int(line.partition(f" {unit}")[0].split()[-1]) for line in told.splitlines() if f" {unit}" in line]
@@ -182,8 +161,16 @@ def counts(told: str, unit: str) -> list[int]:
 @pytest.mark.ci
 @pytest.mark.usefixtures("often")
 def test_a_run_counts_rows_and_centers(
-    tmp_path: Path, tables: Path, capsys: pytest.CaptureFixture[str], saved: list[dict[str, Any]]
+    tmp_path: Path, tables: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    saved: list[dict[str, Any]] = []  # for whoever asks for the status
+    save = Run.save_state
+
+    def noted(run: Run, stage: str, progress: dict[str, Any] | None = None) -> None:
+        saved.append({"stage": stage} | (progress or {}))
+        save(run, stage, progress)
+
+    monkeypatch.setattr(Run, "save_state", noted)
     options = ["--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features"), "--centers", "100"]
     greedy = ["--select", "greedy:20", "--sigma2", "auto", "--scheduler", "serial"]
     assert main([str(tables / "classes.npz"), *options, *greedy]) == 0

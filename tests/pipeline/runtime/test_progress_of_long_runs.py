@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from datetime import datetime
 from itertools import groupby, pairwise, product
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 
 from faults.spied_runs import spying, started
 from pipeline.reporting.run_facts import status
-from runs import loopback_cluster
 from storage.errors import StorageError
 
 STILL_SECONDS = 2.5  # between two tellings that are the same: one in 2 s may be, on a machine that does other work
@@ -66,7 +64,7 @@ def looks(run: Path, process: Popen[bytes]) -> Iterator[Look]:
     ("scheduler", "mode"),
     [
         pytest.param("threads", "few rows, in rounds", marks=pytest.mark.ci),
-        *(pytest.param(*each, marks=pytest.mark.nightly) for each in product(("threads", "cluster"), SEEN)),
+        *(pytest.param(*each, marks=pytest.mark.nightly) for each in product(("threads", "processes"), SEEN)),
     ],
 )
 def test_something_moves_every_few_seconds(
@@ -74,7 +72,6 @@ def test_something_moves_every_few_seconds(
     tables: Path,
     features: Path,
     tmp_path: Path,
-    cluster_key: tuple[list[str], dict[str, str]],
     scheduler: str,
     mode: str,
 ) -> None:
@@ -83,12 +80,8 @@ def test_something_moves_every_few_seconds(
         data = [*data, "--data-dir", str(request.getfixturevalue("data_dir"))]
     else:
         data, environment = [str(tables / data[0]), *data[1:]], spying(tmp_path / "notes", 0.5)
-    with ExitStack() as stack:
-        address = scheduler
-        if scheduler == "cluster":
-            address, environment = stack.enter_context(loopback_cluster(tmp_path, *cluster_key)), cluster_key[1]
-        line = [*data, "-q", "--features-dir", str(features), "--run-dir", str(run), "--scheduler", address]
-        process = stack.enter_context(started(line, environment))
+    line = [*data, "-q", "--features-dir", str(features), "--run-dir", str(run), "--scheduler", scheduler]
+    with started(line, environment) as process:
         found = list(looks(run, process))
         assert process.poll() in (None, 0, 3)
     assert {(look.stage, look.words) for look in found if look.is_pass} >= SEEN[mode.removeprefix("few rows, ")]

@@ -15,14 +15,10 @@ import numpy as np
 import pytest
 
 from cases import CASES, SERIAL
-from features.descriptors.descriptor import FeatureSpec
-from features.source import SourceSpec
 from features.standardisation import RunningMoments
 from pipeline.config.settings import load
 from pipeline.config.stored_settings import resumed
 from pipeline.config.train_config import Resources, TrainConfig
-from pipeline.datasets import compute_features, feature_request
-from pipeline.datasets.feature_request import FeatureRequest
 from pipeline.errors import StoppedError
 from pipeline.runtime import stopping
 from pipeline.runtime.stopping import SIGNALS, Turn
@@ -30,6 +26,7 @@ from pipeline.solvers import Record, SolverState
 from pipeline.stages.solve_checkpoints import SolveProgress
 from pipeline.train import main
 from runs import ENDLESS_SOLVE, ROOT, TrainedRuns, model_bytes
+from stopping_points import until_done
 from storage.lock import FolderLock
 
 
@@ -120,60 +117,35 @@ def test_the_time_limit_asks_once_it_is_over() -> None:
 
 def test_the_moments_of_a_table_are_not_taken_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez(tmp_path / "table.npz", X=np.ones((400_000, 40), np.float32), y=np.arange(400_000) % 2)
-    request = FeatureRequest(SourceSpec(str(tmp_path / "table.npz")), FeatureSpec("raw"), standardise=True)
-    shape = feature_request.describe(request)
-    blocks = []
-    real = RunningMoments.update
+    blocks, update = list[int](), RunningMoments.update
 
-    def update(moments: RunningMoments, block: np.ndarray, weights: np.ndarray | None = None) -> RunningMoments:
+    def interrupted(moments: RunningMoments, block: np.ndarray, weights: np.ndarray | None = None) -> RunningMoments:
         blocks.append(len(block))
         os.kill(os.getpid(), signal.SIGTERM)
-        return real(moments, block, weights)
+        return update(moments, block, weights)
 
-    monkeypatch.setattr(RunningMoments, "update", update)
-    with stopping.listening(), stopping.working(), pytest.raises(StoppedError, match="SIGTERM"):
-        compute_features.fit_standardisation(request, shape)
+    monkeypatch.setattr(RunningMoments, "update", interrupted)
+    folders = ["--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features")]
+    assert main([str(tmp_path / "table.npz"), *folders, "--centers", "20", *SERIAL, "-q"]) == 75
     assert len(blocks) == 1
-    assert blocks[0] < shape.n_train
+    assert blocks[0] < 300_000
 
 
-@pytest.mark.parametrize("ends", ["time limit", "SIGTERM"])
 def test_waiting_for_a_feature_store_ends_on_request(
-    tmp_path: Path, tables: Path, capsys: pytest.CaptureFixture[str], ends: str
+    tmp_path: Path, tables: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = [str(tables / "values.npz"), "--features-dir", str(tmp_path / "features"), "--centers", "20"]
-    command += ["--scheduler", "serial", "--run-dir"]
+    command += [*SERIAL, "--run-dir"]
     assert main([*command, str(tmp_path / "first"), "-q"]) == 0
     (store,) = (path for path in (tmp_path / "features").iterdir() if path.suffix == "" and path.is_dir())
     store.rename(tmp_path / "away")
-    waiting = tmp_path / "waiting"
-    lock = FolderLock(store.with_name(f"{store.name}.lock"), "building features")
-    lock.__enter__()
-    release = threading.Timer(120, lock.__exit__, (None, None, None))  # it waits for as long as the other builds
-    release.start()
-
-    def ask() -> None:
-        while not (waiting / "STATE.json").exists():
-            time.sleep(0.01)
-        time.sleep(0.5)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    asking = threading.Thread(target=ask)
-    if ends == "SIGTERM":
-        asking.start()
-    assert main([*command, str(waiting), *(["--time-limit", "1s"] if ends == "time limit" else [])]) == 75
-    assert release.is_alive(), "it did not wait until the other was done"
-    release.cancel()
-    release.join()
-    lock.__exit__(None, None, None)
+    with FolderLock(store.with_name(f"{store.name}.lock"), "building features"):
+        assert main([*command, str(tmp_path / "waiting"), "--time-limit", "1s"]) == 75
     error = capsys.readouterr().err
     assert f"waiting for process {os.getpid()}" in error
-    assert re.search(rf"stopped by (the )?{ends}; continue with: .* --resume auto", error)
+    assert re.search("stopped by the time limit; continue with: .* --resume auto", error)
 
 
-@pytest.mark.parametrize(
-    "ends", ["the time limit", signal.SIGTERM, *(pytest.param(one, marks=pytest.mark.ci) for one in SIGNALS[1:])]
-)
 def test_a_solve_goes_on_from_its_checkpoint(
     tables: Path,
     features: Path,
@@ -181,7 +153,6 @@ def test_a_solve_goes_on_from_its_checkpoint(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    ends: str | signal.Signals,
 ) -> None:
     """Every session is stopped some records further in the same solve, which ends with the same bytes all the same."""
     case, run, on_record = CASES["plain steps"], tmp_path / "with space", SolveProgress.on_record
@@ -189,31 +160,23 @@ def test_a_solve_goes_on_from_its_checkpoint(
     steps: list[str] = []
 
     def asked(progress: SolveProgress, penalty: float, record: Record, state: SolverState) -> None:
-        due = len(state.records) == 4 * (len(steps) + 1)
-        if due and isinstance(ends, str):
-            stopping.request(ends)
-        elif due:
-            os.kill(os.getpid(), ends)
+        if len(state.records) == 4 * (len(steps) + 1) and len(steps) < 3:
+            os.kill(os.getpid(), signal.SIGTERM)
         on_record(progress, penalty, record, state)
 
-    data = str(case.dataset(tables))
-    command = [data, "--run-dir", str(run), "--features-dir", str(features), *case.arguments, *SERIAL, "-q"]
-    for _ in range(3):
-        with monkeypatch.context() as patch:
-            patch.setattr(SolveProgress, "on_record", asked)
-            assert main([*command, "--resume", "auto", "--checkpoint-every", "1h"]) == 75
-        reason = ends if isinstance(ends, str) else ends.name
-        assert capsys.readouterr().err.strip() == (
-            f"stopped by {reason}; continue with: python -m pipeline.train {data} --run-dir '{run}' --resume auto"
-        )
-        found = sorted(path.name for path in (run / "checkpoints").glob("*/step-*"))
-        assert len(found) <= 2
-        steps.append(found[-1])
-    assert len(set(steps)) == 3  # it got further in each session
-    assert steps == sorted(steps)
-    assert main([*command, "--resume", "auto"]) == 0
+    def look() -> None:
+        steps.append(max((path.name for path in (run / "checkpoints").glob("*/step-*")), default="none is left"))
+        assert len(list((run / "checkpoints").glob("*/step-*"))) <= 2
+
+    monkeypatch.setattr(SolveProgress, "on_record", asked)
+    data = case.dataset(tables)
+    line = [data, "--run-dir", run, "--features-dir", features, *case.arguments, "--checkpoint-every", "1h"]
+    assert until_done(line, after=look) == 4
+    told = f"stopped by SIGTERM; continue with: python -m pipeline.train {data} --run-dir '{run}' --resume auto\n"
+    assert capsys.readouterr().err == 3 * told
+    assert steps[0] < steps[1] < steps[2], "it got further in each session"
+    assert steps[3] == "none is left"
     assert model_bytes(run) == model_bytes(whole)
-    assert not list((run / "checkpoints").glob("*/step-*"))
 
 
 @pytest.mark.parametrize(

@@ -110,11 +110,12 @@ if any("spawn_main" in word for word in sys.orig_argv) and os.path.exists(os.env
 """
 
 
-def dying_workers(folder: Path, how: str) -> dict[str, str]:
-    """Return variables with which worker processes die as they start, while folder/dying exists."""
+def let_workers_die(monkeypatch: pytest.MonkeyPatch, folder: Path, how: str) -> None:
+    """Have worker processes die as they start, while folder/dying exists."""
     (folder / "site").mkdir()
     (folder / "site" / "sitecustomize.py").write_text(DYING.format(how=how))
-    return {"SLKL_TEST_DYING": str(folder / "dying"), "PYTHONPATH": f"{folder / 'site'}{os.pathsep}{ROOT}"}
+    monkeypatch.setenv("SLKL_TEST_DYING", str(folder / "dying"))
+    monkeypatch.setenv("PYTHONPATH", f"{folder / 'site'}{os.pathsep}{ROOT}")
 
 
 @pytest.mark.parametrize(
@@ -131,8 +132,7 @@ def test_a_worker_process_that_does_not_start_is_one_line(
     code: int,
     words: str,
 ) -> None:
-    for name, value in dying_workers(tmp_path, how).items():
-        monkeypatch.setenv(name, value)
+    let_workers_die(monkeypatch, tmp_path, how)
     (tmp_path / "dying").touch()
     line = [str(tables / "values.npz"), "--centers", "20", "-q", "--scheduler", "processes", "--workers", "1"]
     assert main([*line, "--run-dir", str(tmp_path / "run"), "--features-dir", str(features)]) == code
@@ -146,8 +146,7 @@ def test_a_worker_process_that_does_not_start_is_one_line(
 def test_workers_in_a_private_folder_that_do_not_come_back_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in dying_workers(tmp_path, "os._exit(1)").items():
-        monkeypatch.setenv(name, value)
+    let_workers_die(monkeypatch, tmp_path, "os._exit(1)")
     monkeypatch.setattr(executors, "_RESTART_SECONDS", 1)
     monkeypatch.setattr(executors, "_STOP_SECONDS", 1)
     with open_executor("processes", 1, 1, 2**30) as opened:

@@ -70,19 +70,3 @@ def test_a_weight_of_two_is_the_row_twice() -> None:
     repeated = held_out_errors(*arguments, X[twice], y[twice], held_out[twice])
     np.testing.assert_allclose(weighted, repeated, rtol=1e-5)
     assert not np.allclose(weighted, held_out_errors(*arguments, X, y, held_out), rtol=1e-3)
-
-
-@pytest.mark.ci
-def test_the_best_width_is_smaller_with_more_centers() -> None:
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-1, 1, size=(800, 4))
-    y, held_out = np.sin(5 * X[:, :1]) * np.cos(4 * X[:, 1:2]) + X[:, 2:3] * X[:, 3:], rng.random(800) < 0.1
-
-    def best(n_centers: int) -> float:
-        def errors_at(widths: list[float]) -> list[float]:
-            return held_out_errors(X[:n_centers], widths, Kernel(), X, y, held_out).tolist()
-
-        errors = refine(2.0, {}, errors_at)
-        return min(errors, key=lambda width: errors[width])
-
-    assert best(250) < best(20)

@@ -35,11 +35,6 @@ def test_it_is_the_largest_of_two_figures_that_fits(fit: Fit, budget: float, mem
         assert not fits(min(found + unit, fit.n_rows))
 
 
-@given(FITS, st.floats(0.1, 1e4), st.floats(1, 10))
-def test_more_time_is_never_fewer_candidates(fit: Fit, budget: float, times: float) -> None:
-    assert candidates_within(fit, budget, 64 * GIB) <= candidates_within(fit, budget * times, 64 * GIB)
-
-
 def test_scales_are_learned_where_the_rounds_that_are_counted_take_less_than_half() -> None:
     few, many = (Fit(n_rows=n, n_features=10, n_outputs=1) for n in (10_000, 10**7))
     assert few.rounds_within(60) > 20

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dense_twins import statistics_of
 from pipeline.solvers.delivered_weights import UnseenWeights, deliver, deliver_path, unseen_of, unseen_on_path
 from pipeline.solvers.ridge import refit
 
@@ -20,9 +21,7 @@ def table() -> Table:
 
 @pytest.mark.parametrize("refitted", [False, True])
 @pytest.mark.parametrize("intercept", [False, True])
-def test_errors_of_a_path_are_those_of_what_it_delivers(
-    table: Table, refitted: bool, intercept: bool, statistics_of
-) -> None:
+def test_errors_of_a_path_are_those_of_what_it_delivers(table: Table, refitted: bool, intercept: bool) -> None:
     K, y, weights = table
     fit, held_out = statistics_of(K[:60], y[:60]), statistics_of(K[60:], y[60:])
     path = deliver_path(weights, fit, held_out, refitted=refitted, intercept=intercept)
@@ -38,9 +37,7 @@ def test_errors_of_a_path_are_those_of_what_it_delivers(
     assert np.allclose(path.weights[1, 1], weights[1, 4]) != refitted
 
 
-def test_held_out_rows_are_tried_with_weights_that_are_new_to_them_where_there_are_some(
-    table: Table, statistics_of
-) -> None:
+def test_held_out_rows_are_tried_with_weights_that_are_new_to_them_where_there_are_some(table: Table) -> None:
     K, y, weights = table
     fit, held_out = statistics_of(K[:60], y[:60]), statistics_of(K[60:], y[60:])
     active = np.array([1, 4])

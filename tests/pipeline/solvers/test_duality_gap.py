@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.linear_model import Lasso
+from sklearn.linear_model import MultiTaskLasso
 
+from dense_twins import make_kernel, problem_of
 from pipeline.solvers import (
-    Problem,
     SolverOptions,
     certify,
     certify_problem,
@@ -36,7 +36,7 @@ def dense_certificate(C, Y, W, tau):
 def test_certificate_equals_the_dense_one_and_bounds_the_optimum(seed, outputs, size):
     rng = np.random.default_rng(seed)
     C, Y = rng.standard_normal((20, 7)), rng.standard_normal((20, outputs))
-    problem = Problem(C.T @ C, C.T @ Y, float((Y**2).sum()), 0.7)
+    problem = problem_of(C, Y, 0.7)
     W = rng.standard_normal((7, outputs)) * size * (rng.random((7, 1)) < 0.6)
     certificate = certify_problem(problem, W)
     primal, dual = dense_certificate(C, Y, W, problem.tau)
@@ -51,7 +51,7 @@ def test_certificate_equals_the_dense_one_and_bounds_the_optimum(seed, outputs, 
     assert certificate.dual <= best.certificate.primal * (1 + 1e-12)
 
 
-def test_scores_from_outside_give_the_same_certificate(make_kernel):
+def test_scores_from_outside_give_the_same_certificate():
     C, Y, problem = make_kernel(0, outputs=2)
     W = np.zeros((80, 2))
     W[[3, 8, 50]] = 0.3
@@ -68,22 +68,27 @@ def test_scores_from_outside_give_the_same_certificate(make_kernel):
 
 
 @pytest.mark.parametrize("polish", [True, False])
-@pytest.mark.parametrize("penalty", [2.0, 20.0])
-def test_lasso_identity_with_a_second_library(polish, penalty):
-    """min F = min |y - C w|^2 + 2 sqrt(lambda nu) |w|_1, same predictor, mu = |w| / tau."""
+@pytest.mark.parametrize("penalty", [20.0, 500.0])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_lasso_identity_with_a_second_library(polish, penalty, outputs):
+    """min F = min |Y - C W|^2 + 2 sqrt(lambda nu) sum_m |w_m|, same predictor, mu_m = |w_m| / tau."""
     rng = np.random.default_rng(4)
     C = rng.standard_normal((200, 40))
-    y = C[:, :6] @ rng.standard_normal(6) + rng.standard_normal(200)
-    problem = Problem(C.T @ C, (C.T @ y)[:, None], float(y @ y), penalty)
-    options = SolverOptions(tolerance=1e-13, polish=polish, max_sweeps=3000)
+    Y = C[:, :6] @ rng.standard_normal((6, outputs)) + rng.standard_normal((200, outputs))
+    problem = problem_of(C, Y, penalty)
+    options = SolverOptions(tolerance=1e-11, polish=polish, max_sweeps=3000)
     solution = solve(problem, options, np.random.default_rng(0))
-    other = Lasso(alpha=problem.tau / 200, fit_intercept=False, tol=1e-14, max_iter=100_000).fit(C, y)
-    np.testing.assert_allclose(solution.weights[:, 0], other.coef_, atol=1e-8)
-    np.testing.assert_allclose(solution.mu, np.abs(other.coef_) / problem.tau, atol=1e-6)
-    value = ((y - C @ other.coef_) ** 2).sum() + 2 * problem.tau * np.abs(other.coef_).sum()
+    other = MultiTaskLasso(alpha=problem.tau / 200, fit_intercept=False, tol=1e-14, max_iter=100_000).fit(C, Y)
+    norms = np.linalg.norm(other.coef_, axis=0)
+    assert solution.converged
+    assert 0 < solution.n_active < (40 if penalty == 500.0 else 41)
+    np.testing.assert_allclose(solution.weights, other.coef_.T, atol=1e-8)
+    np.testing.assert_allclose(solution.mu, norms / problem.tau, atol=1e-6)
+    value = ((Y - C @ other.coef_.T) ** 2).sum() + 2 * problem.tau * norms.sum()
     assert solution.objective == pytest.approx(value, rel=1e-10)
     K = (C * solution.mu) @ C.T
-    F = y @ np.linalg.solve(np.eye(200) + K, y) + problem.penalty * solution.mu.sum()
+    F = np.trace(Y.T @ np.linalg.solve(np.eye(200) + K, Y)) + problem.penalty * solution.mu.sum()
+    assert solution.records[-1].objective == pytest.approx(F, rel=1e-9)
     assert pytest.approx(value, rel=1e-8) == F
 
 
@@ -92,7 +97,7 @@ def sparse_problem(seed, m=600):
     rng = np.random.default_rng(seed)
     C = rng.standard_normal((400, m)) * np.exp(rng.uniform(-3, 0, m))
     y = C[:, :5].sum(axis=1) * 3 + rng.standard_normal(400)
-    return Problem(C.T @ C, (C.T @ y)[:, None], float(y @ y), 1500.0)
+    return problem_of(C, y[:, None], 1500.0)
 
 
 @pytest.mark.parametrize("polish", [True, False])
@@ -127,7 +132,7 @@ def test_screening_rejects_what_an_unsafe_radius_would_drop():
 
 
 @pytest.mark.parametrize("size", [1e30, 1e150, 1e207])
-def test_a_diverged_iterate_is_certified_of_nothing(make_kernel, size):
+def test_a_diverged_iterate_is_certified_of_nothing(size):
     """Rounding of huge terms once left a gap of 0."""
     _, _, problem = make_kernel(0, penalty=0.01)
     W = np.random.default_rng(0).standard_normal((80, 1)) * size

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 from scipy.linalg import LinAlgError
 
+from dense_twins import selection_data, statistics_of
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers import forward_selection as forwards
 from pipeline.solvers.forward_backward_selection import forward_size, select
 from pipeline.solvers.ridge import RIDGES, least_squares, refit
 from pipeline.solvers.selection_prefixes import held_out_curve, prefix_sizes, prefix_weights
+
+Data = tuple[np.ndarray, np.ndarray]
 
 
 def squared_error(K: np.ndarray, Y: np.ndarray, columns, *, intercept: bool = False) -> float:
@@ -22,23 +25,21 @@ def squared_error(K: np.ndarray, Y: np.ndarray, columns, *, intercept: bool = Fa
     return float(((Y - C @ weights) ** 2).sum())
 
 
-def problem(seed: int, n: int = 80, m: int = 12, outputs: int = 3, noise: float = 0.3):
-    rng = np.random.default_rng(seed)
-    K = rng.standard_normal((n, 5)) @ rng.standard_normal((5, m)) + rng.standard_normal((n, m)) * 0.5 + 0.4
-    truth = np.zeros((m, outputs))
-    truth[rng.permutation(m)[:4]] = rng.standard_normal((4, outputs))
-    return K, K @ truth + noise * rng.standard_normal((n, outputs)) + 0.7
-
-
-def only_forward(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(greedy, "forward_size", lambda n: 0)
+@pytest.fixture(params=["usual slabs", "small slabs"])
+def data(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Data:
+    """Columns and targets; targets on another scale, where columns are worked on a few at a time."""
+    if request.param == "usual slabs":
+        return selection_data(0)
+    for module, name, size in ((forwards, "SLAB_ROWS", 3), (forwards, "STRIPE", 5), (greedy, "BACK_BLOCK", 5)):
+        monkeypatch.setattr(module, name, size)
+    K, Y = selection_data(1)
+    return K, 1e4 * Y
 
 
 @pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("seed", range(2))
-def test_forward_takes_what_lowers_the_error_most(monkeypatch, seed: int, intercept: bool, statistics_of) -> None:
-    only_forward(monkeypatch)
-    K, Y = problem(seed)
+def test_forward_takes_what_lowers_the_error_most(monkeypatch, data: Data, intercept: bool) -> None:
+    monkeypatch.setattr(greedy, "forward_size", lambda n: 0)
+    K, Y = data
     found = select(statistics_of(K, Y), 8, intercept=intercept)
     chosen: list[int] = []
     before = squared_error(K, Y, [], intercept=intercept) if intercept else float((Y**2).sum())
@@ -51,9 +52,8 @@ def test_forward_takes_what_lowers_the_error_most(monkeypatch, seed: int, interc
 
 
 @pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("seed", range(2))
-def test_back_drops_what_raises_the_error_least(seed: int, intercept: bool, statistics_of) -> None:
-    K, Y = problem(seed)
+def test_back_drops_what_raises_the_error_least(data: Data, intercept: bool) -> None:
+    K, Y = data
     found = select(statistics_of(K, Y), 12, intercept=intercept)
     assert sorted(found.chosen) == list(range(12)), "all of so few candidates are chosen and dropped again"
     left = list(range(12))
@@ -64,20 +64,9 @@ def test_back_drops_what_raises_the_error_least(seed: int, intercept: bool, stat
         left.remove(int(m))
 
 
-@pytest.mark.parametrize("least", [0, 20])
-def test_a_selection_is_the_prefix_of_a_larger_one(monkeypatch, least: int, statistics_of) -> None:
-    monkeypatch.setattr(greedy, "forward_size", lambda n: least)
-    statistics = statistics_of(*problem(5, n=300, m=60))
-    whole = select(statistics, 40, intercept=False)
-    for size in (1, 2, 19, 20, 21, 39):
-        part = select(statistics, size, intercept=False)
-        assert np.array_equal(part.chosen, whole.chosen[:size])
-        np.testing.assert_allclose(part.reductions, whole.reductions[:size], rtol=1e-10)
-
-
-def test_an_interrupted_selection_goes_on_to_the_same_bits(monkeypatch, statistics_of) -> None:
+def test_an_interrupted_selection_goes_on_to_the_same_bits(monkeypatch) -> None:
     monkeypatch.setattr(forwards, "SLAB_ROWS", 7)
-    statistics = statistics_of(*problem(6, n=300, m=60))
+    statistics = statistics_of(*selection_data(6, n=300, m=60))
     seen: list[list[int]] = []
     whole = select(statistics, 60, intercept=True, enough=lambda chosen: seen.append(list(chosen)) or False)
     for stopped in (3, 7, 24, 42):
@@ -89,16 +78,16 @@ def test_an_interrupted_selection_goes_on_to_the_same_bits(monkeypatch, statisti
         assert after[0] == stopped // 7 * 7 + 1, "whole slabs are taken over, not chosen again"
 
 
-def test_enough_ends_it_but_not_before_what_is_dropped_again(monkeypatch, statistics_of) -> None:
+def test_enough_ends_it_but_not_before_what_is_dropped_again(monkeypatch) -> None:
     monkeypatch.setattr(greedy, "forward_size", lambda n: 20)
-    statistics = statistics_of(*problem(7, n=300, m=60))
+    statistics = statistics_of(*selection_data(7, n=300, m=60))
     found = select(statistics, 50, intercept=False, enough=lambda chosen: len(chosen) >= 5)
     assert len(found.chosen) == 20
     found = select(statistics, 50, intercept=False, enough=lambda chosen: len(chosen) >= 33)
     assert len(found.chosen) == 33
 
 
-def test_copies_are_refused(statistics_of) -> None:
+def test_copies_are_refused() -> None:
     rng = np.random.default_rng(1)
     points = rng.uniform(-3, 3, (40, 2)).astype(np.float32)
     rows = rng.uniform(-3, 3, (500, 2)).astype(np.float32)
@@ -113,7 +102,7 @@ def test_copies_are_refused(statistics_of) -> None:
     ("dimensions", "width"),
     [(1, 2.0), *(pytest.param(*case, marks=pytest.mark.ci) for case in ((2, 18.0), (2, 72.0), (8, 18.0)))],
 )
-def test_wide_kernels_in_few_dimensions_are_used_to_the_full(dimensions: int, width: float, statistics_of) -> None:
+def test_wide_kernels_in_few_dimensions_are_used_to_the_full(dimensions: int, width: float) -> None:
     """Columns that few others span to eight digits still lower the error: what is chosen serves as well as all do."""
     rng = np.random.default_rng(2)
     points = rng.uniform(-1, 1, (160, dimensions))
@@ -136,9 +125,9 @@ def test_wide_kernels_in_few_dimensions_are_used_to_the_full(dimensions: int, wi
     assert error(found.chosen) <= 1.02 * error(np.arange(160)) + 1e-4
 
 
-def test_a_factor_that_has_drifted_is_mended(monkeypatch, statistics_of) -> None:
+def test_a_factor_that_has_drifted_is_mended(monkeypatch) -> None:
     """New rows with an error a million times theirs: every slab is made anew, and tells of it."""
-    statistics = statistics_of(*problem(8, n=300, m=120))
+    statistics = statistics_of(*selection_data(8, n=300, m=120))
     monkeypatch.setattr(forwards, "SLAB_ROWS", 16)
     usual = select(statistics, 120, intercept=True)
     assert usual.drift < 1e-12
@@ -155,28 +144,8 @@ def test_a_factor_that_has_drifted_is_mended(monkeypatch, statistics_of) -> None
     np.testing.assert_allclose(mended.reductions, usual.reductions, rtol=1e-6)
 
 
-def test_slabs_and_stripes_change_nothing(monkeypatch, statistics_of) -> None:
-    statistics = statistics_of(*problem(9, n=200, m=60))
-    usual = select(statistics, 60, intercept=False)
-    monkeypatch.setattr(forwards, "SLAB_ROWS", 11)
-    monkeypatch.setattr(forwards, "STRIPE", 17)
-    monkeypatch.setattr(greedy, "BACK_BLOCK", 5)
-    cut = select(statistics, 60, intercept=False)
-    assert np.array_equal(cut.chosen, usual.chosen)
-    np.testing.assert_allclose(cut.reductions, usual.reductions, rtol=1e-7)
-
-
-def test_order_of_candidates_and_scale_of_targets_do_not_matter(statistics_of) -> None:
-    K, Y = problem(10, m=30)
-    usual = select(statistics_of(K, Y), 10, intercept=False)
-    order = np.random.default_rng(3).permutation(30)
-    shuffled = select(statistics_of(K[:, order], 8 * Y), 10, intercept=False)
-    assert np.array_equal(order[shuffled.chosen], usual.chosen)
-    np.testing.assert_allclose(shuffled.reductions, 64 * usual.reductions, rtol=1e-6)
-
-
-def test_what_cannot_be_chosen(statistics_of) -> None:
-    K, Y = problem(11)
+def test_what_cannot_be_chosen() -> None:
+    K, Y = selection_data(11)
     for size in (0, 13):
         with pytest.raises(ValueError, match="size must be 1 to the 12 candidates"):
             select(statistics_of(K, Y), size, intercept=False)
@@ -200,19 +169,8 @@ def test_prefix_sizes_grow_by_a_few_percent() -> None:
 
 
 @pytest.mark.parametrize("intercept", [False, True])
-def test_weights_of_prefixes_are_those_of_separate_fits(intercept: bool, statistics_of) -> None:
-    statistics = statistics_of(*problem(12, n=200, m=25))
-    sizes = np.array([1, 7, 25])
-    weights, intercepts = prefix_weights(statistics, sizes, 0.3, intercept=intercept)
-    for index, k in enumerate(sizes):
-        alone, offset = least_squares(statistics.cut(np.arange(k)), 0.3, intercept=intercept)
-        np.testing.assert_allclose(weights[index], alone, rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(intercepts[index], offset, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("intercept", [False, True])
-def test_hold_out_curve_is_that_of_the_best_ridge(intercept: bool, statistics_of) -> None:
-    fit, hold_out = statistics_of(*problem(13, n=60, m=25)), statistics_of(*problem(13, n=90, m=25))
+def test_hold_out_curve_is_that_of_the_best_ridge(intercept: bool) -> None:
+    fit, hold_out = statistics_of(*selection_data(13, n=60, m=25)), statistics_of(*selection_data(13, n=90, m=25))
     sizes = np.array([3, 25])
     curve = held_out_curve(fit, hold_out, sizes, intercept=intercept)
     whole = refit(fit, hold_out, fit, intercept=intercept)
@@ -226,8 +184,8 @@ def test_hold_out_curve_is_that_of_the_best_ridge(intercept: bool, statistics_of
     assert curve[0] == pytest.approx(min(direct), rel=1e-9)
 
 
-def test_a_gram_that_no_ridge_mends_has_no_curve(statistics_of) -> None:
-    K, Y = problem(14)
+def test_a_gram_that_no_ridge_mends_has_no_curve() -> None:
+    K, Y = selection_data(14)
     broken = statistics_of(K, Y)
     broken.gram[:] = -broken.gram
     with pytest.raises(LinAlgError):

@@ -3,18 +3,19 @@
 import numpy as np
 import pytest
 
+from dense_twins import statistics_of
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers.forward_backward_selection import select
 from pipeline.solvers.forward_selection import Selection
-from pipeline.solvers.greedy_choice import ROWS, Enough, GreedyChoice, Part, choose_greedily, told
+from pipeline.solvers.greedy_choice import Enough, GreedyChoice, Part, choose_greedily
 from pipeline.solvers.selection_prefixes import held_out_curve, prefix_sizes
 
 Parts = tuple[GramStatistics, GramStatistics]
 
 
 @pytest.fixture(scope="module")
-def parts(statistics_of) -> Parts:
+def parts() -> Parts:
     """Statistics of the fit rows and of the held-out rows, of 120 columns."""
     draw = np.random.default_rng(0)
     X = draw.normal(size=(600, 2))
@@ -59,7 +60,3 @@ def test_nothing_is_chosen_where_nothing_lowers_the_error(parts: Parts) -> None:
     choice, asked = chosen(silent, 5)  # type: ignore[arg-type]
     assert asked == [("fit", 5)]
     assert not len(choice.chosen) + len(choice.tried) + len(choice.sizes)
-
-
-def test_it_is_told_in_words() -> None:
-    assert told(ROWS["fit"], 3, 20) == "3 of 20 centers chosen on the fit rows"

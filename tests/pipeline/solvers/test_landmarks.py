@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.linalg import pinvh, sqrtm
+from scipy.linalg import pinvh
 from sklearn.datasets import load_digits
 from sklearn.metrics.pairwise import rbf_kernel
 
@@ -49,11 +49,6 @@ def test_less_is_left_than_by_a_draw_and_by_the_largest_residual(K: Array) -> No
     draws = [np.random.default_rng(seed).permutation(200)[:size] for seed in range(10)]
     assert left < min(np.trace(left_over(K, draw)) for draw in draws)
     assert left < 0.95 * np.trace(left_over(K, largest_residuals(K, size)))
-
-
-def test_the_inverse_root_is_that_of_scipy(K: Array) -> None:
-    few = K[:50, :50]
-    np.testing.assert_allclose(inverse_root(few), np.linalg.inv(sqrtm(few).real), atol=1e-8)
 
 
 def test_the_inverse_root_of_a_matrix_without_full_rank_stays_on_its_range(K: Array) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.linalg import LinAlgError
 
-from pipeline.kernels.gram_statistics import draw_held_out, draw_sample
+from dense_twins import selection_data, statistics_of
 from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers import forward_selection as forwards
 from pipeline.solvers.forward_backward_selection import drop, select
@@ -12,21 +12,12 @@ from pipeline.solvers.forward_selection import forward
 from pipeline.solvers.preselection import Preselection, preselection, turns
 
 
-def problem(seed: int, n: int, m: int) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    K = rng.standard_normal((n, 5)) @ rng.standard_normal((5, m)) + rng.standard_normal((n, m)) * 0.5 + 0.4
-    return K, K[:, :4] @ rng.standard_normal((4, 3)) + 0.3 * rng.standard_normal((n, 3)) + 0.7
-
-
-def test_there_are_finalists_where_they_save_most_of_the_gram() -> None:
+def test_there_are_finalists_where_not_all_candidates_fit_or_they_save_most_of_the_gram() -> None:
     assert preselection(54_000, 12_000, 12_000, 2500) == Preselection(4000, 4000, 16_000 / 54_000)
     assert preselection(54_000, 12_000, 12_000, 5000) == Preselection(5000, 4000, 20_000 / 54_000)
     assert preselection(54_000, 3500, 3500, 1200) is None, "2000 finalists of 3500 candidates"
     assert preselection(9000, 6000, 6000, 1000) is None, "8000 of 9000 rows"
     assert preselection(54_000, 8000, 8000, None) == Preselection(4000, 2666, 16_000 / 54_000)
-
-
-def test_there_are_finalists_where_not_all_candidates_fit() -> None:
     assert preselection(54_000, 60_000, 3000, 500) == Preselection(2000, 2000, 8000 / 54_000)
     assert preselection(1000, 1000, 300, 60) == Preselection(200, 200, 0.8)
     assert preselection(500, 1000, 300, 60) == Preselection(200, 200, 1.0)
@@ -42,32 +33,25 @@ def test_every_candidate_has_one_turn() -> None:
     assert not np.array_equal(turns(100, 30, 20, 0)[0], turns(100, 30, 20, 1)[0])
 
 
-def test_the_sample_is_drawn_apart_from_the_held_out_rows() -> None:
-    whole = draw_sample(5, 0.3, 0, 20_000)
-    assert np.array_equal(draw_sample(5, 0.3, 3000, 9001), whole[3000:9001])
-    assert abs(whole.mean() - 0.3) < 0.02
-    assert abs(whole[draw_held_out(5, 0.1, 0, 20_000)].mean() - 0.3) < 0.04
-    assert draw_sample(5, 1.0, 0, 5000).all()
-
-
+@pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize(("least", "size"), [(60, 60), (20, 40), (40, 15)])
-def test_a_way_forward_and_what_drops_of_it_is_a_selection(monkeypatch, least: int, size: int, statistics_of) -> None:
+def test_a_way_forward_and_what_drops_of_it_is_a_selection(monkeypatch, least: int, size: int, intercept: bool) -> None:
     monkeypatch.setattr(greedy, "forward_size", lambda n: least)
-    statistics = statistics_of(*problem(5, n=300, m=60))
-    whole = select(statistics, size, intercept=True)
-    chosen = forward(statistics, max(size, least), intercept=True).chosen
-    part = drop(statistics.cut(chosen), size, least, intercept=True)
+    statistics = statistics_of(*selection_data(5, n=300, m=60))
+    whole = select(statistics, size, intercept=intercept)
+    chosen = forward(statistics, max(size, least), intercept=intercept).chosen
+    part = drop(statistics.cut(chosen), size, least, intercept=intercept)
     assert np.array_equal(chosen[part.chosen], whole.chosen)
     np.testing.assert_allclose(part.reductions, whole.reductions, rtol=1e-6)
-    C, Y = (values - values.mean(axis=0) for values in problem(5, n=300, m=60))
+    C, Y = (values - intercept * values.mean(axis=0) for values in selection_data(5, n=300, m=60))
     C = C[:, whole.chosen]
     after = Y - C @ np.linalg.lstsq(C, Y, rcond=None)[0]
     assert part.reductions.sum() == pytest.approx((Y**2).sum() - (after**2).sum(), rel=1e-6)
 
 
-def test_few_that_are_followed_choose_nearly_as_well(monkeypatch, statistics_of) -> None:
+def test_few_that_are_followed_choose_nearly_as_well(monkeypatch) -> None:
     """A gain that rises meanwhile waits for the next block; else the choice is the same, whatever the threads."""
-    statistics = statistics_of(*problem(11, n=500, m=240))
+    statistics = statistics_of(*selection_data(11, n=500, m=240))
     usual = forward(statistics, 90, intercept=True)  # all are followed
     monkeypatch.setattr(forwards, "FOLLOWED", 30)
     monkeypatch.setattr(forwards, "BLOCK", 16)
@@ -81,11 +65,11 @@ def test_few_that_are_followed_choose_nearly_as_well(monkeypatch, statistics_of)
     assert np.array_equal(again.reductions, few.reductions)
 
 
-def test_a_choice_goes_on_from_a_slab_that_never_had_a_factor(monkeypatch: pytest.MonkeyPatch, statistics_of) -> None:
+def test_a_choice_goes_on_from_a_slab_that_never_had_a_factor(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint is made before the last centers of a slab enter the factor: where they cannot, it is not taken."""
     monkeypatch.setattr(forwards, "SLAB_ROWS", 16)
     monkeypatch.setattr(forwards, "BLOCK", 8)
-    statistics = statistics_of(*problem(6, n=300, m=60))
+    statistics = statistics_of(*selection_data(6, n=300, m=60))
     spanned = int(forward(statistics, 60, intercept=True).chosen[30])
     eliminated = forwards._Factor._eliminated
 
@@ -105,7 +89,6 @@ def test_a_choice_goes_on_from_a_slab_that_never_had_a_factor(monkeypatch: pytes
     assert np.array_equal(again.reductions, ended.reductions)
 
 
-@pytest.mark.filterwarnings("error")
-def test_no_finalists_are_no_centers(statistics_of) -> None:
-    statistics = statistics_of(*problem(7, n=50, m=20)).cut(np.empty(0, np.int64))
+def test_no_finalists_are_no_centers() -> None:
+    statistics = statistics_of(*selection_data(7, n=50, m=20)).cut(np.empty(0, np.int64))
     assert len(drop(statistics, 5, 5, intercept=True).chosen) == 0

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-from pipeline.solvers import Problem, SolverOptions, solve
+from dense_twins import problem_of, statistics_of
+from pipeline.solvers import SolverOptions, solve
 from pipeline.solvers.regularization_path import penalty_max, solve_path, spaced
-from pipeline.solvers.ridge import LARGEST_RIDGE, RIDGES, least_squares, refit
+from pipeline.solvers.ridge import LARGEST_RIDGE, RIDGES, refit
 from pipeline.solvers.selection_prefixes import held_out_curve
 
 
@@ -18,24 +19,7 @@ def columns(n: int = 400, m: int = 25, t: int = 3, seed: int = 0) -> tuple[np.nd
 
 
 @pytest.mark.parametrize("intercept", [False, True])
-def test_least_squares_is_scikit_learns_ridge(intercept: bool, statistics_of) -> None:
-    K, Y = columns()
-    weights, offset = least_squares(statistics_of(K, Y), 0.3, intercept=intercept)
-    twin = Ridge(alpha=0.3, fit_intercept=intercept, solver="svd").fit(K, Y)
-    assert np.allclose(weights, twin.coef_.T, rtol=1e-7, atol=1e-8)
-    assert np.allclose(offset, twin.intercept_, rtol=1e-7, atol=1e-8)
-
-
-def test_squared_error_needs_no_rows(statistics_of) -> None:
-    K, Y = columns()
-    rng = np.random.default_rng(1)
-    weights, offset = rng.normal(size=(25, 3)), rng.normal(size=3)
-    truth = ((Y - K @ weights - offset) ** 2).sum(0)
-    assert np.allclose(statistics_of(K, Y).squared_error(weights, offset), truth, rtol=1e-10)
-
-
-@pytest.mark.parametrize("intercept", [False, True])
-def test_refit_takes_the_ridge_that_held_out_rows_prefer(intercept: bool, statistics_of) -> None:
+def test_refit_is_scikit_learns_ridge_with_what_held_out_rows_prefer(intercept: bool) -> None:
     K, Y = columns(n=120, m=60)
     fit, held = statistics_of(K[:60], Y[:60]), statistics_of(K[60:], Y[60:])
     found = refit(fit, held, statistics_of(K, Y), intercept=intercept)
@@ -45,9 +29,13 @@ def test_refit_takes_the_ridge_that_held_out_rows_prefer(intercept: bool, statis
     twin = Ridge(alpha=best[0] * np.trace(K[:60].T @ K[:60]) / 60, fit_intercept=intercept, solver="svd")
     error = ((twin.fit(K[:60], Y[:60]).predict(K[60:]) - Y[60:]) ** 2).sum() / 60
     assert np.isclose(best[1], error, rtol=1e-5)
+    assert np.allclose(found.fit_weights, twin.coef_.T, rtol=1e-6, atol=1e-7)
+    whole = Ridge(alpha=found.ridge, fit_intercept=intercept, solver="svd").fit(K, Y)
+    assert np.allclose(found.weights, whole.coef_.T, rtol=1e-6, atol=1e-7)
+    assert np.allclose(found.intercept, whole.intercept_, rtol=1e-6, atol=1e-7)
 
 
-def test_ridges_go_on_until_a_larger_one_is_worse(statistics_of) -> None:
+def test_ridges_go_on_until_a_larger_one_is_worse() -> None:
     """Targets that are mostly noise want more than a tenth of the mean diagonal; targets of zero want nothing."""
     K, Y = columns(n=120, m=60)
     Y = 0.05 * Y + np.random.default_rng(3).normal(size=Y.shape)
@@ -61,7 +49,7 @@ def test_ridges_go_on_until_a_larger_one_is_worse(statistics_of) -> None:
     assert len(refit(nothing, nothing, nothing, intercept=True).held_out_errors) == len(RIDGES)
 
 
-def test_refit_survives_duplicate_columns(statistics_of) -> None:
+def test_refit_survives_duplicate_columns() -> None:
     K, Y = columns()
     double = np.hstack([K, K])
     both = statistics_of(double, Y)
@@ -77,26 +65,19 @@ def test_all_weights_are_zero_at_the_largest_penalty_and_not_below(shared: bool)
     Y = Y if shared else Y[:, :1]
     largest = penalty_max(K.T @ Y, shared=shared)
     for factor, empty in ((1.0001, True), (0.98, False)):
-        problem = Problem(K.T @ K, K.T @ Y, float((Y**2).sum()), factor * largest)
+        problem = problem_of(K, Y, factor * largest)
         solution = solve(problem, SolverOptions(tolerance=1e-8), np.random.default_rng(0))
         assert (solution.n_active == 0) == empty
 
 
-def test_penalties_are_spaced_in_the_logarithm_and_end_exactly() -> None:
-    path = spaced(1000.0, 0.1, 5)
-    assert path[0] == 1000.0
-    assert path[-1] == 0.1
-    assert np.allclose(np.diff(np.log(path)), np.log(0.1))
-    assert spaced(5.0, 2.0, 1) == (2.0,)
-
-
 def test_a_path_meets_the_separate_solves() -> None:
     K, Y = columns()
-    problem = Problem(K.T @ K, K.T @ Y[:, :1], float((Y[:, 0] ** 2).sum()), 1.0)
-    penalties = spaced(penalty_max(problem.kty, shared=False), 1e-4, 8)
-    seen = []
-    options = SolverOptions(tolerance=1e-9)
-    states = []
+    problem = problem_of(K, Y[:, :1], 1.0)
+    largest = penalty_max(problem.kty, shared=False)
+    penalties = spaced(largest, 1e-4, 8)
+    assert (penalties[0], penalties[-1], spaced(5.0, 2.0, 1)) == (largest, 1e-4, (2.0,))
+    assert np.allclose(np.diff(np.log(penalties)), np.log(1e-4 / largest) / 7)
+    seen, states, options = [], [], SolverOptions(tolerance=1e-9)
 
     def on_record(penalty, record, state):
         seen.append(penalty)
@@ -104,10 +85,13 @@ def test_a_path_meets_the_separate_solves() -> None:
 
     path = list(solve_path(problem, penalties, options, np.random.default_rng(0), on_record=on_record))
     assert sorted(set(seen), reverse=True) == [p for p in penalties if p in seen]
+    evaluations = []
     for penalty, solution in zip(penalties, path, strict=True):
-        alone = solve(Problem(problem.gram, problem.kty, problem.yty, penalty), options, np.random.default_rng(0))
+        alone = solve(problem_of(K, Y[:, :1], penalty), options, np.random.default_rng(0))
         assert solution.converged
         assert np.isclose(solution.objective, alone.objective, rtol=1e-8)
+        evaluations.append((solution.evaluations, alone.evaluations))
+    assert all(warm < cold for warm, cold in evaluations[-4:]), "each begins where the last one ended"
     # Cut off inside any of its solves, and gone on with from there, it ends with the same bytes.
     at = seen.index(penalties[4])
     before = [solution.weights for solution in path[: penalties.index(seen[at])]]

@@ -1,0 +1,48 @@
+"""Sums over rows, and small problems of the solvers with the columns and targets behind them, by dense products."""
+
+import itertools
+
+import numpy as np
+
+from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.solvers import Problem, Solution
+
+
+def statistics_of(K: np.ndarray, Y: np.ndarray) -> GramStatistics:
+    """Return the sums over the rows of columns K (n, m) and targets Y (n, T)."""
+    return GramStatistics(K.T @ K, K.T @ Y, (Y**2).sum(axis=0), K.sum(axis=0), Y.sum(axis=0), float(len(K)))
+
+
+def problem_of(C: np.ndarray, Y: np.ndarray, penalty: float) -> Problem:
+    return Problem(C.T @ C, C.T @ Y, float((Y**2).sum()), penalty)
+
+
+def make_columns(seed, n=60, m=12, outputs=1, penalty=0.5):
+    """Return (C, Y, Problem): columns with a shared part, so that they are alike as kernel columns are."""
+    rng = np.random.default_rng(seed)
+    C = rng.random((n, m)) * 0.3 + rng.standard_normal((n, m)) * 0.4 + 0.5
+    Y = np.sign(rng.standard_normal((n, outputs)) + 0.3 * C[:, :1])
+    return C, Y, problem_of(C, Y, penalty)
+
+
+def make_kernel(seed, n=300, m=80, outputs=1, penalty=0.05, width=2.0):
+    """Return (C, Y, Problem) on Gaussian kernel columns: positive, nearly collinear."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 3))
+    C = np.exp(-((X[:, None, :] - X[None, :m, :]) ** 2).sum(-1) / (2 * width))
+    Y = np.stack([np.sign(np.sin(2 * X[:, 0] + k) + 0.3 * X[:, 1]) for k in range(outputs)], axis=1)
+    return C, Y, problem_of(C, Y, penalty)
+
+
+def selection_data(seed: int, n: int = 80, m: int = 12, outputs: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """Return (K, Y): columns of which a few span most of the others, and targets of four of them."""
+    rng = np.random.default_rng(seed)
+    K = rng.standard_normal((n, 5)) @ rng.standard_normal((5, m)) + rng.standard_normal((n, m)) * 0.5 + 0.4
+    truth = np.zeros((m, outputs))
+    truth[rng.permutation(m)[:4]] = rng.standard_normal((4, outputs))
+    return K, K @ truth + 0.3 * rng.standard_normal((n, outputs)) + 0.7
+
+
+def never_rises(solution: Solution) -> bool:
+    values = [record.objective for record in solution.records]
+    return all(b <= a * (1 + 1e-12) for a, b in itertools.pairwise(values))
