@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from commands import flip
 from storage import atomic_writes as commit
 from storage import checkpoints
 from storage import disk_writes as disk
@@ -32,25 +33,12 @@ def steps(folder: Path) -> list[int]:
     return sorted(int(path.name.removeprefix("step-")) for path in folder.iterdir())
 
 
-def flip(path: Path) -> None:
-    """Change a value of an array."""
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-
-
-def test_the_newest_counts_and_older_ones_are_pruned(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("keep", "kept"), [(3, [10, 11, 100]), (2, [11, 100]), (1, [11, 100]), (-1, [11, 100])])
+def test_the_newest_counts_and_older_ones_are_pruned_but_for_two(tmp_path: Path, keep: int, kept: list[int]) -> None:
     for step in (1, 2, 10, 11, 100):
-        write(tmp_path, step, keep=3)
-        assert_step(tmp_path, step)
-    assert steps(tmp_path) == [10, 11, 100]
-
-
-@pytest.mark.parametrize("keep", [-1, 1, 2])
-def test_at_least_two_are_kept(tmp_path: Path, keep: int) -> None:
-    for step in (1, 2, 3):
         write(tmp_path, step, keep=keep)
-    assert steps(tmp_path) == [2, 3]
+        assert_step(tmp_path, step)
+    assert steps(tmp_path) == kept
 
 
 def test_all_damaged_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
