@@ -108,9 +108,3 @@ def test_a_chunk_without_a_recorded_digest_is_not_trusted(written: tuple) -> Non
     np.testing.assert_array_equal(array.read(0, 18, digests), VALUES[:18])
     with pytest.raises(CorruptDataError, match="never committed"):
         array.read(0, 19, digests)
-
-
-def test_an_array_never_written_is_not_zeros(tmp_path: Path) -> None:
-    create_arrays(tmp_path / "a.zarr", [ArraySpec("x", (4,), "int64", 2)], {})
-    with pytest.raises(CorruptDataError, match="missing"):
-        open_arrays(tmp_path / "a.zarr")["x"].read(0, 4)
