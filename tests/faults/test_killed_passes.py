@@ -215,25 +215,6 @@ def test_a_scheduler_that_dies_ends_the_run_resumably(
     assert model_bytes(run) == whole("one for each class")
 
 
-@pytest.mark.ci
-def test_the_first_process_keeps_the_folder_until_it_dies(
-    features: Path,
-    tables: Path,
-    whole: Callable[[str], dict[str, bytes]],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    run, notes = tmp_path / "run", tmp_path / "notes"
-    line = arguments(run, features, tables, "one for each class", *SERIAL)
-    with started(line, spying(notes)) as first:
-        assert wait_until(lambda: len(notes_in(notes)) > 3, first)
-        assert main(line) == 73
-        assert f"process {first.pid} on {os.uname().nodename}" in capsys.readouterr().err
-    assert first.returncode == -signal.SIGKILL
-    assert main(line) == 0
-    assert model_bytes(run) == whole("one for each class")
-
-
 GRID = (7,)
 
 
