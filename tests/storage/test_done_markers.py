@@ -2,21 +2,9 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from storage.done_markers import read_markers, write_marker
-
-
-def test_round_trip_with_numbers_of_numpy(tmp_path: Path) -> None:
-    folder = tmp_path / "markers" / "statistics"
-    write_marker(folder, "block-00001", {"digest": "ab", "rows": np.int64(7), "loss": np.float64(0.1), "span": (1, 2)})
-    write_marker(folder, "block-00000", {})
-    write_marker(folder, "block-00001", {"rows": 8, "text": "é"})
-    markers = read_markers(folder)
-    assert markers == {"block-00000": {}, "block-00001": {"rows": 8, "text": "é"}}
-    assert markers.warnings == ()
-    assert sorted(path.name for path in folder.iterdir()) == ["block-00000.json", "block-00001.json"]
 
 
 def test_what_is_no_marker_of_its_name_does_not_count(tmp_path: Path) -> None:

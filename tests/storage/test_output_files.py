@@ -92,8 +92,5 @@ def test_a_store_whose_replacement_never_arrived_comes_back(tmp_path: Path, monk
     path.rename(disk.replaced_path(path))
     settle(monkeypatch)
     sweep_output(path)
+    sweep_output(tmp_path / "none" / "out.csv")  # no folder, nothing to sweep
     assert [one.name for one in tmp_path.iterdir()] == ["out.zarr"]
-
-
-def test_a_folder_that_is_not_there_is_fine(tmp_path: Path) -> None:
-    sweep_output(tmp_path / "none" / "out.csv")
