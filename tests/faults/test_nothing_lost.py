@@ -45,9 +45,6 @@ def test_a_report_replaces_reports_only(run: Path, tmp_path: Path, capsys: pytes
     out.unlink()
     for _ in range(2):
         assert report.main([str(run), "--out", str(out)]) == 0
-
-
-def test_a_file_is_no_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report.main([str(run.parent / "data.npz")]) == 66
     assert "holds no run" in capsys.readouterr().err
 
