@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from cases import CASES, SERIAL
-from faults.spied_runs import arguments
 from pipeline.train import main
 from runs import NIGHTLY, ROOT, model_bytes, python
 
@@ -48,17 +47,6 @@ def test_a_break_at_any_change_of_the_disk_costs_no_byte(tmp_path: Path, tables:
         assert found[how]["ended"] >= (found[how]["tried"] if how == "kill" else 1)
 
 
-@pytest.fixture
-def line(tmp_path: Path, tables: Path) -> Callable[[Path], list[str]]:
-    """Return the arguments that train the second case in a folder; another run has stored its features."""
-
-    def words(run: Path) -> list[str]:
-        return arguments(run, tmp_path / "features", tables, "one for each class", *SERIAL)
-
-    assert main(words(tmp_path / "first")) == 0
-    return words
-
-
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace, which CI installs")
 @pytest.mark.parametrize(
     ("call", "fault"),
@@ -70,15 +58,15 @@ def line(tmp_path: Path, tables: Path) -> Callable[[Path], list[str]]:
     ],
 )
 def test_strace_is_the_independent_witness(
-    tmp_path: Path, line: Callable[[Path], list[str]], whole: Callable[[str], dict[str, bytes]], call: str, fault: str
+    tmp_path: Path, command: Callable[..., list[str]], whole: Callable[[str], dict[str, bytes]], call: str, fault: str
 ) -> None:
     """The kernel's own view: no call of ours is wrapped, and no function that forgets the wrappers escapes."""
-    run, log = tmp_path / "run", tmp_path / "calls"
+    run, log, expected = tmp_path / "run", tmp_path / "calls", whole("one for each class")  # its features are stored
 
     def strace(run: Path, *options: str) -> subprocess.CompletedProcess[str]:
-        command = ["strace", "-f", "-qq", "-o", str(log), "-e", f"trace={call}", *options]
-        command += [sys.executable, "-m", "pipeline.train", *line(run)]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        line = ["strace", "-f", "-qq", "-o", str(log), "-e", f"trace={call}", *options]
+        line += [sys.executable, "-m", "pipeline.train", *command(run, "one for each class", *SERIAL)]
+        return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert strace(tmp_path / "whole").returncode == 0
     by_thread = [line.split()[0] for line in log.read_text().splitlines() if re.match(rf"\d+ +{call}\(", line)]
@@ -90,33 +78,33 @@ def test_strace_is_the_independent_witness(
     else:
         assert done.returncode == 73, done.stderr
         assert str(tmp_path) in done.stderr
-    assert main(line(run)) == 0
-    assert model_bytes(run) == whole("one for each class")
+    assert main(command(run, "one for each class", *SERIAL)) == 0
+    assert model_bytes(run) == expected
 
 
 @pytest.mark.ci
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
 def test_a_disk_that_is_really_full(
     tmp_path: Path,
-    line: Callable[[Path], list[str]],
+    command: Callable[..., list[str]],
     whole: Callable[[str], dict[str, bytes]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A tmpfs of 24 MiB: the run ends with 73 and goes on when there is room."""
-    disk = tmp_path / "disk"
+    disk, expected = tmp_path / "disk", whole("one for each class")  # its features are stored
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(disk)], check=False).returncode:
         pytest.skip("this machine does not let root mount a tmpfs")
     try:
-        filler = disk / "filler"
+        line, filler = command(disk / "run", "one for each class", *SERIAL), disk / "filler"
         for free_bytes, told in ((2**14, "needs"), (2**18, "cannot write")):
             filler.unlink(missing_ok=True)
             filler.write_bytes(b"x" * (shutil.disk_usage(disk).free - free_bytes))
-            assert main(line(disk / "run")) == 73
+            assert main(line) == 73
             error = capsys.readouterr().err
             assert re.fullmatch(rf"error: {disk}\S*: {told} \d+ (bytes|KiB|MiB).*; .*\n", error)
         filler.unlink()
-        assert main(line(disk / "run")) == 0
-        assert model_bytes(disk / "run") == whole("one for each class")
+        assert main(line) == 0
+        assert model_bytes(disk / "run") == expected
     finally:
         subprocess.run(["umount", str(disk)], check=True)

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 from cases import SERIAL
-from faults.spied_runs import arguments
 from pipeline import verify
 from pipeline.train import main
 from runs import model_bytes
@@ -75,13 +74,12 @@ def test_what_is_still_mapped_goes_at_the_next_sweep(keeping: Path) -> None:
 @pytest.mark.parametrize("case", MODES)
 def test_a_run_ends_with_the_same_bytes_and_leaves_nothing(
     keeping: Path,
-    features: Path,
-    tables: Path,
+    command: Callable[..., list[str]],
     whole: Callable[[str], dict[str, bytes]],
     case: str,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(arguments(keeping / "run", features, tables, case, *MODES[case])) == 0
+    assert main(command(keeping / "run", case, *MODES[case])) == 0
     assert capfd.readouterr().err == ""
     assert model_bytes(keeping / "run") == whole(case)
     assert list((keeping / "run").rglob(".*")) == []
@@ -93,8 +91,7 @@ def test_a_run_ends_with_the_same_bytes_and_leaves_nothing(
 @pytest.mark.parametrize("case", ["rounds", "rounds, a selection"])
 def test_a_file_that_somebody_else_holds_open_costs_nothing(
     keeping: Path,
-    features: Path,
-    tables: Path,
+    command: Callable[..., list[str]],
     whole: Callable[[str], dict[str, bytes]],
     case: str,
     capsys: pytest.CaptureFixture[str],
@@ -108,7 +105,7 @@ def test_a_file_that_somebody_else_holds_open_costs_nothing(
 
     holding = threading.Thread(target=hold)
     holding.start()
-    assert main(arguments(run, features, tables, case, *MODES[case])) == 0
+    assert main(command(run, case, *MODES[case])) == 0
     ended.set()
     holding.join()
     assert held

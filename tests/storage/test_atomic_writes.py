@@ -23,6 +23,7 @@ from storage.atomic_writes import (
     committed_files,
     new_folder,
     read_arrays,
+    remove_folder,
     remove_stale,
     seal,
     write_arrays,
@@ -235,15 +236,16 @@ def test_a_line_that_finds_no_room_is_named_and_nothing_waits_for_a_later_write(
         subprocess.run(["umount", tmp_path], check=True)
 
 
-def test_a_closed_folder_is_73_for_an_ordinary_user() -> None:
+def test_a_closed_folder_is_73_for_an_ordinary_user(tmp_path: Path) -> None:
     import zarr.codecs  # noqa: F401  (while its files can be read)
 
-    with without_rights() as closed:
+    with without_rights(tmp_path) as closed:
         for action, wanted in (
             (lambda: write_file(closed / "a", b"1"), "a: cannot write 1 bytes"),
             (lambda: write_arrays(closed / "b.npz", {"x": np.ones(2)}), "b.npz: cannot write 16 bytes"),
             (lambda: new_folder(closed / "c").__enter__(), "c: cannot write"),
             (lambda: create_arrays(closed / "d.zarr", [ArraySpec("x", (1,), "int64", 1)], {}), "d.zarr: cannot write"),
+            (lambda: remove_folder(closed / tmp_path.name), f"{tmp_path.name}: cannot write"),
             (lambda: FolderLock(closed / "e.lock", "x").__enter__(), "e.lock: cannot write"),
         ):
             with pytest.raises(CannotWriteError, match=f"{closed}/{wanted}: permission denied") as caught:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from commands import flip
-from storage import atomic_writes as commit
 from storage import checkpoints
 from storage import disk_writes as disk
 from storage.checkpoints import load, save
@@ -99,18 +98,3 @@ def test_no_step_and_removed_steps_are_none(tmp_path: Path) -> None:
     assert load(tmp_path / "a") is None
     (tmp_path / "a").mkdir()
     assert load(tmp_path / "a") is None
-
-
-def test_a_removal_cut_off_leaves_nothing_under_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "a", 1)
-
-    def cut(path: Path) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(disk, "low_remove_tree", cut)
-    with pytest.raises(CannotWriteError):
-        checkpoints.remove(tmp_path / "a")
-    monkeypatch.undo()
-    assert load(tmp_path / "a") is None
-    commit.remove_stale(tmp_path)
-    assert list(tmp_path.iterdir()) == []
