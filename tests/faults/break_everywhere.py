@@ -7,7 +7,6 @@ there were and, for each way to break, how many calls were broken, how many of t
 """
 
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -18,14 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.train import main
+from runs import model_bytes
 from storage import disk_writes as disk
 
 LOW = [name for name in vars(disk) if name.startswith("low_")]
-
-
-def digests(run: Path) -> dict[str, str]:
-    """Return the sha256 of every file of the model."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted((run / "model").iterdir())}
 
 
 def in_child(work: Callable[[], int]) -> int:
@@ -77,11 +72,6 @@ def attempt(arguments: list[str], run: Path, how: str, fatal: int | None, counte
     return in_child(work)
 
 
-def resumed(arguments: list[str], run: Path) -> int:
-    """Go on with the run in a fork, and return its exit code."""
-    return in_child(lambda: main([*arguments, "--run-dir", str(run), "--resume", "auto", "-q"]))
-
-
 def everywhere(folder: Path, ways: list[str], count: int, arguments: list[str]) -> dict[str, Any]:
     """Break at `count` calls in each way, evenly spread (0: at every call), and return what was found."""
     whole, counted = folder / "whole", folder / "calls"
@@ -89,7 +79,7 @@ def everywhere(folder: Path, ways: list[str], count: int, arguments: list[str]) 
     main([*arguments, "--run-dir", str(folder / "first"), "-q"])
     code = attempt(arguments, whole, "", None, counted)
     assert code in (0, 3), f"the uninterrupted run ended with {code}"
-    expected, n_calls = digests(whole), int(counted.read_text())
+    expected, n_calls = model_bytes(whole), int(counted.read_text())
     found: dict[str, Any] = {"calls": n_calls}
     step = n_calls // count if count else 1
     for number, how in enumerate(ways):
@@ -104,7 +94,7 @@ def everywhere(folder: Path, ways: list[str], count: int, arguments: list[str]) 
     return found
 
 
-def problems(arguments: list[str], run: Path, how: str, code: int, expected: dict[str, str]) -> list[str]:
+def problems(arguments: list[str], run: Path, how: str, code: int, expected: dict[str, bytes]) -> list[str]:
     """Return what a broken run and its resumption did wrong."""
     found = []
     said = (run.parent / "errors").read_text()
@@ -112,10 +102,10 @@ def problems(arguments: list[str], run: Path, how: str, code: int, expected: dic
         found.append(f"ended with {code}: {said[-300:]}")
     if code == 73 and not ("/" in said and said.startswith("error: ") and said.count("\n") == 1):
         found.append(f"said {said[-300:]!r}")
-    code = resumed(arguments, run)
+    code = in_child(lambda: main([*arguments, "--run-dir", str(run), "--resume", "auto", "-q"]))
     if code not in (0, 3):
         found.append(f"the resumed run ended with {code}")
-    elif digests(run) != expected:
+    elif model_bytes(run) != expected:
         found.append("another model")
     elif left := [str(path) for path in run.rglob(".*")]:
         found.append(f"left {left[0]}")

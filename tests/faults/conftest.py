@@ -1,4 +1,4 @@
-"""The models of the cases, to compare those of broken runs with."""
+"""The cases of `cases.py`: how to train them where runs are broken, and the models to compare those with."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from cases import CASES, SERIAL
+from faults.spied_runs import EVERY
 from runs import TrainedRuns, model_bytes
 
 
@@ -13,3 +14,15 @@ from runs import TrainedRuns, model_bytes
 def whole(tables: Path, finished_run: TrainedRuns) -> Callable[[str], dict[str, bytes]]:
     """Return the model of a case that nothing has disturbed."""
     return lambda case: model_bytes(finished_run(*CASES[case].arguments, *SERIAL, dataset=CASES[case].dataset(tables)))
+
+
+@pytest.fixture
+def command(features: Path, tables: Path) -> Callable[..., list[str]]:
+    """Return the arguments of the main command that train a case in a folder, and go on where a run was left."""
+
+    def words(run: Path, case: str, *more: str) -> list[str]:
+        folders = ["--features-dir", str(features), "--run-dir", str(run)]
+        line = [str(CASES[case].dataset(tables)), *CASES[case].arguments, "-q", "--resume", "auto", *folders]
+        return [*line, "--checkpoint-every", f"{EVERY}s", *more]
+
+    return words

@@ -15,7 +15,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from cases import CASES
 from runs import ROOT
 
 SPY = Path(__file__).parent / "spy"
@@ -51,13 +50,6 @@ def spying(notes: Path, seconds: float = PIECE) -> dict[str, str]:
     """Return the variables of a process whose pieces are noted, and last so long."""
     path = f"{SPY}{os.pathsep}{ROOT}"
     return {"SLKL_SPY": str(notes), "SLKL_SPY_SECONDS": str(seconds), "PYTHONPATH": path}
-
-
-def arguments(run: Path, features: Path, tables: Path, case: str, *more: str) -> list[str]:
-    """Return the arguments of the main command that train a case, and that go on where a run was left."""
-    folders = ["--features-dir", str(features), "--run-dir", str(run)]
-    line = [str(CASES[case].dataset(tables)), *CASES[case].arguments, "-q", "--resume", "auto", *folders]
-    return [*line, "--checkpoint-every", f"{EVERY}s", *more]
 
 
 @contextmanager

@@ -6,69 +6,35 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
+from cases import SERIAL
 from pipeline import verify
 from pipeline.train import main as train
+from runs import TrainedRuns, model_bytes
 from storage.remedies import ANEW
 
 LAST = "round-003"  # of the run in rounds
+COMMON = ("--intercept", "--tol", "1e-7", "--sigma2", "1", "--set", "data.centre_targets=false", *SERIAL)
 SETTINGS = {
-    "dense": ("--centers", "60", "--penalty", "0.1"),
-    "rounds": ("--centers", "200", "--set", "centers.working_set=80", "--penalty", "1"),
+    "dense": ("--centers", "60", "--penalty", "0.1", *COMMON),
+    "rounds": ("--centers", "200", "--set", "centers.working_set=100", "--penalty", "1", *COMMON),
 }
+SOLVED = f"markers/solve-{LAST}-centred/output-0000.json"
+SOLUTION = f"solutions/{LAST}-centred-output-0000.npz"
 # What a kill just before the solves, or before those of the last round, would not have left.
 LATER = {
     "dense": ["solutions", "markers/solve", "markers/solve-all-centred"],
     "rounds": [
         "markers/solve",
-        f"markers/solve-{LAST}-centred",
+        SOLVED,
         f"markers/passes/{LAST}.json",
         f"scores/{LAST}-scores.npz",
         "solutions/final.npz",
-        f"solutions/{LAST}-centred-output-0000.npz",
+        SOLUTION,
     ],
 }
 AFTER_ALL = ["model", "markers/evaluate", "CONTENTS.json", "report.json"]
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a finished run of each kind."""
-    folder = tmp_path_factory.mktemp("damaged")
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(400, 4))
-    np.savez(folder / "data.npz", X=X, y=np.sin(2 * X[:, 0]) + X[:, 1] ** 2 + 0.1 * rng.normal(size=400))
-    for kind, settings in SETTINGS.items():
-        more = ("--intercept", "--tol", "1e-7", "--sigma2", "1", "--set", "data.centre_targets=false")
-        more += ("--scheduler", "serial", "--features-dir", str(folder / "features"))
-        assert resume(folder / kind, folder, *settings, *more) == 0
-    assert (folder / "rounds" / "statistics" / LAST).is_dir()
-    return folder
-
-
-def resume(run: Path, folder: Path, *arguments: str) -> int:
-    return train([str(folder / "data.npz"), "--run-dir", str(run), "--resume", "auto", "-q", *arguments])
-
-
-def outcome(run: Path) -> Any:
-    """Return the bytes of the model, and what the report says of the solves and the passes beside their times."""
-    report = json.loads((run / "report.json").read_text())
-    solves = [{key: value for key, value in one.items() if "seconds" not in key} for one in report["solves"]]
-    return [path.read_bytes() for path in sorted((run / "model").iterdir())], solves, report["passes"]
-
-
-def remove(path: Path) -> None:
-    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-
-
-def cut_off(finished: Path, kind: str, run: Path, *, keep: str = "") -> Path:
-    """Copy a finished run without what its last solves and all after them left, but for `keep`."""
-    shutil.copytree(finished / kind, run)
-    for name in AFTER_ALL + [name for name in LATER[kind] if name != keep]:
-        remove(run / name)
-    return run
 
 
 def flip(path: Path) -> None:
@@ -81,95 +47,102 @@ def flip(path: Path) -> None:
 DAMAGE: dict[str, Callable[[Path], None]] = {"flipped": flip, "deleted": Path.unlink}
 
 
-@pytest.mark.parametrize("kind", SETTINGS)
-def test_a_run_cut_off_before_its_last_solves_ends_the_same(finished: Path, tmp_path: Path, kind: str) -> None:
-    run = cut_off(finished, kind, tmp_path / "run")
-    assert resume(run, finished) == 0
-    assert outcome(run) == outcome(finished / kind)
+def remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("file", ["yty.npy", "gram.npy", "MANIFEST.json"])
-@pytest.mark.parametrize(("kind", "name"), [("dense", "all-centred"), ("rounds", f"{LAST}-centred")])
-def test_damaged_centred_statistics_are_made_again(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, name: str, file: str
+@pytest.fixture
+def cut_off(finished_run: TrainedRuns, tables: Path, tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
+    """Return a copy of a finished run without what its last solves and all after them left, but for some files.
+
+    The finished run is returned too.
+    """
+
+    def copy(kind: str, *keep: str) -> tuple[Path, Path]:
+        finished = finished_run(*SETTINGS[kind], dataset=tables / "values.npz")
+        assert kind == "dense" or (finished / "statistics" / LAST).is_dir()
+        run = Path(shutil.copytree(finished, tmp_path / "run"))
+        for name in AFTER_ALL + LATER[kind]:
+            remove(run / name)
+        for name in keep:
+            (run / name).parent.mkdir(exist_ok=True)
+            shutil.copy(finished / name, run / name)
+        return run, finished
+
+    return copy
+
+
+def resume(run: Path, tables: Path) -> int:
+    return train([str(tables / "values.npz"), "--run-dir", str(run), "--resume", "auto", "-q"])
+
+
+def outcome(run: Path) -> Any:
+    """Return the bytes of the model, and what the report says of the solves and the passes beside their times."""
+    report = json.loads((run / "report.json").read_text())
+    solves = [{key: value for key, value in one.items() if "seconds" not in key} for one in report["solves"]]
+    return model_bytes(run), solves, report["passes"]
+
+
+CENTRED = {"dense": "statistics/all-centred", "rounds": f"statistics/{LAST}-centred"}
+MADE_AGAIN = [
+    (kind, f"{CENTRED[kind]}/{name}") for kind in CENTRED for name in ("yty.npy", "gram.npy", "MANIFEST.json")
+]
+MADE_AGAIN += [("dense", "markers/solve-all-centred/output-0000.json"), ("rounds", f"markers/passes/{LAST}.json")]
+
+
+@pytest.mark.parametrize(("kind", "name"), [("dense", ""), ("rounds", ""), *MADE_AGAIN])
+def test_what_can_be_made_again_is_and_the_damage_is_told(
+    cut_off: Callable[..., tuple[Path, Path]], tables: Path, capsys: pytest.CaptureFixture[str], kind: str, name: str
 ) -> None:
-    run = cut_off(finished, kind, tmp_path / "run")
-    flip(run / "statistics" / name / file)
-    assert resume(run, finished) == 0
-    assert outcome(run) == outcome(finished / kind)
-    assert f"{name}: damaged ({file}" in capsys.readouterr().err.replace(f"{run}/statistics/{name}/", "")
+    """Also where nothing is damaged, but not there yet."""
+    run, finished = cut_off(kind, *filter(None, [name]))
+    if name:
+        flip(run / name)
+    assert resume(run, tables) == 0
+    assert outcome(run) == outcome(finished)
+    told = capsys.readouterr().err
+    if name.startswith("statistics"):
+        folder, _, file = name.rpartition("/")
+        assert f"{folder}: damaged ({file}" in told.replace(f"({run / folder}/", "(")
+    elif name:
+        assert f"{name}: damaged marker" in told
     assert verify.verify_run(run).damaged == []
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
+REFUSED = [
+    ("dense", "statistics/all/gram.npy"),
+    ("rounds", f"statistics/{LAST}/gram.npy"),
+    ("rounds", f"solutions/{LAST}-start.npz"),
+    ("rounds", "scores/round-002-scores.npz"),
+    ("rounds", "markers/passes/round-000.json"),
+    ("rounds", "markers/passes/round-002.json"),
+    ("rounds", SOLUTION),
+]
+
+
 @pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        ("dense", "statistics/all/gram.npy"),
-        ("rounds", f"statistics/{LAST}/gram.npy"),
-        ("rounds", f"solutions/{LAST}-start.npz"),
-        ("rounds", "scores/round-002-scores.npz"),
-        ("rounds", "markers/passes/round-000.json"),
-        ("rounds", "markers/passes/round-002.json"),
-    ],
+    ("kind", "name", "damage"),
+    [*((*case, damage) for case in REFUSED for damage in DAMAGE), ("rounds", f"scores/{LAST}-scores.npz", "flipped")],
 )
-def test_what_cannot_be_made_again_alone_is_refused_with_the_advice_of_verify(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, name: str, damage: str
+def test_what_cannot_be_made_again_alone_is_refused_with_advice_that_leads_to_the_same_bytes(
+    cut_off: Callable[..., tuple[Path, Path]],
+    tables: Path,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+    name: str,
+    damage: str,
 ) -> None:
-    run = cut_off(finished, kind, tmp_path / "run")
+    run, finished = cut_off(kind, name, *([SOLVED] if name == SOLUTION else []))  # it is said to be done
     DAMAGE[damage](run / name)
-    assert resume(run, finished) == 65
+    assert resume(run, tables) == 65
     (line,) = capsys.readouterr().err.splitlines()
     assert {"markers": "passes", "statistics": "gram.npy"}.get(name.split("/")[0], name) in line
     assert line.endswith(f"; {ANEW}")
     assert not (run / "report.json").exists()
     if damage == "flipped":
         assert [found for found in verify.verify_run(run).damaged if found.endswith(f"; {ANEW}")]
-
-
-@pytest.mark.parametrize("name", [f"solutions/{LAST}-start.npz", "markers/passes/round-001.json"])
-def test_the_advice_leads_to_the_same_bytes(finished: Path, tmp_path: Path, name: str) -> None:
-    run = cut_off(finished, "rounds", tmp_path / "run")
-    remove(run / name)
-    assert resume(run, finished) == 65
     for folder in ("statistics", "solutions", "scores", "markers"):
         assert folder in ANEW
         remove(run / folder)
-    assert resume(run, finished) == 0
-    assert outcome(run) == outcome(finished / "rounds")
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("where", [f"scores/{LAST}-scores.npz", f"solutions/{LAST}-centred-output-0000.npz"])
-def test_what_the_last_round_left_is_made_again_or_refused(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], where: str, damage: str
-) -> None:
-    """As after a kill just before the report of the solves."""
-    run = cut_off(finished, "rounds", tmp_path / "run", keep=where)
-    if where.startswith("solutions"):  # with the marker that says that it is done
-        shutil.copytree(finished / "rounds" / LATER["rounds"][1], run / LATER["rounds"][1])
-    DAMAGE[damage](run / where)
-    if where.startswith("scores") and damage == "deleted":
-        assert resume(run, finished) == 0
-        assert outcome(run) == outcome(finished / "rounds")
-        return
-    assert resume(run, finished) == 65
-    error = capsys.readouterr().err.strip()
-    assert where in error
-    assert error.endswith(f"; {ANEW}")
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [("dense", "markers/solve-all-centred/output-0000.json"), ("rounds", f"markers/passes/{LAST}.json")],
-)
-def test_damaged_markers_of_what_is_done_again_are_told(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, name: str
-) -> None:
-    run = cut_off(finished, kind, tmp_path / "run")
-    (run / name).parent.mkdir(exist_ok=True)
-    shutil.copy(finished / kind / name, run / name)
-    flip(run / name)
-    assert resume(run, finished) == 0
-    assert outcome(run) == outcome(finished / kind)
-    assert f"{name}: damaged marker" in capsys.readouterr().err
+    assert resume(run, tables) == 0
+    assert outcome(run) == outcome(finished)

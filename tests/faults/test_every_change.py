@@ -36,8 +36,8 @@ def test_a_break_at_any_change_of_the_disk_costs_no_byte(tmp_path: Path, tables:
     if kind in KINDS:
         ways, count = ("kill,ENOSPC,EIO", 0) if NIGHTLY else (ways, 2)
     line = [CASES[kind].dataset(tables), "--features-dir", tmp_path / "features", *CASES[kind].arguments, *SERIAL]
-    program = Path(__file__).with_name("break_everywhere.py")
-    done = python(program, tmp_path, ways, str(count), *line, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    program, path = Path(__file__).with_name("break_everywhere.py"), f"{ROOT}{os.pathsep}{ROOT / 'tests'}"
+    done = python(program, tmp_path, ways, str(count), *line, env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["calls"] > 300
@@ -45,20 +45,6 @@ def test_a_break_at_any_change_of_the_disk_costs_no_byte(tmp_path: Path, tables:
         assert found[how]["wrong"] == []
         # Some errors end nothing: what could not be removed is swept later.
         assert found[how]["ended"] >= (found[how]["tried"] if how == "kill" else 1)
-
-
-def arguments(tmp_path: Path, run: Path) -> list[str]:
-    """Return the training of the first case, whose features are there, in a folder of its own."""
-    features = ["--features-dir", str(tmp_path / "features"), "--run-dir", str(run), "--resume", "auto", "-q"]
-    return [*CASES["one for each class"].arguments, *SERIAL, *features]
-
-
-@pytest.fixture
-def table(tmp_path: Path, tables: Path, whole: Callable[[str], dict[str, bytes]]) -> tuple[Path, dict[str, bytes]]:
-    """A data set, and the model that a run on it ends with; another run has stored its features."""
-    case = CASES["one for each class"]
-    assert main([str(case.dataset(tables)), *arguments(tmp_path, tmp_path / "first")]) == 0
-    return case.dataset(tables), whole("one for each class")
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace, which CI installs")
@@ -72,15 +58,15 @@ def table(tmp_path: Path, tables: Path, whole: Callable[[str], dict[str, bytes]]
     ],
 )
 def test_strace_is_the_independent_witness(
-    tmp_path: Path, table: tuple[Path, dict[str, bytes]], call: str, fault: str
+    tmp_path: Path, command: Callable[..., list[str]], whole: Callable[[str], dict[str, bytes]], call: str, fault: str
 ) -> None:
     """The kernel's own view: no call of ours is wrapped, and no function that forgets the wrappers escapes."""
-    (data, expected), run, log = table, tmp_path / "run", tmp_path / "calls"
+    run, log, expected = tmp_path / "run", tmp_path / "calls", whole("one for each class")  # its features are stored
 
     def strace(run: Path, *options: str) -> subprocess.CompletedProcess[str]:
-        command = ["strace", "-f", "-qq", "-o", str(log), "-e", f"trace={call}", *options]
-        command += [sys.executable, "-m", "pipeline.train", str(data), *arguments(tmp_path, run)]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        line = ["strace", "-f", "-qq", "-o", str(log), "-e", f"trace={call}", *options]
+        line += [sys.executable, "-m", "pipeline.train", *command(run, "one for each class", *SERIAL)]
+        return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert strace(tmp_path / "whole").returncode == 0
     by_thread = [line.split()[0] for line in log.read_text().splitlines() if re.match(rf"\d+ +{call}\(", line)]
@@ -92,22 +78,25 @@ def test_strace_is_the_independent_witness(
     else:
         assert done.returncode == 73, done.stderr
         assert str(tmp_path) in done.stderr
-    assert main([str(data), *arguments(tmp_path, run)]) == 0
+    assert main(command(run, "one for each class", *SERIAL)) == 0
     assert model_bytes(run) == expected
 
 
 @pytest.mark.ci
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
 def test_a_disk_that_is_really_full(
-    tmp_path: Path, table: tuple[Path, dict[str, bytes]], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    command: Callable[..., list[str]],
+    whole: Callable[[str], dict[str, bytes]],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A tmpfs of 24 MiB: the run ends with 73 and goes on when there is room."""
-    (data, expected), disk = table, tmp_path / "disk"
+    disk, expected = tmp_path / "disk", whole("one for each class")  # its features are stored
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(disk)], check=False).returncode:
         pytest.skip("this machine does not let root mount a tmpfs")
     try:
-        line, filler = [str(data), *arguments(tmp_path, disk / "run")], disk / "filler"
+        line, filler = command(disk / "run", "one for each class", *SERIAL), disk / "filler"
         for free_bytes, told in ((2**14, "needs"), (2**18, "cannot write")):
             filler.unlink(missing_ok=True)
             filler.write_bytes(b"x" * (shutil.disk_usage(disk).free - free_bytes))

@@ -121,18 +121,6 @@ def zarr_bomb(codec: Any, chunk: Callable[[], bytes]) -> Callable[[Path], None]:
     return make
 
 
-def wide_zarr(path: Path) -> None:
-    """A row of eight values in chunks of 64 MiB each, every one of them honest."""
-    group = zarr.create_group(path, zarr_format=3)
-    group.create_array("y", data=Y, chunks=Y.shape)
-    array = group.create_array("X", shape=(40, 8), chunks=(2**26, 1), dtype="uint8", compressors=ZstdCodec())
-    chunk = zstd.compress(bytes(2**26))
-    for column in range(8):
-        file = array.store.root / f"X/c/0/{column}"  # type: ignore[attr-defined]
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(chunk)
-
-
 def link(target: str) -> Callable[[Path], None]:
     return lambda path: path.symlink_to(target)
 
@@ -144,7 +132,6 @@ DATA: dict[str, Callable[[Path], None]] = {
     "bzip2.npz": lying_bzip2,
     "zstd.zarr": zarr_bomb(ZstdCodec(), lambda: zstd.compress(bytes(2**28))),
     "gzip.zarr": zarr_bomb(GzipCodec(), lambda: gzip.compress(bytes(2**27), mtime=0)),
-    "wide.zarr": wide_zarr,
     "pipe.npz": os.mkfifo,
     "pipe.csv": os.mkfifo,
     "device.npz": link("/dev/zero"),

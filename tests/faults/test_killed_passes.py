@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from cases import CASES, SERIAL
-from faults.spied_runs import EVERY, PIECE, Note, arguments, first_pass, notes_in, spying, started, wait_until
+from faults.spied_runs import EVERY, PIECE, Note, first_pass, notes_in, spying, started, wait_until
 from pipeline.runtime.committed_sums import signature, take_over
 from pipeline.runtime.executors import open_executor
 from pipeline.runtime.row_pass import session_name
@@ -72,8 +72,7 @@ def spied_cluster(
     "case", [pytest.param(case, marks=pytest.mark.ci if case == "rounds" else pytest.mark.nightly) for case in CASES]
 )
 def test_kills_and_other_workers_and_limits_end_in_the_same_bytes(
-    features: Path,
-    tables: Path,
+    command: Callable[..., list[str]],
     tmp_path: Path,
     case: str,
     spied_cluster: tuple[str, Path],
@@ -81,9 +80,7 @@ def test_kills_and_other_workers_and_limits_end_in_the_same_bytes(
 ) -> None:
     """Killed in processes, on a cluster whose workers live on, and in threads; ended one item after the other."""
     (address, of_cluster), run, moments = spied_cluster, tmp_path / "run", random.Random(case)
-    command = partial(arguments, run, features, tables, case)
-    undisturbed = arguments(tmp_path / "whole", features, tables, case, *SERIAL)
-    with started(undisturbed, spying(tmp_path / "notes", 0)) as process:
+    with started(command(tmp_path / "whole", case, *SERIAL), spying(tmp_path / "notes", 0)) as process:
         assert process.wait(240) == 0
     n_pieces = len(notes_in(tmp_path / "notes"))
     sessions = [
@@ -96,7 +93,7 @@ def test_kills_and_other_workers_and_limits_end_in_the_same_bytes(
         n_before, before = len(notes_in(notes)), committed(run)
         enough = n_before + moments.randrange(n_pieces // 10, n_pieces // 4)
         variables = spying(notes) | (cluster_key[1] if scheduler == address else {})
-        with started(command("--scheduler", scheduler, *more), variables) as process:
+        with started(command(run, case, "--scheduler", scheduler, *more), variables) as process:
             assert wait_until(lambda notes=notes, enough=enough: len(notes_in(notes)) >= enough, process)
             check_files(run, 2)
         killed = time.monotonic()
@@ -104,7 +101,7 @@ def test_kills_and_other_workers_and_limits_end_in_the_same_bytes(
         assert [note for note in first_pass(session) if note.piece in before.get(note.grid, ())] == []
         if scheduler != address:
             check_loss(run, session, killed)
-    assert main(command(*SERIAL, "--memory-limit", "1GiB")) == 0
+    assert main(command(run, case, *SERIAL, "--memory-limit", "1GiB")) == 0
     assert model_bytes(run) == model_bytes(tmp_path / "whole")
     assert not (run / "passes").exists()
 
@@ -126,11 +123,11 @@ def kill_workers(driver: subprocess.Popen[bytes], notes: Path, kills: int, piece
 @pytest.mark.ci
 @pytest.mark.alone
 def test_the_share_of_a_lost_worker_is_taken_up_from_its_file(
-    features: Path, tables: Path, whole: Callable[[str], dict[str, bytes]], tmp_path: Path
+    command: Callable[..., list[str]], whole: Callable[[str], dict[str, bytes]], tmp_path: Path
 ) -> None:
     """Twice: what the lost worker had committed is not added again, and what it had not is little."""
     notes, run = tmp_path / "notes", tmp_path / "run"
-    line = arguments(run, features, tables, "one for each class", "--scheduler", "processes", "--workers", "2")
+    line = command(run, "one for each class", "--scheduler", "processes", "--workers", "2")
     with started(line, spying(notes, 2 * PIECE)) as driver:
         lost = kill_workers(driver, notes, 2, 5)
     added = [note for note in notes_in(notes) if note.kind.startswith("Statistics")]
@@ -150,12 +147,11 @@ def test_the_share_of_a_lost_worker_is_taken_up_from_its_file(
 @pytest.mark.nightly
 @pytest.mark.parametrize("case", ["rounds", "a selection", "on demand"])
 def test_workers_killed_in_a_loop_cost_no_byte(
-    features: Path, tables: Path, whole: Callable[[str], dict[str, bytes]], tmp_path: Path, case: str
+    command: Callable[..., list[str]], whole: Callable[[str], dict[str, bytes]], tmp_path: Path, case: str
 ) -> None:
     run = tmp_path / "run"
-    with started(
-        arguments(run, features, tables, case, "--scheduler", "processes", "--workers", "2"), spying(tmp_path / "notes")
-    ) as driver:
+    line = command(run, case, "--scheduler", "processes", "--workers", "2")
+    with started(line, spying(tmp_path / "notes")) as driver:
         assert len(kill_workers(driver, tmp_path / "notes", 4, 10)) == 4
     assert model_bytes(run) == whole(case)
 
@@ -184,8 +180,7 @@ def test_an_item_of_a_process_that_died_runs_in_the_one_that_takes_its_place(tmp
 
 @pytest.mark.ci
 def test_a_scheduler_that_dies_ends_the_run_resumably(
-    features: Path,
-    tables: Path,
+    command: Callable[..., list[str]],
     whole: Callable[[str], dict[str, bytes]],
     tmp_path: Path,
     cluster_key: tuple[list[str], dict[str, str]],
@@ -206,31 +201,12 @@ def test_a_scheduler_that_dies_ends_the_run_resumably(
     with loopback_cluster(tmp_path, cluster_key[0], variables | spying(notes, 0.5), workers=1) as address:
         killing.start()
         with dask.config.set(settings):
-            assert main(arguments(run, features, tables, "one for each class", "--scheduler", address)) == 69
+            assert main(command(run, "one for each class", "--scheduler", address)) == 69
         killing.join()
     (told,) = capsys.readouterr().err.splitlines()
     assert told.startswith("error: the dask scheduler was lost")
     assert "--resume auto" in told
-    assert main(arguments(run, features, tables, "one for each class", *SERIAL)) == 0
-    assert model_bytes(run) == whole("one for each class")
-
-
-@pytest.mark.ci
-def test_the_first_process_keeps_the_folder_until_it_dies(
-    features: Path,
-    tables: Path,
-    whole: Callable[[str], dict[str, bytes]],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    run, notes = tmp_path / "run", tmp_path / "notes"
-    line = arguments(run, features, tables, "one for each class", *SERIAL)
-    with started(line, spying(notes)) as first:
-        assert wait_until(lambda: len(notes_in(notes)) > 3, first)
-        assert main(line) == 73
-        assert f"process {first.pid} on {os.uname().nodename}" in capsys.readouterr().err
-    assert first.returncode == -signal.SIGKILL
-    assert main(line) == 0
+    assert main(command(run, "one for each class", *SERIAL)) == 0
     assert model_bytes(run) == whole("one for each class")
 
 

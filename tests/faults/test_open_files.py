@@ -16,11 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cases import CASES, SERIAL
+from cases import SERIAL
 from pipeline import verify
 from pipeline.train import main
 from runs import model_bytes
-from storage import disk_writes as disk
 from storage.atomic_writes import remove_folder, remove_stale, write_arrays
 
 MODES = {
@@ -52,17 +51,6 @@ def keeping(tmp_path: Path) -> Iterator[Path]:
     pytest.fail(f"{shown} is still in use")
 
 
-@pytest.fixture
-def arguments(tables: Path, features: Path) -> Callable[[Path, str], list[str]]:
-    """Return the arguments that train a case in a folder; the features of all runs are elsewhere."""
-
-    def words(run: Path, case: str) -> list[str]:
-        line = [str(CASES[case].dataset(tables)), *CASES[case].arguments, *MODES[case], "--features-dir", str(features)]
-        return [*line, "--run-dir", str(run), "--resume", "auto", "-q"]
-
-    return words
-
-
 def test_what_is_still_mapped_goes_at_the_next_sweep(keeping: Path) -> None:
     for name in ("a", "b"):
         write_arrays(keeping / name, {"x": np.ones(100), "y": np.ones(3)})
@@ -82,34 +70,16 @@ def test_what_is_still_mapped_goes_at_the_next_sweep(keeping: Path) -> None:
     assert [path.name for path in keeping.iterdir()] == ["a"]
 
 
-@pytest.mark.parametrize("case", ["rounds", "rounds, a selection"])
-def test_nothing_is_removed_while_this_process_maps_it(
-    tmp_path: Path, arguments: Callable[[Path, str], list[str]], case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mapped, removed = [], []
-    remove_tree = disk.low_remove_tree
-
-    def watched(path: Path) -> None:
-        removed.append(path)
-        mapped.extend(line for line in Path("/proc/self/maps").read_text().splitlines() if str(path) in line)
-        remove_tree(path)
-
-    monkeypatch.setattr(disk, "low_remove_tree", watched)
-    assert main(arguments(tmp_path / "run", case)) == 0
-    assert sum(".tmp-round-" in path.name for path in removed) >= 2  # the statistics of earlier rounds
-    assert mapped == []
-
-
 @pytest.mark.ci
 @pytest.mark.parametrize("case", MODES)
 def test_a_run_ends_with_the_same_bytes_and_leaves_nothing(
     keeping: Path,
-    arguments: Callable[[Path, str], list[str]],
+    command: Callable[..., list[str]],
     whole: Callable[[str], dict[str, bytes]],
     case: str,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(arguments(keeping / "run", case)) == 0
+    assert main(command(keeping / "run", case, *MODES[case])) == 0
     assert capfd.readouterr().err == ""
     assert model_bytes(keeping / "run") == whole(case)
     assert list((keeping / "run").rglob(".*")) == []
@@ -121,7 +91,7 @@ def test_a_run_ends_with_the_same_bytes_and_leaves_nothing(
 @pytest.mark.parametrize("case", ["rounds", "rounds, a selection"])
 def test_a_file_that_somebody_else_holds_open_costs_nothing(
     keeping: Path,
-    arguments: Callable[[Path, str], list[str]],
+    command: Callable[..., list[str]],
     whole: Callable[[str], dict[str, bytes]],
     case: str,
     capsys: pytest.CaptureFixture[str],
@@ -135,7 +105,7 @@ def test_a_file_that_somebody_else_holds_open_costs_nothing(
 
     holding = threading.Thread(target=hold)
     holding.start()
-    assert main(arguments(run, case)) == 0
+    assert main(command(run, case, *MODES[case])) == 0
     ended.set()
     holding.join()
     assert held

@@ -1,21 +1,16 @@
 """Runs where locks do not reach another machine, or do not exist: refused, warned of, and always looked at."""
 
 import errno
-import fcntl
 import json
 import os
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from faults.other_machines import ELSEWHERE, touching, without_flock
 from pipeline import status, verify
 from pipeline.train import main
 from storage.lock import FolderLock
-
-ELSEWHERE = {"host": "elsewhere", "pid": 7, "started": "2026-01-01T00:00:00+00:00", "purpose": "training"}
 
 
 @pytest.fixture
@@ -24,32 +19,14 @@ def command(tables: Path, tmp_path: Path) -> list[str]:
     return [str(tables / "values.npz"), *folders, "--centers", "20", "--scheduler", "serial", "-q"]
 
 
-@contextmanager
-def running_elsewhere(lock: Path) -> Iterator[None]:
-    """Be a run on another machine, whose lock this one does not see."""
-    lock.write_text(json.dumps(ELSEWHERE))
-    ended = threading.Event()
-
-    def live() -> None:
-        while not ended.wait(0.1):
-            os.utime(lock)
-
-    living = threading.Thread(target=live)
-    living.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        living.join()
-
-
 def test_a_run_that_lives_on_another_machine_is_left_alone(
     tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(command) == 0
     (tmp_path / "run" / "report.json").unlink()
     lock = tmp_path / "run" / "run.lock"
-    with running_elsewhere(lock):
+    lock.write_text(json.dumps(ELSEWHERE))
+    with touching(lock):
         assert main([*command, "--resume", "auto"]) == 73
         error = capsys.readouterr().err
         assert "locked by process 7 on elsewhere" in error
@@ -72,10 +49,7 @@ def test_without_locks_a_run_warns_and_can_be_looked_at(
     capsys: pytest.CaptureFixture[str],
     number: int,
 ) -> None:
-    def flock(descriptor: object, operation: int) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(fcntl, "flock", flock)
+    without_flock(monkeypatch, number)
     assert main(command) == 0
     error = capsys.readouterr().err
     assert error.count("its file system offers no locks") == 2  # of the run and of the feature store

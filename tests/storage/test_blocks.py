@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.blocks import Block, row_blocks
+from storage.blocks import row_blocks
 
 N_ROWS = st.integers(0, 5000)
 BLOCK_ROWS = st.integers(1, 700)
@@ -17,11 +17,6 @@ def test_blocks_cover_each_row_once(n_rows: int, block_rows: int) -> None:
     assert [block.index for block in blocks] == list(range(len(blocks)))
     assert all(block.n_rows == block_rows for block in blocks[:-1])
     assert all(1 <= block.n_rows <= block_rows for block in blocks)
-
-
-def test_known_grid() -> None:
-    assert row_blocks(5, 2) == (Block(0, 0, 2), Block(1, 2, 4), Block(2, 4, 5))
-    assert row_blocks(0, 3) == ()
 
 
 @pytest.mark.parametrize("arguments", [(-1, 2), (3, 0)])

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage import atomic_writes as commit
+from commands import flip
 from storage import checkpoints
 from storage import disk_writes as disk
 from storage.checkpoints import load, save
@@ -32,25 +32,12 @@ def steps(folder: Path) -> list[int]:
     return sorted(int(path.name.removeprefix("step-")) for path in folder.iterdir())
 
 
-def flip(path: Path) -> None:
-    """Change a value of an array."""
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-
-
-def test_the_newest_counts_and_older_ones_are_pruned(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("keep", "kept"), [(3, [10, 11, 100]), (2, [11, 100]), (1, [11, 100]), (-1, [11, 100])])
+def test_the_newest_counts_and_older_ones_are_pruned_but_for_two(tmp_path: Path, keep: int, kept: list[int]) -> None:
     for step in (1, 2, 10, 11, 100):
-        write(tmp_path, step, keep=3)
-        assert_step(tmp_path, step)
-    assert steps(tmp_path) == [10, 11, 100]
-
-
-@pytest.mark.parametrize("keep", [-1, 1, 2])
-def test_at_least_two_are_kept(tmp_path: Path, keep: int) -> None:
-    for step in (1, 2, 3):
         write(tmp_path, step, keep=keep)
-    assert steps(tmp_path) == [2, 3]
+        assert_step(tmp_path, step)
+    assert steps(tmp_path) == kept
 
 
 def test_all_damaged_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
@@ -111,18 +98,3 @@ def test_no_step_and_removed_steps_are_none(tmp_path: Path) -> None:
     assert load(tmp_path / "a") is None
     (tmp_path / "a").mkdir()
     assert load(tmp_path / "a") is None
-
-
-def test_a_removal_cut_off_leaves_nothing_under_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "a", 1)
-
-    def cut(path: Path) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(disk, "low_remove_tree", cut)
-    with pytest.raises(CannotWriteError):
-        checkpoints.remove(tmp_path / "a")
-    monkeypatch.undo()
-    assert load(tmp_path / "a") is None
-    commit.remove_stale(tmp_path)
-    assert list(tmp_path.iterdir()) == []

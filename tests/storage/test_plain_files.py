@@ -55,25 +55,3 @@ def test_text_has_its_mark_removed_and_its_line_ends_kept(tmp_path: Path) -> Non
     (tmp_path / "x").write_bytes("\ufeffé\r\n".encode())
     with users.open_plain_text(tmp_path / "x") as stream:
         assert stream.read() == "é\r\n"
-
-
-def test_a_file_above_its_bound_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    path.write_bytes(b"abc")
-    assert stored.read_plain(path, 3) == b"abc"
-    os.truncate(path, 2**40)
-    with pytest.raises(CorruptDataError, match="larger than 3 bytes"):
-        stored.read_plain(path, 3)
-
-
-BOMBS = {
-    "many empty lists": b"[" + b"[]," * (stored.MAXIMUM_JSON_VALUES + 1) + b"1]",
-    "nested": b"[" * 100_000,
-    "a number of thousands of digits": b"9" * 5000,
-}
-
-
-@pytest.mark.parametrize("name", BOMBS)
-def test_json_that_would_fill_the_memory_is_no_json(name: str) -> None:
-    with pytest.raises(ValueError, match=r"values|deep|digits"):
-        stored.parse_json(BOMBS[name])
