@@ -227,9 +227,9 @@ def test_the_forecast_is_true_within_a_third_and_the_limit_is_kept(tmp_path: Pat
         one_chunk(tmp_path / "one.zarr")
         arguments = [str(tmp_path / "one.zarr"), *arguments[1:]]
     line = [*arguments, "--workers", "2", "--features-dir", str(tmp_path / "f")]
-    line += [] if limit_mib is None else ["--memory-limit", f"{limit_mib}MiB"]
     if case != "one chunk" and not variables:  # compiled before
         assert trained(*line, "--run-dir", tmp_path / "first").returncode in (0, 3)
+    line += [] if limit_mib is None else ["--memory-limit", f"{limit_mib}MiB"]
     environment = os.environ | {name: str(tmp_path / value) for name, value in variables.items()}
     lines = trained(*line, "--dry-run", env=environment, check=True).stdout.splitlines()
     first = next(number for number, text in enumerate(lines) if text.startswith("stage ")) + 1
