@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import runs
+from cases import SERIAL
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers import working_set_rules as rules
 from pipeline.stages.out_of_core.candidate_scores import BoundedScores, moved_to
@@ -66,17 +67,7 @@ def test_seeds_are_random_sorted_and_repeatable() -> None:
     assert not np.array_equal(first, rules.seed_candidates(1000, 50, 4))
 
 
-@pytest.fixture
-def train(tables: Path, features: Path, tmp_path: Path) -> Any:
-    """Train on the table of classes at a name; return the report."""
-
-    def trained(name: str, *arguments: str, code: int = 0) -> dict[str, Any]:
-        common = ("--penalty", "1", "--sigma2", "2", "--scheduler", "serial")
-        return runs.train(tmp_path / name, features, *common, *arguments, dataset=tables / "classes.npz", code=code)
-
-    return trained
-
-
+COMMON = ("--penalty", "1", "--sigma2", "2", *SERIAL)
 ROUNDS = ("--set", "centers.working_set=150")
 CASES = {
     "all candidates": ["--centers", "all"],
@@ -89,11 +80,11 @@ CASES = {
 @pytest.mark.parametrize(
     "case", [case if case == "some candidates" else pytest.param(case, marks=pytest.mark.ci) for case in CASES]
 )
-def test_streamed_and_dense_meet_in_objective_and_support(case: str, train: Any, tmp_path: Path) -> None:
+def test_streamed_and_dense_meet_in_objective_and_support(case: str, train_classes: Any, tmp_path: Path) -> None:
     """Float64 columns: float32 ones round otherwise in tiles of another shape."""
     arguments = [*CASES[case], "--set", "kernel.precision=float64", "--tol", "1e-9"]
-    dense = train("dense", *arguments)
-    streamed = train("streamed", *arguments, *ROUNDS)
+    dense = train_classes("dense", *arguments)
+    streamed = train_classes("streamed", *arguments, *ROUNDS)
     for one, other in zip(dense["solves"], streamed["solves"], strict=True):
         assert one["objective"] == pytest.approx(other["objective"], rel=1e-9)
         assert other["relative_gap"] <= 1e-9
@@ -117,15 +108,15 @@ def test_streamed_and_dense_meet_in_objective_and_support(case: str, train: Any,
 
 
 @pytest.mark.ci
-def test_bounds_and_screening_leave_candidates_out(train: Any) -> None:
+def test_bounds_and_screening_leave_candidates_out(train_classes: Any) -> None:
     """They do not pay on MNIST (its columns are nearly alike); here they do, late."""
-    report = train("run", "--centers", "all", "--tol", "1e-9", *ROUNDS)
+    report = train_classes("run", "--centers", "all", "--tol", "1e-9", *ROUNDS)
     assert any(record["skipped"] + record["screened"] > 0 for record in report["passes"])
     assert report["passes"][-1]["relative_gaps"] == [solve["relative_gap"] for solve in report["solves"]]
 
 
-def test_too_small_a_working_set_is_said(train: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    report = train("run", "--centers", "all", "--set", "centers.working_set=20", code=3)
+def test_too_small_a_working_set_is_said(train_classes: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    report = train_classes("run", "--centers", "all", "--set", "centers.working_set=20", code=3)
     assert report["converged"] is False
     assert "--memory-limit" in capsys.readouterr().err
 
