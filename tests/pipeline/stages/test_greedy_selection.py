@@ -12,7 +12,6 @@ import pytest
 from cases import CASES, SERIAL
 from pipeline.prediction.model_folder import load_model
 from pipeline.resize import main as resize
-from pipeline.resize import resize_run
 from pipeline.solvers import forward_selection as forwards
 from pipeline.solvers.ridge import least_squares
 from pipeline.stages import accumulate_statistics as statistics
@@ -60,16 +59,6 @@ def test_report_and_model_agree(whole: Path, rows_of: Callable[[Path], Any]) -> 
         assert curve[size]["test_error"] == pytest.approx(wrong / len(rows.y_test))
 
 
-def test_selected_centers_are_better_than_random_ones(finished_run: TrainedRuns, tables: Path) -> None:
-    """Candidates are drawn at random: the first 20 are a random choice."""
-    layout = RunLayout(finished_run(*AT_ONCE, *SERIAL, dataset=tables / "values.npz"))
-    hold_out, fit = (statistics.load_statistics(layout, part) for part in ("hold_out", "fit"))
-    first = np.arange(20)
-    weights, offset = least_squares(fit.cut(first), 1e-6, intercept=True)
-    error = hold_out.cut(first).squared_error(weights, offset).sum() / hold_out.weight_sum
-    assert selection.load_chosen(layout, selection.AT_ONCE).hold_out_errors[-1] < 0.9 * error
-
-
 def test_a_prefix_is_the_model_of_that_size(
     finished_run: TrainedRuns, tables: Path, whole: Path, tmp_path: Path
 ) -> None:
@@ -79,19 +68,6 @@ def test_a_prefix_is_the_model_of_that_size(
     assert files_of(tmp_path / "cut") == model_bytes(few)
     again = finished_run(*asked, "--refit", "ridge", dataset=tables / "classes.npz")  # which a selection always has
     assert model_bytes(again) == model_bytes(few)
-
-
-@pytest.mark.ci
-def test_auto_ends_where_the_held_out_error_no_longer_falls(finished_run: TrainedRuns) -> None:
-    noisy = ("--centers", "400", "--set", "data.noise=0.1", *SERIAL)
-    auto, more, few = (
-        report_of(finished_run("--select", f"greedy:{size}", *noisy, dataset="sinc")) for size in ("auto", "300", "4")
-    )
-    assert 10 < auto["model_n_centers"] < 300
-    assert auto["mse"] < 0.02
-    best = auto["selection"]["curve"][-1]["hold_out_error"]
-    assert best <= 1.02 * min(point["hold_out_error"] for point in more["selection"]["curve"])
-    assert few["mse"] > 2 * auto["mse"]
 
 
 def test_copies_end_a_selection_early_and_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,22 +91,6 @@ def test_too_few_rows_to_hold_any_out_are_refused(tmp_path: Path, capsys: pytest
     assert main([str(tmp_path / "few.npz"), *run, "--penalty", "0.1", "-q", *SERIAL]) == 0
     assert resize([str(tmp_path / "run"), "--size", "1", "--out", str(tmp_path / "model")]) == 2
     assert "keeps no statistics of held-out rows" in capsys.readouterr().err
-
-
-def test_a_binary_task_with_an_intercept(
-    finished_run: TrainedRuns, tables: Path, rows_of: Callable[[Path], Any]
-) -> None:
-    run = finished_run(
-        *AT_ONCE, "--intercept", "--set", "data.positive=2", "--sigma2", "2", *SERIAL, dataset=tables / "classes.npz"
-    )
-    report, model, rows = report_of(run), load_model(run / "model"), rows_of(run)
-    assert (report["task"], model.labels) == ("binary", (-1, 1))
-    assert model.intercept[0] != 0
-    wrong = np.count_nonzero(
-        np.where(model.predict_targets(rows.X_test) > 0, 1, -1) != np.where(rows.y_test == 1, 1, -1)
-    )
-    assert report["n_errors"] == wrong <= 30
-    assert report["selection"]["curve"][-1]["test_error"] == pytest.approx(report["error_rate"])
 
 
 def test_turns_come_near_to_a_choice_from_all(finished_run: TrainedRuns, tables: Path, turns: Path) -> None:
@@ -166,17 +126,6 @@ def test_the_statistics_of_finalists_are_those_computed_at_once(
         for place in ((layout, selection.FINALISTS), (direct, selection.AT_ONCE))
     )
     assert ours == pytest.approx(theirs, rel=0.1)
-
-
-@pytest.mark.ci
-def test_a_choice_in_turns_is_cut_too(finished_run: TrainedRuns, tables: Path, turns: Path, tmp_path: Path) -> None:
-    found = resize_run(turns, 8, tmp_path / "eight")
-    assert (found.n_centers, found.n_before) == (8, 20)
-    model, cut = load_model(turns / "model"), load_model(tmp_path / "eight")
-    assert np.array_equal(cut.center_index, model.center_index[:8])
-    penalised = finished_run(*CASES["rounds, two widths"].arguments, *SERIAL, dataset=tables / "classes.npz")
-    with pytest.raises(Exception, match="keeps no statistics of held-out rows"):
-        resize_run(penalised, 5, tmp_path / "five")
 
 
 @pytest.mark.ci

@@ -12,6 +12,7 @@ import pytest
 
 from cases import CASES, SERIAL
 from pipeline import report, resize, train, verify
+from pipeline.prediction.model_folder import load_model
 from pipeline.stages import kept_statistics
 from runs import TrainedRuns, files_of
 from storage.errors import CorruptDataError
@@ -94,6 +95,9 @@ def test_the_rest_of_the_run_is_as_it_was(
         assert resized(run, tmp_path / "small") == 0
         assert resized(whole, tmp_path / "small of whole") == 0
         assert files_of(tmp_path / "small") == files_of(tmp_path / "small of whole")
+        if kind.startswith("greedy"):
+            first = load_model(run / "model").center_index[:10]
+            assert load_model(tmp_path / "small").center_index.tolist() == first.tolist()
     else:
         assert resized(run, tmp_path / "small") == 2
         told = capsys.readouterr().err
