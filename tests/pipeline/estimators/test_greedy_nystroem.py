@@ -79,15 +79,6 @@ def test_more_landmarks_begin_with_the_fewer_and_lower_the_error(given_y: bool, 
     np.testing.assert_array_equal(indices[1][:5], indices[0])
 
 
-def test_the_order_of_the_rows_changes_no_landmark_for_y(diabetes: Table) -> None:
-    X, y = diabetes[0][:200], diabetes[1][:200]
-    order = np.random.default_rng(1).permutation(len(X))
-    first = GreedyNystroem(30, sigma2=5.0, n_candidates="all").fit(X, y)
-    other = GreedyNystroem(30, sigma2=5.0, n_candidates="all").fit(X[order], y[order])
-    np.testing.assert_array_equal(other.components_, first.components_)
-    np.testing.assert_array_equal(order[other.component_indices_], first.component_indices_)
-
-
 def test_rows_that_repeat_are_candidates_once() -> None:
     X = np.repeat(np.random.default_rng(0).normal(size=(10, 3)), 4, axis=0)
     greedy = GreedyNystroem(20).fit(X)

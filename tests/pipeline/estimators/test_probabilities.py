@@ -1,6 +1,5 @@
 """Probabilities of the classifier, as scikit-learn uses them; their temperature against dense arithmetic."""
 
-
 import numpy as np
 import pytest
 from sklearn.datasets import make_classification
