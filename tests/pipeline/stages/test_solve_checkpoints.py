@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
+from cases import SERIAL
 from pipeline.stages.solve_checkpoints import latest_note
-from pipeline.train import main
+from runs import train
 
 RECORD = {"outputs": [3], "objective": 12.5, "relative_gap": 0.25}
 
@@ -59,13 +59,12 @@ def test_the_note_says_which_penalty_is_at_work(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [["--penalty", "1e-300"], ["--penalty", "path:max:1e-300:3"]])
 def test_a_penalty_beyond_float64_ends_in_words(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], tables: Path, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    X = np.random.default_rng(0).normal(size=(120, 3))
-    np.savez(tmp_path / "data.npz", X=X, y=(X[:, 0] > 0).astype(int))
-    folders = ["--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features")]
-    command = [str(tmp_path / "data.npz"), "--centers", "30", "--scheduler", "serial", "-q", *folders, *arguments]
-    assert main(command) == 3  # with the best weights on the way
+    asked = ("--centers", "30", "--set", "data.positive=1", *SERIAL, *arguments)
+    train(
+        tmp_path / "run", features, *asked, dataset=tables / "classes.npz", code=3
+    )  # with the best weights on the way
     error = capsys.readouterr().err.strip()
     assert error.startswith("NOT CONVERGED: output 1")
     assert "larger penalty" in error

@@ -60,13 +60,6 @@ def test_what_is_not_evaluated_cannot_violate(seed: int, scale: float, shared: b
     assert (sizes[skipped] <= tau * (1 + 1e-12)).all()
 
 
-def test_seeds_are_random_sorted_and_repeatable() -> None:
-    first, again = rules.seed_candidates(1000, 50, 3), rules.seed_candidates(1000, 50, 3)
-    assert np.array_equal(first, again)
-    assert len(np.unique(first)) == 50
-    assert not np.array_equal(first, rules.seed_candidates(1000, 50, 4))
-
-
 COMMON = ("--penalty", "1", "--sigma2", "2", *SERIAL)
 ROUNDS = ("--set", "centers.working_set=150")
 CASES = {
@@ -99,20 +92,15 @@ def test_streamed_and_dense_meet_in_objective_and_support(case: str, train_class
     assert dense["passes"] is None
     assert all(record["working_set"] <= 150 for record in passes)
     assert passes[-1]["violators"] == 0
+    if case == "all candidates":  # not on MNIST, whose columns are nearly alike
+        assert any(record["skipped"] + record["screened"] > 0 for record in passes)
+    assert passes[-1]["relative_gaps"] == [solve["relative_gap"] for solve in streamed["solves"]]
     counts = ("evaluated", "skipped", "screened", "working_set")
     assert all(sum(record[name] for name in counts) >= dense["n_centers"] for record in passes)
     assert streamed["kernel_entries"] == sum(record["kernel_entries"] for record in passes)
     final = read_arrays(RunLayout(tmp_path / "streamed").solution("final.npz"))
     assert np.array_equal(final["active"], np.unique(final["active"]))
     assert not list((tmp_path / "streamed" / "statistics").glob("round-000"))
-
-
-@pytest.mark.ci
-def test_bounds_and_screening_leave_candidates_out(train_classes: Any) -> None:
-    """They do not pay on MNIST (its columns are nearly alike); here they do, late."""
-    report = train_classes("run", "--centers", "all", "--tol", "1e-9", *ROUNDS)
-    assert any(record["skipped"] + record["screened"] > 0 for record in report["passes"])
-    assert report["passes"][-1]["relative_gaps"] == [solve["relative_gap"] for solve in report["solves"]]
 
 
 def test_too_small_a_working_set_is_said(train_classes: Any, capsys: pytest.CaptureFixture[str]) -> None:
