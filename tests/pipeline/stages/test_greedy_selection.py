@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cases import CASES, SERIAL
+from commands import flip
 from pipeline.prediction.model_folder import load_model
 from pipeline.resize import main as resize
 from pipeline.solvers import forward_selection as forwards
@@ -19,7 +20,6 @@ from pipeline.stages import greedy_selection as selection
 from pipeline.train import main
 from runs import TrainedRuns, files_of, model_bytes, report_of, train
 from stopping_points import until_done
-from storage.atomic_writes import read_arrays
 from storage.folder_layouts import RunLayout
 
 AT_ONCE, TURNS = (CASES[name].arguments for name in ("a selection", "rounds, a selection"))
@@ -106,28 +106,6 @@ def test_turns_come_near_to_a_choice_from_all(finished_run: TrainedRuns, tables:
     assert last < 1.1 * best
 
 
-def test_the_statistics_of_finalists_are_those_computed_at_once(
-    finished_run: TrainedRuns, tables: Path, turns: Path, tmp_path: Path, features: Path
-) -> None:
-    layout, names = RunLayout(turns), selection.FINALISTS
-    members = read_arrays(layout.statistics_file(names.everything))["rows"]
-    (tmp_path / "members.txt").write_text(" ".join(map(str, members)))
-    listed = ("--center-list", str(tmp_path / "members.txt"), *TURNS[4:], *SERIAL)
-    train(tmp_path / "run", features, *listed, dataset=tables / "classes.npz")
-    direct = RunLayout(tmp_path / "run")
-    for ours, theirs in zip(names, selection.AT_ONCE, strict=True):
-        streamed, dense = statistics.load_statistics(layout, ours), statistics.load_statistics(direct, theirs)
-        np.testing.assert_allclose(streamed.gram, dense.gram, rtol=1e-6)
-        np.testing.assert_allclose(streamed.kty, dense.kty, rtol=1e-5, atol=1e-4)
-        assert streamed.weight_sum == dense.weight_sum
-    # The columns differ by the rounding of float32, and one center dropped otherwise changes those before it.
-    ours, theirs = (
-        selection.load_chosen(*place).hold_out_errors[-1]
-        for place in ((layout, selection.FINALISTS), (direct, selection.AT_ONCE))
-    )
-    assert ours == pytest.approx(theirs, rel=0.1)
-
-
 @pytest.mark.ci
 @pytest.mark.parametrize("arguments", [AT_ONCE, TURNS], ids=["at once", "in turns"])
 def test_a_selection_that_is_stopped_between_two_slabs_goes_on_to_the_same_bytes(
@@ -158,30 +136,28 @@ AFTER = ("model", "solutions", "markers/solve", "markers/evaluate", "CONTENTS.js
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"),
+    ("arguments", "name"),
     [
-        ("whole", "all/gram.npy"),
-        pytest.param("whole", "hold_out/kty.npy", marks=pytest.mark.ci),
-        ("turns", "finalists-fit/gram.npy"),
-        pytest.param("turns", "finalists-hold-out/gram.npy", marks=pytest.mark.ci),
-        pytest.param("turns", "finalists/gram.npy", marks=pytest.mark.ci),
+        (AT_ONCE, "all/gram.npy"),
+        pytest.param(AT_ONCE, "hold_out/kty.npy", marks=pytest.mark.ci),
+        (TURNS, "finalists-fit/gram.npy"),
+        pytest.param(TURNS, "finalists-hold-out/gram.npy", marks=pytest.mark.ci),
+        pytest.param(TURNS, "finalists/gram.npy", marks=pytest.mark.ci),
     ],
 )
 def test_damage_is_refused_when_a_selection_goes_on(
-    tables: Path, features: Path, whole: Path, turns: Path, tmp_path: Path, kind: str, name: str,
+    trained: Callable[..., Path], tables: Path, features: Path, arguments: tuple[str, ...], name: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    finished = whole if kind == "whole" else turns
-    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    run = trained(*arguments, *SERIAL, dataset=tables / "classes.npz")
+    path, before = run / "statistics" / name, model_bytes(run)
     for after in AFTER:
         shutil.rmtree(run / after) if (run / after).is_dir() else (run / after).unlink()
-    path = run / "statistics" / name
     content = path.read_bytes()
-    path.write_bytes(content[:-2] + bytes([content[-2] ^ 1, content[-1]]))
-    line = [str(tables / "classes.npz"), "--run-dir", str(run), "--features-dir", str(features), "--resume", "auto"]
-    assert main([*line, "-q"]) == 65
+    flip(path)
+    train(run, features, "--resume", "auto", dataset=tables / "classes.npz", code=65)
     assert "resume" in capsys.readouterr().err
     assert not (run / "model").exists()
     path.write_bytes(content)
-    assert main([*line, "-q"]) == 0
-    assert model_bytes(run) == model_bytes(finished)
+    train(run, features, "--resume", "auto", dataset=tables / "classes.npz")
+    assert model_bytes(run) == before

@@ -43,10 +43,6 @@ def cut(rows: Arrays, chosen: Any) -> Arrays:
     return {name: values[chosen] for name, values in rows.items()}
 
 
-def unweighted(rows: Arrays) -> Arrays:
-    return {name: values for name, values in rows.items() if name != "w"}
-
-
 def decisions(run: Path, X: np.ndarray) -> np.ndarray:
     model = load_model(run / "model")
     return model.decision_function(model.features_of(X))
@@ -110,7 +106,9 @@ def test_a_row_of_weight_3_is_three_rows(tmp_path: Path, classes: bool, kernel: 
     first = np.unique(again[0], return_index=True)[1]
     order = np.concatenate([first, np.delete(np.arange(len(again[0])), first)])  # the rows themselves, then the others
     once = save(tmp_path / "once.npz", rows, test_rows)
-    repeated = [unweighted(cut(one, places)) for one, places in zip((rows, test_rows), again, strict=True)]
+    repeated = [cut(one, places) for one, places in zip((rows, test_rows), again, strict=True)]
+    for one in repeated:
+        del one["w"]
     many = save(tmp_path / "many.npz", cut(repeated[0], order), repeated[1])
     n = len(rows["w"])
     (tmp_path / "list.txt").write_text(" ".join(map(str, range(n))))

@@ -20,12 +20,16 @@ def records(folder: Path, *texts: str) -> list[Path]:
     return paths
 
 
-def test_the_note_is_of_the_last_whole_record(tmp_path: Path) -> None:
+def test_the_note_is_of_the_last_whole_record_and_its_penalty(tmp_path: Path) -> None:
     line = json.dumps(RECORD)
     for text in (line, line + "\n", "{}\n" + line + "\n"):
         assert latest_note(records(tmp_path, text)) == "output 3: objective 12.5 gap 2.5e-01"
     unknown = json.dumps(RECORD | {"relative_gap": None})
     assert latest_note(records(tmp_path, unknown)).endswith("gap unknown")
+    paths = records(tmp_path, json.dumps(RECORD | {"penalty": 2.0}))
+    assert latest_note(paths, [4.0, 2.0, 1.0]).startswith("penalty 2 of 3 (2), output 3")
+    assert latest_note(paths, [2.0], number=13).startswith("penalty 14 (2), output 3")
+    assert latest_note(paths, [2.0]).startswith("output 3")
 
 
 def test_nothing_is_said_of_records_that_are_gone_or_half_written(tmp_path: Path) -> None:
@@ -48,13 +52,6 @@ def test_a_file_may_vanish_at_any_step(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(Path, step, vanishing)
     assert latest_note([path]) == ""
     assert not path.exists()
-
-
-def test_the_note_says_which_penalty_is_at_work(tmp_path: Path) -> None:
-    paths = records(tmp_path, json.dumps(RECORD | {"penalty": 2.0}))
-    assert latest_note(paths, [4.0, 2.0, 1.0]).startswith("penalty 2 of 3 (2), output 3")
-    assert latest_note(paths, [2.0], number=13).startswith("penalty 14 (2), output 3")
-    assert latest_note(paths, [2.0]).startswith("output 3")
 
 
 @pytest.mark.parametrize("arguments", [["--penalty", "1e-300"], ["--penalty", "path:max:1e-300:3"]])
