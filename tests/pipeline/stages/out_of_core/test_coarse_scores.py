@@ -187,27 +187,17 @@ def test_coarse_scores_are_exact_in_the_working_set_and_corrected_once_they_were
 
 
 @pytest.mark.ci
-def test_a_run_that_is_stopped_ends_with_the_same_bytes(
-    train: Any, data: Path, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    report = train("whole", *ROUNDS)
-    stop_at_commits(monkeypatch, tmp_path / "run", STOPS)
-    ways = (SERIAL, ("--scheduler", "threads", "--workers", "3"))
-    assert until_done([data, "--run-dir", tmp_path / "run", "--features-dir", features, *ROUNDS], ways) > 5
-    assert runs.model_bytes(tmp_path / "run") == runs.model_bytes(tmp_path / "whole")
-    again = runs.report_of(tmp_path / "run")
-    assert [record["exact"] for record in again["passes"]] == [record["exact"] for record in report["passes"]]
-
-
-@pytest.mark.ci
-def test_processes_score_images_as_one_does(
+def test_a_run_on_images_that_is_stopped_and_gone_on_with_by_processes_ends_with_the_same_bytes(
     finished_run: runs.TrainedRuns, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With as many axes and as large tiles as everybody has."""
     monkeypatch.undo()
     asked = ("--penalty", "1", "--centers", "all", "--coupling", "shared", "--set", "centers.working_set=600")
-    serial = finished_run(*asked, *SERIAL)
-    report = runs.train(tmp_path / "run", features, *asked, "--scheduler", "processes", "--workers", "2")
-    assert not report["passes"][0]["exact"]
-    assert report["passes"][-1]["exact"]
-    assert runs.model_bytes(tmp_path / "run") == runs.model_bytes(serial)
+    whole, run = finished_run(*asked, *SERIAL), tmp_path / "run"
+    stop_at_commits(monkeypatch, run, STOPS)
+    ways = (SERIAL, ("--scheduler", "processes", "--workers", "2"), ("--scheduler", "threads", "--workers", "3"))
+    assert until_done(["digits", "--run-dir", run, "--features-dir", features, *asked], ways) > 5
+    exact = [[record["exact"] for record in runs.report_of(each)["passes"]] for each in (whole, run)]
+    assert exact[0] == exact[1]
+    assert (exact[1][0], exact[1][-1]) == (False, True)
+    assert runs.model_bytes(run) == runs.model_bytes(whole)
