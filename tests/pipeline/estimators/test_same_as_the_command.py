@@ -155,15 +155,11 @@ def trained_model(
     return report, load_model(folder / "run" / "model")
 
 
-def drawn_weights(n: int) -> np.ndarray:
-    draw = np.random.default_rng(3)
-    return draw.exponential(size=n) * (draw.random(n) < 0.8)
-
-
 @pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in QUICK else pytest.mark.ci) for c in CASES])
 def test_command_and_estimator_find_the_same_weights(case: str, tmp_path: Path) -> None:
     make, asked = CASES[case]
-    (X, y), row_weights = make(ROWS), drawn_weights(ROWS) if "weighted" in case else None
+    (X, y), draw = make(ROWS), np.random.default_rng(3)
+    row_weights = draw.exponential(size=ROWS) * (draw.random(ROWS) < 0.8) if "weighted" in case else None
     asked = {"standardise": False} | ({} if "budget" in asked or "defaults" in case else {"n_centers": 90}) | asked
     centers = {} if row_weights is None else {"n_centers": np.count_nonzero(row_weights)}
     line = line_of(asked | (centers if asked.get("n_centers") == "all" else {}))
