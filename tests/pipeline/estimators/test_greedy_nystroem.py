@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.kernel_approximation import Nystroem
-from sklearn.linear_model import RidgeClassifier
 from sklearn.metrics.pairwise import rbf_kernel
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
 
 from pipeline.estimators import GreedyNystroem, fit_data
 from runs import largest_bytes
@@ -82,23 +79,6 @@ def test_more_landmarks_begin_with_the_fewer_and_lower_the_error(given_y: bool, 
     np.testing.assert_array_equal(indices[1][:5], indices[0])
 
 
-def test_all_rows_as_landmarks_give_the_kernel_itself(diabetes: Table) -> None:
-    X = diabetes[0][:100]
-    greedy = GreedyNystroem(100, sigma2=5.0, n_candidates="all").fit(X)
-    assert sorted(greedy.component_indices_) == list(range(100))
-    features = greedy.transform(X)
-    np.testing.assert_allclose(features @ features.T, rbf_kernel(X, gamma=0.1), atol=1e-9)
-
-
-def test_the_order_of_the_rows_changes_no_landmark_for_y(diabetes: Table) -> None:
-    X, y = diabetes[0][:200], diabetes[1][:200]
-    order = np.random.default_rng(1).permutation(len(X))
-    first = GreedyNystroem(30, sigma2=5.0, n_candidates="all").fit(X, y)
-    other = GreedyNystroem(30, sigma2=5.0, n_candidates="all").fit(X[order], y[order])
-    np.testing.assert_array_equal(other.components_, first.components_)
-    np.testing.assert_array_equal(order[other.component_indices_], first.component_indices_)
-
-
 def test_rows_that_repeat_are_candidates_once() -> None:
     X = np.repeat(np.random.default_rng(0).normal(size=(10, 3)), 4, axis=0)
     greedy = GreedyNystroem(20).fit(X)
@@ -123,21 +103,6 @@ def test_float32_rows_give_float32_features_of_the_same_landmarks(diabetes: Tabl
     np.testing.assert_array_equal(single.component_indices_, double.component_indices_)
     assert single.components_.dtype == single.transform(X).dtype == np.float32
     np.testing.assert_allclose(single.transform(X), double.transform(X), atol=1e-6)
-
-
-@pytest.mark.parametrize("n_seeds", [pytest.param(1, marks=pytest.mark.ci), pytest.param(3, marks=pytest.mark.nightly)])
-def test_fewer_landmarks_are_needed_than_of_a_draw(digits: Table, n_seeds: int) -> None:
-    """In a search over a pipeline, which chooses landmarks for the rows of each fit alone."""
-    X, y = digits
-
-    def error(features: Any) -> float:
-        grid = {"ridgeclassifier__alpha": [1e-4, 1e-3, 1e-2, 1e-1]}
-        search = GridSearchCV(make_pipeline(features, RidgeClassifier()), grid, cv=3)
-        return 1 - search.fit(X[:900], y[:900]).score(X[900:], y[900:])
-
-    drawn = [error(Nystroem(gamma=0.05, n_components=60, random_state=seed)) for seed in range(n_seeds)]
-    chosen = [error(GreedyNystroem(60, sigma2=10.0, n_candidates=400, random_state=seed)) for seed in range(n_seeds)]
-    assert np.mean(chosen) < 0.85 * np.mean(drawn)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Estimators and commands on one model: saved by either, opened by the other."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from sklearn.base import clone
 from pipeline import evaluate, predict, resize
 from pipeline.errors import FolderInUseError, MissingRunError
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
-from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.streamed_prediction import locate
 from runs import TrainedRuns, files_of, train_beside
 
@@ -31,6 +29,8 @@ def predicted(model: Path, rows: np.ndarray, folder: Path) -> np.lib.npyio.NpzFi
         SLKLClassifier(random_state=0),
         SLKLClassifier(penalty="max:1e-4", standardise=False, sigma2=100.0, random_state=0),
         SLKLClassifier(50, select="greedy:10", feature_scale="learned", random_state=0),
+        SLKLClassifier(60, kernel="polynomial", random_state=0),
+        SLKLClassifier(60, sigma2=[0.5, 4.0], penalty="max:1e-4", random_state=0),
     ],
 )
 def test_commands_take_what_an_estimator_saves_and_it_takes_it_back(machine: SLKLClassifier, tmp_path: Path) -> None:
@@ -92,18 +92,3 @@ def test_what_is_no_model_is_neither_opened_nor_replaced(tmp_path: Path) -> None
     assert locate(tmp_path / "model").model.n_centers == len(machine.centers_)
     assert evaluate.main([str(tmp_path / "model")]) == 2  # a model alone knows no data
     assert resize.main([str(tmp_path / "model"), "--size", "3", "--out", str(tmp_path / "small")]) != 0
-
-
-@pytest.mark.parametrize("asked", [{"kernel": "polynomial"}, {"sigma2": [0.5, 4.0], "penalty": "max:1e-4"}], ids=str)
-def test_models_of_other_kernels_and_of_widths_are_saved_and_started_from(
-    asked: dict[str, Any], tmp_path: Path
-) -> None:
-    y = np.sin(X[:, 0]) + 0.1 * X[:, 1]
-    machine = SLKLRegressor(60, **asked, random_state=0, warm_start=True).fit(X, y)
-    save_model(tmp_path / "model", machine.to_model())
-    model = load_model(tmp_path / "model")
-    np.testing.assert_allclose(model.decision_function(model.features_of(X))[:, 0], machine.predict(X), atol=1e-3)
-    first = machine.n_iter_
-    again = machine.fit(X, y)
-    assert again.n_iter_ < first or again.n_iter_ <= 2
-    np.testing.assert_allclose(model.decision_function(model.features_of(X))[:, 0], again.predict(X), atol=1e-3)

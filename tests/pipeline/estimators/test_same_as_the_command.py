@@ -62,19 +62,10 @@ def products(n: int) -> Table:
     return X, np.sin(2 * X[:, 4]) * X[:, 7] + 0.05 * draw.normal(size=n)
 
 
+# Flags, and settings, that parameters of the estimators have another name for.
 FLAGS = {
     "n_centers": "--centers",
-    "penalty": "--penalty",
-    "coupling": "--coupling",
-    "select": "--select",
-    "refit": "--refit",
-    "kernel": "--kernel",
-    "sigma2": "--sigma2",
-    "tol": "--tol",
-    "schedule": "--schedule",
     "feature_scale": "--scale",
-    "budget": "--budget",
-    "class_weight": "--class-weight",
     "degree": "kernel.degree",
     "patience": "solver.patience",
     "fit_intercept": "solver.intercept",
@@ -88,7 +79,8 @@ def line_of(asked: dict[str, Any]) -> list[str]:
     line: list[str] = []
     for name, value in asked.items():
         text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
-        line += [FLAGS[name], text] if FLAGS[name].startswith("--") else ["--set", f"{FLAGS[name]}={text}"]
+        flag = FLAGS.get(name, f"--{name.replace('_', '-')}")
+        line += [flag, text] if flag.startswith("--") else ["--set", f"{flag}={text}"]
     return line
 
 
@@ -151,10 +143,6 @@ QUICK = {
 CHOSEN_BY_ROUNDING = {"greedy of widths", "greedy of widths, weighted", "metric", "greedy in a metric, weighted"}
 
 
-def decisions(model: SparseKernelModel, X: np.ndarray) -> np.ndarray:
-    return np.squeeze(model.decision_function(model.features_of(X)))
-
-
 def trained_model(
     folder: Path, line: list[str], X: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None
 ) -> tuple[dict[str, Any], SparseKernelModel]:
@@ -167,15 +155,11 @@ def trained_model(
     return report, load_model(folder / "run" / "model")
 
 
-def drawn_weights(n: int) -> np.ndarray:
-    draw = np.random.default_rng(3)
-    return draw.exponential(size=n) * (draw.random(n) < 0.8)
-
-
 @pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in QUICK else pytest.mark.ci) for c in CASES])
 def test_command_and_estimator_find_the_same_weights(case: str, tmp_path: Path) -> None:
     make, asked = CASES[case]
-    (X, y), row_weights = make(ROWS), drawn_weights(ROWS) if "weighted" in case else None
+    (X, y), draw = make(ROWS), np.random.default_rng(3)
+    row_weights = draw.exponential(size=ROWS) * (draw.random(ROWS) < 0.8) if "weighted" in case else None
     asked = {"standardise": False} | ({} if "budget" in asked or "defaults" in case else {"n_centers": 90}) | asked
     centers = {} if row_weights is None else {"n_centers": np.count_nonzero(row_weights)}
     line = line_of(asked | (centers if asked.get("n_centers") == "all" else {}))
@@ -188,7 +172,7 @@ def test_command_and_estimator_find_the_same_weights(case: str, tmp_path: Path) 
     assert len(machine.centers_) == model.n_centers
     index = np.arange(ROWS) if row_weights is None else np.flatnonzero(row_weights)  # others are not trained on
     ours = machine.decision_function(X) if kind is SLKLClassifier else machine.predict(X)
-    theirs, chosen = decisions(model, X), index[model.center_index]
+    theirs, chosen = np.squeeze(model.decision_function(model.features_of(X))), index[model.center_index]
     if case in CHOSEN_BY_ROUNDING and machine.center_index_.tolist() != chosen.tolist():
         errors = [np.average((y - found) ** 2, weights=row_weights) for found in (ours, theirs)]
         assert errors[0] == pytest.approx(errors[1], rel=0.3)
@@ -200,6 +184,7 @@ def test_command_and_estimator_find_the_same_weights(case: str, tmp_path: Path) 
         assert machine.temperature_ == pytest.approx(model.temperature, rel=max(close, 1e-4))
     if model.feature_scales is not None:
         np.testing.assert_allclose(machine.feature_scales_, model.feature_scales, rtol=0, atol=1e-3)
+        assert (model.feature_scales.ndim == 2) == ("metric" in case), "a metric where only sums matter"
     if asked["standardise"]:  # with moments that are not added up in the same order
         assert machine.sigma2_ == pytest.approx(model.center_sigma2[0], rel=1e-3)
         np.testing.assert_allclose(ours, theirs, atol=2e-4 * np.std(theirs))

@@ -104,9 +104,9 @@ def test_a_fit_that_fails_leaves_the_last_model(data: Data) -> None:
     assert not hasattr(fresh, "n_features_in_")
 
 
-def test_equal_candidates_start_with_their_own_weights(data: Data) -> None:
+def test_equal_candidates_start_with_their_own_weights_before_a_refit(data: Data) -> None:
     X, y = np.repeat(data[0][:40], 2, axis=0), np.repeat(data[1][:40], 2)
-    machine = SLKLRegressor("all", random_state=0, warm_start=True).fit(X, y)
+    machine = SLKLRegressor("all", refit="ridge", random_state=0, warm_start=True).fit(X, y)
     start = machine._start(Candidates(X, np.arange(len(X))), np.array([machine.sigma2_]), 1)
     assert start is not None
     assert start.sum() == pytest.approx(machine._penalised.sum())

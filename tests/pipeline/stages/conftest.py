@@ -1,14 +1,15 @@
-"""The rows that a run was trained and tested on, for dense twins of its numbers."""
+"""Runs of a test file on one table, and the rows that a run was trained and tested on, for dense twins."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.prediction.model_folder import load_model
+from runs import train
 from storage.atomic_writes import read_arrays
 from storage.folder_layouts import FeatureLayout, RunLayout
 from storage.zarr_arrays import open_arrays
@@ -39,3 +40,16 @@ def rows_of(features: Path) -> Callable[[Path], Rows]:
         return Rows(X, y, X_test, y_test, *(generator.block(part, out_dtype=np.float64) for part in (X, X_test)))
 
     return read
+
+
+@pytest.fixture
+def train_classes(
+    request: pytest.FixtureRequest, tables: Path, features: Path, tmp_path: Path
+) -> Callable[..., dict[str, Any]]:
+    """Train on the table of classes at `tmp_path / name`, as `COMMON` of the test file asks; return the report."""
+
+    def train_at(name: str, *arguments: str, code: int = 0) -> dict[str, Any]:
+        asked = (*request.module.COMMON, *arguments)
+        return train(tmp_path / name, features, *asked, dataset=tables / "classes.npz", code=code)
+
+    return train_at

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from cases import CASES, SERIAL
+from commands import flip
 from pipeline.prediction.model_folder import load_model
 from pipeline.resize import main as resize
-from pipeline.resize import resize_run
 from pipeline.solvers import forward_selection as forwards
 from pipeline.solvers.ridge import least_squares
 from pipeline.stages import accumulate_statistics as statistics
@@ -20,7 +20,6 @@ from pipeline.stages import greedy_selection as selection
 from pipeline.train import main
 from runs import TrainedRuns, files_of, model_bytes, report_of, train
 from stopping_points import until_done
-from storage.atomic_writes import read_arrays
 from storage.folder_layouts import RunLayout
 
 AT_ONCE, TURNS = (CASES[name].arguments for name in ("a selection", "rounds, a selection"))
@@ -60,16 +59,6 @@ def test_report_and_model_agree(whole: Path, rows_of: Callable[[Path], Any]) -> 
         assert curve[size]["test_error"] == pytest.approx(wrong / len(rows.y_test))
 
 
-def test_selected_centers_are_better_than_random_ones(finished_run: TrainedRuns, tables: Path) -> None:
-    """Candidates are drawn at random: the first 20 are a random choice."""
-    layout = RunLayout(finished_run(*AT_ONCE, *SERIAL, dataset=tables / "values.npz"))
-    hold_out, fit = (statistics.load_statistics(layout, part) for part in ("hold_out", "fit"))
-    first = np.arange(20)
-    weights, offset = least_squares(fit.cut(first), 1e-6, intercept=True)
-    error = hold_out.cut(first).squared_error(weights, offset).sum() / hold_out.weight_sum
-    assert selection.load_chosen(layout, selection.AT_ONCE).hold_out_errors[-1] < 0.9 * error
-
-
 def test_a_prefix_is_the_model_of_that_size(
     finished_run: TrainedRuns, tables: Path, whole: Path, tmp_path: Path
 ) -> None:
@@ -79,19 +68,6 @@ def test_a_prefix_is_the_model_of_that_size(
     assert files_of(tmp_path / "cut") == model_bytes(few)
     again = finished_run(*asked, "--refit", "ridge", dataset=tables / "classes.npz")  # which a selection always has
     assert model_bytes(again) == model_bytes(few)
-
-
-@pytest.mark.ci
-def test_auto_ends_where_the_held_out_error_no_longer_falls(finished_run: TrainedRuns) -> None:
-    noisy = ("--centers", "400", "--set", "data.noise=0.1", *SERIAL)
-    auto, more, few = (
-        report_of(finished_run("--select", f"greedy:{size}", *noisy, dataset="sinc")) for size in ("auto", "300", "4")
-    )
-    assert 10 < auto["model_n_centers"] < 300
-    assert auto["mse"] < 0.02
-    best = auto["selection"]["curve"][-1]["hold_out_error"]
-    assert best <= 1.02 * min(point["hold_out_error"] for point in more["selection"]["curve"])
-    assert few["mse"] > 2 * auto["mse"]
 
 
 def test_copies_end_a_selection_early_and_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,22 +93,6 @@ def test_too_few_rows_to_hold_any_out_are_refused(tmp_path: Path, capsys: pytest
     assert "keeps no statistics of held-out rows" in capsys.readouterr().err
 
 
-def test_a_binary_task_with_an_intercept(
-    finished_run: TrainedRuns, tables: Path, rows_of: Callable[[Path], Any]
-) -> None:
-    run = finished_run(
-        *AT_ONCE, "--intercept", "--set", "data.positive=2", "--sigma2", "2", *SERIAL, dataset=tables / "classes.npz"
-    )
-    report, model, rows = report_of(run), load_model(run / "model"), rows_of(run)
-    assert (report["task"], model.labels) == ("binary", (-1, 1))
-    assert model.intercept[0] != 0
-    wrong = np.count_nonzero(
-        np.where(model.predict_targets(rows.X_test) > 0, 1, -1) != np.where(rows.y_test == 1, 1, -1)
-    )
-    assert report["n_errors"] == wrong <= 30
-    assert report["selection"]["curve"][-1]["test_error"] == pytest.approx(report["error_rate"])
-
-
 def test_turns_come_near_to_a_choice_from_all(finished_run: TrainedRuns, tables: Path, turns: Path) -> None:
     report, passes = report_of(turns), report_of(turns)["passes"]
     assert len(passes) >= 4
@@ -144,39 +104,6 @@ def test_turns_come_near_to_a_choice_from_all(finished_run: TrainedRuns, tables:
     at_once = finished_run(*TURNS[:2], *TURNS[4:], *SERIAL, dataset=tables / "classes.npz")
     last, best = (each["selection"]["curve"][-1]["hold_out_error"] for each in (report, report_of(at_once)))
     assert last < 1.1 * best
-
-
-def test_the_statistics_of_finalists_are_those_computed_at_once(
-    finished_run: TrainedRuns, tables: Path, turns: Path, tmp_path: Path, features: Path
-) -> None:
-    layout, names = RunLayout(turns), selection.FINALISTS
-    members = read_arrays(layout.statistics_file(names.everything))["rows"]
-    (tmp_path / "members.txt").write_text(" ".join(map(str, members)))
-    listed = ("--center-list", str(tmp_path / "members.txt"), *TURNS[4:], *SERIAL)
-    train(tmp_path / "run", features, *listed, dataset=tables / "classes.npz")
-    direct = RunLayout(tmp_path / "run")
-    for ours, theirs in zip(names, selection.AT_ONCE, strict=True):
-        streamed, dense = statistics.load_statistics(layout, ours), statistics.load_statistics(direct, theirs)
-        np.testing.assert_allclose(streamed.gram, dense.gram, rtol=1e-6)
-        np.testing.assert_allclose(streamed.kty, dense.kty, rtol=1e-5, atol=1e-4)
-        assert streamed.weight_sum == dense.weight_sum
-    # The columns differ by the rounding of float32, and one center dropped otherwise changes those before it.
-    ours, theirs = (
-        selection.load_chosen(*place).hold_out_errors[-1]
-        for place in ((layout, selection.FINALISTS), (direct, selection.AT_ONCE))
-    )
-    assert ours == pytest.approx(theirs, rel=0.1)
-
-
-@pytest.mark.ci
-def test_a_choice_in_turns_is_cut_too(finished_run: TrainedRuns, tables: Path, turns: Path, tmp_path: Path) -> None:
-    found = resize_run(turns, 8, tmp_path / "eight")
-    assert (found.n_centers, found.n_before) == (8, 20)
-    model, cut = load_model(turns / "model"), load_model(tmp_path / "eight")
-    assert np.array_equal(cut.center_index, model.center_index[:8])
-    penalised = finished_run(*CASES["rounds, two widths"].arguments, *SERIAL, dataset=tables / "classes.npz")
-    with pytest.raises(Exception, match="keeps no statistics of held-out rows"):
-        resize_run(penalised, 5, tmp_path / "five")
 
 
 @pytest.mark.ci
@@ -209,30 +136,28 @@ AFTER = ("model", "solutions", "markers/solve", "markers/evaluate", "CONTENTS.js
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"),
+    ("arguments", "name"),
     [
-        ("whole", "all/gram.npy"),
-        pytest.param("whole", "hold_out/kty.npy", marks=pytest.mark.ci),
-        ("turns", "finalists-fit/gram.npy"),
-        pytest.param("turns", "finalists-hold-out/gram.npy", marks=pytest.mark.ci),
-        pytest.param("turns", "finalists/gram.npy", marks=pytest.mark.ci),
+        (AT_ONCE, "all/gram.npy"),
+        pytest.param(AT_ONCE, "hold_out/kty.npy", marks=pytest.mark.ci),
+        (TURNS, "finalists-fit/gram.npy"),
+        pytest.param(TURNS, "finalists-hold-out/gram.npy", marks=pytest.mark.ci),
+        pytest.param(TURNS, "finalists/gram.npy", marks=pytest.mark.ci),
     ],
 )
 def test_damage_is_refused_when_a_selection_goes_on(
-    tables: Path, features: Path, whole: Path, turns: Path, tmp_path: Path, kind: str, name: str,
+    trained: Callable[..., Path], tables: Path, features: Path, arguments: tuple[str, ...], name: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    finished = whole if kind == "whole" else turns
-    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    run = trained(*arguments, *SERIAL, dataset=tables / "classes.npz")
+    path, before = run / "statistics" / name, model_bytes(run)
     for after in AFTER:
         shutil.rmtree(run / after) if (run / after).is_dir() else (run / after).unlink()
-    path = run / "statistics" / name
     content = path.read_bytes()
-    path.write_bytes(content[:-2] + bytes([content[-2] ^ 1, content[-1]]))
-    line = [str(tables / "classes.npz"), "--run-dir", str(run), "--features-dir", str(features), "--resume", "auto"]
-    assert main([*line, "-q"]) == 65
+    flip(path)
+    train(run, features, "--resume", "auto", dataset=tables / "classes.npz", code=65)
     assert "resume" in capsys.readouterr().err
     assert not (run / "model").exists()
     path.write_bytes(content)
-    assert main([*line, "-q"]) == 0
-    assert model_bytes(run) == model_bytes(finished)
+    train(run, features, "--resume", "auto", dataset=tables / "classes.npz")
+    assert model_bytes(run) == before

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import runs
+from cases import SERIAL
 from pipeline.kernels.equal_points import keys_of
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.stages.initial_weights import InitialWeights, _assigned
@@ -15,25 +16,13 @@ from runs import TrainedRuns, model_bytes, report_of
 from storage.atomic_writes import read_arrays
 from storage.folder_layouts import RunLayout
 
-COMMON = ("--sigma2", "2", "--scheduler", "serial")
-COLD = ("--centers", "60", "--penalty", "1", *COMMON)
+COMMON = ("--centers", "60", "--penalty", "1", "--sigma2", "2", *SERIAL)
 
 
 @pytest.fixture(scope="module")
 def cold(finished_run: TrainedRuns, tables: Path) -> Path:
     """A run that starts from zero."""
-    return finished_run(*COLD, dataset=tables / "classes.npz")
-
-
-@pytest.fixture
-def train(tables: Path, features: Path, tmp_path: Path) -> Any:
-    """Train on 60 centers, at a name, by default with the penalty of the run that starts from zero."""
-
-    def trained(name: str, *arguments: str, code: int = 0) -> dict[str, Any]:
-        dataset = tables / "classes.npz"
-        return runs.train(tmp_path / name, features, *COLD, *arguments, dataset=dataset, code=code)
-
-    return trained
+    return finished_run(*COMMON, dataset=tables / "classes.npz")
 
 
 def sweeps(report: dict[str, Any]) -> int:
@@ -44,22 +33,22 @@ def objective(report: dict[str, Any]) -> float:
     return sum(solve["objective"] for solve in report["solves"])
 
 
-def test_another_penalty_takes_fewer_sweeps_to_the_same_optimum(train: Any, cold: Path, tmp_path: Path) -> None:
-    from_zero = train("zero", "--penalty", "0.8", "--tol", "1e-5")
-    warm = train("warm", "--penalty", "0.8", "--tol", "1e-5", "--init-from", str(cold))
+def test_another_penalty_takes_fewer_sweeps_to_the_same_optimum(train_classes: Any, cold: Path, tmp_path: Path) -> None:
+    from_zero = train_classes("zero", "--penalty", "0.8", "--tol", "1e-5")
+    warm = train_classes("warm", "--penalty", "0.8", "--tol", "1e-5", "--init-from", str(cold))
     assert sweeps(warm) < sweeps(from_zero) / 2
     assert objective(warm) == pytest.approx(objective(from_zero), rel=1e-4)
     assert "init" not in {path.stem.partition("-")[0] for path in (tmp_path / "zero").rglob("*")}
-    train("ridge", "--refit", "ridge")
-    again = train("again", "--init-from", str(tmp_path / "ridge"))
+    train_classes("ridge", "--refit", "ridge")
+    again = train_classes("again", "--init-from", str(tmp_path / "ridge"))
     assert sweeps(again) < sweeps(report_of(cold)) / 2, "a refitted run gives the weights before its refit"
 
 
 def test_more_candidates_start_from_the_centers_that_are_candidates_again(
-    train: Any, cold: Path, tmp_path: Path
+    train_classes: Any, cold: Path, tmp_path: Path
 ) -> None:
     # The draw of 60 is the beginning of the draw of 80.
-    warm = train("warm", "--centers", "80", "--init-from", str(cold / "model"))
+    warm = train_classes("warm", "--centers", "80", "--init-from", str(cold / "model"))
     start = read_arrays(RunLayout(tmp_path / "warm").solution("all-start.npz"))["weights"]
     model = load_model(cold / "model")
     index = read_arrays(RunLayout(tmp_path / "warm").centers)["index"]
@@ -71,12 +60,12 @@ def test_more_candidates_start_from_the_centers_that_are_candidates_again(
 
 
 @pytest.mark.ci
-def test_the_first_working_set_holds_the_model(train: Any, tmp_path: Path) -> None:
+def test_the_first_working_set_holds_the_model(train_classes: Any, tmp_path: Path) -> None:
     """Which half of the working set, as many as start from zero, would not hold."""
     asked = ("--centers", "300")
     rounds = (*asked, "--set", "centers.working_set=60")
-    at_once, from_zero = train("at-once", *asked), train("zero", *rounds)
-    warm = train("warm", *rounds, "--init-from", str(tmp_path / "at-once"))
+    at_once, from_zero = train_classes("at-once", *asked), train_classes("zero", *rounds)
+    warm = train_classes("warm", *rounds, "--init-from", str(tmp_path / "at-once"))
     assert warm["passes"][0]["working_set"] >= at_once["model_n_centers"] > 30
     assert len(warm["passes"]) < len(from_zero["passes"])
     assert objective(warm) == pytest.approx(objective(at_once), rel=1e-3)
@@ -84,11 +73,11 @@ def test_the_first_working_set_holds_the_model(train: Any, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("rounds", [(), ("--set", "centers.working_set=50", "--features-store", "none")])
 def test_a_resumed_run_ends_with_the_same_bytes_without_the_model(
-    rounds: tuple[str, ...], tables: Path, features: Path, train: Any, cold: Path, tmp_path: Path
+    rounds: tuple[str, ...], tables: Path, features: Path, train_classes: Any, cold: Path, tmp_path: Path
 ) -> None:
     model, whole, begun = tmp_path / "model", tmp_path / "whole", tmp_path / "begun"
     shutil.copytree(cold / "model", model)
-    train("whole", "--penalty", "1.5", "--init-from", str(model), *rounds)
+    train_classes("whole", "--penalty", "1.5", "--init-from", str(model), *rounds)
     shutil.rmtree(model)
     begun.mkdir()  # as a kill leaves it that comes right after the start
     for name in ("config.toml", "env.json", "init-model.npz"):
@@ -104,11 +93,11 @@ def test_a_resumed_run_ends_with_the_same_bytes_without_the_model(
 
 
 def test_a_model_with_no_center_among_the_candidates_is_told_of(
-    train: Any, cold: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    train_classes: Any, cold: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train("other", "--sigma2", "3", "--init-from", str(cold))
+    train_classes("other", "--sigma2", "3", "--init-from", str(cold))
     assert "is a candidate with the same features and width; the solves start from zero" in capsys.readouterr().err
-    train("zero", "--sigma2", "3")
+    train_classes("zero", "--sigma2", "3")
     assert model_bytes(tmp_path / "other") == model_bytes(tmp_path / "zero")
 
 
@@ -123,9 +112,14 @@ def test_a_model_with_no_center_among_the_candidates_is_told_of(
     ],
 )
 def test_what_cannot_fit_is_refused_before_anything_is_made(
-    arguments: tuple[str, ...], words: str, train: Any, cold: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...],
+    words: str,
+    train_classes: Any,
+    cold: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    train("run", "--init-from", str(cold), *arguments, code=2)
+    train_classes("run", "--init-from", str(cold), *arguments, code=2)
     told = capsys.readouterr().err
     assert words in told
     assert told.count("\n") == 1
@@ -146,27 +140,29 @@ def test_a_selection_and_other_features_are_refused(
 
 
 def test_a_model_that_is_missing_damaged_or_of_other_labels_is_refused(
-    train: Any, cold: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    train_classes: Any, cold: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train("run", "--init-from", str(tmp_path / "nothing"), code=66)
+    train_classes("run", "--init-from", str(tmp_path / "nothing"), code=66)
     shutil.copytree(cold / "model", tmp_path / "damaged")
     with (tmp_path / "damaged" / "arrays.npz").open("ab") as stream:
         stream.write(b"x")
-    train("run", "--init-from", str(tmp_path / "damaged"), code=65)
+    train_classes("run", "--init-from", str(tmp_path / "damaged"), code=65)
     model = load_model(cold / "model")
     object.__setattr__(model, "labels", tuple("abc"))
     save_model(tmp_path / "letters", model)
-    train("run", "--init-from", str(tmp_path / "letters"), code=2)
+    train_classes("run", "--init-from", str(tmp_path / "letters"), code=2)
     lines = capsys.readouterr().err.splitlines()
     words = ["nothing: no such folder", "damaged", "labels: the model has ['a'"]
     assert [word in line for word, line in zip(words, lines, strict=True)] == [True] * 3
     assert not (tmp_path / "run").exists()
 
 
-def test_another_model_cannot_be_given_to_a_run_that_was_started(train: Any, cold: Path, tmp_path: Path) -> None:
-    train("run", "--init-from", str(cold))
-    train("run", "--resume", "auto", "--init-from", str(tmp_path), code=78)
-    train("run", "--resume", "auto", "--init-from", str(cold))
+def test_another_model_cannot_be_given_to_a_run_that_was_started(
+    train_classes: Any, cold: Path, tmp_path: Path
+) -> None:
+    train_classes("run", "--init-from", str(cold))
+    train_classes("run", "--resume", "auto", "--init-from", str(tmp_path), code=78)
+    train_classes("run", "--resume", "auto", "--init-from", str(cold))
 
 
 def test_equal_rows_share_the_weights_of_equal_centers() -> None:

@@ -12,7 +12,9 @@ import pytest
 
 from cases import CASES, SERIAL
 from pipeline import report, resize, train, verify
+from pipeline.prediction.model_folder import load_model
 from pipeline.stages import kept_statistics
+from pipeline.stages.accumulate_statistics import load_columns
 from runs import TrainedRuns, files_of
 from storage.errors import CorruptDataError
 from storage.folder_layouts import RunLayout
@@ -94,6 +96,9 @@ def test_the_rest_of_the_run_is_as_it_was(
         assert resized(run, tmp_path / "small") == 0
         assert resized(whole, tmp_path / "small of whole") == 0
         assert files_of(tmp_path / "small") == files_of(tmp_path / "small of whole")
+        if kind.startswith("greedy"):
+            first = load_model(run / "model").center_index[:10]
+            assert load_model(tmp_path / "small").center_index.tolist() == first.tolist()
     else:
         assert resized(run, tmp_path / "small") == 2
         told = capsys.readouterr().err
@@ -125,6 +130,9 @@ def test_dropped_statistics_are_never_taken_for_whole_ones(
     assert trained(run, "penalised") == 65
     told = capsys.readouterr().err
     assert "holds the model's centers alone (--keep-statistics centers); delete the folders statistics" in told
+    missing = np.setdiff1d(np.arange(60), np.load(run / "statistics" / "all" / "columns.npy"))[:1]
+    with pytest.raises(CorruptDataError, match="centers alone"):
+        load_columns(RunLayout(run), "all", missing)
     for name in ("statistics", "solutions", "scores", "markers"):
         shutil.rmtree(run / name, ignore_errors=True)
     assert trained(run, "penalised") == 0
@@ -157,31 +165,3 @@ def test_a_kill_while_they_are_dropped_leaves_a_whole_run(
         if keep == "centers":
             assert resized(run, tmp_path / f"{step} small") == 0
             assert files_of(tmp_path / f"{step} small") == files_of(tmp_path / "small of whole")
-
-
-def test_a_run_starts_from_one_without_statistics(
-    whole_of: Callable[[str], Path], trained: Callable[..., int], tmp_path: Path
-) -> None:
-    shutil.copytree(whole_of("penalised"), tmp_path / "bare")
-    assert trained(tmp_path / "bare", "penalised", "--keep-statistics", "none") == 0
-    models = []
-    for start in (whole_of("penalised"), tmp_path / "bare"):
-        run = tmp_path / f"from {start.name}"
-        settings = ("--centers", "80", "--penalty", "0.5", "--intercept", "--init-from", str(start))
-        assert trained(run, "penalised", *settings) == 0
-        models.append(files_of(run / "model"))
-    assert models[0] == models[1]
-
-
-def test_columns_that_were_not_kept_are_refused(
-    whole_of: Callable[[str], Path], trained: Callable[..., int], tmp_path: Path
-) -> None:
-    from pipeline.stages import accumulate_statistics as statistics
-
-    run = tmp_path / "run"
-    shutil.copytree(whole_of("greedy"), run)
-    assert trained(run, "greedy", "--keep-statistics", "centers") == 0
-    kept = np.load(run / "statistics" / "all" / "columns.npy")
-    missing = np.setdiff1d(np.arange(150), kept)[:1]
-    with pytest.raises(CorruptDataError, match="centers alone"):
-        statistics.load_columns(RunLayout(run), "all", missing)

@@ -78,7 +78,7 @@ def test_gradient_is_that_of_differences(
     np.testing.assert_allclose(analytic, differences, rtol=2e-4, atol=1e-4 * np.abs(differences).max())
 
 
-def test_the_error_falls_and_the_report_says_by_how_much(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_falls_and_report_and_page_say_by_how_much(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stay, move = report_of(place / "stay"), report_of(place / "move")
     assert move["mse"] < 0.4 * stay["mse"]
     assert move["penalised"]["mse"] == pytest.approx(stay["mse"], rel=1e-9)  # before the centers moved
@@ -96,6 +96,14 @@ def test_the_error_falls_and_the_report_says_by_how_much(place: Path, capsys: py
     said = capsys.readouterr().out
     assert f"centers moved: {polish['kept_step']} of {polish['steps']} steps kept" in said
     assert "before the centers moved: test mean squared error" in said
+    text = page(RunLayout(place / "move"))
+    words = " ".join(text.partition("<h2>Moved centers</h2>")[2].partition("</p>")[0].split())
+    assert f"Of {polish['steps']} steps that moved the centers the first {polish['kept_step']} were kept" in words
+    assert f"{errors[0]:.6g} to {polish['held_out_after']:.6g}" in words
+    curve = text.partition('<p id="moves">')[2].partition("</p>")[0]
+    assert "held-out mean squared error against step" in curve
+    assert curve.count("<circle") == len(errors)
+    assert "Moved centers" not in page(RunLayout(place / "stay"))
 
 
 def test_moved_centers_are_no_training_rows(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,17 +172,6 @@ def test_refitted_centers_move_as_well(place: Path, tmp_path: Path) -> None:
     assert any(line.startswith("before the centers moved:") for line in table(report_of(place / "move")))
     assert "Before the refit and before the centers moved: mean squared error" in page(RunLayout(tmp_path / "move"))
     assert "Before the centers moved: mean squared error" in page(RunLayout(place / "move"))
-
-
-def test_the_page_tells_of_moved_centers(place: Path) -> None:
-    text, polish = page(RunLayout(place / "move")), report_of(place / "move")["polish"]
-    words = " ".join(text.partition("<h2>Moved centers</h2>")[2].partition("</p>")[0].split())
-    assert f"Of {polish['steps']} steps that moved the centers the first {polish['kept_step']} were kept" in words
-    assert f"{polish['held_out_errors'][0]:.6g} to {polish['held_out_after']:.6g}" in words
-    curve = text.partition('<p id="moves">')[2].partition("</p>")[0]
-    assert "held-out mean squared error against step" in curve
-    assert curve.count("<circle") == len(polish["held_out_errors"]) == polish["steps"] + 1
-    assert "Moved centers" not in page(RunLayout(place / "stay"))
 
 
 @pytest.mark.ci

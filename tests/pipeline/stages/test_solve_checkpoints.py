@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
+from cases import SERIAL
 from pipeline.stages.solve_checkpoints import latest_note
-from pipeline.train import main
+from runs import train
 
 RECORD = {"outputs": [3], "objective": 12.5, "relative_gap": 0.25}
 
@@ -20,12 +20,16 @@ def records(folder: Path, *texts: str) -> list[Path]:
     return paths
 
 
-def test_the_note_is_of_the_last_whole_record(tmp_path: Path) -> None:
+def test_the_note_is_of_the_last_whole_record_and_its_penalty(tmp_path: Path) -> None:
     line = json.dumps(RECORD)
     for text in (line, line + "\n", "{}\n" + line + "\n"):
         assert latest_note(records(tmp_path, text)) == "output 3: objective 12.5 gap 2.5e-01"
     unknown = json.dumps(RECORD | {"relative_gap": None})
     assert latest_note(records(tmp_path, unknown)).endswith("gap unknown")
+    paths = records(tmp_path, json.dumps(RECORD | {"penalty": 2.0}))
+    assert latest_note(paths, [4.0, 2.0, 1.0]).startswith("penalty 2 of 3 (2), output 3")
+    assert latest_note(paths, [2.0], number=13).startswith("penalty 14 (2), output 3")
+    assert latest_note(paths, [2.0]).startswith("output 3")
 
 
 def test_nothing_is_said_of_records_that_are_gone_or_half_written(tmp_path: Path) -> None:
@@ -50,22 +54,14 @@ def test_a_file_may_vanish_at_any_step(tmp_path: Path, monkeypatch: pytest.Monke
     assert not path.exists()
 
 
-def test_the_note_says_which_penalty_is_at_work(tmp_path: Path) -> None:
-    paths = records(tmp_path, json.dumps(RECORD | {"penalty": 2.0}))
-    assert latest_note(paths, [4.0, 2.0, 1.0]).startswith("penalty 2 of 3 (2), output 3")
-    assert latest_note(paths, [2.0], number=13).startswith("penalty 14 (2), output 3")
-    assert latest_note(paths, [2.0]).startswith("output 3")
-
-
 @pytest.mark.parametrize("arguments", [["--penalty", "1e-300"], ["--penalty", "path:max:1e-300:3"]])
 def test_a_penalty_beyond_float64_ends_in_words(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], tables: Path, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    X = np.random.default_rng(0).normal(size=(120, 3))
-    np.savez(tmp_path / "data.npz", X=X, y=(X[:, 0] > 0).astype(int))
-    folders = ["--run-dir", str(tmp_path / "run"), "--features-dir", str(tmp_path / "features")]
-    command = [str(tmp_path / "data.npz"), "--centers", "30", "--scheduler", "serial", "-q", *folders, *arguments]
-    assert main(command) == 3  # with the best weights on the way
+    asked = ("--centers", "30", "--set", "data.positive=1", *SERIAL, *arguments)
+    train(
+        tmp_path / "run", features, *asked, dataset=tables / "classes.npz", code=3
+    )  # with the best weights on the way
     error = capsys.readouterr().err.strip()
     assert error.startswith("NOT CONVERGED: output 1")
     assert "larger penalty" in error

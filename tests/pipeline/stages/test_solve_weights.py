@@ -1,4 +1,4 @@
-"""Penalty path, hold-out choice, refit, shared kernel and intercept through the main command, against dense twins."""
+"""Penalty path, refit and least squares through the main command, against dense twins."""
 
 import itertools
 from collections.abc import Callable
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
+from cases import SERIAL
 from pipeline.kernels.gram_statistics import draw_held_out
 from pipeline.prediction.model_folder import load_model
 from runs import TrainedRuns, report_of
@@ -16,6 +17,7 @@ from storage.atomic_writes import read_arrays
 from storage.folder_layouts import RunLayout
 
 CENTERS = 60
+COMMON = ("--centers", str(CENTERS), "--sigma2", "2", *SERIAL)
 Train = Callable[..., tuple[Path, dict[str, Any]]]
 
 
@@ -25,17 +27,7 @@ def train(finished_run: TrainedRuns, tables: Path) -> Train:
 
     def trained(*arguments: str) -> tuple[Path, dict[str, Any]]:
         without = () if "--intercept" in arguments else ("--set", "solver.intercept=false")
-        run = finished_run(
-            "--centers",
-            str(CENTERS),
-            "--sigma2",
-            "2",
-            *without,
-            *arguments,
-            "--scheduler",
-            "serial",
-            dataset=tables / "classes.npz",
-        )
+        run = finished_run(*COMMON, *without, *arguments, dataset=tables / "classes.npz")
         return run, report_of(run)
 
     return trained
@@ -66,16 +58,6 @@ def test_the_path_reports_objective_size_held_out_error_and_time(train: Train, r
         assert point["objective"] == pytest.approx(objective, rel=1e-6)
 
 
-@pytest.mark.ci
-def test_auto_takes_the_penalty_of_the_lowest_held_out_error(train: Train) -> None:
-    _, report = train("--penalty", "auto")
-    lowest = min(point["hold_out_error"] for point in report["path"])
-    chosen = [point for point in report["path"] if point["penalty"] == report["penalty"]]
-    assert [point["hold_out_error"] for point in chosen] == [lowest]
-    assert report["hold_out"]["error"] == lowest
-    assert report["hold_out"]["n_rows"] == int(draw_held_out(0, 0.1, 0, report["n_train"]).sum())
-
-
 @pytest.mark.parametrize("intercept", [False, True])
 def test_refit_is_ridge_regression_on_the_selected_centers(train: Train, rows_of: Any, intercept: bool) -> None:
     run, report = train("--penalty", "10", "--refit", "ridge", *(["--intercept"] if intercept else []))
@@ -93,32 +75,6 @@ def test_refit_is_ridge_regression_on_the_selected_centers(train: Train, rows_of
     assert bool(model.intercept.any()) == intercept
 
 
-def test_an_intercept_solves_the_problem_of_centred_columns(train: Train, rows_of: Any) -> None:
-    run, report = train("--penalty", "1", "--intercept", "--tol", "1e-8")
-    rows, final = rows_of(run), read_arrays(RunLayout(run).solution("final.npz"))
-    residual = signs(rows.y) - rows.K[:, final["active"]] @ final["weights"] - final["intercept"]
-    assert np.allclose(residual.sum(0), 0, atol=1e-4)  # the optimal intercept leaves no mean
-    objective = (residual**2).sum(0) + 2 * np.abs(final["weights"]).sum(0)
-    assert np.allclose(objective, [solve["objective"] for solve in report["solves"]], rtol=1e-7)
-    scores = np.abs((rows.K - rows.K.mean(0)).T @ residual)
-    assert scores.max() <= 1 + 1e-4  # optimality over all candidates: |c_mᵀr| ≤ τ = 1
-
-
-def test_one_kernel_for_all_classes_is_the_group_lasso(train: Train, rows_of: Any) -> None:
-    run, report = train("--penalty", "10", "--coupling", "shared", "--tol", "1e-7")
-    (solve,) = report["solves"]
-    assert solve["outputs"] == [0, 1, 2]
-    assert report["model_n_centers"] == solve["n_active"] < CENTERS
-    rows, final = rows_of(run), read_arrays(RunLayout(run).solution("final.npz"))
-    residual = signs(rows.y) - rows.K[:, final["active"]] @ final["weights"]
-    tau = np.sqrt(10.0)
-    objective = (residual**2).sum() + 2 * tau * np.linalg.norm(final["weights"], axis=1).sum()
-    assert solve["objective"] == pytest.approx(objective, rel=1e-7)
-    norms = np.linalg.norm(rows.K.T @ residual, axis=1)
-    assert norms.max() <= tau * (1 + 1e-3)
-    assert np.allclose(norms[final["active"]], tau, rtol=1e-2)
-
-
 def test_the_papers_rule_stops_before_the_gap_and_says_so(train: Train) -> None:
     rule = ("--schedule", "uniform", "--step", "newton", "--set", "solver.stop=paper", "--tol", "1e-9")
     _, report = train("--penalty", "1", *rule)
@@ -129,8 +85,7 @@ def test_the_papers_rule_stops_before_the_gap_and_says_so(train: Train) -> None:
 def test_least_squares_on_all_is_ridge_regression_on_the_columns(
     finished_run: TrainedRuns, tables: Path, rows_of: Any
 ) -> None:
-    precise = ("--centers", str(CENTERS), "--sigma2", "2", "--set", "kernel.precision=float64", "--scheduler", "serial")
-    run = finished_run(*precise, dataset=tables / "values.npz")
+    run = finished_run(*COMMON, "--set", "kernel.precision=float64", dataset=tables / "values.npz")
     report, model, rows = report_of(run), load_model(run / "model"), rows_of(run)
     assert (report["penalty"], report["solves"], report["penalised"], report["refit"]) == (None, [], None, "ridge")
     assert report["model_n_centers"] == report["n_centers"] == CENTERS

@@ -12,12 +12,7 @@ from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers import duality_gap
 from pipeline.stages.accumulate_statistics import load_statistics
-from pipeline.stages.out_of_core import (
-    candidate_scores,
-    coarse_features,
-    score_tiles,
-    working_set_rounds,
-)
+from pipeline.stages.out_of_core import candidate_scores, coarse_features, score_tiles, working_set_rounds
 from pipeline.stages.out_of_core.candidate_scores import BoundedScores
 from stopping_points import STOPS, stop_at_commits, until_done
 from storage.folder_layouts import RunLayout
@@ -85,15 +80,11 @@ def column_norms(X: np.ndarray, count: int, sigma2: float) -> tuple[np.ndarray, 
 
 
 @pytest.mark.parametrize("sigma2", [0.01, 2.0, 20.0])
-def test_columns_deviate_by_no_more_than_their_bounds(sigma2: float) -> None:
+def test_columns_deviate_by_no_more_than_their_bounds_which_are_of_use(sigma2: float) -> None:
     norms, bounds = column_norms(points(200), 8, sigma2)
     assert (norms <= bounds).all()
     assert np.isfinite(bounds).all()
-
-
-def test_the_bounds_are_of_use_where_little_lies_outside_the_axes() -> None:
-    norms, bounds = column_norms(points(200), 8, 20.0)
-    assert np.median(bounds) < 20 * np.median(norms)
+    assert np.median(bounds) < 20 * np.median(norms) or sigma2 < 20, "where little lies outside the axes"
 
 
 @pytest.mark.parametrize("length", [20.0, 50.0])
@@ -110,15 +101,6 @@ def test_a_bound_that_overflows_is_none() -> None:
     before = BoundedScores(np.zeros((2, 1)), np.ones(2), np.zeros((3, 1)), np.zeros((2, 1)), np.zeros(2, bool), 2, 0, 0)
     moved = candidate_scores.moved_to(np.ones((3, 1)), before, np.array([np.inf, 1.0]))
     assert candidate_scores.evaluated_now(moved).tolist() == [False, False]
-
-
-def test_the_axes_are_orthonormal_and_near_the_best() -> None:
-    X = points(400, 30)
-    mean, axes = coarse_features.principal_axes(X, 6)
-    assert np.allclose(axes.T @ axes, np.eye(6), atol=1e-5)
-    centred = X - X.mean(axis=0)
-    best = np.linalg.svd(centred, compute_uv=False)[:6]
-    assert (((X - mean) @ axes) ** 2).sum() >= 0.95 * (best**2).sum()
 
 
 @pytest.mark.ci
@@ -205,27 +187,17 @@ def test_coarse_scores_are_exact_in_the_working_set_and_corrected_once_they_were
 
 
 @pytest.mark.ci
-def test_a_run_that_is_stopped_ends_with_the_same_bytes(
-    train: Any, data: Path, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    report = train("whole", *ROUNDS)
-    stop_at_commits(monkeypatch, tmp_path / "run", STOPS)
-    ways = (SERIAL, ("--scheduler", "threads", "--workers", "3"))
-    assert until_done([data, "--run-dir", tmp_path / "run", "--features-dir", features, *ROUNDS], ways) > 5
-    assert runs.model_bytes(tmp_path / "run") == runs.model_bytes(tmp_path / "whole")
-    again = runs.report_of(tmp_path / "run")
-    assert [record["exact"] for record in again["passes"]] == [record["exact"] for record in report["passes"]]
-
-
-@pytest.mark.ci
-def test_processes_score_images_as_one_does(
+def test_a_run_on_images_that_is_stopped_and_gone_on_with_by_processes_ends_with_the_same_bytes(
     finished_run: runs.TrainedRuns, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With as many axes and as large tiles as everybody has."""
     monkeypatch.undo()
     asked = ("--penalty", "1", "--centers", "all", "--coupling", "shared", "--set", "centers.working_set=600")
-    serial = finished_run(*asked, *SERIAL)
-    report = runs.train(tmp_path / "run", features, *asked, "--scheduler", "processes", "--workers", "2")
-    assert not report["passes"][0]["exact"]
-    assert report["passes"][-1]["exact"]
-    assert runs.model_bytes(tmp_path / "run") == runs.model_bytes(serial)
+    whole, run = finished_run(*asked, *SERIAL), tmp_path / "run"
+    stop_at_commits(monkeypatch, run, STOPS)
+    ways = (SERIAL, ("--scheduler", "processes", "--workers", "2"), ("--scheduler", "threads", "--workers", "3"))
+    assert until_done(["digits", "--run-dir", run, "--features-dir", features, *asked], ways) > 5
+    exact = [[record["exact"] for record in runs.report_of(each)["passes"]] for each in (whole, run)]
+    assert exact[0] == exact[1]
+    assert (exact[1][0], exact[1][-1]) == (False, True)
+    assert runs.model_bytes(run) == runs.model_bytes(whole)

@@ -7,24 +7,24 @@ import numpy as np
 import pytest
 
 from pipeline.prediction.model_folder import load_model
-from pipeline.solvers import Certificate
 from pipeline.stages.out_of_core import columns_on_demand, kept_columns
 from pipeline.stages.out_of_core.candidate_scores import BoundedScores
 from runs import train
 from storage.atomic_writes import read_arrays
 from storage.folder_layouts import RunLayout
 
+COMMON, WIDTH = ("--centers", "400"), ("--sigma2", "1")
 ON_DEMAND = ("--set", "centers.columns=on-demand")
 EXACT = ("--set", "kernel.precision=float64", "--tol", "1e-9", "--scheduler", "serial")
 CASES = {
-    "classes": ("--penalty", "1"),
-    "intercept": ("--penalty", "1", "--intercept"),
-    "one kernel": ("--penalty", "1", "--coupling", "shared"),
-    "weights": ("--penalty", "1", "--set", "data.weights=w", "--class-weight", "balanced", "--intercept"),
+    "classes": ("--penalty", "1", *WIDTH),
+    "intercept": ("--penalty", "1", "--intercept", *WIDTH),
+    "one kernel": ("--penalty", "1", "--coupling", "shared", *WIDTH),
+    "weights": ("--penalty", "1", "--set", "data.weights=w", "--class-weight", "balanced", "--intercept", *WIDTH),
     "polynomial": ("--penalty", "3", "--kernel", "polynomial", "--set", "kernel.degree=3"),
     "intersection": ("--penalty", "3", "--kernel", "intersection", "--set", "data.standardise=false"),
     "two widths": ("--penalty", "3", "--sigma2", "0.3,3"),
-    "a fraction": ("--penalty", "max:1e-3"),
+    "a fraction": ("--penalty", "max:1e-3", *WIDTH),
 }
 MARKS = {"weights": (), "intersection": pytest.mark.ci, "two widths": pytest.mark.ci, "one kernel": pytest.mark.ci}
 
@@ -37,23 +37,11 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_columns, "LEAST_ROWS", 64)
 
 
-@pytest.fixture
-def trained(tables: Path, features: Path, tmp_path: Path) -> Any:
-    """Train on the table of classes at a name; return the report."""
-
-    def train_at(name: str, *arguments: str, code: int = 0) -> dict[str, Any]:
-        width = () if {"--sigma2", "polynomial", "intersection"} & set(arguments) else ("--sigma2", "1")
-        asked = ("--centers", "400", *width, *arguments)
-        return train(tmp_path / name, features, *asked, dataset=tables / "classes.npz", code=code)
-
-    return train_at
-
-
 @pytest.mark.parametrize("case", [pytest.param(case, marks=MARKS.get(case, pytest.mark.nightly)) for case in CASES])
-def test_the_weights_are_those_of_the_gram_of_all_candidates(case: str, trained: Any, tmp_path: Path) -> None:
+def test_the_weights_are_those_of_the_gram_of_all_candidates(case: str, train_classes: Any, tmp_path: Path) -> None:
     asked = (*CASES[case], *EXACT)
-    on_demand = trained("on-demand", *asked, *ON_DEMAND)
-    dense = trained("dense", *asked)
+    on_demand = train_classes("on-demand", *asked, *ON_DEMAND)
+    dense = train_classes("dense", *asked)
     for one, other in zip(dense["solves"], on_demand["solves"], strict=True):
         assert other["objective"] == pytest.approx(one["objective"], rel=1e-8)
         assert other["relative_gap"] <= 1e-9
@@ -62,42 +50,38 @@ def test_the_weights_are_those_of_the_gram_of_all_candidates(case: str, trained:
     assert np.array_equal(weights[0]["active"], weights[1]["active"])
     np.testing.assert_allclose(weights[1]["weights"], weights[0]["weights"], rtol=1e-3, atol=1e-4)
     assert len(load_model(tmp_path / "on-demand" / "model").center_index) == on_demand["model_n_centers"]
-    check_counts(on_demand)
     assert dense["columns"] is None
-
-
-def check_counts(report: dict[str, Any]) -> None:
-    columns, passes, n = report["columns"], report["passes"], report["n_train"]
-    assert columns["active"] == report["model_n_centers"] <= columns["materialised"] < 0.7 * columns["candidates"]
+    columns, passes = on_demand["columns"], on_demand["passes"]
+    assert columns["active"] == on_demand["model_n_centers"] <= columns["materialised"] < 0.7 * columns["candidates"]
     assert columns["on_the_fly"] == sum(one["evaluated"] for one in passes)
-    assert report["kernel_entries"] == n * (columns["on_the_fly"] + columns["materialised"])
+    assert on_demand["kernel_entries"] == on_demand["n_train"] * (columns["on_the_fly"] + columns["materialised"])
     seen = passes[-1]["evaluated"] + passes[-1]["skipped"] + passes[-1]["screened"] + passes[-1]["working_set"]
-    assert seen >= columns["candidates"] == report["n_centers"], "the last certificate is over all candidates"
+    assert seen >= columns["candidates"] == on_demand["n_centers"], "the last certificate is over all candidates"
     assert all(one["violators"] >= one["admitted"] > 0 for one in passes[:-1])
-    assert all(one["relative_gaps"] <= [1.0] * len(report["solves"]) for one in passes)
+    assert all(one["relative_gaps"] <= [1.0] * len(on_demand["solves"]) for one in passes)
 
 
 @pytest.mark.ci
-def test_little_room_drops_what_is_at_zero_or_says_so(trained: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    whole = trained("whole", *CASES["classes"], *ON_DEMAND)
+def test_little_room_drops_what_is_at_zero_or_says_so(train_classes: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = train_classes("whole", *CASES["classes"], *ON_DEMAND)
     room = whole["model_n_centers"] + 20
     assert room < whole["columns"]["materialised"]
-    little = trained("little", *CASES["classes"], *ON_DEMAND, "--set", f"centers.working_set={room}")
+    little = train_classes("little", *CASES["classes"], *ON_DEMAND, "--set", f"centers.working_set={room}")
     assert max(one["working_set"] for one in little["passes"]) <= room
     assert any(one["dropped"] for one in little["passes"])
     for one, other in zip(whole["solves"], little["solves"], strict=True):
         assert other["objective"] == pytest.approx(one["objective"], rel=2e-3)
     capsys.readouterr()
-    least = trained("least", *CASES["classes"], *ON_DEMAND, "--set", "centers.working_set=9", code=3)
+    least = train_classes("least", *CASES["classes"], *ON_DEMAND, "--set", "centers.working_set=9", code=3)
     assert least["converged"] is False
     assert all(one["relative_gap"] == 1.0 for one in least["solves"] if not one["converged"])
     assert "no room" in capsys.readouterr().err
 
 
 def test_a_penalty_above_the_largest_leaves_nothing_active_and_nothing_to_add_to(
-    trained: Any, tables: Path, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    train_classes: Any, tables: Path, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report = trained("run", "--penalty", "1e9", *ON_DEMAND)
+    report = train_classes("run", "--penalty", "1e9", *ON_DEMAND)
     assert report["columns"]["materialised"] == 1
     assert report["model_n_centers"] == 0
     more = ("--add-rows", str(tables / "classes.npz"), "--init-from", str(tmp_path / "run"))
@@ -106,11 +90,11 @@ def test_a_penalty_above_the_largest_leaves_nothing_active_and_nothing_to_add_to
 
 
 @pytest.mark.ci
-def test_another_run_s_weights_are_a_start(trained: Any, tmp_path: Path) -> None:
+def test_another_run_s_weights_are_a_start(train_classes: Any, tmp_path: Path) -> None:
     """The optimum is the same, with fewer columns made on the fly."""
-    cold = trained("cold", *CASES["classes"], *ON_DEMAND, *EXACT)
+    cold = train_classes("cold", *CASES["classes"], *ON_DEMAND, *EXACT)
     start = ("--init-from", str(tmp_path / "cold"))
-    warm = trained("warm", *CASES["classes"], *ON_DEMAND, *EXACT, *start)
+    warm = train_classes("warm", *CASES["classes"], *ON_DEMAND, *EXACT, *start)
     assert warm["passes"][0]["working_set"] == cold["model_n_centers"]
     assert warm["columns"]["on_the_fly"] < cold["columns"]["on_the_fly"]
     for one, other in zip(cold["solves"], warm["solves"], strict=True):
@@ -119,9 +103,9 @@ def test_another_run_s_weights_are_a_start(trained: Any, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("asked", [("--penalty", "auto"), ("--select", "greedy:20"), ("--penalty", "none")])
 def test_what_needs_all_columns_is_refused(
-    trained: Any, asked: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    train_classes: Any, asked: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trained("run", *asked, *ON_DEMAND, code=2)
+    train_classes("run", *asked, *ON_DEMAND, code=2)
     assert "on-demand is for one penalty" in capsys.readouterr().err
 
 
@@ -137,8 +121,3 @@ def test_new_candidates_come_first_then_those_of_the_largest_scores() -> None:
     assert columns_on_demand.next_block(scored, waiting, 4, seed=0).tolist() == [2, 4]
     assert len(columns_on_demand.next_block(scored, waiting, 1, seed=0)) == 1
     assert columns_on_demand.next_block(scored, np.array([0, 1, 3]), 2, seed=0).tolist() == [1, 3]
-
-
-def test_before_all_are_scored_the_gap_is_that_of_a_dual_value_of_0() -> None:
-    nothing = columns_on_demand.unproved(Certificate(2.0, 1.9, 0.1, 0.05, 0.9, 1.1))
-    assert (nothing.primal, nothing.dual, nothing.gap, nothing.relative_gap) == (2.0, 0.0, 2.0, 1.0)

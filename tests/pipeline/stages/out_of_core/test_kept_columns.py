@@ -8,37 +8,29 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import SERIAL
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.stages.out_of_core import candidate_scores, grown_gram, kept_columns
 from pipeline.stages.out_of_core.kept_columns import FOLDER, KeptColumns, KeptFiles, kept_blocks, nothing_kept
 from pipeline.stages.run_state import Run
-from runs import model_bytes, task_for, train
+from runs import model_bytes, task_for
 from storage.atomic_writes import write_arrays
 from storage.errors import CannotWriteError
 
+COMMON = ("--centers", "300", "--sigma2", "1", *SERIAL)
 MODES = {
     "rounds": ("--set", "centers.working_set=120", "--penalty", "1"),
     "a path": ("--set", "centers.working_set=150", "--penalty", "path:max:1:3"),
     "on demand": ("--set", "centers.columns=on-demand", "--penalty", "1"),
 }
 ROWS = 400
+Train = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several blocks."""
     monkeypatch.setattr(kept_columns, "LEAST_ROWS", 64)
-
-
-@pytest.fixture
-def trained(tables: Path, features: Path, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Train on the table of classes at a name, in a mode; return the report."""
-
-    def train_at(name: str, mode: str = "rounds") -> dict[str, Any]:
-        asked = ("--centers", "300", "--sigma2", "1", "--scheduler", "serial", *MODES[mode])
-        return train(tmp_path / name, features, *asked, dataset=tables / "classes.npz")
-
-    return train_at
 
 
 def after_growth(monkeypatch: pytest.MonkeyPatch, function: Callable[[Run, KeptColumns], None]) -> None:
@@ -59,9 +51,9 @@ def files_of(run: Run) -> list[Path]:
 
 @pytest.mark.parametrize("mode", ["rounds", *(pytest.param(m, marks=pytest.mark.ci) for m in ("a path", "on demand"))])
 def test_files_that_are_lost_or_damaged_are_made_again(
-    trained: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+    train_classes: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    trained("whole", mode)
+    train_classes("whole", *MODES[mode])
     counts = {"removed": 0, "cut": 0}
 
     def lose(run: Run, _: KeptColumns) -> None:
@@ -74,24 +66,24 @@ def test_files_that_are_lost_or_damaged_are_made_again(
                 counts["cut"] += 1
 
     after_growth(monkeypatch, lose)
-    trained("losing", mode)
+    train_classes("losing", *MODES[mode])
     assert min(counts.values()) > 5
     assert model_bytes(tmp_path / "losing") == model_bytes(tmp_path / "whole")
 
 
 def test_a_disk_without_room_keeps_none_and_changes_nothing(
-    trained: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train_classes: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[int] = []
     after_growth(monkeypatch, lambda run, _: found.append(len(files_of(run))))
-    n = trained("kept")["n_train"]
+    n = train_classes("kept", *MODES["rounds"])["n_train"]
     assert min(found) > 0
     found.clear()
     room = 8 * (kept_columns.ROOM_GRAMS * 120**2 + kept_columns.ROOM_VALUES * n * 4) + 4 * n * 60  # 60 are drawn first
     for free, kept in ((room - 1, False), (room, True)):
         usage = namedtuple("usage", "free")(free)
         monkeypatch.setattr(kept_columns.shutil, "disk_usage", lambda _, usage=usage: usage)
-        trained(str(free))
+        train_classes(str(free), *MODES["rounds"])
         assert (found[0] > 0) == kept
         assert model_bytes(tmp_path / str(free)) == model_bytes(tmp_path / "kept")
         found.clear()
@@ -99,9 +91,9 @@ def test_a_disk_without_room_keeps_none_and_changes_nothing(
 
 @pytest.mark.ci
 def test_a_disk_that_is_full_later_on_changes_nothing(
-    trained: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train_classes: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trained("kept")
+    train_classes("kept", *MODES["rounds"])
     write = kept_columns.write_arrays
 
     def full(path: Path, *rest: Any, **named: Any) -> None:
@@ -110,13 +102,13 @@ def test_a_disk_that_is_full_later_on_changes_nothing(
         write(path, *rest, **named)
 
     monkeypatch.setattr(kept_columns, "write_arrays", full)
-    trained("full")
+    train_classes("full", *MODES["rounds"])
     assert model_bytes(tmp_path / "full") == model_bytes(tmp_path / "kept")
 
 
 @pytest.mark.parametrize("mode", ["rounds", "on demand"])
 def test_a_column_is_made_when_it_comes_in_and_read_after(
-    trained: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+    train_classes: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     made = [0]
     block, add, compute = ColumnGenerator.block, grown_gram.add_columns, candidate_scores.compute_residuals
@@ -140,7 +132,7 @@ def test_a_column_is_made_when_it_comes_in_and_read_after(
     monkeypatch.setattr(ColumnGenerator, "block", counted)
     monkeypatch.setattr(grown_gram, "add_columns", counts(add, growths))
     monkeypatch.setattr(candidate_scores, "compute_residuals", counts(compute, residuals))
-    n = trained("run", mode)["n_train"]
+    n = train_classes("run", *MODES[mode])["n_train"]
     assert len(growths) > 1
     assert [values for values, _ in growths] == [n * len(columns.last_group) for _, (columns, _) in growths]
     assert len(residuals) > 1
