@@ -212,14 +212,6 @@ def test_scales_are_of_the_rows_that_count_however_they_are_read() -> None:
     assert not hasattr(machine, "feature_importances_")
 
 
-@pytest.fixture
-def default_interrupt() -> Any:
-    assert threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("default_interrupt")
 @pytest.mark.parametrize(
     ("options", "at"),

@@ -34,7 +34,10 @@ def test_the_loops_of_both_packages_are_kept_in_a_private_folder(tmp_path: Path)
     assert told(LOOPS, HOME=str(tmp_path), XDG_CACHE_HOME="").stdout == f"{tmp_path / '.cache' / 'slkl' / 'numba'}\n"
 
 
-@pytest.mark.parametrize("spoilt", ["open to others", "a link", "a file in its place"])
+SPOILT = ["open to others", *(pytest.param(way, marks=pytest.mark.ci) for way in ("a link", "a file in its place"))]
+
+
+@pytest.mark.parametrize("spoilt", SPOILT)
 def test_a_folder_that_is_not_private_is_done_without(tmp_path: Path, spoilt: str) -> None:
     folder = tmp_path / "slkl" / "numba"
     folder.parent.mkdir()
@@ -66,6 +69,7 @@ KEPT = (
 )
 
 
+@pytest.mark.ci
 def test_what_is_kept_is_known_loop_by_loop(tmp_path: Path) -> None:
     """Without compiling anything to see; in a folder of the user, which is taken as it is."""
     tmp_path.chmod(0o755)
@@ -116,6 +120,7 @@ def test_waiting_for_another_process_ends_on_request(tmp_path: Path, monkeypatch
     assert function.signatures == [(int64,)]
 
 
+@pytest.mark.ci
 def test_damaged_code_is_told_with_its_folder(tmp_path: Path) -> None:
     """numba's own error names no file; whoever meets it must know what to delete."""
     code = (
