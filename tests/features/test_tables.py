@@ -322,3 +322,4 @@ def test_balanced_factors_are_those_of_scikit_learn(weights, n_classes):
     y = np.arange(len(weights)) % min(n_classes, len(weights))
     expected = compute_class_weight("balanced", classes=np.unique(y), y=y, sample_weight=weights)
     np.testing.assert_allclose(balanced_factors(np.bincount(y, weights)), expected)
+    np.testing.assert_allclose(balanced_factors(np.r_[0.0, np.bincount(y, weights)]), [0.0, *expected])  # one is empty
