@@ -11,16 +11,12 @@ from features.encoding import MOST_WORDS
 from features.errors import DataError, UsageError
 from features.open_source import open_source
 from features.source import SourceSpec
+from sources import everything
 
 
 def table(tmp_path, text, name="table.csv", **options):
     (tmp_path / name).write_text(text)
     return open_source(SourceSpec(str(tmp_path / name), **options))
-
-
-def everything(source):
-    train, test = source.read("train", 0, source.n_train), source.read("test", 0, source.n_test)
-    return np.concatenate([train[0], test[0]]), np.concatenate([train[1], test[1]])
 
 
 HEADER = "length,sex,label\n"

@@ -8,7 +8,6 @@ import hashlib
 import importlib
 import json
 import re
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +21,7 @@ from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline import train as training
 from runs import ROOT
+from sources import write_idx_folder
 
 pytestmark = pytest.mark.ci
 N_TRAIN, N_TEST = 200, 60
@@ -34,13 +34,9 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("digits")
     source = open_source(SourceSpec("synthetic", n_train=N_TRAIN, n_test=N_TEST))
     parts = {"train": source.read("train", 0, N_TRAIN), "t10k": source.read("test", 0, N_TEST)}
-    for name in ("mnist", "usps"):
-        (folder / name).mkdir()
-    for (part, (images, labels)), usps in zip(parts.items(), ("zip.train.gz", "zip.test.gz"), strict=True):
-        for name, array in (("images-idx3", images), ("labels-idx1", labels)):
-            header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
-            content = gzip.compress(header + array.astype(np.uint8).tobytes())
-            (folder / "mnist" / f"{part}-{name}-ubyte.gz").write_bytes(content)
+    write_idx_folder(folder / "mnist", **parts)
+    (folder / "usps").mkdir()
+    for (images, labels), usps in zip(parts.values(), ("zip.train.gz", "zip.test.gz"), strict=True):
         small = images[:, 6:22, 6:22].reshape(len(images), -1) / 127.5 - 1
         rows = (
             f"{label} " + " ".join(f"{value:.3f}" for value in row) for label, row in zip(labels, small, strict=True)
