@@ -76,13 +76,6 @@ def test_any_size_and_values_equal_the_twin(height, width, seed, strength):
     np.testing.assert_allclose(deskew(images, strength), [twin(image, strength) for image in images], atol=1e-5)
 
 
-@given(st.integers(0, 2**32 - 1))
-def test_what_is_mirror_symmetric_stays(seed):
-    half = np.random.default_rng(seed).random((2, 12, 7))
-    images = np.concatenate([half, half[:, :, ::-1]], axis=2)
-    np.testing.assert_allclose(deskew(images, 1.0), images, atol=1e-12)
-
-
 def test_no_ink_and_ink_in_one_row_stay_and_a_shear_beyond_the_image_leaves_its_ground():
     images = np.zeros((4, 9, 8))
     images[1] = 0.3

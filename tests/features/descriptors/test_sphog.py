@@ -43,14 +43,6 @@ def images():
     return open_source(SourceSpec("synthetic", n_train=31)).read("train", 0, 31)[0]
 
 
-def test_equals_twin_on_real_digits(data_dir):
-    images = read_idx(data_dir / "mnist" / "t10k-images-idx3-ubyte.gz", 3)[:60]
-    features = sphog(images)
-    assert features.dtype == np.float32
-    assert features.shape == (60, 2172) == (60, sphog_length(28, 28))  # as in the paper
-    np.testing.assert_allclose(features, [naive_sphog(image) for image in images], atol=1e-5)
-
-
 @pytest.mark.ci
 def test_statistics_measured_elsewhere(data_dir):
     """Numbers of experiments.md: L1 norm 19.7 to 20.8, squared norm 1.26, squared distances 1.7 and 0.60."""
@@ -62,12 +54,7 @@ def test_statistics_measured_elsewhere(data_dir):
     # All images, as the numbers were measured: every fourth one gives 0.587 instead of 0.599. The sampling error of
     # the 1st percentile of 100 000 pairs is 0.006; bin centres at multiples of 30 degrees would give 0.643.
     first, second = np.random.default_rng(0).integers(0, len(features), (2, 100_000))
-    distances = np.concatenate(
-        [
-            ((features[a] - features[b]) ** 2).sum(axis=1)
-            for a, b in zip(first.reshape(10, -1), second.reshape(10, -1), strict=True)
-        ]
-    )
+    distances = [((features[a] - features[b]) ** 2).sum() for a, b in zip(first, second, strict=True)]
     assert np.median(distances) == pytest.approx(1.7, abs=0.05)
     assert np.percentile(distances, 1) == pytest.approx(0.60, abs=0.02)
 
@@ -87,15 +74,6 @@ def test_rendered_digits_equal_the_twin_whatever_their_block_size_scale_and_layo
     assert np.array_equal(whole, np.concatenate([sphog(images[k : k + 7]) for k in range(0, 31, 7)]))
     np.testing.assert_allclose(sphog(images / 255.0), whole, atol=1e-6)
     assert np.array_equal(sphog(np.asfortranarray(images)), whole)
-
-
-def test_grid_without_offset_sums_to_its_weight(images):
-    """The cells of 14, 7 and 4 at offset 0 tile the image, so each such grid holds the whole magnitude."""
-    features = sphog(images)
-    first = 0
-    for n_cells, n_all, weight in ((4, 8, 1.0), (16, 40, 2.0), (49, 133, 4.0)):
-        np.testing.assert_allclose(features[:, first : first + 12 * n_cells].sum(axis=1), weight, rtol=1e-5)
-        first += 12 * n_all
 
 
 def test_blank_image_gives_zeros_and_what_is_no_image_is_refused():
