@@ -93,15 +93,6 @@ def uninterrupted(finished_run: TrainedRuns, tables: Path) -> dict[str, bytes]:
     return model_bytes(finished_run(*SHORT, "--workers", "1", dataset=tables / "values.npz"))
 
 
-@nightly
-@pytest.mark.parametrize("configuration", ["", "RequeueExit=75"])
-def test_an_error_is_not_requeued(queue: Queue, configuration: str) -> None:
-    queue.slurm.reconfigure(configuration)
-    job = queue.submit("digits", "--tol", "-1")
-    found = queue.slurm.wait_for(job, ENDED, 60)
-    assert (found["JobState"], found["ExitCode"], found["Restarts"]) == ("FAILED", "2:0", "0")
-
-
 STOP = ("scancel", "--batch", "--signal=USR1")  # as SLURM warns of the end of the walltime
 
 
