@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,14 @@ def python(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[st
     return subprocess.run([sys.executable, *map(str, words)], **options)
 
 
+def wait_until(found: Callable[[], bool], seconds: float, told: Callable[[], str] = str) -> None:
+    """Wait until something is there; fail after so many seconds, with what is then told."""
+    until = time.monotonic() + seconds
+    while not found():
+        assert time.monotonic() < until, told()
+        time.sleep(0.1)
+
+
 def files_of(folder: Path) -> dict[str, bytes]:
     """Return the content of every file below a folder, by its path in it."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
@@ -144,10 +152,7 @@ def loopback_cluster(place: Path, options: list[str], variables: dict[str, str],
         for line in lines
     ]
     try:
-        until = time.monotonic() + 60
-        while not (file.exists() and file.stat().st_size):
-            assert time.monotonic() < until, "the scheduler did not start"
-            time.sleep(0.1)
+        wait_until(lambda: file.exists() and file.stat().st_size > 0, 60)
         yield str(json.loads(file.read_text())["address"])
     finally:
         for process in reversed(started):

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runs import ROOT
+from runs import ROOT, wait_until
 
 
 @pytest.fixture
@@ -177,10 +177,7 @@ def _start_munge(cluster: Slurm, stack: ExitStack) -> None:
     names = {"socket": "socket", "key-file": "key", "log-file": "log", "pid-file": "pid", "seed-file": "seed"}
     options = [f"--{option}={folder / name}" for option, name in names.items()]
     stack.enter_context(_daemon([_program("munged"), "--foreground", "--force", *options], cluster))
-    deadline = time.monotonic() + 20
-    while not (folder / "socket").exists():
-        assert time.monotonic() < deadline, (folder / "log").read_text()
-        time.sleep(0.1)
+    wait_until((folder / "socket").exists, 20, (folder / "log").read_text)
 
 
 @contextmanager
@@ -199,22 +196,17 @@ def _daemon(command: list[str], cluster: Slurm) -> Iterator[subprocess.Popen[byt
 
 
 def _wait_until_idle(cluster: Slurm, daemons: list[subprocess.Popen[bytes]]) -> None:
-    deadline = time.monotonic() + 40
-    while True:
-        done = subprocess.run(
-            ["sinfo", "--noheader", "--format=%t"], env=cluster.environment, capture_output=True, text=True, check=False
-        )
-        if done.stdout.strip() == "idle":
-            return
-        alive = all(daemon.poll() is None for daemon in daemons)
-        assert alive, cluster.daemon_logs()
-        assert time.monotonic() < deadline, f"{done.stdout} {done.stderr}\n{cluster.daemon_logs()}"
-        time.sleep(0.3)
+    def idle() -> bool:
+        assert all(daemon.poll() is None for daemon in daemons), cluster.daemon_logs()
+        asked = ["sinfo", "--noheader", "--format=%t"]
+        done = subprocess.run(asked, env=cluster.environment, capture_output=True, text=True, check=False)
+        return done.stdout.strip() == "idle"
+
+    wait_until(idle, 40, cluster.daemon_logs)
 
 
 def _end_all_jobs(cluster: Slurm) -> None:
     cluster.run("scancel", "--full", "--signal=KILL", "--state=RUNNING", "--user=root")
     cluster.run("scancel", "--user=root")
-    deadline = time.monotonic() + 30
-    while cluster.run("squeue", "--noheader").strip() and time.monotonic() < deadline:
-        time.sleep(0.3)
+    with suppress(AssertionError):
+        wait_until(lambda: not cluster.run("squeue", "--noheader").strip(), 30)

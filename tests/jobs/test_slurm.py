@@ -11,14 +11,13 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runs import ROOT, TrainedRuns, model_bytes
+from runs import ROOT, TrainedRuns, model_bytes, wait_until
 
 SCRIPT = ROOT / "jobs" / "slurm" / "train.sbatch"
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
@@ -59,10 +58,7 @@ class Queue:
     def wait_until_solving(self, job: str) -> None:
         self.slurm.wait_for(job, ("RUNNING",), 40)
         metrics = self.run_dir(job) / "metrics.jsonl"
-        deadline = time.monotonic() + 60
-        while not (metrics.exists() and metrics.stat().st_size):
-            assert time.monotonic() < deadline, self.log(job)
-            time.sleep(0.05)
+        wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0, 60, lambda: self.log(job))
 
     def wait_until_done(self, job: str, seconds: float = 120) -> dict[str, str]:
         found = self.slurm.wait_for(job, ENDED, seconds)
@@ -186,10 +182,7 @@ def test_dask_workers_as_jobs_of_their_own(
     assert (found["Restarts"], queue.starts(job)) == ("1", 2)
     assert not list(state.glob(".tls-*"))
     assert model_bytes(queue.run_dir(job)) == uninterrupted
-    deadline = time.monotonic() + 20
-    while queue.slurm.run("squeue", "--noheader", "--name=slkl-worker").strip():
-        assert time.monotonic() < deadline, "worker jobs outlive their run"
-        time.sleep(0.3)
+    wait_until(lambda: not queue.slurm.run("squeue", "--noheader", "--name=slkl-worker").strip(), 20)
 
 
 # Signals itself before it starts the training, while it starts it, or this many seconds later.
