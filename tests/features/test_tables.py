@@ -68,19 +68,11 @@ def test_parts_of_their_own_in_npz_and_in_arrays(tmp_path):
         open_source(ZARR)
 
 
-def test_npz_images_are_not_standardised(tmp_path):
-    spec = npz(tmp_path, X=RNG.integers(0, 256, (40, 8, 8)).astype(np.uint8), y=Y)
-    assert not open_source(spec).standardise
-    assert open_source(spec).read("train", 0, 5)[0].dtype == np.uint8
-    assert open_source(replace(spec, standardise=True)).standardise
-
-
-def test_npz_target_key_and_task(tmp_path):
-    spec = replace(npz(tmp_path, X=X, rings=Y), target="rings")
-    assert open_source(spec).task == "multiclass"
-    source = open_source(replace(spec, task="regression"))
-    assert source.classes == ()
-    assert source.read("train", 0, 4)[1].dtype == np.float64
+def test_images_are_not_standardised_and_standardise_target_and_task_may_be_given(tmp_path):
+    spec = replace(npz(tmp_path, X=RNG.integers(0, 256, (40, 8, 8)).astype(np.uint8), rings=Y), target="rings")
+    source, other = open_source(spec), open_source(replace(spec, task="regression", standardise=True))
+    assert (source.task, source.standardise, other.standardise, other.classes) == ("multiclass", False, True, ())
+    assert (source.read("train", 0, 4)[0].dtype, other.read("train", 0, 4)[1].dtype) == (np.uint8, np.float64)
 
 
 def with_code_point(number):
