@@ -102,8 +102,6 @@ def test_every_command_works_where_there_is_no_checkout(wheel: Path, tmp_path: P
     slkl = python.with_name("slkl")
     for command in COMMANDS:
         done([slkl, *command.split()], tmp_path)
-    for name in NAMED_RUNS:
-        assert f"# {name}.toml" in done([slkl, "train", name, "--print-config"], tmp_path)
     code = f"from pipeline import train; print(train('digits', run_dir={RUN!r}, resume='require').report['n_test'])"
     assert done([python, "-c", code], tmp_path).splitlines()[-1] == "449"
     assert (tmp_path / "labels.csv").read_text().count("\n") == 450

@@ -1,7 +1,6 @@
 """The compiled features against a slow twin that follows the four steps of the definition."""
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.ndimage import convolve1d
 
-from features.descriptors.hog import hog
 from features.descriptors.sphog import sphog, sphog_length
 from features.errors import UsageError
 from features.idx import read_idx
@@ -81,18 +79,3 @@ def test_blank_image_gives_zeros_and_what_is_no_image_is_refused():
     for shape in ((3, 10), (2, 3, 28)):
         with pytest.raises(UsageError, match="raw"):
             sphog(np.zeros(shape, np.uint8))
-
-
-@pytest.mark.nightly
-@pytest.mark.alone
-def test_it_takes_a_fraction_of_the_work_of_scikit_image():
-    images, _ = open_source(SourceSpec("synthetic", n_train=1000)).read("train", 0, 1000)
-    sphog(images[:2]), hog(images[:2], (14, 7, 4), 12)
-    ratios = []
-    for _ in range(5):
-        start = time.thread_time()
-        sphog(images)
-        middle = time.thread_time()
-        hog(images[:100], (14, 7, 4), 12)
-        ratios.append((time.thread_time() - middle) / 100 / ((middle - start) / 1000))
-    assert np.median(ratios) >= 15.0  # some 35, in processor time
