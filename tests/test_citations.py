@@ -69,11 +69,3 @@ def test_what_is_cited_exists_and_every_equation_is_cited_where_it_is_computed()
         missing = [document for document in DOCUMENT.findall(docstring) if not is_in_repository(document)]
         assert not missing, f"{where} cites {missing}, which the repository does not have"
     assert set(numbered()) - found_equations == STEPS
-
-
-def test_files_that_the_page_names_exist() -> None:
-    """Relative to `pipeline/`."""
-    prose = re.sub(r"^```.*?^```$", "", MATHEMATICS.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    named = re.findall(r"`([\w.-]+(?:/[\w.-]+)*/(?:[\w-]+\.\w+)?)`", prose)
-    assert named
-    assert not [span for span in named if not (ROOT / "pipeline" / span).exists()]

@@ -54,14 +54,6 @@ def test_the_defaults_halve_the_errors_of_the_paper(folder: Path, data_dir: Path
     assert max(solve["relative_gap"] for solve in ours["solves"]) <= 1e-3
 
 
-@pytest.mark.nightly
-@pytest.mark.alone
-def test_processes_give_the_same_model_bytes(folder: Path, data_dir: Path, report: dict[str, Any]) -> None:
-    train(folder / "processes", data_dir, *PAPER, "--scheduler", "processes", "--workers", "2")
-    for name in ("model.json", "arrays.npz"):
-        assert (folder / "processes/model" / name).read_bytes() == (folder / "paper/model" / name).read_bytes()
-
-
 def independent_objectives(run: Path, features: Path, digits: tuple[int, ...]) -> list[float]:
     """Float64 features, columns and Gram, and scikit-learn's path of the lasso, on the same centers."""
     digest = json.loads((run / "env.json").read_text())["features"]

@@ -1,6 +1,7 @@
 """The scripts of the jobs, in this process; a real one-node SLURM on loopback, from Debian's packages."""
 
 import importlib
+import json
 import os
 import secrets
 import shutil
@@ -19,20 +20,23 @@ from runs import ROOT, wait_until
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run the script of a name with arguments, after replacing some of its constants; return what it prints."""
+def script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[Any, str]]:
+    """Run the script of a name with --out, after replacing some of its constants; return its JSON and its words."""
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")  # scripts set it where it is not
     for folder in ("benchmarks", "paper"):
         monkeypatch.syspath_prepend(ROOT / "jobs" / folder)
 
-    def run(name: str, *arguments: object, **constants: Any) -> str:
+    def run(name: str, *arguments: object, **constants: Any) -> tuple[Any, str]:
         module = importlib.import_module(name)
         for constant, value in constants.items():
             monkeypatch.setattr(module, constant, value)
-        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        monkeypatch.setattr(sys, "argv", [name, "--out", str(tmp_path), *map(str, arguments)])
         capsys.readouterr()
         assert not module.main()
-        return capsys.readouterr().out
+        written = tmp_path / f"{name}.json"
+        return json.loads(written.read_text()) if written.exists() else None, capsys.readouterr().out
 
     return run
 
@@ -77,9 +81,7 @@ class Slurm:
     """A running cluster of one node with 2 processors and 2000 MB."""
 
     def __init__(self, folder: Path, ports: Sequence[int]) -> None:
-        self.folder = folder
-        self._ports = ports
-        self._extra = ""
+        self.folder, self._ports, self._extra = folder, ports, ""
         self.environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
 
     def configure(self, extra: str = "") -> None:

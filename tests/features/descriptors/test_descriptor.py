@@ -91,9 +91,12 @@ def test_what_makes_no_features_is_refused(words, spec, shape):
 
 
 @pytest.mark.parametrize("name", ["sphog", "hog", "raw"])
-def test_inputs_beyond_float32_give_no_warning_and_no_finite_row(name):
-    inputs = np.random.default_rng(0).random((3, 28, 28))
+def test_inputs_beyond_float32_give_no_warning_and_spoil_their_row_alone(name):
+    inputs = np.random.default_rng(0).random((4, 28, 28))
     inputs[1] *= 1e200
-    for power in (1.0,) if name == "raw" else (1.0, 0.5, 0.3):
-        found = extract(FeatureSpec(name, power=power), inputs)
-        assert np.isfinite(found).all(axis=1).tolist() == [True, False, True]
+    inputs[2] *= 1.7e308
+    powers = [] if name == "raw" else [FeatureSpec(name, power=power) for power in (0.5, 0.3)]
+    for spec in (FeatureSpec(name), FeatureSpec(name, deskew=0.5), *powers):
+        found = extract(spec, inputs)
+        assert np.isfinite(found).all(axis=1).tolist() == [True, False, False, True]
+        np.testing.assert_array_equal(found[[0, 3]], extract(spec, inputs[[0, 3]]))
