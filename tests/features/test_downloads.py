@@ -95,15 +95,6 @@ def test_a_mirror_that_fails_leaves_nothing_and_the_next_is_tried(mirror, tmp_pa
     assert mirror.asked == [(behaviour, "file-0.gz"), ("good", "file-0.gz")]
 
 
-def test_a_damaged_cache_is_replaced_and_one_that_is_a_file_refused(mirror, tmp_path):
-    (tmp_path / "file-0.gz").write_bytes(b"damage")
-    fetch("some", FILES, [mirror.url("good")], tmp_path, QUICK)
-    assert (tmp_path / "file-0.gz").read_bytes() == BODIES["file-0.gz"]
-    (tmp_path / "cache").write_text("")
-    with pytest.raises(OSError, match="cache"):
-        fetch("some", FILES, ["http://127.0.0.1:9/"], tmp_path / "cache", QUICK)
-
-
 @pytest.mark.parametrize("dataset", sorted(PUBLISHED))
 def test_offline_says_what_to_do(tmp_path, monkeypatch, dataset):
     monkeypatch.delenv("SLKL_DATA_DIR", raising=False)

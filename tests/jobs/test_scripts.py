@@ -100,9 +100,12 @@ def test_paper_tables_and_page(script: Script, tmp_path: Path) -> None:
     found, _ = script("mnist", "--runs", "1", experiments=lambda asked: [mnist.Experiment(40, 4.0, 0.01, 1)])
     assert [row["mean"] < 50 for row in found] == [True, True]
 
-    found, _ = script("scheduler", "--datasets", "sinc", DATA={"sinc": ([], 200, 100)})
+    found, _ = script("scheduler", "--datasets", "sinc", DATA={"sinc": ([], 200, 60)})
     ways = {row["schedule"]: row for row in found}
-    assert ways["shrinkage-aware"]["evaluations"] < ways["uniform, exact steps"]["evaluations"]
+    uniform, few = ways["uniform, exact steps"], ways["shrinkage-aware, few columns"]
+    assert ways["shrinkage-aware"]["evaluations"] < uniform["evaluations"]
+    assert few["evaluations"] < uniform["evaluations"] / 5
+    assert few["columns"] < uniform["columns"] / 2
     assert max(row["relative_gap"] for row in ways.values()) <= 1e-3
 
     facts, _ = script("figures", "--runs", "1", PENALTIES=(1.0, 0.01), SIZES=(16, 64), LARGEST=64)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.ndimage import affine_transform
 
-from features.descriptors.descriptor import FeatureSpec, extract, feature_length, parameters
+from features.descriptors.descriptor import FeatureSpec, extract, feature_length
 from features.descriptors.deskew import deskew
 from features.errors import UsageError
 from features.open_source import open_source
@@ -117,15 +117,6 @@ def test_features_are_those_of_the_upright_images(digits, name):
     np.testing.assert_array_equal(
         extract(FeatureSpec(name, deskew=0.0), digits), extract(FeatureSpec(name), digits), strict=True
     )
-
-
-def test_without_a_shear_parameters_are_those_from_before_there_was_one():
-    hog = {"name": "hog", "algorithm_version": 1, "cells": [14, 7, 4], "orientations": 12}
-    before = {name: {"name": name, "algorithm_version": 1} for name in ("sphog", "raw")} | {"hog": hog}
-    for name, described in before.items():
-        assert parameters(FeatureSpec(name)) == parameters(FeatureSpec(name, deskew=0.0)) == described
-        sheared = {"deskew": 0.5, "deskew_version": 1}
-        assert parameters(FeatureSpec(name, deskew=0.5)) == described | sheared
 
 
 @pytest.mark.parametrize("shape", [(10,), (3, 8, 8)])
