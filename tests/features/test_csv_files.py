@@ -145,35 +145,28 @@ for odd in ("1_000", "\uff11\uff12", "\u0663"):
     ]
 
 
-@pytest.mark.parametrize(("text", "options", "message"), REFUSED, ids=range(len(REFUSED)))
-def test_cells_that_cannot_be_are_refused_with_place_and_advice(tmp_path, text, options, message):
-    with pytest.raises(DataError, match=message) as caught:
+A_TO_C = "a,b,c,y\n" + "".join(f"{k},{k * 2},{k * 3},{k * 0.5}\n" for k in range(20))
+ASKED_FOR_IN_VAIN = [
+    (NUMBERS, {"target": "rings"}, "y, a, b"),
+    (NUMBERS, {"target": "3"}, "0 to 2"),
+    (A_TO_C, {"drop": ("d",)}, r"'d' is no column of .*, which has a, b, c, y"),
+    (A_TO_C, {"columns": ("a", "y")}, "'y' is the target"),
+    (A_TO_C, {"drop": ("a", "b", "c")}, "leaves no input"),
+    (A_TO_C, {"drop": ("a",), "columns": ("b",)}, "leave one of them out"),
+    (A_TO_C.partition("\n")[2], {"drop": ("a",)}, "has no header"),
+    (A_TO_C.replace("a,b,c", "a,a,c"), {"drop": ("a",)}, "'a' stands more than once"),
+    (A_TO_C, {"categorical": "onehot:zap"}, r"'zap' is no input of .*; it has a, b, c, y"),
+    (A_TO_C, {"categorical": "dummies"}, "give "),
+    (A_TO_C, {"missing": "mean"}, "give "),
+]
+WRONG = [(DataError, *case) for case in REFUSED] + [(UsageError, *case) for case in ASKED_FOR_IN_VAIN]
+
+
+@pytest.mark.parametrize(("error", "text", "options", "message"), WRONG, ids=range(len(WRONG)))
+def test_cells_that_cannot_be_and_columns_that_are_not_there_are_refused(tmp_path, error, text, options, message):
+    with pytest.raises(error, match=message) as caught:
         table(tmp_path, text, **options)
     assert "\n" not in str(caught.value)
-
-
-A_TO_C = "a,b,c,y\n" + "".join(f"{k},{k * 2},{k * 3},{k * 0.5}\n" for k in range(20))
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "message"),
-    [
-        (NUMBERS, {"target": "rings"}, "y, a, b"),
-        (NUMBERS, {"target": "3"}, "0 to 2"),
-        (A_TO_C, {"drop": ("d",)}, r"'d' is no column of .*, which has a, b, c, y"),
-        (A_TO_C, {"columns": ("a", "y")}, "'y' is the target"),
-        (A_TO_C, {"drop": ("a", "b", "c")}, "leaves no input"),
-        (A_TO_C, {"drop": ("a",), "columns": ("b",)}, "leave one of them out"),
-        (A_TO_C.partition("\n")[2], {"drop": ("a",)}, "has no header"),
-        (A_TO_C.replace("a,b,c", "a,a,c"), {"drop": ("a",)}, "'a' stands more than once"),
-        (A_TO_C, {"categorical": "onehot:zap"}, r"'zap' is no input of .*; it has a, b, c, y"),
-        (A_TO_C, {"categorical": "dummies"}, "give "),
-        (A_TO_C, {"missing": "mean"}, "give "),
-    ],
-)
-def test_columns_that_are_not_there_are_refused_by_name(tmp_path, text, options, message):
-    with pytest.raises(UsageError, match=message):
-        table(tmp_path, text, **options)
 
 
 def test_columns_are_chosen_by_name(tmp_path):

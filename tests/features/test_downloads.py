@@ -1,5 +1,6 @@
 """Mirrors that misbehave, on the loopback."""
 
+import errno
 import hashlib
 import threading
 import time
@@ -93,6 +94,15 @@ def test_a_mirror_that_fails_leaves_nothing_and_the_next_is_tried(mirror, tmp_pa
     folder = fetch("some", one, [mirror.url(behaviour), mirror.url("good")], tmp_path, QUICK)
     assert (folder / "file-0.gz").read_bytes() == BODIES["file-0.gz"]
     assert mirror.asked == [(behaviour, "file-0.gz"), ("good", "file-0.gz")]
+
+
+def test_a_full_disk_is_not_blamed_on_the_mirror(tmp_path, monkeypatch):
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(downloads.pooch, "retrieve", full)
+    with pytest.raises(OSError, match="no space left"):
+        fetch("some", FILES, ["http://127.0.0.1:9/"], tmp_path, QUICK)
 
 
 @pytest.mark.parametrize("dataset", sorted(PUBLISHED))
