@@ -23,16 +23,6 @@ HEADER = "length,sex,label\n"
 ROWS = "1.5,0,a\n2.5,1,b\n-3e2,0,a\n4,1,c\n5,1,c\n6,0,b\n7,0,b\n8,1,a\n"
 
 
-@pytest.mark.parametrize("text", [HEADER + ROWS, ROWS, "\ufeff" + HEADER + ROWS.replace("\n", "\r\n\r\n")])
-def test_rows_are_read_with_and_without_header(tmp_path, text):
-    source = table(tmp_path, text)
-    assert (source.task, source.classes, source.input_shape) == ("multiclass", ("a", "b", "c"), (2,))
-    inputs, targets = everything(source)
-    order = np.argsort(inputs[:, 0])
-    assert inputs[order, 0].tolist() == [-300.0, 1.5, 2.5, 4.0, 5.0, 6.0, 7.0, 8.0]
-    assert targets[order].tolist() == [0, 0, 1, 2, 2, 1, 1, 0]
-
-
 def letters():
     """Lines like those of the letter recognition file: a capital, then sixteen small integers, no header."""
     rng = np.random.default_rng(0)
@@ -47,9 +37,14 @@ FIVES = "1,5,3\n" * 5 + "1,6,4\n" * 5
 ALPHABET = {"classes": tuple(map(chr, range(65, 91))), "shape": (16,), "rows": 200}
 NO, YES = "header: no, target: column", "header: yes, target: column"
 TOLD = ("names repeat", "without a name")
+OF_ROWS = {"task": "multiclass", "classes": ("a", "b", "c"), "shape": (2,), "targets": [0, 0, 0, 1, 1, 1, 2, 2]}
+OF_ROWS["table"] = [[-300, 0, 0], [1.5, 0, 0], [2.5, 1, 1], [4, 1, 2], [5, 1, 2], [6, 0, 1], [7, 0, 1], [8, 1, 0]]
 # Content of the file, options, and what is read: rows, task, classes, sorted targets, names and places of columns, the
-# first note, and which of the notes in TOLD are given.
+# first note, which of the notes in TOLD are given, and the table with its targets, by its first column.
 READ = {
+    "with a header": (HEADER + ROWS, {}, OF_ROWS),
+    "without one": (ROWS, {}, OF_ROWS),
+    "of another editor": ("\ufeff" + HEADER + ROWS.replace("\n", "\r\n\r\n"), {}, OF_ROWS),
     "target called y": (NUMBERS, {}, {"task": "binary", "targets": [0] * 6 + [1] * 6}),
     "target by name": (NUMBERS, {"target": "b"}, {"task": "regression", "targets": OF_B}),
     "target by place": (NUMBERS, {"target": "2"}, {"targets": OF_B}),
@@ -77,6 +72,7 @@ READ = {
 def test_header_target_and_columns_are_found(tmp_path, case):
     text, options, expected = READ[case]
     source = table(tmp_path, text, **options)
+    rows = np.column_stack(everything(source))
     found = {
         "rows": source.n_train + source.n_test,
         "task": source.task,
@@ -85,7 +81,8 @@ def test_header_target_and_columns_are_found(tmp_path, case):
         "inputs": source.columns.inputs,
         "target": source.columns.target,
         "at": source.columns.target_index,
-        "targets": sorted(everything(source)[1].tolist()),
+        "targets": sorted(rows[:, -1].tolist()),
+        "table": rows[np.argsort(rows[:, 0])].tolist(),
         "note": source.notes[0],
         "told": [words for words in TOLD if any(words in note for note in source.notes)],
     }

@@ -72,7 +72,7 @@ def test_wrong_hash_and_missing_file(data_dir, tmp_path, dataset):
         open_source(spec)
 
 
-def test_sinc_is_what_it_says():
+def test_sinc_is_what_it_says_by_seed_noise_and_size():
     source = open_source(SourceSpec("sinc"))
     assert (source.n_train, source.n_test, source.input_shape) == (1000, 1000, (2,))
     assert (source.task, source.standardise) == ("regression", False)
@@ -81,22 +81,19 @@ def test_sinc_is_what_it_says():
         assert np.abs(inputs).max() <= 5
         radius = np.linalg.norm(inputs, axis=1)
         assert np.var(targets - np.sin(radius) / radius) == pytest.approx(noise, rel=0.1, abs=1e-20)
-    _, targets = whole(open_source(SourceSpec("sinc", n_test=400_000)), "test")
+    many = open_source(SourceSpec("sinc", n_train=50, n_test=400_000))
+    assert (many.n_train, many.n_test) == (50, 400_000)
+    _, targets = whole(many, "test")
     assert np.mean(targets**2) == pytest.approx(0.0954, abs=5e-4)  # the other reading of 10 dB is a tenth of this
-
-
-def test_sinc_by_seed_noise_and_size():
     one, same, other = (np.column_stack(whole(open_source(SourceSpec("sinc", seed=s)), "train")) for s in (0, 0, 1))
     assert np.array_equal(one, same)
     assert not np.array_equal(one[:, :2], other[:, :2])
-    quiet = open_source(SourceSpec("sinc", noise=0.0))
+    quiet = open_source(SourceSpec("sinc", noise=0.0, n_test=7))
     inputs, targets = whole(quiet, "train")
     assert np.array_equal(inputs, one[:, :2])
     radius = np.linalg.norm(inputs, axis=1)
     np.testing.assert_allclose(targets, np.sin(radius) / radius, rtol=0, atol=1e-14)
-    assert quiet.fingerprint() != open_source(SourceSpec("sinc")).fingerprint()
-    few = open_source(SourceSpec("sinc", n_train=50, n_test=7))
-    assert (few.n_train, few.n_test) == (50, 7)
+    assert quiet.fingerprint() != open_source(SourceSpec("sinc", n_test=7)).fingerprint()
     with pytest.raises(UsageError, match="noise is -1"):
         SourceSpec("sinc", noise=-1.0)
 
