@@ -172,12 +172,9 @@ def check_submission(words: list[str]) -> None:
 def check_variables(assignments: list[str]) -> None:
     """Variables of dask set options that it has: those of its own defaults."""
     assert distributed.__version__
-    for name, _, value in (one.partition("=") for one in assignments):
+    for name in (one.partition("=")[0] for one in assignments):
         if name.startswith("DASK_"):
-            ((section, asked),) = dask.config.collect_env({name: value})["distributed"]["comm"].items()
-            there = dask.config.get(f"distributed.comm.{section}")
-            for option in asked if isinstance(asked, dict) else ():
-                assert dask.config.canonical_name(option, there) in there
+            dask.config.get(name.removeprefix("DASK_").lower().replace("__", "."))  # or KeyError
         else:
             assert name in (ROOT / "features" / "published.py").read_text()
 
