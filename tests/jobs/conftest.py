@@ -45,8 +45,8 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "squeue", "sc
 CONFIGURATION = """\
 ClusterName=slkl
 SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={controller_port}
-SlurmdPort={node_port}
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 SlurmUser=root
 SlurmdUser=root
@@ -87,13 +87,8 @@ class Slurm:
     def configure(self, extra: str = "") -> None:
         """Write slurm.conf with more lines in it."""
         self._extra = extra
-        text = CONFIGURATION.format(
-            host=socket.gethostname().split(".")[0],
-            controller_port=self._ports[0],
-            node_port=self._ports[1],
-            folder=self.folder,
-            extra=extra,
-        )
+        host = socket.gethostname().split(".")[0]
+        text = CONFIGURATION.format(host=host, ports=self._ports, folder=self.folder, extra=extra)
         aside = self.folder / "slurm.conf.new"  # a daemon may be reading the file just now
         aside.write_text(text, encoding="utf-8")
         aside.replace(self.folder / "slurm.conf")
