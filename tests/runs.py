@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,12 @@ from storage.folder_layouts import FeatureLayout, RunLayout
 from storage.zarr_arrays import chunk_rows_for
 
 ROOT = Path(__file__).resolve().parents[1]
-# The paper's plain schedule, far below the default tolerance: one solve of some seconds, to look at or to stop.
-LONG_SOLVE = ("--centers", "500", "--coupling", "shared", "--schedule", "uniform", "--tol", "1e-9", "-q")
-LONG_SOLVE += ("--penalty", "0.001", "--sigma2", "8")
+# Whether this is a nightly run: tests break at every change, kill more often, and run the longest.
+NIGHTLY = "SLKL_NIGHTLY" in os.environ
+# The paper's plain schedule far below the default tolerance: one solve to look at or to stop, of seconds on the tables
+# too, until its sweeps are at an end.
+ENDLESS_SOLVE = ("--centers", "500", "--coupling", "shared", "--schedule", "uniform", "--tol", "1e-15", "-q")
+ENDLESS_SOLVE += ("--penalty", "0.001", "--sigma2", "8", "--scheduler", "serial")
 
 
 def train(
@@ -111,6 +114,14 @@ def python(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[st
     return subprocess.run([sys.executable, *map(str, words)], **options)
 
 
+def wait_until(found: Callable[[], bool], seconds: float, told: Callable[[], str] = str) -> None:
+    """Wait until something is there; fail after so many seconds, with what is then told."""
+    until = time.monotonic() + seconds
+    while not found():
+        assert time.monotonic() < until, told()
+        time.sleep(0.1)
+
+
 def files_of(folder: Path) -> dict[str, bytes]:
     """Return the content of every file below a folder, by its path in it."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
@@ -144,10 +155,7 @@ def loopback_cluster(place: Path, options: list[str], variables: dict[str, str],
         for line in lines
     ]
     try:
-        until = time.monotonic() + 60
-        while not (file.exists() and file.stat().st_size):
-            assert time.monotonic() < until, "the scheduler did not start"
-            time.sleep(0.1)
+        wait_until(lambda: file.exists() and file.stat().st_size > 0, 60)
         yield str(json.loads(file.read_text())["address"])
     finally:
         for process in reversed(started):
@@ -184,9 +192,3 @@ def task_for(n_train: int, n_features: int, read_rows: int | None) -> RowTask:
     return RowTask(
         layout, FeatureLayout(Path("f"), "0"), shape, Kernel(), (1.0,), "float32", read_rows, 0.1, 0, TargetFacts()
     )
-
-
-# Whether this is a nightly run: tests break at every change, kill more often, and run the longest.
-NIGHTLY = "SLKL_NIGHTLY" in os.environ
-# On the tables too it takes a second or two: until its sweeps are at an end.
-ENDLESS_SOLVE = (*LONG_SOLVE, "--tol", "1e-15", "--scheduler", "serial")

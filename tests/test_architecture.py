@@ -1,6 +1,7 @@
 """The floors of the house: imports point downwards, no circle, and each outside library has its one place."""
 
 import ast
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -49,18 +50,9 @@ def floor_of(module: str) -> int:
     return next(height for height, rooms in enumerate(FLOORS) if room_of(module) in rooms)
 
 
-@cache
-def import_nodes(path: Path) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
-    """Return each import and whether it stands inside a function."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    inside = {
-        id(node)
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef)
-        for node in ast.walk(function)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-    }
-    return [(node, id(node) in inside) for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+def import_nodes(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Yield each import below a node."""
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
 
 
 def names_in(node: ast.Import | ast.ImportFrom) -> list[str]:
@@ -74,7 +66,8 @@ def names_in(node: ast.Import | ast.ImportFrom) -> list[str]:
 
 @cache
 def imports(module: str) -> frozenset[str]:
-    return frozenset(name for node, _ in import_nodes(MODULES[module]) for name in names_in(node))
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    return frozenset(name for node in import_nodes(tree) for name in names_in(node))
 
 
 @cache
@@ -118,8 +111,10 @@ def test_mathematics_sees_arrays_only() -> None:
 def test_an_import_inside_a_function_says_why() -> None:
     """By a comment on its line, or above the first of the imports that it stands among."""
     for module, path in MODULES.items():
-        lines = path.read_text(encoding="utf-8").splitlines()
-        for node in (node for node, inside in import_nodes(path) if inside):
+        text = path.read_text(encoding="utf-8")
+        functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+        lines = text.splitlines()
+        for node in (node for function in functions for node in import_nodes(function)):
             first = node.lineno - 1
             while not lines[first - 1].strip() or lines[first - 1].strip().startswith(("import ", "from ", ")")):
                 first -= 1

@@ -11,6 +11,7 @@ from features.encoding import MOST_WORDS
 from features.errors import DataError, UsageError
 from features.open_source import open_source
 from features.source import SourceSpec
+from sources import everything
 
 
 def table(tmp_path, text, name="table.csv", **options):
@@ -18,23 +19,8 @@ def table(tmp_path, text, name="table.csv", **options):
     return open_source(SourceSpec(str(tmp_path / name), **options))
 
 
-def everything(source):
-    train, test = source.read("train", 0, source.n_train), source.read("test", 0, source.n_test)
-    return np.concatenate([train[0], test[0]]), np.concatenate([train[1], test[1]])
-
-
 HEADER = "length,sex,label\n"
 ROWS = "1.5,0,a\n2.5,1,b\n-3e2,0,a\n4,1,c\n5,1,c\n6,0,b\n7,0,b\n8,1,a\n"
-
-
-@pytest.mark.parametrize("text", [HEADER + ROWS, ROWS, "\ufeff" + HEADER + ROWS.replace("\n", "\r\n\r\n")])
-def test_rows_are_read_with_and_without_header(tmp_path, text):
-    source = table(tmp_path, text)
-    assert (source.task, source.classes, source.input_shape) == ("multiclass", ("a", "b", "c"), (2,))
-    inputs, targets = everything(source)
-    order = np.argsort(inputs[:, 0])
-    assert inputs[order, 0].tolist() == [-300.0, 1.5, 2.5, 4.0, 5.0, 6.0, 7.0, 8.0]
-    assert targets[order].tolist() == [0, 0, 1, 2, 2, 1, 1, 0]
 
 
 def letters():
@@ -51,9 +37,14 @@ FIVES = "1,5,3\n" * 5 + "1,6,4\n" * 5
 ALPHABET = {"classes": tuple(map(chr, range(65, 91))), "shape": (16,), "rows": 200}
 NO, YES = "header: no, target: column", "header: yes, target: column"
 TOLD = ("names repeat", "without a name")
+OF_ROWS = {"task": "multiclass", "classes": ("a", "b", "c"), "shape": (2,), "targets": [0, 0, 0, 1, 1, 1, 2, 2]}
+OF_ROWS["table"] = [[-300, 0, 0], [1.5, 0, 0], [2.5, 1, 1], [4, 1, 2], [5, 1, 2], [6, 0, 1], [7, 0, 1], [8, 1, 0]]
 # Content of the file, options, and what is read: rows, task, classes, sorted targets, names and places of columns, the
-# first note, and which of the notes in TOLD are given.
+# first note, which of the notes in TOLD are given, and the table with its targets, by its first column.
 READ = {
+    "with a header": (HEADER + ROWS, {}, OF_ROWS),
+    "without one": (ROWS, {}, OF_ROWS),
+    "of another editor": ("\ufeff" + HEADER + ROWS.replace("\n", "\r\n\r\n"), {}, OF_ROWS),
     "target called y": (NUMBERS, {}, {"task": "binary", "targets": [0] * 6 + [1] * 6}),
     "target by name": (NUMBERS, {"target": "b"}, {"task": "regression", "targets": OF_B}),
     "target by place": (NUMBERS, {"target": "2"}, {"targets": OF_B}),
@@ -81,6 +72,7 @@ READ = {
 def test_header_target_and_columns_are_found(tmp_path, case):
     text, options, expected = READ[case]
     source = table(tmp_path, text, **options)
+    rows = np.column_stack(everything(source))
     found = {
         "rows": source.n_train + source.n_test,
         "task": source.task,
@@ -89,7 +81,8 @@ def test_header_target_and_columns_are_found(tmp_path, case):
         "inputs": source.columns.inputs,
         "target": source.columns.target,
         "at": source.columns.target_index,
-        "targets": sorted(everything(source)[1].tolist()),
+        "targets": sorted(rows[:, -1].tolist()),
+        "table": rows[np.argsort(rows[:, 0])].tolist(),
         "note": source.notes[0],
         "told": [words for words in TOLD if any(words in note for note in source.notes)],
     }
@@ -149,35 +142,28 @@ for odd in ("1_000", "\uff11\uff12", "\u0663"):
     ]
 
 
-@pytest.mark.parametrize(("text", "options", "message"), REFUSED, ids=range(len(REFUSED)))
-def test_cells_that_cannot_be_are_refused_with_place_and_advice(tmp_path, text, options, message):
-    with pytest.raises(DataError, match=message) as caught:
+A_TO_C = "a,b,c,y\n" + "".join(f"{k},{k * 2},{k * 3},{k * 0.5}\n" for k in range(20))
+ASKED_FOR_IN_VAIN = [
+    (NUMBERS, {"target": "rings"}, "y, a, b"),
+    (NUMBERS, {"target": "3"}, "0 to 2"),
+    (A_TO_C, {"drop": ("d",)}, r"'d' is no column of .*, which has a, b, c, y"),
+    (A_TO_C, {"columns": ("a", "y")}, "'y' is the target"),
+    (A_TO_C, {"drop": ("a", "b", "c")}, "leaves no input"),
+    (A_TO_C, {"drop": ("a",), "columns": ("b",)}, "leave one of them out"),
+    (A_TO_C.partition("\n")[2], {"drop": ("a",)}, "has no header"),
+    (A_TO_C.replace("a,b,c", "a,a,c"), {"drop": ("a",)}, "'a' stands more than once"),
+    (A_TO_C, {"categorical": "onehot:zap"}, r"'zap' is no input of .*; it has a, b, c, y"),
+    (A_TO_C, {"categorical": "dummies"}, "give "),
+    (A_TO_C, {"missing": "mean"}, "give "),
+]
+WRONG = [(DataError, *case) for case in REFUSED] + [(UsageError, *case) for case in ASKED_FOR_IN_VAIN]
+
+
+@pytest.mark.parametrize(("error", "text", "options", "message"), WRONG, ids=range(len(WRONG)))
+def test_cells_that_cannot_be_and_columns_that_are_not_there_are_refused(tmp_path, error, text, options, message):
+    with pytest.raises(error, match=message) as caught:
         table(tmp_path, text, **options)
     assert "\n" not in str(caught.value)
-
-
-A_TO_C = "a,b,c,y\n" + "".join(f"{k},{k * 2},{k * 3},{k * 0.5}\n" for k in range(20))
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "message"),
-    [
-        (NUMBERS, {"target": "rings"}, "y, a, b"),
-        (NUMBERS, {"target": "3"}, "0 to 2"),
-        (A_TO_C, {"drop": ("d",)}, r"'d' is no column of .*, which has a, b, c, y"),
-        (A_TO_C, {"columns": ("a", "y")}, "'y' is the target"),
-        (A_TO_C, {"drop": ("a", "b", "c")}, "leaves no input"),
-        (A_TO_C, {"drop": ("a",), "columns": ("b",)}, "leave one of them out"),
-        (A_TO_C.partition("\n")[2], {"drop": ("a",)}, "has no header"),
-        (A_TO_C.replace("a,b,c", "a,a,c"), {"drop": ("a",)}, "'a' stands more than once"),
-        (A_TO_C, {"categorical": "onehot:zap"}, r"'zap' is no input of .*; it has a, b, c, y"),
-        (A_TO_C, {"categorical": "dummies"}, "give "),
-        (A_TO_C, {"missing": "mean"}, "give "),
-    ],
-)
-def test_columns_that_are_not_there_are_refused_by_name(tmp_path, text, options, message):
-    with pytest.raises(UsageError, match=message):
-        table(tmp_path, text, **options)
 
 
 def test_columns_are_chosen_by_name(tmp_path):

@@ -1,6 +1,5 @@
 """MNIST, folders in its layout, and scikit-learn's digits."""
 
-import gzip
 import hashlib
 import json
 import pickle
@@ -10,31 +9,23 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from features import images
 from features.errors import DataError, MissingInputError, UsageError
+from features.images import IDX_FILES
 from features.open_source import open_source
 from features.published import PUBLISHED
 from features.source import SourceSpec
+from sources import everything, idx_bytes, write_idx_folder
 
-NAMES = tuple(images.IDX_FILES)
-
-
-def write_idx(path, values, compressed=True):
-    head = bytes((0, 0, 8, values.ndim)) + b"".join(size.to_bytes(4, "big") for size in values.shape)
-    content = head + values.astype(np.uint8).tobytes()
-    path.write_bytes(gzip.compress(content, mtime=0) if compressed else content)
+NAMES = tuple(IDX_FILES)
 
 
-def write_folder(folder, n_train=30, n_test=12, shape=(9, 7), labels=(3, 7, 200), compressed=True):
-    folder.mkdir(exist_ok=True)
+def write_folder(folder, n_train=30, labels=(3, 7, 200), compressed=True):
     rng = np.random.default_rng(1)
-    written = {}
-    for part, n in (("train", n_train), ("t10k", n_test)):
-        for kind, values in (("images-idx3", rng.integers(0, 256, (n, *shape))), ("labels-idx1", np.resize(labels, n))):
-            name = f"{part}-{kind}-ubyte"
-            write_idx(folder / (f"{name}.gz" if compressed else name), values, compressed)
-            written[name] = values
-    return written
+    parts = {
+        part: (rng.integers(0, 256, (n, 9, 7)), np.resize(labels, n)) for part, n in (("train", n_train), ("t10k", 12))
+    }
+    write_idx_folder(folder, compressed=compressed, **parts)
+    return parts
 
 
 @pytest.fixture
@@ -49,22 +40,6 @@ def small_mnist(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.ci
-def test_real_mnist(data_dir):
-    source = open_source(SourceSpec("mnist", data_dir=str(data_dir)))
-    assert (source.name, source.task, source.standardise) == ("mnist", "multiclass", False)
-    assert (source.n_train, source.n_test, source.input_shape) == (60000, 10000, (28, 28))
-    assert source.classes == tuple(range(10))
-    inputs, targets = source.read("train", 0, 60000)
-    assert inputs.dtype == np.uint8
-    assert inputs.mean() == pytest.approx(33.318421, abs=1e-6)
-    assert np.bincount(targets).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
-    assert np.bincount(source.read("test", 0, 10000)[1])[1] == 1135
-    block, labels = source.read("train", 777, 1000)
-    assert np.array_equal(block, inputs[777:1000])
-    assert np.array_equal(labels, targets[777:1000])
-
-
 def test_data_dir_or_its_mnist_folder_or_environment_or_the_cache(small_mnist, tmp_path_factory, monkeypatch):
     outer = open_source(SourceSpec("mnist", data_dir=str(small_mnist)))
     inner = open_source(SourceSpec("mnist", data_dir=str(small_mnist / "mnist")))
@@ -74,7 +49,7 @@ def test_data_dir_or_its_mnist_folder_or_environment_or_the_cache(small_mnist, t
     monkeypatch.setattr("features.downloads.fetch", lambda *described: small_mnist / "mnist")
     cache = open_source(SourceSpec("mnist"))
     assert outer.fingerprint() == inner.fingerprint() == environment.fingerprint() == cache.fingerprint()
-    assert cache.n_train == 30
+    assert (cache.name, cache.n_train, cache.standardise) == ("mnist", 30, False)
     assert str(small_mnist) not in json.dumps(outer.fingerprint())
 
 
@@ -107,11 +82,12 @@ def test_idx_folder(tmp_path, compressed):
     written = write_folder(tmp_path / "shapes", compressed=compressed)
     source = open_source(SourceSpec(str(tmp_path / "shapes")))
     assert (source.name, source.task, source.input_shape) == ("shapes", "multiclass", (9, 7))
-    assert source.classes == (3, 7, 200)
+    assert (source.classes, source.standardise) == ((3, 7, 200), False)
     for part, name in (("train", "train"), ("test", "t10k")):
         inputs, targets = source.read(part, 2, 11)
-        assert np.array_equal(inputs, written[f"{name}-images-idx3-ubyte"][2:11])
-        assert np.array_equal(np.array(source.classes)[targets], written[f"{name}-labels-idx1-ubyte"][2:11])
+        assert inputs.dtype == np.uint8
+        assert np.array_equal(inputs, written[name][0][2:11])
+        assert np.array_equal(np.array(source.classes)[targets], written[name][1][2:11])
 
 
 def test_idx_folder_faults(tmp_path):
@@ -123,7 +99,7 @@ def test_idx_folder_faults(tmp_path):
         (np.full(30, 3), "one class"),
         (np.resize([3, 7], 30), "label 200"),
     ):
-        write_idx(labels, values)
+        labels.write_bytes(idx_bytes(values))
         with pytest.raises(DataError, match=words):
             open_source(SourceSpec(str(folder)))
     labels.unlink()
@@ -131,32 +107,24 @@ def test_idx_folder_faults(tmp_path):
         open_source(SourceSpec(str(folder)))
 
 
-def test_two_labels_are_a_binary_task_and_the_seed_counts_only_where_rows_are_chosen(tmp_path):
-    write_folder(tmp_path / "two", labels=(5, 9))
-    spec = SourceSpec(str(tmp_path / "two"))
-    assert open_source(spec).task == "binary"
-    assert open_source(replace(spec, task="regression")).classes == ()
-    assert open_source(spec).fingerprint() == open_source(replace(spec, seed=1)).fingerprint()
-    some = [open_source(replace(spec, n_train=20, seed=seed)).fingerprint() for seed in (0, 1)]
-    assert some[0] != some[1]
-
-
-def test_subset_is_seeded_and_in_the_order_of_the_data(tmp_path):
+def test_subset_is_seeded_and_in_the_order_of_the_data_and_the_seed_counts_only_for_it(tmp_path):
     written = write_folder(tmp_path / "shapes", n_train=200)
-    everything = open_source(SourceSpec(str(tmp_path / "shapes"))).read("train", 0, 200)[0]
-    chosen = []
+    spec = SourceSpec(str(tmp_path / "shapes"))
+    assert open_source(spec).fingerprint() == open_source(replace(spec, seed=1)).fingerprint()
+    chosen, digests = [], set()
     for seed in (0, 0, 1):
-        source = open_source(SourceSpec(str(tmp_path / "shapes"), n_train=40, seed=seed))
+        source = open_source(replace(spec, n_train=40, seed=seed))
+        digests.add(json.dumps(source.fingerprint()))
         assert (source.n_train, source.n_test) == (40, 12)
         inputs, targets = source.read("train", 0, 40)
-        rows = [int(np.flatnonzero((everything == image).all(axis=(1, 2)))[0]) for image in inputs]
+        rows = [int(np.flatnonzero((written["train"][0] == image).all(axis=(1, 2)))[0]) for image in inputs]
         assert rows == sorted(set(rows))
-        labels = written["train-labels-idx1-ubyte"][rows]
-        assert np.array_equal(np.array(source.classes)[targets], labels)
+        assert np.array_equal(np.array(source.classes)[targets], written["train"][1][rows])
         chosen.append(rows)
     assert chosen[0] == chosen[1] != chosen[2]
+    assert len(digests) == 2
     with pytest.raises(UsageError, match="at most 200"):
-        open_source(SourceSpec(str(tmp_path / "shapes"), n_train=201))
+        open_source(replace(spec, n_train=201))
 
 
 def test_digits_without_download():
@@ -167,10 +135,10 @@ def test_digits_without_download():
     assert inputs.dtype == np.uint8
     assert inputs.max() == 255
     assert set(targets.tolist()) == set(range(10))
-    everything = np.concatenate([inputs, source.read("test", 0, source.n_test)[0]])
-    assert len(np.unique(everything, axis=0)) >= 1790
+    images = everything(source)[0]
+    assert len(np.unique(images, axis=0)) >= 1790
     # Averaged back to 8 x 8, the enlarged images are the original ones.
-    assert everything.mean() / 255 == pytest.approx(load_digits().images.mean() / 16, abs=0.02)
+    assert images.mean() / 255 == pytest.approx(load_digits().images.mean() / 16, abs=0.02)
     with pytest.raises(IndexError, match="449"):
         source.read("test", 440, 450)
     other = open_source(SourceSpec("digits", seed=1))

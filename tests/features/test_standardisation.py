@@ -29,10 +29,11 @@ def test_equals_numpy_for_any_block_size(n, block, shift, spread):
 def test_a_large_mean_does_not_swallow_the_spread_and_a_constant_column_has_scale_one():
     rows = 1e9 + np.random.default_rng(0).standard_normal((1000, 2))
     np.testing.assert_allclose(fit(rows, 64).scale, rows.std(axis=0), rtol=1e-6)
-    rows = np.column_stack([np.full(50, 0.1), np.zeros(50), np.arange(50.0)])
+    tiny = 1e-300 * np.random.default_rng(5).standard_normal(50)  # its squares are zero
+    rows = np.column_stack([np.full(50, 0.1), np.zeros(50), tiny, np.arange(50.0)])
     found = fit(rows, 7)
-    assert found.scale[:2].tolist() == [1.0, 1.0]
-    assert found.scale[2] > 1.0
+    assert found.scale[:3].tolist() == [1.0, 1.0, 1.0]
+    assert found.scale[3] > 1.0
     assert np.isfinite(found.apply(rows)).all()
 
 
@@ -64,10 +65,7 @@ def test_a_column_whose_moments_overflow_is_named(scale, block):
         fit(rows, block)
 
 
-@pytest.mark.parametrize("scale", [1e-300, 1e-150, 1e100, 1e150])
+@pytest.mark.parametrize("scale", [1e-150, 1e100, 1e150])
 def test_any_scale_whose_square_is_a_number_is_standardised(scale):
     rows = scale * np.random.default_rng(5).standard_normal((60, 2))
-    if scale == 1e-300:  # the squares are zero: a constant column, left as it is
-        assert np.array_equal(fit(rows, 9).scale, np.ones(2))
-    else:
-        np.testing.assert_allclose(fit(rows, 9).apply(rows).std(axis=0), 1.0, rtol=1e-5)
+    np.testing.assert_allclose(fit(rows, 9).apply(rows).std(axis=0), 1.0, rtol=1e-5)

@@ -1,6 +1,7 @@
 """The scripts of the jobs, in this process; a real one-node SLURM on loopback, from Debian's packages."""
 
 import importlib
+import json
 import os
 import secrets
 import shutil
@@ -9,30 +10,33 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runs import ROOT
+from runs import ROOT, wait_until
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run the script of a name with arguments, after replacing some of its constants; return what it prints."""
+def script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[Any, str]]:
+    """Run the script of a name with --out, after replacing some of its constants; return its JSON and its words."""
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")  # scripts set it where it is not
     for folder in ("benchmarks", "paper"):
         monkeypatch.syspath_prepend(ROOT / "jobs" / folder)
 
-    def run(name: str, *arguments: object, **constants: Any) -> str:
+    def run(name: str, *arguments: object, **constants: Any) -> tuple[Any, str]:
         module = importlib.import_module(name)
         for constant, value in constants.items():
             monkeypatch.setattr(module, constant, value)
-        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        monkeypatch.setattr(sys, "argv", [name, "--out", str(tmp_path), *map(str, arguments)])
         capsys.readouterr()
         assert not module.main()
-        return capsys.readouterr().out
+        written = tmp_path / f"{name}.json"
+        return json.loads(written.read_text()) if written.exists() else None, capsys.readouterr().out
 
     return run
 
@@ -41,8 +45,8 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "squeue", "sc
 CONFIGURATION = """\
 ClusterName=slkl
 SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={controller_port}
-SlurmdPort={node_port}
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 SlurmUser=root
 SlurmdUser=root
@@ -77,21 +81,14 @@ class Slurm:
     """A running cluster of one node with 2 processors and 2000 MB."""
 
     def __init__(self, folder: Path, ports: Sequence[int]) -> None:
-        self.folder = folder
-        self._ports = ports
-        self._extra = ""
+        self.folder, self._ports, self._extra = folder, ports, ""
         self.environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
 
     def configure(self, extra: str = "") -> None:
         """Write slurm.conf with more lines in it."""
         self._extra = extra
-        text = CONFIGURATION.format(
-            host=socket.gethostname().split(".")[0],
-            controller_port=self._ports[0],
-            node_port=self._ports[1],
-            folder=self.folder,
-            extra=extra,
-        )
+        host = socket.gethostname().split(".")[0]
+        text = CONFIGURATION.format(host=host, ports=self._ports, folder=self.folder, extra=extra)
         aside = self.folder / "slurm.conf.new"  # a daemon may be reading the file just now
         aside.write_text(text, encoding="utf-8")
         aside.replace(self.folder / "slurm.conf")
@@ -177,10 +174,7 @@ def _start_munge(cluster: Slurm, stack: ExitStack) -> None:
     names = {"socket": "socket", "key-file": "key", "log-file": "log", "pid-file": "pid", "seed-file": "seed"}
     options = [f"--{option}={folder / name}" for option, name in names.items()]
     stack.enter_context(_daemon([_program("munged"), "--foreground", "--force", *options], cluster))
-    deadline = time.monotonic() + 20
-    while not (folder / "socket").exists():
-        assert time.monotonic() < deadline, (folder / "log").read_text()
-        time.sleep(0.1)
+    wait_until((folder / "socket").exists, 20, (folder / "log").read_text)
 
 
 @contextmanager
@@ -199,22 +193,17 @@ def _daemon(command: list[str], cluster: Slurm) -> Iterator[subprocess.Popen[byt
 
 
 def _wait_until_idle(cluster: Slurm, daemons: list[subprocess.Popen[bytes]]) -> None:
-    deadline = time.monotonic() + 40
-    while True:
-        done = subprocess.run(
-            ["sinfo", "--noheader", "--format=%t"], env=cluster.environment, capture_output=True, text=True, check=False
-        )
-        if done.stdout.strip() == "idle":
-            return
-        alive = all(daemon.poll() is None for daemon in daemons)
-        assert alive, cluster.daemon_logs()
-        assert time.monotonic() < deadline, f"{done.stdout} {done.stderr}\n{cluster.daemon_logs()}"
-        time.sleep(0.3)
+    def idle() -> bool:
+        assert all(daemon.poll() is None for daemon in daemons), cluster.daemon_logs()
+        asked = ["sinfo", "--noheader", "--format=%t"]
+        done = subprocess.run(asked, env=cluster.environment, capture_output=True, text=True, check=False)
+        return done.stdout.strip() == "idle"
+
+    wait_until(idle, 40, cluster.daemon_logs)
 
 
 def _end_all_jobs(cluster: Slurm) -> None:
     cluster.run("scancel", "--full", "--signal=KILL", "--state=RUNNING", "--user=root")
     cluster.run("scancel", "--user=root")
-    deadline = time.monotonic() + 30
-    while cluster.run("squeue", "--noheader").strip() and time.monotonic() < deadline:
-        time.sleep(0.3)
+    with suppress(AssertionError):
+        wait_until(lambda: not cluster.run("squeue", "--noheader").strip(), 30)

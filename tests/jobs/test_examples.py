@@ -5,8 +5,6 @@ import json
 import os
 import re
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +12,9 @@ import pytest
 
 from pipeline.prediction.model_folder import load_model
 from pipeline.verify import main as verify
+from runs import ROOT, python, report_of
 
-FOLDER = Path(__file__).resolve().parents[2] / "jobs" / "examples"
+FOLDER = ROOT / "jobs" / "examples"
 NUMBER = r"([-+.0-9e]+)"
 
 
@@ -24,8 +23,7 @@ def output_of(name: str, tmp_path: Path) -> str:
     place = tmp_path / "elsewhere"
     place.mkdir()
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "SLKL_DATA_DIR")}
-    command = [sys.executable, "-W", "error", str(FOLDER / f"{name}.py"), str(tmp_path / "out")]
-    done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=300, env=environment)
+    done = python("-W", "error", FOLDER / f"{name}.py", tmp_path / "out", cwd=place, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     assert list(place.iterdir()) == []
     return done.stdout
@@ -52,8 +50,7 @@ def test_multiclass_digits(tmp_path: Path) -> None:
     wrong, n_test, _, gap = found(r"N of N wrong, N centers, largest gap N", text)
     assert wrong / n_test < 0.02
     assert gap <= 1e-3
-    report = json.loads((run / "report.json").read_text())
-    assert (wrong, n_test) == (report["n_errors"], report["n_test"])
+    assert (wrong, n_test) == (report_of(run)["n_errors"], report_of(run)["n_test"])
     assert (run / "report.html").stat().st_size > 10_000
     with (tmp_path / "out" / "labels.csv").open(newline="") as file:
         assert len(list(csv.DictReader(file))) == n_test
@@ -99,7 +96,7 @@ def test_track_metrics(tmp_path: Path) -> None:
     assert len(records) == n_forwarded == len(told) // 3
     for record in records:
         assert told["objective/" + str(record["outputs"][0]), record["iteration"]] == np.float32(record["objective"])
-    assert told["error_rate", 0] == np.float32(json.loads((run / "report.json").read_text())["error_rate"])
+    assert told["error_rate", 0] == np.float32(report_of(run)["error_rate"])
 
 
 @pytest.mark.ci

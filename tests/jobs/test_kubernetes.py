@@ -56,42 +56,16 @@ def test_manifest_fits_the_schema(name: str) -> None:
     assert faults(found, ROOTS[found["apiVersion"], found["kind"]], name) == []
 
 
-WRONG: dict[tuple[Any, ...], Any] = {
-    ("spec", "backoffLimits"): 3,
-    ("spec", "backoffLimit"): "3",
-    ("spec", "template", "spec", "containers"): {},
-    ("spec", "podFailurePolicy", "rules", 0, "onExitCodes"): {"values": [75]},
-    ("spec", "template", "spec", "containers", 0, "resources", "limits", "memory"): True,
-}
-
-
-@pytest.mark.parametrize("path", WRONG, ids=str)
-def test_the_check_sees_a_fault(path: tuple[Any, ...]) -> None:
-    found = inner = document("train.yaml")
-    for key in path[:-1]:
-        inner = inner[key]
-    inner[path[-1]] = WRONG[path]
-    assert len(faults(found, ROOTS["batch/v1", "Job"], "job")) == 1
-
-
-def job_spec() -> dict[str, Any]:
-    return document("train.yaml")["spec"]
-
-
-def pod_spec() -> dict[str, Any]:
-    return job_spec()["template"]["spec"]
-
-
-def container() -> dict[str, Any]:
-    (found,) = pod_spec()["containers"]
-    return found
+JOB = document("train.yaml")["spec"]
+POD = JOB["template"]["spec"]
+(CONTAINER,) = POD["containers"]
 
 
 def action_of(code: int) -> str:
     """Return what Kubernetes does when the container ends with a code: the first rule that fits."""
-    for rule in job_spec()["podFailurePolicy"]["rules"]:
+    for rule in JOB["podFailurePolicy"]["rules"]:
         on_codes = rule.get("onExitCodes")
-        if on_codes and on_codes["containerName"] == container()["name"]:
+        if on_codes and on_codes["containerName"] == CONTAINER["name"]:
             assert on_codes["operator"] == "In"
             if code in on_codes["values"]:
                 return rule["action"]
@@ -103,14 +77,14 @@ def test_only_what_may_get_better_is_tried_again() -> None:
     for code in set(ExitCode) - {ExitCode.DONE}:
         assert action_of(code) == ("Count" if code in again else "FailJob"), code
     assert action_of(137) == "Count"  # killed: node lost, or the kernel out of memory
-    assert job_spec()["backoffLimit"] > 0
+    assert JOB["backoffLimit"] > 0
 
 
 def test_what_the_api_server_would_refuse() -> None:
     """Rules beyond the schema, from the reference of Job: a policy needs Never, 0 is no failure, values are sorted."""
-    assert pod_spec()["restartPolicy"] == "Never"
-    assert job_spec()["podReplacementPolicy"] == "Failed"
-    for rule in job_spec()["podFailurePolicy"]["rules"]:
+    assert POD["restartPolicy"] == "Never"
+    assert JOB["podReplacementPolicy"] == "Failed"
+    for rule in JOB["podFailurePolicy"]["rules"]:
         assert rule["action"] in ("FailJob", "Ignore", "Count", "FailIndex")
         assert ("onExitCodes" in rule) != ("onPodConditions" in rule)
         values = rule.get("onExitCodes", {}).get("values", [1])
@@ -119,31 +93,31 @@ def test_what_the_api_server_would_refuse() -> None:
 
 
 def test_the_pod_has_time_to_stop_and_stays_in_its_memory() -> None:
-    assert pod_spec()["terminationGracePeriodSeconds"] > 25
-    asked = command_line.parse(container()["args"])
+    assert POD["terminationGracePeriodSeconds"] > 25
+    asked = command_line.parse(CONTAINER["args"])
     assert asked.resume == "auto"
     limit, _ = asked.assignments["resources.memory_limit"]
-    quantity = container()["resources"]["limits"]["memory"]
+    quantity = CONTAINER["resources"]["limits"]["memory"]
     assert 0.8 <= byte_size(limit) / byte_size(f"{quantity}B") <= 0.95
     workers, _ = asked.assignments["resources.workers"]
-    assert workers == container()["resources"]["limits"]["cpu"]
+    assert workers == CONTAINER["resources"]["limits"]["cpu"]
 
 
 def test_the_pod_has_no_rights_and_writes_to_its_volumes_only() -> None:
-    pod, inner = pod_spec()["securityContext"], container()["securityContext"]
+    pod, inner = POD["securityContext"], CONTAINER["securityContext"]
     assert pod["runAsNonRoot"]
     assert pod["runAsUser"] > 0
     assert pod["fsGroup"] == pod["runAsGroup"]
     assert inner["readOnlyRootFilesystem"]
     assert not inner["allowPrivilegeEscalation"]
     assert inner["capabilities"] == {"drop": ["ALL"]}
-    assert not pod_spec()["automountServiceAccountToken"]
-    volumes = {volume["name"]: volume for volume in pod_spec()["volumes"]}
-    mounts = {mount["name"]: mount["mountPath"] for mount in container()["volumeMounts"]}
+    assert not POD["automountServiceAccountToken"]
+    volumes = {volume["name"]: volume for volume in POD["volumes"]}
+    mounts = {mount["name"]: mount["mountPath"] for mount in CONTAINER["volumeMounts"]}
     assert set(mounts) == set(volumes)
     assert volumes["runs"]["persistentVolumeClaim"]["claimName"] == document("volume.yaml")["metadata"]["name"]
-    written = [arg.split("=", 1)[1] for arg in container()["args"] if re.match("--(run|features)-dir=", arg)]
-    written += [variable["value"] for variable in container()["env"]]
+    written = [arg.split("=", 1)[1] for arg in CONTAINER["args"] if re.match("--(run|features)-dir=", arg)]
+    written += [variable["value"] for variable in CONTAINER["env"]]
     assert all(path.startswith(tuple(f"{mount}/" for mount in mounts.values())) for path in written)
 
 
@@ -154,7 +128,7 @@ def test_the_image_is_built_from_the_lock_and_runs_as_the_pod_says() -> None:
     (base,) = re.findall(r"^ARG BASE=(\S+)$", text, re.MULTILINE)
     assert re.fullmatch(r"python:3\.11-slim-bookworm@sha256:[0-9a-f]{64}", base)
     assert re.findall(r"^FROM (.*)$", text, re.MULTILINE) == ["${BASE}"]
-    user = pod_spec()["securityContext"]
+    user = POD["securityContext"]
     assert f"USER {user['runAsUser']}:{user['runAsGroup']}" in text
     assert 'ENTRYPOINT ["python", "-m", "pipeline.train"]' in text
-    assert container()["image"].endswith(f":{__version__}")
+    assert CONTAINER["image"].endswith(f":{__version__}")

@@ -8,7 +8,6 @@ import hashlib
 import importlib
 import json
 import re
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,10 +21,11 @@ from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline import train as training
 from runs import ROOT
+from sources import write_idx_folder
 
 pytestmark = pytest.mark.ci
 N_TRAIN, N_TEST = 200, 60
-Script = Callable[..., str]
+Script = Callable[..., tuple[Any, str]]
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +34,9 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("digits")
     source = open_source(SourceSpec("synthetic", n_train=N_TRAIN, n_test=N_TEST))
     parts = {"train": source.read("train", 0, N_TRAIN), "t10k": source.read("test", 0, N_TEST)}
-    for name in ("mnist", "usps"):
-        (folder / name).mkdir()
-    for (part, (images, labels)), usps in zip(parts.items(), ("zip.train.gz", "zip.test.gz"), strict=True):
-        for name, array in (("images-idx3", images), ("labels-idx1", labels)):
-            header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
-            content = gzip.compress(header + array.astype(np.uint8).tobytes())
-            (folder / "mnist" / f"{part}-{name}-ubyte.gz").write_bytes(content)
+    write_idx_folder(folder / "mnist", **parts)
+    (folder / "usps").mkdir()
+    for (images, labels), usps in zip(parts.values(), ("zip.train.gz", "zip.test.gz"), strict=True):
         small = images[:, 6:22, 6:22].reshape(len(images), -1) / 127.5 - 1
         rows = (
             f"{label} " + " ".join(f"{value:.3f}" for value in row) for label, row in zip(labels, small, strict=True)
@@ -82,9 +78,8 @@ def test_every_script_is_run() -> None:
 
 
 def test_paper_tables_and_page(script: Script, tmp_path: Path) -> None:
-    table = ("table_regression", "--out", tmp_path, "--runs", "1", "--datasets", "sinc", "--sizes", "64")
-    text = script(*table)
-    rows = written(tmp_path / "table_regression.json")
+    table = ("table_regression", "--runs", "1", "--datasets", "sinc", "--sizes", "64")
+    rows, text = script(*table)
     error = {(row["dataset"], row["method"]): row["mean"] for row in rows}
     assert len(error) == len(rows) == 14
     assert error["sinc", "SLKL"] < error["sinc", "Unif"]
@@ -94,34 +89,35 @@ def test_paper_tables_and_page(script: Script, tmp_path: Path) -> None:
     assert {path.suffix for path in stamps} == {".json"}, "the folders of finished runs are removed"
     script(*table)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()} == stamps, "computed again"
-    script(*table[:-1], "32")
-    assert written(tmp_path / "table_regression.json")[: len(rows)] == rows, "a cell alone leaves the others"
-    rows = written(tmp_path / "table_regression.json")
+    first, (rows, _) = rows, script(*table[:-1], "32")
+    assert rows[: len(first)] == first, "a cell alone leaves the others"
 
-    script("table_usps", "--out", tmp_path, "--runs", "1", "--sizes", "100")
-    usps = {row["method"]: row["mean"] for row in written(tmp_path / "table_usps.json")}
+    found, _ = script("table_usps", "--runs", "1", "--sizes", "100")
+    usps = {row["method"]: row["mean"] for row in found}
     assert usps.keys() == {"SLKL", "SLKL, certified", "SLKL, refitted", "greedy"}
     assert max(usps.values()) <= 7, "errors, as many as there are fours to be missed"
     mnist = importlib.import_module("mnist")
-    script("mnist", "--out", tmp_path, "--runs", "1", experiments=lambda asked: [mnist.Experiment(40, 4.0, 0.01, 1)])
-    assert [row["mean"] < 50 for row in written(tmp_path / "mnist.json")] == [True, True]
+    found, _ = script("mnist", "--runs", "1", experiments=lambda asked: [mnist.Experiment(40, 4.0, 0.01, 1)])
+    assert [row["mean"] < 50 for row in found] == [True, True]
 
-    script("scheduler", "--out", tmp_path, "--datasets", "sinc", DATA={"sinc": ([], 200, 100)})
-    ways = {row["schedule"]: row for row in written(tmp_path / "scheduler.json")}
-    assert ways["shrinkage-aware"]["evaluations"] < ways["uniform, exact steps"]["evaluations"]
+    found, _ = script("scheduler", "--datasets", "sinc", DATA={"sinc": ([], 200, 60)})
+    ways = {row["schedule"]: row for row in found}
+    uniform, few = ways["uniform, exact steps"], ways["shrinkage-aware, few columns"]
+    assert ways["shrinkage-aware"]["evaluations"] < uniform["evaluations"]
+    assert few["evaluations"] < uniform["evaluations"] / 5
+    assert few["columns"] < uniform["columns"] / 2
     assert max(row["relative_gap"] for row in ways.values()) <= 1e-3
 
-    script("figures", "--out", tmp_path, "--runs", "1", PENALTIES=(1.0, 0.01), SIZES=(16, 64), LARGEST=64)
-    facts = written(tmp_path / "figures.json")
+    facts, _ = script("figures", "--runs", "1", PENALTIES=(1.0, 0.01), SIZES=(16, 64), LARGEST=64)
     (curve,) = facts["curves"]
     assert curve["optimum"] * (1 - 1e-6) <= curve["objective"][-1] <= curve["optimum"] * 1.05
     m0 = {(point["penalty"], point["M"]): point["certified"] for point in facts["sizes"]}
     assert m0[1.0, 64] < m0[0.01, 64] <= 64
 
     with pytest.raises(SystemExit, match="66"):
-        script("table_usps", "--out", tmp_path, "--runs", "1", "--data-dir", tmp_path)
+        script("table_usps", "--runs", "1", "--data-dir", tmp_path)
 
-    script("report", "--out", tmp_path)
+    script("report")
     assert written(tmp_path / "paper_results.json")[: len(rows)] == rows
     page = (tmp_path / "paper_report.html").read_text()
     assert all(row["method"] in page and row["command"] in page for row in rows)
@@ -129,10 +125,9 @@ def test_paper_tables_and_page(script: Script, tmp_path: Path) -> None:
     assert "src=" not in page.replace('src="data:', "")
 
 
-def test_floor(script: Script, tmp_path: Path) -> None:
+def test_floor(script: Script) -> None:
     small = ("--dataset", "synthetic", "--rows", "300", "--centers", "20,40", "--workers", "1,2", "--repeats", "1")
-    text = script("floor", "--out", tmp_path, *small)
-    facts = written(tmp_path / "floor.json")
+    facts, text = script("floor", *small)
     assert [(turn["centers"], turn["workers"]) for turn in facts["turns"]] == [(20, 1), (20, 2), (40, 1), (40, 2)]
     assert all(0 < turn["floor"] < turn["run"] and 0 < turn["statistics"] < turn["run"] for turn in facts["turns"])
     assert len(facts["summary"]) == 6
@@ -145,8 +140,7 @@ def test_floor(script: Script, tmp_path: Path) -> None:
 )
 def test_scaling(script: Script, tmp_path: Path, rows: list[int], executor: str, centers: int) -> None:
     sizes = ("--rows", ",".join(map(str, rows)), "--workers", "1,2", "--centers", centers)
-    text = script("scaling", "--out", tmp_path, *sizes, "--executors", executor)
-    facts = written(tmp_path / "scaling.json")
+    facts, text = script("scaling", *sizes, "--executors", executor)
     assert [(run["rows"], run["workers"]) for run in facts["runs"]] == [
         (n, workers) for n in rows for workers in (1, 2)
     ]
@@ -162,9 +156,9 @@ def test_scaling(script: Script, tmp_path: Path, rows: list[int], executor: str,
 
 
 def test_peers(script: Script, tmp_path: Path) -> None:
-    common = ("--out", tmp_path, "--dataset", "digits", "--n-train", "300", "--threads", "1", "--methods")
-    text = script("peers", *common, "svc,greedy-100-200,small")
-    rows = {row["name"]: row for row in written(tmp_path / "peers.json")}
+    common = ("--dataset", "digits", "--n-train", "300", "--threads", "1", "--methods")
+    found, text = script("peers", *common, "svc,greedy-100-200,small")
+    rows = {row["name"]: row for row in found}
     svc, greedy = rows["svc"], rows["greedy-100-200"]
     assert greedy["size"] == 100
     for row in rows.values():
@@ -179,8 +173,8 @@ def test_peers(script: Script, tmp_path: Path) -> None:
     assert (f"{svc['size'] / min(near):.1f} times" if near else "NO  claim about SVC") in text
     assert (tmp_path / "peers.png").stat().st_size > 10_000
 
-    text = script("peers", *common, "svc,ridge-20", "--cap", "0.001")
-    after = {row["name"]: row for row in written(tmp_path / "peers.json")}
+    found, text = script("peers", *common, "svc,ridge-20", "--cap", "0.001")
+    after = {row["name"]: row for row in found}
     assert {name: after[name] for name in rows} == rows, "what is there is not measured again"
     assert after["ridge-20"]["ended"] == "capped"
     assert "> 0.001" in next(line for line in text.splitlines() if line.startswith("ridge-20"))
@@ -190,18 +184,17 @@ def test_peers(script: Script, tmp_path: Path) -> None:
     ("name", "option", "word"), [("peers", "--methods", "svm"), ("scaling", "--executors", "dask")]
 )
 def test_an_unknown_word_is_refused(
-    script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, option: str, word: str
+    script: Script, capsys: pytest.CaptureFixture[str], name: str, option: str, word: str
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        script(name, "--out", tmp_path, option, word)
+        script(name, option, word)
     assert f"unknown: {word}" in capsys.readouterr().err
 
 
-def test_descriptors(script: Script, tmp_path: Path) -> None:
+def test_descriptors(script: Script) -> None:
     settings = [("sphog", 0.0, 1.0), ("sphog", 1.0, 0.5), ("raw", 0.0, 1.0)]
     small = ("--datasets", "digits", "--draws", "1", "--centers", "60", "--size", "20")
-    text = script("descriptors", "--out", tmp_path, *small, SETTINGS=settings)
-    rows = written(tmp_path / "descriptors.json")
+    rows, text = script("descriptors", *small, SETTINGS=settings)
     assert [(row["features"], row["deskew"], row["power"]) for row in rows] == settings
     assert {row["n_rows"] for row in rows} == {337}, "a quarter of the 1348 training rows"
     assert all(0 <= row["error_percent"] < 25 for row in rows)
@@ -209,42 +202,39 @@ def test_descriptors(script: Script, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("n_train", [400, pytest.param(None, marks=pytest.mark.nightly)])
-def test_feature_scales(script: Script, tmp_path: Path, n_train: int | None) -> None:
+def test_feature_scales(script: Script, n_train: int | None) -> None:
     small = ("--draws", "1", "--centers", "60", "--size", "30") if n_train else ("--draws", "1", "--size", "80")
     tables = ["noise"] if n_train else ["noise", "arm"]
     fewer = {"N_TRAIN": n_train, "N_TEST": 100} if n_train else {}
-    text = script("feature_scales", "--out", tmp_path, "--tables", ",".join(tables), *small, **fewer)
-    error = {(row["table"], row["way"]): row["rmse"] for row in written(tmp_path / "feature_scales.json")}
+    rows, text = script("feature_scales", "--tables", ",".join(tables), *small, **fewer)
+    error = {(row["table"], row["way"]): row["rmse"] for row in rows}
     assert len(error) == 5 * len(tables)
     assert error["noise", "learned, median"] < (0.9 if n_train else 0.5) * error["noise", "median"]
     assert n_train or error["arm", "learned, median"] < 1.1 * error["arm", "median"]
     assert [line.split()[0] for line in text.splitlines()] == ["table", *tables]
 
 
-def test_tables_and_landmarks(script: Script, tmp_path: Path) -> None:
+def test_tables_and_landmarks(script: Script) -> None:
     tables = importlib.import_module("generated_tables")
     smaller = {"RIDGES": 10.0 ** np.arange(-4, 0), "WIDTHS": (4.0, 2.0, 1.0, 0.5, 0.25)}
     letters = {"GENERATED": {"letters": lambda: tables.letters(300, 100)}, "CENTERS": 100, "COSTS": (10.0,)}
-    first = script("table_peers", "--out", tmp_path, "--tables", "letters", **letters, **smaller)
-    errors = {row["method"]: row["error"] for row in written(tmp_path / "table_peers.json")}
-    assert errors.keys() == {"slkl", "slkl 1000", "Nystroem 1000", "boosting", "SVC"}
-    assert script("table_peers", "--out", tmp_path, "--tables", "letters") == first, "measured again"
-    arm = ("--out", tmp_path, "--tables", "arm", "--sizes", "10,40")
-    first = script("landmarks", *arm, DRAWS=1, N_GENERATED=(300, 100))
-    rows = written(tmp_path / "landmarks.json")
+    first = script("table_peers", "--tables", "letters", **letters, **smaller)
+    assert {row["method"] for row in first[0]} == {"slkl", "slkl 1000", "Nystroem 1000", "boosting", "SVC"}
+    assert script("table_peers", "--tables", "letters") == first, "measured again"
+    arm = ("landmarks", "--tables", "arm", "--sizes", "10,40")
+    rows, text = script(*arm, DRAWS=1, N_GENERATED=(300, 100))
     assert len(rows) == 6
     for way in ("Nystroem", "GreedyNystroem", "GreedyNystroem, y"):
         assert rows[f"arm: {way} 40, draw 0"]["error"] < rows[f"arm: {way} 10, draw 0"]["error"]
-    assert script("landmarks", *arm) == first
+    assert script(*arm) == (rows, text)
 
 
 @pytest.mark.nightly
-def test_digits_as_a_table_and_their_landmarks(script: Script, tmp_path: Path) -> None:
-    script("table_peers", "--out", tmp_path, "--tables", "digits")
-    errors = {row["method"]: row["error"] for row in written(tmp_path / "table_peers.json") if row["seed"] == 0}
+def test_digits_as_a_table_and_their_landmarks(script: Script) -> None:
+    rows, _ = script("table_peers", "--tables", "digits")
+    errors = {row["method"]: row["error"] for row in rows if row["seed"] == 0}
     assert errors["slkl"] < 2.0 < errors["boosting"]
-    script("landmarks", "--out", tmp_path, "--tables", "digits", "--sizes", "20,60")
-    rows = written(tmp_path / "landmarks.json")
+    rows, _ = script("landmarks", "--tables", "digits", "--sizes", "20,60")
     mean = {
         (way, size): np.mean([rows[f"digits: {way} {size}, draw {draw}"]["error"] for draw in range(3)])
         for way in ("Nystroem", "GreedyNystroem", "GreedyNystroem, y")
@@ -255,7 +245,7 @@ def test_digits_as_a_table_and_their_landmarks(script: Script, tmp_path: Path) -
 
 
 def test_all_candidates(script: Script, tmp_path: Path) -> None:
-    script("all_candidates", "--out", tmp_path, "--seeds", "0")
+    script("all_candidates", "--seeds", "0")
     facts = written(tmp_path / "all-candidates-one-vs-all-1.json")
     assert facts["converged"]
     assert 0 < facts["model_n_centers"] <= N_TRAIN
@@ -263,19 +253,17 @@ def test_all_candidates(script: Script, tmp_path: Path) -> None:
     assert len(facts["errors_random_refitted"]) == 1
 
 
-def test_checkpoints(script: Script, tmp_path: Path) -> None:
+def test_checkpoints(script: Script) -> None:
     small = ("--repeats", "1", "--centers", "20")
     clock = iter(range(100))
-    text = script("checkpoints", "--out", tmp_path, *small, subprocess=HERE, cpu_seconds=lambda: next(clock))
-    facts = written(tmp_path / "checkpoints.json")
+    facts, text = script("checkpoints", *small, subprocess=HERE, cpu_seconds=lambda: next(clock))
     assert facts["ratio_to_never"] == {"never": 1, "60s": 1, "1s": 1}
     assert "a finished run answers in" in text
 
 
 def test_coupling(script: Script, tmp_path: Path) -> None:
-    script("coupling", "--out", tmp_path, "--centers", "40", "--penalties", "1", "--pools", "2")
-    rows = written(tmp_path / "coupling.json")["rows"]
-    compared = [row for row in rows if row["coupling"]]
+    found, _ = script("coupling", "--centers", "40", "--penalties", "1", "--pools", "2")
+    compared = [row for row in found["rows"] if row["coupling"]]
     assert [row["pool"] for row in compared] == [0, 1, 0, 1]
     assert {row["coupling"] for row in compared} == {"one-vs-all", "shared"}
     assert all(row["converged"] and max(row["relative_gaps"]) <= 1e-3 for row in compared)
@@ -284,30 +272,28 @@ def test_coupling(script: Script, tmp_path: Path) -> None:
 
 def test_materialised_columns(script: Script, tmp_path: Path, digits: Path) -> None:
     small = ("--centers", "100", "--penalties", "1", "--workers", "1", "--data", digits / "digits.npz")
-    script("materialised_columns", "--out", tmp_path, *small, subprocess=HERE)
+    script("materialised_columns", *small, subprocess=HERE)
     rows = written(tmp_path / "materialised-columns.json")
     assert len({row["columns"] for row in rows}) == len(rows) == 2
     assert all(row["relative_gap"] <= 1e-3 and 0 < row["active"] <= row["materialised"] <= 100 for row in rows)
     assert rows[0]["objective"] == pytest.approx(rows[1]["objective"], rel=2e-3)
 
 
-def test_ridges(script: Script, tmp_path: Path) -> None:
-    script("ridges", "--out", tmp_path, "--datasets", "mnist", "--draws", "1", "--pool", "60", "--sizes", "20,50")
-    rows = written(tmp_path / "ridges.json")
+def test_ridges(script: Script) -> None:
+    rows, _ = script("ridges", "--datasets", "mnist", "--draws", "1", "--pool", "60", "--sizes", "20,50")
     assert len(rows) == 2 * 2 * 2
     assert all(0 <= row["error_percent"] < 90 and row["squared"] > 0 for row in rows)
 
 
 def test_size(script: Script, tmp_path: Path) -> None:
     small = ("--datasets", "mnist", "--pool", "100", "--sizes", "10,40", "--largest-penalised", "30")
-    text = script("size", "--out", tmp_path, *small)
-    points = written(tmp_path / "size.json")
+    points, text = script("size", *small)
     methods = {"greedy", "random", "k-means", "shared, refitted", "one-vs-all, refitted", "SVC"}
     assert {point["method"] for point in points} == methods
     assert {point["size"] for point in points if point["method"] in ("greedy", "random", "k-means")} == {10, 40}
     assert all(point["method"] in text and point["error_percent"] < 80 for point in points)
     assert (tmp_path / "size-mnist.png").stat().st_size > 10_000
-    assert script("size", "--out", tmp_path, *small) == "", "what is there is not measured again"
+    assert script("size", *small) == (points, ""), "what is there is not measured again"
 
 
 def test_solvers(script: Script, tmp_path: Path) -> None:
@@ -317,17 +303,15 @@ def test_solvers(script: Script, tmp_path: Path) -> None:
     def run_less(out: Path, data_dir: str | None, name: str, *words: str) -> Any:
         return run(out, data_dir, name, *(word.replace("1000", "40") for word in words))
 
-    script("solvers", "--out", tmp_path, *small, run_mnist=run_less)
-    facts = written(tmp_path / "solvers.json")
+    facts, _ = script("solvers", *small, run_mnist=run_less)
     assert [row["ended"] for row in facts["peers"]] == ["done", "done"]
     assert all(min(point["relative_gap"] for point in row["points"]) <= 1e-4 for row in facts["peers"])
     assert facts["speed"][0]["worst_gap"] <= 1e-4
     assert (tmp_path / "solvers.png").stat().st_size > 10_000
 
 
-def test_compile(script: Script, tmp_path: Path) -> None:
-    text = script("compile", "--out", tmp_path, "sinc", "--centers", "30", "--penalty", "none")
-    found = written(tmp_path / "compile.json")
+def test_compile(script: Script) -> None:
+    found, text = script("compile", "sinc", "--centers", "30", "--penalty", "none")
     loops = {one["name"].rpartition(".")[2]: one["seconds"] for one in found if one["outermost"]}
     assert loops.keys() == {"gaussian_float32", "add_lower_tile"}
     assert sum(one["own"] for one in found) == pytest.approx(sum(loops.values()))

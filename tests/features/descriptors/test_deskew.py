@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.ndimage import affine_transform
 
-from features.descriptors.descriptor import FeatureSpec, extract, feature_length, parameters
+from features.descriptors.descriptor import FeatureSpec, extract, feature_length
 from features.descriptors.deskew import deskew
 from features.errors import UsageError
 from features.open_source import open_source
@@ -69,18 +69,12 @@ def test_it_is_scipys_transformation(digits, strength):
     np.testing.assert_allclose(deskew(digits / 255.0, strength), expected, atol=1e-12)
 
 
-@given(st.integers(1, 20), st.integers(1, 20), st.integers(0, 2**32 - 1), st.floats(0.01, 1))
-def test_any_size_and_values_equal_the_twin(height, width, seed, strength):
+@example(12, 13, 0, 1.0, 1.0)  # its ground is not 0
+@given(st.integers(1, 20), st.integers(1, 20), st.integers(0, 2**32 - 1), st.floats(0.01, 1), st.floats(0.2, 1))
+def test_any_size_and_values_equal_the_twin(height, width, seed, strength, filled):
     rng = np.random.default_rng(seed)
-    images = rng.standard_normal((2, height, width)) * (rng.random((2, height, width)) < 0.3)
+    images = rng.standard_normal((2, height, width)) * (rng.random((2, height, width)) < filled)
     np.testing.assert_allclose(deskew(images, strength), [twin(image, strength) for image in images], atol=1e-5)
-
-
-@given(st.integers(0, 2**32 - 1))
-def test_what_is_mirror_symmetric_stays(seed):
-    half = np.random.default_rng(seed).random((2, 12, 7))
-    images = np.concatenate([half, half[:, :, ::-1]], axis=2)
-    np.testing.assert_allclose(deskew(images, 1.0), images, atol=1e-12)
 
 
 def test_no_ink_and_ink_in_one_row_stay_and_a_shear_beyond_the_image_leaves_its_ground():
@@ -124,25 +118,6 @@ def test_features_are_those_of_the_upright_images(digits, name):
     np.testing.assert_array_equal(
         extract(FeatureSpec(name, deskew=0.0), digits), extract(FeatureSpec(name), digits), strict=True
     )
-
-
-@pytest.mark.parametrize("name", ["sphog", "hog", "raw"])
-def test_values_beyond_float32_spoil_their_row_alone(name):
-    images = np.random.default_rng(0).random((4, 28, 28))
-    images[1] *= 1e200
-    images[2] *= 1.7e308
-    found = extract(FeatureSpec(name, deskew=0.5), images)
-    assert np.isfinite(found).all(axis=1).tolist() == [True, False, False, True]
-    np.testing.assert_array_equal(found[[0, 3]], extract(FeatureSpec(name, deskew=0.5), images[[0, 3]]))
-
-
-def test_without_a_shear_parameters_are_those_from_before_there_was_one():
-    hog = {"name": "hog", "algorithm_version": 1, "cells": [14, 7, 4], "orientations": 12}
-    before = {name: {"name": name, "algorithm_version": 1} for name in ("sphog", "raw")} | {"hog": hog}
-    for name, described in before.items():
-        assert parameters(FeatureSpec(name)) == parameters(FeatureSpec(name, deskew=0.0)) == described
-        sheared = {"deskew": 0.5, "deskew_version": 1}
-        assert parameters(FeatureSpec(name, deskew=0.5)) == described | sheared
 
 
 @pytest.mark.parametrize("shape", [(10,), (3, 8, 8)])

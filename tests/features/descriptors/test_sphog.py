@@ -1,7 +1,6 @@
 """The compiled features against a slow twin that follows the four steps of the definition."""
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.ndimage import convolve1d
 
-from features.descriptors.hog import hog
 from features.descriptors.sphog import sphog, sphog_length
 from features.errors import UsageError
 from features.idx import read_idx
@@ -43,14 +41,6 @@ def images():
     return open_source(SourceSpec("synthetic", n_train=31)).read("train", 0, 31)[0]
 
 
-def test_equals_twin_on_real_digits(data_dir):
-    images = read_idx(data_dir / "mnist" / "t10k-images-idx3-ubyte.gz", 3)[:60]
-    features = sphog(images)
-    assert features.dtype == np.float32
-    assert features.shape == (60, 2172) == (60, sphog_length(28, 28))  # as in the paper
-    np.testing.assert_allclose(features, [naive_sphog(image) for image in images], atol=1e-5)
-
-
 @pytest.mark.ci
 def test_statistics_measured_elsewhere(data_dir):
     """Numbers of experiments.md: L1 norm 19.7 to 20.8, squared norm 1.26, squared distances 1.7 and 0.60."""
@@ -62,12 +52,7 @@ def test_statistics_measured_elsewhere(data_dir):
     # All images, as the numbers were measured: every fourth one gives 0.587 instead of 0.599. The sampling error of
     # the 1st percentile of 100 000 pairs is 0.006; bin centres at multiples of 30 degrees would give 0.643.
     first, second = np.random.default_rng(0).integers(0, len(features), (2, 100_000))
-    distances = np.concatenate(
-        [
-            ((features[a] - features[b]) ** 2).sum(axis=1)
-            for a, b in zip(first.reshape(10, -1), second.reshape(10, -1), strict=True)
-        ]
-    )
+    distances = [((features[a] - features[b]) ** 2).sum() for a, b in zip(first, second, strict=True)]
     assert np.median(distances) == pytest.approx(1.7, abs=0.05)
     assert np.percentile(distances, 1) == pytest.approx(0.60, abs=0.02)
 
@@ -89,32 +74,8 @@ def test_rendered_digits_equal_the_twin_whatever_their_block_size_scale_and_layo
     assert np.array_equal(sphog(np.asfortranarray(images)), whole)
 
 
-def test_grid_without_offset_sums_to_its_weight(images):
-    """The cells of 14, 7 and 4 at offset 0 tile the image, so each such grid holds the whole magnitude."""
-    features = sphog(images)
-    first = 0
-    for n_cells, n_all, weight in ((4, 8, 1.0), (16, 40, 2.0), (49, 133, 4.0)):
-        np.testing.assert_allclose(features[:, first : first + 12 * n_cells].sum(axis=1), weight, rtol=1e-5)
-        first += 12 * n_all
-
-
 def test_blank_image_gives_zeros_and_what_is_no_image_is_refused():
     assert not sphog(np.zeros((2, 28, 28), np.uint8)).any()
     for shape in ((3, 10), (2, 3, 28)):
         with pytest.raises(UsageError, match="raw"):
             sphog(np.zeros(shape, np.uint8))
-
-
-@pytest.mark.nightly
-@pytest.mark.alone
-def test_it_takes_a_fraction_of_the_work_of_scikit_image():
-    images, _ = open_source(SourceSpec("synthetic", n_train=1000)).read("train", 0, 1000)
-    sphog(images[:2]), hog(images[:2], (14, 7, 4), 12)
-    ratios = []
-    for _ in range(5):
-        start = time.thread_time()
-        sphog(images)
-        middle = time.thread_time()
-        hog(images[:100], (14, 7, 4), 12)
-        ratios.append((time.thread_time() - middle) / 100 / ((middle - start) / 1000))
-    assert np.median(ratios) >= 15.0  # some 35, in processor time

@@ -1,0 +1,55 @@
+"""What tests of data sources share: all rows of one, the layout of MNIST, and a process with little memory."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+
+from features.source import Source
+from runs import python
+
+# How many bytes of an archive are zeros, and more than the process may take that reads it.
+ZEROS, LITTLE = 1 << 28, 1 << 26
+OPEN_IN_LITTLE_MEMORY = """
+import resource, sys
+from pathlib import Path
+from features.errors import DataError
+from features.open_source import open_source
+from features.source import SourceSpec
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[2]),) * 2)
+try:
+    open_source(SourceSpec(sys.argv[1]))
+except DataError as error:
+    print(error)
+    sys.exit(65)
+"""
+
+
+def refused_in_little_memory(dataset: Path) -> str:
+    """Return the error of a data set, opened by a process that may take `LITTLE` bytes more than it starts with."""
+    done = python("-c", OPEN_IN_LITTLE_MEMORY, dataset, str(LITTLE), timeout=60)
+    assert done.returncode == 65, done.stderr
+    return done.stdout
+
+
+def everything(source: Source) -> tuple[np.ndarray, np.ndarray]:
+    """Return inputs and targets of the training rows and then of the test rows."""
+    train, test = source.read("train", 0, source.n_train), source.read("test", 0, source.n_test)
+    return np.concatenate([train[0], test[0]]), np.concatenate([train[1], test[1]])
+
+
+def idx_bytes(values: np.ndarray, shape: tuple[int, ...] | None = None, magic: bytes | None = None) -> bytes:
+    """Return an IDX file of bytes, whose header may claim another shape or another kind."""
+    shape = values.shape if shape is None else shape
+    head = bytes((0, 0, 8, len(shape))) if magic is None else magic
+    return head + b"".join(size.to_bytes(4, "big") for size in shape) + values.astype(np.uint8).tobytes()
+
+
+def write_idx_folder(folder: Path, *, compressed: bool = True, **parts: tuple[np.ndarray, np.ndarray]) -> None:
+    """Write images and labels of the parts train and t10k under MNIST's names."""
+    folder.mkdir(exist_ok=True)
+    for part, (images, labels) in parts.items():
+        for kind, content in (("images-idx3", idx_bytes(images)), ("labels-idx1", idx_bytes(labels))):
+            path = folder / f"{part}-{kind}-ubyte{'.gz' if compressed else ''}"
+            path.write_bytes(gzip.compress(content, mtime=0) if compressed else content)
