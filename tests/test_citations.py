@@ -46,11 +46,8 @@ def is_in_repository(document: str) -> bool:
     return any(True for folder in (*PACKAGES, "jobs") for _ in (ROOT / folder).rglob(document))
 
 
-def test_every_equation_has_a_number_of_its_own() -> None:
+def test_every_equation_has_a_number_of_its_own_and_references_within_the_page_exist() -> None:
     assert sorted(numbered()) == list(range(1, max(numbered()) + 1))
-
-
-def test_references_within_the_page_exist() -> None:
     referred = {int(number) for number in re.findall(r"\((\d+)\)", MATHEMATICS.read_text(encoding="utf-8"))}
     assert referred <= set(numbered())
 

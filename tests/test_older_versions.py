@@ -71,7 +71,11 @@ def test_one_that_was_killed_goes_on_and_leaves_none_of_its_parts(
     assert [line for line in warnings if "the run was started with" not in line] == []  # on another processor
 
 
-def test_it_is_whole_and_told_of(run: Path, capsys: Capture) -> None:
+def test_it_is_resumed_without_work_whole_and_told_of(run: Path, capsys: Capture) -> None:
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    assert resume(run) == 0
+    assert "15 centers" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
     assert verify.main([str(run)]) == 0
     assert f"{run}: whole; 41 files" in capsys.readouterr().out
     assert status.main([str(run), "--json"]) == 0
@@ -91,13 +95,6 @@ def test_its_model_predicts_also_with_fewer_centers(run: Path, tmp_path: Path, c
         assert predicted["label"].shape == (30,)
     assert resize.main([str(run), "--size", "5", "--out", str(tmp_path / "smaller")]) == 0
     assert predict.main([str(tmp_path / "smaller"), "sinc", "--out", str(tmp_path / "labels.csv"), "--quiet"]) == 0
-
-
-def test_it_is_resumed_without_work(run: Path, capsys: Capture) -> None:
-    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
-    assert resume(run) == 0
-    assert "15 centers" in capsys.readouterr().out
-    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
 def test_it_is_solved_again_from_its_statistics(run: Path) -> None:
