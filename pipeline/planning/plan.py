@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from features.source import Source, SourceMemory, SourceSpec
-from pipeline.config.parsers import is_searched, learns_scales
+from pipeline.config.parsers import NO_PENALTY, is_searched, learns_scales
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape, describe, fill_in_features, source_spec
@@ -39,14 +39,15 @@ from pipeline.runtime.executors import available_processors
 from pipeline.runtime.memory_limits import (
     DRIVER_BYTES,
     LEADING_BYTES,
-    WORKER_ALONE_BYTES,
+    LOADING_WORKER_BYTES,
     limit_bytes,
     worker_limit_bytes,
 )
 from pipeline.runtime.row_pass import threads_together
-from pipeline.solvers import active_set_newton_loops, coordinate_descent_loops
+from pipeline.solvers import coordinate_descent_loops
 from pipeline.solvers.candidate_budget import LEAST_CENTERS
 from pipeline.solvers.feature_scales import METRIC, kinds_of
+from pipeline.solvers.loops_of_training import needed_loops
 from pipeline.stages import candidate_names as candidates
 from pipeline.stages.out_of_core.kept_columns import FOLDER
 from pipeline.stages.training_rows import row_grid
@@ -214,7 +215,7 @@ def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: Sour
     limit that would do, where nothing fits.
     """
     limit = limit_bytes(config.resources)
-    needed = _Bounds(shape, data, limit, _compiling_bytes())
+    needed = _Bounds(shape, data, limit, _compiling_bytes(config))
     # Sizes leave room for a compiler, whether the loops are compiled already or not: the model's bytes depend on them.
     # Where nothing fits beside one, a machine that needs none may still do.
     for compiling in sorted({COMPILING_BYTES, needed.compiling}, reverse=True):
@@ -245,9 +246,11 @@ def _sized(config: TrainConfig, bounds: _Bounds) -> tuple[TrainConfig, Plan]:
     return min(tried, key=lambda pair: pair[1].memory_bytes)
 
 
-def _compiling_bytes() -> int:
-    """Bytes of the compiler in the leading process: none where the solvers' loops are compiled already."""
-    loops = loops_in(coordinate_descent_loops) + loops_in(active_set_newton_loops)
+def _compiling_bytes(config: TrainConfig) -> int:
+    """Bytes of the compiler in the leading process: none where the loops of columns, sums and solves are compiled."""
+    loops = needed_loops(Kernel(config.kernel.name), {config.kernel.precision, "float32"}, None, 1)
+    if config.solver.select == "none" and config.solver.penalty != NO_PENALTY:
+        loops += loops_in(coordinate_descent_loops)
     return COMPILING_BYTES if not_kept(loops) else 0
 
 
@@ -256,7 +259,7 @@ def _fits_a_worker(config: TrainConfig, plan: Plan) -> bool:
     if config.resources.scheduler != "processes" or config.solver.select == "none":
         return True
     w = config.centers.working_set or 0
-    needed = WORKER_ALONE_BYTES - COMPILING_BYTES + 2 * 8 * w**2 + selection_bytes(config, w)
+    needed = LOADING_WORKER_BYTES + 2 * 8 * w**2 + selection_bytes(config, w)
     processes = plan.workers.processes
     return processes == 1 or worker_limit_bytes(config.resources, processes) >= needed
 
@@ -318,8 +321,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     shape, data = bounds.shape, bounds.data
     w, d = config.centers.working_set or 0, shape.n_features
     selecting = selection_bytes(config, w)
-    compiling = 0 if selecting else bounds.compiling  # the few loops of a selection: within what is measured of it
-    streaming, base = (compiling + size for size in _process_bytes(config, data, workers.processes))
+    streaming, base = (bounds.compiling + size for size in _process_bytes(config, data, workers.processes))
     reading = _reading_bytes(config, data, workers.threads)
     unused = STREAMING_BYTES - READING_BYTES  # before any columns
     stored = shape.disk_bytes if config.resources.features_store == "zarr" else 0

@@ -8,6 +8,7 @@ from pipeline.runtime import control_groups
 DRIVER_BYTES = 290 * 2**20  # of a process that solves: interpreter, libraries and compiled code; measured
 LEADING_BYTES = 194 * 2**20  # of the process that leads worker processes, which share its libraries; measured
 WORKER_ALONE_BYTES = 450 * 2**20  # of a worker process, shared libraries counted as its own, as its nanny does
+LOADING_WORKER_BYTES = 310 * 2**20  # of one that compiles nothing
 
 
 def default_limit_bytes() -> int:

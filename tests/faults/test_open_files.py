@@ -20,6 +20,7 @@ from cases import SERIAL
 from pipeline import verify
 from pipeline.train import main
 from runs import model_bytes
+from storage import disk_writes as disk
 from storage.atomic_writes import remove_folder, remove_stale, write_arrays
 
 MODES = {
@@ -68,6 +69,23 @@ def test_what_is_still_mapped_goes_at_the_next_sweep(keeping: Path) -> None:
         time.sleep(0.05)
     assert remove_stale(keeping, recursive=True) == [left]
     assert [path.name for path in keeping.iterdir()] == ["a"]
+
+
+def test_nothing_is_removed_while_this_process_maps_it(
+    tmp_path: Path, command: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapped, removed = [], []
+    remove_tree = disk.low_remove_tree
+
+    def watched(path: Path) -> None:
+        removed.append(path)
+        mapped.extend(line for line in Path("/proc/self/maps").read_text().splitlines() if str(path) in line)
+        remove_tree(path)
+
+    monkeypatch.setattr(disk, "low_remove_tree", watched)
+    assert main(command(tmp_path / "run", "rounds", *SERIAL)) == 0
+    assert sum(".tmp-round-" in path.name for path in removed) >= 2  # the statistics of earlier rounds
+    assert mapped == []
 
 
 @pytest.mark.ci

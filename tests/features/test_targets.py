@@ -26,13 +26,14 @@ def test_labels_nothing_can_be_learned_from(labels):
         detect_task(np.array(labels))
 
 
-def test_classes_are_sorted_python_scalars_and_a_task_that_is_none_or_wants_others_is_refused():
+def test_classes_are_sorted_python_scalars_and_fit_their_task():
     classes = class_labels(np.array([7, 3, 3, 5]), "multiclass")
     assert classes == (3, 5, 7)
     assert all(type(label) is int for label in classes)
     for labels, task, error, words in (
         ([0, 1], "ranking", UsageError, "ranking"),
         ([4, 4], "multiclass", DataError, "one class"),
+        ([0, 1, 2], "binary", DataError, "two classes"),
     ):
         with pytest.raises(error, match=words):
             class_labels(np.array(labels), task)

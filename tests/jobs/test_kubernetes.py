@@ -53,7 +53,9 @@ def document(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.yaml")))
 def test_manifest_fits_the_schema(name: str) -> None:
     found = document(name)
-    assert faults(found, ROOTS[found["apiVersion"], found["kind"]], name) == []
+    root = ROOTS[found["apiVersion"], found["kind"]]
+    assert faults(found, root, name) == []
+    assert len(faults(found | {"specs": 1}, root, name)) == 1
 
 
 JOB = document("train.yaml")["spec"]

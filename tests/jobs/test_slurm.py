@@ -209,7 +209,7 @@ exec sleep 10
 
 
 def batch_shell(
-    folder: Path, interpreter: str, *, config: str = "", restarts: int = 0
+    folder: Path, interpreter: str, *, config: str = "", restarts: int = 0, **settings: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the script with a `scontrol` that notes what it is told, a running job and an interpreter of our own."""
     programs = {
@@ -222,6 +222,7 @@ def batch_shell(
         (folder / name).chmod(0o755)
     variables = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "slkl"}
     variables |= {"SLKL_PYTHON": str(folder / "python"), "SLKL_RUNS": str(folder), "SLURM_RESTART_COUNT": str(restarts)}
+    variables |= settings
     line = ["sh", "-c", 'bash "$@"; exit $?', "sh", str(SCRIPT), "digits"]  # stands for slurmstepd
     return subprocess.run(line, env=variables, cwd=ROOT, capture_output=True, text=True, check=False, timeout=30)
 
@@ -247,3 +248,6 @@ def test_the_script_passes_other_codes_on(tmp_path: Path, code: int) -> None:
 def test_requeues_have_an_end(tmp_path: Path) -> None:
     codes = [batch_shell(tmp_path, "exit 75", restarts=restarts).returncode for restarts in (100, 101)]
     assert (codes, (tmp_path / "told").read_text()) == ([75, 2], "requeue 7\n")
+    done = batch_shell(tmp_path, "exit 75", restarts=1, SLKL_MAX_REQUEUES="0")
+    assert done.returncode == 2
+    assert "SLKL_MAX_REQUEUES is 0" in done.stdout + done.stderr

@@ -70,20 +70,27 @@ def test_a_live_run_and_then_a_killed_one(
     features: Path, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first, and its page, when its process has just written a checkpoint; the second is a copy of it then."""
-    run, killed, page, seen = tmp_path / "run", tmp_path / "killed", tmp_path / "page.html", []
+    run, killed, page = tmp_path / "run", tmp_path / "killed", tmp_path / "page.html"
+    seen, second = [], []
     save = checkpoints.save
 
-    def save_and_look(*arguments: Any, **options: Any) -> None:
-        save(*arguments, **options)
+    data = tables / "classes.npz"
+    options = ("--centers", "40", "--penalty", "0.001", "--coupling", "shared", "--schedule", "uniform")
+    options += ("--scheduler", "serial", "--checkpoint-every", "0.001s")
+    line = ["-m", "pipeline.train", data, "--run-dir", run, "--features-dir", features, *options, "--resume", "auto"]
+
+    def save_and_look(*arguments: Any, **named: Any) -> None:
+        save(*arguments, **named)
         if not seen:
             assert report.main([str(run), "--out", str(page)]) == 0
             seen.append(status(run))
             shutil.copytree(run, killed)
+            second.append(python(*line))
 
     monkeypatch.setattr(checkpoints, "save", save_and_look)
-    options = ("--centers", "40", "--penalty", "0.001", "--coupling", "shared", "--schedule", "uniform")
-    options += ("--scheduler", "serial", "--checkpoint-every", "0.001s")
-    train(run, features, *options, dataset=tables / "classes.npz")
+    train(run, features, *options, dataset=data)
+    assert second[0].returncode == 73, "the folder is the first one's until its end"
+    assert f"process {os.getpid()} on {socket.gethostname()}" in second[0].stderr
     (facts,) = seen
     assert facts["state"] == "running"
     assert facts["held_by"]["pid"] == os.getpid()

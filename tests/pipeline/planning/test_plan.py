@@ -13,6 +13,7 @@ from features.source import SourceMemory
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
+from pipeline.planning import plan as plans
 from pipeline.planning.plan import COMPILING_BYTES, Plan, StagePlan, check_disk, make_plan
 from pipeline.runtime.memory_limits import DRIVER_BYTES
 from pipeline.runtime.row_pass import SHARE_BYTES
@@ -53,6 +54,19 @@ def test_features_that_bound_the_blocks_need_no_more_than_is_there():
     _, plan = planned(shape_of(131_072, SPHOG), centers__working_set=100, resources__memory_limit=COMPILED + 320 * MIB)
     assert plan.workers.threads == 2
     assert stage(plan, "statistics").memory_bytes < COMPILED + 160 * MIB
+
+
+@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+@pytest.mark.parametrize("select", ["none", "greedy:50"])
+def test_the_compiler_is_charged_once_in_every_stage(monkeypatch, scheduler, select):
+    def memory(compiling: int) -> list[int]:
+        monkeypatch.setattr(plans, "_compiling_bytes", lambda config: compiling)
+        settings = {"resources__scheduler": scheduler, "solver__select": select, "centers__count": 500}
+        _, plan = planned(shape_of(60_000, 64), 8, **settings)
+        assert plan.workers.processes == (8 if scheduler == "processes" else 1)
+        return [stage.memory_bytes for stage in plan.stages]
+
+    assert [cold - warm for cold, warm in zip(memory(COMPILING_BYTES), memory(0), strict=True)] == [COMPILING_BYTES] * 5
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,7 @@ def with_features(name: str, key: str, value: Any) -> dict[str, Any]:
 def test_descriptions_that_do_not_fit_are_refused(name, change, words):
     description, arrays = parts(make(name=name))
     SparseKernelModel.from_parts(description, arrays)
+    assert change.keys() <= description.keys() | {"temperature"}
     with pytest.raises(ModelFormatError, match=words) as found:
         SparseKernelModel.from_parts(description | change, arrays)
     assert describe(found.value)[0] is ExitCode.INVALID_DATA

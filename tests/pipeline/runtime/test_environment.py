@@ -26,6 +26,13 @@ def test_the_same_environment_gives_no_warning(stored: dict[str, Any]) -> None:
 
 
 def test_another_core_type_is_warned_of(stored: dict[str, Any]) -> None:
+    assert any(pool["architecture"] for pool in stored["blas"])
+    pools = [pool | {"architecture": "Prescott"} for pool in stored["blas"]]
+    (warning,) = environment_warnings(stored, stored | {"blas": pools})
+    assert "the core type of BLAS is Prescott here" in warning
+
+
+def test_a_core_type_that_the_user_chooses_is_warned_of(stored: dict[str, Any]) -> None:
     code = "import json; from pipeline.runtime.environment import environment; print(json.dumps(environment()))"
     found = python("-c", code, env=os.environ | {"OPENBLAS_CORETYPE": "Nehalem"}, check=True)
     now = json.loads(found.stdout)

@@ -131,6 +131,7 @@ def test_the_moments_of_a_table_are_not_taken_to_the_end(tmp_path: Path, monkeyp
     assert blocks[0] < 300_000
 
 
+@pytest.mark.timeout(60)  # else it waits for itself
 def test_waiting_for_a_feature_store_ends_on_request(
     tmp_path: Path, tables: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

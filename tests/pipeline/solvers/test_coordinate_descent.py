@@ -78,6 +78,9 @@ def test_a_sweep_equals_the_naive_algorithm(step, outputs, lam):
     inverse = factorise(problem, lam, np.zeros(9), np.zeros(0, np.int64))
     visits, _, _ = _visit(problem, inverse, order, np.zeros(9, bool), lam, step, np.inf)
     assert visits == 60
+    start = factorise(problem, lam, np.zeros(9), np.zeros(0, np.int64))
+    swept, _ = run_sweep(problem, start, order, np.zeros(9, bool), lam=lam, step=step, refactor_every=7)
+    np.testing.assert_allclose(swept.mu, mu, atol=1e-9)
     np.testing.assert_allclose(inverse.mu, mu, atol=1e-9)
     support, n = inverse.support, inverse.n_active
     assert set(support) == set(np.flatnonzero(mu))

@@ -81,7 +81,8 @@ def test_lasso_identity_with_a_second_library(polish, penalty, outputs):
     other = MultiTaskLasso(alpha=problem.tau / 200, fit_intercept=False, tol=1e-14, max_iter=100_000).fit(C, Y)
     norms = np.linalg.norm(other.coef_, axis=0)
     assert solution.converged
-    assert 0 < solution.n_active < (40 if penalty == 500.0 else 41)
+    assert solution.n_active > 0
+    assert solution.n_active < 40 or penalty < 500, "a sparse optimum"
     np.testing.assert_allclose(solution.weights, other.coef_.T, atol=1e-8)
     np.testing.assert_allclose(solution.mu, norms / problem.tau, atol=1e-6)
     value = ((Y - C @ other.coef_.T) ** 2).sum() + 2 * problem.tau * norms.sum()

@@ -59,9 +59,8 @@ def test_a_penalty_beyond_float64_ends_in_words(
     arguments: list[str], tables: Path, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ("--centers", "30", "--set", "data.positive=1", *SERIAL, *arguments)
-    train(
-        tmp_path / "run", features, *asked, dataset=tables / "classes.npz", code=3
-    )  # with the best weights on the way
+    # It ends with the best weights on the way.
+    train(tmp_path / "run", features, *asked, dataset=tables / "classes.npz", code=3)
     error = capsys.readouterr().err.strip()
     assert error.startswith("NOT CONVERGED: output 1")
     assert "larger penalty" in error

@@ -39,9 +39,7 @@ def test_what_is_read_at_once_changes_no_block(asked: int | None) -> None:
     asked_pass, usual = (StatisticsPass(each, (FIT, HELD_OUT), 1000, largest) for each in (task, every))
     assert asked_pass.grid == usual.grid
     assert asked_pass.blocks == usual.blocks
-    assert asked_pass.grid != StatisticsPass(task, (FIT, HELD_OUT), 3000, largest).grid, (
-        "sums of one are none of the other"
-    )
+    assert asked_pass.grid != StatisticsPass(task, (FIT, HELD_OUT), 3000, largest).grid
     length = run_length(task, asked_pass.blocks)
     assert length >= 1
     most = max(min(asked or 4 * task.shape.chunk_rows, rows.READ_BYTES // (4 * SPHOG)), usual.blocks.block_rows)

@@ -60,6 +60,11 @@ def test_what_is_not_evaluated_cannot_violate(seed: int, scale: float, shared: b
     assert (sizes[skipped] <= tau * (1 + 1e-12)).all()
 
 
+def test_a_score_that_its_error_keeps_below_the_threshold_is_skipped() -> None:
+    scores = np.array([[0.1, 0.2], [0.9, 0.1]])
+    assert rules.cannot_be_active(scores, np.full((2, 2), 0.01), 0.5, shared=False).tolist() == [True, False]
+
+
 COMMON = ("--penalty", "1", "--sigma2", "2", *SERIAL)
 ROUNDS = ("--set", "centers.working_set=150")
 CASES = {
