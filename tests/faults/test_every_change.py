@@ -44,8 +44,7 @@ def test_a_break_at_any_change_of_the_disk_costs_no_byte(tmp_path: Path, tables:
     for how in ways.split(","):
         assert found[how]["wrong"] == []
         # Some errors end nothing: what could not be removed is swept later.
-        assert found[how]["ended"] >= (found[how]["broken"] if how == "kill" else 1)
-        assert found[how]["broken"] >= 2
+        assert found[how]["ended"] >= (found[how]["tried"] if how == "kill" else 1)
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace, which CI installs")
