@@ -289,4 +289,4 @@ def selection_bytes(config: TrainConfig, w: int) -> int:
     if config.solver.select == "none":
         return 0
     size = max(min(most_centers(selection_size(config.solver.select), w), w), forward_size(w))
-    return 8 * size * w + 8 * 8 * size * size  # eight, measured with what the allocator keeps
+    return 8 * size * w + 10 * 8 * size * size  # ten, measured with what the allocator keeps

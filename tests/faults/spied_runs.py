@@ -32,7 +32,7 @@ class Note(NamedTuple):
 
     @property
     def grid(self) -> str:
-        return re.sub(r"^[A-Za-z]+", "", self.kind)
+        return re.sub(r"^[A-Za-z]+|:.*", "", self.kind)
 
 
 def notes_in(path: Path) -> list[Note]:
