@@ -91,5 +91,5 @@ def _with_resources(stored: TrainConfig, loaded: Loaded) -> TrainConfig:
     for key in loaded.explicit:
         if key.startswith("resources."):
             stored = with_value(stored, key, get(loaded.config, key))
-    # Of this session alone: frozen, as older versions did, it would stop every session after the same time.
+    # Of one start alone: frozen, as older versions did, it would stop every later one after the same time.
     return with_value(stored, "resources.time_limit", loaded.config.resources.time_limit)

@@ -285,7 +285,7 @@ class Resources:
     )
     keep: int = option(2, whole(2, 1000), "checkpoints kept of each solve, at least 2", "--keep")
     time_limit: float | None = option(
-        None, optional(duration, "none"), "stop this session cleanly after this time (55m, 12h)", "--time-limit"
+        None, optional(duration, "none"), "stop cleanly after this time (55m, 12h), to be resumed", "--time-limit"
     )
 
 

@@ -7,6 +7,7 @@ It counts as built only when its manifest is there; every read checks the digest
 """
 
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,18 @@ from numpy.typing import NDArray
 
 from features.source import Part
 from features.standardisation import Standardisation
+from pipeline.config.train_config import TrainConfig
+from pipeline.datasets.feature_request import FeatureShape
 from storage.errors import CorruptDataError
 from storage.folder_layouts import FeatureLayout
 from storage.manifest import read as read_manifest
 from storage.manifest import verify as verify_manifest
 from storage.zarr_arrays import open_arrays
+
+
+def store_of(config: TrainConfig, shape: FeatureShape) -> FeatureLayout:
+    """Return where the features of a run are stored, whether they are there yet or not."""
+    return FeatureLayout(Path(config.resources.features_dir).absolute(), shape.digest)
 
 
 class FeatureStore:

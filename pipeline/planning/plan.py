@@ -12,13 +12,14 @@ from pathlib import Path
 import numpy as np
 
 from features.source import Source, SourceMemory, SourceSpec
-from pipeline.config.parsers import NO_PENALTY, is_searched, learns_scales
+from pipeline.config.parsers import is_searched, learns_scales
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape, describe, fill_in_features, source_spec
+from pipeline.datasets.feature_store import store_of
 from pipeline.datasets.open_data import open_data, open_outline
 from pipeline.errors import PlanError
-from pipeline.kernels.jit import loops_in, not_kept
+from pipeline.kernels.jit import not_kept
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.planning.filled_settings import by_budget, fill_in, penalised
 from pipeline.planning.setting_checks import check_rounds, check_used
@@ -44,11 +45,10 @@ from pipeline.runtime.memory_limits import (
     worker_limit_bytes,
 )
 from pipeline.runtime.row_pass import threads_together
-from pipeline.solvers import coordinate_descent_loops
 from pipeline.solvers.candidate_budget import LEAST_CENTERS
 from pipeline.solvers.feature_scales import METRIC, kinds_of
-from pipeline.solvers.loops_of_training import needed_loops
 from pipeline.stages import candidate_names as candidates
+from pipeline.stages.compile_code import loops_of
 from pipeline.stages.out_of_core.kept_columns import FOLDER
 from pipeline.stages.training_rows import row_grid
 from storage.errors import CannotWriteError
@@ -162,7 +162,7 @@ def _prepared(
     if plan.workers.threads < workers and config.resources.scheduler in ("threads", "processes"):
         fewer = f"{plan.workers.threads} of {workers} workers"
         notes.append(f"{fewer}: more do not fit the limit of {_size(plan.limit_bytes)}")
-    store = FeatureLayout(Path(config.resources.features_dir).absolute(), shape.digest)
+    store = store_of(config, shape)
     return Prepared(config, request, shape, store, plan, tuple(notes))
 
 
@@ -215,7 +215,7 @@ def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: Sour
     limit that would do, where nothing fits.
     """
     limit = limit_bytes(config.resources)
-    needed = _Bounds(shape, data, limit, _compiling_bytes(config))
+    needed = _Bounds(shape, data, limit, _compiling_bytes(config, shape))
     # Sizes leave room for a compiler, whether the loops are compiled already or not: the model's bytes depend on them.
     # Where nothing fits beside one, a machine that needs none may still do.
     for compiling in sorted({COMPILING_BYTES, needed.compiling}, reverse=True):
@@ -246,12 +246,9 @@ def _sized(config: TrainConfig, bounds: _Bounds) -> tuple[TrainConfig, Plan]:
     return min(tried, key=lambda pair: pair[1].memory_bytes)
 
 
-def _compiling_bytes(config: TrainConfig) -> int:
-    """Bytes of the compiler in the leading process: none where the loops of columns, sums and solves are compiled."""
-    loops = needed_loops(Kernel(config.kernel.name), {config.kernel.precision, "float32"}, None, 1)
-    if config.solver.select == "none" and config.solver.penalty != NO_PENALTY:
-        loops += loops_in(coordinate_descent_loops)
-    return COMPILING_BYTES if not_kept(loops) else 0
+def _compiling_bytes(config: TrainConfig, shape: FeatureShape) -> int:
+    """Bytes of the compiler in the leading process: none where the loops of the run are compiled already."""
+    return COMPILING_BYTES if not_kept(loops_of(config, shape, in_rounds=False)) else 0
 
 
 def _fits_a_worker(config: TrainConfig, plan: Plan) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.config.train_config import SolverConfig
 from pipeline.errors import InvalidDataError
 from pipeline.runtime import progress
 from pipeline.solvers import InvalidProblemError, Problem, SolverOptions, check_gram
@@ -66,9 +67,8 @@ def groups_of(run: Run) -> list[Outputs]:
     return output_groups(run.shape.n_outputs, shared=run.config.solver.coupling == "shared")
 
 
-def solver_options(run: Run) -> SolverOptions:
+def solver_options(solver: SolverConfig) -> SolverOptions:
     """Return the solver's options that the configuration asks for."""
-    solver = run.config.solver
     return SolverOptions(
         tolerance=solver.tolerance,
         max_sweeps=solver.max_sweeps,
@@ -95,7 +95,8 @@ def solve_groups(
     """
     statistics_name = _prepare_statistics(run, part) if not number else _name(run, part)
     name = statistics_name + _suffix(number)
-    asked = solver_options(run) if tolerance is None else replace(solver_options(run), tolerance=tolerance)
+    asked = solver_options(run.config.solver)
+    asked = asked if tolerance is None else replace(asked, tolerance=tolerance)
     resources = run.config.resources
     task = SolveTask(
         layout=run.layout,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pipeline.config.parsers import learns_scales
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape, describe, fill_in_features, names_of_data, source_spec
+from pipeline.datasets.feature_store import store_of
 from pipeline.datasets.features_on_the_fly import FeatureAccess, ScaledFeatures, live
 from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigMismatchError
@@ -26,7 +27,7 @@ from pipeline.stages.block_values import BlockPass, OfBlock, Values
 from pipeline.stages.run_state import SOLVE, Run
 from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task, run_length, stream_blocks
 from storage.atomic_writes import make_folder, read_arrays, write_arrays
-from storage.folder_layouts import FeatureLayout, RunLayout
+from storage.folder_layouts import RunLayout
 from storage.records import read_record
 
 NAME = "temperature"
@@ -91,7 +92,7 @@ def temperature_of_finished_run(layout: RunLayout, config: TrainConfig, tried: T
         raise ConfigMismatchError(
             f"{names_of_data(config)}: no longer the data that the run was trained on; restore them"
         )
-    store = FeatureLayout(Path(config.resources.features_dir).absolute(), shape.digest)
+    store = store_of(config, shape)
     unscaled = store if store.manifest.exists() else live(request, shape)
     scaled = learns_scales(config.kernel.scale)
     features = ScaledFeatures(unscaled, layout.feature_scales) if scaled else unscaled
