@@ -80,6 +80,11 @@ class BinaryView:
         """Return the weights of the rows of a part."""
         return self.source.weights(part)
 
+    @property
+    def groups(self) -> np.ndarray | None:
+        """Keys of the groups of the training rows."""
+        return self.source.groups
+
     def fingerprint(self) -> dict[str, Any]:
         """Return what determines the rows: those of the source, and the positive label."""
         label = self.source.classes[self.positive]

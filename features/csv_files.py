@@ -7,7 +7,7 @@ of numbers whose label is a word is never taken for names. Columns count from 0,
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -87,15 +87,18 @@ def is_header(cells: list[str], target: str | None) -> bool:
     return (_position(target) is None and target in names) or not any(map(reads_as_number, names))
 
 
-def target_column(cells: list[str], header: bool, target: str | None, path: Path, but: int | None = None) -> int:
+def target_column(
+    cells: list[str], header: bool, target: str | None, path: Path, but: Container[int | None] = ()
+) -> int:
     """Return which column is the target: `target` by position or name, else one of the usual names, else the last.
 
-    The last is that before the column `but`, where that is the last. Raises UsageError where `target` names none.
+    The last is the last of those that are not in `but`. Raises UsageError where `target` names none.
     """
     if target is not None:
         return named_column(cells, header, target, path, "target")
-    names, last = column_names(cells) if header else [], len(cells) - 1
-    return next((names.index(name) for name in TARGET_NAMES if name in names), last - (but == last))
+    names = column_names(cells) if header else []
+    last = max((place for place in range(len(cells)) if place not in but), default=len(cells) - 1)
+    return next((names.index(name) for name in TARGET_NAMES if name in names), last)
 
 
 def named_column(cells: list[str], header: bool, asked: str, path: Path, what: str) -> int:

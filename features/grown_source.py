@@ -105,6 +105,13 @@ class GrownSource:
         """Return None for the training part, whose rows count 1 each; for the test part those of the first data."""
         return self.first.weights(part) if part == "test" else None
 
+    @property
+    def groups(self) -> np.ndarray | None:
+        """Keys of the groups of all training rows; None where the first data have no groups."""
+        keys = [source.groups for source in (self.first, *self.additions)]
+        known = [of_source for of_source in keys if of_source is not None]
+        return np.concatenate(known) if known else None
+
     def fingerprint(self) -> dict[str, Any]:
         """Return what determines the rows: those of the first data, and of each addition."""
         return {**self.first.fingerprint(), "added": [addition.fingerprint() for addition in self.additions]}
@@ -121,7 +128,7 @@ def spec_of_addition(spec: SourceSpec, first: Source, path: str) -> SourceSpec:
     if path in NAMED:
         raise UsageError(f"rows to add: {path} is a data set; give the path of a file or folder with the new rows")
     joins = Joins(first.classes, first.columns, first.input_shape[-1])
-    return SourceSpec(dataset=path, target=spec.target, task=first.task, joins=joins)
+    return SourceSpec(dataset=path, target=spec.target, groups=spec.groups, task=first.task, joins=joins)
 
 
 def joined(first: Source, additions: Sequence[Source]) -> GrownSource:

@@ -8,27 +8,33 @@ import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from features.encoding import shown
-from features.errors import DataError, UsageError
+from features.errors import DataError
+from features.row_parts import NO_FACTS, RowFacts, counted_rows, keys_of_groups, part_rows, split_rows
 from features.source import PARTS, ChunkedArray, Columns, Part, RowArray, SourceMemory, SourceSpec
-from features.targets import MOST_CLASSES, MOST_TABLE_CLASSES, checked_weights, class_labels, detect_task, encode
+from features.targets import MOST_CLASSES, MOST_TABLE_CLASSES, class_labels, detect_task, encode
 
 PIECE_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class PartRows:
-    """One part: an array-like of inputs, its rows that belong to the part (None: all), their targets and weights."""
+    """One part: an array-like of inputs, its rows that belong to the part (None: all), their targets and weights.
+
+    groups: keys (n,) u8 of the groups of the rows; of the training part alone, None without groups.
+    """
 
     inputs: RowArray
     array_name: str
     rows: np.ndarray | None
     targets: np.ndarray
     weights: np.ndarray | None = None
+    groups: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +71,8 @@ class RowSource:
     def memory(self) -> SourceMemory:
         """What the arrays hold; of array-likes in chunks (`storage`) what their readers keep of them."""
         inputs = list({id(part.inputs): part.inputs for part in (self.train, self.test)}.values())
-        arrays = (*inputs, *(array for part in (self.train, self.test) for array in (part.targets, part.weights)))
-        held = sum(getattr(array, "nbytes", 0) for array in arrays)
+        parts = [(part.targets, part.weights, part.groups) for part in (self.train, self.test)]
+        held = sum(getattr(array, "nbytes", 0) for array in chain(inputs, *parts))
         chunked = [array for array in inputs if isinstance(array, ChunkedArray)]
         kept = sum(array.kept_bytes for array in chunked)
         decoded = sum(int(np.prod(array.shape, dtype=np.int64)) * array.dtype.itemsize for array in chunked)
@@ -95,6 +101,11 @@ class RowSource:
         """Return the weights of the rows of a part; None where each counts 1."""
         return (self.train if part == "train" else self.test).weights
 
+    @property
+    def groups(self) -> np.ndarray | None:
+        """Keys of the groups of the training rows."""
+        return self.train.groups
+
     def fingerprint(self) -> dict[str, Any]:
         """Return what determines the rows: content digests, sizes, seed; no path, no time."""
         return dict(self.identity)
@@ -108,11 +119,11 @@ def split_source(
     standardise: bool,
     identity: dict[str, Any],
     columns: Columns | None = None,
-    weights: np.ndarray | None = None,
+    facts: RowFacts = NO_FACTS,
 ) -> RowSource:
     """Build a source from data without a split: `spec.test_fraction` of the rows, by seed, are the test part.
 
-    Rows of weight 0 are as if they were not there.
+    Rows of weight 0 are as if they were not there. Rows of one group are in one part.
 
     Raises
     ------
@@ -123,38 +134,21 @@ def split_source(
     """
     check_lengths(inputs, labels, "X", "y")
     if spec.joins is not None:
-        return joining_source(spec, name, inputs, labels, standardise, identity)
-    weights, counted = counted_rows(spec, weights, len(labels), "the data")
-    labels = labels[counted]
+        return joining_source(spec, name, inputs, labels, standardise, identity, facts.groups)
+    weights, counted = counted_rows(spec, facts.weights, len(labels), "the data")
+    labels, groups = labels[counted], keys_of_groups(spec, facts.groups, len(labels), counted)
     task = spec.task or detect_task(labels, _most_classes(spec, inputs))
     classes = class_labels(labels, task)
     targets = encode(labels, classes)
     parts = []
-    for kept in split_rows(spec, len(counted), name):
+    for kept in split_rows(spec, len(counted), name, groups):
         rows = counted[kept]
-        parts.append(PartRows(inputs, "X", rows, targets[kept], None if weights is None else weights[rows]))
+        of_rows = None if weights is None else weights[rows], None if groups is None else groups[kept]
+        parts.append(PartRows(inputs, "X", rows, targets[kept], *of_rows))
     notes = _column_notes(columns, inputs) + _task_notes(spec, task, inputs, labels)
-    notes += _weight_notes(spec, inputs.shape[0] - len(counted))
+    notes += _weight_notes(spec, inputs.shape[0] - len(counted)) + _group_notes(spec, *(part.groups for part in parts))
     identity = {"split": spec.test_fraction, **identity}
     return replace(_source(spec, name, task, classes, standardise, parts, identity), columns=columns, notes=notes)
-
-
-def split_rows(spec: SourceSpec, n: int, name: str) -> list[np.ndarray]:
-    """Return which of n rows are the train and the test part, sorted; errors as `split_source`."""
-    if n < 2:
-        raise DataError(f"{name}: {n} row(s); at least one to train and one to test are needed")
-    n_test = min(max(1, round(spec.test_fraction * n)), n - 1)
-    order = np.random.default_rng(np.random.SeedSequence(spec.seed)).permutation(n)
-    parts = (("n_train", order[n_test:], spec.n_train), ("n_test", order[:n_test], spec.n_test))
-    return [np.sort(rows[: _checked_size(option, asked, len(rows), name)]) for option, rows, asked in parts]
-
-
-def part_rows(spec: SourceSpec, part: Part, n: int, name: str) -> np.ndarray | None:
-    """Return which of the n rows of a part of its own are taken, sorted, None for all; errors as `parts_source`."""
-    option, asked = ("n_train", spec.n_train) if part == "train" else ("n_test", spec.n_test)
-    size = _checked_size(option, asked, n, name)
-    seed = np.random.SeedSequence(spec.seed).spawn(2)[part == "test"]
-    return None if size == n else np.sort(np.random.default_rng(seed).permutation(n)[:size])
 
 
 def parts_source(
@@ -165,7 +159,7 @@ def parts_source(
     standardise: bool,
     identity: dict[str, Any],
     columns: Columns | None = None,
-    weights: tuple[np.ndarray | None, np.ndarray | None] = (None, None),
+    facts: tuple[RowFacts, RowFacts] = (NO_FACTS, NO_FACTS),
 ) -> RowSource:
     """Build a source from data with a train and a test part of their own.
 
@@ -180,7 +174,7 @@ def parts_source(
     """
     if spec.joins is not None:
         check_lengths(inputs[0], labels[0], "X of train", "y of train")
-        return joining_source(spec, name, inputs[0], labels[0], standardise, identity)
+        return joining_source(spec, name, inputs[0], labels[0], standardise, identity, facts[0].groups)
     for array, values, part in zip(inputs, labels, PARTS, strict=True):
         check_lengths(array, values, f"X of {part}", f"y of {part}")
     if tuple(inputs[0].shape[1:]) != tuple(inputs[1].shape[1:]):
@@ -191,31 +185,31 @@ def parts_source(
     if (dtypes[0] == np.uint8) != (dtypes[1] == np.uint8):
         raise DataError(f"{name}: train images are {dtypes[0]}, test images {dtypes[1]}; give both on one scale")
     counts = [
-        counted_rows(spec, of_part, len(y), part) for of_part, y, part in zip(weights, labels, PARTS, strict=True)
+        counted_rows(spec, of_part.weights, len(y), part) for of_part, y, part in zip(facts, labels, PARTS, strict=True)
     ]
     train_labels = labels[0][counts[0][1]]
     task = spec.task or detect_task(train_labels, _most_classes(spec, inputs[0]))
     classes = class_labels(train_labels, task)
     parts = []
-    for array, y, part, (of_part, counted) in zip(inputs, labels, PARTS, counts, strict=True):
+    for array, y, part, (weights, counted), (_, groups) in zip(inputs, labels, PARTS, counts, facts, strict=True):
         kept = part_rows(spec, part, len(counted), name)
         counted = counted if kept is None else counted[kept]
         rows = None if len(counted) == len(y) else counted
         targets = encode(y[counted], classes, f"y of {part}")
-        parts.append(PartRows(array, f"X of {part}", rows, targets, None if of_part is None else of_part[counted]))
+        of_rows = None if weights is None else weights[counted], keys_of_groups(spec, groups, len(y), counted)
+        parts.append(PartRows(array, f"X of {part}", rows, targets, *of_rows))
     notes = _column_notes(columns, inputs[0]) + _task_notes(spec, task, inputs[0], train_labels)
     notes += _weight_notes(spec, sum(map(len, labels)) - sum(len(counted) for _, counted in counts))
+    notes += _group_notes(spec, *(part.groups for part in parts))
     return replace(_source(spec, name, task, classes, standardise, parts, identity), columns=columns, notes=notes)
 
 
-def counted_rows(
-    spec: SourceSpec, weights: np.ndarray | None, n_rows: int, of: str
-) -> tuple[np.ndarray | None, np.ndarray]:
-    """Return the checked weights (n,), or None, and the rows, ascending, that count: those of weight above 0."""
-    if weights is None:
-        return None, np.arange(n_rows)
-    weights = checked_weights(weights, n_rows, f"weights {spec.weights} of {of}")
-    return weights, np.flatnonzero(weights)
+def _group_notes(spec: SourceSpec, train: np.ndarray | None, test: np.ndarray | None) -> tuple[str, ...]:
+    if train is None:
+        return ()
+    n_both = 0 if test is None else len(np.intersect1d(train, test))
+    both = f"; {n_both} of them have rows in the test part as well" if n_both else ""
+    return (f"groups of the rows: {spec.groups}, {len(np.unique(train))} in the training part{both}",)
 
 
 def _weight_notes(spec: SourceSpec, n_left_out: int) -> tuple[str, ...]:
@@ -329,7 +323,13 @@ def _source(
 
 
 def joining_source(
-    spec: SourceSpec, name: str, inputs: RowArray, labels: np.ndarray, standardise: bool, identity: dict[str, Any]
+    spec: SourceSpec,
+    name: str,
+    inputs: RowArray,
+    labels: np.ndarray,
+    standardise: bool,
+    identity: dict[str, Any],
+    groups: np.ndarray | None = None,
 ) -> RowSource:
     """Return all rows as training rows that join others. Raises DataError for a label that is none of their classes."""
     assert spec.task is not None  # that of the rows that they join
@@ -343,18 +343,10 @@ def joining_source(
         targets = encode(labels, classes, f"{name}: y")
     except DataError as error:
         raise DataError(f"{error}; leave such rows out, or train on all rows anew") from None
-    train = PartRows(inputs, f"{name}: X", None, targets)
+    train = PartRows(inputs, f"{name}: X", None, targets, None, keys_of_groups(spec, groups, len(targets)))
     test = replace(train, rows=np.empty(0, np.int64), targets=targets[:0])
     identity = {**identity, "n_train": len(targets), "classes": list(classes)}
     return RowSource(name, task, classes, standardise, train, test, identity)
-
-
-def _checked_size(option: str, asked: int | None, available: int, name: str) -> int:
-    if asked is None:
-        return available
-    if asked > available:
-        raise UsageError(f"{option} is {asked}, but {name} has {available} such rows; give at most {available}")
-    return asked
 
 
 def _pieces(rows: np.ndarray, inputs: RowArray) -> Iterator[tuple[int, int]]:

@@ -4,6 +4,7 @@ A `SourceSpec` is plain data: tasks carry it and open the source themselves (`fe
 """
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -37,6 +38,9 @@ class SourceSpec:
         Column of a table, a name or (whole number) a position, or key of an npz file, that holds y.
     weights : str or None
         Column of a table, likewise, or key of an npz file or of zarr arrays, that holds the weights of the rows.
+    groups : str or None
+        Column of a table, likewise, or key of an npz file or of zarr arrays, that holds the group of each row. No group
+        is split over the train and the test part.
     columns, drop : tuple of str or None
         Tables with a header: the columns that are inputs, or those that are none.
     categorical, missing : str or None
@@ -68,6 +72,7 @@ class SourceSpec:
     test_fraction: float = 0.25
     target: str | None = None
     weights: str | None = None
+    groups: str | None = None
     columns: tuple[str, ...] | None = None
     drop: tuple[str, ...] | None = None
     categorical: str | None = None
@@ -128,9 +133,9 @@ class ChunkedArray(RowArray, Protocol):
 class Columns:
     """The columns of a table: names of those read in order, () without a header; name and place of the target.
 
-    Places are those in a file of these columns alone, without weights for the target. chosen: whether others may be
-    beside them. encoding: how their cells become inputs; None where each is a number. weights, weights_index: name and
-    place of the row weights, the place None where there are none.
+    Places are those in a file of these columns alone, the target's without weights and groups. chosen: whether others
+    may be beside them. encoding: how their cells become inputs; None where each is a number. weights, weights_index,
+    groups, groups_index: name and place of the weights and the groups of the rows, the place None where there are none.
     """
 
     inputs: tuple[str, ...]
@@ -140,11 +145,18 @@ class Columns:
     encoding: TableEncoding | None = None
     weights: str | None = None
     weights_index: int | None = None
+    groups: str | None = None
+    groups_index: int | None = None
+
+    @property
+    def other_places(self) -> tuple[int, ...]:
+        """Places of weights and groups, those that there are, in rising order."""
+        return tuple(sorted(place for place in (self.weights_index, self.groups_index) if place is not None))
 
     @property
     def target_place(self) -> int:
-        """Place of the target in a file that has the weights as well."""
-        return self.target_index + (self.weights_index is not None and self.weights_index <= self.target_index)
+        """Place of the target in a file that has the weights and the groups as well."""
+        return reduce(lambda place, other: place + (other <= place), self.other_places, self.target_index)
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -241,6 +253,10 @@ class Source(Protocol):
 
     def weights(self, part: Part) -> np.ndarray | None:
         """Return how much each row of a part counts, (n,) f8 above 0; None where each counts 1."""
+
+    @property
+    def groups(self) -> np.ndarray | None:
+        """Keys (n_train,) u8 of the groups of the training rows (`features.row_draws`); None where they have none."""
 
     def fingerprint(self) -> dict[str, Any]:
         """Return, as JSON-able values, all that determines what `read` returns; no path, no time."""

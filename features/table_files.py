@@ -13,15 +13,13 @@ from features.csv_files import column_names, is_header, is_plain, named_column, 
 from features.encoding import Asked, EncodedRows, TableEncoding, learn, unknown_words
 from features.errors import DataError, MissingInputError, UsageError
 from features.parquet_files import is_parquet
+from features.row_parts import RowFacts, counted_rows, keys_of_groups, part_rows, split_rows
 from features.row_source import (
     PartRows,
     RowSource,
-    counted_rows,
     digest_rows,
     joining_source,
-    part_rows,
     parts_source,
-    split_rows,
     split_source,
 )
 from features.source import Columns, RowArray, SourceSpec
@@ -58,24 +56,24 @@ def open_table(spec: SourceSpec, path: Path) -> RowSource:
     names = [layout.names[place] for place in layout.inputs]
     words = word_columns(path, layout, asked)
     reader = CellReader(names, words, missing=asked.missing is not None, new=True)
-    codes, texts, weights = _read(path, layout, reader)
+    codes, texts, facts = _read(path, layout, reader)
     if not layout.header:
         _check_first_label(texts, line, path)
     labels = label_array(_label_values(texts, f"{path}, column {layout.names[layout.target or 0]}"), "y")
     name = path.name.removesuffix(".gz").rpartition(".")[0]
     identity = {"source": "csv"}
     if asked:
-        encoding = _learned(names, words, codes, _training_rows(spec, weights, len(codes), name), asked, path)
+        encoding = _learned(names, words, codes, _training_rows(spec, facts, len(codes), name), asked, path)
         columns, identity["encoding"] = replace(columns, encoding=encoding), encoding.digest()
     inputs = _inputs(codes, columns)
-    digest = _digest(inputs, labels, weights)
+    digest = _digest(inputs, labels, *facts)
     if spec.test is None:
-        source = split_source(spec, name, inputs, labels, True, identity | {"sha256": digest}, columns, weights)
+        source = split_source(spec, name, inputs, labels, True, identity | {"sha256": digest}, columns, facts)
     else:
         test = _read_test(Path(spec.test), columns, len(names), labels)
-        sha256 = {"train": digest, "test": _digest(*test)}
+        sha256 = {"train": digest, "test": _digest(*test[:2], *test[2])}
         both = (inputs, test[0]), (labels, test[1])
-        source = parts_source(spec, name, *both, True, identity | {"sha256": sha256}, columns, (weights, test[2]))
+        source = parts_source(spec, name, *both, True, identity | {"sha256": sha256}, columns, (facts, test[2]))
     return replace(source, notes=source.notes + _unknown_notes(source.test, "test part"))
 
 
@@ -84,19 +82,21 @@ def _open_addition(spec: SourceSpec, path: Path) -> RowSource:
     assert spec.joins is not None
     joins = spec.joins
     columns = joins.columns or Columns((), None, joins.n_inputs)
-    inputs, labels, _ = _read_test(path, columns, joins.n_columns, np.array(joins.classes or [0.0]))
-    identity = {"source": "csv", "sha256": _digest(inputs, labels)}
+    inputs, labels, facts = _read_test(path, columns, joins.n_columns, np.array(joins.classes or [0.0]))
+    if columns.groups_index is not None and facts.groups is None:
+        raise DataError(f"{path}: has no column of the groups ({columns.groups or columns.groups_index}); add it")
+    identity = {"source": "csv", "sha256": _digest(inputs, labels, facts.groups)}
     if columns.encoding is not None:
         identity["encoding"] = columns.encoding.digest()
-    source = joining_source(spec, path.name, inputs, labels, True, identity)
+    source = joining_source(spec, path.name, inputs, labels, True, identity, facts.groups)
     return replace(source, notes=_unknown_notes(source.train, f"rows of {path.name}"))
 
 
-def _training_rows(spec: SourceSpec, weights: np.ndarray | None, n: int, name: str) -> np.ndarray:
+def _training_rows(spec: SourceSpec, facts: RowFacts, n: int, name: str) -> np.ndarray:
     """Return which of n rows are training rows: those that count, but for the test part."""
-    _, counted = counted_rows(spec, weights, n, "the data")
-    n = len(counted)
-    part = split_rows(spec, n, name)[0] if spec.test is None else part_rows(spec, "train", n, name)
+    _, counted = counted_rows(spec, facts.weights, n, "the data")
+    groups, n = keys_of_groups(spec, facts.groups, n, counted), len(counted)
+    part = split_rows(spec, n, name, groups)[0] if spec.test is None else part_rows(spec, "train", n, name)
     return counted if part is None else counted[part]
 
 
@@ -145,19 +145,23 @@ def _training_layout(spec: SourceSpec, path: Path) -> tuple[int, TableLayout, Co
     line, first = next(table_rows(path, ()), (0, []))
     if not first:
         raise DataError(f"{path}: is empty; rows of numbers are needed")
-    header = is_parquet(path) or is_header(first, spec.target) or is_header(first, spec.weights)
+    header = is_parquet(path) or any(is_header(first, name) for name in (spec.target, spec.weights, spec.groups))
     if header and spec.categorical is not None and spec.target not in column_names(first) and is_repeated(path):
         header = False
-    weights = None if spec.weights is None else named_column(first, header, spec.weights, path, "weights")
-    target = target_column(first, header, spec.target, path, weights)
-    if target == weights:
-        raise UsageError(f"{path}: column {spec.weights} is both target and weights; name two")
-    if len(first) < 2 + (weights is not None):
+    asked = {"weights": spec.weights, "groups": spec.groups}
+    others = {what: named_column(first, header, name, path, what) for what, name in asked.items() if name is not None}
+    target = target_column(first, header, spec.target, path, others.values())
+    taken = (target, *others.values())
+    if len(set(taken)) < len(taken):
+        roles = {"target": target, **others}
+        twice = next(place for place in taken if taken.count(place) > 1)
+        both = " and ".join(role for role, place in roles.items() if place == twice)
+        raise UsageError(f"{path}: column {first[twice].strip() if header else twice} is both {both}; name another one")
+    if len(first) < 1 + len(taken):
         few = "one column" if len(first) == 1 else f"{len(first)} columns"
-        more = " and weights" if weights is not None else ""
-        raise DataError(f"{path}: has {few}; inputs and a target{more} are needed")
+        raise DataError(f"{path}: has {few}; inputs and {' and '.join(('a target', *others))} are needed")
     names = column_names(first) if header else [str(k) for k in range(len(first))]
-    every = [place for place in range(len(names)) if place not in (target, weights)]
+    every = [place for place in range(len(names)) if place not in taken]
     places = _chosen_places(spec, names, header, every, path)
     chosen = tuple(names[place] for place in places)
     unlike = (
@@ -165,10 +169,11 @@ def _training_layout(spec: SourceSpec, path: Path) -> tuple[int, TableLayout, Co
     )  # names that repeat tell no column from another
     before = sum(place < target for place in places)
     columns = Columns(chosen if unlike else (), names[target] if header else None, before, len(places) < len(every))
-    if weights is not None:
-        place = sum(other < weights for other in (*places, target))
-        columns = replace(columns, weights=names[weights] if header else None, weights_index=place)
-    return line, TableLayout(0, header, tuple(names), tuple(places), target, weights), columns
+    name_of = {what: names[column] if header else None for what, column in others.items()}
+    place_of = {what: sum(other < column for other in (*places, *taken)) for what, column in others.items()}
+    columns = replace(columns, weights=name_of.get("weights"), weights_index=place_of.get("weights"))
+    columns = replace(columns, groups=name_of.get("groups"), groups_index=place_of.get("groups"))
+    return line, TableLayout(0, header, tuple(names), tuple(places), target, **others), columns
 
 
 def _chosen_places(spec: SourceSpec, names: list[str], header: bool, every: list[int], path: Path) -> list[int]:
@@ -183,7 +188,7 @@ def _chosen_places(spec: SourceSpec, names: list[str], header: bool, every: list
         raise UsageError(f"{key}: {path} has no header; give it one to choose columns by name")
     for name in asked:
         if name in names and not any(names[place] == name for place in every):
-            what = "the weights" if name == spec.weights else "the target"
+            what = {spec.weights: "the weights", spec.groups: "the groups"}.get(name, "the target")
             raise UsageError(f"{key}: {name!r} is {what}; leave it out, or name another column for that")
         if names.count(name) != 1:
             fault = "stands more than once in the header" if name in names else "is no column"
@@ -194,13 +199,15 @@ def _chosen_places(spec: SourceSpec, names: list[str], header: bool, every: list
     return places
 
 
-def _read(path: Path, layout: TableLayout, reader: CellReader) -> tuple[np.ndarray, list[str], np.ndarray | None]:
-    """Return the codes (n, columns) f8, labels and weights (None without such) of all rows. Raises DataError."""
+def _read(path: Path, layout: TableLayout, reader: CellReader) -> tuple[np.ndarray, list[str], RowFacts]:
+    """Return the codes (n, columns) f8, labels, and weights and groups of all rows. Raises DataError."""
     pieces, piece, labels, weights = list[np.ndarray](), list[list[float]](), list[str](), array("d")
-    for codes, label, weight in rows_of(path, layout, reader, labelled=True):
+    groups = list[str]()
+    for codes, label, weight, group in rows_of(path, layout, reader, labelled=True):
         piece.append(codes)
         labels.append(label)
         weights.append(weight)
+        groups += [] if layout.groups is None else [group]
         if len(piece) == ROWS_PER_PIECE:
             pieces.append(np.array(piece))
             piece = []
@@ -208,22 +215,23 @@ def _read(path: Path, layout: TableLayout, reader: CellReader) -> tuple[np.ndarr
         pieces.append(np.array(piece))
     if not pieces:
         raise DataError(f"{path}: has a header but no rows")
-    return np.concatenate(pieces), labels, None if layout.weights is None else np.array(weights)
+    facts = RowFacts(None if layout.weights is None else np.array(weights), np.array(groups) if groups else None)
+    return np.concatenate(pieces), labels, facts
 
 
 def _read_test(
     path: Path, columns: Columns, n_columns: int, labels: np.ndarray
-) -> tuple[RowArray, np.ndarray, np.ndarray | None]:
-    """Return inputs, labels and weights of a test file, whose columns are those of the file with such labels."""
+) -> tuple[RowArray, np.ndarray, RowFacts]:
+    """Return inputs, labels, weights and groups of a test file, whose columns are those of a file with such labels."""
     is_text = labels.dtype.kind == "U"
     known = KnownTable(columns, n_columns, tuple(np.unique(labels).tolist()) if is_text else ())
     layout = layout_of(path, None, known, labelled=True)
-    codes, texts, weights = _read(path, layout, reader_of(columns, [layout.names[place] for place in layout.inputs]))
+    codes, texts, facts = _read(path, layout, reader_of(columns, [layout.names[place] for place in layout.inputs]))
     test_labels = np.array(texts) if is_text else _label_values(texts, f"{path}, the target")
     if test_labels.dtype.kind == "U" and not is_text:
         row = next(row for row, text in enumerate(texts) if not reads_as_number(text))
         raise DataError(f"{path}: row {row} has the target {texts[row][:40]!r}, those of the training file are numbers")
-    return _inputs(codes, columns), label_array(test_labels, "y of test"), weights
+    return _inputs(codes, columns), label_array(test_labels, "y of test"), facts
 
 
 def _inputs(codes: np.ndarray, columns: Columns) -> RowArray:

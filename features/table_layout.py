@@ -20,7 +20,7 @@ class TableLayout:
     """What is known of a table before its cells are read.
 
     names: of all columns, numbers without a header; inputs: the place of each column that is read, in the model's
-    order; target, weights: those of the target and the row weights, None where there are none.
+    order; target, weights, groups: those of the target, the weights and the groups of the rows, None without such.
     """
 
     n_rows: int
@@ -29,6 +29,7 @@ class TableLayout:
     inputs: tuple[int, ...]
     target: int | None
     weights: int | None = None
+    groups: int | None = None
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,10 @@ def layout_of(path: Path, target: str | None, known: KnownTable, *, labelled: bo
         raise DataError(f"{path}: has no rows{below}")
     if header and columns.inputs:
         inputs, column = _by_name(column_names(first), target, columns, path)
-        weights = column_names(first).index(columns.weights) if columns.weights in column_names(first) else None
+        places = {name: place for place, name in reversed(list(enumerate(column_names(first))))}
+        others = places.get(columns.weights or ""), places.get(columns.groups or "")
     else:
-        inputs, column, weights = _by_place(first, header, target, known, path, labelled=labelled)
+        inputs, column, others = _by_place(first, header, target, known, path, labelled=labelled)
     word = "" if header or column is None else lone.get(column, "")[:40]
     if any(map(str.isalpha, word)) and known.has_number_labels:  # "?" or an empty cell is a label not known
         raise DataError(
@@ -81,7 +83,7 @@ def layout_of(path: Path, target: str | None, known: KnownTable, *, labelled: bo
         wanted = "" if columns.target is None else f" {columns.target!r}"
         raise DataError(f"{path}: has no target column{wanted}; name the one to compare with (--target NAME)")
     names = column_names(first) if header else [str(k) for k in range(len(first))]
-    return TableLayout(n_lines - header, header, tuple(names), inputs, column, weights)
+    return TableLayout(n_lines - header, header, tuple(names), inputs, column, *others)
 
 
 def _words(cells: list[str], labels: Collection[object]) -> dict[int, str]:
@@ -118,7 +120,8 @@ def _by_name(names: list[str], target: str | None, known: Columns, path: Path) -
         column: int | None = target_column(names, True, target, path)
     else:
         column = _known_target(names, known)
-    none = (column, *(k for k, name in enumerate(names) if known.weights is not None and name == known.weights))
+    others = {known.weights, known.groups} - {None}
+    none = (column, *(k for k, name in enumerate(names) if name in others))
     places = [k for k in range(len(names)) if k not in none and (names[k] in known.inputs or not known.chosen)]
     missing = [name for name in known.inputs if name not in {names[k] for k in places}]
     unknown = [names[k] for k in places if names[k] not in known.inputs]
@@ -142,25 +145,23 @@ def _by_name(names: list[str], target: str | None, known: Columns, path: Path) -
 
 def _by_place(
     cells: list[str], header: bool, target: str | None, known: KnownTable, path: Path, *, labelled: bool
-) -> tuple[tuple[int, ...], int | None, int | None]:
-    """Return the places of the inputs, all columns but target and weights, and those of the target and the weights."""
+) -> tuple[tuple[int, ...], int | None, tuple[int | None, int | None]]:
+    """Return the places of the inputs, all other columns but target, weights and groups, and the places of these."""
     n_inputs, columns = known.n_columns, known.columns
-    weights = columns.weights_index if len(cells) == n_inputs + 2 else None
-    n_columns = len(cells) - (weights is not None)
+    there = len(columns.other_places) > 0 and len(cells) == n_inputs + 1 + len(columns.other_places)
+    others = (columns.weights_index, columns.groups_index) if there else (None, None)
+    n_columns = len(cells) - len(columns.other_places) * there
     has_target = target is not None or n_columns == n_inputs + 1
     if n_columns - has_target != n_inputs or (labelled and not has_target):
         wanted = f"{n_inputs} inputs" + (" and a target" if labelled or target else "")
         raise DataError(f"{path}: has {len(cells)} columns, wanted the model's {wanted}")
-    column = target_column(cells, header, target, path, weights) if has_target else None
+    column = target_column(cells, header, target, path, others) if has_target else None
     named = header and not set(TARGET_NAMES).isdisjoint(column_names(cells))
     if has_target and target is None:
         trained = _known_target(column_names(cells), columns) if header else None
-        column = trained if trained is not None else column if named else _target_place(columns, weights)
-    return tuple(k for k in range(len(cells)) if k not in (column, weights)), column, weights
-
-
-def _target_place(known: Columns, weights: int | None) -> int:
-    return known.target_index if weights is None else known.target_place
+        place = columns.target_place if there else columns.target_index
+        column = trained if trained is not None else column if named else place
+    return tuple(k for k in range(len(cells)) if k not in (column, *others)), column, others
 
 
 def _known_target(names: list[str], known: Columns) -> int | None:
@@ -177,12 +178,12 @@ def _listed(names: Sequence[str]) -> str:
 
 def rows_of(
     path: Path, layout: TableLayout, reader: CellReader, *, labelled: bool
-) -> Iterator[tuple[list[float], str, float]]:
-    """Yield codes (columns,), label and weight of every row; the latter two are only asked for where they are needed.
+) -> Iterator[tuple[list[float], str, float, str]]:
+    """Yield codes (columns,), label, weight and group of every row; the latter three where they are needed.
 
-    A row without weights has 1.
+    A row without weights has 1, one without groups "".
     """
-    others = (layout.target, layout.weights) if labelled else ()
+    others = (layout.target, layout.weights, layout.groups) if labelled else ()
     places = [*layout.inputs, *(place for place in others if place is not None)]
     of_weights = CellReader([] if layout.weights is None else [layout.names[layout.weights]], [None])
     for row, (line, cells) in enumerate(itertools.islice(table_rows(path, places), int(layout.header), None)):
@@ -198,7 +199,10 @@ def rows_of(
         weight = 1.0
         if labelled and layout.weights is not None:
             (weight,) = of_weights.codes([cells[layout.weights]], where)
-        yield reader.codes([cells[k] for k in layout.inputs], where, hint), label, weight
+        group = cells[layout.groups].strip() if labelled and layout.groups is not None else ""
+        if labelled and layout.groups is not None and not group:
+            raise DataError(f"{where}, column {layout.names[layout.groups]} names no group; name one for each row")
+        yield reader.codes([cells[k] for k in layout.inputs], where, hint), label, weight, group
 
 
 def word_columns(path: Path, layout: TableLayout, asked: Asked) -> list[dict[str, int] | None]:

@@ -6,12 +6,14 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Container, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from features.errors import DataError
 from features.input_files import ALWAYS_ALLOWED_BYTES, MAX_EXPANSION, open_plain
+from features.row_parts import RowFacts
 from features.row_source import RowSource, digest_rows, input_dtype, parts_source, split_source
 from features.source import RowArray, SourceSpec
 from features.targets import check_finite_targets
@@ -39,14 +41,14 @@ def open_arrays(
     name = Path(spec.dataset).stem
     keys = _array_keys(spec.dataset, arrays)
     identity = {"source": "arrays", "sha256": dict(digests or digest_arrays(spec, arrays))}
-    weights_of = [None if key is None else np.asarray(arrays[key][:]) for key in _weight_keys(spec, arrays, keys)]
+    facts = [_facts(arrays, of_part) for of_part in _fact_keys(spec, arrays, keys)]
     inputs_of = [_checked_inputs(arrays[key], key) for key in keys if key.endswith("X")]
     labels_of = [label_array(np.asarray(arrays[key][:]), key) for key in keys if key.endswith("y")]
     table = _is_table(inputs_of[0])
     if len(keys) == 2:
-        return split_source(spec, name, inputs_of[0], labels_of[0], table, identity, weights=weights_of[0])
+        return split_source(spec, name, inputs_of[0], labels_of[0], table, identity, facts=facts[0])
     parts = (inputs_of[0], inputs_of[1]), (labels_of[0], labels_of[1])
-    return parts_source(spec, name, *parts, table, identity, weights=(weights_of[0], weights_of[1]))
+    return parts_source(spec, name, *parts, table, identity, facts=(facts[0], facts[1]))
 
 
 def digest_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray]) -> dict[str, str]:
@@ -65,28 +67,32 @@ def digest_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray]) -> dict[str,
             digests[key] = digest_rows(_checked_inputs(arrays[key], key))
         else:
             digests[key] = digest_rows(label_array(np.asarray(arrays[key][:]), key))
-    for weights in _weight_keys(spec, arrays, keys):
-        digests |= {} if weights is None else {weights: digest_rows(arrays[weights])}
+    digests |= {key: digest_rows(arrays[key]) for key in chain(*_fact_keys(spec, arrays, keys)) if key is not None}
     return digests
 
 
-def _weight_keys(spec: SourceSpec, known: Container[str], keys: tuple[str, ...]) -> list[str | None]:
-    """Return the array of row weights that goes with each array of inputs in `keys`, None where there is none.
+def _fact_keys(spec: SourceSpec, known: Container[str], keys: tuple[str, ...]) -> list[tuple[str | None, str | None]]:
+    """Return the arrays of weights and of groups that go with each array of inputs in `keys`, None for those not there.
 
-    It is named like the inputs, `spec.weights` in the place of X. The test part may lack it.
+    They are named like the inputs, `spec.weights` or `spec.groups` in the place of X. The test part may lack them.
 
     Raises
     ------
     DataError
         The rows to train on have none.
     """
-    if spec.weights is None:
-        return [None, None]
-    inputs = keys[::2]
-    names = [spec.weights if key == "X" else spec.weights.join(key.split("X")) for key in inputs]
-    if names[0] not in known:
-        raise DataError(f"{spec.dataset}: has no array {names[0]} for data.weights = {spec.weights}; name one it has")
-    return [name if name in known else None for name in names]
+    found = []
+    for option, asked in (("weights", spec.weights), ("groups", spec.groups)):
+        names = [key if asked is None else asked if key == "X" else asked.join(key.split("X")) for key in keys[::2]]
+        if asked is not None and names[0] not in known:
+            raise DataError(f"{spec.dataset}: has no array {names[0]} for data.{option} = {asked}; name one it has")
+        found.append([None if asked is None or name not in known else name for name in names])
+    return list(zip(*found, strict=True))
+
+
+def _facts(arrays: Mapping[str, RowArray], keys: tuple[str | None, str | None]) -> RowFacts:
+    """Return what arrays hold beside inputs and targets."""
+    return RowFacts(*(None if key is None else np.asarray(arrays[key][:]) for key in keys))
 
 
 def _array_keys(dataset: str, arrays: Mapping[str, RowArray]) -> tuple[str, ...]:
@@ -118,22 +124,22 @@ def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> RowSourc
         if missing:
             names = ", ".join(sorted(members)) or "nothing"
             raise DataError(f"{path}: needs X and {target}, or {', '.join(PART_KEYS)}; found {names}")
-        weight_keys = _weight_keys(spec, members, keys)
+        fact_keys = _fact_keys(spec, members, keys)
         loaded = {
             key: (_zeros if outline and key.startswith("X") else read_member)(archive, members[key], path)
-            for key in (*keys, *filter(None, weight_keys))
+            for key in (*keys, *filter(None, chain(*fact_keys)))
         }
-    weights_of = [None if key is None else loaded[key] for key in weight_keys]
+    facts = [_facts(loaded, of_part) for of_part in fact_keys]
     _check_shapes(loaded, keys)
     digests = {key: "" if outline else digest_rows(values) for key, values in loaded.items()}
     identity = {"source": "npz", "sha256": digests}
     if len(keys) == 2:
         inputs, labels = loaded["X"], label_array(loaded[target], target)
-        return split_source(spec, path.stem, inputs, labels, _is_table(inputs), identity, weights=weights_of[0])
+        return split_source(spec, path.stem, inputs, labels, _is_table(inputs), identity, facts=facts[0])
     inputs_of = (loaded["X_train"], loaded["X_test"])
     labels_of = (label_array(loaded["y_train"], "y_train"), label_array(loaded["y_test"], "y_test"))
-    weights = (weights_of[0], weights_of[1])
-    return parts_source(spec, path.stem, inputs_of, labels_of, _is_table(inputs_of[0]), identity, weights=weights)
+    of_parts = (facts[0], facts[1])
+    return parts_source(spec, path.stem, inputs_of, labels_of, _is_table(inputs_of[0]), identity, facts=of_parts)
 
 
 def label_array(labels: np.ndarray, name: str) -> np.ndarray:

@@ -16,7 +16,7 @@ from storage.errors import CorruptDataError, MissingDataError, UnavailableStoreE
 from storage.plain_files import parse_json, read_plain
 
 NODE_FILE = "zarr.json"
-OUR_DTYPES = ("float32", "float64", "int64", "int32", "uint8")
+OUR_DTYPES = ("float32", "float64", "int64", "int32", "uint64", "uint8")
 FOREIGN_DTYPES = (*OUR_DTYPES, "bool", "float16", "int8", "int16", "uint16", "uint32", "uint64")
 COMPRESSORS = ("zstd", "gzip", "blosc")
 FOREIGN_CODECS = ("bytes", "transpose", "crc32c", *COMPRESSORS)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from features.row_draws import draw_held_out, held_out_limit, row_keys
 from pipeline import train as training
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.kernels.kernel_forms import Kernel
@@ -190,5 +191,11 @@ def task_for(n_train: int, n_features: int, read_rows: int | None) -> RowTask:
         FeatureShape("0", "", "regression", (), n_train, 9, n_features, chunk_rows, {}),
     )
     return RowTask(
-        layout, FeatureLayout(Path("f"), "0"), shape, Kernel(), (1.0,), "float32", read_rows, 0.1, 0, TargetFacts()
+        layout, FeatureLayout(Path("f"), "0"), shape, Kernel(), (1.0,), "float32", read_rows, 0, TargetFacts()
     )
+
+
+def held_out_of(inputs: np.ndarray, seed: int = 0, fraction: float = 0.1) -> np.ndarray:
+    """Return which training rows with such inputs a run, or an estimator, holds out, (n,) bool."""
+    keys = row_keys(inputs)
+    return draw_held_out(seed, held_out_limit(seed, fraction, [keys]), keys)

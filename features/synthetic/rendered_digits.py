@@ -91,6 +91,10 @@ class SyntheticSource:
     def weights(self, part: Part) -> None:
         """Each image counts 1."""
 
+    @property
+    def groups(self) -> None:
+        """None: the images have no groups."""
+
     def fingerprint(self) -> dict[str, Any]:
         """Return what determines the images: the renderer's version, seed and sizes."""
         return {

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from features.row_draws import draw_held_out, row_keys
 from features.source import Part
 from features.targets import outputs
 from pipeline.config.stored_settings import from_toml
@@ -19,7 +20,7 @@ from pipeline.datasets.feature_request import describe, fill_in_features, source
 from pipeline.datasets.feature_store import FeatureStore
 from pipeline.datasets.open_data import open_data
 from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums, SumBounds, draw_held_out
+from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums, SumBounds
 from pipeline.solvers.ridge import refit
 from pipeline.train import main as train
 from storage.folder_layouts import FeatureLayout, RunLayout
@@ -77,6 +78,7 @@ def least_squares(
     n_classes = int(y.max()) + 1
     targets = outputs(y, "multiclass", n_classes)
     share = -(-len(X) // (workers * BLOCK_ROWS)) * BLOCK_ROWS
+    keys = row_keys(X)
     bounds = SumBounds(BLOCK_ROWS, share // BLOCK_ROWS, 1.0, (1.0,) * n_classes)
 
     def accumulated(start: int) -> list[GramStatistics]:
@@ -84,7 +86,7 @@ def least_squares(
         stop = min(start + share, len(X))
         for first in range(start, stop, BLOCK_ROWS):
             rows = slice(first, min(first + BLOCK_ROWS, stop))
-            held_out = draw_held_out(0, HOLD_OUT, rows.start, rows.stop)
+            held_out = draw_held_out(0, HOLD_OUT, keys[rows])
             for part, chosen in zip(parts, (~held_out, held_out), strict=True):
                 part.add(generator.block(X[rows][chosen], out_dtype=np.float64), targets[rows][chosen])
         return [part.statistics() for part in parts]

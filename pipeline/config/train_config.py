@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.config.parsers import (
+    NO_PENALTY,
     byte_size,
     categories,
     center_count,
     duration,
+    is_searched,
     label,
+    learns_scales,
     name_list,
     one_of,
     optional,
@@ -67,6 +70,12 @@ class DataConfig:
         None,
         optional(text, "none"),
         "column of a table (likewise), or key of an .npz or .zarr, that holds how much each row counts: 0 or more",
+    )
+    groups: str | None = option(
+        None,
+        optional(text, "none"),
+        "column of a table (likewise), or key of an .npz or .zarr, that holds the group of each row: no group is split "
+        "over fit and held-out rows, nor over training and test part",
     )
     class_weight: str | None = option(
         None,
@@ -302,3 +311,16 @@ class TrainConfig:
     statistics: StatisticsConfig = field(default_factory=StatisticsConfig)
     solver: SolverConfig = field(default_factory=SolverConfig)
     resources: Resources = field(default_factory=Resources)
+
+
+def what_needs_held_out_rows(config: TrainConfig) -> str | None:
+    """Return the first flag of a run whose choice is by held-out rows; None where nothing is chosen by them."""
+    solver, kernel = config.solver, config.kernel
+    needs = {
+        f"--select {solver.select}": solver.select != "none",
+        f"--penalty {solver.penalty}": is_searched(solver.penalty) or solver.penalty == NO_PENALTY,
+        "--refit ridge": solver.refit != "none",
+        f"--scale {kernel.scale}": learns_scales(kernel.scale),
+        f"--sigma2 {kernel.sigma2}": kernel.sigma2 == "auto",
+    }
+    return next((flag for flag, needed in needs.items() if needed), None)

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from features.row_draws import row_keys
 from features.source import PARTS, Part, Source
 from features.standardisation import Standardisation
 from pipeline.datasets.compute_features import compute_features, fit_standardisation
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
 from pipeline.datasets.open_data import DataIdentity, identify, open_data
 from pipeline.runtime import stopping
-from storage.atomic_writes import make_folder, remove_folder, remove_stale, seal
+from storage.atomic_writes import make_folder, remove_file, remove_folder, remove_stale, seal
 from storage.blocks import Block, row_blocks
 from storage.done_markers import read_markers, write_marker
 from storage.errors import CorruptDataError, MissingDataError
@@ -62,6 +63,10 @@ def build_item(task: BlockTask, item: FeatureItem) -> int:
     weights = source.weights(item.part)
     if weights is not None:
         files |= arrays[f"{item.part}/weights"].write(block.start, weights[block.start : block.stop])
+    if item.part == "train":
+        files |= arrays["train/keys"].write(block.start, row_keys(inputs))
+    if item.part == "train" and source.groups is not None:
+        files |= arrays["train/groups"].write(block.start, source.groups[block.start : block.stop])
     write_marker(task.layout.markers, item.name, {"rows": rows, "files": files})
     return rows
 
@@ -136,6 +141,7 @@ def _begun_arrays(layout: FeatureLayout, specs: list[ArraySpec], shape: FeatureS
     except (MissingDataError, CorruptDataError):
         pass
     make_folder(layout.folder)
+    remove_file(layout.manifest)  # of a store of an earlier version
     remove_folder(layout.markers)  # first: they tell of the arrays
     remove_folder(layout.arrays)
     remove_stale(layout.folder, recursive=True)
@@ -153,6 +159,8 @@ def _array_specs(shape: FeatureShape, source: Source) -> list[ArraySpec]:
     target_dtype = "float64" if shape.task == "regression" else "int64"
     n_inputs = int(np.prod(source.input_shape))
     specs = [ArraySpec(f"standardisation/{name}", (n_inputs,), "float64", n_inputs) for name in ("mean", "scale")]
+    for name in ("keys",) if source.groups is None else ("keys", "groups"):
+        specs.append(ArraySpec(f"train/{name}", (shape.n_train,), "uint64", shape.item_rows))
     for part in PARTS:
         n_rows = shape.n_rows(part)
         specs.append(ArraySpec(f"{part}/X", (n_rows, shape.n_features), "float32", shape.chunk_rows))

@@ -85,7 +85,7 @@ class FeatureShape:
     def disk_bytes(self) -> int:
         """Bytes of the store on disk, to within the metadata."""
         n_weights = sum(map(self.n_rows, self.weighted))
-        return (self.n_train + self.n_test) * (self.n_features * 4 + 8) + 8 * n_weights
+        return (self.n_train + self.n_test) * (self.n_features * 4 + 8) + 8 * (n_weights + self.n_train)
 
 
 def source_spec(config: TrainConfig, *, frozen: bool = False) -> SourceSpec:
@@ -111,6 +111,7 @@ def source_spec(config: TrainConfig, *, frozen: bool = False) -> SourceSpec:
         categorical=data.categorical,
         missing=data.missing,
         weights=data.weights,
+        groups=data.groups,
         task=data.task,
         most_classes=MOST_CLASSES if frozen else None,
         standardise=data.standardise,

@@ -1,7 +1,8 @@
 """The feature store: features of a data set in zarr, built once by row blocks and shared by all runs.
 
 A store is named by the digest of its source and feature parameters. It holds train and test features
-(float32), targets, weights of the rows where the data have them, and the standardisation fitted on the training part.
+(float32), targets, weights of the rows where the data have them, keys of the training rows and of their groups
+(`features.row_draws`), and the standardisation fitted on the training part.
 It counts as built only when its manifest is there; every read checks the digests the manifest records.
 `build_feature_store` builds one.
 """
@@ -22,6 +23,8 @@ from storage.folder_layouts import FeatureLayout
 from storage.manifest import read as read_manifest
 from storage.manifest import verify as verify_manifest
 from storage.zarr_arrays import open_arrays
+
+KEYS = "train/keys"
 
 
 def store_of(config: TrainConfig, shape: FeatureShape) -> FeatureLayout:
@@ -52,6 +55,19 @@ class FeatureStore:
         stored = self._arrays.get(f"{part}/weights")
         return None if stored is None else stored.read(start, stop, self._digests)
 
+    def keys(self, start: int, stop: int) -> NDArray[np.uint64]:
+        """Return the keys of training rows (stop - start,) u8, equal for equal rows.
+
+        The numbers of the rows in a store of an earlier version, which a finished run may have.
+        """
+        stored = self._arrays.get(KEYS)
+        return np.arange(start, stop, dtype=np.uint64) if stored is None else stored.read(start, stop, self._digests)
+
+    def groups(self, start: int, stop: int) -> NDArray[np.uint64]:
+        """Return the keys of the groups of training rows (stop - start,) u8; without groups, each row is its own."""
+        stored = self._arrays.get("train/groups")
+        return self.keys(start, stop) if stored is None else stored.read(start, stop, self._digests)
+
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the features of some training rows, (len(rows), n_features) f4, reading each chunk once."""
         return self._arrays["train/X"].take(rows, self._digests)
@@ -78,9 +94,14 @@ def _open_version(layout: FeatureLayout, version: tuple[int, ...]) -> FeatureSto
     return FeatureStore(layout)
 
 
-def is_built(layout: FeatureLayout) -> bool:
-    """Tell whether a complete store is there: manifest whole, every file present with its size."""
+def is_built(layout: FeatureLayout, *, keys: bool = True) -> bool:
+    """Tell whether a complete store is there: manifest whole, every file present with its size.
+
+    keys: it must have those of rows, which stores of earlier versions have not.
+    """
     if not layout.manifest.exists():
+        return False
+    if keys and not any(f"/{KEYS}/" in name for name in read_manifest(layout.folder).files):
         return False
     problems = verify_manifest(layout.folder, contents=False)
     if problems:

@@ -69,7 +69,9 @@ def identify(spec: SourceSpec) -> DataIdentity | None:
     """
     if not _is_zarr(spec):
         return None
-    return _identity(SourceSpec(spec.dataset, weights=spec.weights), _stamp_of_files(Path(spec.dataset)))
+    return _identity(
+        SourceSpec(spec.dataset, weights=spec.weights, groups=spec.groups), _stamp_of_files(Path(spec.dataset))
+    )
 
 
 def _is_zarr(spec: SourceSpec) -> bool:

@@ -18,8 +18,8 @@ from sklearn.utils.validation import assert_all_finite, check_consistent_length,
 from threadpoolctl import threadpool_limits
 
 from features.descriptors.descriptor import FeatureSpec
+from features.row_draws import draw_sample
 from features.source import Columns
-from features.standardisation import Standardisation
 from features.targets import outputs
 from pipeline.config.parsers import NO_PENALTY, byte_size, is_searched, selection_size
 from pipeline.estimators import model_folders
@@ -34,12 +34,14 @@ from pipeline.estimators.fit_data import (
     candidate_count,
     check_size,
     draw_candidates,
+    first_of_equals,
     given_candidates,
     held_out_rows,
     is_sliced,
+    keys_of,
     moments_of,
-    sampled_rows,
     seed_of,
+    standardised_points,
 )
 from pipeline.estimators.fit_distances import Trials, find_distances
 from pipeline.estimators.fit_weights import FittedWeights, Parts, Task, find_weights
@@ -48,7 +50,7 @@ from pipeline.estimators.kernel_columns import KernelColumns
 from pipeline.estimators.parameter_checks import check_memory, checked_options
 from pipeline.estimators.penalised_solves import Solves
 from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.equal_points import keys_of
+from pipeline.kernels.equal_points import digests_of
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.kernels.jit import compile_loops
 from pipeline.kernels.kernel_forms import Kernel
@@ -156,15 +158,17 @@ class KernelMachine(BaseEstimator):
             self.__dict__ = before
             raise
 
-    def _fit(self, rows: Rows, targets: NDArray[Any], task: str, weights: NDArray[np.float64]) -> None:
-        """Fit targets (n,) of features.targets with row weights (n,) and store the result."""
-        options = checked_options(self.get_params(deep=False))
-        seed = seed_of(self.random_state)
-        eligible = np.flatnonzero(weights > 0)
+    def _fit(
+        self, rows: Rows, targets: NDArray[Any], task: str, weights: NDArray[np.float64], groups: ArrayLike | None
+    ) -> None:
+        """Fit targets (n,) of features.targets with row weights (n,) and groups (n,), and store the result."""
+        options, seed = checked_options(self.get_params(deep=False)), seed_of(self.random_state)
+        (keys, of_groups), counted = keys_of(rows, groups), np.flatnonzero(weights > 0)
+        eligible = first_of_equals(keys, counted)
         signs = outputs(targets, task, len(self.classes_) if task != "regression" else 0)
         check_size(signs, weights)
         limit = default_limit_bytes() if self.memory_limit is None else byte_size(self.memory_limit)
-        filled = fill_in(self.get_params(deep=False), len(eligible), rows.shape[1], signs.shape[1], limit)
+        filled = fill_in(self.get_params(deep=False), len(eligible), len(counted), rows.shape[1], signs.shape[1], limit)
         n_asked = candidate_count(len(eligible), self.n_centers, self.centers, filled.n_candidates)
         holds_out = filled.holds_out or self.refit is not None or self.select is not None
         greedy, given = self.select is not None, self.centers is not None
@@ -183,21 +187,20 @@ class KernelMachine(BaseEstimator):
         n_candidates = len(candidates.index) * n_widths
         standardisation = moments_of(rows, weights) if self.standardise else None
         rows = rows.standardised(standardisation)
-        points = _standardised(candidates.points, standardisation)
+        points = standardised_points(candidates.points, standardisation)
         # Without an intercept, centred targets would be another problem; with one they spare float64 a large mean.
         centre = task == "regression" and self.fit_intercept and len(eligible) > 0
         mean = float(np.average(signs[:, 0], weights=weights)) if centre else 0.0
         signs -= mean
-        mask = held_out_rows(seed, weights) if holds_out else np.zeros(len(rows), bool)
-        small = len(rows) * n_candidates <= SMALL_VALUES
-        dtype: type = np.float64 if small else rows.dtype
+        mask = held_out_rows(seed, of_groups, weights) if holds_out else np.zeros(len(rows), bool)
+        dtype: type = np.float64 if len(rows) * n_candidates <= SMALL_VALUES else rows.dtype
         with threadpool_limits(1, user_api="blas"), as_value_error():  # its bits depend on the number of threads
             ordered = points[np.argsort(candidates.index, kind="stable")]  # whatever they were drawn in
             kernel = Kernel(self.kernel, int(self.degree))
             solved = options if not greedy and filled.penalty is not None else None
             dtypes = {np.dtype(dtype).name} | ({"float32"} if filled.tries_distances else set())
             compile_loops(needed_loops(kernel, dtypes, solved, signs.shape[1] if self.coupling == "shared" else 1))
-            trials = Trials(rows, ordered, signs, weights, mask, seed, dtype, bool(self.fit_intercept), kernel)
+            trials = Trials(rows, ordered, signs, weights, keys, mask, seed, dtype, bool(self.fit_intercept), kernel)
             size = None if self.select is None else selection_size(self.select)
             scales, widths = find_distances(trials, filled, size)
             rows, columns = rows.scaled(scales), KernelColumns(kernel, scaled(points, scales), widths, dtype)
@@ -205,14 +208,14 @@ class KernelMachine(BaseEstimator):
             asked = self._task_of(task, options, filled.penalty, seed, exact=n_candidates <= SMALL_CANDIDATES)
 
             def sample(share: float) -> GramStatistics:
-                sampled = np.where(sampled_rows(seed, weights, share) & ~mask, weights, 0.0)
+                sampled = np.where(draw_sample(seed, share, of_groups) & ~mask, weights, 0.0)
                 return accumulate(rows, columns.generator(), signs, sampled, np.zeros_like(mask), largest)[0]
 
-            before = preselection(len(eligible) * (1 - HELD_OUT), n_candidates, n_candidates, size) if greedy else None
+            before = preselection(len(counted) * (1 - HELD_OUT), n_candidates, n_candidates, size) if greedy else None
             finalists = find_finalists(asked, before, sample)
             generator = columns.generator(None if finalists is None else finalists.columns)
             fit, held_out = accumulate(rows, generator, signs, weights, mask, largest)
-            held = HeldOutRows(rows, targets, np.where(mask, weights, 0.0), task)
+            held = HeldOutRows(rows, targets, np.where(mask, weights, 0.0), keys, task)
 
             def errors(active: NDArray[np.int64], *models: NDArray[np.float64]) -> NDArray[np.float64]:
                 return held.errors(columns.generator(active), *models)
@@ -224,7 +227,7 @@ class KernelMachine(BaseEstimator):
             fitted = fitted if finalists is None else finalists.named(fitted)
             unseen, temperature = fitted.unseen, None
             if unseen.seen and not holds_out:  # rows too few for a choice by held-out ones, or none was needed
-                held = HeldOutRows(rows, targets, weights, task)
+                held = HeldOutRows(rows, targets, weights, keys, task)
             if task != "regression" and not (unseen.seen and (fitted.interrupted or not self._has_temperature())):
                 try:
                     temperature = held.temperature(columns.generator(unseen.active), unseen.weights, unseen.intercept)
@@ -270,9 +273,9 @@ class KernelMachine(BaseEstimator):
         dtype = candidates.points.dtype
         known = defaultdict(list)  # of equal candidates, as many as there were centers
         sigma2 = np.broadcast_to(self.sigma2_, len(before)).tolist()
-        for key, width, weights in zip(keys_of(self.centers_.astype(dtype)), sigma2, before, strict=True):
+        for key, width, weights in zip(digests_of(self.centers_.astype(dtype)), sigma2, before, strict=True):
             known[key, width].append(weights)
-        keys, nothing = keys_of(candidates.points), np.zeros(n_outputs)
+        keys, nothing = digests_of(candidates.points), np.zeros(n_outputs)
         waiting = (known[key, width] for width in widths.tolist() for key in keys)
         return np.stack([weights.pop(0) if weights else nothing for weights in waiting])
 
@@ -326,7 +329,7 @@ class KernelMachine(BaseEstimator):
 
     def _points(self) -> NDArray[np.floating]:
         """Return the centers (m, d) as the kernel sees them."""
-        return scaled(_standardised(self.centers_, self._standardisation), self.feature_scales_)
+        return scaled(standardised_points(self.centers_, self._standardisation), self.feature_scales_)
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the model folder that `pipeline.predict`, `evaluate` and `export` take, in the place of one there.
@@ -391,8 +394,3 @@ class KernelMachine(BaseEstimator):
 
 def _nothing(_: Any) -> None:
     return None
-
-
-def _standardised(points: NDArray[np.floating], standardisation: Standardisation | None) -> NDArray[np.floating]:
-    """Return points (m, d) as kernels see them: standardised, where the rows are."""
-    return points if standardisation is None else standardisation.apply(points, points.dtype.type)

@@ -43,10 +43,15 @@ class Filled:
         return self.penalty is None or is_searched(self.penalty) or self.tries_distances
 
 
-def fill_in(parameters: Mapping[str, Any], n_rows: int, n_features: int, n_outputs: int, memory_bytes: int) -> Filled:
-    """Return what the parameters of an estimator, checked, come to for a fit of this size."""
+def fill_in(
+    parameters: Mapping[str, Any], n_different: int, n_rows: int, n_features: int, n_outputs: int, memory_bytes: int
+) -> Filled:
+    """Return what the parameters of an estimator, checked, come to for a fit of this size.
+
+    n_different: of the rows, which are that many if equal ones count once.
+    """
     selected = parameters["select"] is not None
-    penalty = None if selected else _penalty_of(parameters, n_rows)
+    penalty = None if selected else _penalty_of(parameters, n_different)
     simple = penalty is None and not selected
     kernel, scale = Kernel(parameters["kernel"]), parameters["feature_scale"]
     sigma2 = widths_of(parameters["sigma2"]) if kernel.has_width else 1.0

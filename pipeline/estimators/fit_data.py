@@ -15,22 +15,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from scipy.linalg import LinAlgError
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.validation import _check_sample_weight
 
 from features.errors import DataError
+from features.row_draws import Keys, draw_held_out, group_keys, held_out_limit, row_keys
 from features.standardisation import RunningMoments, Standardisation
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.equal_points import keys_of
 from pipeline.kernels.finite_rows import first_non_finite_row
 from pipeline.kernels.gram_statistics import (
     LEAST_TARGET,
     GramStatistics,
     StatisticsSums,
     SumBounds,
-    draw_held_out,
-    draw_sample,
 )
 from pipeline.kernels.scaled_features import scaled
 
@@ -192,37 +190,34 @@ def moments_of(rows: Rows, weights: NDArray[np.float64]) -> Standardisation:
         raise ValueError(str(error)) from None
 
 
+def keys_of(rows: Rows, groups: ArrayLike | None = None) -> tuple[Keys, Keys]:
+    """Return the keys (n,) of rows and of their groups (n,), numbers or text; without groups, each row is its own.
+
+    One pass over the data. Raises ValueError where there is not one group for each row.
+    """
+    keys = np.concatenate([row_keys(X) for _, X in rows.blocks(0)])
+    if groups is None:
+        return keys, keys
+    names = column_or_1d(groups)
+    if len(names) != len(rows):
+        raise ValueError(f"groups names {len(names)} groups; one for each of {len(rows)} rows is needed")
+    return keys, group_keys(names.astype(str) if names.dtype.kind == "O" else names)
+
+
+def first_of_equals(keys: Keys, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return those of some rows (m,), ascending, that are the first with their key."""
+    return rows[np.sort(np.unique(keys[rows], return_index=True)[1])]
+
+
 def draw_candidates(rows: Rows, eligible: NDArray[np.int64], n_centers: int, seed: int) -> Candidates:
-    """Draw candidates among the `eligible` rows; rows with the same values count once.
+    """Draw candidates among the `eligible` rows, which are all different.
 
     The draw is that of the command line with the same seed: the first of one permutation, or all rows in order.
-    Where all are drawn, repeated rows and the order of the rows change nothing.
     """
     everything = n_centers >= len(eligible)
     order = eligible if everything else eligible[np.random.default_rng([seed, 1]).permutation(len(eligible))]
-    points: NDArray[np.floating] = np.empty((0, rows.shape[1]), rows.dtype)
-    kept = np.empty(0, np.int64)
-    seen: set[bytes] = set()
-    place = 0
-    while len(kept) < n_centers and place < len(order):
-        drawn = order[place : place + n_centers - len(kept)]
-        place += len(drawn)
-        points_drawn = rows.take(drawn)
-        new = _first_of_equals(points_drawn, seen)
-        points, kept = np.concatenate([points, points_drawn[new]]), np.concatenate([kept, drawn[new]])
-        if not rows.in_memory:  # another pass over the data for a few more candidates is not worth it
-            break
-    return Candidates(points, kept)
-
-
-def _first_of_equals(points: NDArray[np.floating], seen: set[bytes]) -> NDArray[np.int64]:
-    """Return which of the points are new, and add them to `seen`."""
-    new = []
-    for place, key in enumerate(keys_of(points)):
-        if key not in seen:
-            seen.add(key)
-            new.append(place)
-    return np.array(new, np.int64)
+    drawn = order[:n_centers]
+    return Candidates(rows.take(drawn), drawn)
 
 
 def given_candidates(rows: Rows, centers: Any) -> Candidates:
@@ -251,22 +246,18 @@ def given_candidates(rows: Rows, centers: Any) -> Candidates:
     return Candidates(points, np.full(len(points), -1, np.int64))
 
 
-def held_out_rows(seed: int, weights: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return which rows are held out, (n,) bool: the draw of the command line with the same seed.
+def held_out_rows(seed: int, groups: Keys, weights: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which rows are held out, (n,) bool, by the keys of their groups: the draw of the command line.
 
-    It is drawn for the rows of weight above 0, as if there were no others. Where it leaves none on either side, as for
-    very few rows, every tenth is held out instead.
-    Raises ValueError where there are fewer than two rows to share out.
+    Rows of weight 0 are none. Raises ValueError where there are no two different keys to share out.
     """
-    counted = np.flatnonzero(weights > 0)
-    if len(counted) < 2:
-        raise ValueError("rows are held out to choose the penalty, ridge or size: 2 are needed, found 1 sample")
-    held_out = np.zeros(len(weights), bool)
-    held_out[counted] = draw_held_out(seed, HELD_OUT, 0, len(counted))
-    if not 0 < np.count_nonzero(held_out) < len(counted):
-        held_out[:] = False
-        held_out[counted[::10]] = True
-    return held_out
+    counted = weights > 0
+    limit = held_out_limit(seed, HELD_OUT, [groups[counted]])
+    if not limit:
+        n_rows = np.count_nonzero(counted)
+        found = f"{n_rows} sample" if n_rows < 2 else f"{n_rows} samples that are equal, or of one group"
+        raise ValueError(f"rows are held out to choose the penalty, ridge or size: 2 are needed, found {found}")
+    return draw_held_out(seed, limit, groups) & counted
 
 
 def accumulate(
@@ -301,18 +292,13 @@ def accumulate(
     return fit.statistics(), held_out_sums.statistics()
 
 
-def sampled_rows(seed: int, weights: NDArray[np.float64], share: float) -> NDArray[np.bool_]:
-    """Return which rows are sampled, (n,) bool: the draw of the command line with the same seed.
-
-    It is drawn for the rows of weight above 0, as if there were no others.
-    """
-    counted, mask = np.flatnonzero(weights > 0), np.zeros(len(weights), bool)
-    mask[counted] = draw_sample(seed, share, 0, len(counted))
-    return mask
+def standardised_points(points: NDArray[np.floating], standardisation: Standardisation | None) -> NDArray[np.floating]:
+    """Return points (m, d) as kernels see them: standardised, where the rows are."""
+    return points if standardisation is None else standardisation.apply(points, points.dtype.type)
 
 
 def candidate_count(n_eligible: int, n_centers: int | str | None, centers: Any, most: int) -> int:
-    """Return how many candidates an estimator asks for, with a warning where there are no more than `n_eligible` rows.
+    """Return how many candidates an estimator asks for, with a warning where no more than `n_eligible` rows differ.
 
     n_centers: a number, "all", or None for `most`; `centers` of one's own go first.
     """
@@ -322,7 +308,7 @@ def candidate_count(n_eligible: int, n_centers: int | str | None, centers: Any, 
         return n_eligible if n_centers == "all" else min(most, n_eligible)
     if n_centers > n_eligible:
         warnings.warn(
-            f"n_centers={n_centers} is above the {n_eligible} rows of weight above 0; all of these are candidates",
+            f"n_centers={n_centers} is above the {n_eligible} different rows of weight above 0; all are candidates",
             UserWarning,
             stacklevel=4,
         )

@@ -7,6 +7,7 @@ from operator import add
 import numpy as np
 from numpy.typing import NDArray
 
+from features.row_draws import Keys
 from pipeline.estimators.filled_parameters import Filled
 from pipeline.estimators.fit_data import Rows, accumulate
 from pipeline.kernels.bandwidth import MEDIAN_POINTS, default_sigma2
@@ -35,14 +36,15 @@ from pipeline.solvers.feature_scales import (
 class Trials:
     """What distances are found from.
 
-    rows (n, d); points (M, d): the candidates; targets (n, T), weights (n,) and who is held
-    out (n,); dtype: of the kernel values; intercept: the fits have one; kernel: whose width it is.
+    rows (n, d); points (M, d): the candidates; targets (n, T), weights (n,), keys (n,) u8, and who is held out
+    (n,); dtype: of the kernel values; intercept: the fits have one; kernel: whose width it is.
     """
 
     rows: Rows
     points: NDArray[np.floating]
     targets: NDArray[np.float64]
     weights: NDArray[np.float64]
+    keys: Keys
     held_out: NDArray[np.bool_]
     seed: int
     dtype: type
@@ -68,8 +70,9 @@ class Trials:
         ).tolist()
 
     def n_held_out(self, n_centers: int) -> int:
-        """Return how many of these rows are held out."""
-        return int(np.count_nonzero(self.held_out[self._rows(n_centers)]))
+        """Return how many different ones of these rows are held out."""
+        rows = self._rows(n_centers)
+        return len(np.unique(self.keys[rows[self.held_out[rows]]]))
 
     def _rows(self, n_centers: int) -> NDArray[np.int64]:
         eligible = np.flatnonzero(self.weights > 0)
@@ -111,7 +114,7 @@ def learned_scales(trials: Trials, sigma2: float | str, scale: str, most_rounds:
 
     kinds = kinds_of(scale, points.shape[1])
     rounds = learn_scales(Learning(points, statistics, slopes, trials.intercept, kinds, most_rounds))
-    n_held_out = float(np.count_nonzero(trials.held_out[trials.weights > 0]))
+    n_held_out = float(len(np.unique(trials.keys[trials.held_out])))
 
     def with_more(number: int) -> tuple[float, float]:
         seen, n_centers = trials.scaled(rounds[number].scales), min(MORE_CENTERS, len(trials.points))

@@ -12,7 +12,16 @@ from threadpoolctl import threadpool_limits
 from features.errors import DataError
 from features.targets import MOST_TABLE_CLASSES, detect_task, outputs
 from pipeline.config.parsers import byte_size
-from pipeline.estimators.fit_data import Rows, accumulate, as_value_error, check_size, draw_candidates, seed_of
+from pipeline.estimators.fit_data import (
+    Rows,
+    accumulate,
+    as_value_error,
+    check_size,
+    draw_candidates,
+    first_of_equals,
+    keys_of,
+    seed_of,
+)
 from pipeline.estimators.kernel_columns import KernelColumns
 from pipeline.estimators.parameter_checks import check_landmarks
 from pipeline.kernels.bandwidth import MEDIAN_POINTS, default_sigma2
@@ -137,7 +146,8 @@ class GreedyNystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         kernel = Kernel(self.kernel, self.degree)
         with threadpool_limits(1, user_api="blas"), as_value_error():  # its bits depend on the number of threads
             targets = None if y is None else _targets(y)
-            drawn = draw_candidates(rows, np.arange(len(rows)), n_candidates, seed)
+            different = first_of_equals(keys_of(rows)[0], np.arange(len(rows)))
+            drawn = draw_candidates(rows, different, n_candidates, seed)
             index = np.sort(drawn.index)
             points = rows.take(index)
             sigma2 = self._width(points, kernel, seed)

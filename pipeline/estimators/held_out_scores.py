@@ -1,12 +1,13 @@
 """What the held-out rows of an estimator tell of models: how many they get wrong, and the temperature they want."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
 
+from features.row_draws import Keys
 from features.targets import labels_from_decision
 from pipeline.estimators.fit_data import Rows
 from pipeline.kernels.column_generator import ColumnGenerator
@@ -15,11 +16,12 @@ from pipeline.models.calibration import best_temperature, loss_slopes
 
 @dataclass(frozen=True, eq=False)
 class HeldOutRows:
-    """Rows with class targets (n,) i8, and weights (n,) that are 0 for those not held out."""
+    """Rows with class targets (n,) i8, weights (n,) that are 0 for those not held out, and keys (n,)."""
 
     rows: Rows
     targets: NDArray[np.int64]
     weights: NDArray[np.float64]
+    keys: Keys
     task: str
 
     def errors(
@@ -53,4 +55,5 @@ class HeldOutRows:
             counted = np.flatnonzero(self.weights[span] > 0)
             decision = generator.block(X[counted], None, np.float64) @ weights + intercept
             blocks.append(loss_slopes(decision, self.targets[span][counted], self.weights[span][counted]))
-        return best_temperature(reduce(add, blocks))
+        n_different = len(np.unique(self.keys[self.weights > 0]))
+        return best_temperature(replace(reduce(add, blocks), rows=n_different))

@@ -137,7 +137,7 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     Notes
     -----
     X is an array, or anything with shape, dtype and slices of rows: a memory map, a dask or zarr array. Those are read
-    by row blocks, once for each thing that is found (moments, candidates, scales, width, statistics, a temperature),
+    by row blocks, once for each thing that is found (equal rows, moments, candidates, scales, width, statistics, a temperature),
     never whole.
     float32 rows give float32 kernel values and predictions; up to two million kernel values are float64.
     A fit costs 2·n·d·M + n·M² operations and a few times 8·M² bytes, with one BLAS thread.
@@ -151,8 +151,12 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     Machart, Peel, Anthoine, Ralaivola, Glotin (2011), Stochastic Low-Rank Kernel Learning for Regression, ICML.
     """
 
-    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> "SLKLRegressor":
+    def fit(
+        self, X: Any, y: Any, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
+    ) -> "SLKLRegressor":
         """Fit X (n, n_features) to y (n,) numbers with row weights (n,) ≥ 0, and return self.
+
+        groups (n,), numbers or text: rows of one group are held out together, or not at all, as equal rows are.
 
         Raises
         ------
@@ -164,7 +168,7 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         with self._as_before_on_error():
             rows, values = self._validated(X, y, numeric=True)
             weights = row_weights(sample_weight, rows)
-            self._fit(rows, values.astype(np.float64), "regression", weights)
+            self._fit(rows, values.astype(np.float64), "regression", weights, groups)
         return self
 
     def predict(self, X: Any) -> NDArray[np.floating]:
@@ -245,8 +249,12 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
         super().__init__(**given)
         self.class_weight = class_weight
 
-    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> "SLKLClassifier":
+    def fit(
+        self, X: Any, y: Any, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
+    ) -> "SLKLClassifier":
         """Fit X (n, n_features) to labels y (n,) with row weights (n,) ≥ 0, and return self.
+
+        groups (n,), numbers or text: rows of one group are held out together, or not at all, as equal rows are.
 
         Raises
         ------
@@ -268,7 +276,7 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
                     f"y holds {n_present} class with rows of positive weight; at least two classes are needed"
                 )
             task = "binary" if len(self.classes_) == 2 else "multiclass"
-            self._fit(rows, targets, task, weights)
+            self._fit(rows, targets, task, weights, groups)
         return self
 
     def _class_factors(

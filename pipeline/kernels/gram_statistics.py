@@ -15,7 +15,6 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.each_tile import Each, serially
 from pipeline.kernels.exact_sums import ExactGram, ExactSum
 
-_DRAWN_TOGETHER = 4096  # rows drawn from one generator; fixed, so that block sizes do not change the draw
 LEAST_TARGET = 1e-145  # of the largest: penalties are small parts of the squares, which float64 must still tell apart
 _CENTRED_ROWS = 64  # of a Gram that are centred at once
 
@@ -214,26 +213,3 @@ class StatisticsSums:
 def too_large() -> InvalidDataError:
     """Return the error of targets with which float64 cannot go on."""
     return InvalidDataError("the targets are too large: their sum of squares leaves float64; rescale them")
-
-
-def draw_held_out(seed: int, fraction: float, start: int, stop: int) -> NDArray[np.bool_]:
-    """Return which of the rows start..stop are held out: a seeded coin for each row, whatever the blocks are.
-
-    `seed` is the run's; `fraction` lies in [0, 1). Bool (stop - start,).
-    """
-    return _coins([seed, 2], fraction, start, stop)
-
-
-def draw_sample(seed: int, fraction: float, start: int, stop: int) -> NDArray[np.bool_]:
-    """Return which of the rows start..stop are sampled, held out or not: as `draw_held_out`, with other coins."""
-    return _coins([seed, 5], fraction, start, stop)
-
-
-def _coins(seed: list[int], fraction: float, start: int, stop: int) -> NDArray[np.bool_]:
-    if fraction == 0.0:
-        return np.zeros(stop - start, bool)
-    groups = range(start // _DRAWN_TOGETHER, -(-stop // _DRAWN_TOGETHER))
-    coins = [np.random.default_rng([*seed, group]).random(_DRAWN_TOGETHER) for group in groups]
-    first = groups[0] * _DRAWN_TOGETHER if len(groups) else 0
-    drawn = np.concatenate(coins) if coins else np.empty(0)
-    return drawn[start - first : stop - first] < fraction

@@ -40,7 +40,7 @@ class LossSlopes:
 
     slopes, curvatures (G,) f8: of the log loss of the true classes by the inverse temperature, at each of
     INVERSE_TEMPERATURES; others: the sum of what the other classes' values have on average above the true one's; rows:
-    their number. All but that are weighted.
+    their number, for a choice that of different ones. All but that are weighted.
     """
 
     slopes: NDArray[np.float64]

@@ -9,7 +9,6 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.candidate_list import read_center_list
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.errors import ConfigError
-from pipeline.kernels.gram_statistics import draw_held_out
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.planning.setting_checks import PENALISED, check_combinations, check_scale_used
 from pipeline.runtime.memory_limits import limit_bytes
@@ -66,7 +65,6 @@ def _with_problem(config: TrainConfig, shape: FeatureShape, explicit: frozenset[
     """
     solver, kernel = config.solver, config.kernel
     if solver.penalty is None:
-        held_out = draw_held_out(config.seed, config.statistics.hold_out, 0, shape.n_train)
         has_penalty = (
             shape.n_train < LEAST_ROWS
             or bool(explicit & set(PENALISED))
@@ -76,8 +74,7 @@ def _with_problem(config: TrainConfig, shape: FeatureShape, explicit: frozenset[
             or config.centers.count == "all"
             or config.centers.on_demand
             or isinstance(kernel.sigma2, tuple)
-            or held_out.all()
-            or not held_out.any()
+            or config.statistics.hold_out == 0
         )
         config = with_value(config, "solver.penalty", DEFAULT_PENALTY if has_penalty else NO_PENALTY)
     if not _is_simple(config):

@@ -6,10 +6,9 @@ from features.source import NAMED
 from features.table_cells import is_table
 from pipeline.config.parsers import NO_PENALTY, is_searched, learns_scales, selection_size
 from pipeline.config.settings import SETTINGS
-from pipeline.config.train_config import SolverConfig, TrainConfig
+from pipeline.config.train_config import SolverConfig, TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.errors import ConfigError
-from pipeline.kernels.gram_statistics import draw_held_out
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.solvers.feature_scales import METRIC, MOST_OF_METRIC
 from pipeline.solvers.preselection import SELECTION_ROOM
@@ -24,6 +23,7 @@ PENALISED = {
     "solver.step": "which has its own steps",
     "solver.stop": "which has no such rule",
 }
+OF_ROWS = ("data.weights", "data.groups")  # what only rows of files have
 OF_TABLES = ("test", "columns", "drop", "categorical", "missing")  # of `data`: what only files of cells have
 
 
@@ -35,7 +35,7 @@ def check_used(config: TrainConfig, explicit: frozenset[str]) -> None:
         "features.cells": name != "hog",
         "features.orientations": name != "hog",
         "data.target": not is_table(path) and path.suffix != ".npz",
-        "data.weights": not is_table(path) and path.suffix not in (".npz", ".zarr"),
+        **dict.fromkeys(OF_ROWS, not is_table(path) and path.suffix not in (".npz", ".zarr")),
         **dict.fromkeys((f"data.{key}" for key in OF_TABLES), not is_table(path)),
         "data.test_fraction": (config.dataset in NAMED and config.dataset != "digits") or config.data.test is not None,
         "data.noise": config.dataset != "sinc",
@@ -139,22 +139,9 @@ def check_combinations(config: TrainConfig, shape: FeatureShape, n_candidates: i
         raise ConfigError(f"--coupling shared: {shape.dataset} has one output ({shape.task}); leave it out")
     if solver.stop == "paper" and solver.schedule != "uniform":
         raise ConfigError("solver.stop = paper needs --schedule uniform; choose both or neither")
-    needs = {
-        f"--select {solver.select}": solver.select != "none",
-        f"--penalty {solver.penalty}": is_searched(solver.penalty) or solver.penalty == NO_PENALTY,
-        "--refit ridge": solver.refit != "none",
-        f"--scale {config.kernel.scale}": learns_scales(config.kernel.scale),
-        f"--sigma2 {config.kernel.sigma2}": config.kernel.sigma2 == "auto",
-    }
-    if hold_out == 0 and any(needs.values()):
-        asked = next(flag for flag, needed in needs.items() if needed)
+    asked = what_needs_held_out_rows(config)
+    if hold_out == 0 and asked is not None:
         raise ConfigError(f"{asked} needs held-out rows, statistics.hold_out is 0; set it to 0.1")
-    if any(needs.values()) and not draw_held_out(config.seed, hold_out, 0, shape.n_train).any():
-        asked = next(flag for flag, needed in needs.items() if needed)
-        raise ConfigError(
-            f"{asked} needs held-out rows; of {shape.n_train} rows, statistics.hold_out = {hold_out:g} holds out "
-            "none with this seed: raise it"
-        )
 
 
 def check_rounds(config: TrainConfig, n_candidates: int) -> None:

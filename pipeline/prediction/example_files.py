@@ -197,7 +197,7 @@ def _idx_file(folder: Path, name: str) -> Path:
 
 def _table_piece(path: Path, asked: Asked, layout: TableLayout, columns: Columns, reader: CellReader) -> Piece:
     """Return the rows of a table, which was read once for its layout, and is again for its cells."""
-    rows: Iterator[tuple[list[float], str, float]] = iter(())
+    rows: Iterator[tuple[list[float], str, float, str]] = iter(())
     n_columns = len(layout.inputs)
 
     def read(start: int, stop: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
@@ -205,7 +205,7 @@ def _table_piece(path: Path, asked: Asked, layout: TableLayout, columns: Columns
         if start == 0:
             rows = rows_of(path, layout, reader, labelled=asked.labelled)
         codes, labels = np.empty((stop - start, n_columns)), []
-        for k, (cells, label, _) in enumerate(itertools.islice(rows, stop - start)):
+        for k, (cells, label, *_) in enumerate(itertools.islice(rows, stop - start)):
             codes[k] = cells
             labels.append(label)
         if len(labels) < stop - start:

@@ -27,6 +27,7 @@ LEAST_TEMPERATURE = 1e-9  # one that was found is no lower than 2^-15
 SCALES = "feature_scales"  # an array that only models with learned scales have
 LARGEST_DECISION = 1e150  # squares of decision values and their sums must be float64 numbers too
 INPUT_DTYPES = (None, "uint8", "float32", "float64")
+OTHER_COLUMNS = ("weights", "groups")  # of a table, which are neither inputs nor the target
 DTYPES = {
     "center_index": np.int64,
     "centers": np.float32,
@@ -202,8 +203,8 @@ class SparseKernelModel:
             raise ModelFormatError(f"columns are {columns!r:.80}, the model has {n_columns}")
         if columns is not None and columns.encoding is not None and len(columns.encoding.inputs) != n_inputs:
             raise ModelFormatError(f"its columns make {len(columns.encoding.inputs)} inputs, the model has {n_inputs}")
-        last = n_columns + 1
-        if columns is not None and columns.weights_index is not None and columns.weights_index > last:
+        last = n_columns + len(columns.other_places) if columns is not None else 0
+        if columns is not None and max(columns.other_places, default=0) > last:
             raise ModelFormatError(f"columns are {columns!r:.80}, the model has {n_columns} and a target")
         self._check_task()
         self._check_temperature()
@@ -351,10 +352,15 @@ def _columns(described: Any) -> Columns | None:
         known = None if encoding is None else TableEncoding.from_description(encoding)
     except DataError as error:
         raise ModelFormatError(str(error)) from None
-    weights, place = described.get("weights"), described.get("weights_index")
-    if not isinstance(weights, str | None) or not (place is None or (type(place) is int and place >= 0)):
-        raise ModelFormatError(f"columns are {described!r:.60}, expected a name of the weights and their place")
-    return Columns(tuple(inputs), target, index, chosen, known, weights, place)
+    weights, groups = (_other_column(described, what) for what in OTHER_COLUMNS)
+    return Columns(tuple(inputs), target, index, chosen, known, *weights, *groups)
+
+
+def _other_column(described: dict[str, Any], what: str) -> tuple[str | None, int | None]:
+    name, place = described.get(what), described.get(f"{what}_index")
+    if not isinstance(name, str | None) or not (place is None or (type(place) is int and place >= 0)):
+        raise ModelFormatError(f"columns are {described!r:.60}, expected a name of the {what} and their place")
+    return name, place
 
 
 def _columns_description(columns: Columns) -> dict[str, Any]:
@@ -366,9 +372,10 @@ def _columns_description(columns: Columns) -> dict[str, Any]:
     }
     described |= {"chosen": True} if columns.chosen else {}
     described |= {} if columns.encoding is None else {"encoding": columns.encoding.described()}
-    if columns.weights_index is None:
-        return described
-    return described | {"weights": columns.weights, "weights_index": columns.weights_index}
+    for what in OTHER_COLUMNS:
+        name, place = getattr(columns, what), getattr(columns, f"{what}_index")
+        described |= {} if place is None else {what: name, f"{what}_index": place}
+    return described
 
 
 def _check_moments(moments: Standardisation, input_shape: tuple[int, ...]) -> None:

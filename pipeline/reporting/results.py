@@ -8,7 +8,6 @@ import numpy as np
 from pipeline.config.parsers import selection_size
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
-from pipeline.kernels.gram_statistics import draw_held_out
 from pipeline.kernels.scaled_features import lengths
 from pipeline.models.scoring import Score, r_squared
 from pipeline.prediction.labelled_scores import probability_words
@@ -19,7 +18,7 @@ from pipeline.stages import candidate_names as candidates
 from pipeline.stages import final_weights
 from pipeline.stages.evaluate_model import Scores
 from pipeline.stages.run_state import Run, in_order
-from pipeline.stages.target_facts import read_target_facts
+from pipeline.stages.target_facts import held_out_rows, read_target_facts
 from storage.atomic_writes import read_arrays
 
 FORMAT_VERSION = 1
@@ -190,11 +189,10 @@ def _hold_out(run: Run, summary: dict[str, Any]) -> dict[str, Any] | None:
     """Return what the held-out rows decided: the penalty's error along the path, the ridge and its errors."""
     if summary["path"] is None and summary["ridge"] is None:
         return None
-    held_out = draw_held_out(run.config.seed, run.config.statistics.hold_out, 0, run.shape.n_train)
     chosen = [point["hold_out_error"] for point in summary["path"] or [] if point["penalty"] == summary["penalty"]]
     return {
         "fraction": run.config.statistics.hold_out,
-        "n_rows": int(np.count_nonzero(held_out)),
+        "n_rows": int(np.count_nonzero(held_out_rows(run, read_target_facts(run.layout)))),
         "error": chosen[0] if chosen else None,
         "ridge": summary["ridge"],
         "ridges": summary["ridges"],

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from features.row_draws import draw_held_out
 from pipeline.config.parsers import selection_size
 from pipeline.datasets.feature_request import FeatureShape, encoded_targets
 from pipeline.datasets.features_on_the_fly import FeatureAccess, open_features
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.bandwidth import MEDIAN_POINTS, default_sigma2
-from pipeline.kernels.gram_statistics import draw_held_out
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.runtime import progress
 from pipeline.solvers.bandwidth_choice import TRIAL_CENTERS, centers_used, choose_width, held_out_errors, trial_rows
@@ -32,7 +32,6 @@ class BandwidthTask:
     shape: FeatureShape
     kernel: Kernel
     candidates: tuple[int, ...]
-    held_out_share: float  # of the rows
     seed: int
     facts: TargetFacts
 
@@ -107,7 +106,6 @@ def bandwidth_task(run: Run, features: FeatureAccess, index: NDArray[np.int64], 
         shape=run.shape,
         kernel=kernel_of(run),
         candidates=tuple(drawn[: max(MEDIAN_POINTS, centers_of_trials(run))].tolist()),
-        held_out_share=run.config.statistics.hold_out,
         seed=run.config.seed,
         facts=facts,
     )
@@ -145,7 +143,7 @@ def errors_of(
 def try_widths(task: BandwidthTask, trial: WidthTrial) -> None:
     """Commit the held-out errors of some widths. Raises InvalidDataError where all rows are held out, or none."""
     rows = trial_rows(task.seed, task.shape.n_train, trial.n_centers)
-    targets, weights, held_out = _targets(task, rows)
+    targets, weights, held_out, keys = _targets(task, rows)
     if held_out.all() or not held_out.any():
         raise InvalidDataError(
             f"--sigma2 auto: {int(held_out.sum())} of the {len(rows)} rows it tries widths on are held out; set "
@@ -164,20 +162,23 @@ def try_widths(task: BandwidthTask, trial: WidthTrial) -> None:
         on_rows=lambda n: progress.advance(n / len(rows), words),
         weights=weights,
     )
-    write_arrays(trial.file, {"errors": errors, "n_held_out": np.array(np.count_nonzero(held_out))})
+    write_arrays(trial.file, {"errors": errors, "n_held_out": np.array(len(np.unique(keys[held_out])))})
 
 
 def _targets(
     task: BandwidthTask, rows: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64] | None, NDArray[np.bool_]]:
-    """Return the targets (rows, T) of some training rows in ascending order, their weights, and which are held out."""
-    store, targets, held_out, weights = open_features(task.features), [], [], []
+) -> tuple[NDArray[np.float64], NDArray[np.float64] | None, NDArray[np.bool_], NDArray[np.uint64]]:
+    """Return the targets (rows, T) of some training rows in ascending order, weights, who is held out, keys."""
+    store, targets, weights, held_out, keys = open_features(task.features), [], [], [], []
+    limit = task.facts.held_out_limit
     for start in range(0, task.shape.n_train, _READ_ROWS):
         stop = min(start + _READ_ROWS, task.shape.n_train)
         inside = rows[slice(*np.searchsorted(rows, (start, stop)))] - start
         y, of_rows = store.targets("train", start, stop)[inside], store.weights("train", start, stop)
         targets.append(encoded_targets(y, task.shape) - task.facts.mean)
-        held_out.append(draw_held_out(task.seed, task.held_out_share, start, stop)[inside])
+        held_out.append(draw_held_out(task.seed, limit, store.groups(start, stop)[inside]))
+        keys.append(store.keys(start, stop)[inside])
         weights.append(task.facts.weights(y, None if of_rows is None else of_rows[inside]))
     known = [of_block for of_block in weights if of_block is not None]
-    return np.concatenate(targets), np.concatenate(known) if known else None, np.concatenate(held_out)
+    of_rows = np.concatenate(known) if known else None
+    return np.concatenate(targets), of_rows, np.concatenate(held_out), np.concatenate(keys)

@@ -6,15 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.parsers import learns_scales
+from pipeline.config.train_config import what_needs_held_out_rows
 from pipeline.datasets.candidate_list import read_center_list
 from pipeline.datasets.features_on_the_fly import open_features
-from pipeline.errors import InvalidDataError
+from pipeline.errors import ConfigMismatchError, InvalidDataError
 from pipeline.stages import earlier_run
 from pipeline.stages.choose_bandwidth import choose_bandwidth
 from pipeline.stages.learn_feature_scales import learn_feature_scales
 from pipeline.stages.run_state import CENTERS, Run
 from pipeline.stages.target_facts import check_targets, find_target_facts
-from storage.atomic_writes import check_folder, write_arrays
+from storage.atomic_writes import check_folder, read_arrays, write_arrays
 from storage.manifest import MANIFEST_NAME
 
 
@@ -33,6 +34,7 @@ def draw_candidates(run: Run) -> None:
     with run.stage(CENTERS) as cost:
         if (run.layout.centers / MANIFEST_NAME).exists():
             check_folder(run.layout.centers, remedy="delete the folder and resume: they are drawn again, the same")
+            _check_version(run)
             return
         cost.items = 1
         if run.config.data.add_rows is not None:
@@ -50,6 +52,16 @@ def draw_candidates(run: Run) -> None:
         if (run.config.centers.working_set or 0) >= run.n_candidates and run.preselection is None:
             arrays["X"] = open_features(run.features).take(index)
         write_arrays(run.layout.centers, arrays)
+
+
+def _check_version(run: Run) -> None:
+    """Raise ConfigMismatchError for a run whose held-out rows an earlier version has drawn by their places."""
+    asked, drawn = what_needs_held_out_rows(run.config), read_arrays(run.layout.centers, mapped=True)
+    if asked is not None and "held_out_limit" not in drawn and not run.layout.report.exists():
+        raise ConfigMismatchError(
+            f"{run.layout.root}: an earlier version began this run and held out other rows, by which {asked} chooses; "
+            "train anew in another folder"
+        )
 
 
 def _candidates(run: Run) -> NDArray[np.int64]:

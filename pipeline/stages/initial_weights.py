@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.kernels.each_tile import Each
-from pipeline.kernels.equal_points import KEY_BYTES, keys_of
+from pipeline.kernels.equal_points import KEY_BYTES, digests_of
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.stages import earlier_run
 from pipeline.stages.block_values import BlockPass, OfBlock, Values
@@ -91,8 +91,8 @@ def _look_for(run: Run) -> InitialWeights:
         remove_folder(folder, durable=False)
     else:
         X = read_arrays(run.layout.centers)["X"]
-        wanted = set(keys_of(model["centers"]))
-        keys = {row: key for row, key in zip(index.tolist(), keys_of(X), strict=True) if key in wanted}
+        wanted = set(digests_of(model["centers"]))
+        keys = {row: key for row, key in zip(index.tolist(), digests_of(X), strict=True) if key in wanted}
     ordered = [(row, keys[row]) for row in index.tolist() if row in keys]
     start = _assigned(ordered, read_widths(run.layout), run.shape.n_train, model)
     n_centers, n_again = len(model["weights"]), len(start.candidates)
@@ -107,12 +107,12 @@ def _look_for(run: Run) -> InitialWeights:
 
 
 def _opened(task: RowTask) -> OfBlock:
-    return partial(_known_rows, set(keys_of(_model(task.layout)["centers"])))
+    return partial(_known_rows, set(digests_of(_model(task.layout)["centers"])))
 
 
 def _known_rows(wanted: set[bytes], block: RowBlock, _: Each) -> Values:
     """Return the "rows" (k,) of a block that are centers of the model, with the "keys" (k, 16) u1 of their features."""
-    known = [(row, key) for row, key in enumerate(keys_of(block.X), block.start) if key in wanted]
+    known = [(row, key) for row, key in enumerate(digests_of(block.X), block.start) if key in wanted]
     keys = np.frombuffer(b"".join(key for _, key in known), np.uint8).reshape(len(known), KEY_BYTES)
     return {"rows": np.array([row for row, _ in known], np.int64), "keys": keys}
 
@@ -126,7 +126,7 @@ def _assigned(
 ) -> InitialWeights:
     """Give the weights of each center to one candidate: of equal rows, to the one that was drawn first."""
     waiting = defaultdict(list)
-    for key, sigma2, weights in zip(keys_of(model["centers"]), model["sigma2"], model["weights"], strict=True):
+    for key, sigma2, weights in zip(digests_of(model["centers"]), model["sigma2"], model["weights"], strict=True):
         waiting[key, float(sigma2)].append(weights)
     names, given = [], [np.empty((0, model["weights"].shape[1]))]
     for width, sigma2 in enumerate(widths.tolist()):

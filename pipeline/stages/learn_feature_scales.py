@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pipeline.datasets.features_on_the_fly import ScaledFeatures, open_features
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.each_tile import Each
-from pipeline.kernels.gram_statistics import GramStatistics, draw_held_out
+from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.kernels.scaled_features import lengths
 from pipeline.solvers.feature_scales import (
     DIAGONAL,
@@ -36,7 +36,7 @@ from pipeline.stages.choose_bandwidth import bandwidth_task, errors_of, typical_
 from pipeline.stages.largest_values import largest_of_bounded
 from pipeline.stages.run_state import CENTERS, Run
 from pipeline.stages.statistics_pass import FIT, HELD_OUT, StatisticsPass
-from pipeline.stages.target_facts import TargetFacts
+from pipeline.stages.target_facts import TargetFacts, count_held_out
 from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, row_grid, row_task_of
 from storage.atomic_writes import make_folder, read_arrays, read_dataclass, remove_folder, write_arrays, write_dataclass
 from storage.remedies import remedy_of
@@ -59,8 +59,7 @@ def learn_feature_scales(run: Run, index: NDArray[np.int64], facts: TargetFacts)
     of_run = _Rounds(run, folder, index, facts)
     rounds = of_run.learned()
     errors = [one.held_out_error for one in rounds]
-    held_out = draw_held_out(run.config.seed, run.config.statistics.hold_out, 0, run.shape.n_train)
-    best, with_more = best_round(rounds, float(np.count_nonzero(held_out)), of_run.with_more)
+    best, with_more = best_round(rounds, float(count_held_out(run, facts)), of_run.with_more)
     gained = f"{len(rounds) - 1} rounds, held-out mean squared error {errors[0]:.6g} to {errors[best]:.6g}"
     found = {DIAGONAL: "scales of the features", METRIC: "metric of the features"}[rounds[best].kind]
     run.events.say(f"{found if best else 'no scales of the features'}: {gained}")

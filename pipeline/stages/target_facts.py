@@ -1,14 +1,16 @@
-"""What is found of all training targets and row weights before rows are streamed; committed with the candidates."""
+"""What is found of all training targets, weights and keys before rows are streamed; committed with the candidates."""
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from features.row_draws import draw_held_out, held_out_limit
 from features.targets import balanced_factors
+from pipeline.config.train_config import what_needs_held_out_rows
 from pipeline.datasets.features_on_the_fly import open_features
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import LEAST_TARGET, too_large
@@ -26,11 +28,13 @@ class TargetFacts:
     mean : taken off the targets
     class_factors : of the weights of the rows of each class; () for none
     heaviest : the largest weight of a row, times the factor of its class
+    held_out_limit : below which the coins of the held-out rows are
     """
 
     mean: float = 0.0
     class_factors: tuple[float, ...] = ()
     heaviest: float = 1.0
+    held_out_limit: float = 0.0
 
     def weights(self, y: NDArray[Any], weights: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
         """Return how much rows count that have targets y (rows,) as stored, and these weights; None: 1 each."""
@@ -41,30 +45,62 @@ class TargetFacts:
 
     def arrays(self) -> dict[str, NDArray[np.float64]]:
         """Return the facts as they are stored, those that every row of a run without weights has left out."""
+        arrays = {"held_out_limit": np.array(self.held_out_limit)}
         if self.heaviest == 1.0 and not self.class_factors:
-            return {}
-        return {"class_factors": np.array(self.class_factors), "heaviest": np.array(self.heaviest)}
+            return arrays
+        return arrays | {"class_factors": np.array(self.class_factors), "heaviest": np.array(self.heaviest)}
 
 
 def find_target_facts(run: RunData) -> TargetFacts:
     """Return the facts of a run: passes over its targets and weights, where there is something to find.
 
-    Raises InvalidDataError where the squares of the training targets leave float64, upwards or downwards.
+    Raises InvalidDataError where the squares of the training targets leave float64, upwards or downwards, and where
+    rows are to be held out that are all equal, or of one group.
     """
     check_targets(run)
-    factors = _balanced(run) if run.config.data.class_weight is not None else ()
-    facts = TargetFacts(_mean(run) if run.config.data.centre_targets else 0.0, factors)
-    if not factors and "train" not in run.shape.weighted:
+    facts = TargetFacts(
+        mean=_mean(run) if run.config.data.centre_targets else 0.0,
+        class_factors=_balanced(run) if run.config.data.class_weight is not None else (),
+        held_out_limit=_held_out_limit(run),
+    )
+    if not facts.class_factors and "train" not in run.shape.weighted:
         return facts
     blocks = (facts.weights(y, weights) for y, weights in target_blocks(run))
-    return TargetFacts(facts.mean, factors, max(float(weights.max()) for weights in blocks if weights is not None))
+    return replace(facts, heaviest=max(float(weights.max()) for weights in blocks if weights is not None))
 
 
 def read_target_facts(layout: RunLayout) -> TargetFacts:
     """Return the committed facts of a run."""
     arrays = read_arrays(layout.centers, mapped=True)
     factors = tuple(np.asarray(arrays.get("class_factors", ())).tolist())
-    return TargetFacts(float(arrays.get("target_mean", 0.0)), factors, float(arrays.get("heaviest", 1.0)))
+    mean, heaviest, limit = (arrays.get(name) for name in ("target_mean", "heaviest", "held_out_limit"))
+    return TargetFacts(
+        mean=0.0 if mean is None else float(mean),
+        class_factors=factors,
+        heaviest=1.0 if heaviest is None else float(heaviest),
+        held_out_limit=0.0 if limit is None else float(limit),
+    )
+
+
+def held_out_rows(run: RunData, facts: TargetFacts) -> NDArray[np.bool_]:
+    """Return which training rows are held out, (n,) bool."""
+    blocks = (draw_held_out(run.config.seed, facts.held_out_limit, groups) for _, groups in _key_blocks(run))
+    return np.concatenate(list(blocks))
+
+
+def count_held_out(run: RunData, facts: TargetFacts) -> int:
+    """Return how many different rows are held out."""
+    seed, limit, held_out = run.config.seed, facts.held_out_limit, np.empty(0, np.uint64)
+    for keys, groups in _key_blocks(run) if limit else ():
+        held_out = np.union1d(held_out, keys[draw_held_out(seed, limit, groups)])
+    return len(held_out)
+
+
+def _key_blocks(run: RunData) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint64]]]:
+    store = open_features(run.features)
+    for start in range(0, run.shape.n_train, _READ_TARGETS):
+        rows = start, min(start + _READ_TARGETS, run.shape.n_train)
+        yield store.keys(*rows), store.groups(*rows)
 
 
 def row_weights(run: RunData) -> NDArray[np.float64] | None:
@@ -83,6 +119,17 @@ def target_blocks(run: RunData, rows: range | None = None) -> Iterator[tuple[NDA
         y = store.targets("train", start, min(start + _READ_TARGETS, rows.stop))
         weights = store.weights("train", start, start + len(y))
         yield y, np.ones(len(y)) if weights is None else weights
+
+
+def _held_out_limit(run: RunData) -> float:
+    config, blocks = run.config, (groups for _, groups in _key_blocks(run))
+    limit, asked = held_out_limit(config.seed, config.statistics.hold_out, blocks), what_needs_held_out_rows(config)
+    if not limit and asked is not None:
+        raise InvalidDataError(
+            f"{asked} needs held-out rows, but all {run.shape.n_train} training rows are equal, or of one group; give "
+            "rows that differ, or groups of fewer rows"
+        )
+    return limit
 
 
 def _mean(run: RunData) -> float:

@@ -4,7 +4,7 @@ It is tried with weights that have not seen these rows wherever there are such w
 the targets on rows that were fitted, and probabilities found on them would be too sure.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
 from pathlib import Path
@@ -25,6 +25,7 @@ from pipeline.kernels.each_tile import Each, serially
 from pipeline.models.calibration import LossSlopes, best_temperature, loss_slopes
 from pipeline.stages.block_values import BlockPass, OfBlock, Values
 from pipeline.stages.run_state import SOLVE, Run
+from pipeline.stages.target_facts import count_held_out
 from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task, run_length, stream_blocks
 from storage.atomic_writes import make_folder, read_arrays, write_arrays
 from storage.folder_layouts import RunLayout
@@ -73,7 +74,7 @@ def find_temperature(run: Run, tried: TriedWeights) -> dict[str, Any] | None:
     grid = row_grid("train", run.shape.n_train, len(tried.candidates))
     task = BlockPass(row_task(run), grid, partial(_opened, folder / WEIGHTS))
     values = run.row_pass(SOLVE, task, folder, words="temperature of the probabilities")
-    sums = reduce(add, map(_slopes, values.by_block()))
+    sums = replace(reduce(add, map(_slopes, values.by_block())), rows=count_held_out(run, task.rows.facts))
     temperature = best_temperature(sums)
     return None if temperature is None else {NAME: temperature, "n_rows": sums.rows, "seen": tried.seen}
 
@@ -96,13 +97,15 @@ def temperature_of_finished_run(layout: RunLayout, config: TrainConfig, tried: T
     unscaled = store if store.manifest.exists() else live(request, shape)
     scaled = learns_scales(config.kernel.scale)
     features = ScaledFeatures(unscaled, layout.feature_scales) if scaled else unscaled
-    task = row_task(FinishedRun(layout, features, shape, config))
+    finished = FinishedRun(layout, features, shape, config)
+    task = row_task(finished)
     grid = row_grid("train", shape.n_train, len(tried.candidates))
     slopes = _of_block(task, tried)
     step = run_length(task, grid)
     runs = (range(first, min(first + step, grid.n_blocks)) for first in range(0, grid.n_blocks, step))
     blocks = (block for run in runs for _, block in stream_blocks(task, grid, run))
-    return best_temperature(reduce(add, (_slopes(slopes(block, serially)) for block in blocks)))
+    sums = reduce(add, (_slopes(slopes(block, serially)) for block in blocks))
+    return best_temperature(replace(sums, rows=count_held_out(finished, task.facts)))
 
 
 def _opened(path: Path, task: RowTask) -> OfBlock:

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from features.row_draws import draw_held_out, draw_sample
 from features.source import Part
 from pipeline.datasets.feature_request import FeatureShape, encoded_targets
 from pipeline.datasets.features_on_the_fly import FeatureAccess, open_features
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.finite_rows import first_non_finite_row
-from pipeline.kernels.gram_statistics import draw_held_out, draw_sample
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.runtime import stopping
 from pipeline.stages.candidate_names import distinct_rows, points_of_candidates, read_widths, rows_and_widths
@@ -33,14 +33,16 @@ READ_BYTES = 2**24  # of the features of blocks that are read together
 class RowBlock(NamedTuple):
     """Some rows: the number of the first, features (rows, d) f4, labels as stored (rows,), what training makes of them.
 
-    targets (rows, T) f8, less the mean of the training targets; held_out (rows,) bool; weights (rows,) f8, for the
-    training part with the factors of the classes, None where each row counts 1.
+    targets (rows, T) f8, less the mean of the training targets; groups (rows,) u8: keys by which training rows are
+    drawn; held_out (rows,) bool; weights (rows,) f8, for the training part with the factors of the classes, None where
+    each row counts 1.
     """
 
     start: int
     X: NDArray[np.float32]
     y: NDArray[Any]
     targets: NDArray[np.float64]
+    groups: NDArray[np.uint64]
     held_out: NDArray[np.bool_]
     weights: NDArray[np.float64] | None
 
@@ -56,7 +58,6 @@ class RowTask:
     sigma2: tuple[float, ...]
     precision: str
     read_rows: int | None  # so many at once, at least a block; None: some chunks of the store
-    held_out_share: float  # of the rows
     seed: int
     facts: TargetFacts
 
@@ -145,7 +146,6 @@ def row_task_of(run: RunData, features: FeatureAccess, sigma2: tuple[float, ...]
         sigma2=sigma2,
         precision=config.kernel.precision,
         read_rows=config.statistics.block_rows,
-        held_out_share=config.statistics.hold_out,
         seed=config.seed,
         facts=facts,
     )
@@ -167,15 +167,19 @@ def stream_blocks(task: RowTask, grid: RowGrid, blocks: range) -> Iterator[tuple
     y = store.targets(grid.part, rows.start, rows.stop)
     targets = encoded_targets(y, task.shape) - task.facts.mean
     weights = store.weights(grid.part, rows.start, rows.stop)
+    groups, held_out = np.zeros(len(y), np.uint64), np.zeros(len(y), bool)
     if grid.part == "train":
-        weights = task.facts.weights(y, weights)
-    held_out = draw_held_out(task.seed, task.held_out_share, rows.start, rows.stop)
+        weights, groups = task.facts.weights(y, weights), store.groups(rows.start, rows.stop)
+        held_out = draw_held_out(task.seed, task.facts.held_out_limit, groups)
     for number in blocks:
         stopping.check()
         block = grid.rows(range(number, number + 1))
         place = slice(block.start - rows.start, block.stop - rows.start)
         of_block = None if weights is None else weights[place]
-        yield number, RowBlock(block.start, X[place], y[place], targets[place], held_out[place], of_block)
+        yield (
+            number,
+            RowBlock(block.start, X[place], y[place], targets[place], groups[place], held_out[place], of_block),
+        )
 
 
 def stream_sample(task: RowTask, grid: RowGrid, blocks: range, share: float) -> Iterator[tuple[int, RowBlock]]:
@@ -193,16 +197,21 @@ def stream_sample(task: RowTask, grid: RowGrid, blocks: range, share: float) -> 
         parts = RowGrid(grid.part, rows.stop - rows.start, step, rows.start)
         each = (range(part, part + 1) for part in range(parts.n_blocks))
         found = [_sampled(task, block, share) for part in each for _, block in stream_blocks(task, parts, part)]
-        weights = [block.weights for block in found if block.weights is not None]
-        of_rows = zip(*((block.X, block.y, block.targets, block.held_out) for block in found), strict=True)
-        X, y, targets, held_out = (np.concatenate(values) for values in of_rows)
-        yield number, RowBlock(rows.start, X, y, targets, held_out, np.concatenate(weights) if weights else None)
+        yield number, _one_block(found)
 
 
 def _sampled(task: RowTask, block: RowBlock, share: float) -> RowBlock:
-    rows = draw_sample(task.seed, share, block.start, block.start + len(block.X)) & ~block.held_out
+    rows = draw_sample(task.seed, share, block.groups) & ~block.held_out
     weights = None if block.weights is None else block.weights[rows]
-    return RowBlock(block.start, block.X[rows], block.y[rows], block.targets[rows], block.held_out[rows], weights)
+    X, y, targets, groups = block.X[rows], block.y[rows], block.targets[rows], block.groups[rows]
+    return RowBlock(block.start, X, y, targets, groups, block.held_out[rows], weights)
+
+
+def _one_block(parts: list[RowBlock]) -> RowBlock:
+    weights = [part.weights for part in parts if part.weights is not None]
+    of_rows = zip(*((part.X, part.y, part.targets, part.groups, part.held_out) for part in parts), strict=True)
+    X, y, targets, groups, held_out = (np.concatenate(values) for values in of_rows)
+    return RowBlock(parts[0].start, X, y, targets, groups, held_out, np.concatenate(weights) if weights else None)
 
 
 class _OverBlocks(Protocol):

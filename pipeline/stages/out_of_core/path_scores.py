@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.kernels.gram_statistics import GramStatistics, draw_held_out
+from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers import Certificate, certify_support
 from pipeline.solvers.output_groups import Outputs
 from pipeline.solvers.regularization_path import penalty_max
@@ -21,6 +21,7 @@ from pipeline.stages.out_of_core.path_working_set import PathSet
 from pipeline.stages.out_of_core.residuals import compute_residuals, residual_pass
 from pipeline.stages.out_of_core.score_pass import score_candidates, score_pass
 from pipeline.stages.run_state import Run
+from pipeline.stages.target_facts import held_out_rows, read_target_facts
 from storage.atomic_writes import make_folder, read_dataclass, remove_folder, write_dataclass
 from storage.remedies import ANEW
 
@@ -112,7 +113,7 @@ def _committed(
     if not path.exists():
         residuals = compute_residuals(run, name, columns, weights, intercept)
         if fit_only:
-            residuals[draw_held_out(run.config.seed, run.config.statistics.hold_out, 0, len(residuals))] = 0.0
+            residuals[held_out_rows(run, read_target_facts(run.layout))] = 0.0
         result = score_candidates(run, name, residuals, candidates)
         make_folder(path.parent)
         write_dataclass(path, PathScores(result.scores, result.kernel_entries))

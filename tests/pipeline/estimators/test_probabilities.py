@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import make_classification
 
+from features.row_draws import row_keys
 from pipeline.estimators.fit_data import held_out_rows
 from pipeline.estimators.slkl import SLKLClassifier, SLKLRegressor
 from pipeline.kernels.column_generator import GAUSSIAN, ColumnGenerator
@@ -21,7 +22,7 @@ def test_the_temperature_is_that_of_dense_least_squares_on_the_other_rows(weight
     weights = np.random.default_rng(1).exponential(size=len(y)) * (np.arange(len(y)) % 7 > 0) if weighted else None
     machine = SLKLClassifier(40, refit="ridge", standardise=False, random_state=0).fit(X, y, weights)
     s = np.ones(len(y)) if weights is None else weights
-    held_out, truth = held_out_rows(0, s), np.searchsorted(machine.classes_, y)
+    held_out, truth = held_out_rows(0, row_keys(X), s), np.searchsorted(machine.classes_, y)
     K = ColumnGenerator(machine.centers_, machine.sigma2_, np.float64, kernel=GAUSSIAN).block(X)
     Y, fit = np.where(truth[:, None] == np.arange(3), 1.0, -1.0), np.where(held_out, 0.0, s)[:, None]
     A, B = K - (fit * K).sum(axis=0) / fit.sum(), Y - (fit * Y).sum(axis=0) / fit.sum()

@@ -40,18 +40,14 @@ QUICK = {
     "check_parameters_default_constructible",
     "check_requires_y_none",
 }
-# Which rows are held out depends on their places, and a temperature counts rows, whatever they weigh: a row of twice
-# the weight is not the row twice. Of the regressor by default, which holds none of so few rows out, it is.
-HELD_OUT = "check_sample_weight_equivalence_on_dense_data"
 
 
 def checks() -> Iterator[Any]:
     for name, estimator in CHECKED.items():
         for copy, check in estimator_checks_generator(estimator):
             function = getattr(check, "func", check).__name__
-            if function != HELD_OUT or name == "regressor":
-                quick = function in QUICK and name in ("regressor", "classifier", "landmarks")
-                yield pytest.param(copy, check, marks=() if quick else pytest.mark.ci, id=f"{name}-{function}")
+            quick = function in QUICK and name in ("regressor", "classifier", "landmarks")
+            yield pytest.param(copy, check, marks=() if quick else pytest.mark.ci, id=f"{name}-{function}")
 
 
 @pytest.mark.parametrize(("estimator", "check"), [*checks()])

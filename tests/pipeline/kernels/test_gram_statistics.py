@@ -15,7 +15,7 @@ from dense_twins import make_kernel, statistics_of
 from pipeline.errors import InvalidDataError
 from pipeline.kernels import exact_sums
 from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums, SumBounds, draw_held_out, draw_sample
+from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums, SumBounds
 from pipeline.kernels.kernel_forms import Kernel, largest_column
 from runs import largest_bytes
 
@@ -101,17 +101,6 @@ def test_rows_that_the_bounds_do_not_hold_are_an_error() -> None:
         sums = StatisticsSums(2, SumBounds(8, 3, 1.0, (1.0,)))
         with pytest.raises(InvalidDataError, match="beyond the bound"):
             sums.add(np.full((8, 2), columns), np.full((8, 1), target))
-
-
-@given(cuts=st.lists(st.integers(0, 20_000), max_size=6), seed=st.integers(0, 10), fraction=st.floats(0, 0.9))
-def test_neither_hold_out_nor_sample_depends_on_the_blocks(cuts: list[int], seed: int, fraction: float) -> None:
-    edges = [0, *sorted(cuts), 20_000]
-    for draw in (draw_held_out, draw_sample):
-        whole = draw(seed, fraction, 0, 20_000)
-        assert np.array_equal(whole, np.concatenate([draw(seed, fraction, a, b) for a, b in itertools.pairwise(edges)]))
-        assert abs(whole.mean() - fraction) < 0.02
-    assert abs(whole[draw_held_out(seed, 0.1, 0, 20_000)].mean() - fraction) < 0.06, "they are drawn apart"
-    assert draw_sample(seed, 1.0, 0, 5000).all()
 
 
 def kernel_columns(outputs: int) -> tuple[np.ndarray, np.ndarray]:

@@ -12,11 +12,10 @@ from sklearn.metrics.pairwise import polynomial_kernel, rbf_kernel
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.bandwidth import typical_sigma2
 from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.gram_statistics import draw_held_out
 from pipeline.kernels.kernel_forms import Kernel, largest_column
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers.bandwidth_choice import best_of, held_out_errors
-from runs import TrainedRuns, report_of, save_once, train
+from runs import TrainedRuns, held_out_of, report_of, save_once, train
 
 POLYNOMIAL, INTERSECTION = Kernel("polynomial", 3), Kernel("intersection")
 
@@ -246,7 +245,7 @@ def test_rounds_reach_the_same_optimum(finished_run: TrainedRuns, table: Path, n
 def test_auto_takes_the_width_of_the_lowest_held_out_error(finished_run: TrainedRuns, table: Path) -> None:
     run = Trained(finished_run, table, "--sigma2", "auto", "--penalty", "1")
     tried = dict(run.report["sigma2_tried"])
-    widths, held = list(tried), draw_held_out(0, 0.1, 0, len(run.X))
+    widths, held = list(tried), held_out_of(run.X)
     typical = typical_sigma2(run.X[run.drawn], Kernel())
     steps = {width: round(2 * math.log2(width / typical)) / 2 for width in widths}
     assert widths == sorted(widths, reverse=True)

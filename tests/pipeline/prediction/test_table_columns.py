@@ -17,10 +17,9 @@ from features.source import SourceSpec
 from pipeline import evaluate, predict, report, resize, status
 from pipeline import train as training
 from pipeline.estimators.slkl import SLKLRegressor
-from pipeline.kernels.gram_statistics import draw_held_out
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.trained_model import ModelFormatError
-from runs import TrainedRuns, report_of, train_beside
+from runs import TrainedRuns, held_out_of, report_of, train_beside
 from storage.folder_layouts import RunLayout
 from storage.records import read_record, write_record
 
@@ -305,8 +304,8 @@ def test_rmse_and_r2_stand_beside_the_mean_squared_error(data, tmp_path, capsys)
     assert resize.main([str(run), "--size", "3", "--out", str(tmp_path / "small")]) == 0
     values = dict(re.findall(r"(squared error|RMSE|R2) ([0-9.e-]+)", capsys.readouterr().out))
     assert float(values["RMSE"]) == pytest.approx(float(values["squared error"]) ** 0.5, rel=1e-4)
-    held_out = draw_held_out(0, 0.1, 0, source.n_train)
-    variance = source.read("train", 0, source.n_train)[1][held_out].var()
+    inputs, targets = source.read("train", 0, source.n_train)
+    variance = targets[held_out_of(inputs)].var()
     assert float(values["R2"]) == pytest.approx(1 - float(values["squared error"]) / variance, abs=1e-3)
 
 

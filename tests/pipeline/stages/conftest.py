@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from features.row_draws import draw_held_out, held_out_limit
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.prediction.model_folder import load_model
 from runs import train
@@ -16,7 +17,7 @@ from storage.zarr_arrays import open_arrays
 
 
 class Rows(NamedTuple):
-    """Features and targets of both parts, and the kernel columns of the candidates of a Gaussian on each part."""
+    """Features and targets of both parts, kernel columns of the candidates of a Gaussian, who is held out by seed 0."""
 
     X: np.ndarray
     y: np.ndarray
@@ -24,6 +25,7 @@ class Rows(NamedTuple):
     y_test: np.ndarray
     K: np.ndarray
     K_test: np.ndarray
+    held_out: np.ndarray
 
 
 @pytest.fixture
@@ -37,7 +39,9 @@ def rows_of(features: Path) -> Callable[[Path], Rows]:
         X, y, X_test, y_test = (arrays[name].read(0, arrays[name].n_rows) for name in names)
         centers = read_arrays(RunLayout(run).centers)
         generator = ColumnGenerator(centers["X"], centers["sigma2"], kernel=load_model(run / "model").kernel)
-        return Rows(X, y, X_test, y_test, *(generator.block(part, out_dtype=np.float64) for part in (X, X_test)))
+        K, K_test = (generator.block(part, out_dtype=np.float64) for part in (X, X_test))
+        keys = arrays["train/keys"].read(0, len(y))
+        return Rows(X, y, X_test, y_test, K, K_test, draw_held_out(0, held_out_limit(0, 0.1, [keys]), keys))
 
     return read
 

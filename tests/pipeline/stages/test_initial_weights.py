@@ -9,7 +9,7 @@ import pytest
 
 import runs
 from cases import SERIAL
-from pipeline.kernels.equal_points import keys_of
+from pipeline.kernels.equal_points import digests_of
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.stages.initial_weights import InitialWeights, _assigned
 from runs import TrainedRuns, model_bytes, report_of
@@ -171,7 +171,7 @@ def test_equal_rows_share_the_weights_of_equal_centers() -> None:
         "sigma2": np.array([4.0, 4.0, 4.0, 8.0]),
         "weights": np.array([[10.0], [20.0], [30.0], [40.0]]),
     }
-    one, two = keys_of(np.array([[1.0], [2.0]], np.float32))
+    one, two = digests_of(np.array([[1.0], [2.0]], np.float32))
     found = _assigned([(5, one), (3, two), (2, one), (1, one)], np.array([4.0, 8.0]), 100, model)
     assert isinstance(found, InitialWeights)
     assert dict(zip(found.candidates.tolist(), found.weights[:, 0], strict=True)) == {5: 10, 2: 20, 3: 30, 105: 40}

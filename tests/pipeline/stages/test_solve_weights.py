@@ -10,7 +10,6 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from cases import SERIAL
-from pipeline.kernels.gram_statistics import draw_held_out
 from pipeline.prediction.model_folder import load_model
 from runs import TrainedRuns, report_of
 from storage.atomic_writes import read_arrays
@@ -45,7 +44,7 @@ def test_the_path_reports_objective_size_held_out_error_and_time(train: Train, r
     assert all(a["objective"] > b["objective"] for a, b in itertools.pairwise(path))
     assert all(point["wall_seconds"] >= 0 and point["relative_gap"] <= 1e-3 for point in path)
     # The held-out error is that of the weights of the fit rows on the held-out rows.
-    held = draw_held_out(0, 0.1, 0, len(rows.y))
+    held = rows.held_out
     weights = np.zeros((6, CENTERS, 3))
     for output in range(3):
         solution = read_arrays(RunLayout(run).solution(f"fit-output-{output:04d}.npz"))

@@ -11,7 +11,6 @@ from sklearn.metrics import log_loss
 
 from pipeline.evaluate import main as evaluate
 from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.gram_statistics import draw_held_out
 from pipeline.models.calibration import best_temperature, loss_slopes, probabilities
 from pipeline.prediction.model_folder import load_model
 from pipeline.report import main as write_report
@@ -20,13 +19,13 @@ from pipeline.stages.candidate_names import read_candidates
 from pipeline.stages.final_weights import load_summary
 from pipeline.stages.greedy_selection import load_chosen
 from pipeline.stages.kept_statistics import column_names, last_names
-from runs import report_of, train
+from runs import held_out_of, report_of, train
 from storage.atomic_writes import read_arrays
 from storage.done_markers import write_marker
 from storage.folder_layouts import RunLayout
 
 N_TRAIN = 600
-COMMON = ("--centers", "60", "--intercept", "--sigma2", "4", "--set", "seed=5")
+COMMON = ("--centers", "60", "--intercept", "--sigma2", "4", "--set", "seed=6")
 PENALISED, REFITTED = ("--penalty", "1"), ("--penalty", "1", "--refit", "ridge")
 
 
@@ -54,7 +53,7 @@ def rows_of(place: Path, run: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     """Features and classes of the training rows, and which are held out."""
     with np.load(place / "three.npz") as data:
         X = load_model(run / "model").features_of(data["X_train"])
-        return X, data["y_train"], draw_held_out(5, 0.1, 0, N_TRAIN)
+        return X, data["y_train"], held_out_of(data["X_train"], seed=6)
 
 
 def told(run: Path) -> dict[str, Any]:

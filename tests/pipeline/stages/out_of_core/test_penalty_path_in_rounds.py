@@ -79,12 +79,11 @@ def test_the_largest_penalty_and_certificates_are_those_of_dense_columns(
     def compared(run: Any, current: Any, candidates: np.ndarray, weights: np.ndarray) -> Any:
         from pipeline.datasets.features_on_the_fly import open_features
         from pipeline.kernels.column_generator import ColumnGenerator
-        from pipeline.kernels.gram_statistics import draw_held_out
-        from pipeline.stages.target_facts import target_blocks
+        from pipeline.stages.target_facts import held_out_rows, read_target_facts, target_blocks
 
         scored, n = real(run, current, candidates, weights), run.shape.n_train
         X = open_features(run.features).read("train", 0, n)
-        fit = ~draw_held_out(run.config.seed, run.config.statistics.hold_out, 0, n)
+        fit = ~held_out_rows(run, read_target_facts(run.layout))
         K = ColumnGenerator(X, 2.0, np.float64).block(X)[fit]
         y = np.concatenate([block for block, _ in target_blocks(run)])[fit]
         for number, table in enumerate(weights):

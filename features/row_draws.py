@@ -1,0 +1,71 @@
+"""Keys of training rows, and by them which rows are held out and which are sampled, whatever their order.
+
+Rows with the same key, which are equal or of one group, throw the same coin, however often and wherever they stand.
+"""
+
+import hashlib
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Keys = NDArray[np.uint64]
+_TOGETHER = 1024  # rows whose keys are computed at once
+_HELD_OUT, _SAMPLED = 2, 5  # which coins a seed throws
+
+
+def row_keys(inputs: np.ndarray) -> Keys:
+    """Return a key (n,) u8 of each row of inputs (n, …): equal for equal numbers, in whatever dtype they are.
+
+    Rows that differ have the same key once in 2^64 pairs. Costs a few operations a number.
+    """
+    keys = np.empty(len(inputs), np.uint64)
+    salts = _mixed(np.arange(1, 1 + int(np.prod(inputs.shape[1:])), dtype=np.uint64))
+    for start in range(0, len(inputs), _TOGETHER):
+        block = inputs[start : start + _TOGETHER].reshape(-1, len(salts))
+        values = block.astype(np.float64) + 0.0  # -0.0 equals 0.0
+        keys[start : start + len(block)] = _mixed(values.view(np.uint64) ^ salts).sum(axis=1)
+    return _mixed(keys)
+
+
+def group_keys(groups: np.ndarray) -> Keys:
+    """Return a key (n,) u8 of each of groups (n,), numbers or text: equal for those that read alike."""
+    names, of_rows = np.unique(groups, return_inverse=True)
+    digests = (hashlib.blake2b(str(name).encode(), digest_size=8).digest() for name in names.tolist())
+    return np.frombuffer(b"".join(digests), np.uint64)[of_rows]
+
+
+def held_out_limit(seed: int, fraction: float, blocks: Iterable[Keys]) -> float:
+    """Return the number below which the coins of the held-out rows are: `fraction`, if rows are on both its sides.
+
+    Where there are none on one, the rows of the lowest coin are held out, or those of the highest are not. 0 where
+    nothing is to be held out, or all rows have one key. `blocks`: the keys of all rows that count.
+    """
+    least, most = 1.0, 0.0
+    for keys in blocks if fraction else ():
+        coins = _coins(seed, _HELD_OUT, keys)
+        least, most = min(least, coins.min(initial=1.0)), max(most, coins.max(initial=0.0))
+    return 0.0 if least >= most else float(min(max(fraction, np.nextafter(least, 1.0)), most))
+
+
+def draw_held_out(seed: int, limit: float, keys: Keys) -> NDArray[np.bool_]:
+    """Return which rows with such keys (n,) are held out, (n,) bool: those whose coins are below a `held_out_limit`."""
+    return np.asarray(_coins(seed, _HELD_OUT, keys) < limit)
+
+
+def draw_sample(seed: int, share: float, keys: Keys) -> NDArray[np.bool_]:
+    """Return which rows with such keys (n,) are sampled, (n,) bool, held out or not: `share` of the keys, about."""
+    return np.asarray(_coins(seed, _SAMPLED, keys) < share)
+
+
+def _coins(seed: int, purpose: int, keys: Keys) -> NDArray[np.float64]:
+    """Return numbers (n,) in [0, 1), evenly spread."""
+    salt = np.random.SeedSequence([seed, purpose]).generate_state(1, np.uint64)
+    return (_mixed(keys ^ salt) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _mixed(keys: Keys) -> Keys:
+    """Return keys (…) u8 whose bits all depend on all bits of these (the finaliser of splitmix64); one to one."""
+    keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return keys ^ (keys >> np.uint64(31))

@@ -1,0 +1,55 @@
+"""Coins of rows: by their keys alone, and on both sides wherever there are two keys."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.row_draws import draw_held_out, draw_sample, group_keys, held_out_limit, row_keys
+
+KEYS = row_keys(np.arange(20_000.0)[:, None])
+
+
+@given(seed=st.integers(0, 2**70), fraction=st.floats(0.001, 0.9))
+def test_hold_out_and_sample_are_shares_of_the_rows_drawn_apart(seed: int, fraction: float) -> None:
+    limit = held_out_limit(seed, fraction, [KEYS[:7], KEYS[7:]])
+    held_out, sampled = draw_held_out(seed, limit, KEYS), draw_sample(seed, fraction, KEYS)
+    assert limit == fraction
+    assert abs(held_out.mean() - fraction) < 0.02
+    assert abs(sampled.mean() - fraction) < 0.02
+    assert abs(sampled[draw_held_out(seed, 0.1, KEYS)].mean() - fraction) < 0.06
+    assert draw_sample(seed, 1.0, KEYS).all()
+
+
+@given(st.lists(st.sampled_from([-0.0, 0.0, 1.0, -1.5, 2.0**-1074, 1e308]), min_size=4, max_size=16), st.integers(0, 9))
+def test_equal_rows_have_one_coin_wherever_they_stand(values: list[float], seed: int) -> None:
+    rows = np.array(values[: len(values) // 2 * 2]).reshape(-1, 2)
+    keys = row_keys(rows)
+    for i in range(len(rows)):
+        assert np.array_equal(keys == keys[i], (rows == rows[i]).all(axis=1))
+    held_out = draw_held_out(seed, 0.5, keys)
+    assert np.array_equal(held_out[::-1], draw_held_out(seed, 0.5, row_keys(rows[::-1])))
+
+
+def test_keys_are_those_of_the_numbers_in_any_dtype_and_shape() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (1500, 4, 3)).astype(np.uint8)
+    images[1400] = images[3]
+    keys = row_keys(images)
+    assert np.array_equal(keys, row_keys(images.reshape(1500, 12).astype(np.float32)))
+    assert len(np.unique(keys)) == 1499
+    assert keys[1400] == keys[3]
+    assert len(np.unique(row_keys(np.eye(50)))) == 50, "the places of the numbers count"
+
+
+@given(n_keys=st.integers(2, 12), fraction=st.floats(0.01, 0.99), seed=st.integers(0, 99))
+def test_some_rows_are_held_out_and_some_are_not_where_two_differ(n_keys: int, fraction: float, seed: int) -> None:
+    keys = row_keys(np.arange(float(n_keys))[:, None])
+    assert draw_held_out(seed, held_out_limit(seed, fraction, [keys, keys]), keys).any()
+    assert not draw_held_out(seed, held_out_limit(seed, fraction, [keys]), keys).all()
+    assert held_out_limit(seed, fraction, [keys[:1], keys[:1]]) == 0.0
+    assert not draw_held_out(seed, 0.0, keys).any()
+
+
+def test_groups_have_the_keys_of_what_they_read_as() -> None:
+    words = group_keys(np.array(["a", "b", "a", "12"]))
+    assert words[0] == words[2] != words[1]
+    assert group_keys(np.array([12, 7]))[0] == words[3]

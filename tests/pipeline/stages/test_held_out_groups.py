@@ -1,0 +1,156 @@
+"""Equal rows, and rows of one group, are held out together: by the command, the estimators, and of added rows."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from sklearn.metrics import log_loss
+
+from cases import SERIAL
+from features.open_source import open_source
+from features.row_draws import draw_held_out, group_keys, held_out_limit
+from features.source import SourceSpec
+from pipeline.estimators import SLKLClassifier, SLKLRegressor
+from pipeline.predict import main as predict
+from pipeline.train import main
+from runs import report_of, train
+from storage.atomic_writes import read_arrays
+from storage.folder_layouts import RunLayout
+
+ASKED = ("--centers", "30", "--penalty", "auto", *SERIAL)
+
+
+@pytest.fixture(scope="module")
+def table() -> dict[str, np.ndarray]:
+    """Rows of 40 groups of unlike size, two of which a plane separates."""
+    rng = np.random.default_rng(0)
+    groups = rng.integers(0, 40, 500) ** 2 // 40
+    X = rng.normal(size=(40, 3))[groups] + 0.3 * rng.normal(size=(500, 3))
+    return {"X": X, "y": (X[:, 0] + 0.2 * rng.normal(size=500) > 0).astype(int), "g": groups}
+
+
+def write(folder: Path, table: dict[str, np.ndarray], kind: str) -> Path:
+    path = folder / f"grouped.{kind}"
+    if kind == "npz":
+        np.savez(path, **table)
+    elif kind == "zarr":
+        store = zarr.open_group(path, mode="w", zarr_format=3)
+        for name, values in table.items():
+            store.create_array(name, data=values, compressors=None)
+    else:
+        columns = np.column_stack([table["X"][:, :2], table["g"], table["X"][:, 2], table["y"]])
+        np.savetxt(path, columns, delimiter=",", header="a,b,g,c,label", comments="", fmt="%.17g")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["csv", "npz", pytest.param("zarr", marks=pytest.mark.ci)])
+def test_no_group_is_split(table: dict[str, np.ndarray], tmp_path: Path, kind: str) -> None:
+    data = write(tmp_path, table, kind)
+    report = train(tmp_path / "run", tmp_path / "features", *ASKED, "--set", "data.groups=g", dataset=data)
+    layout, n_train = RunLayout(tmp_path / "run"), report["n_train"]
+    rows = {tuple(row): group for row, group in zip(table["X"].tolist(), table["g"].tolist(), strict=True)}
+    if kind != "zarr":
+        source = open_source(SourceSpec(str(data), groups="g"))
+        of_parts = [
+            [rows[tuple(row)] for row in source.read(part, 0, n)[0].tolist()]
+            for part, n in (("train", n_train), ("test", report["n_test"]))
+        ]
+        assert set(of_parts[0]).isdisjoint(of_parts[1])
+        assert report["n_test"] == pytest.approx(125, abs=20), "a quarter, but for groups"
+        keys = group_keys(np.array(of_parts[0]))
+        held_out = draw_held_out(0, held_out_limit(0, 0.1, [keys]), keys)
+        assert report["hold_out"]["n_rows"] == np.count_nonzero(held_out)
+    parts = [read_arrays(layout.statistics_file(part))["weight_sum"] for part in ("fit", "hold_out")]
+    assert [round(float(part)) for part in parts] == [
+        n_train - report["hold_out"]["n_rows"],
+        report["hold_out"]["n_rows"],
+    ]
+    assert 0 < n_held_out < n_train
+
+
+def test_a_file_to_predict_may_have_the_groups_or_not(table: dict[str, np.ndarray], tmp_path: Path) -> None:
+    data = write(tmp_path, table, "csv")
+    train(tmp_path / "run", tmp_path / "features", *ASKED, "--set", "data.groups=g", dataset=data)
+    lines = [line.split(",") for line in data.read_text().splitlines()]
+    names = {name: place for place, name in enumerate(lines[0])}
+    files = {"whole": "a b g c label", "no groups": "c b a label", "inputs": "a b c"}
+    found = []
+    for file, columns in files.items():
+        cells = [[row[names[name]] for name in columns.split()] for row in lines]
+        for header in (True, False) if file != "no groups" else (True,):
+            path, out = tmp_path / "some.csv", tmp_path / f"{file}-{header}.npz"
+            path.write_text("\n".join(",".join(row) for row in cells[0 if header else 1 :]))
+            assert predict([str(tmp_path / "run"), str(path), "--out", str(out), "-q"]) == 0
+            with np.load(out) as arrays:
+                found.append(arrays["decision"])
+    assert all(np.array_equal(one, found[0]) for one in found)
+
+
+@pytest.mark.ci
+def test_rows_that_are_added_have_groups_too(
+    table: dict[str, np.ndarray], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, more = ({name: values[rows] for name, values in table.items()} for rows in (slice(400), slice(400, None)))
+    (tmp_path / "more").mkdir()
+    data, added = write(tmp_path, first, "csv"), write(tmp_path / "more", more, "csv")
+    train(tmp_path / "run", tmp_path / "features", *ASKED, "--set", "data.groups=g", dataset=data)
+    grown = ["--features-dir", str(tmp_path / "features"), "--init-from", str(tmp_path / "run"), "-q"]
+    assert main([str(data), "--add-rows", str(added), *grown, "--run-dir", str(tmp_path / "grown")]) == 0
+    before, after = (report_of(tmp_path / name) for name in ("run", "grown"))
+    assert after["n_train"] == before["n_train"] + 100
+    parts = [
+        read_arrays(RunLayout(tmp_path / "grown").statistics_file(name))["weight_sum"] for name in ("fit", "hold_out")
+    ]
+    assert int(sum(parts)) == after["n_train"]
+    np.savetxt(added, more["X"], delimiter=",", header="a,b,c", comments="")
+    assert main([str(data), "--add-rows", str(added), *grown, "--run-dir", str(tmp_path / "other")]) != 0
+    added.write_text("a,b,c,label\n1,2,3,0\n")
+    assert main([str(data), "--add-rows", str(added), *grown, "--run-dir", str(tmp_path / "third")]) == 65
+    assert "has no column of the groups (g)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [("d", "'d' is no column"), ("label", "column label is both target and groups"), ("0", "row 3 (line 5), column a")],
+)
+def test_what_names_no_group_is_refused(
+    table: dict[str, np.ndarray], tmp_path: Path, capsys: pytest.CaptureFixture[str], column: str, message: str
+) -> None:
+    data = write(tmp_path, {name: values[:9] for name, values in table.items()}, "csv")
+    lines = data.read_text().splitlines()
+    lines[4] = "," + lines[4].partition(",")[2]
+    data.write_text("\n".join(lines))
+    assert main([str(data), "--set", f"data.groups={column}", "--run-dir", str(tmp_path / "run")]) in (2, 65)
+    assert message in capsys.readouterr().err
+
+
+def test_copies_of_rows_change_no_choice() -> None:
+    """Neither as rows nor as weights, of all rows or of one class, in whatever order."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(260, 2))
+    y = (X[:, 0] * X[:, 1] + 0.5 * rng.normal(size=260) > 0).astype(int)
+    repeats = np.where(y == 1, 5, 1)
+    order = rng.permutation(repeats.sum())
+    machine = SLKLClassifier(random_state=0).fit(X, y, sample_weight=repeats)
+    copied = SLKLClassifier(random_state=0).fit(np.repeat(X, repeats, 0)[order], np.repeat(y, repeats)[order])
+    fresh = rng.normal(size=(500, 2))
+    np.testing.assert_allclose(copied.predict_proba(fresh), machine.predict_proba(fresh), atol=1e-5)
+    assert copied.sigma2_ == pytest.approx(machine.sigma2_)
+
+
+def test_groups_keep_near_copies_from_choosing() -> None:
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(60, 4))
+    y = (X[:, 0] + 0.8 * rng.normal(size=60) > 0).astype(int)
+    groups = np.repeat(np.array([f"patient {k}" for k in range(60)], object), 10)
+    near, labels = np.repeat(X, 10, 0) + 1e-4 * rng.normal(size=(600, 4)), np.repeat(y, 10)
+    fresh = rng.normal(size=(2000, 4))
+    truth = (fresh[:, 0] + 0.8 * rng.normal(size=2000) > 0).astype(int)
+    losses = [
+        log_loss(truth, SLKLClassifier(random_state=0).fit(near, labels, groups=of_rows).predict_proba(fresh))
+        for of_rows in (None, groups)
+    ]
+    assert losses[1] < 0.75 * losses[0]
+    with pytest.raises(ValueError, match="groups names 5 groups; one for each of 600 rows"):
+        SLKLRegressor().fit(near, labels, groups=groups[:5])
