@@ -137,8 +137,8 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     Notes
     -----
     X is an array, or anything with shape, dtype and slices of rows: a memory map, a dask or zarr array. Those are read
-    by row blocks, once for each thing that is found (equal rows, moments, candidates, scales, width, statistics, a temperature),
-    never whole.
+    by row blocks, once for each thing that is found (equal rows, moments, candidates, scales, width, statistics, a
+    temperature), never whole.
     float32 rows give float32 kernel values and predictions; up to two million kernel values are float64.
     A fit costs 2·n·d·M + n·M² operations and a few times 8·M² bytes, with one BLAS thread.
 
