@@ -227,7 +227,8 @@ class KernelMachine(BaseEstimator):
                 held = HeldOutRows(rows, targets, weights, task)
             if task != "regression" and not (unseen.seen and (fitted.interrupted or not self._has_temperature())):
                 try:
-                    temperature = held.temperature(columns.generator(unseen.active), unseen.weights, unseen.intercept)
+                    fitted_rows = np.where(mask, 0.0, weights)
+                    temperature = held.temperature(columns.generator(unseen.active), unseen, fitted_rows)
                 except KeyboardInterrupt:
                     fitted = replace(fitted, interrupted=True)
         if task != "regression":
