@@ -2,8 +2,7 @@
 
 A run with --select has its centers in the order chosen: the first K are what training to that size would give (where
 the run has at most as many centers as its choice drops again). Those of any other run are chosen now, by the same rule.
-The weights are refitted either way. The temperature of a classifier's probabilities takes a pass over the held-out
-rows.
+The weights are refitted either way. The temperature of a classifier's probabilities takes a pass over the rows.
 """
 
 import argparse
@@ -33,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog=program("resize"),
         description="Cut a trained run to fewer centers, from its statistics, in seconds; the temperature of a "
-        "classifier's probabilities takes a pass over the held-out rows.",
+        "classifier's probabilities takes a pass over the rows.",
         epilog="Exit codes: 0 done, 2 usage, 65 damaged run, 66 no such run, 73 cannot create.",
         allow_abbrev=False,
     )
@@ -150,7 +149,7 @@ def _r2(layout: "RunLayout", config: "TrainConfig", held_out_error: float) -> fl
 def _temperature(
     layout: "RunLayout", config: "TrainConfig", refit: "Refit", tried: "NDArray[np.int64]"
 ) -> tuple[float | None, str | None]:
-    """Return the temperature of a smaller model, or None and why: it takes a pass over the held-out rows."""
+    """Return the temperature of a smaller model, or None and why: it takes a pass over the rows."""
     # Bring numpy and numba, which --help does without.
     from pipeline.reporting.examples import needs_download
     from pipeline.runtime.run_folder import finished_report
@@ -163,7 +162,7 @@ def _temperature(
     remedy = needs_download(config)
     if remedy:
         return None, f"{config.dataset}: {remedy}"
-    weights = TriedWeights(candidates, refit.fit_weights, refit.fit_intercept)
+    weights = TriedWeights(candidates, refit.of_fit.weights, refit.of_fit.intercept, fit=refit.of_fit)
     try:
         return temperature_of_finished_run(layout, config, weights), None
     except Exception as error:
@@ -189,7 +188,7 @@ def _fitted(
     if config.solver.select != "none":
         chosen = selection.load_chosen(layout, names)
         refit = selection.fit_prefix(layout, chosen, names, size, intercept=intercept).refit
-        return refit, np.arange(size), chosen.tried[: len(refit.fit_weights)]
+        return refit, np.arange(size), chosen.tried[: len(refit.of_fit.weights)]
     columns = final_weights.load(layout).active
     fit, held_out, everything = (statistics.load_columns(layout, name, columns) for name in names)
     tried, order = (select(part, size, intercept=intercept).chosen for part in (fit, everything))

@@ -225,12 +225,13 @@ class KernelMachine(BaseEstimator):
             n_back = None if finalists is None else finalists.n_back
             fitted = find_weights(asked, Parts(fit, held_out, everything, errors, n_back), start)
             fitted = fitted if finalists is None else finalists.named(fitted)
-            unseen, temperature = fitted.unseen, None
+            unseen, temperature = fitted.unseen if groups is None else replace(fitted.unseen, fit=None), None
             if unseen.seen and not holds_out:  # rows too few for a choice by held-out ones, or none was needed
                 held = HeldOutRows(rows, targets, weights, keys, task)
             if task != "regression" and not (unseen.seen and (fitted.interrupted or not self._has_temperature())):
                 try:
-                    temperature = held.temperature(columns.generator(unseen.active), unseen.weights, unseen.intercept)
+                    fitted_rows = np.where(mask, 0.0, weights)
+                    temperature = held.temperature(columns.generator(unseen.active), unseen, fitted_rows)
                 except KeyboardInterrupt:
                     fitted = replace(fitted, interrupted=True)
         if task != "regression":

@@ -19,6 +19,7 @@ from pipeline.solvers.delivered_weights import (
     deliver_path,
     intercept_of,
     unseen_of,
+    unseen_of_refit,
     unseen_on_path,
 )
 from pipeline.solvers.forward_backward_selection import drop, select
@@ -110,8 +111,7 @@ def _refitted(
     `parts` are of these, in order.
     """
     best = refit(parts.fit, parts.held_out, parts.everything, intercept=task.intercept)
-    unseen = UnseenWeights(tried, best.fit_weights, best.fit_intercept)
-    return FittedWeights(chosen, best.weights, best.intercept, unseen, n_iter, interrupted)
+    return FittedWeights(chosen, best.weights, best.intercept, unseen_of_refit(tried, best), n_iter, interrupted)
 
 
 def _penalised(task: Task, parts: Parts, penalty: float | str, start: Weights | None) -> FittedWeights:

@@ -1,5 +1,6 @@
 """What the held-out rows of an estimator tell of models: how many they get wrong, and the temperature they want."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
@@ -12,6 +13,8 @@ from features.targets import labels_from_decision
 from pipeline.estimators.fit_data import Rows
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.models.calibration import best_temperature, loss_slopes
+from pipeline.solvers.delivered_weights import UnseenWeights
+from pipeline.solvers.leave_one_out import FEW_ROWS, LeftOut
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,26 +37,37 @@ class HeldOutRows:
         n_models, n_columns, n_outputs = models.shape
         stacked = models.transpose(1, 0, 2).reshape(n_columns, n_models * n_outputs)
         wrong = np.zeros(n_models)
-        for span, X in self.rows.blocks(n_columns):
-            counted = np.flatnonzero(self.weights[span] > 0)
-            columns = generator.block(X[counted], None, np.float64)
+        for index, columns in self._blocks(generator, self.weights):
             decisions = (columns @ stacked).reshape(-1, n_models, n_outputs) + intercepts
-            truth, weights = self.targets[span][counted], self.weights[span][counted]
+            truth, weights = self.targets[index], self.weights[index]
             for model in range(n_models):
                 wrong[model] += weights @ (labels_from_decision(decisions[:, model], self.task) != truth)
         return wrong
 
     def temperature(
-        self, generator: ColumnGenerator, weights: NDArray[np.float64], intercept: NDArray[np.float64]
+        self, generator: ColumnGenerator, tried: UnseenWeights, fitted: NDArray[np.float64]
     ) -> float | None:
         """Return the temperature of a model's probabilities: one pass over the data (mathematics.md, eq. 76).
 
-        weights (a, T) of the generator's columns, intercept (T,).
+        generator: of the active columns; fitted (n,): weights of the fit rows, which join the others where all are few.
         """
-        blocks = []
-        for span, X in self.rows.blocks(len(weights)):
-            counted = np.flatnonzero(self.weights[span] > 0)
-            decision = generator.block(X[counted], None, np.float64) @ weights + intercept
-            blocks.append(loss_slopes(decision, self.targets[span][counted], self.weights[span][counted]))
+        everyone = self.weights + fitted
+        if tried.fit is not None and np.count_nonzero(everyone) < FEW_ROWS:
+            left_out = LeftOut(tried.fit)
+            for index, columns in self._blocks(generator, everyone):
+                left_out.add(self.keys[index], columns, self.targets[index], everyone[index], self.weights[index] > 0)
+            return best_temperature(loss_slopes(*left_out.values()))
+        slopes = (
+            loss_slopes(columns @ tried.weights + tried.intercept, self.targets[index], self.weights[index])
+            for index, columns in self._blocks(generator, self.weights)
+        )
         n_different = len(np.unique(self.keys[self.weights > 0]))
-        return best_temperature(replace(reduce(add, blocks), rows=n_different))
+        return best_temperature(replace(reduce(add, slopes), rows=n_different))
+
+    def _blocks(
+        self, generator: ColumnGenerator, weights: NDArray[np.float64]
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.floating]]]:
+        """Yield rows of weight above 0 by blocks: their index and columns."""
+        for span, X in self.rows.blocks(generator.n_centers):
+            counted = np.flatnonzero(weights[span] > 0)
+            yield counted + span.start, generator.block(X[counted], None, np.float64)

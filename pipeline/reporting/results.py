@@ -159,7 +159,7 @@ def _errors(score: Score, task: str) -> dict[str, Any]:
 
 
 def _probabilities(score: Score, summary: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the temperature, how many held-out rows it is from and whether its weights had seen them, and scores."""
+    """Return the temperature, how many rows it is from and whether its weights had seen them, and scores."""
     return {**summary["temperature"], **score.calibration.numbers()} if score.calibration else None
 
 

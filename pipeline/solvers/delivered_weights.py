@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.solvers.leave_one_out import RidgeFit
 from pipeline.solvers.ridge import Refit, refit
 
 Parts = tuple[GramStatistics, GramStatistics]  # of the fit rows and of the held-out rows
@@ -13,12 +14,16 @@ Parts = tuple[GramStatistics, GramStatistics]  # of the fit rows and of the held
 
 @dataclass(frozen=True)
 class UnseenWeights:
-    """Weights (a, T) and intercept (T,) on active columns (a,), fitted without the held-out rows; with, if `seen`."""
+    """Weights (a, T) and intercept (T,) on active columns (a,), fitted without the held-out rows; with, if `seen`.
+
+    fit: the least squares that they are from, None for penalised ones.
+    """
 
     active: NDArray[np.int64]
     weights: NDArray[np.float64]
     intercept: NDArray[np.float64]
     seen: bool = False
+    fit: RidgeFit | None = None
 
 
 @dataclass(frozen=True)
@@ -83,13 +88,18 @@ def deliver_path(
     return DeliveredPath(active, weights, intercepts)
 
 
+def unseen_of_refit(active: NDArray[np.int64], best: Refit) -> UnseenWeights:
+    """Return the weights of a refit on the fit rows."""
+    return UnseenWeights(active, best.of_fit.weights, best.of_fit.intercept, fit=best.of_fit)
+
+
 def unseen_of(active: NDArray[np.int64], delivered: Delivered, before: UnseenWeights | None) -> UnseenWeights:
     """Return the weights that the held-out rows try a model with, whose columns are `active`.
 
     They are those of the refit on the fit rows, else those `before` of a path on the fit rows, else the model's own.
     """
     if delivered.refit is not None:
-        return UnseenWeights(active, delivered.refit.fit_weights, delivered.refit.fit_intercept)
+        return unseen_of_refit(active, delivered.refit)
     return before or UnseenWeights(active, delivered.weights, delivered.intercept, seen=True)
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.solvers.leave_one_out import RidgeFit
 
 # Ridges tried, as fractions of the mean diagonal of the Gram: below the first, rounding rules. Larger ones follow while
 # the last is the best, to the largest, which leaves next to nothing of the weights.
@@ -28,15 +29,14 @@ LARGEST_RIDGE = 1e6
 class Refit:
     """Refitted weights (m, T), intercept (T,), the ridge ρ, and the mean squared held-out error of each ridge tried.
 
-    fit_weights, fit_intercept: those of the fit rows with this ridge, which have not seen the held-out rows.
+    of_fit: the fit to the fit rows with this ridge, which has not seen the held-out rows.
     """
 
     weights: np.ndarray
     intercept: np.ndarray
     ridge: float
     held_out_errors: tuple[tuple[float, float], ...]
-    fit_weights: np.ndarray
-    fit_intercept: np.ndarray
+    of_fit: RidgeFit
 
 
 def least_squares(statistics: GramStatistics, ridge: float, *, intercept: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -82,8 +82,9 @@ def refit(
             weights, offset = least_squares(final, ridge, intercept=intercept)
         except LinAlgError:
             continue
-        of_fit = least_squares(fit, fraction * _scale(fit), intercept=intercept)
-        return Refit(weights, offset, ridge, tuple(errors), *of_fit)
+        fit_ridge = fraction * _scale(fit)
+        of_fit = RidgeFit(fit, fit_ridge, *least_squares(fit, fit_ridge, intercept=intercept), intercept)
+        return Refit(weights, offset, ridge, tuple(errors), of_fit)
     raise LinAlgError("the Gram of the support is not positive definite with any ridge tried")
 
 

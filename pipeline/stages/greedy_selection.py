@@ -81,7 +81,7 @@ class Fitted:
 class Selected:
     """What a selection comes to: weights, the refit they are from, and how the centers were chosen.
 
-    tried (k',) i8: by name, the candidates chosen on the fit rows that `refit.fit_weights` are of.
+    tried (k',) i8: by name, the candidates chosen on the fit rows that `refit.of_fit` is of.
     """
 
     weights: FinalWeights
@@ -134,7 +134,7 @@ def finish_selection(
     _save_prefixes(run, chosen, fitted.statistics, fitted.refit.ridge)
     weights, intercept = fitted.refit.weights, fitted.refit.intercept
     final = FinalWeights(candidates, weights, intercept, weights, intercept)
-    return Selected(final, fitted.refit, chosen, names[chosen.tried[: len(fitted.refit.fit_weights)]])
+    return Selected(final, fitted.refit, chosen, names[chosen.tried[: len(fitted.refit.of_fit.weights)]])
 
 
 def choose_centers(run: Run, names: StatisticsNames, n_back: int | None = None) -> Chosen:

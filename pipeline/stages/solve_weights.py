@@ -69,7 +69,8 @@ def solve_weights(run: Run) -> None:
             if refitted is not None:
                 summary |= _ridge(refitted)
                 points = final_weights.read_moved(run.layout)
-                tried = TriedWeights(tried.candidates, refitted.fit_weights, refitted.fit_intercept, points=points)
+                of_fit = refitted.of_fit
+                tried = TriedWeights(tried.candidates, of_fit.weights, of_fit.intercept, points=points)
         summary["temperature"] = find_temperature(run, tried)
         final_weights.save(run.layout, final.moved_up(read_target_facts(run.layout).mean))
         write_marker(run.layout.markers(SOLVE), FINAL, summary)
@@ -85,7 +86,8 @@ def _selected(run: Run) -> tuple[FinalWeights, dict[str, Any], TriedWeights]:
         selected = select_centers(run)
     summary: dict[str, Any] = {"penalty": None, "solves": [], "path": None, "selection": selected.summary()}
     summary["passes"] = [asdict(record) for record in passes] or None
-    tried = TriedWeights(selected.tried, selected.refit.fit_weights, selected.refit.fit_intercept)
+    of_fit = selected.refit.of_fit
+    tried = TriedWeights(selected.tried, of_fit.weights, of_fit.intercept, fit=of_fit)
     return selected.weights, summary | _ridge(selected.refit), tried
 
 
@@ -109,7 +111,7 @@ def _solved(run: Run) -> tuple[FinalWeights, dict[str, Any], TriedWeights]:
     }
     unseen = unseen_of(active, delivered, solved.of_fit)
     names = read_candidates(run.layout, run.shape.n_train)[unseen.active]
-    tried = TriedWeights(names, unseen.weights, unseen.intercept, unseen.seen)
+    tried = TriedWeights(names, unseen.weights, unseen.intercept, unseen.seen, fit=unseen.fit)
     return final, summary | _ridge(delivered.refit), tried
 
 
@@ -122,7 +124,8 @@ def _unpenalised(run: Run) -> tuple[FinalWeights, dict[str, Any], TriedWeights]:
     nothing = dict.fromkeys(("penalty", "path", "passes", "selection"))
     everyone = np.arange(everything.n_centers)
     final = FinalWeights(everyone, best.weights, best.intercept, best.weights, best.intercept)
-    tried = TriedWeights(read_candidates(run.layout, run.shape.n_train), best.fit_weights, best.fit_intercept)
+    names, of_fit = read_candidates(run.layout, run.shape.n_train), best.of_fit
+    tried = TriedWeights(names, of_fit.weights, of_fit.intercept, fit=of_fit)
     return final, {**nothing, "solves": []} | _ridge(best), tried
 
 

@@ -1,9 +1,12 @@
-"""The temperature of a run's probabilities: found on the held-out training rows, in one pass over the rows.
+"""The temperature of a run's probabilities: found on training rows, in one pass over them.
 
-It is tried with weights that have not seen these rows wherever there are such weights: decision values are nearer to
-the targets on rows that were fitted, and probabilities found on them would be too sure.
+They are tried with weights that have not seen them wherever there are such weights: decision values are nearer to the
+targets on rows that were fitted, and probabilities found on them would be too sure. Weights of the fit rows have not
+seen the held-out ones; where these are few, the fit rows join them, each with the value that least squares without it
+gives.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
@@ -23,16 +26,18 @@ from pipeline.errors import ConfigMismatchError
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.each_tile import Each, serially
 from pipeline.models.calibration import LossSlopes, best_temperature, loss_slopes
+from pipeline.solvers.leave_one_out import FEW_ROWS, LeftOut, RidgeFit
 from pipeline.stages.block_values import BlockPass, OfBlock, Values
-from pipeline.stages.run_state import SOLVE, Run
+from pipeline.stages.run_state import SOLVE, Run, RunData
 from pipeline.stages.target_facts import count_held_out
-from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task, run_length, stream_blocks
+from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, row_grid, row_task, run_length, stream_blocks
 from storage.atomic_writes import make_folder, read_arrays, write_arrays
 from storage.folder_layouts import RunLayout
 from storage.records import read_record
 
 NAME = "temperature"
 WEIGHTS = "weights.npz"
+WORDS = "temperature of the probabilities"
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,8 @@ class TriedWeights:
     """Weights (m, T) and intercept (T,) on candidates (m,), by name, that held-out rows are tried with.
 
     seen: they were fitted to those rows, among others, since there are none that were not. points (m, d) f4: where the
-    centers are, if they were moved away from the candidates.
+    centers are, if they were moved away from the candidates. fit: the least squares that they are from, if their
+    centers were not moved to fit its rows.
     """
 
     candidates: NDArray[np.int64]
@@ -48,6 +54,7 @@ class TriedWeights:
     intercept: NDArray[np.float64]
     seen: bool = False
     points: NDArray[np.float32] | None = None
+    fit: RidgeFit | None = None
 
 
 @dataclass(frozen=True)
@@ -61,26 +68,59 @@ class FinishedRun:
 
 
 def find_temperature(run: Run, tried: TriedWeights) -> dict[str, Any] | None:
-    """Return the temperature, of how many held-out rows, and whether the weights had seen them.
+    """Return the temperature, of how many rows, and whether the weights had seen them.
 
     None for a regression, and where no rows are held out.
     """
     if run.shape.task == "regression" or not run.config.statistics.hold_out:
         return None
+    if tried.fit is not None and _has_few_rows(run):
+        with run.doing(SOLVE, WORDS):
+            sums = _slopes_of_few(run, tried, tried.fit)
+    else:
+        sums = _slopes_of_held_out(run, tried)
+    temperature = best_temperature(sums)
+    return None if temperature is None else {NAME: temperature, "n_rows": sums.rows, "seen": tried.seen}
+
+
+def _slopes_of_held_out(run: Run, tried: TriedWeights) -> LossSlopes:
+    """Return the slopes of the log loss of the held-out rows: a pass over the rows."""
     folder = run.layout.row_pass(NAME)
     make_folder(folder)
     arrays = {"candidates": tried.candidates, "weights": tried.weights, "intercept": tried.intercept}
     write_arrays(folder / WEIGHTS, arrays | ({} if tried.points is None else {"points": tried.points}))
     grid = row_grid("train", run.shape.n_train, len(tried.candidates))
     task = BlockPass(row_task(run), grid, partial(_opened, folder / WEIGHTS))
-    values = run.row_pass(SOLVE, task, folder, words="temperature of the probabilities")
-    sums = replace(reduce(add, map(_slopes, values.by_block())), rows=count_held_out(run, task.rows.facts))
-    temperature = best_temperature(sums)
-    return None if temperature is None else {NAME: temperature, "n_rows": sums.rows, "seen": tried.seen}
+    values = run.row_pass(SOLVE, task, folder, words=WORDS)
+    return replace(reduce(add, map(_slopes, values.by_block())), rows=count_held_out(run, task.rows.facts))
+
+
+def _has_few_rows(run: RunData) -> bool:
+    """Tell whether the fit rows join the held-out ones: not of groups, whose rows tell of each other."""
+    return run.shape.n_train < FEW_ROWS and run.config.data.groups is None
+
+
+def _slopes_of_few(run: RunData, tried: TriedWeights, fit: RidgeFit) -> LossSlopes:
+    """Return the slopes of the log loss of all rows, each without itself, of a run on few: here and now."""
+    task = row_task(run)
+    left_out, generator = LeftOut(fit), task.generator(tried.candidates)
+    for block in _blocks(task, row_grid("train", run.shape.n_train, len(tried.candidates))):
+        counts = np.ones(len(block.X)) if block.weights is None else block.weights
+        counted = np.flatnonzero(counts > 0)
+        columns = generator.block(block.X[counted], out_dtype=np.float64)
+        left_out.add(block.groups[counted], columns, block.y[counted], counts[counted], block.held_out[counted])
+    return loss_slopes(*left_out.values())
+
+
+def _blocks(task: RowTask, grid: RowGrid) -> Iterator[RowBlock]:
+    """Yield all blocks of rows, in order."""
+    step = run_length(task, grid)
+    runs = (range(first, min(first + step, grid.n_blocks)) for first in range(0, grid.n_blocks, step))
+    return (block for run in runs for _, block in stream_blocks(task, grid, run))
 
 
 def temperature_of_finished_run(layout: RunLayout, config: TrainConfig, tried: TriedWeights) -> float | None:
-    """Return the temperature that the held-out rows of a finished run give other weights: one pass, here and now.
+    """Return the temperature that the rows of a finished run give other weights: one pass, here and now.
 
     Its features are read where they are stored, else computed. Raises ConfigMismatchError where its data have changed,
     and what opening and reading them raises.
@@ -97,15 +137,14 @@ def temperature_of_finished_run(layout: RunLayout, config: TrainConfig, tried: T
     unscaled = store if store.manifest.exists() else live(request, shape)
     scaled = learns_scales(config.kernel.scale)
     features = ScaledFeatures(unscaled, layout.feature_scales) if scaled else unscaled
-    finished = FinishedRun(layout, features, shape, config)
-    task = row_task(finished)
-    grid = row_grid("train", shape.n_train, len(tried.candidates))
+    run = FinishedRun(layout, features, shape, config)
+    if tried.fit is not None and _has_few_rows(run):
+        return best_temperature(_slopes_of_few(run, tried, tried.fit))
+    task = row_task(run)
     slopes = _of_block(task, tried)
-    step = run_length(task, grid)
-    runs = (range(first, min(first + step, grid.n_blocks)) for first in range(0, grid.n_blocks, step))
-    blocks = (block for run in runs for _, block in stream_blocks(task, grid, run))
+    blocks = _blocks(task, row_grid("train", shape.n_train, len(tried.candidates)))
     sums = reduce(add, (_slopes(slopes(block, serially)) for block in blocks))
-    return best_temperature(replace(sums, rows=count_held_out(finished, task.facts)))
+    return best_temperature(replace(sums, rows=count_held_out(run, task.facts)))
 
 
 def _opened(path: Path, task: RowTask) -> OfBlock:

@@ -56,6 +56,8 @@ def test_held_out_rows_are_tried_with_weights_that_are_new_to_them_where_there_a
         unseen_of(active, penalised, None),
     ]
     assert [one.seen for one in found] == [False, False, True]
-    np.testing.assert_array_equal(found[0].weights, best.fit_weights)
+    np.testing.assert_array_equal(found[0].weights, best.of_fit.weights)
+    assert found[0].fit is not None
+    assert found[0].fit.ridge == best.of_fit.ridge
     assert found[1] is before
     np.testing.assert_array_equal(found[2].intercept, penalised.intercept)

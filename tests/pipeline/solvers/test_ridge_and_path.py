@@ -29,7 +29,7 @@ def test_refit_is_scikit_learns_ridge_with_what_held_out_rows_prefer(intercept: 
     twin = Ridge(alpha=best[0] * np.trace(K[:60].T @ K[:60]) / 60, fit_intercept=intercept, solver="svd")
     error = ((twin.fit(K[:60], Y[:60]).predict(K[60:]) - Y[60:]) ** 2).sum() / 60
     assert np.isclose(best[1], error, rtol=1e-5)
-    assert np.allclose(found.fit_weights, twin.coef_.T, rtol=1e-6, atol=1e-7)
+    assert np.allclose(found.of_fit.weights, twin.coef_.T, rtol=1e-6, atol=1e-7)
     whole = Ridge(alpha=found.ridge, fit_intercept=intercept, solver="svd").fit(K, Y)
     assert np.allclose(found.weights, whole.coef_.T, rtol=1e-6, atol=1e-7)
     assert np.allclose(found.intercept, whole.intercept_, rtol=1e-6, atol=1e-7)
