@@ -55,7 +55,7 @@ class LeftOut:
         weights: NDArray[np.float64],
         held_out: NDArray[np.bool_],
     ) -> None:
-        """Add rows by their keys (b,), equal for equal rows, columns (b, m), classes, weights > 0, who is held out (b,)."""
+        """Add rows: keys (b,), equal for equal rows, columns (b, m), classes, weights > 0, who is held out (b,)."""
         free = columns - self._means
         free[:, self._constant] = 0.0
         root = solve_triangular(self._factor, free.T, lower=True)
