@@ -122,17 +122,15 @@ def read_dataclass(path: Path, kind: type[T], *, remedy: str | None = None) -> T
     return kind(**{name: values if values.ndim else values.item() for name, values in arrays.items()})
 
 
-def check_folder(folder: Path, *, remedy: str, contents: bool = True) -> None:
+def check_folder(folder: Path, *, remedy: str) -> None:
     """Check every byte of a folder against its manifest, before its arrays are mapped. Cost: one pass over them.
-
-    Without `contents` only presence and sizes are looked at.
 
     Raises
     ------
     CorruptDataError
         Naming the first file that is damaged, and ending with `remedy`.
     """
-    problems = manifest.verify(folder, contents=contents)
+    problems = manifest.verify(folder, contents=True)
     if problems:
         raise CorruptDataError(
             f"{folder}: damaged ({problems[0].partition(';')[0]}); {remedy}", file=problems[0].partition(":")[0]

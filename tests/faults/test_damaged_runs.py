@@ -131,7 +131,8 @@ REFUSED = [
     ("kind", "name", "damage"),
     [
         *((*case, "flipped") for case in [*REFUSED, ("rounds", f"scores/{LAST}-scores.npz")]),
-        ("rounds", f"statistics/{LAST}/target_sums.npy", "flipped in its header"),  # read before its content is checked
+        ("rounds", f"statistics/{LAST}/target_sums.npy", "flipped in its header"),
+        ("rounds", f"statistics/{LAST}/groups.npy", "flipped"),
         *(pytest.param(*case, "deleted", marks=pytest.mark.ci) for case in REFUSED),
     ],
 )
