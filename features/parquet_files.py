@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from features.csv_files import cell_text
 from features.errors import DataError, UnavailableError
 from features.input_files import ALWAYS_ALLOWED_BYTES, MAX_EXPANSION, open_plain
+from features.parquet_pages import unpacked_bytes
 
 if TYPE_CHECKING:  # an extra
     import pyarrow
@@ -19,6 +20,7 @@ if TYPE_CHECKING:  # an extra
 
 BATCH_ROWS = 4096
 BUFFER_BYTES = 1 << 20  # read of a column at once, in place of all that a row group has of it
+MOST_TEXT_BYTES = ALWAYS_ALLOWED_BYTES // BATCH_ROWS  # of a cell: a dictionary has it once, and may give it to all rows
 
 
 def is_parquet(path: Path) -> bool:
@@ -38,21 +40,24 @@ def parquet_cells(path: Path, places: Collection[int] | None = None) -> Iterator
         pyarrow is not installed.
     """
     with _opened(path) as file:
-        _check_promise(path, file)
         schema = file.schema_arrow
-        yield [str(name) for name in schema.names]
-        read = range(len(schema.names)) if places is None else sorted(places)
+        names = schema.names  # a new list whenever it is asked for
+        yield [str(name) for name in names]
+        read = range(len(names)) if places is None else sorted(places)
         _check_types(path, schema, read)
+        _check_rows(path, file)
         if not read:
-            yield from ([""] * len(schema.names) for _ in range(file.metadata.num_rows))
+            yield from ([""] * len(names) for _ in range(file.metadata.num_rows))
             return
-        wanted = [schema.names[place] for place in read]
-        if len(set(schema.names)) < len(schema.names):
+        wanted = [names[place] for place in read]
+        if len(set(names)) < len(names):
             raise DataError(f"{path}: two of its columns have one name; give each its own")
+        _check_pages(path, file, read)
         for group in range(file.num_row_groups):
             for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], columns=wanted, use_threads=False):
-                columns = [[""] * batch.num_rows] * len(schema.names)
+                columns = [[""] * batch.num_rows] * len(names)
                 for place, column in zip(read, batch, strict=True):
+                    _check_texts(path, names[place], column)
                     columns[place] = [cell_text(cell) for cell in column.to_pylist()]
                 yield from map(list, zip(*columns, strict=True))
 
@@ -68,7 +73,16 @@ def _opened(path: Path) -> Iterator["ParquetFile"]:
         raise UnavailableError(f"{path}: reading .parquet needs pyarrow; pip install pyarrow, or give a .csv") from None
     with open_plain(path) as stream:
         try:
-            yield ParquetFile(stream, buffer_size=BUFFER_BYTES, page_checksum_verification=True)
+            file = ParquetFile(stream)
+            # Words stay in dictionaries: one in all rows is one.
+            read_dictionary = [field.name for field in file.schema_arrow if _holds_words(field.type)]
+            yield ParquetFile(
+                stream,
+                metadata=file.metadata,
+                buffer_size=BUFFER_BYTES,
+                page_checksum_verification=True,
+                read_dictionary=read_dictionary,
+            )
         except (DataError, GeneratorExit):
             raise
         except (ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
@@ -76,15 +90,31 @@ def _opened(path: Path) -> Iterator["ParquetFile"]:
             raise DataError(f"{path}: not a readable parquet file ({words})") from error
 
 
-def _check_promise(path: Path, file: "ParquetFile") -> None:
-    """Raise DataError where bytes unpacked, or cells, are more than a hundred for each byte of the file."""
+def _check_rows(path: Path, file: "ParquetFile") -> None:
+    """Raise DataError where row groups have other rows than the file, or cells are too many for its size."""
     metadata = file.metadata
-    groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
-    unpacked = sum(group.total_byte_size for group in groups)  # its columns say so too, and may abort the process
-    n_rows = sum(group.num_rows for group in groups)
+    n_rows = sum(metadata.row_group(k).num_rows for k in range(metadata.num_row_groups))
     if n_rows != metadata.num_rows:
         raise DataError(f"{path}: promises {metadata.num_rows} rows, its row groups have {n_rows}")
-    promised, size = max(unpacked, n_rows * metadata.num_columns), path.stat().st_size
+    _check_promise(path, n_rows * metadata.num_columns)
+
+
+def _check_pages(path: Path, file: "ParquetFile", places: Collection[int]) -> None:
+    """Raise DataError where pages that are read unpack to more than the size of the file makes plausible."""
+    metadata, unpacked = file.metadata, 0
+    with open_plain(path) as stream:
+        for group in map(metadata.row_group, range(metadata.num_row_groups)):
+            for column in map(group.column, places):
+                pages = [column.data_page_offset]
+                if column.has_dictionary_page and column.dictionary_page_offset > 0:
+                    pages.append(column.dictionary_page_offset)
+                unpacked += unpacked_bytes(stream, min(pages), column.total_compressed_size, column.num_values)
+    _check_promise(path, unpacked)
+
+
+def _check_promise(path: Path, promised: int) -> None:
+    """Raise DataError where bytes unpacked, or cells, are more than a hundred for each byte of the file."""
+    size = path.stat().st_size
     if promised > max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * size):
         raise DataError(
             f"{path}: promises {promised} bytes or cells from {size} bytes, more than a hundredfold; save it without "
@@ -100,9 +130,26 @@ def _check_types(path: Path, schema: "pyarrow.Schema", places: Collection[int]) 
         field = schema.field(place)
         kind = field.type.value_type if types.is_dictionary(field.type) else field.type
         known = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_null)
-        words = (types.is_string, types.is_large_string, types.is_string_view)
-        if not any(is_kind(kind) for is_kind in (*known, *words)):
+        if not _holds_words(kind) and not any(is_kind(kind) for is_kind in known):
             raise DataError(
                 f"{path}: column {field.name} holds {str(field.type)[:60]}; numbers or words are needed: leave it out "
                 f"(--set data.drop={field.name})"
+            )
+
+
+def _holds_words(kind: "pyarrow.DataType") -> bool:
+    from pyarrow import types  # an extra, as above
+
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+
+
+def _check_texts(path: Path, name: str, column: "pyarrow.Array") -> None:
+    """Raise DataError where a column of words has a text too long for all rows of a batch to have it."""
+    from pyarrow import compute, types  # an extra, as above
+
+    if types.is_dictionary(column.type) and _holds_words(column.type.value_type):
+        longest = compute.max(compute.binary_length(column.dictionary)).as_py() or 0
+        if longest > MOST_TEXT_BYTES:
+            raise DataError(
+                f"{path}: column {name} has a text of {longest} bytes; leave it out (--set data.drop={name})"
             )

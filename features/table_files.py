@@ -263,11 +263,11 @@ def _check_first_label(labels: list[str], line: int, path: Path) -> None:
 
 
 def _label_values(labels: list[str], where: str) -> np.ndarray:
-    """Return labels as int64 where all are whole numbers, float64 where all are numbers, else as strings.
+    """Return labels as int64 or uint64 where all are whole numbers, float64 where all are numbers, else as strings.
 
     Raises DataError where all are numbers, and one is not in ASCII digits.
     """
-    for dtype in (np.int64, np.float64):
+    for dtype in (np.int64, np.uint64, np.float64):
         try:
             values = np.array([dtype(label) for label in labels])
         except (ValueError, OverflowError):

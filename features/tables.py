@@ -5,7 +5,7 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 
@@ -100,8 +100,7 @@ def _array_keys(dataset: str, arrays: Mapping[str, RowArray]) -> tuple[str, ...]
         return ("X", "y")
     missing = [key for key in SPLIT_KEYS if key not in arrays]
     if missing:
-        names = ", ".join(sorted(arrays)) or "nothing"
-        raise DataError(f"{dataset}: needs arrays X and y, or {', '.join(SPLIT_KEYS)}; found {names}")
+        raise DataError(f"{dataset}: needs arrays X and y, or {', '.join(SPLIT_KEYS)}; found {_some_of(arrays)}")
     return SPLIT_KEYS
 
 
@@ -122,8 +121,7 @@ def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> RowSourc
         keys = ("X", target) if "X" in members and target in members else PART_KEYS
         missing = [key for key in keys if key not in members]
         if missing:
-            names = ", ".join(sorted(members)) or "nothing"
-            raise DataError(f"{path}: needs X and {target}, or {', '.join(PART_KEYS)}; found {names}")
+            raise DataError(f"{path}: needs X and {target}, or {', '.join(PART_KEYS)}; found {_some_of(members)}")
         fact_keys = _fact_keys(spec, members, keys)
         loaded = {
             key: (_zeros if outline and key.startswith("X") else read_member)(archive, members[key], path)
@@ -140,6 +138,12 @@ def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> RowSourc
     labels_of = (label_array(loaded["y_train"], "y_train"), label_array(loaded["y_test"], "y_test"))
     of_parts = (facts[0], facts[1])
     return parts_source(spec, path.stem, inputs_of, labels_of, _is_table(inputs_of[0]), identity, facts=of_parts)
+
+
+def _some_of(names: Iterable[str]) -> str:
+    """Return names for a message: the first ones, since a file may have thousands."""
+    found = [name[:40] for name in sorted(names)]
+    return ", ".join(found[:12] + ["..."] * (len(found) > 12)) or "nothing"
 
 
 def label_array(labels: np.ndarray, name: str) -> np.ndarray:

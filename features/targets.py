@@ -4,6 +4,9 @@ A *target* is an int64 index into the sorted classes (multiclass, binary) or a f
 *output* is what one solve fits: +1 for the class it serves and -1 for all others, or the value itself.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from features.errors import DataError, UsageError
@@ -116,12 +119,37 @@ def encode(labels: np.ndarray, classes: tuple, array_name: str = "y") -> np.ndar
         values = labels.astype(np.float64)
         check_finite_targets(values, array_name)
         return values
-    known = np.asarray(classes)
-    index = np.minimum(np.searchsorted(known, labels), len(known) - 1)
-    bad = np.flatnonzero(known[index] != labels)
+    index = class_positions(labels, classes)
+    bad = np.flatnonzero(index < 0)
     if bad.size:
         raise DataError(f"{array_name}: row {bad[0]} has label {labels[bad[0]].item()!r}, which training data lack")
-    return index.astype(np.int64)
+    return index
+
+
+def class_positions(
+    labels: np.ndarray, classes: tuple, otherwise: Callable[[Any], Any] = lambda label: label
+) -> np.ndarray:
+    """Return which of the classes each of some labels (n,) is, (n,) int64, -1 where it is none.
+
+    Python compares whole numbers of any size exactly, where numpy makes floats of them. A label that is no class is
+    looked for once more as what `otherwise` makes of it.
+    """
+    known = {label: k for k, label in enumerate(classes)}
+    values, inverse = np.unique(labels, return_inverse=True)
+    codes = [known.get(value, known.get(otherwise(value), -1)) for value in values.tolist()]
+    return np.array(codes, np.int64)[inverse]
+
+
+def class_array(classes: tuple) -> np.ndarray:
+    """Return classes (K,) in a dtype that has each of them exactly: strings if no numbers do.
+
+    Of whole numbers on both sides of 2^63 numpy makes floats.
+    """
+    array = np.asarray(classes)
+    if array.dtype.kind == "f" and all(isinstance(label, int) for label in classes) and min(classes) >= 0:
+        return np.asarray(classes, np.uint64)
+    exact = array.dtype.kind in "biufU" and (array.dtype.kind == "U" or tuple(array.tolist()) == tuple(classes))
+    return array if exact else np.asarray([str(label) for label in classes])
 
 
 def checked_weights(weights: np.ndarray, n_rows: int, array_name: str) -> np.ndarray:

@@ -14,7 +14,8 @@ EPILOG = """\
 In: "inputs" (rows, d) float64 of a table, as they stand in its file ("encoded" ones, in the order that is told, where
 categories or missing cells become numbers before); of images "features" (rows, d) float32, which
 SparseKernelModel.features_of makes of them: extracting them is no part of the graph. Out: "decision" (rows, outputs),
-"label" (rows,) and, of a classifier with a temperature, "probability" (rows, classes). Standard operators, opset 18.
+"label" (rows,), strings, int64 or, where a class is 2^63 or more, uint64, and, of a classifier with a temperature,
+"probability" (rows, classes). Standard operators, opset 18.
 Needs onnx: pip install onnx.
 Exit codes: 0 done, 2 usage, 65 a damaged model, 66 no such model, 69 onnx is not installed, 73 cannot create."""
 

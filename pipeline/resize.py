@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from pipeline.config.command_line import program
 from pipeline.errors import ConfigError, ExitCode, FolderInUseError, MissingRunError
 from pipeline.runtime.answers import answered, describe
+from storage.remedies import ANEW
 
 if TYPE_CHECKING:  # imported late, so that --help answers at once
     import numpy as np
@@ -183,8 +184,11 @@ def _fitted(
     from pipeline.stages import accumulate_statistics as statistics
     from pipeline.stages import final_weights
     from pipeline.stages import greedy_selection as selection
+    from storage.atomic_writes import check_folder
 
     names, intercept = _names(layout, config), bool(config.solver.intercept)
+    for name in names:
+        check_folder(layout.statistics_file(name), remedy=ANEW)
     if config.solver.select != "none":
         chosen = selection.load_chosen(layout, names)
         refit = selection.fit_prefix(layout, chosen, names, size, intercept=intercept).refit

@@ -28,6 +28,7 @@ from storage.disk_writes import (
 from storage.disk_writes import write_file as write_file
 from storage.errors import CorruptDataError, MissingDataError
 from storage.manifest import MANIFEST_NAME, FileDigest, Manifest
+from storage.remedies import remedy_at
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -94,7 +95,7 @@ def _read_arrays(path: Path, mapped: bool) -> dict[str, np.ndarray]:
     problems = manifest.verify(path, contents=not mapped)
     if problems:
         raise CorruptDataError(
-            f"{path}: damaged arrays ({problems[0]}); build it again", file=problems[0].partition(":")[0]
+            f"{path}: damaged arrays ({problems[0]}); {remedy_at(path)}", file=problems[0].partition(":")[0]
         )
     names = sorted(name for name in entries.files if name.endswith(".npy"))
     return {name.removesuffix(".npy"): npz_files.read_npy(path / name, mapped=mapped) for name in names}
@@ -117,21 +118,19 @@ def read_dataclass(path: Path, kind: type[T], *, remedy: str | None = None) -> T
     """Return the dataclass of a `kind` that `write_dataclass` wrote; errors as `read_arrays`."""
     arrays = read_arrays(path, remedy=remedy)
     if arrays.keys() != {field.name for field in dataclasses.fields(kind)}:  # type: ignore[arg-type]  # it is one
-        raise CorruptDataError(f"{path}: was written by another version; {remedy or 'build it again'}", file=str(path))
+        raise CorruptDataError(f"{path}: was written by another version; {remedy or remedy_at(path)}", file=str(path))
     return kind(**{name: values if values.ndim else values.item() for name, values in arrays.items()})
 
 
-def check_folder(folder: Path, *, remedy: str, contents: bool = True) -> None:
+def check_folder(folder: Path, *, remedy: str) -> None:
     """Check every byte of a folder against its manifest, before its arrays are mapped. Cost: one pass over them.
-
-    Without `contents` only presence and sizes are looked at.
 
     Raises
     ------
     CorruptDataError
         Naming the first file that is damaged, and ending with `remedy`.
     """
-    problems = manifest.verify(folder, contents=contents)
+    problems = manifest.verify(folder, contents=True)
     if problems:
         raise CorruptDataError(
             f"{folder}: damaged ({problems[0].partition(';')[0]}); {remedy}", file=problems[0].partition(":")[0]

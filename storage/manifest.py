@@ -18,6 +18,7 @@ from storage.disk_writes import write_file
 from storage.errors import CorruptDataError, MissingDataError, UnavailableStoreError
 from storage.plain_files import MAXIMUM_JSON_BYTES, open_plain, parse_json, read_plain
 from storage.records import canonical_json, with_digest, without_digest
+from storage.remedies import remedy_at
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "MANIFEST.json"
@@ -187,6 +188,4 @@ def _problem(root: Path, name: str, entry: FileDigest, contents: bool) -> str:
 
 
 def _corrupt(path: Path, reason: str) -> CorruptDataError:
-    return CorruptDataError(
-        f"{path}: damaged manifest ({reason}); remove the folder and build it again", file=str(path)
-    )
+    return CorruptDataError(f"{path}: damaged manifest ({reason}); {remedy_at(path.parent)}", file=str(path))

@@ -22,6 +22,7 @@ import numpy as np
 from storage.errors import CorruptDataError, MissingDataError, UnavailableStoreError
 from storage.manifest import check_plain_name
 from storage.plain_files import open_plain
+from storage.remedies import remedy_at
 
 _KINDS = "fiub"  # floats, integers, booleans: what a header may claim; objects would need pickle
 _MAXIMUM_ENTRIES = 1000
@@ -222,4 +223,4 @@ def _read_values(name: str, stream: IO[bytes], shape: tuple[int, ...], dtype: np
 
 
 def _damaged(path: Path, reason: str) -> CorruptDataError:
-    return CorruptDataError(f"{path}: damaged arrays ({reason}); restore the file or build it again", file=str(path))
+    return CorruptDataError(f"{path}: damaged arrays ({reason}); {remedy_at(path)}", file=str(path))

@@ -1,7 +1,9 @@
 """What to do about a damaged or missing file of a run: one text for the stage that meets it and for `pipeline.verify`.
 
-Imports nothing, so that a command's --help may.
+Imports nothing of weight, so that a command's --help may.
 """
+
+from pathlib import Path
 
 AGAIN = "delete it and report.json, then resume the run: it is made again"
 ANEW = (
@@ -36,3 +38,11 @@ _BY_NAME = {  # by how the name begins; the first that fits
 def remedy_of(name: str) -> str:
     """Return what to do about a file or folder of a run, `name` relative to the run's folder."""
     return next((remedy for start, remedy in _BY_NAME.items() if name.startswith(start)), ANEW)
+
+
+def remedy_at(path: Path) -> str:
+    """Return what to do about a file or folder wherever it is: in a run, what `remedy_of` says."""
+    for root in path.parents:
+        if (root / "config.toml").is_file() and (root / "env.json").is_file():
+            return remedy_of(path.relative_to(root).as_posix())
+    return "restore it or build it again"

@@ -20,9 +20,11 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from storage.errors import CorruptDataError
 from storage.folder_layouts import FeatureLayout
+from storage.manifest import compare
 from storage.manifest import read as read_manifest
 from storage.manifest import verify as verify_manifest
 from storage.zarr_arrays import open_arrays
+from storage.zarr_metadata import NODE_FILE
 
 KEYS = "train/keys"
 
@@ -40,6 +42,8 @@ class FeatureStore:
         prefix = f"{layout.arrays.name}/"
         files = read_manifest(layout.folder).files
         self._digests = {name.removeprefix(prefix): entry.sha256 for name, entry in files.items()}
+        metadata = {name: entry for name, entry in files.items() if name.endswith(NODE_FILE)}
+        _refuse(layout, compare(layout.folder, metadata, contents=True))
         self._arrays = open_arrays(layout.arrays)
 
     def read(self, part: Part, start: int, stop: int) -> NDArray[np.float32]:
@@ -103,10 +107,14 @@ def is_built(layout: FeatureLayout, *, keys: bool = True) -> bool:
         return False
     if keys and not any(f"/{KEYS}/" in name for name in read_manifest(layout.folder).files):
         return False
-    problems = verify_manifest(layout.folder, contents=False)
+    _refuse(layout, verify_manifest(layout.folder, contents=False))
+    return True
+
+
+def _refuse(layout: FeatureLayout, problems: list[str]) -> None:
+    """Raise CorruptDataError where there are problems of a store."""
     if problems:
         raise CorruptDataError(
             f"feature store {layout.folder} is damaged: {problems[0]}"
             f"{f' and {len(problems) - 1} more' if len(problems) > 1 else ''}; delete the folder to build it again"
         )
-    return True

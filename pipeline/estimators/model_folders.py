@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from features.targets import class_array
 from pipeline.errors import FolderInUseError
 from pipeline.estimators.fit_data import Rows, as_value_error
 from pipeline.prediction.model_folder import save_model
@@ -57,7 +58,7 @@ def attributes_of(model: SparseKernelModel) -> dict[str, Any]:
     }
     if columns is not None and columns.input_names:
         known["feature_names_in_"] = np.array(columns.input_names, dtype=object)
-    return known if single else known | {"classes_": np.asarray(model.labels), "temperature_": model.temperature}
+    return known if single else known | {"classes_": class_array(model.labels), "temperature_": model.temperature}
 
 
 def decide(model: SparseKernelModel, rows: Rows) -> NDArray[np.float64]:

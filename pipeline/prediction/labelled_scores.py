@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from features.csv_files import is_plain
 from features.errors import DataError
-from features.targets import labels_from_decision
+from features.targets import class_positions, labels_from_decision
 from pipeline.kernels.finite_rows import first_non_finite_row
 from pipeline.models.calibration import calibrate
 from pipeline.models.scoring import Score, score_classes, score_values
@@ -61,10 +61,7 @@ def class_index(block: Predicted, known_labels: tuple[object, ...]) -> NDArray[n
     Raises DataError naming the first row with a label that the model does not know.
     """
     assert block.labels is not None
-    known = {label: k for k, label in enumerate(known_labels)}
-    values, inverse = np.unique(block.labels, return_inverse=True)
-    codes = np.array([known.get(value, known.get(_number(value), -1)) for value in values.tolist()], np.int64)
-    index = codes[inverse]
+    index = class_positions(block.labels, known_labels, _number)
     unknown = np.flatnonzero(index < 0)
     if unknown.size:
         label, row = block.labels[unknown[0]].item(), block.piece_start + int(unknown[0])

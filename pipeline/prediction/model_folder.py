@@ -8,6 +8,7 @@ from storage.errors import CorruptDataError
 from storage.folder_layouts import ModelLayout
 from storage.manifest import read, verify
 from storage.records import read_json, write_json
+from storage.remedies import remedy_at
 
 
 def save_model(folder: Path, model: SparseKernelModel) -> None:
@@ -31,7 +32,7 @@ def load_model(folder: Path) -> SparseKernelModel:
         unnamed = {layout.description.name, layout.arrays.name} - set(read(folder).files)
         problems = [f"{name}: not in its manifest" for name in sorted(unnamed)]
     if problems:
-        raise CorruptDataError(f"model {folder} is damaged: {problems[0]}; train again or restore it", file=str(folder))
+        raise CorruptDataError(f"model {folder} is damaged: {problems[0]}; {remedy_at(folder)}", file=str(folder))
     description, arrays = read_json(layout.description), read_arrays(layout.arrays)
     try:
         return SparseKernelModel.from_parts(description, arrays)

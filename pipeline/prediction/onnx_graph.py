@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from features.targets import class_array
 from pipeline import __version__
-from pipeline.prediction.predicted_labels import label_dtype
 from pipeline.prediction.trained_model import SparseKernelModel
 
 if TYPE_CHECKING:  # an extra, which only exports need
@@ -139,9 +139,7 @@ def _label(graph: _Graph, model: SparseKernelModel, decision: str) -> int:
     if model.task == "regression":
         graph.add("Squeeze", decision, graph.constant(np.array([1])), name="label")
         return int(TensorProto.DOUBLE)
-    labels = np.asarray(model.labels, label_dtype(model))
-    if labels.dtype.kind in "iu":
-        labels = labels.astype(np.int64)
+    labels = class_array(model.labels)
     if model.task == "multiclass":
         place = graph.add("ArgMax", decision, axis=1, keepdims=0)
     else:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.targets import labels_from_decision
+from features.targets import class_array, labels_from_decision
 from pipeline.errors import ConfigError
 from pipeline.models.calibration import probabilities
 from pipeline.prediction.trained_model import SparseKernelModel
@@ -13,14 +13,13 @@ from pipeline.prediction.trained_model import SparseKernelModel
 
 def label_dtype(model: SparseKernelModel) -> np.dtype[Any]:
     """Return the dtype of predicted labels: float64 for regression, else what holds every label of the model."""
-    dtype = np.asarray(model.labels, np.float64 if model.task == "regression" else None).dtype
-    return dtype if dtype.kind in "biufU" else np.asarray([str(label) for label in model.labels]).dtype
+    return np.dtype(np.float64) if model.task == "regression" else class_array(model.labels).dtype
 
 
 def labels_of(model: SparseKernelModel, decision: NDArray[np.float64]) -> NDArray[Any]:
     """Return the labels (rows,) of decision values (rows, T): the model's own, or the values of a regression."""
     predicted = labels_from_decision(decision, model.task)
-    return predicted if model.task == "regression" else np.asarray(model.labels, label_dtype(model))[predicted]
+    return predicted if model.task == "regression" else class_array(model.labels)[predicted]
 
 
 def decision_names(model: SparseKernelModel) -> tuple[str, ...]:

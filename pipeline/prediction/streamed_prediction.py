@@ -18,6 +18,7 @@ from features.encoding import unknown_words
 from features.errors import DataError
 from features.row_source import check_finite, input_dtype
 from features.source import NAMED, Part, Source
+from features.targets import class_array
 from pipeline.config import settings as configuration
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import describe, fill_in_features, names_of_data, source_spec
@@ -212,7 +213,7 @@ def _named_source(name: str, asked: Asked) -> Source:
 def _parts_of(source: Source, part: str) -> Examples:
     """Return the rows of a source; labels are those of its classes. Where one part has weights, all have."""
     weighted = any(source.weights(one) is not None for one in parts_asked(part))
-    classes = np.asarray(source.classes) if source.classes else None
+    classes = class_array(source.classes) if source.classes else None
 
     def piece(one: Part) -> Piece:
         def read(start: int, stop: int) -> tuple[NDArray[Any], NDArray[Any]]:

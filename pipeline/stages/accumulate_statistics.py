@@ -23,7 +23,6 @@ from storage.manifest import MANIFEST_NAME, verify
 from storage.remedies import ANEW
 
 STORING = "storing the sums of all rows"
-REMEDY = "delete the folder statistics and resume: they are made again"
 
 
 def accumulate_statistics(run: Run) -> None:
@@ -36,8 +35,8 @@ def accumulate_statistics(run: Run) -> None:
             return  # the solve stage computes them, for the columns it needs
         if (run.layout.statistics_file(ALL) / MANIFEST_NAME).exists():
             with run.doing(STATISTICS, "checking those of an earlier session"):
-                for name in (FIT, HELD_OUT):  # `all` is checked by the solves
-                    check_folder(run.layout.statistics_file(name), remedy=REMEDY)
+                for name in (FIT, HELD_OUT, ALL):  # least squares on all candidates read them unchecked
+                    check_folder(run.layout.statistics_file(name), remedy=ANEW)
             _clean(run)
             return
         make_folder(run.layout.statistics)

@@ -17,10 +17,11 @@ from pipeline.stages.candidate_names import read_candidates
 from pipeline.stages.greedy_selection import AT_ONCE, FINALISTS, StatisticsNames, load_chosen
 from pipeline.stages.out_of_core.round_names import MARKERS, round_index
 from pipeline.stages.statistics_pass import COLUMNS
-from storage.atomic_writes import read_arrays, remove_folder, write_arrays
+from storage.atomic_writes import check_folder, read_arrays, remove_folder, write_arrays
 from storage.folder_layouts import RunLayout
 from storage.manifest import MANIFEST_NAME
 from storage.manifest import read as read_manifest
+from storage.remedies import ANEW
 
 MEMBERS = "rows"  # the array of statistics of a round that names its candidates
 
@@ -106,6 +107,7 @@ def _columns(layout: RunLayout, config: TrainConfig, names: StatisticsNames) -> 
 
 
 def _cut(layout: RunLayout, name: str, columns: NDArray[np.int64]) -> None:
+    check_folder(layout.statistics_file(name), remedy=ANEW)  # what is cut has digests of its own
     statistics, stored = load_columns(layout, name, columns), read_arrays(layout.statistics_file(name), mapped=True)
     members = {MEMBERS: np.array(stored[MEMBERS])} if MEMBERS in stored else {}
     write_arrays(layout.statistics_file(name), statistics_to_arrays(statistics) | {COLUMNS: columns} | members)

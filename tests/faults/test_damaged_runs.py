@@ -18,6 +18,7 @@ LAST = "round-003"  # of the run in rounds
 COMMON = ("--intercept", "--tol", "1e-7", "--sigma2", "1", "--set", "data.centre_targets=false", *SERIAL)
 SETTINGS = {
     "dense": ("--centers", "60", "--penalty", "0.1", *COMMON),
+    "least squares": ("--centers", "60", "--sigma2", "1", "--scale", "none", *SERIAL),
     "rounds": ("--centers", "200", "--set", "centers.working_set=100", "--penalty", "1", *COMMON),
 }
 SOLVED = f"markers/solve-{LAST}-centred/output-0000.json"
@@ -25,6 +26,7 @@ SOLUTION = f"solutions/{LAST}-centred-output-0000.npz"
 # What a kill just before the solves, or before those of the last round, would not have left.
 LATER = {
     "dense": ["solutions", "markers/solve", "markers/solve-all-centred"],
+    "least squares": ["solutions", "markers/solve"],
     "rounds": [
         "markers/solve",
         SOLVED,
@@ -44,7 +46,14 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-DAMAGE: dict[str, Callable[[Path], None]] = {"flipped": flip, "deleted": Path.unlink}
+def flip_header(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[20] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGE: dict[str, Callable[[Path], None]] = {"flipped": flip, "flipped in its header": flip_header}
+DAMAGE["deleted"] = Path.unlink
 
 
 def remove(path: Path) -> None:
@@ -60,7 +69,7 @@ def cut_off(finished_run: TrainedRuns, tables: Path, tmp_path: Path) -> Callable
 
     def copy(kind: str, *keep: str) -> tuple[Path, Path]:
         finished = finished_run(*SETTINGS[kind], dataset=tables / "values.npz")
-        assert kind == "dense" or (finished / "statistics" / LAST).is_dir()
+        assert kind != "rounds" or (finished / "statistics" / LAST).is_dir()
         run = Path(shutil.copytree(finished, tmp_path / "run"))
         for name in AFTER_ALL + LATER[kind]:
             remove(run / name)
@@ -111,6 +120,7 @@ def test_what_can_be_made_again_is_and_the_damage_is_told(
 
 REFUSED = [
     ("dense", "statistics/all/gram.npy"),
+    ("least squares", "statistics/all/gram.npy"),
     ("rounds", f"statistics/{LAST}/gram.npy"),
     ("rounds", f"solutions/{LAST}-start.npz"),
     ("rounds", "scores/round-002-scores.npz"),
@@ -124,6 +134,8 @@ REFUSED = [
     ("kind", "name", "damage"),
     [
         *((*case, "flipped") for case in [*REFUSED, ("rounds", f"scores/{LAST}-scores.npz")]),
+        ("rounds", f"statistics/{LAST}/target_sums.npy", "flipped in its header"),
+        ("rounds", f"statistics/{LAST}/groups.npy", "flipped"),
         *(pytest.param(*case, "deleted", marks=pytest.mark.ci) for case in REFUSED),
     ],
 )
@@ -139,7 +151,7 @@ def test_what_cannot_be_made_again_alone_is_refused_with_advice_that_leads_to_th
     DAMAGE[damage](run / name)
     assert resume(run, tables) == 65
     (line,) = capsys.readouterr().err.splitlines()
-    assert {"markers": "passes", "statistics": "gram.npy"}.get(name.split("/")[0], name) in line
+    assert {"markers": "passes", "statistics": Path(name).name}.get(name.split("/")[0], name) in line
     assert line.endswith(f"; {ANEW}")
     assert not (run / "report.json").exists()
     if damage == "flipped":

@@ -29,6 +29,7 @@ MODES = {
     "a selection": SERIAL,
     "rounds": SERIAL,
     "rounds, a selection": SERIAL,
+    "on demand": SERIAL,
     "rounds, weights": ("--scheduler", "processes", "--workers", "2"),
 }
 

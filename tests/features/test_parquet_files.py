@@ -16,6 +16,7 @@ from features.errors import DataError, UnavailableError, UsageError
 from features.open_source import open_source
 from features.source import SourceSpec
 from features.table_cells import table_rows
+from runs import largest_bytes
 
 BOTH = {"categorical": "onehot", "missing": "median"}
 RNG = np.random.default_rng(2)
@@ -125,6 +126,38 @@ def test_promises_are_compared_with_the_size_of_the_file(arrow, tmp_path, monkey
     path = save(arrow, tmp_path / "w.parquet", {"a": words, "y": words})
     with pytest.raises(DataError, match="800000 bytes or cells"):
         open_source(SourceSpec(str(path)))
+
+
+def zigzag(value: int, n_bytes: int = 0) -> bytes:
+    """Return a number as footers have it, in so many bytes or more."""
+    groups = [2 * value >> shift & 127 for shift in range(0, max(7 * n_bytes, (2 * value).bit_length()), 7)]
+    return bytes([group | 128 for group in groups[:-1]] + groups[-1:])
+
+
+def test_a_footer_that_lies_about_sizes_is_refused_before_its_pages_are_read(arrow, tmp_path, monkeypatch):
+    import pyarrow.parquet
+
+    monkeypatch.setattr(parquet_files, "ALWAYS_ALLOWED_BYTES", 1 << 20)
+    zeros = np.zeros(300_000)
+    path = save(arrow, tmp_path / "t.parquet", {"a": zeros, "y": zeros}, compression="zstd", use_dictionary=False)
+    whole, group = path.read_bytes(), pyarrow.parquet.read_metadata(path).row_group(0)
+    footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    lying = whole[footer:]
+    for size in (group.total_byte_size, group.column(0).total_uncompressed_size):
+        lying = lying.replace(zigzag(size), zigzag(1000, len(zigzag(size))))
+    path.write_bytes(whole[:footer] + lying)
+    assert pyarrow.parquet.read_metadata(path).row_group(0).total_byte_size == 1000
+    with pytest.raises(DataError, match="more than a hundredfold"):
+        open_source(SourceSpec(str(path)))
+
+
+@pytest.mark.parametrize("options", [{}, {"store_schema": False}, {"data_page_version": "2.0"}])
+def test_a_long_text_that_many_rows_have_takes_the_memory_of_one(arrow, tmp_path, options):
+    words = arrow.DictionaryArray.from_arrays(np.zeros(4000, np.int8), ["x" * 100_000])
+    path = save(arrow, tmp_path / "t.parquet", {"a": words, "y": np.arange(4000.0)}, **options)
+    with largest_bytes() as largest, pytest.raises(DataError, match=r"a text of 100000 bytes; .*data.drop=a"):
+        open_source(SourceSpec(str(path), categorical="onehot"))
+    assert largest[0] < 2**24
 
 
 def test_a_folder_is_refused_and_without_pyarrow_a_line_says_what_to_install(tmp_path, monkeypatch):

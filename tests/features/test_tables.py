@@ -81,6 +81,7 @@ def with_code_point(number):
     ("arrays", "message"),
     [
         ({"X": X}, "needs X and y"),
+        ({f"a{k}": np.ones(1) for k in range(900)}, r"found a0, .*, a108, \.\.\.$"),
         ({"X": X, "y": Y[:-1]}, "40 rows"),
         ({"X": X[:0], "y": Y[:0]}, "shape"),
         ({"X": X[:, 0], "y": Y}, "shape"),

@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from features.errors import DataError, UsageError
-from features.targets import class_labels, detect_task, encode, labels_from_decision, one_vs_all, outputs
+from features.open_source import open_source
+from features.source import SourceSpec
+from features.targets import class_array, class_labels, detect_task, encode, labels_from_decision, one_vs_all, outputs
 
 LABELS = {
     "binary": ([0, 1, 1], [-1.0, 1.0], ["a", "b", "a"], [True, False]),
@@ -39,6 +41,21 @@ def test_classes_are_sorted_python_scalars_and_fit_their_task():
             class_labels(np.array(labels), task)
     with pytest.raises(DataError, match="numbers"):
         encode(np.array(["a"]), ())
+
+
+@pytest.mark.parametrize("classes", [(2, 3), (3, 2**63, 2**63 + 1), (-(2**63), 1 - 2**63), (-1, 2**63, 2**63 + 1)])
+def test_whole_numbers_of_64_bits_are_told_apart(tmp_path, classes):
+    array = class_array(classes)
+    assert [int(label) for label in array.tolist()] == list(classes)
+    assert encode(array, tuple(array.tolist())).tolist() == list(range(len(classes)))
+    if array.dtype.kind == "U":  # no array of numbers has them
+        return
+    (tmp_path / "t.csv").write_text("".join(f"0.{row},{classes[row % len(classes)]}\n" for row in range(40)))
+    np.savez(tmp_path / "t.npz", X=np.arange(40.0)[:, None], y=np.resize(array, 40))
+    for name in ("t.csv", "t.npz"):
+        source = open_source(SourceSpec(str(tmp_path / name)))
+        assert source.classes == classes
+        assert set(source.read("train", 0, source.n_train)[1]) == set(range(len(classes)))
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=50))

@@ -86,7 +86,8 @@ def latest(run: Run) -> PathSet | None:
     for earlier in range(rounds[-1]):
         drop(run, earlier)
     columns = PathSet(rounds[-1], nothing_kept()).columns
-    check_folder(run.layout.statistics_file(columns.held_out), remedy=ANEW)  # the solves check those of the fit rows
+    for folder in (columns.fit, columns.held_out):
+        check_folder(run.layout.statistics_file(folder), remedy=ANEW)
     arrays = read_arrays(run.layout.statistics_file(columns.fit), mapped=True, remedy=ANEW)
     return PathSet(rounds[-1], restored(kept_files(run), arrays))
 

@@ -275,8 +275,8 @@ def _first(run: Run, candidates: NDArray[np.int64], limits: WorkingSetLimits) ->
 
 
 def _check(run: Run, name: str) -> None:
-    """Check the scores that a resumed round takes up, and the sizes of its statistics, before either is read."""
-    check_folder(run.layout.statistics_file(name), remedy=ANEW, contents=False)  # the solves check every byte
+    """Check the statistics and the scores that a resumed round takes up, before either is read."""
+    check_folder(run.layout.statistics_file(name), remedy=ANEW)
     for earlier in (name, round_name(round_index(name) - 1)) if round_index(name) else (name,):
         for path in (run.layout.round_scores(earlier), run.layout.coarse_scores(earlier)):
             if path.exists():

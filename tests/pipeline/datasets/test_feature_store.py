@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import zarr
 
+from commands import flip
 from features import row_source as rows
 from features import tables
 from features.descriptors.descriptor import FeatureSpec
@@ -154,6 +155,14 @@ def test_a_store_built_again_in_a_living_process_is_opened_again(data, tmp_path)
     assert np.array_equal(again, feature_store.open_store(other).read("train", 0, 20))
     shutil.rmtree(layout.folder)
     with pytest.raises(MissingDataError):
+        feature_store.open_store(layout)
+
+
+@pytest.mark.parametrize("name", ["zarr.json", "train/X/zarr.json", "standardisation/mean/zarr.json"])
+def test_damaged_metadata_are_told_with_what_to_do(data, tmp_path, name):
+    layout, _, _ = build(tmp_path / "features", request_for(data, standardise=False))
+    flip(layout.arrays / name)
+    with pytest.raises(CorruptDataError, match=f"{name}: its content .*; delete the folder"):
         feature_store.open_store(layout)
 
 

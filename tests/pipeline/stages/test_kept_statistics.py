@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from cases import CASES, SERIAL
+from commands import Capture, flip, the_error
 from pipeline import report, resize, train, verify
 from pipeline.prediction.model_folder import load_model
 from pipeline.stages import kept_statistics
@@ -18,6 +19,7 @@ from pipeline.stages.accumulate_statistics import load_columns
 from runs import TrainedRuns, files_of
 from storage.errors import CorruptDataError
 from storage.folder_layouts import RunLayout
+from storage.remedies import ANEW
 
 KINDS = {
     "greedy": CASES["a selection"],
@@ -116,6 +118,20 @@ def test_the_rest_of_the_run_is_as_it_was(
         == (json.loads((whole / "report.json").read_text())["stages"]["statistics"]["items"])
     )
     assert verify.verify_run(run).damaged == []
+
+
+@pytest.mark.parametrize("kind", ["greedy", pytest.param("penalised", marks=pytest.mark.ci)])
+def test_damaged_statistics_are_neither_cut_nor_resized(
+    whole_of: Callable[[str], Path], trained: Callable[..., int], tmp_path: Path, kind: str, capsys: Capture
+) -> None:
+    run = Path(shutil.copytree(whole_of(kind), tmp_path / "run"))
+    flip(run / "statistics" / "all" / "gram.npy")
+    before = files_of(run / "statistics")
+    assert resized(run, tmp_path / "small") == 65
+    assert "gram.npy" in the_error(capsys)
+    assert trained(run, kind, "--keep-statistics", "centers") == 65
+    assert the_error(capsys).endswith(f"{ANEW}\n")
+    assert files_of(run / "statistics") == before
 
 
 def test_dropped_statistics_are_never_taken_for_whole_ones(
