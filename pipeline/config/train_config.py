@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.config.parsers import (
+    Scheduler,
     byte_size,
     categories,
     center_count,
@@ -19,7 +20,6 @@ from pipeline.config.parsers import (
     optional,
     penalty,
     real,
-    scheduler,
     selection,
     share,
     text,
@@ -258,7 +258,10 @@ class Resources:
     """What the run may use; the only settings that may change when it is resumed."""
 
     scheduler: str = option(
-        "threads", scheduler, "serial, threads, processes, or the address of a dask scheduler", "--scheduler"
+        "threads",
+        Scheduler(("serial", "threads", "processes")),
+        "serial, threads or processes; as a flag, for one start, also tls://HOST:PORT of a dask scheduler",
+        "--scheduler",
     )
     workers: int | None = option(
         None, optional(whole(1, 4096), "auto"), "tasks at once (default: the processors at hand)", "--workers"

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.command_line import program
-from pipeline.config.settings import with_value
+from pipeline.config.parsers import is_address
+from pipeline.config.settings import flag_of
 from pipeline.config.stored_settings import from_toml, to_toml
 from pipeline.config.train_config import TrainConfig
 from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError
@@ -115,11 +116,12 @@ def _is_record(path: Path) -> bool:
         return False
 
 
-def resume_command(dataset: str, root: Path) -> str:
-    """Return the command that continues the run in a folder."""
+def resume_command(dataset: str, root: Path, scheduler: str = "") -> str:
+    """Return the command that continues the run in a folder, which keeps no address of a scheduler."""
     folder = ["--run-dir", str(root)] if not str(root).startswith("-") else [f"--run-dir={root}"]
     data = ["--", dataset] if dataset.startswith("-") else [dataset]  # what begins like an option comes last
     options = [*folder, "--resume", "auto"]
+    options += [flag_of(scheduler), scheduler] if is_address(scheduler) else []
     return shlex.join([*program("train").split(), *(options + data if len(data) > 1 else data + options)])
 
 
@@ -129,7 +131,7 @@ def taken(
 ) -> Iterator[RunLayout]:
     """Hold the run's lock; freeze configuration, environment and the digest of the features at the first start.
 
-    All of the configuration but the time limit, which holds for one session.
+    All of the configuration but the time limit and the address of a scheduler, which hold for one start.
 
     `stored` is the configuration frozen in the folder before it was locked, None for a new run; `words` are those of
     the command, which env.json keeps. Raises LockedError naming the process that holds the folder, FolderInUseError
@@ -144,7 +146,7 @@ def taken(
         if frozen != stored:
             raise FolderInUseError(f"{root} was taken by another run meanwhile; choose another --run-dir")
         if frozen is None:
-            text = to_toml(with_value(config, "resources.time_limit", None)).encode()
+            text = to_toml(config).encode()
             digests = {"features": features_digest, "config": hashlib.sha256(text).hexdigest()}
             write_record(layout.environment, environment() | {"arguments": list(words)} | digests)
             write_file(layout.config, text)  # last: it is what makes the folder one that holds a run
