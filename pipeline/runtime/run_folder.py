@@ -1,6 +1,7 @@
 """The folder of a run: taking it, its lock, and the configuration frozen in it."""
 
 import hashlib
+import os
 import re
 import secrets
 import shlex
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,7 @@ def default_run_dir(dataset: str) -> Path:
 def stored_config(root: Path | None, resume: str, dataset: str) -> TrainConfig | None:
     """Return the configuration of the run in a folder that is to be resumed, None where a new run starts.
 
-    Raises FolderInUseError for a used folder without `resume`, or one that holds something else;
+    Raises FolderInUseError for a used folder without `resume`, or one that holds something else, such as a link;
     MissingRunError where `resume` requires a run and there is none.
     """
     if root is None:
@@ -57,6 +59,7 @@ def stored_config(root: Path | None, resume: str, dataset: str) -> TrainConfig |
     if layout.config.exists():
         if resume == "never":
             raise FolderInUseError(f"{root} holds a run already; continue it with: " + resume_command(dataset, root))
+        _refuse_links(root)
         return frozen_config(layout)
     used = root.is_dir() and not _is_unused(layout)
     if used and layout.environment.exists():
@@ -67,7 +70,19 @@ def stored_config(root: Path | None, resume: str, dataset: str) -> TrainConfig |
         raise FolderInUseError(f"{root} is not empty and holds no run; choose another --run-dir")
     if root.exists() and not root.is_dir():
         raise FolderInUseError(f"{root} is not a folder; choose another --run-dir")
+    _refuse_links(root)
     return None
+
+
+def _refuse_links(root: Path) -> None:
+    """Raise FolderInUseError naming a link in a run's folder: what it leads to would be swept and replaced as ours."""
+    for folder, *entries in os.walk(root):
+        for path in (Path(folder, name) for name in sorted(chain(*entries))):
+            if path.is_symlink():
+                raise FolderInUseError(
+                    f"{path}: is a symbolic link, and all of a run lies in its folder; put what it leads to in its "
+                    "place, or choose another --run-dir"
+                )
 
 
 def check_apart(root: Path, features_dir: Path) -> None:

@@ -201,6 +201,25 @@ def test_a_run_that_holds_the_shared_features_is_still_read(
     train(run, tmp_path / "features", *SMALL, "--resume", "auto", dataset=classes)
 
 
+@pytest.mark.parametrize("name", ["passes", "passes/columns", "statistics/mine", "run.lock"])
+def test_a_link_in_a_run_is_refused_at_the_start(
+    serial: Path, classes: Path, tmp_path: Path, capsys: Capture, name: str
+) -> None:
+    """What it leads to may hold names like ours, and would lose them."""
+    run, theirs = tmp_path / "run", tmp_path / "theirs"
+    if name != "run.lock":  # in a folder that is new but for it
+        shutil.copytree(serial, run)
+        (run / "report.json").unlink()
+    (run / name).parent.mkdir(parents=True, exist_ok=True)
+    theirs.mkdir()
+    (theirs / ".tmp-thesis-0123456789abcdef").write_text("mine")
+    (run / name).symlink_to(theirs)
+    before = files_of(tmp_path)
+    train(run, tmp_path / "features", *SMALL, "--resume", "auto", dataset=classes, code=73)
+    assert f"{run / name}: is a symbolic link" in the_error(capsys)
+    assert files_of(tmp_path) == before
+
+
 def test_reports_of_a_regression_and_of_two_classes(rings: dict[str, Path]) -> None:
     values, classes = report_of(rings["regression"]), report_of(rings["binary"])
     assert (values["task"], values["error_rate"], values["confusion"]) == ("regression", None, None)
