@@ -200,7 +200,7 @@ def _fitted(
 def _names(layout: "RunLayout", config: "TrainConfig") -> "StatisticsNames":
     """Return the names of the statistics of a run's last working set.
 
-    Raises ConfigError where it keeps none of held-out rows.
+    Raises ConfigError where it keeps none of held-out rows, or a kill has left some aside.
     """
     # Bring numpy and numba, which --help does without.
     import numpy as np
@@ -208,6 +208,7 @@ def _names(layout: "RunLayout", config: "TrainConfig") -> "StatisticsNames":
     from pipeline.stages import accumulate_statistics as statistics
     from pipeline.stages import kept_statistics
 
+    kept_statistics.check_in_place(layout)
     names, none = kept_statistics.last_names(layout), np.empty(0, np.int64)
     if names is None or not statistics.load_columns(layout, names.held_out, none).weight_sum > 0:
         raise ConfigError(f"{layout.root}: {kept_statistics.why_no_resize(layout, config)}")
