@@ -184,7 +184,7 @@ def check_output(path: Path, form: FolderForm | None = None, *, replace: bool | 
 
     form: of an output that is a folder. Without `replace` nothing is replaced; None: nor could it be.
     """
-    if not os.path.lexists(path):
+    if not (path.exists() or path.is_symlink()):
         return
     if not replace:
         raise refusal(path, "exists; choose another name" + (", or --force to replace it" if replace is False else ""))
