@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
+from pipeline import own_packages
 from pipeline.config.command_line import program
 from pipeline.errors import ExitCode
 from pipeline.runtime.answers import answered
@@ -75,6 +76,8 @@ def examine(runs: Path, data_dir: str | None) -> dict[str, Any]:
     """
     versions, advice = _libraries()
     facts: dict[str, Any] = {"python": _python(advice), "libraries": versions}
+    for line in own_packages.told_of(Path.cwd()):
+        advice.append(Advice(f"in Python that is started here {line}", "slkl --help"))
     sections = {
         "blas": _blas,
         "numba": _numba,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from features.errors import UnavailableError
 from pipeline.config.command_line import program
-from pipeline.errors import ConfigError, FolderInUseError
+from pipeline.errors import ConfigError
 from pipeline.runtime.answers import answered
 
 EPILOG = """\
@@ -40,19 +40,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 def export(root: Path, out: Path | None, *, replace: bool = False) -> list[str]:
     """Write the model of a run, or of a model folder, as an ONNX file; return lines that tell of it.
 
-    Raises UnavailableError where onnx is not installed, ConfigError and FolderInUseError for a file that would take
-    the place of another, the errors of reading the model, CannotWriteError.
+    Raises UnavailableError where onnx is not installed, ConfigError for a file in the model's folder, CannotWriteError,
+    also for one that would take the place of another, the errors of reading the model.
     """
     # Bring numpy and numba, which --help does without.
     from pipeline.prediction.onnx_graph import to_onnx
     from pipeline.prediction.streamed_prediction import locate
-    from storage.atomic_writes import write_file
+    from storage.disk_writes import check_output, write_file
 
     path = out or Path(f"{root.resolve().name}.onnx")
     if path.resolve().is_relative_to(root.resolve()):
         raise ConfigError(f"--out {path}: lies in the folder of the model; choose a place outside of it")
-    if path.exists() and not replace:
-        raise FolderInUseError(f"--out {path}: exists; give --force to replace it, or choose another name")
+    check_output(path, replace=replace)
     located = locate(root)
     try:
         built = to_onnx(located.model)

@@ -1,7 +1,7 @@
 """Whether this package can work here: on this system, and with `features` and `storage` that are its own.
 
-Their names are ordinary words: a folder of such a name where a command is started comes first in Python's search, and
-would be imported instead.
+Their names are ordinary words: a folder of such a name where Python is started comes first in its search, and would be
+imported instead. Of one that is called `pipeline` nothing of ours can tell where it is imported: the doctor does.
 """
 
 import importlib.util
@@ -19,15 +19,27 @@ def check() -> None:
     if sys.platform == "win32":
         _refuse("slkl does not run on Windows, whose locks and signals are others; start it in WSL", "pipeline")
     for name in NAMES:
-        file = _found(name)
-        if file is None or os.path.realpath(file) == os.path.realpath(_ours(name)):
-            continue
-        theirs = file.parent if file.name == "__init__.py" else file
-        _refuse(
-            f"{theirs} is imported instead of slkl's own package {name} ({_ours(name).parent}); rename it, or start "
-            "from another folder, or with python -P",
-            name,
-        )
+        line = _told(_found(name), name)
+        if line:
+            _refuse(line, name)
+
+
+def told_of(folder: Path) -> list[str]:
+    """Return a line for each package of a folder that Python, started there, imports instead of one of ours."""
+    names = ("pipeline", *NAMES)
+    files = [(file, name) for name in names for file in (folder / name / "__init__.py", folder / f"{name}.py")]
+    return [line for file, name in files if file.is_file() and (line := _told(file, name))]
+
+
+def _told(file: Path | None, name: str) -> str:
+    """Return what to tell of a file that is imported under the name of one of our packages; empty where it is ours."""
+    if file is None or os.path.realpath(file) == os.path.realpath(_ours(name)):
+        return ""
+    theirs = file.parent if file.name == "__init__.py" else file
+    return (
+        f"{theirs} is imported instead of slkl's own package {name} ({_ours(name).parent}); rename it, or start from "
+        "another folder, or with python -P; the command slkl works here too"
+    )
 
 
 def _refuse(line: str, name: str) -> NoReturn:

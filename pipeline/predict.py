@@ -68,7 +68,7 @@ def _predict(arguments: argparse.Namespace) -> str:
         open_examples,
         predictions,
     )
-    from storage.output_files import SUFFIXES, OutputSpec, check_output, csv_writer, sweep_output, writing  # numpy
+    from storage.output_files import SUFFIXES, OutputSpec, check_predictions, csv_writer, sweep_output, writing  # numpy
 
     out = None if arguments.out == "-" else Path(arguments.out)
     if out is not None:
@@ -79,7 +79,7 @@ def _predict(arguments: argparse.Namespace) -> str:
         if out.resolve().is_relative_to(arguments.model.resolve()):
             raise ConfigError(f"--out {out}: lies in the folder of the model; choose a place outside of it")
         sweep_output(out)
-        check_output(out, replace=arguments.force)
+        check_predictions(out, replace=arguments.force)
     located = locate(arguments.model)
     model = located.model
     classes = labels.probability_names(model) if arguments.probabilities else ()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.config.command_line import program
-from pipeline.errors import ConfigError, ExitCode, FolderInUseError, MissingRunError
+from pipeline.errors import ConfigError, ExitCode, MissingRunError
 from pipeline.runtime.answers import answered, describe
 from storage.remedies import ANEW
 
@@ -83,7 +83,7 @@ def resize_run(root: Path, size: int, out: Path) -> Resized:
     """Write the model of a run cut to `size` centers as the folder `out`.
 
     Raises MissingRunError for a folder without a finished run, ConfigError for a size that the model does not have, or
-    a run that keeps no held-out statistics, FolderInUseError where `out` exists, CorruptDataError for a damaged run.
+    a run that keeps no held-out statistics, CannotWriteError where `out` exists, CorruptDataError for a damaged run.
     """
     import numpy as np  # which --help does without
 
@@ -95,13 +95,13 @@ def resize_run(root: Path, size: int, out: Path) -> Resized:
     from pipeline.solvers import ridge  # noqa: F401
     from pipeline.stages import final_weights
     from pipeline.stages.target_facts import read_target_facts
-    from storage.folder_layouts import RunLayout  # which brings numpy too
+    from storage.disk_writes import check_output  # which brings numpy too
+    from storage.folder_layouts import RunLayout  # likewise
 
     layout = RunLayout(root)
     if not layout.report.exists():
         raise MissingRunError(f"{root} holds no finished run; train it to its end first")
-    if out.exists():
-        raise FolderInUseError(f"{out} exists; choose another --out")
+    check_output(out, replace=None)
     config, model = run_folder.frozen_config(layout), load_model(layout.model)
     if final_weights.were_moved(layout):
         raise ConfigError(
@@ -203,7 +203,7 @@ def _fitted(
 def _names(layout: "RunLayout", config: "TrainConfig") -> "StatisticsNames":
     """Return the names of the statistics of a run's last working set.
 
-    Raises ConfigError where it keeps none of held-out rows.
+    Raises ConfigError where it keeps none of held-out rows, or a kill has left some aside.
     """
     # Bring numpy and numba, which --help does without.
     import numpy as np
@@ -211,6 +211,7 @@ def _names(layout: "RunLayout", config: "TrainConfig") -> "StatisticsNames":
     from pipeline.stages import accumulate_statistics as statistics
     from pipeline.stages import kept_statistics
 
+    kept_statistics.check_in_place(layout)
     names, none = kept_statistics.last_names(layout), np.empty(0, np.int64)
     if names is None or not statistics.load_columns(layout, names.held_out, none).weight_sum > 0:
         raise ConfigError(f"{layout.root}: {kept_statistics.why_no_resize(layout, config)}")

@@ -126,6 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedRun | None:
     """Train, or print what was asked for instead and return None."""
     loaded = configuration.load(arguments.dataset, arguments.config_file, arguments.assignments)
+    configuration.check_scheduler(loaded)
     if arguments.print_config and arguments.resume == "never" and not loaded.config.data.add_rows:
         print("\n".join(configuration.lines(loaded.config, loaded.origins)))
         return None
@@ -174,7 +175,7 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
         try:
             _run(prepared, layout, executor, start, quiet=arguments.quiet, callback=callback)
         except StoppedError as error:
-            command = run_folder.resume_command(arguments.dataset, root)
+            command = run_folder.resume_command(arguments.dataset, root, resources.scheduler)
             raise StoppedError(f"{error}; continue with: {command}") from None
     return TrainedRun(layout.root, run_folder.finished_report(layout))
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pipeline.config.command_line import program
 from pipeline.errors import ExitCode, MissingRunError, PipelineError
 from pipeline.runtime.answers import answered
-from storage.disk_writes import aside_of
+from storage.disk_writes import aside_of, replaced_path
 from storage.errors import StorageError
 from storage.lock import holder
 from storage.plain_files import open_plain, parse_json
@@ -26,6 +26,7 @@ from storage.remedies import FEATURES, remedy_of
 if TYPE_CHECKING:  # imported late, so that --help answers at once
     from storage.folder_layouts import FeatureLayout, RunLayout
 
+COMES_BACK = "a kill left it aside; resume the run, and it comes back"
 LOOKS, PAUSE_SECONDS = 3, 0.3  # before something of a live run is called damaged
 
 
@@ -110,7 +111,8 @@ class _Looks:
                 self.result.notes.append(f"{layout.report.name}: not there; the run is unfinished, resume it")
             self._statistics(layout)
         for name in dict.fromkeys(expected):
-            self._judge(name, partial(_missing, self.root / name))
+            path = self.root / name
+            self._judge(name, partial(_missing, path), COMES_BACK if replaced_path(path.parent).exists() else None)
 
     def _listed(self, layout: "RunLayout") -> list[str]:
         from storage.records import read_record  # brings numpy, which --help does without
@@ -183,8 +185,9 @@ class _Looks:
     def leftovers(self) -> None:
         """Name what a killed session left aside, or could not remove while it was open; a session sweeps it."""
         for path in sorted(self.root.rglob(".*")) if not self.live else ():
-            if aside_of(path.name) is not None:
+            if (aside := aside_of(path.name)) is not None:
                 advice = "nothing needs it, delete it" if self.finished else "it goes when the run is resumed"
+                advice = COMES_BACK if aside.replaced and not path.with_name(aside.name).exists() else advice
                 self.result.notes.append(f"{path.relative_to(self.root).as_posix()}: left behind; {advice}")
 
     def features(self, layout: "RunLayout") -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,9 +18,12 @@ import numpy as np
 from storage import disk_writes as disk
 from storage import manifest, npz_files
 from storage.disk_writes import (
+    FolderForm,
     aside_of,
     cannot_write,
+    check_output,
     fsync_folder,
+    locked,
     make_folder,
     replaced_path,
     replacing,
@@ -177,7 +181,9 @@ def seal(
 
 
 @contextlib.contextmanager
-def new_folder(final: Path, *, kind: str = "folder", metadata: Mapping[str, Any] | None = None) -> Iterator[Path]:
+def new_folder(
+    final: Path, *, kind: str = "folder", metadata: Mapping[str, Any] | None = None, form: FolderForm | None = None
+) -> Iterator[Path]:
     """Yield a folder to fill aside; it becomes `final`, sealed with a manifest, when the block ends.
 
     `metadata` is read at the end, so it may be filled inside the block. An existing `final` is moved aside,
@@ -187,19 +193,23 @@ def new_folder(final: Path, *, kind: str = "folder", metadata: Mapping[str, Any]
     Raises
     ------
     CannotWriteError
-        Naming the path and the cause.
+        Naming the path and the cause; where a `form` is given, as `check_output`.
     """
+    if form is not None:
+        check_output(final, form, replace=True)
     make_folder(final.parent)
     aside = temporary_path(final)
     try:
         disk.low_mkdir(aside)
+        descriptor = os.open(aside, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise cannot_write(final, error) from error
     try:
-        yield aside
-        seal(aside, kind=kind, metadata=metadata)
+        with locked(descriptor):
+            yield aside
+            seal(aside, kind=kind, metadata=metadata)
         try:
-            move_in(aside, final)
+            move_in(aside, final, form)
         except OSError as error:
             raise cannot_write(final, error) from error
     except BaseException:
@@ -208,8 +218,13 @@ def new_folder(final: Path, *, kind: str = "folder", metadata: Mapping[str, Any]
         raise
 
 
-def move_in(aside: Path, final: Path) -> None:
-    """Rename `aside` to `final`, durably; what was there is moved aside first and pruned last. Raises OSError."""
+def move_in(aside: Path, final: Path, form: FolderForm | None = None) -> None:
+    """Rename `aside` to `final`, durably; what was there is moved aside first and pruned last.
+
+    Raises OSError; CannotWriteError where what was there is not of the form, if one is given.
+    """
+    if form is not None:
+        check_output(final, form, replace=True)
     old = replaced_path(final)
     replaces = final.exists()
     if replaces:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import io
 import os
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 # The names under which things are written aside (tmp), or kept for the moment in which they are replaced (old). A file
 # of somebody else may begin like ours: only what fits whole is ever touched.
 _ASIDE = re.compile(r"\.(?P<kind>tmp|old)-(?P<name>.+)-[0-9a-f]{16}", re.DOTALL)
+_SILLY_NAME = r"(.*/)?\.nfs[0-9a-f]+"  # what a network file system keeps of a file that was removed while it was open
 _STILL_OPEN = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY)
 _CAUSES = {
     errno.ENOSPC: "disk full",
@@ -166,6 +168,55 @@ def replacing(
             fsync_folder(path.parent)
     except OSError as error:
         raise cannot_write(path, error, wanted_bytes) from error
+
+
+@dataclass(frozen=True)
+class FolderForm:
+    """What lies in a folder of ours that is an output: the names of all that does, and what else may, as a pattern."""
+
+    called: str
+    names: tuple[str, ...]
+    others: str = ""
+
+
+def check_output(path: Path, form: FolderForm | None = None, *, replace: bool | None) -> None:
+    """Raise CannotWriteError where an output would take the place of what is not wholly of its form.
+
+    form: of an output that is a folder. Without `replace` nothing is replaced; None: nor could it be.
+    """
+    if not (path.exists() or path.is_symlink()):
+        return
+    if not replace:
+        raise refusal(path, "exists; choose another name" + (", or --force to replace it" if replace is False else ""))
+    if form is None:
+        if path.is_dir():
+            raise refusal(path, "is a folder; choose another name")
+        return
+    if path.is_symlink() or not all((path / name).is_file() for name in form.names):
+        raise refusal(path, f"exists and is no {form.called}; choose another name")
+    parents = {str(parent) for name in form.names for parent in Path(name).parents}
+    for entry in sorted(path.rglob("*")):
+        name = entry.relative_to(path).as_posix()
+        if name not in {*form.names, *parents} and not re.fullmatch(f"{form.others}|{_SILLY_NAME}", name):
+            raise refusal(
+                path, f"holds {name}, which is no part of a {form.called}; move it away, or choose another name"
+            )
+
+
+def refusal(path: Path, reason: str) -> CannotWriteError:
+    """Return the error that says why an output is not written."""
+    return CannotWriteError(f"{path}: {reason}", path=str(path), cause="refused")
+
+
+@contextlib.contextmanager
+def locked(descriptor: int) -> Iterator[None]:
+    """Tell `sweep_output` that somebody writes to what is open here, which is closed at the end."""
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True)

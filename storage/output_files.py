@@ -26,11 +26,17 @@ from numpy.typing import NDArray
 
 from storage import disk_writes as disk
 from storage.atomic_writes import move_in, remove_aside
-from storage.errors import CannotWriteError
+from storage.disk_writes import FolderForm, check_output, locked, refusal
 from storage.zarr_arrays import chunk_rows_for
 from storage.zarr_metadata import NODE_FILE
 
-SUFFIXES = (".npz", ".zarr", ".csv")
+_FILES = (".npz", ".csv")
+SUFFIXES = (*_FILES, ".zarr")
+_ZARR = FolderForm(
+    "zarr store of predictions",
+    (NODE_FILE, f"label/{NODE_FILE}", f"decision/{NODE_FILE}"),
+    rf"probability(/{NODE_FILE})?|(label|decision|probability)/c(/\d+)*",
+)
 _DATE = (1980, 1, 1, 0, 0, 0)  # equal predictions give equal bytes
 
 _SETTLED_SECONDS = 1.0  # a writer that has just begun has not locked its file yet
@@ -59,27 +65,17 @@ class OutputSpec:
     probability_names: tuple[str, ...] = ()
 
 
-def check_output(path: Path, *, replace: bool) -> None:
-    """Raise CannotWriteError where `writing` would refuse `path`, so that nothing is computed in vain.
-
-    With `replace` a file is replaced by a file and a zarr store by a store, never anything else.
-    """
+def check_predictions(path: Path, *, replace: bool) -> None:
+    """Raise CannotWriteError where `writing` would refuse `path`, so that nothing is computed in vain."""
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path}: wanted one of {', '.join(SUFFIXES)}")
     if not path.parent.is_dir():
-        raise _refusal(path, f"there is no folder {path.parent}; make it, or choose another")
-    if not (path.exists() or path.is_symlink()):
-        return
-    if not replace:
-        raise _refusal(path, "exists; choose another name, or --force to replace it")
-    if path.suffix == ".zarr" and not (path / NODE_FILE).is_file():
-        raise _refusal(path, "exists and is no zarr store; choose another name")
-    if path.suffix != ".zarr" and path.is_dir():
-        raise _refusal(path, "is a folder; choose another name")
+        raise refusal(path, f"there is no folder {path.parent}; make it, or choose another")
+    check_output(path, _ZARR if path.suffix == ".zarr" else None, replace=replace)
 
 
 def sweep_output(path: Path) -> None:
-    """Remove what killed writers of `path` left beside it; a store that one of them had moved aside comes back.
+    """Remove what killed writers of `path` left beside it; a folder that one of them had moved aside comes back.
 
     A writer locks its file until it ends, however it ends. What cannot be locked or removed stays: where a file system
     has no locks, or none for folders, that is everything.
@@ -90,7 +86,11 @@ def sweep_output(path: Path) -> None:
         return
     for entry in entries:
         aside = disk.aside_of(entry.name)
-        if aside is not None and aside.name in (path.name, path.name[:200]) and _is_left(entry, path.suffix == ".zarr"):
+        if (
+            aside is not None
+            and aside.name in (path.name, path.name[:200])
+            and _is_left(entry, path.suffix not in _FILES)
+        ):
             with contextlib.suppress(OSError):
                 remove_aside(entry)
 
@@ -115,21 +115,10 @@ def _is_left(aside: Path, is_folder: bool) -> bool:
 
 
 @contextlib.contextmanager
-def _locked(descriptor: int) -> Iterator[None]:
-    """Tell `sweep_output` that somebody writes to what is open here, which is closed at the end."""
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
 def _replacing(path: Path, wanted_bytes: int | None = None) -> Iterator[Any]:
     """Yield a stream as `disk.replacing`, locked until it has its name."""
     with contextlib.ExitStack() as held, disk.replacing(path, wanted_bytes) as stream:
-        held.enter_context(_locked(os.dup(stream.descriptor)))
+        held.enter_context(locked(os.dup(stream.descriptor)))
         yield stream
 
 
@@ -145,11 +134,11 @@ def writing(path: Path, spec: OutputSpec, *, replace: bool = False) -> Iterator[
     Raises
     ------
     CannotWriteError
-        As `check_output`, and naming path and cause where the disk refuses.
+        As `check_predictions`, and naming path and cause where the disk refuses.
     ValueError
         If another number of rows was written than `spec` says.
     """
-    check_output(path, replace=replace)
+    check_predictions(path, replace=replace)
     form = {".npz": _npz, ".zarr": _zarr, ".csv": _csv}[path.suffix]
     rows = 0
 
@@ -250,11 +239,11 @@ def _zarr(path: Path, spec: OutputSpec) -> Iterator[Write]:
     aside = disk.temporary_path(path)
     try:
         chunks = _Chunks(aside, spec)
-        with _locked(os.open(aside, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)):
+        with locked(os.open(aside, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)):
             yield chunks.write
             chunks.flush(1)
             disk.fsync_tree(aside)
-            move_in(aside, path)
+            move_in(aside, path, _ZARR)
     except OSError as error:
         raise disk.cannot_write(path, error) from error
     finally:  # once it is moved in there is nothing left aside
@@ -308,7 +297,3 @@ class _Chunks:
             array[self._start : stop] = values[:n]
         self._waiting, self._start = [tuple(values[n:] for values in pieces)], stop
         self._waiting_rows = end - stop
-
-
-def _refusal(path: Path, reason: str) -> CannotWriteError:
-    return CannotWriteError(f"{path}: {reason}", path=str(path), cause="refused")

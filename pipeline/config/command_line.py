@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from pipeline.config.json_schema import schema
 from pipeline.config.parsers import is_plain
-from pipeline.config.settings import SETTINGS
+from pipeline.config.settings import SETTINGS, UNSAFE
 from pipeline.config.train_config import RESUME
 from pipeline.errors import ConfigError
 
@@ -86,6 +86,10 @@ def parse(argv: Sequence[str] | None) -> Arguments:
             raise ConfigError(f"{word!r}: must be UTF-8 text without a NUL character; rename the file or folder")
     typed = vars(_parser().parse_args(words))
     assignments = {key: (typed[key], SETTINGS[key].flag or key) for key in SETTINGS if typed.get(key) is not None}
+    if typed["unsafe_scheduler"] is not None:
+        if typed["resources.scheduler"] is not None:
+            raise ConfigError(f"--scheduler and {UNSAFE} say different things; drop one")
+        assignments["resources.scheduler"] = (typed["unsafe_scheduler"], UNSAFE)
     for text in typed["set"]:
         key, equals, value = text.partition("=")
         if not equals:
@@ -106,7 +110,9 @@ def parse(argv: Sequence[str] | None) -> Arguments:
 
 # The options of `train` that are settings, as Python names them: {"memory_limit": "resources.memory_limit", ...}.
 NAMES_IN_PYTHON = {
-    setting.flag.removeprefix("--").replace("-", "_"): key for key, setting in SETTINGS.items() if setting.flag
+    flag.removeprefix("--").replace("-", "_"): key
+    for flag, key in [*((setting.flag, key) for key, setting in SETTINGS.items()), (UNSAFE, "resources.scheduler")]
+    if flag
 }
 
 
@@ -190,6 +196,8 @@ def _parser() -> argparse.ArgumentParser:
             if section not in groups:
                 groups[section] = parser.add_argument_group(section)
             _add_setting(groups[section], key)
+    text = "tcp://HOST:PORT of a dask scheduler without TLS: whoever answers there runs code here as you"
+    groups["resources"].add_argument(UNSAFE, metavar="ADDRESS", help=text)
     return parser
 
 

@@ -98,11 +98,20 @@ def label(value: object) -> str:
     return text(str(value)) if not isinstance(value, bool) else text(value)
 
 
-def scheduler(value: object) -> str:
-    """Accept serial, threads, processes, or the address of a dask scheduler."""
-    if value in ("serial", "threads", "processes") or str(value).startswith(("tcp://", "tls://")):
-        return str(value)
-    raise ValueError("must be serial, threads, processes, tcp://HOST:PORT or tls://HOST:PORT")
+@dataclass(frozen=True)
+class Scheduler(OneOf):
+    """A parser that accepts the listed words, and addresses: `settings.load` knows where these may come from."""
+
+    def __call__(self, value: object) -> str:
+        """Return the word or the address."""
+        if is_address(value) or value in self.choices:
+            return str(value)
+        raise ValueError(f"must be {', '.join(self.choices)} or tls://HOST:PORT")
+
+
+def is_address(scheduler: object) -> bool:
+    """Tell whether a scheduler is one of dask's that runs somewhere, which sends code to be run here."""
+    return isinstance(scheduler, str) and scheduler.startswith(("tls://", "tcp://"))
 
 
 def truth(value: object) -> bool:

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.parsers import text
+from pipeline.config.parsers import is_address, text
 from pipeline.config.toml_files import read_toml, shown
 from pipeline.config.train_config import DATASETS, TrainConfig
 from pipeline.errors import ConfigError
@@ -75,6 +75,9 @@ def named_run(dataset: str) -> Path | None:
     return None
 
 
+UNSAFE = "--unsafe-scheduler"
+
+
 @dataclass(frozen=True)
 class Loaded:
     """A configuration, where every value came from, and which keys the user set for this command."""
@@ -88,8 +91,8 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
     """Return the configuration of a run: defaults < named run < configuration file < assignments.
 
     `assignments` maps dotted keys to (text or value, origin); flags and `--set` come in here. The environment's
-    DASK_SCHEDULER_ADDRESS stands above the named run. Raises ConfigError for an unknown key (naming the nearest) or a
-    value out of range.
+    DASK_SCHEDULER_ADDRESS stands above the named run. Raises ConfigError for an unknown key (naming the nearest), a
+    value out of range, and the address of a scheduler in a file, which may be anybody's.
     """
     try:
         config = TrainConfig(dataset=absolute_path(text(dataset)))
@@ -110,6 +113,15 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
                 if not isinstance(value, str) or absolute_path(value) != config.dataset:
                     raise ConfigError(f"dataset = {shown(value)} ({origin}), but the command names {dataset}; drop one")
                 continue
+            if (
+                key == "resources.scheduler"
+                and is_address(value)
+                and origin in (named and named.name, config_file and config_file.name)
+            ):
+                raise ConfigError(
+                    f"{key} = {shown(value)} ({origin}): a file names no address, since what answers there can run "
+                    f"code here; drop it there, and give {flag_of(value)} {value:.80} if you trust it"
+                )
             config = with_value(config, key, parse_value(key, value, origin))
             origins[key] = origin
             explicit |= {key} if typed else set()
@@ -119,6 +131,23 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
     if config.data.add_rows is not None:
         config = with_value(config, "data.add_rows", tuple(map(absolute_path, config.data.add_rows)))
     return Loaded(config, origins, frozenset(explicit))
+
+
+def check_scheduler(loaded: Loaded) -> None:
+    """Raise ConfigError for a tcp:// address that is not of --unsafe-scheduler, and for anything else that is."""
+    value, origin = loaded.config.resources.scheduler, loaded.origins["resources.scheduler"]
+    if value.startswith("tcp://") and origin != UNSAFE:
+        raise ConfigError(
+            f"{origin} {value}: without TLS whoever answers there runs code here as you; give tls://HOST:PORT, or "
+            f"{UNSAFE} {value} where you alone can connect"
+        )
+    if origin == UNSAFE and not value.startswith("tcp://"):
+        raise ConfigError(f"{UNSAFE} {value}: must be tcp://HOST:PORT; anything else is for --scheduler")
+
+
+def flag_of(address: str) -> str:
+    """Return the flag that takes the address of a scheduler."""
+    return UNSAFE if address.startswith("tcp://") else "--scheduler"
 
 
 def absolute_path(dataset: str) -> str:

@@ -4,10 +4,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.parsers import text
+from pipeline.config.parsers import is_address, text
 from pipeline.config.settings import SETTINGS, Loaded, get, parse_value, with_value
 from pipeline.config.toml_files import read_toml, toml_value
-from pipeline.config.train_config import TrainConfig
+from pipeline.config.train_config import Resources, TrainConfig
 from pipeline.errors import ConfigMismatchError
 
 # What a setting that a run folder lacks meant before there was one.
@@ -20,7 +20,8 @@ FORMERLY: Mapping[str, Any] = {
 
 
 def to_toml(config: TrainConfig) -> str:
-    """Return the configuration as TOML; values left to be found from the data are omitted."""
+    """Return the configuration as TOML; values left to be found from the data are omitted, and those of one start."""
+    config = _of_one_start(config, TrainConfig("").resources)
     lines = [f"dataset = {toml_value(config.dataset)}"]
     section = ""
     for key in SETTINGS:
@@ -34,11 +35,15 @@ def to_toml(config: TrainConfig) -> str:
 
 
 def from_toml(path: Path) -> TrainConfig:
-    """Return the configuration that `to_toml` wrote, maybe before there were all settings; ConfigError if damaged."""
+    """Return the configuration that `to_toml` wrote, maybe before there were all settings; ConfigError if damaged.
+
+    The address of a scheduler, which older versions froze, is not gone back to: somebody else may listen there.
+    """
     flat = read_toml(path)
     config = TrainConfig(dataset=text(flat.pop("dataset", "")))
     for key, value in {**FORMERLY, **flat}.items():
-        config = with_value(config, key, parse_value(key, value, path.name))
+        if not (key == "resources.scheduler" and is_address(value)):
+            config = with_value(config, key, parse_value(key, value, path.name))
     return config
 
 
@@ -91,5 +96,15 @@ def _with_resources(stored: TrainConfig, loaded: Loaded) -> TrainConfig:
     for key in loaded.explicit:
         if key.startswith("resources."):
             stored = with_value(stored, key, get(loaded.config, key))
-    # Of one start alone: frozen, as older versions did, it would stop every later one after the same time.
-    return with_value(stored, "resources.time_limit", loaded.config.resources.time_limit)
+    return _of_one_start(stored, loaded.config.resources)
+
+
+def _of_one_start(config: TrainConfig, now: Resources) -> TrainConfig:
+    """Return a configuration with what holds for the start alone that is given it: the time limit, and an address.
+
+    Frozen, as older versions did, the limit would stop every later start after the same time.
+    """
+    config = with_value(config, "resources.time_limit", now.time_limit)
+    if is_address(config.resources.scheduler) or is_address(now.scheduler):
+        config = with_value(config, "resources.scheduler", now.scheduler)
+    return config

@@ -10,6 +10,7 @@ from typing import Any
 
 from pipeline.config.parsers import (
     NO_PENALTY,
+    Scheduler,
     byte_size,
     categories,
     center_count,
@@ -22,7 +23,6 @@ from pipeline.config.parsers import (
     optional,
     penalty,
     real,
-    scheduler,
     selection,
     share,
     text,
@@ -267,7 +267,10 @@ class Resources:
     """What the run may use; the only settings that may change when it is resumed."""
 
     scheduler: str = option(
-        "threads", scheduler, "serial, threads, processes, or the address of a dask scheduler", "--scheduler"
+        "threads",
+        Scheduler(("serial", "threads", "processes")),
+        "serial, threads or processes; as a flag, for one start, also tls://HOST:PORT of a dask scheduler",
+        "--scheduler",
     )
     workers: int | None = option(
         None, optional(whole(1, 4096), "auto"), "tasks at once (default: the processors at hand)", "--workers"

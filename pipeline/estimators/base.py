@@ -56,6 +56,7 @@ from pipeline.kernels.jit import compile_loops
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.kernels.scaled_features import scaled
 from pipeline.models.kernel_expansion import KernelExpansion
+from pipeline.prediction.model_folder import save_model
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime.memory_limits import default_limit_bytes
 from pipeline.solvers.feature_scales import importances
@@ -335,9 +336,9 @@ class KernelMachine(BaseEstimator):
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the model folder that `pipeline.predict`, `evaluate` and `export` take, in the place of one there.
 
-        Raises as `to_model`; FolderInUseError where anything else is there, CannotWriteError.
+        Raises as `to_model`; CannotWriteError, also where anything but a model is there.
         """
-        model_folders.save(Path(folder), self.to_model())
+        save_model(Path(folder), self.to_model())
 
     @classmethod
     def load(cls, folder: str | PathLike[str]) -> Self:

@@ -8,22 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.targets import class_array
-from pipeline.errors import FolderInUseError
 from pipeline.estimators.fit_data import Rows, as_value_error
-from pipeline.prediction.model_folder import save_model
 from pipeline.prediction.streamed_prediction import locate
 from pipeline.prediction.trained_model import SparseKernelModel
-from storage.folder_layouts import ModelLayout
-
-
-def save(folder: Path, model: SparseKernelModel) -> None:
-    """Write a model folder, in the place of one that is there.
-
-    Raises FolderInUseError where something else is there, CannotWriteError.
-    """
-    if folder.exists() and not ModelLayout(folder).description.exists():
-        raise FolderInUseError(f"{folder}: exists and is no model; choose another name")
-    save_model(folder, model)
 
 
 def read(folder: Path, *, classifies: bool) -> SparseKernelModel:

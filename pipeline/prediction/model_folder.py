@@ -4,17 +4,25 @@ from pathlib import Path
 
 from pipeline.prediction.trained_model import ModelFormatError, SparseKernelModel
 from storage.atomic_writes import new_folder, read_arrays, write_arrays
+from storage.disk_writes import FolderForm
 from storage.errors import CorruptDataError
 from storage.folder_layouts import ModelLayout
-from storage.manifest import read, verify
+from storage.manifest import MANIFEST_NAME, read, verify
+from storage.output_files import sweep_output
 from storage.records import read_json, write_json
 from storage.remedies import remedy_at
 
+_FORM = FolderForm("model", (MANIFEST_NAME, "model.json", "arrays.npz"))
+
 
 def save_model(folder: Path, model: SparseKernelModel) -> None:
-    """Commit a model folder; equal models give equal bytes. Raises CannotWriteError."""
+    """Commit a model folder, in the place of one that is there; equal models give equal bytes.
+
+    Raises CannotWriteError, also where anything but a model is there.
+    """
     model.check()
-    with new_folder(folder, kind="model") as aside:
+    sweep_output(folder)
+    with new_folder(folder, kind="model", form=_FORM) as aside:
         layout = ModelLayout(aside)
         write_json(layout.description, model.description())
         write_arrays(layout.arrays, model.arrays())

@@ -33,6 +33,7 @@ from pipeline.runtime import run_folder, stopping
 from storage.blocks import row_blocks
 from storage.errors import UnavailableStoreError
 from storage.folder_layouts import ModelLayout, RunLayout
+from storage.output_files import sweep_output
 from storage.records import read_record
 
 BLOCK_BYTES = 64 * 2**20
@@ -69,6 +70,8 @@ def locate(path: Path) -> Located:
 
     Raises MissingRunError where there is neither, CorruptDataError or ModelFormatError for a damaged model.
     """
+    if not path.is_dir():
+        sweep_output(path)  # what took its place may have been killed amid two renames
     if not path.is_dir():
         raise MissingRunError(f"{path}: no such folder; name a model folder, or the folder of a run")
     if ModelLayout(path).description.exists() or ModelLayout(path).arrays.exists():

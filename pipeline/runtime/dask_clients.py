@@ -5,15 +5,16 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Iterator
+from concurrent.futures import CancelledError as PoolCancelledError
 from contextlib import ExitStack, contextmanager
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from pipeline import __version__
-from pipeline.errors import PipelineError, PlanError, SchedulerError
+from pipeline.errors import ConfigError, PipelineError, PlanError, SchedulerError
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Security
 
 CONNECT_SECONDS = 30  # an address that does not answer within this is given up
 _IGNORE_SIGNALS = """\
@@ -22,6 +23,7 @@ if threading.current_thread() is threading.main_thread():
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
 """
+_KEY_VARIABLES = [f"DASK_DISTRIBUTED__COMM__TLS__{name}" for name in ("CA_FILE", "CLIENT__CERT", "CLIENT__KEY")]
 _LOOPBACK = "127.0.0.1:0"
 ALLOWED_WORKER_DEATHS = 10  # of one item, before the run stops
 
@@ -40,6 +42,9 @@ def open_local_client(processes: int, workers: int, worker_memory_bytes: int) ->
     _silence_dask()
     settings = {
         "logging.distributed": "critical",
+        # Of clusters elsewhere, in the environment: threads of this process speak to nobody, processes have a key here.
+        "distributed.comm.require-encryption": False,
+        "distributed.comm.tls.ca-file": None,
         "distributed.scheduler.allowed-failures": ALLOWED_WORKER_DEATHS,
         # Else a process that happens to be starting so long after a death is never started again.
         "distributed.deploy.lost-worker-timeout": "1000 days",
@@ -130,13 +135,17 @@ def _silence_dask() -> None:
 
 @contextmanager
 def open_remote_client(address: str) -> Iterator[Client]:
-    """Give a client of the cluster at an address. Raises SchedulerError where it does not answer."""
+    """Give a client of the cluster at an address: at tls:// of one that proves itself by the authority that is named.
+
+    Raises ConfigError where no key is named, or none that can be read, SchedulerError where nobody answers.
+    """
     # Slow to import, and not needed by a serial run.
     from distributed import Client
 
     _silence_dask()
+    security = _key() if address.startswith("tls://") else None
     try:
-        client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+        client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False, security=security)
     except (OSError, TimeoutError, ValueError) as error:
         raise SchedulerError(
             f"dask scheduler {address} does not answer ({error}); start it, or use --scheduler threads"
@@ -145,22 +154,65 @@ def open_remote_client(address: str) -> Iterator[Client]:
         yield client
 
 
+def _key() -> Security:
+    """Return the key that the environment names; it connects to those alone whose key its authority has signed.
+
+    Raises ConfigError where there is none, or none that can be read.
+    """
+    # As above.
+    from distributed import Security
+
+    security = Security(require_encryption=True)
+    named = security.get_tls_config_for_role("client")
+    if not (named["ca_file"] and named["cert"]):
+        raise ConfigError(f"a tls:// scheduler needs a key: name its files in {', '.join(_KEY_VARIABLES)}")
+    try:
+        security.get_connection_args("client")
+    except OSError as error:  # those of TLS too
+        raise ConfigError(f"the key of a tls:// scheduler, in {', '.join(_KEY_VARIABLES)}: {error}") from None
+    return security
+
+
+@contextmanager
+def asking() -> Iterator[None]:
+    """Ask the scheduler something: raise SchedulerError where it is lost meanwhile."""
+    # Slow to import, and there by now.
+    from distributed import CancelledError
+
+    try:
+        yield
+    except (CancelledError, PoolCancelledError, OSError) as error:
+        raise lost(error) from None
+
+
+def lost(error: BaseException) -> SchedulerError:
+    """Return what a user is told of a scheduler that is lost."""
+    return SchedulerError(
+        f"the dask scheduler was lost ({type(error).__name__}); run again with --resume auto, and with --scheduler "
+        "where one runs again"
+    )
+
+
 def count_threads(client: Client) -> int:
     """Return the number of worker threads; every worker must have our version."""
-    try:
-        client.wait_for_workers(1, timeout=CONNECT_SECONDS)
-    except TimeoutError:
-        raise SchedulerError(f"no worker joined the dask scheduler within {CONNECT_SECONDS} s; start one") from None
-    try:
-        versions = client.run(_version)
-    except Exception as error:
-        raise SchedulerError(
-            f"the workers cannot import slkl ({error}); install version {__version__} where they run"
-        ) from None
+    with asking():
+        try:
+            client.wait_for_workers(1, timeout=CONNECT_SECONDS)
+        except TimeoutError:
+            raise SchedulerError(f"no worker joined the dask scheduler within {CONNECT_SECONDS} s; start one") from None
+        try:
+            versions = client.run(_version)
+        except OSError:
+            raise
+        except Exception as error:
+            raise SchedulerError(
+                f"the workers cannot import slkl ({error}); install version {__version__} where they run"
+            ) from None
+        threads = client.nthreads().values()
     for worker, version in versions.items():
         if version != __version__:
             raise SchedulerError(f"worker {worker} has slkl {version}, this is {__version__}; install the same on both")
-    return sum(int(threads) for threads in client.nthreads().values())
+    return sum(map(int, threads))
 
 
 def _version() -> str:

@@ -24,7 +24,14 @@ from threadpoolctl import threadpool_limits
 
 from pipeline.errors import ConfigError, PlanError, SchedulerError
 from pipeline.runtime import control_groups, stopping
-from pipeline.runtime.dask_clients import ALLOWED_WORKER_DEATHS, count_threads, open_local_client, open_remote_client
+from pipeline.runtime.dask_clients import (
+    ALLOWED_WORKER_DEATHS,
+    asking,
+    count_threads,
+    lost,
+    open_local_client,
+    open_remote_client,
+)
 from storage.errors import CannotWriteError
 
 if TYPE_CHECKING:
@@ -137,7 +144,8 @@ class DaskExecutor:
         try:
             while not running.is_empty():
                 stopping.check()
-                self._let_move()
+                with asking():
+                    self._let_move()
                 if not running.has_ready():
                     self._check_own_workers()
                     time.sleep(_POLL_SECONDS)
@@ -158,16 +166,20 @@ class DaskExecutor:
         """Return the worker processes of this moment; this process where its own threads are the workers."""
         if self._in_threads:
             return [Place(None, self.workers)]
-        with suppress(TimeoutError):
-            self._client.wait_for_workers(1, timeout=_RESTART_SECONDS)  # where all died, for the first that comes back
-        if not self._client.nthreads():
+        with asking():
+            with suppress(TimeoutError):
+                self._client.wait_for_workers(1, timeout=_RESTART_SECONDS)  # where all died, for the first to come back
+            there = self._client.nthreads()
+        if not there:
             raise _none_left()
-        return [Place(address, int(threads)) for address, threads in sorted(self._client.nthreads().items())]
+        return [Place(address, int(threads)) for address, threads in sorted(there.items())]
 
     def check_paths(self, paths: Iterable[Path]) -> None:
         """Raise SchedulerError naming a path that some worker does not see."""
         for path in paths:
-            for worker, seen in self._client.run(_sees, str(path)).items():
+            with asking():
+                answers = self._client.run(_sees, str(path))
+            for worker, seen in answers.items():
                 if not seen:
                     raise SchedulerError(f"worker {worker} does not see {path}; put it on a file system they share")
 
@@ -199,7 +211,8 @@ class DaskExecutor:
         deadline = time.monotonic() + _STOP_SECONDS
         while (futures := [future for future in futures if not future.done()]) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
-        self._client.cancel(futures)  # of one that runs this stops nothing, it only gives up the result
+        with suppress(OSError):  # of a scheduler that is lost nothing runs any more
+            self._client.cancel(futures)  # of one that runs this stops nothing, it only gives up the result
         self._bound.clear()
 
     def _submit(
@@ -297,7 +310,7 @@ def _none_left() -> SchedulerError:
 
 
 def _sees(path: str) -> bool:
-    return Path(path).exists()
+    return os.path.exists(path)  # noqa: PTH110  (which Path.exists raises where a folder is closed to us)
 
 
 def _result_of(future: Future) -> ItemResult[Item, Value]:
@@ -315,6 +328,4 @@ def _result_of(future: Future) -> ItemResult[Item, Value]:
             "memory: lower --workers or --centers, or raise --memory-limit"
         ) from None
     except (CancelledError, PoolCancelledError, CommClosedError, TimeoutError) as error:
-        raise SchedulerError(
-            f"the dask scheduler was lost ({type(error).__name__}); run again with --resume auto"
-        ) from None
+        raise lost(error) from None

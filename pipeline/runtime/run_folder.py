@@ -1,6 +1,7 @@
 """The folder of a run: taking it, its lock, and the configuration frozen in it."""
 
 import hashlib
+import os
 import re
 import secrets
 import shlex
@@ -8,11 +9,13 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from pipeline.config.command_line import program
-from pipeline.config.settings import with_value
+from pipeline.config.parsers import is_address
+from pipeline.config.settings import flag_of
 from pipeline.config.stored_settings import from_toml, to_toml
 from pipeline.config.train_config import TrainConfig
 from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError
@@ -45,7 +48,7 @@ def default_run_dir(dataset: str) -> Path:
 def stored_config(root: Path | None, resume: str, dataset: str) -> TrainConfig | None:
     """Return the configuration of the run in a folder that is to be resumed, None where a new run starts.
 
-    Raises FolderInUseError for a used folder without `resume`, or one that holds something else;
+    Raises FolderInUseError for a used folder without `resume`, or one that holds something else, such as a link;
     MissingRunError where `resume` requires a run and there is none.
     """
     if root is None:
@@ -56,6 +59,7 @@ def stored_config(root: Path | None, resume: str, dataset: str) -> TrainConfig |
     if layout.config.exists():
         if resume == "never":
             raise FolderInUseError(f"{root} holds a run already; continue it with: " + resume_command(dataset, root))
+        _refuse_links(root)
         return frozen_config(layout)
     used = root.is_dir() and not _is_unused(layout)
     if used and layout.environment.exists():
@@ -66,7 +70,19 @@ def stored_config(root: Path | None, resume: str, dataset: str) -> TrainConfig |
         raise FolderInUseError(f"{root} is not empty and holds no run; choose another --run-dir")
     if root.exists() and not root.is_dir():
         raise FolderInUseError(f"{root} is not a folder; choose another --run-dir")
+    _refuse_links(root)
     return None
+
+
+def _refuse_links(root: Path) -> None:
+    """Raise FolderInUseError naming a link in a run's folder: what it leads to would be swept and replaced as ours."""
+    for folder, *entries in os.walk(root):
+        for path in (Path(folder, name) for name in sorted(chain(*entries))):
+            if path.is_symlink():
+                raise FolderInUseError(
+                    f"{path}: is a symbolic link, and all of a run lies in its folder; put what it leads to in its "
+                    "place, or choose another --run-dir"
+                )
 
 
 def check_apart(root: Path, features_dir: Path) -> None:
@@ -115,11 +131,12 @@ def _is_record(path: Path) -> bool:
         return False
 
 
-def resume_command(dataset: str, root: Path) -> str:
-    """Return the command that continues the run in a folder."""
+def resume_command(dataset: str, root: Path, scheduler: str = "") -> str:
+    """Return the command that continues the run in a folder, which keeps no address of a scheduler."""
     folder = ["--run-dir", str(root)] if not str(root).startswith("-") else [f"--run-dir={root}"]
     data = ["--", dataset] if dataset.startswith("-") else [dataset]  # what begins like an option comes last
     options = [*folder, "--resume", "auto"]
+    options += [flag_of(scheduler), scheduler] if is_address(scheduler) else []
     return shlex.join([*program("train").split(), *(options + data if len(data) > 1 else data + options)])
 
 
@@ -129,7 +146,7 @@ def taken(
 ) -> Iterator[RunLayout]:
     """Hold the run's lock; freeze configuration, environment and the digest of the features at the first start.
 
-    All of the configuration but the time limit, which holds for one session.
+    All of the configuration but the time limit and the address of a scheduler, which hold for one start.
 
     `stored` is the configuration frozen in the folder before it was locked, None for a new run; `words` are those of
     the command, which env.json keeps. Raises LockedError naming the process that holds the folder, FolderInUseError
@@ -144,7 +161,7 @@ def taken(
         if frozen != stored:
             raise FolderInUseError(f"{root} was taken by another run meanwhile; choose another --run-dir")
         if frozen is None:
-            text = to_toml(with_value(config, "resources.time_limit", None)).encode()
+            text = to_toml(config).encode()
             digests = {"features": features_digest, "config": hashlib.sha256(text).hexdigest()}
             write_record(layout.environment, environment() | {"arguments": list(words)} | digests)
             write_file(layout.config, text)  # last: it is what makes the folder one that holds a run

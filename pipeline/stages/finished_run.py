@@ -6,6 +6,7 @@ from typing import Any
 from pipeline.config.train_config import TrainConfig
 from pipeline.runtime.run_folder import finished_report
 from pipeline.stages import kept_statistics
+from storage.atomic_writes import aside_of, remove_stale
 from storage.errors import CorruptDataError
 from storage.folder_layouts import RunLayout
 from storage.lock import FolderLock
@@ -29,8 +30,13 @@ def report_of(layout: RunLayout) -> dict[str, Any] | None:
 
 
 def drop_statistics(root: Path, config: TrainConfig, report: dict[str, Any]) -> None:
-    """Drop the statistics of a finished run that it is no longer to keep. Raises LockedError, CannotWriteError."""
+    """Drop the statistics of a finished run that it is no longer to keep, after what a kill amid that has left aside.
+
+    Raises LockedError, CannotWriteError.
+    """
     layout = RunLayout(root.absolute())
-    if kept_statistics.excess(layout, config):
+    aside = layout.statistics.is_dir() and any(aside_of(path.name) for path in layout.statistics.iterdir())
+    if aside or kept_statistics.excess(layout, config):
         with FolderLock(layout.lock, "dropping statistics"):
+            remove_stale(layout.statistics)
             kept_statistics.finish(layout, config, report)

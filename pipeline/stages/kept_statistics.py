@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.train_config import TrainConfig
+from pipeline.errors import ConfigError
 from pipeline.runtime import run_folder
 from pipeline.stages import final_weights
 from pipeline.stages.accumulate_statistics import load_columns, statistics_to_arrays
@@ -17,7 +18,7 @@ from pipeline.stages.candidate_names import read_candidates
 from pipeline.stages.greedy_selection import AT_ONCE, FINALISTS, StatisticsNames, load_chosen
 from pipeline.stages.out_of_core.round_names import MARKERS, round_index
 from pipeline.stages.statistics_pass import COLUMNS
-from storage.atomic_writes import check_folder, read_arrays, remove_folder, write_arrays
+from storage.atomic_writes import aside_of, check_folder, read_arrays, remove_folder, write_arrays
 from storage.folder_layouts import RunLayout
 from storage.manifest import MANIFEST_NAME
 from storage.manifest import read as read_manifest
@@ -51,6 +52,14 @@ def excess(layout: RunLayout, config: TrainConfig) -> list[Path]:
         return []
     names = last_names(layout) if keep == "centers" else None
     return [folder for folder in _folders(layout) if folder.name not in (names or ()) or not _is_cut(folder)]
+
+
+def check_in_place(layout: RunLayout) -> None:
+    """Raise ConfigError where a kill while statistics were cut has left some of them aside."""
+    for path in layout.statistics.glob(".*"):
+        aside = aside_of(path.name)
+        if aside is not None and aside.replaced and not path.with_name(aside.name).exists():
+            raise ConfigError(f"{path}: a kill left these statistics aside; resume the run, and they come back")
 
 
 def last_names(layout: RunLayout) -> StatisticsNames | None:

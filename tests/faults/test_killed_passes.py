@@ -206,6 +206,7 @@ def test_a_scheduler_that_dies_ends_the_run_resumably(
     (told,) = capsys.readouterr().err.splitlines()
     assert told.startswith("error: the dask scheduler was lost")
     assert "--resume auto" in told
+    assert "://" not in (run / "config.toml").read_text()  # where somebody else may listen by then
     assert main(command(run, "one for each class", *SERIAL)) == 0
     assert model_bytes(run) == whole("one for each class")
 

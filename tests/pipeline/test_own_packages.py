@@ -8,6 +8,13 @@ import pytest
 
 import runs
 
+WORKERS = """
+from pipeline.runtime.executors import open_executor
+if __name__ == "__main__":
+    with open_executor("processes", 1, 1, 2**30) as executor:
+        print([result.value for result in executor.run(abs, [-5])])
+"""
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -15,6 +22,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("installed")
     for package in ("pipeline", "features", "storage"):
         shutil.copytree(runs.ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(runs.ROOT / "pyproject.toml", folder)  # which doctor reads where there is no metadata
     return folder
 
 
@@ -38,8 +46,32 @@ def test_a_package_that_is_shadowed_is_told_in_one_line(site: Path, tmp_path: Pa
     done = python(site, tmp_path, "-c", "import pipeline.estimators")
     assert "ImportError: " in done.stderr
     assert "start from another folder" in done.stderr
+    assert "the command slkl works here too" in done.stderr
     advised = python(site, tmp_path, "-P", "-m", "pipeline.train", "digits", "--print-config")
     assert advised.returncode == 0, advised.stderr
+
+
+@pytest.mark.ci
+def test_the_command_works_beside_packages_of_these_names_and_its_doctor_tells_of_them(
+    site: Path, tmp_path: Path
+) -> None:
+    """Also of one called pipeline, of which nothing of ours can tell where it is imported."""
+    slkl, here = tmp_path / "bin" / "slkl", tmp_path / "notebooks"
+    slkl.parent.mkdir()
+    slkl.write_text(
+        "import sys\nfrom pipeline.__main__ import main\nif __name__ == '__main__':\n    sys.exit(main())\n"
+    )
+    (here / "pipeline").mkdir(parents=True)
+    for theirs in ("pipeline/__init__.py", "features.py"):
+        (here / theirs).touch()
+    told = python(site, here, str(slkl), "doctor", "--data-dir", str(here)).stdout
+    for theirs in ("pipeline", "features.py"):
+        assert f"in Python that is started here {here / theirs} is imported instead of slkl's own package" in told
+    assert f"({site / 'pipeline'}); rename it" in told
+    assert python(site, here, str(slkl), "train", "digits", "--print-config").returncode == 0
+    (workers := slkl.with_name("workers.py")).write_text(WORKERS)
+    done = python(site, here, str(workers))
+    assert done.stdout == "[5]\n", done.stderr
 
 
 @pytest.mark.parametrize("started", ["-m", "/bin/slkl", "script.py"])

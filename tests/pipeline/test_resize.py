@@ -37,7 +37,7 @@ def test_what_resize_refuses(finished_run: TrainedRuns, tables: Path, tmp_path: 
     for size, place, code, words in (
         ("21", out, 2, "the model has 20 centers; ask for 1 to 20"),
         ("0", out, 2, "ask for 1 to 20"),
-        ("5", tmp_path, 73, "exists; choose another --out"),
+        ("5", tmp_path, 73, "exists; choose another name"),
     ):
         assert resize([str(run), "--size", size, "--out", str(place)]) == code
         assert words in the_error(capsys)

@@ -164,8 +164,9 @@ BAD_INPUT = {
     "more centers than rows": ("digits", ["--centers", "100000"], 2, "1348"),
     "a limit too small": ("digits", ["--memory-limit", "100MiB"], 71, "--memory-limit"),
     "resume what is not there": ("digits", ["--resume", "require"], 66, "holds no run"),
-    "an unknown scheduler": ("digits", ["--scheduler", "carrier-pigeon"], 2, "tcp://"),
-    "an unreachable scheduler": ("digits", ["--scheduler", "tcp://127.0.0.1:9"], 69, "does not answer"),
+    "an unknown scheduler": ("digits", ["--scheduler", "carrier-pigeon"], 2, "tls://"),
+    "an unreachable scheduler": ("digits", ["--unsafe-scheduler", "tcp://127.0.0.1:9"], 69, "does not answer"),
+    "a scheduler without a key": ("digits", ["--scheduler", "tls://127.0.0.1:9"], 2, "COMM__TLS__CLIENT__KEY"),
     "a setting without effect": ("digits", ["--set", "features.cells=8"], 2, "no effect"),
     "image features of a table": ("TABLE", ["--features", "sphog"], 2, "raw"),
     "a table made upright": ("TABLE", ["--set", "features.deskew=0.5"], 2, "features.deskew = 0.5 needs images"),
@@ -198,6 +199,25 @@ def test_a_run_that_holds_the_shared_features_is_still_read(
     (run / "report.json").unlink()
     train(run, run / "features", *SMALL, "--resume", "auto", dataset=classes, code=2)
     train(run, tmp_path / "features", *SMALL, "--resume", "auto", dataset=classes)
+
+
+@pytest.mark.parametrize("name", ["passes", "passes/columns", "statistics/mine", "run.lock"])
+def test_a_link_in_a_run_is_refused_at_the_start(
+    serial: Path, classes: Path, tmp_path: Path, capsys: Capture, name: str
+) -> None:
+    """What it leads to may hold names like ours, and would lose them."""
+    run, theirs = tmp_path / "run", tmp_path / "theirs"
+    if name != "run.lock":  # in a folder that is new but for it
+        shutil.copytree(serial, run)
+        (run / "report.json").unlink()
+    (run / name).parent.mkdir(parents=True, exist_ok=True)
+    theirs.mkdir()
+    (theirs / ".tmp-thesis-0123456789abcdef").write_text("mine")
+    (run / name).symlink_to(theirs)
+    before = files_of(tmp_path)
+    train(run, tmp_path / "features", *SMALL, "--resume", "auto", dataset=classes, code=73)
+    assert f"{run / name}: is a symbolic link" in the_error(capsys)
+    assert files_of(tmp_path) == before
 
 
 def test_reports_of_a_regression_and_of_two_classes(rings: dict[str, Path]) -> None:

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 
 from runs import ROOT
 from storage import disk_writes as disk
 from storage import output_files as outputs
+from storage.errors import CannotWriteError
 from storage.output_files import SUFFIXES, OutputSpec, sweep_output, writing
 
 SPEC = OutputSpec(10, np.dtype("int64"), ("decision",))
@@ -87,3 +89,20 @@ def test_a_store_whose_replacement_never_arrived_comes_back(tmp_path: Path, monk
     sweep_output(path)
     sweep_output(tmp_path / "none" / "out.csv")  # no folder, nothing to sweep
     assert [one.name for one in tmp_path.iterdir()] == ["out.zarr"]
+
+
+def test_a_store_is_replaced_where_it_is_one_of_predictions_and_nothing_else(tmp_path: Path) -> None:
+    """Somebody's own store, or a file of theirs in ours, is neither replaced by --force nor touched."""
+    path, mine = tmp_path / "out.zarr", tmp_path / "mine.zarr"
+    for replace in (False, True):
+        with writing(path, SPEC, replace=replace) as write:
+            write(np.zeros(10, int), np.zeros((10, 1)))
+    zarr.create_group(mine, zarr_format=3).create_array("measured", data=np.arange(3))
+    with pytest.raises(CannotWriteError, match="is no zarr store of predictions"), writing(mine, SPEC, replace=True):
+        pass
+    with pytest.raises(CannotWriteError, match="holds label/notes"), writing(path, SPEC, replace=True) as write:  # noqa: PT012
+        write(np.zeros(10, int), np.zeros((10, 1)))
+        (path / "label" / "notes").write_text("mine")  # while we were at work
+    assert (path / "label" / "notes").read_text() == "mine"
+    assert (mine / "measured" / "c" / "0").exists()
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["mine.zarr", "out.zarr"]

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,6 +106,15 @@ class KeptFiles:
         """Return the folder of a group."""
         return self.folder / f"group-{number:03d}"
 
+    def file(self, number: int, members: NDArray[np.int64], block: int) -> Path:
+        """Return the file of a group's columns of a block.
+
+        It is named after them: a worker that was stopped for long, and whose item another has done, may write once more
+        when its group is gone and others came in under the number.
+        """
+        digest = blake2b(members.tobytes(), digest_size=8).hexdigest()
+        return self.group(number) / f"block-{block:06d}-{digest}.npz"
+
     def members(self, number: int) -> NDArray[np.int64]:
         """Return the candidates of a group. Raises CorruptDataError where they are lost."""
         return read_arrays(self.group(number) / MEMBERS, remedy=ANEW)["members"]
@@ -162,7 +172,7 @@ class OpenedColumns:
 
     def _values(self, group: int, number: int, each: Each, X: NDArray[np.float32] | None) -> NDArray[np.floating[Any]]:
         """Return all columns of a group, of a block."""
-        path = self._files.group(group) / f"block-{number:06d}.npz"
+        path = self._files.file(group, self._group(group).members, number)
         try:
             return read_arrays(path)["columns"]
         except (MissingDataError, CorruptDataError):

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 import runs
 from pipeline import train
 from pipeline.config import stored_settings
+from pipeline.config.command_line import parse
 from pipeline.config.parsers import byte_size
-from pipeline.config.settings import SETTINGS, get, load, with_value
+from pipeline.config.settings import SETTINGS, check_scheduler, get, load, with_value
 from pipeline.config.train_config import FeaturesConfig, TrainConfig
 from pipeline.errors import ConfigError
 
@@ -27,12 +28,42 @@ def test_layers_override_each_other_in_order(tmp_path):
     assert loaded.explicit == {"solver.penalty", "solver.tolerance"}
 
 
-def test_the_environment_names_a_scheduler(monkeypatch):
-    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", "tcp://127.0.0.1:8786")
-    loaded = load("digits", None, {})
-    assert loaded.config.resources.scheduler == "tcp://127.0.0.1:8786"
-    assert loaded.origins["resources.scheduler"] == "DASK_SCHEDULER_ADDRESS"
-    assert load("digits", None, {"resources.scheduler": ("serial", "x")}).config.resources.scheduler == "serial"
+def asked(*words):
+    arguments = parse(["digits", *words])
+    loaded = load("digits", arguments.config_file, arguments.assignments)
+    check_scheduler(loaded)
+    return loaded
+
+
+def test_the_address_of_a_scheduler_is_that_of_this_start(tmp_path, monkeypatch):
+    """What answers there runs code here: no file may name it, neither somebody's settings nor a run's folder."""
+    tls, tcp, mine = "tls://127.0.0.1:9", "tcp://127.0.0.1:9", tmp_path / "mine.toml"
+    for address, flag in ((tls, "--scheduler"), (tcp, "--unsafe-scheduler")):
+        mine.write_text(f'dataset = "digits"\n[resources]\nscheduler = "{address}"\n')
+        with pytest.raises(ConfigError, match=rf"mine.toml.*no address.*{flag} {address}"):
+            asked("--config", str(mine), "--scheduler", "serial")
+        assert stored_settings.from_toml(mine).resources.scheduler == "threads"  # as an older version has left it
+        started = asked(flag, address)
+        assert (started.config.resources.scheduler, started.origins["resources.scheduler"]) == (address, flag)
+        mine.write_text(stored_settings.to_toml(started.config))
+        assert "://" not in mine.read_text()
+        stored = stored_settings.from_toml(mine)
+        assert stored_settings.resumed(stored, asked()).resources.scheduler == "threads"
+        assert stored_settings.resumed(stored, asked(flag, address)).resources.scheduler == address
+        monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", address)
+        if address == tls:
+            assert stored_settings.resumed(stored, asked()).resources.scheduler == tls
+        else:
+            with pytest.raises(ConfigError, match=r"DASK_SCHEDULER_ADDRESS tcp:.*--unsafe-scheduler tcp:"):
+                asked()
+        assert asked("--scheduler", "serial").config.resources.scheduler == "serial"
+        monkeypatch.delenv("DASK_SCHEDULER_ADDRESS")
+    refused = (("--scheduler", tcp), ("--set", f"resources.scheduler={tcp}"), ("--unsafe-scheduler", tls))
+    for words in (*refused, ("--unsafe-scheduler", tcp, "--scheduler", tls)):
+        with pytest.raises(ConfigError, match="unsafe-scheduler"):
+            asked(*words)
+    with pytest.raises(ConfigError, match="without TLS"):
+        train("digits", scheduler=tcp)
 
 
 def test_paths_are_absolute_and_names_are_not(tmp_path, monkeypatch):

@@ -1,16 +1,25 @@
 """Estimators and commands on one model: saved by either, opened by the other."""
 
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.base import clone
 
 from pipeline import evaluate, predict, resize
-from pipeline.errors import FolderInUseError, MissingRunError
+from pipeline.errors import MissingRunError
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.prediction.streamed_prediction import locate
 from runs import TrainedRuns, files_of, train_beside
+from storage import disk_writes as disk
+from storage import output_files
+from storage.errors import CannotWriteError
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((300, 4)) * [1, 20, 0.1, 5] + [0, 3, -1, 100]
@@ -78,17 +87,59 @@ def test_images_are_flat_rows(finished_run: TrainedRuns, tmp_path: Path) -> None
 
 
 def test_what_is_no_model_is_neither_opened_nor_replaced(tmp_path: Path) -> None:
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "notes.txt").write_text("mine")
     machine = SLKLRegressor(random_state=0).fit(X[:60], X[:60, 0])
-    with pytest.raises(FolderInUseError, match="exists and is no model"):
-        machine.save(tmp_path / "work")
-    assert (tmp_path / "work" / "notes.txt").read_text() == "mine"
+    for name in ("work", "link", "noted"):
+        machine.save(tmp_path / name)
+    for name in ("arrays.npz", "MANIFEST.json"):
+        (tmp_path / "work" / name).unlink()
+    (tmp_path / "work" / "thesis.tex").write_text("mine")
+    (tmp_path / "noted" / "data").mkdir()
+    (tmp_path / "link").rename(tmp_path / "elsewhere")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    theirs = files_of(tmp_path)
+    for name, why in {"work": "is no model", "link": "is no model", "noted": "holds data, which is no part"}.items():
+        with pytest.raises(CannotWriteError, match=why):
+            machine.save(tmp_path / name)
+    assert files_of(tmp_path) == theirs
+    assert (tmp_path / "noted" / "data").is_dir()
     with pytest.raises(MissingRunError):
         SLKLRegressor.load(tmp_path / "none")
     with pytest.raises(MissingRunError):
-        SLKLRegressor.load(tmp_path / "work")
+        SLKLRegressor.load(tmp_path)
     machine.save(tmp_path / "model")
     assert locate(tmp_path / "model").model.n_centers == len(machine.centers_)
     assert evaluate.main([str(tmp_path / "model")]) == 2  # a model alone knows no data
     assert resize.main([str(tmp_path / "model"), "--size", "3", "--out", str(tmp_path / "small")]) != 0
+
+
+class Killed(BaseException):
+    """Every change of the disk from some moment on fails with it: so nothing is tidied up."""
+
+
+def test_a_killed_save_leaves_the_model_before_or_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = (SLKLRegressor(20, random_state=seed).fit(X[:60], X[:60, 0]) for seed in (0, 1))
+    now = time.time
+    monkeypatch.setattr(output_files.time, "time", lambda: now() + 60)  # what was left is not of this moment
+    real = {name: getattr(disk, name) for name in vars(disk) if name.startswith("low_")}
+    for fatal in count(1):
+        folder, calls = tmp_path / str(fatal) / "model", count(1)
+        before.save(folder)
+
+        def counted(function: Callable[..., Any], *arguments: Any, fatal: int = fatal, calls: count = calls) -> Any:
+            if next(calls) >= fatal:
+                raise Killed
+            return function(*arguments)
+
+        with monkeypatch.context() as patch, suppress(Killed):
+            for name, function in real.items():
+                patch.setattr(disk, name, partial(counted, function))
+            after.save(folder)
+        ended = next(calls) <= fatal
+        found = SLKLRegressor.load(folder).coef_.tolist()
+        assert found in (before.coef_.tolist(), after.coef_.tolist())
+        after.save(folder)
+        assert SLKLRegressor.load(folder).coef_.tolist() == after.coef_.tolist()
+        assert [path.name for path in folder.parent.iterdir()] == ["model"]
+        if ended:
+            break
+    assert fatal > 15

@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -17,9 +17,11 @@ from distributed import Client
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from cases import CASES, SERIAL
+from jobs.slurm.dask_cluster import new_key
 from pipeline.errors import ConfigError, SchedulerError, StoppedError
 from pipeline.runtime import stopping
-from pipeline.runtime.executors import open_executor
+from pipeline.runtime.dask_clients import count_threads
+from pipeline.runtime.executors import DaskExecutor, open_executor
 from pipeline.train import main
 from runs import ENDLESS_SOLVE, TrainedRuns, loopback_cluster, model_bytes
 
@@ -167,6 +169,62 @@ def test_a_dead_address_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
         open_executor("tcp://127.0.0.1:9", 1, 1, 2**30),
     ):
         pass
+
+
+def test_the_key_of_a_cluster_elsewhere_does_not_matter_here(cluster_key: Key, tmp_path: Path) -> None:
+    """As the environment of a cluster's users names it for good; also where its files are gone."""
+    for settings in (
+        key := key_settings(cluster_key[1]),
+        key | dict.fromkeys(list(key)[1:], str(tmp_path / "gone.pem")),
+    ):
+        with dask.config.set(settings), open_executor("threads", 1, 1, 2**30) as executor:
+            assert [result.value for result in executor.run(abs, [-5])] == [5]
+    with (
+        dask.config.set(settings),
+        pytest.raises(ConfigError, match=r"CA_FILE.*CLIENT__CERT.*CLIENT__KEY.*No such file"),
+        open_executor("tls://127.0.0.1:9", 1, 1, 2**30),
+    ):
+        pass
+
+
+@pytest.mark.ci
+def test_a_scheduler_that_dies_amid_a_question_or_has_another_key_is_told(
+    cluster_key: Key, cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options, variables = cluster_key
+    (tmp_path / "other").mkdir()
+    _, others = new_key(tmp_path / "other")
+    monkeypatch.setattr("pipeline.runtime.dask_clients.CONNECT_SECONDS", 2)
+    with (
+        dask.config.set(key_settings(others)),
+        pytest.raises(SchedulerError, match="does not answer"),
+        open_executor(cluster, 1, 1, 2**30),
+    ):
+        pass
+    questions: list[Callable[[DaskExecutor], object]] = [
+        lambda executor: executor.places(),
+        lambda executor: executor.check_paths([tmp_path]),
+        lambda executor: count_threads(executor._client),
+        lambda executor: list(executor.run(abs, range(9), address_of=lambda item: "tls://127.0.0.1:1")),
+    ]
+    for number, question in enumerate(questions):
+        (place := tmp_path / str(number)).mkdir()
+        with (
+            loopback_cluster(place, options, variables, workers=1) as address,
+            dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
+            open_executor(address, 1, 1, 2**30) as executor,
+        ):
+            assert isinstance(executor, DaskExecutor)
+            children = psutil.Process().children()
+            (scheduler,) = (
+                one
+                for one in children
+                if str(place / "scheduler.json") in one.cmdline() and "distributed.cli.dask_scheduler" in one.cmdline()
+            )
+            scheduler.suspend()
+            threading.Timer(0.5, scheduler.kill).start()
+            with pytest.raises(SchedulerError, match=r"scheduler was lost.*--resume auto"):
+                question(executor)
 
 
 @pytest.mark.ci

@@ -17,6 +17,7 @@ from pipeline.prediction.model_folder import load_model
 from pipeline.stages import kept_statistics
 from pipeline.stages.accumulate_statistics import load_columns
 from runs import TrainedRuns, files_of
+from storage.disk_writes import replaced_path, temporary_path
 from storage.errors import CorruptDataError
 from storage.folder_layouts import RunLayout
 from storage.remedies import ANEW
@@ -181,3 +182,24 @@ def test_a_kill_while_they_are_dropped_leaves_a_whole_run(
         if keep == "centers":
             assert resized(run, tmp_path / f"{step} small") == 0
             assert files_of(tmp_path / f"{step} small") == files_of(tmp_path / "small of whole")
+
+
+def test_what_a_kill_between_two_renames_left_aside_comes_back(
+    whole_of: Callable[[str], Path], trained: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The next start took it for dropped, and dropped all the rest."""
+    cut, run = tmp_path / "cut", tmp_path / "run"
+    for copied in (cut, run):
+        shutil.copytree(whole_of("penalised"), copied)
+    assert trained(cut, "penalised", "--keep-statistics", "centers") == 0
+    (run / "statistics" / "all").rename(replaced_path(run / "statistics" / "all"))
+    temporary_path(run / "statistics" / "all").mkdir()
+    found = verify.verify_run(run)
+    assert len(found.damaged) == 1
+    assert [line for line in found.damaged + found.notes if "delete" in line and ".tmp-" not in line] == []
+    assert "resume the run, and it comes back" in found.damaged[0]
+    assert resized(run, tmp_path / "small") == 2
+    assert "resume the run, and they come back" in capsys.readouterr().err
+    assert trained(run, "penalised", "--keep-statistics", "centers") == 0
+    assert files_of(run / "statistics") == files_of(cut / "statistics")
+    assert verify.verify_run(run).damaged == []

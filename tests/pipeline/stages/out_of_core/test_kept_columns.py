@@ -10,8 +10,16 @@ import pytest
 
 from cases import SERIAL
 from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.kernels.each_tile import serially
 from pipeline.stages.out_of_core import candidate_scores, grown_gram, kept_columns
-from pipeline.stages.out_of_core.kept_columns import FOLDER, KeptColumns, KeptFiles, kept_blocks, nothing_kept
+from pipeline.stages.out_of_core.kept_columns import (
+    FOLDER,
+    KeptColumns,
+    KeptFiles,
+    OpenedColumns,
+    kept_blocks,
+    nothing_kept,
+)
 from pipeline.stages.run_state import Run
 from runs import model_bytes, task_for
 from storage.atomic_writes import write_arrays
@@ -158,6 +166,24 @@ def test_a_group_of_other_columns_is_not_taken_for_one_of_the_same_number(tmp_pa
     columns = nothing_kept().grown(np.empty(0, np.int64), np.array([3])).grown(np.arange(0), np.array([11]))
     files.remove_unused(columns)
     assert [files.group(number).exists() for number in range(3)] == [False, True, True], "2 may be under way"
+
+
+def test_a_worker_that_writes_late_leaves_no_columns_of_a_group_that_is_gone(tmp_path: Path) -> None:
+    """It was stopped for so long that its item ran elsewhere, and the group has other columns since."""
+    files = KeptFiles(task_for(ROWS, 4, None), kept_blocks(ROWS, 20), tmp_path / FOLDER, room=0)
+    X = np.random.default_rng(0).standard_normal((int(files.blocks.size(0)), 4)).astype(np.float32)
+    late, now = (
+        OpenedColumns(files, nothing_kept().grown(np.arange(0), np.array(names))) for names in ([3, 4], [5, 6])
+    )
+    for columns, names in ((late, [3, 4]), (now, [5, 6])):
+        files.begin(0, np.array(names))
+        assert columns._group(0).members.tolist() == names
+        columns._generators[0] = ColumnGenerator(X[names], np.ones(2), np.float32)
+    late.block(0, serially, X)
+    for _ in range(2):  # made, and read
+        assert np.array_equal(
+            now.block(0, serially, X), now._generators[0].block(X, out_dtype=np.float32, each=serially)
+        )
 
 
 def test_columns_keep_their_places_as_others_leave_until_most_have_left() -> None:
