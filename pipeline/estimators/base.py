@@ -201,17 +201,17 @@ class KernelMachine(BaseEstimator):
             size = None if self.select is None else selection_size(self.select)
             scales, widths = find_distances(trials, filled, size)
             rows, columns = rows.scaled(scales), KernelColumns(kernel, scaled(points, scales), widths, dtype)
-            largest = columns.largest(rows, weights)
+            bounds = columns.bounds(rows, weights)
             asked = self._task_of(task, options, filled.penalty, seed, exact=n_candidates <= SMALL_CANDIDATES)
 
             def sample(share: float) -> GramStatistics:
                 sampled = np.where(sampled_rows(seed, weights, share) & ~mask, weights, 0.0)
-                return accumulate(rows, columns.generator(), signs, sampled, np.zeros_like(mask), largest)[0]
+                return accumulate(rows, columns.generator(), signs, sampled, np.zeros_like(mask), bounds)[0]
 
             before = preselection(len(eligible) * (1 - HELD_OUT), n_candidates, n_candidates, size) if greedy else None
             finalists = find_finalists(asked, before, sample)
             generator = columns.generator(None if finalists is None else finalists.columns)
-            fit, held_out = accumulate(rows, generator, signs, weights, mask, largest)
+            fit, held_out = accumulate(rows, generator, signs, weights, mask, bounds)
             held = HeldOutRows(rows, targets, np.where(mask, weights, 0.0), task)
 
             def errors(active: NDArray[np.int64], *models: NDArray[np.float64]) -> NDArray[np.float64]:
