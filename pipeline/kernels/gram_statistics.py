@@ -105,6 +105,11 @@ class GramStatistics:
         kty[self._constant()] = 0.0
         return kty, np.maximum(self.yty - self.target_sums**2 / self.weight_sum, 0.0)
 
+    def largest_square(self) -> float:
+        """Return a bound of Σ s c² of all columns before they were centred: at most twice that where they are not."""
+        squares = np.diagonal(self.gram) + self.column_sums * (self.column_sums / max(self.weight_sum, 1e-300))
+        return float(squares.max(initial=0.0))
+
     def _constant(self) -> NDArray[np.bool_]:
         """Return which columns are constant to rounding, (M,)."""
         squares = np.diagonal(self.gram)
