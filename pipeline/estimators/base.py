@@ -190,11 +190,11 @@ class KernelMachine(BaseEstimator):
         signs -= mean
         mask = held_out_rows(seed, weights) if holds_out else np.zeros(len(rows), bool)
         small = len(rows) * n_candidates <= SMALL_VALUES
-        dtype: type = np.float64 if small else rows.dtype
+        solved = options if not greedy and filled.penalty is not None else None
+        dtype: type = np.float64 if small or solved is not None else rows.dtype  # that of the certificate's columns
         with threadpool_limits(1, user_api="blas"), as_value_error():  # its bits depend on the number of threads
             ordered = points[np.argsort(candidates.index, kind="stable")]  # whatever they were drawn in
             kernel = Kernel(self.kernel, int(self.degree))
-            solved = options if not greedy and filled.penalty is not None else None
             dtypes = {np.dtype(dtype).name} | ({"float32"} if filled.tries_distances else set())
             compile_loops(needed_loops(kernel, dtypes, solved, signs.shape[1] if self.coupling == "shared" else 1))
             trials = Trials(rows, ordered, signs, weights, mask, seed, dtype, bool(self.fit_intercept), kernel)

@@ -228,7 +228,8 @@ def column_bounds(kernel: Kernel, X: NDArray[np.floating], sigma2: float) -> NDA
             sizes = np.einsum("ij,ij->i", X, X, dtype=np.float64) / sigma2
         _check_sizes("row", sizes, _largest_power(sizes.dtype, kernel.degree), "squared norm over sigma2")
         return np.asarray((1.0 + _ROUNDING) * (1.0 + sizes) ** (kernel.degree / 2))
-    return np.asarray((1.0 + _ROUNDING) * np.sqrt(X.sum(axis=1, dtype=np.float64)))
+    sums = np.maximum(X.sum(axis=1, dtype=np.float64), 0.0)  # negative features are refused as columns are made
+    return np.asarray((1.0 + _ROUNDING) * np.sqrt(sums))
 
 
 Form = GaussianForm | PolynomialForm | IntersectionForm

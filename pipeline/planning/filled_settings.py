@@ -44,7 +44,7 @@ def fill_in(config: TrainConfig, shape: FeatureShape, explicit: frozenset[str]) 
     check_scale_used(config, explicit)
     config, notes = _with_count(config, shape, explicit)
     check_combinations(config, shape, candidates.count_candidates(config, shape.n_train))
-    return _with_centring(config, shape), notes
+    return _with_precision(_with_centring(config, shape)), notes
 
 
 def _with_defaults_of_images(config: TrainConfig) -> TrainConfig:
@@ -91,6 +91,24 @@ def _with_problem(config: TrainConfig, shape: FeatureShape, explicit: frozenset[
     return _with_defaults(config, {"kernel.scale": "learned" if rounds else "none", "kernel.sigma2": "auto"})
 
 
+def _with_precision(config: TrainConfig) -> TrainConfig:
+    """Fill in the precision of kernel values: float64 where there is a certificate, which is of columns in it."""
+    if config.kernel.precision != "auto":
+        return config
+    has_certificate = config.solver.select == "none" and config.solver.penalty != NO_PENALTY
+    return with_value(config, "kernel.precision", "float64" if has_certificate else "float32")
+
+
+def faster(config: TrainConfig, asked: TrainConfig) -> TrainConfig:
+    """Return the settings with float32 for features of images, unless asked for: without a whole Gram.
+
+    All candidates are scored pass after pass, nearly all of which is inner products of as many features.
+    """
+    if asked.kernel.precision != "auto" or config.features.name == "raw":
+        return config
+    return with_value(config, "kernel.precision", "float32")
+
+
 def _is_simple(config: TrainConfig) -> bool:
     """Tell whether all candidates are fitted by least squares."""
     return config.solver.penalty == NO_PENALTY and config.solver.select == "none"
@@ -100,8 +118,9 @@ def penalised(config: TrainConfig, asked: TrainConfig) -> TrainConfig:
     """Return the settings with a penalty in place of none, which was filled in: for candidates without a whole Gram."""
     if not _is_simple(config):
         return config
-    config = with_value(config, "solver.penalty", DEFAULT_PENALTY)
-    return with_value(config, "solver.refit", asked.solver.refit)
+    for key, value in (("solver.penalty", DEFAULT_PENALTY), ("solver.refit", asked.solver.refit)):
+        config = with_value(config, key, value)
+    return _with_precision(with_value(config, "kernel.precision", asked.kernel.precision))
 
 
 def by_budget(asked: TrainConfig, filled: TrainConfig) -> bool:
