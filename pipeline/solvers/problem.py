@@ -81,7 +81,7 @@ def rounding_of(largest_square: float) -> float:
 
     largest_square: of the norms of the columns before centring, whose digits cancel there.
     """
-    return 4.0 * float(np.finfo(np.float64).eps) * largest_square
+    return 12.0 * float(np.finfo(np.float64).eps) * largest_square
 
 
 def check_penalty(penalty: float) -> None:
