@@ -20,7 +20,13 @@ from pipeline.datasets.feature_request import describe, fill_in_features, source
 from pipeline.datasets.feature_store import FeatureStore
 from pipeline.datasets.open_data import open_data
 from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums, SumBounds
+from pipeline.kernels.gram_statistics import (
+    GramStatistics,
+    RowBounds,
+    StatisticsSums,
+    SumBounds,
+    largest_terms,
+)
 from pipeline.solvers.ridge import refit
 from pipeline.train import main as train
 from storage.folder_layouts import FeatureLayout, RunLayout
@@ -79,7 +85,7 @@ def least_squares(
     targets = outputs(y, "multiclass", n_classes)
     share = -(-len(X) // (workers * BLOCK_ROWS)) * BLOCK_ROWS
     keys = row_keys(X)
-    bounds = SumBounds(BLOCK_ROWS, share // BLOCK_ROWS, 1.0, (1.0,) * n_classes)
+    bounds = SumBounds(BLOCK_ROWS, share // BLOCK_ROWS, RowBounds.of([largest_terms(1.0, targets)]))
 
     def accumulated(start: int) -> list[GramStatistics]:
         parts = [StatisticsSums(generator.n_centers, bounds) for _ in range(2)]

@@ -31,7 +31,7 @@ from threadpoolctl import threadpool_limits
 
 from features.targets import outputs
 from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.gram_statistics import StatisticsSums, SumBounds
+from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, SumBounds, largest_terms
 from pipeline.solvers import Problem, SolverOptions, check_gram, solve
 from pipeline.stages.draw_candidates import draw_rows
 
@@ -80,7 +80,7 @@ def training_rows(asked: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
 def prepare(folder: Path, X: np.ndarray, Y: np.ndarray, n_centers: int, keep_columns: bool) -> Facts:
     """Write what `solver_peers.py` reads for a number of centers; return the seconds of each part, on one thread."""
     generator = ColumnGenerator(X[draw_rows(len(X), n_centers, 0)], SIGMA2)
-    bounds = SumBounds(BLOCK_ROWS, -(-len(X) // BLOCK_ROWS), 1.0, (1.0,) * Y.shape[1])
+    bounds = SumBounds(BLOCK_ROWS, -(-len(X) // BLOCK_ROWS), RowBounds.of([largest_terms(1.0, Y)]))
     sums = StatisticsSums(n_centers, bounds)
     columns = np.empty((len(X), n_centers), order="F") if keep_columns else None
     seconds = dict.fromkeys(("columns", "gram", "gram_check", "root"), 0.0)

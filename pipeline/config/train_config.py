@@ -199,7 +199,12 @@ class KernelConfig:
         "--scale",
     )
     scale_rounds: int = option(20, whole(1, 100), "rounds in which scales are learned, at most")
-    precision: str = option("float32", one_of("float32", "float64"), "of kernel values; float64 for exact comparisons")
+    precision: str = option(
+        "auto",
+        one_of("auto", "float32", "float64"),
+        "of kernel values: the certificate is of columns in it (auto: float64 for raw features with a penalty, else "
+        "float32)",
+    )
 
 
 @dataclass(frozen=True)

@@ -194,28 +194,29 @@ class KernelMachine(BaseEstimator):
         mean = float(np.average(signs[:, 0], weights=weights)) if centre else 0.0
         signs -= mean
         mask = held_out_rows(seed, of_groups, weights) if holds_out else np.zeros(len(rows), bool)
-        dtype: type = np.float64 if len(rows) * n_candidates <= SMALL_VALUES else rows.dtype
+        solved = options if not greedy and filled.penalty is not None else None
+        small = len(rows) * n_candidates <= SMALL_VALUES
+        dtype: type = np.float64 if small or solved is not None else rows.dtype  # that of the certificate's columns
         with threadpool_limits(1, user_api="blas"), as_value_error():  # its bits depend on the number of threads
             ordered = points[np.argsort(candidates.index, kind="stable")]  # whatever they were drawn in
             kernel = Kernel(self.kernel, int(self.degree))
-            solved = options if not greedy and filled.penalty is not None else None
             dtypes = {np.dtype(dtype).name} | ({"float32"} if filled.tries_distances else set())
             compile_loops(needed_loops(kernel, dtypes, solved, signs.shape[1] if self.coupling == "shared" else 1))
             trials = Trials(rows, ordered, signs, weights, keys, mask, seed, dtype, bool(self.fit_intercept), kernel)
             size = None if self.select is None else selection_size(self.select)
             scales, widths = find_distances(trials, filled, size)
             rows, columns = rows.scaled(scales), KernelColumns(kernel, scaled(points, scales), widths, dtype)
-            largest = columns.largest(rows, weights)
+            bounds = columns.bounds(rows, weights)
             asked = self._task_of(task, options, filled.penalty, seed, exact=n_candidates <= SMALL_CANDIDATES)
 
             def sample(share: float) -> GramStatistics:
                 sampled = np.where(draw_sample(seed, share, of_groups) & ~mask, weights, 0.0)
-                return accumulate(rows, columns.generator(), signs, sampled, np.zeros_like(mask), largest)[0]
+                return accumulate(rows, columns.generator(), signs, sampled, np.zeros_like(mask), bounds)[0]
 
             before = preselection(len(counted) * (1 - HELD_OUT), n_candidates, n_candidates, size) if greedy else None
             finalists = find_finalists(asked, before, sample)
             generator = columns.generator(None if finalists is None else finalists.columns)
-            fit, held_out = accumulate(rows, generator, signs, weights, mask, largest)
+            fit, held_out = accumulate(rows, generator, signs, weights, mask, bounds)
             held = HeldOutRows(rows, targets, np.where(mask, weights, 0.0), keys, task)
 
             def errors(active: NDArray[np.int64], *models: NDArray[np.float64]) -> NDArray[np.float64]:

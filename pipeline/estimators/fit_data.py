@@ -27,8 +27,10 @@ from pipeline.kernels.finite_rows import first_non_finite_row
 from pipeline.kernels.gram_statistics import (
     LEAST_TARGET,
     GramStatistics,
+    RowBounds,
     StatisticsSums,
     SumBounds,
+    largest_terms,
 )
 from pipeline.kernels.scaled_features import scaled
 
@@ -266,17 +268,17 @@ def accumulate(
     targets: NDArray[np.float64],
     weights: NDArray[np.float64],
     held_out: NDArray[np.bool_],
-    largest_column: float = 1.0,
+    column_bounds: ArrayLike = 1.0,
 ) -> tuple[GramStatistics, GramStatistics]:
     """Return the statistics of the rows to fit and of those held out, in one pass over the data.
 
-    targets (n, T) f8, weights (n,) f8 ≥ 0, held_out (n,) bool; no column exceeds `largest_column`. Costs
+    targets (n, T) f8, weights (n,) f8 ≥ 0, held_out (n,) bool; no value of a row exceeds its
+    bound, (n,) or one of all. Costs
     2·n·d·M + n·M² operations and two Grams; where nothing is held out, the second has no columns.
     """
-    n_centers, counts = generator.n_centers, weights > 0
-    block_rows, largest = min(rows.block_rows(n_centers), len(rows)), np.abs(targets[counts]).max(axis=0, initial=0.0)
+    n_centers, block_rows = generator.n_centers, min(rows.block_rows(generator.n_centers), len(rows))
     n_blocks = 2 * -(-len(rows) // block_rows) + 1  # chunks may end amid a block
-    bounds = SumBounds(block_rows, n_blocks, largest_column, tuple(largest.tolist()), float(weights.max(initial=0.0)))
+    bounds = SumBounds(block_rows, n_blocks, RowBounds.of([largest_terms(column_bounds, targets, weights)]))
     fit = StatisticsSums(n_centers, bounds)
     held_out_sums = StatisticsSums(n_centers if held_out.any() else 0, bounds)
     for span, X in rows.blocks(n_centers):

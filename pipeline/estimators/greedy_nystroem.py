@@ -235,7 +235,7 @@ def _targets(y: NDArray[Any]) -> NDArray[np.float64]:
 def _statistics(rows: Rows, columns: KernelColumns, targets: NDArray[np.float64]) -> GramStatistics:
     """Return the statistics of all rows, of weight 1 each."""
     weights, held_out = np.ones(len(rows)), np.zeros(len(rows), bool)
-    return accumulate(rows, columns.generator(), targets, weights, held_out, columns.largest(rows, weights))[0]
+    return accumulate(rows, columns.generator(), targets, weights, held_out, columns.bounds(rows, weights))[0]
 
 
 def _kernel_matrix(columns: KernelColumns) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from pipeline.estimators.fit_data import Rows
 from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.kernel_forms import Kernel, largest_column
+from pipeline.kernels.kernel_forms import Kernel, column_bounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,9 +42,10 @@ class KernelColumns:
             return ColumnGenerator(self.points[place], sigma2, self.dtype, kernel=self.kernel)
         return ColumnGenerator(self.points[distinct], sigma2, self.dtype, kernel=self.kernel, place=index)
 
-    def largest(self, rows: Rows, weights: NDArray[np.float64]) -> float:
-        """Return a bound of all values on the rows of weight above 0: one pass over the data where it takes one."""
-        if self.kernel.is_bounded:
-            return 1.0
-        blocks, least = rows.blocks(0), float(self.widths.min())
-        return max(largest_column(self.kernel, X[weights[span] > 0], least) for span, X in blocks)
+    def bounds(self, rows: Rows, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return a bound of the values on each row of weight above 0, (n,): one pass over the data if it takes one."""
+        bounds = np.ones(len(rows))
+        for span, X in () if self.kernel.is_bounded else rows.blocks(0):
+            counted = weights[span] > 0
+            bounds[span][counted] = column_bounds(self.kernel, X[counted], float(self.widths.min()))
+        return bounds

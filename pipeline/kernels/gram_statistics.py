@@ -5,11 +5,12 @@ Kᵀ1, the target sums Yᵀ1 and the number (sum of weights) of rows. They are a
 apart for the rows used to fit and the rows held out.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.each_tile import Each, serially
@@ -103,6 +104,11 @@ class GramStatistics:
         kty[self._constant()] = 0.0
         return kty, np.maximum(self.yty - self.target_sums**2 / self.weight_sum, 0.0)
 
+    def largest_square(self) -> float:
+        """Return a bound of Σ s c² of all columns before they were centred: at most twice that where they are not."""
+        squares = np.diagonal(self.gram) + self.column_sums * (self.column_sums / max(self.weight_sum, 1e-300))
+        return float(squares.max(initial=0.0))
+
     def _constant(self) -> NDArray[np.bool_]:
         """Return which columns are constant to rounding, (M,)."""
         squares = np.diagonal(self.gram)
@@ -131,20 +137,54 @@ class GramStatistics:
 
 
 @dataclass(frozen=True)
+class RowBounds:
+    """The largest terms that a row of weight s, columns within κ(x) and T targets y adds to the sums (eq. 72).
+
+    gram : s κ²; columns : s κ; weight : s; kty, yty, targets : s κ |y|, s y² and s |y| of each output
+    """
+
+    gram: float
+    columns: float
+    weight: float
+    kty: tuple[float, ...]
+    yty: tuple[float, ...]
+    targets: tuple[float, ...]
+
+    @classmethod
+    def of(cls, terms: Iterable[NDArray[np.float64]]) -> "RowBounds":
+        """Return the bounds of all rows, from the largest terms of some and of others."""
+        gram, columns, weight, *of_outputs = np.max(list(terms), axis=0).tolist()
+        n = len(of_outputs) // 3
+        return cls(gram, columns, weight, *(tuple(of_outputs[i * n : (i + 1) * n]) for i in range(3)))
+
+
+def largest_terms(
+    columns: ArrayLike, targets: NDArray[np.float64], weights: ArrayLike | None = None
+) -> NDArray[np.float64]:
+    """Return the largest terms of some rows, (3 + 3 T,), in the order of `RowBounds`.
+
+    columns: bounds (rows,) or one of all; targets (rows, T); weights (rows,) or one of all (none: 1 each). They are the
+    largest products: a row with a large target and a small weight is a small one. mathematics.md, eq. 72.
+    """
+    shape = (len(targets), 1)
+    y, s = np.abs(targets), np.broadcast_to(np.reshape(1.0 if weights is None else weights, (-1, 1)), shape)
+    k = np.broadcast_to(np.reshape(columns, (-1, 1)), shape)
+    with np.errstate(over="ignore"):  # what overflows is refused, in words
+        terms = np.hstack([s * k**2, s * k, s, s * k * y, (np.sqrt(s) * y) ** 2, s * y])
+    return np.asarray(terms.max(axis=0, initial=0.0))
+
+
+@dataclass(frozen=True)
 class SumBounds:
-    """What is known of the terms of all sums before the first of them; with the rows of the blocks, it fixes the bits.
+    """What is known of the terms of all sums before the first of them: it fixes the bits.
 
     block_rows, n_blocks : at most so many rows a block, so many blocks
-    column : |c_m(x)| at most, of any candidate and row (by Cauchy-Schwarz √k(x, x); mathematics.md, eq. 72)
-    targets : |y| at most, for each of T outputs
-    weight : the largest weight of a row
+    row : bounds of what a row adds
     """
 
     block_rows: int
     n_blocks: int
-    column: float
-    targets: tuple[float, ...]
-    weight: float = 1.0
+    row: RowBounds
 
 
 class StatisticsSums:
@@ -154,18 +194,17 @@ class StatisticsSums:
     """
 
     def __init__(self, n_columns: int, bounds: SumBounds, n_kept: int = 0) -> None:
-        n, column, targets = bounds.n_blocks, bounds.column, np.array(bounds.targets)
-        new, rows = n_columns - n_kept, bounds.block_rows * bounds.weight
+        n, rows, row, new = bounds.n_blocks, bounds.block_rows, bounds.row, n_columns - n_kept
         self._kept = n_kept
         with np.errstate(over="ignore"):  # what overflows is refused, in words
-            products, squares = rows * column * targets, rows * targets**2
-        self._gram = ExactGram(n_columns, n_kept, rows * column**2, n)
+            kty, yty, targets = (rows * np.array(terms) for terms in (row.kty, row.yty, row.targets))
+        self._gram = ExactGram(n_columns, n_kept, rows * row.gram, n)
         self._sums = {
-            "kty": ExactSum((new, len(targets)), products, n),
-            "yty": ExactSum(targets.shape, squares, n),
-            "column_sums": ExactSum((new,), rows * column, n),
-            "target_sums": ExactSum(targets.shape, rows * targets, n),
-            "weight_sum": ExactSum((), rows, n),
+            "kty": ExactSum((new, len(kty)), kty, n),
+            "yty": ExactSum(yty.shape, yty, n),
+            "column_sums": ExactSum((new,), rows * row.columns, n),
+            "target_sums": ExactSum(targets.shape, targets, n),
+            "weight_sum": ExactSum((), rows * row.weight, n),
         }
 
     def add(

@@ -216,19 +216,20 @@ class IntersectionForm:
 _ROUNDING = 1e-3  # by which values of float32 may exceed what they would be in exact arithmetic, and more
 
 
-def largest_column(kernel: Kernel, X: NDArray[np.floating], sigma2: float) -> float:
-    """Return a bound of |k(x, z)| / √k(z, z) for some rows X (rows, d) and any z: √k(x, x), by Cauchy-Schwarz.
+def column_bounds(kernel: Kernel, X: NDArray[np.floating], sigma2: float) -> NDArray[np.float64]:
+    """Return bounds (rows,) of |k(x, z)| / √k(z, z) for rows X (rows, d) and any z: √k(x, x), by Cauchy-Schwarz.
 
     mathematics.md, eq. 72. sigma2: the smallest width. Raises InvalidDataError where no float64 holds it.
     """
     if kernel.is_bounded:
-        return 1.0
+        return np.ones(len(X))
     if kernel.name == "polynomial":
         with np.errstate(over="ignore"):
             sizes = np.einsum("ij,ij->i", X, X, dtype=np.float64) / sigma2
         _check_sizes("row", sizes, _largest_power(sizes.dtype, kernel.degree), "squared norm over sigma2")
-        return (1.0 + _ROUNDING) * (1.0 + float(sizes.max(initial=0.0))) ** (kernel.degree / 2)
-    return (1.0 + _ROUNDING) * float(np.sqrt(X.sum(axis=1, dtype=np.float64).max(initial=0.0)))
+        return np.asarray((1.0 + _ROUNDING) * (1.0 + sizes) ** (kernel.degree / 2))
+    sums = np.maximum(X.sum(axis=1, dtype=np.float64), 0.0)  # negative features are refused as columns are made
+    return np.asarray((1.0 + _ROUNDING) * np.sqrt(sums))
 
 
 Form = GaussianForm | PolynomialForm | IntersectionForm

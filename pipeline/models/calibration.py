@@ -14,6 +14,7 @@ N_BINS = 15  # of the largest probability, of equal width
 # At which the slope of the log loss is summed, a quarter of an octave apart. Decision values are fitted to -1 and 1: a
 # temperature of 32 leaves nothing of them, one of 2^-15 is certain of every class.
 INVERSE_TEMPERATURES = 2.0 ** np.arange(-5, 15.25, 0.25)
+LEAST_LOGARITHM = -1e300  # of a probability, which is 0 long before; log losses stay finite, and so does their sum
 _MOST_VALUES = 2**20  # held at once while slopes are summed
 
 
@@ -24,9 +25,10 @@ def probabilities(decision: NDArray[np.floating], temperature: float) -> NDArray
 
 
 def _shifted(decision: NDArray[np.floating], temperature: float) -> NDArray[np.float64]:
-    """Return f / temperature less its largest in each row, (rows, K)."""
+    """Return f / temperature less its largest in each row, (rows, K), at least LEAST_LOGARITHM."""
     f = _by_class(decision)
-    return (f - f.max(axis=1, keepdims=True)) / temperature
+    with np.errstate(over="ignore"):
+        return np.maximum((f - f.max(axis=1, keepdims=True)) / temperature, LEAST_LOGARITHM)
 
 
 def _by_class(decision: NDArray[np.floating]) -> NDArray[np.float64]:

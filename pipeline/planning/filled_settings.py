@@ -43,7 +43,7 @@ def fill_in(config: TrainConfig, shape: FeatureShape, explicit: frozenset[str]) 
     check_scale_used(config, explicit)
     config, notes = _with_count(config, shape, explicit)
     check_combinations(config, shape, candidates.count_candidates(config, shape.n_train))
-    return _with_centring(config, shape), notes
+    return _with_precision(_with_centring(config, shape)), notes
 
 
 def _with_defaults_of_images(config: TrainConfig) -> TrainConfig:
@@ -88,6 +88,18 @@ def _with_problem(config: TrainConfig, shape: FeatureShape, explicit: frozenset[
     return _with_defaults(config, {"kernel.scale": "learned" if rounds else "none", "kernel.sigma2": "auto"})
 
 
+def _with_precision(config: TrainConfig) -> TrainConfig:
+    """Fill in the precision of kernel values: float64 where there is a certificate, which is of columns in it.
+
+    Features of images are long, and their inner products nearly all the work: they stay float32.
+    """
+    if config.kernel.precision != "auto":
+        return config
+    has_certificate = config.solver.select == "none" and config.solver.penalty != NO_PENALTY
+    exact = has_certificate and config.features.name == "raw"
+    return with_value(config, "kernel.precision", "float64" if exact else "float32")
+
+
 def _is_simple(config: TrainConfig) -> bool:
     """Tell whether all candidates are fitted by least squares."""
     return config.solver.penalty == NO_PENALTY and config.solver.select == "none"
@@ -97,8 +109,9 @@ def penalised(config: TrainConfig, asked: TrainConfig) -> TrainConfig:
     """Return the settings with a penalty in place of none, which was filled in: for candidates without a whole Gram."""
     if not _is_simple(config):
         return config
-    config = with_value(config, "solver.penalty", DEFAULT_PENALTY)
-    return with_value(config, "solver.refit", asked.solver.refit)
+    for key, value in (("solver.penalty", DEFAULT_PENALTY), ("solver.refit", asked.solver.refit)):
+        config = with_value(config, key, value)
+    return _with_precision(with_value(config, "kernel.precision", asked.kernel.precision))
 
 
 def by_budget(asked: TrainConfig, filled: TrainConfig) -> bool:

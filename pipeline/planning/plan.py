@@ -9,8 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from features.source import Source, SourceMemory, SourceSpec
 from pipeline.config.parsers import is_searched, learns_scales
 from pipeline.config.settings import with_value
@@ -194,7 +192,7 @@ def _rounds_note(config: TrainConfig, shape: FeatureShape) -> str:
 
 def _value_bytes(config: TrainConfig) -> int:
     """Bytes of a kernel value as it is kept."""
-    return int(np.dtype(config.kernel.precision).itemsize)
+    return 8 if config.kernel.precision == "float64" else 4
 
 
 @dataclass(frozen=True)
@@ -329,7 +327,8 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     building = min(workers.threads, n_items) * (6 if config.features.name == "raw" else 3) * 4 * item_rows * d
     if data.kept == data.decoded:  # of one chunk, nothing is built before it is decoded
         building = max(building - data.decoding, 0)
-    centers = 4 * w * d * (1 if _is_plain(config) else 2)
+    drawn = 4 * w * d * (1 if _is_plain(config) else 2)
+    centers = drawn + (8 * w * d if _value_bytes(config) == 8 else 0)
     n_candidates = candidates.count_candidates(config, shape.n_train)
     in_rounds, has_room = candidates.is_in_rounds(config, shape.n_train), w >= n_candidates
     has_trials = config.kernel.sigma2 == "auto" or METRIC in kinds_of(config.kernel.scale, shape.n_features)
@@ -356,11 +355,11 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         moving=moving_centers(config, w),
         preselected=candidates.preselection_of(config, shape.n_train),
     )
-    drawing = StagePlan("centers", 1, max(2 * centers if has_room else 0, trial), centers)
+    drawing = StagePlan("centers", 1, max(2 * drawn if has_room else 0, trial), drawn)
     if solving.scaled:
         learning = learned_scales(shape, solving, n_candidates)
-        most = max(drawing.memory_bytes + centers, learning.memory_bytes)
-        drawing = replace(learning, memory_bytes=most, disk_bytes=centers + learning.disk_bytes)
+        most = max(drawing.memory_bytes + drawn, learning.memory_bytes)
+        drawing = replace(learning, memory_bytes=most, disk_bytes=drawn + learning.disk_bytes)
     testing = solving.streams(shape, 0, shape.n_test) + workers.processes * 4 * solving.moving * d  # where they were
     planned = solve_finalists if solving.preselected else solve_in_rounds if in_rounds else solve_at_once
     n_tested = row_grid("test", shape.n_test, w).n_blocks
@@ -368,7 +367,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         StagePlan("features", n_items, streaming - unused + reading + building, stored),
         replace(drawing, memory_bytes=streaming + 8 * 2**20 + drawing.memory_bytes),
         *planned(shape, solving),
-        StagePlan("evaluate", n_tested, base + max(data.reading(1), testing), centers),
+        StagePlan("evaluate", n_tested, base + max(data.reading(1), testing), drawn),
     )
     return Plan(stages, workers, bounds.limit)
 

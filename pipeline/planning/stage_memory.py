@@ -118,10 +118,11 @@ class Solving:
         block, read = min(grid.block_rows, rows), read_rows(shape, self.asked_rows)
         used = block if share is None else min(int(1.2 * share * block) + 64, block)  # drawn: a few more may be
         tile = 8 * min(GRAM_TILE, w) ** 2 if sums_bytes else 0
-        tile += used * (4 * min(COLUMNS_TILE, w) if self.plain else 12 * w)
+        tile += used * (self.value_bytes * min(COLUMNS_TILE, w) if self.plain else (8 + self.value_bytes) * w)
         n_read = min(max(block, read), rows) if share is None else min(read, rows) + 2 * used
         features = 4 * shape.n_features * n_read
         each = sums_bytes + 8 * used * w + features * (1 if self.plain and not self.scaled else 2)
+        each += 8 * shape.n_features * used if self.value_bytes == 8 else 0  # the rows, in that
         workers = self.workers
         groups = workers.groups(sums_bytes, grid.n_blocks, -(-w // COLUMNS_TILE) if sums_bytes else 1)
         return workers.processes * self.centers + groups * each + workers.threads * tile
@@ -227,6 +228,8 @@ def solve_in_rounds(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, S
     growing = StagePlan("statistics", pieces, solving.base + max(streaming, joining), disk)
     side, values = min(TILE_ROWS, n), 8 * max(n, solving.candidates) * (t * (SCORED if solving.searched else 1) + 1)
     tile = 2 * 4 * side * shape.n_features + (12 if solving.plain else 20) * min(LINE_ROWS, n) * side
+    if solving.value_bytes == 8:
+        tile += 8 * (side + min(LINE_ROWS, n)) * shape.n_features + 4 * min(LINE_ROWS, n) * side
     tiles = -(-n // TILE_ROWS)
     groups = workers.groups(values, tiles * tiles, -(-TILE_ROWS // COLUMNS_TILE))
     coarse = solving.plain and pay_off(shape.n_features)

@@ -22,6 +22,7 @@ from pipeline.stages.target_facts import held_out_rows, read_target_facts
 from storage.atomic_writes import read_arrays
 
 FORMAT_VERSION = 1
+ROUNDED = "the gaps are of the kernel columns as float32 has them"
 
 
 def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
@@ -62,6 +63,7 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "polish": summary.get("polish"),
         "intercept": solver.intercept,
         "tolerance": solver.tolerance,
+        "precision": config.kernel.precision,
         "seed": config.seed,
         "weighting": _weighting(run),
         "converged": all(one["converged"] for one in summary["solves"]),
@@ -219,6 +221,7 @@ def table(report: dict[str, Any]) -> list[str]:
     lines += _path_table(report["path"]) if report["path"] else []
     lines += _selection_table(report["selection"], report["select"], report["task"]) if report["selection"] else []
     lines += _solve_table(report["solves"]) if report["solves"] else []
+    lines += [ROUNDED] if report["solves"] and report.get("precision") == "float32" else []
     lines += _width_table(report) if report["sigma2_tried"] or len(report["sigma2"]) > 1 else []
     lines += ["", *_scale_lines(report["feature_scales"])] if report.get("feature_scales") else []
     lines += ["", f"{'stage':<12}{'wall s':>9}{'CPU s':>9}{'items':>8}"]

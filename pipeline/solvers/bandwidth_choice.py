@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError
 
 from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums, SumBounds
-from pipeline.kernels.kernel_forms import Kernel, largest_column
+from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, SumBounds, largest_terms
+from pipeline.kernels.kernel_forms import Kernel, column_bounds
 from pipeline.solvers.held_out_gain import least_gain
 from pipeline.solvers.ridge import refit
 
@@ -118,12 +118,9 @@ def held_out_errors(
     """
     m, place = len(points), np.tile(np.arange(len(points)), len(widths))
     generator = ColumnGenerator(points, np.repeat(widths, m), kernel=kernel, place=place)
-    column, largest = (
-        largest_column(kernel, X[: 0 if kernel.is_bounded else len(X)], min(widths)),
-        np.abs(targets).max(axis=0, initial=0.0),
-    )
-    heaviest = 1.0 if weights is None else float(weights.max())
-    bounds = SumBounds(BLOCK_ROWS, -(-len(X) // BLOCK_ROWS), column, tuple(largest.tolist()), heaviest)
+    of_rows = 1.0 if kernel.is_bounded else column_bounds(kernel, X[: len(X)], min(widths))
+    row = RowBounds.of([largest_terms(of_rows, targets, weights)])
+    bounds = SumBounds(BLOCK_ROWS, -(-len(X) // BLOCK_ROWS), row)
     sums = [(StatisticsSums(m, bounds), StatisticsSums(m, bounds)) for _ in widths]
     for start in range(0, len(X), BLOCK_ROWS):
         rows = slice(start, start + BLOCK_ROWS)

@@ -32,7 +32,9 @@ class Certificate:
     theta_scale : float
         a, which turns the residual into a dual feasible point.
     max_score : float
-        max_m |c_m^T r|_2 over the candidates.
+        max_m |c_m^T r|_2 over the candidates, with the rounding.
+    rounding : float
+        What float64 may have changed a score by (mathematics.md, eq. 103).
     """
 
     primal: float
@@ -41,6 +43,7 @@ class Certificate:
     relative_gap: float
     theta_scale: float
     max_score: float
+    rounding: float
 
     @property
     def objective(self) -> float:
@@ -51,18 +54,8 @@ class Certificate:
         return 2.0 * self.primal
 
 
-def certify(weights: np.ndarray, scores: np.ndarray, kty: np.ndarray, yty: float, penalty: float) -> Certificate:
-    """Certify weights from scores supplied from outside, over all candidates (mathematics.md, eq. 44).
-
-    Parameters
-    ----------
-    weights : (M, T) float64
-    scores : (M, T) float64
-        c_m^T r for every candidate. Rows whose weight is zero may come from anywhere (streamed).
-    kty : (M, T) float64
-        Only rows with a non-zero weight are read.
-    yty, penalty : float
-        As in `Problem`.
+def certify(problem: Problem, weights: np.ndarray, scores: np.ndarray) -> Certificate:
+    """Certify weights (M, T) from their scores c_m^T r (M, T) of every candidate (mathematics.md, eq. 44).
 
     Notes
     -----
@@ -71,24 +64,30 @@ def certify(weights: np.ndarray, scores: np.ndarray, kty: np.ndarray, yty: float
     <W, kty + scores> cancels from yty down to a percent of it: that sum runs in extended precision.
     Cost: O(M T).
     """
-    tau = float(np.sqrt(penalty))
-    norms = row_norms(scores)
-    largest = float(norms.max(initial=0.0))
-    return certify_support(weights, scores, kty, yty, tau, largest)
+    largest = float(row_norms(scores).max(initial=0.0))
+    return certify_support(weights, scores, problem.kty, problem.yty, problem.tau, largest, problem.rounding)
 
 
 def certify_support(
-    weights: np.ndarray, scores: np.ndarray, kty: np.ndarray, yty: float, tau: float, max_score: float
+    weights: np.ndarray,
+    scores: np.ndarray,
+    kty: np.ndarray,
+    yty: float,
+    tau: float,
+    max_score: float,
+    rounding: float,
 ) -> Certificate:
     """Certify from the rows of the support and the largest score over all candidates.
 
     mathematics.md, eqs. 43, 44 and 46.
 
     The first three arguments may hold the support only, or all candidates. A working-set run computes
-    ``max_score`` by streaming and has scores of its support at hand.
+    ``max_score`` by streaming and has scores of its support at hand. ``rounding`` is that of `rounding_of`.
     """
     residual_squared = _residual_norm_squared(weights, scores, kty, yty)
-    penalty_term = tau * float(row_norms(weights).sum())
+    total = float(row_norms(weights).sum())
+    penalty_term, rounding = tau * total, rounding * total
+    max_score += rounding
     aligned = float(np.einsum("mt,mt->", weights, scores))
     scale = min(1.0, tau / max_score) if max_score > 0 else 1.0
     primal = 0.5 * max(0.0, residual_squared) + penalty_term
@@ -96,17 +95,17 @@ def certify_support(
     # rounding, its terms are so large that the gap could come out as 0. NaN fails every comparison here.
     meaningful = residual_squared >= -_ROUNDING * yty and primal <= 0.5 * yty * (1.0 + _ROUNDING)
     if not (meaningful and max_score < np.inf):
-        return Certificate(primal, -np.inf, np.inf, np.inf, scale, max_score)
+        return Certificate(primal, -np.inf, np.inf, np.inf, scale, max_score, rounding)
     residual_squared = max(0.0, residual_squared)
     gap = 0.5 * (1.0 - scale) ** 2 * residual_squared + max(0.0, penalty_term - scale * aligned)
     relative_gap = 0.0 if primal == 0 else gap / primal
-    return Certificate(primal, primal - gap, gap, relative_gap, scale, max_score)
+    return Certificate(primal, primal - gap, gap, relative_gap, scale, max_score, rounding)
 
 
 def certify_problem(problem: Problem, weights: np.ndarray) -> Certificate:
     """Certify weights of shape (M, T), computing the scores from the Gram. Cost: O(M m0 T)."""
     scores = scores_from_gram(problem, weights)
-    return certify(weights, scores, problem.kty, problem.yty, problem.penalty)
+    return certify(problem, weights, scores)
 
 
 def scores_from_gram(problem: Problem, weights: np.ndarray) -> np.ndarray:
@@ -135,15 +134,14 @@ def _residual_norm_squared(weights: np.ndarray, scores: np.ndarray, kty: np.ndar
     return float(total)
 
 
-def gap_safe_screen(
-    scores: np.ndarray, column_norms: np.ndarray, theta_scale: float, gap: float, tau: float
-) -> np.ndarray:
+def gap_safe_screen(scores: np.ndarray, column_norms: np.ndarray, certificate: Certificate, tau: float) -> np.ndarray:
     """Return which candidates are zero in every solution, (M,) bool (mathematics.md, eq. 47).
 
-    |a c_m^T r|_2 + |c_m| sqrt(2 gap) < tau (Gap Safe sphere, Ndiaye et al. 2017), strictly and with a
-    margin of 1e-9 tau for the rounding of the scores.
+    a |c_m^T r|_2 + |c_m| sqrt(2 gap) < tau (Gap Safe sphere, Ndiaye et al. 2017), strictly, with the rounding of the
+    scores and a margin of 1e-9 tau.
     """
-    bound = theta_scale * row_norms(scores) + column_norms * np.sqrt(2.0 * max(gap, 0.0))
+    largest = row_norms(scores) + certificate.rounding
+    bound = certificate.theta_scale * largest + column_norms * np.sqrt(2.0 * max(certificate.gap, 0.0))
     return bound < tau * (1.0 - 1e-9)
 
 

@@ -44,12 +44,12 @@ def begin(
         return start
     state = start if start is not None else cold_state(problem)
     scores = scores_of_support(problem, state.weights, state.support)
-    certificate = certify(state.weights, scores, problem.kty, problem.yty, problem.penalty)
+    certificate = certify(problem, state.weights, scores)
     warm = state.support.size > 0
     direct = polishes(options) and problem.n_outputs == 1 and (warm or options.opening_visits == 0)
     if not np.isfinite(certificate.relative_gap):  # worse than no weights at all
         nothing = cold_state(problem)
-        proof = certify(nothing.weights, problem.kty, problem.kty, problem.yty, problem.penalty)
+        proof = certify(problem, nothing.weights, problem.kty)
         state = replace(state, best_weights=nothing.weights, best_primal=proof.primal, best_dual=proof.dual)
     begun = replace(
         state,
@@ -276,7 +276,7 @@ def _certified(
 ) -> tuple[SolverState, Certificate]:
     """Score all candidates, screen, and restore the shrunk ones where their absence has converged."""
     scores = scores_of_support(problem, state.weights, state.support)
-    certificate = certify(state.weights, scores, problem.kty, problem.yty, problem.penalty)
+    certificate = certify(problem, state.weights, scores)
     shrinkage = state.shrinkage
     if options.schedule == "shrinking":
         shrinkage = _screened(problem, state, scores, certificate)
@@ -294,8 +294,8 @@ def _certified(
 
 def _screened(problem: Problem, state: SolverState, scores: np.ndarray, certificate: Certificate) -> Shrinkage:
     """Return the shrinkage with the zero coordinates discarded that the Gap Safe test excludes."""
-    norms = np.sqrt(np.maximum(np.diagonal(problem.gram), 0.0))
-    safe = gap_safe_screen(scores, norms, certificate.theta_scale, certificate.gap, problem.tau)
+    norms = np.sqrt(np.maximum(np.diagonal(problem.gram), 0.0) + problem.rounding)  # centring may have cancelled more
+    safe = gap_safe_screen(scores, norms, certificate, problem.tau)
     return with_screened(state.shrinkage, safe & (state.mu == 0.0))
 
 
@@ -307,7 +307,7 @@ def _polish(
     One round does, but for ``drop_all`` from a support far too large: what was dropped too eagerly comes
     back in the next rounds, and only the round that ends lower makes a record.
     """
-    start = certify(state.weights, state.scores, problem.kty, problem.yty, problem.penalty)
+    start = certify(problem, state.weights, state.scores)
     steps, evaluations = 0, state.evaluations
     weights, support, scores, settled = state.weights, state.support, state.scores, state.settled
     for _ in range(_ROUNDS_UPHILL if drop_all else 1):
@@ -319,7 +319,7 @@ def _polish(
         evaluations += report.evaluations
         scores = scores_of_support(problem, weights, support)
         evaluations += problem.n_candidates
-        certificate = certify(weights, scores, problem.kty, problem.yty, problem.penalty)
+        certificate = certify(problem, weights, scores)
         if certificate.primal <= start.primal and settled:
             break
     new = replace(

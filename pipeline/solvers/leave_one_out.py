@@ -67,7 +67,7 @@ class LeftOut:
     def values(self) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
         """Return the decision values (n, T), classes (n,) and weights (n,) of the distinct rows.
 
-        mathematics.md, eq. 103.
+        mathematics.md, eq. 104.
 
         Equal rows of one class count as one. Fit rows that alone determine their values do not count, held-out ones
         equal to them keep the values of the fit.

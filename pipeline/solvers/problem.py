@@ -7,6 +7,7 @@ behind it. The classes of a one-vs-all run share one Gram, so its check is a fun
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -36,17 +37,25 @@ class Problem:
         Squared norm of Y, summed over the T outputs.
     penalty : float
         The product lambda * nu, above 0.
+    largest_square : float
+        Bound of the squared norms of the columns before they were centred; 0 where they are not.
     """
 
     gram: np.ndarray
     kty: np.ndarray
     yty: float
     penalty: float
+    largest_square: float = 0.0
 
     @property
     def tau(self) -> float:
         """Return sqrt(penalty), the penalty of the equivalent Lasso (mathematics.md, eq. 37)."""
         return float(np.sqrt(self.penalty))
+
+    @cached_property
+    def rounding(self) -> float:
+        """Return what float64 may change a score by, for each unit of sum_m |W_m|."""
+        return rounding_of(max(self.largest_square, float(np.diagonal(self.gram).max())))
 
     @property
     def n_candidates(self) -> int:
@@ -65,6 +74,14 @@ class Problem:
         check_penalty(self.penalty)
         check_targets(self.gram, self.kty, self.yty)
         return self
+
+
+def rounding_of(largest_square: float) -> float:
+    """Return what float64 may change a score by, for each unit of sum_m |W_m| (mathematics.md, eq. 103).
+
+    largest_square: of the norms of the columns before centring, whose digits cancel there.
+    """
+    return 12.0 * float(np.finfo(np.float64).eps) * largest_square
 
 
 def check_penalty(penalty: float) -> None:

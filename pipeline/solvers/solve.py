@@ -222,7 +222,7 @@ def _solution(problem: Problem, options: SolverOptions, state: SolverState, stat
         scores = scores_of_support(problem, state.weights, state.support)
         state = replace(state, scores=scores, evaluations=state.evaluations + problem.n_candidates)
     weights, mu = state.weights, state.mu
-    certificate = certify(weights, state.scores, problem.kty, problem.yty, problem.penalty)
+    certificate = certify(problem, weights, state.scores)
     converged = certificate.relative_gap <= options.tolerance or status is Status.PAPER_RULE
     if not converged and state.best_gap < certificate.relative_gap:
         weights, mu = state.best_weights, mu_of_weights(state.best_weights, problem, options.lam)

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.exact_sums import ExactSum
+from pipeline.kernels.gram_statistics import RowBounds
 from pipeline.kernels.kernel_forms import TILE_COLUMNS
 from pipeline.runtime import progress
 from pipeline.runtime.committed_sums import Arrays
 from pipeline.runtime.thread_team import ThreadTeam
-from pipeline.stages.largest_values import LargestValues
 from pipeline.stages.training_rows import BlockPieces, RowBlock, RowGrid, RowTask, row_grid, stream_blocks
 from storage.atomic_writes import read_arrays
 
@@ -31,13 +31,13 @@ _SLACK = 2.0  # of a term: k ‖x - z‖ is σ/√e at most, and float32 product
 class GradientPass(BlockPieces):
     """Sums over the fit rows, at the points and weights in a file: points (m, d) f4, weights (m, T), intercept (T,).
 
-    largest : bounds of |y| of each output, and of the row weights
+    largest : bounds of targets times row weights, and of the weights
     """
 
     rows: RowTask
     file: Path
     n_points: int
-    largest: LargestValues
+    largest: RowBounds
 
     @cached_property
     def blocks(self) -> RowGrid:
@@ -68,7 +68,7 @@ class GradientPass(BlockPieces):
         """Read the points and weights."""
         arrays = read_arrays(self.file)
         points, weights, intercept = (arrays[name] for name in ("points", "weights", "intercept"))
-        residual, scale = scales(weights, intercept, self.largest.targets)
+        residual, scale = scales(weights, intercept, self.largest)
         generator = self.rows.generator_of(points)
         middle = points.mean(axis=0, dtype=np.float64).astype(self.rows.precision)
         return GradientAdder(self, generator, points, middle, weights, intercept, residual, scale)
@@ -77,15 +77,18 @@ class GradientPass(BlockPieces):
         self, sums: "GradientSums", weights: NDArray[np.float64], intercept: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Return the derivative of half the squared error by every number of every center, (m, d) f8."""
-        scale = scales(weights, intercept, self.largest.targets)[1] * self.largest.weight
+        scale = scales(weights, intercept, self.largest)[1] * self.largest.weight
         return sums.sums.values() * (-scale / self.rows.sigma2[0])
 
 
 def scales(
-    weights: NDArray[np.float64], intercept: NDArray[np.float64], largest: tuple[float, ...]
+    weights: NDArray[np.float64], intercept: NDArray[np.float64], largest: RowBounds
 ) -> tuple[NDArray[np.float64], float]:
-    """Return a bound of the residuals of each output (T,), and one of |Σ_t r_it w_mt|; columns are within [0, 1]."""
-    residual = np.array(largest) + np.abs(intercept) + np.abs(weights).sum(axis=0)
+    """Return a bound of the residuals of each output (T,), and one of |Σ_t r_it w_mt|; columns are within [0, 1].
+
+    Both are of rows times their weights, parts of the largest.
+    """
+    residual = np.array(largest.targets) / largest.weight + np.abs(intercept) + np.abs(weights).sum(axis=0)
     return np.maximum(residual, 1e-300), max(float((np.abs(weights) @ residual).max()), 1e-300)
 
 

@@ -1,35 +1,27 @@
-"""The largest values of columns and targets, which fix the units of all exact sums before the first block."""
+"""Bounds of what a training row adds to the sums, which fix the units of all of them before the first block."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.kernels.each_tile import Each
-from pipeline.kernels.kernel_forms import largest_column
+from pipeline.kernels.gram_statistics import RowBounds, largest_terms
+from pipeline.kernels.kernel_forms import column_bounds
 from pipeline.stages.block_values import BlockPass, OfBlock
 from pipeline.stages.run_state import STATISTICS, Run
 from pipeline.stages.target_facts import TargetFacts, target_blocks
 from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
 from storage.atomic_writes import make_folder, read_arrays, remove_folder, write_arrays
 
-FILE = "largest-values"
+FILE, TERMS = "largest-terms", "terms"
 
 
-@dataclass(frozen=True)
-class LargestValues:
-    """Bounds of |c_m(x)| of any candidate and training row, of |y| of each output (less the mean), of row weights."""
-
-    column: float
-    targets: tuple[float, ...]
-    weight: float = 1.0
-
-
-def largest_values(run: Run, batch: range | None = None) -> LargestValues:
+def largest_values(run: Run, batch: range | None = None) -> RowBounds:
     """Return the bounds for a batch of training rows (None: all).
 
-    From the targets alone for a Gaussian, else from a pass over the rows, committed.
+    From targets and weights alone for a Gaussian, else from a pass over the rows, committed.
     """
     task, rows = row_task(run), range(run.shape.n_train) if batch is None else batch
     if task.kernel.is_bounded:
@@ -39,20 +31,18 @@ def largest_values(run: Run, batch: range | None = None) -> LargestValues:
         folder = run.layout.row_pass(path.stem)
         blocks = replace(row_grid("train", len(rows), 1), first=rows.start)
         values = run.row_pass(STATISTICS, BlockPass(task, blocks, _of_rows), folder, words="bounding the sums")
-        arrays = {name: values.in_order(name).max(axis=0) for name in ("column", "targets")}
         make_folder(path.parent)
-        write_arrays(path, arrays)
+        write_arrays(path, {TERMS: values.in_order(TERMS).max(axis=0)})
         remove_folder(folder, durable=False)
-    arrays = read_arrays(path, remedy="delete it and resume: it is made again")
-    return LargestValues(float(arrays["column"]), tuple(arrays["targets"].tolist()), task.facts.heaviest)
+    return RowBounds.of([read_arrays(path, remedy="delete it and resume: it is made again")[TERMS]])
 
 
-def largest_of_bounded(run: Run, facts: TargetFacts, rows: range | None = None) -> LargestValues:
-    """Return the bounds where columns are at most 1, from the targets alone."""
+def largest_of_bounded(run: Run, facts: TargetFacts, rows: range | None = None) -> RowBounds:
+    """Return the bounds where columns are at most 1, from targets and weights alone."""
     if run.shape.task != "regression":
-        return LargestValues(1.0, (1.0,) * run.shape.n_outputs, facts.heaviest)
-    largest = max(float(np.abs(y - facts.mean).max(initial=0.0)) for y, _ in target_blocks(run, rows))
-    return LargestValues(1.0, (largest,), facts.heaviest)
+        return RowBounds.of([largest_terms(1.0, np.ones((1, run.shape.n_outputs)), facts.heaviest)])
+    blocks = ((y - facts.mean, facts.weights(y, weights)) for y, weights in target_blocks(run, rows))
+    return RowBounds.of(largest_terms(1.0, y[:, None], weights) for y, weights in blocks)
 
 
 def _of_rows(task: RowTask) -> OfBlock:
@@ -60,6 +50,6 @@ def _of_rows(task: RowTask) -> OfBlock:
 
 
 def _largest_of(task: RowTask, block: RowBlock, _: Each) -> dict[str, NDArray[np.float64]]:
-    """Return the largest values of one block: column (1,) and targets (1, T)."""
-    column = largest_column(task.kernel, block.X, min(task.sigma2))
-    return {"column": np.array([column]), "targets": np.abs(block.targets).max(axis=0, keepdims=True)}
+    """Return the largest terms of the rows of one block, (1, 3 + 3 T)."""
+    columns = column_bounds(task.kernel, block.X, min(task.sigma2))
+    return {TERMS: largest_terms(columns, block.targets, block.weights)[None]}

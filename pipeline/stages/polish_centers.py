@@ -25,7 +25,7 @@ from pipeline.solvers.ridge import Refit, least_squares, refit
 from pipeline.stages.candidate_names import read_candidates, rows_and_widths
 from pipeline.stages.final_weights import FinalWeights, save_moved
 from pipeline.stages.gradient_pass import INPUT, GradientPass
-from pipeline.stages.largest_values import LargestValues, largest_values
+from pipeline.stages.largest_values import largest_values
 from pipeline.stages.run_state import SOLVE, Run, is_whole
 from pipeline.stages.statistics_pass import FIT, HELD_OUT, MEMBERS, StatisticsPass
 from pipeline.stages.training_rows import RowTask, row_task
@@ -117,7 +117,7 @@ class _Polish:
     def __init__(self, run: Run, most: int) -> None:
         self._run, self._most = run, most
         self._task: RowTask = row_task(run)
-        self._largest: LargestValues = largest_values(run)
+        self._largest = largest_values(run)
         self._folder = run.layout.checkpoints("polish")
         self._saved = time.monotonic()
 

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.each_tile import Each, Tile
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
-from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums, SumBounds
+from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, SumBounds
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.runtime import progress
 from pipeline.runtime.committed_sums import Arrays
 from pipeline.runtime.thread_team import ThreadTeam
-from pipeline.stages.largest_values import LargestValues
 from pipeline.stages.training_rows import (
     BlockPieces,
     RowBlock,
@@ -46,7 +45,7 @@ class StatisticsPass(BlockPieces):
     members : the file of the candidates, by name, whose columns these are, or of "points" (m, d) that are none; None:
         all of a run that has their features
     n_columns : of the candidates
-    largest : bounds of the columns, of the targets and of the row weights
+    largest : bounds of what a row adds
     batch : the training rows that are added up; None: all
     share : of the fit rows that are sampled
     """
@@ -54,7 +53,7 @@ class StatisticsPass(BlockPieces):
     rows: RowTask
     parts: tuple[str, ...]
     n_columns: int
-    largest: LargestValues
+    largest: RowBounds
     members: Path | None = None
     batch: range | None = None
     share: float = 1.0
@@ -87,8 +86,7 @@ class StatisticsPass(BlockPieces):
 
     def empty(self) -> "PartSums":
         """Return sums of no rows."""
-        blocks, largest = self.blocks, self.largest
-        bounds = SumBounds(blocks.block_rows, blocks.n_blocks, largest.column, largest.targets, largest.weight)
+        bounds = SumBounds(self.blocks.block_rows, self.blocks.n_blocks, self.largest)
         return PartSums({part: StatisticsSums(self.n_columns, bounds) for part in self.parts})
 
     def open(self) -> "StatisticsAdder":

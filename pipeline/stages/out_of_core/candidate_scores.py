@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from pipeline.solvers import Certificate, certify_support, gap_safe_screen
 from pipeline.solvers import working_set_rules as rules
+from pipeline.solvers.problem import rounding_of
 from pipeline.stages.one_vs_all import groups_of
 from pipeline.stages.out_of_core.coarse_features import coarse_deviations
 from pipeline.stages.out_of_core.grown_gram import WorkingSet
@@ -185,7 +186,7 @@ def certify_all_candidates(
     positions = positions_of(problem.candidates, current.candidates[weights.columns])
     statistics = current.statistics
     kty, yty = statistics.centred_targets() if run.config.solver.intercept else (statistics.kty, statistics.yty)
-    certificates = []
+    certificates, rounding = [], rounding_of(statistics.largest_square())
     for group in groups_of(run):
         outputs = list(group)
         largest = np.linalg.norm(scored.scores[:, outputs], axis=1)
@@ -198,6 +199,7 @@ def certify_all_candidates(
                 float(yty[outputs].sum()),
                 problem.tau,
                 float(largest[evaluated].max(initial=0.0)),
+                rounding,
             )
         )
     return certificates
@@ -305,6 +307,6 @@ def screened_scores(
     for group, certificate in pairs:
         values = np.abs(scored.scores[:, list(group)])
         evaluated = ~(scored.errors[:, list(group)] > 0).any(axis=1)
-        safe = gap_safe_screen(values, scored.norm_bounds, certificate.theta_scale, certificate.gap, problem.tau)
+        safe = gap_safe_screen(values, scored.norm_bounds, certificate, problem.tau)
         excluded &= safe & evaluated
     return replace(scored, screened=scored.screened | excluded)

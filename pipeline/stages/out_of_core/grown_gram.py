@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
-from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums, SumBounds
+from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, SumBounds
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.runtime import progress
 from pipeline.runtime.thread_team import ThreadTeam
 from pipeline.stages.accumulate_statistics import STORING, statistics_from_arrays, statistics_to_arrays
-from pipeline.stages.largest_values import LargestValues, largest_values
+from pipeline.stages.largest_values import largest_values
 from pipeline.stages.out_of_core.kept_columns import (
     KeptColumns,
     KeptPass,
@@ -55,7 +55,7 @@ class GrowthPass(KeptPass):
 
     parts: tuple[str, ...]
     n_stay: int
-    largest: LargestValues
+    largest: RowBounds
 
     @property
     def grid(self) -> tuple[object, ...]:
@@ -74,8 +74,7 @@ class GrowthPass(KeptPass):
 
     @cached_property
     def _bounds(self) -> SumBounds:
-        largest, blocks = self.largest, self.blocks
-        return SumBounds(blocks.block_rows, blocks.n_blocks, largest.column, largest.targets, largest.weight)
+        return SumBounds(self.blocks.block_rows, self.blocks.n_blocks, self.largest)
 
     def empty(self) -> PartSums:
         """Return sums of no rows."""

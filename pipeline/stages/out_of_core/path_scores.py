@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers import Certificate, certify_support
 from pipeline.solvers.output_groups import Outputs
+from pipeline.solvers.problem import rounding_of
 from pipeline.solvers.regularization_path import penalty_max
 from pipeline.stages.accumulate_statistics import load_statistics
 from pipeline.stages.one_vs_all import groups_of
@@ -86,14 +87,14 @@ def certify(
     """
     fit = load_statistics(run.layout, current.columns.fit)
     kty, yty = fit.centred_targets() if run.config.solver.intercept else (fit.kty, fit.yty)
-    inside = positions_of(candidates, current.candidates)
+    inside, rounding = positions_of(candidates, current.candidates), rounding_of(fit.largest_square())
 
     def of_group(group: Outputs) -> Certificate:
         outputs = list(group)
         of_outputs = scores[:, outputs]
         largest = float(np.linalg.norm(of_outputs, axis=1).max(initial=0.0))
         inputs = table[:, outputs], of_outputs[inside], kty[:, outputs], float(yty[outputs].sum())
-        return certify_support(*inputs, float(np.sqrt(penalty)), largest)
+        return certify_support(*inputs, float(np.sqrt(penalty)), largest, rounding)
 
     return [of_group(group) for group in groups_of(run)]
 

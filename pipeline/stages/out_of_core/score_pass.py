@@ -198,12 +198,12 @@ def score_candidates(
     make_folder(folder)
     weights, largest = row_weights(run), largest_values(run)
     counts = np.ones((len(residuals), 1)) if weights is None else weights[:, None]
+    most = np.sqrt(largest.gram) * np.abs(residuals).max(axis=0)  # of √s κ times √s |R|
     residuals = residuals if weights is None else residuals * np.sqrt(counts)
     with run.doing(SOLVE, "storing the residuals"):
         stored = np.hstack([residuals, counts]).astype(np.float32 if coarse else np.float64)
         write_arrays(folder / INPUT, {"residuals": stored, "candidates": candidates[order]})
-    column = largest.column
-    bounds = (*(column * np.abs(residuals).max(axis=0)).tolist(), max(column, column**2) * largest.weight)
+    bounds = (*most.tolist(), max(largest.columns, largest.gram))
     points = coarse_points(run) if coarse else None
     task = ScorePass(row_task(run), folder, tiles, bounds, points)
     grouped = run.row_pass(SOLVE, task, folder, unit="", words="scoring the candidates").scores.values()

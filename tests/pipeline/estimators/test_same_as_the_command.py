@@ -110,7 +110,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "scales of a width": (products, {"sigma2": 8.0, "feature_scale": "learned", "refit": "ridge"}),
     "scales of classes": (thirds, {"sigma2": "auto", "feature_scale": "learned", "refit": "ridge"}),
     "width of a penalty": (thirds, {"sigma2": "auto", "refit": "ridge"}),
-    "widths": (waves, {"tol": 1e-11, "sigma2": (1.0, 8.0), "penalty": "max:1e-4", "refit": "ridge"}),
+    "widths": (waves, {"tol": 1e-9, "sigma2": (1.0, 8.0), "penalty": "max:1e-4", "refit": "ridge"}),
     "greedy of widths": (waves, WIDTHS),
     "polynomial": (waves, POLYNOMIAL),
     "intersection": (images, {"kernel": "intersection", "penalty": "max:1e-4", "refit": "ridge"}),

@@ -10,18 +10,27 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike
 
 from dense_twins import make_kernel, statistics_of
 from pipeline.errors import InvalidDataError
 from pipeline.kernels import exact_sums
 from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums, SumBounds
-from pipeline.kernels.kernel_forms import Kernel, largest_column
+from pipeline.kernels.gram_statistics import (
+    GramStatistics,
+    RowBounds,
+    StatisticsSums,
+    SumBounds,
+    largest_terms,
+)
+from pipeline.kernels.kernel_forms import Kernel, column_bounds
 from runs import largest_bytes
 
 
-def bounds_of(Y: np.ndarray, block_rows: int, n_blocks: int, column: float = 1.0, weight: float = 1.0) -> SumBounds:
-    return SumBounds(block_rows, n_blocks, column, tuple(np.abs(Y).max(axis=0).tolist()), weight)
+def bounds_of(
+    Y: np.ndarray, block_rows: int, n_blocks: int, columns: ArrayLike = 1.0, weights: ArrayLike = 1.0
+) -> SumBounds:
+    return SumBounds(block_rows, n_blocks, RowBounds.of([largest_terms(columns, Y, weights)]))
 
 
 KERNELS = [Kernel(), Kernel("polynomial", 3), Kernel("intersection")]
@@ -46,7 +55,7 @@ def test_any_order_and_grouping_of_blocks_gives_the_same_bits_of_dense_products(
     weights = rng.random(200) + 0.1 if weighted else np.ones(200)
     edges = np.unique(np.concatenate([[0, 200], rng.integers(0, 200, 8)]))
     blocks = [slice(a, b) for a, b in itertools.pairwise(edges)]
-    bounds = bounds_of(Y, 200, len(blocks), largest_column(kernel, X, 0.5), float(weights.max()))
+    bounds = bounds_of(Y, 200, len(blocks), column_bounds(kernel, X, 0.5), weights)
     sums = [StatisticsSums(12, bounds, kept) for _ in range(groups + 1)]
 
     def add(block: slice, to: StatisticsSums) -> None:
@@ -90,15 +99,30 @@ def test_huge_and_tiny_targets_keep_their_digits(size: float) -> None:
     np.testing.assert_allclose(found.target_sums / size, truth.target_sums, rtol=1e-11)
 
 
+@pytest.mark.parametrize("by", ["targets", "columns"])
+def test_rows_of_large_values_and_small_weights_cost_the_others_no_digit(by: str) -> None:
+    """Bounds are of products: y of 1e9 with a weight of 1e-18, and weights of 1/y² over eight decades."""
+    K, Y, _ = make_kernel(0, outputs=2)
+    decades = np.logspace(0, 8, len(K))
+    for sizes in (np.where(np.arange(len(K)) == 7, 1e9, 1.0), decades):
+        columns, targets = (K, Y * sizes[:, None]) if by == "targets" else (K * sizes[:, None], Y)
+        roots, largest = 1 / sizes[:, None], np.abs(columns).max(axis=1)
+        sums = StatisticsSums(K.shape[1], bounds_of(targets, len(K), 1, largest, sizes**-2.0))
+        sums.add(np.array(columns, order="C"), targets, sizes**-2.0)
+        found, truth = sums.statistics(), statistics_of(roots * columns, roots * targets)
+        for name in ("gram", "kty", "yty"):
+            np.testing.assert_allclose(getattr(found, name), getattr(truth, name), rtol=1e-10, err_msg=name)
+
+
 def test_targets_whose_sums_leave_float64_are_refused_before_the_first_block() -> None:
     for largest in (1e155, 1e308):
         with pytest.raises(InvalidDataError, match="too large"):
-            StatisticsSums(2, SumBounds(100, 3, 1.0, (largest,)))
+            StatisticsSums(2, bounds_of(np.full((1, 1), largest), 100, 3))
 
 
 def test_rows_that_the_bounds_do_not_hold_are_an_error() -> None:
     for columns, target in ((1.0, 30.0), (20.0, 1.0), (np.nan, 1.0), (1.0, np.nan)):
-        sums = StatisticsSums(2, SumBounds(8, 3, 1.0, (1.0,)))
+        sums = StatisticsSums(2, bounds_of(np.ones((1, 1)), 8, 3))
         with pytest.raises(InvalidDataError, match="beyond the bound"):
             sums.add(np.full((8, 2), columns), np.full((8, 1), target))
 
@@ -160,7 +184,7 @@ def test_centring_needs_rows() -> None:
 
 
 def test_statistics_whose_squares_overflow_are_refused() -> None:
-    sums = StatisticsSums(2, SumBounds(4, 1, 1e10, (1e145,)))
+    sums = StatisticsSums(2, bounds_of(np.full((1, 1), 1e145), 4, 1, 1e10))
     sums.add(np.full((4, 2), 1e10), np.full((4, 1), 1e145))
     with pytest.raises(InvalidDataError, match="the targets are too large"):
         sums.statistics().check_range()

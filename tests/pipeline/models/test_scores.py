@@ -91,8 +91,12 @@ def test_scores_of_probabilities_add_up(n_classes):
     assert sum(one["rows"] * one["accuracy"] for one in found["reliability"]) == pytest.approx(right.sum())
 
 
-def test_a_probability_of_zero_has_a_finite_loss():
+def test_a_probability_of_zero_has_a_finite_loss_however_large_the_values():
     assert calibrate(np.array([[1.0, -1.0]]), np.array([1]), 1e-4).log_loss == pytest.approx(2e4)
+    for size in (1e307, 1.7e308):
+        for f in ([[size, -size]], [[-size]]):
+            np.testing.assert_array_equal(probabilities(np.array(f), 0.01), [[1, 0]])
+            assert np.isfinite(calibrate(np.repeat(f, 1000, axis=0), np.ones(1000, int), 0.01).log_loss)
 
 
 def test_a_score_comes_back_as_it_was_stored():

@@ -102,7 +102,7 @@ def test_a_budget_says_how_many_and_so_does_a_number(tmp_path):
 def test_without_room_for_a_gram_of_all_there_is_a_penalty(tmp_path):
     data = table(tmp_path, 9000)
     config, notes = filled(data, centers__count=9000, resources__memory_limit="1500MiB")
-    assert config.solver.penalty == "max:1e-7"
+    assert (config.solver.penalty, config.kernel.precision) == ("max:1e-7", "float64")
     assert any("does not fit" in note for note in notes)
     by_budget, _ = filled(data, resources__memory_limit="1500MiB", centers__budget="1h")
     assert by_budget.solver.penalty == "none"
@@ -128,3 +128,17 @@ def test_a_number_from_the_budget_is_lowered_until_its_gram_fits(tmp_path):
         filled(data, resources__memory_limit="640MiB")
     named, notes = filled(data, resources__memory_limit="700MiB", centers__count=4000)
     assert (named.solver.penalty, named.centers.count) == ("max:1e-7", 4000)
+
+
+def test_kernel_values_are_float64_where_there_is_a_certificate_but_for_images(tmp_path: Path) -> None:
+    data = table(tmp_path, 400)
+    asked = {
+        "float64": ({"solver__penalty": "auto"}, {"centers__count": "all"}),
+        "float32": ({}, {"solver__select": "greedy:9"}),
+    }
+    for precision, cases in asked.items():
+        assert {filled(data, **case)[0].kernel.precision for case in cases} == {precision}
+    rounds = {"centers__count": 400, "centers__working_set": 90}
+    assert filled(data, **rounds, solver__penalty="max:1e-3")[0].kernel.precision == "float64"
+    assert filled("digits", centers__count=400)[0].kernel.precision == "float32"
+    assert filled("digits", **rounds, kernel__precision="float64")[0].kernel.precision == "float64"

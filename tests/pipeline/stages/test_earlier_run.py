@@ -84,7 +84,7 @@ def test_sums_that_are_taken_make_the_bytes_of_sums_made_again(
     items = {path: report_of(path)["stages"]["statistics"]["items"] for path in (old, run)}
     assert items[run] / items[old] == pytest.approx(4 / 16)
     names, names_before = ({path.name for path in (root / "statistics").iterdir()} for root in (run, old))
-    assert names - names_before <= {"largest-values-500.npz"}
+    assert names - names_before <= {"largest-terms-500.npz"}
 
 
 @pytest.mark.parametrize("table", [pytest.param("classes", marks=pytest.mark.ci), "values"])

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import cdist
 
 import runs
 from cases import SERIAL
@@ -75,21 +76,26 @@ def test_the_unit_of_the_target_changes_nothing_else(
         assert two["hold_out_error"] == pytest.approx(scale**2 * one["hold_out_error"], rel=1e-2)
 
 
-def test_the_certificate_is_in_the_unit_of_the_target(tmp_path: Path) -> None:
-    """Objective and optimality, recomputed from the saved model and the rows alone."""
+def test_the_certificate_is_in_the_unit_of_the_target_and_of_exact_columns(tmp_path: Path) -> None:
+    """Objective and gap, recomputed from the saved weights and columns that no float32 has rounded."""
     X, y = table()
     y = 2e5 + 1.15e5 * y
     report = train(tmp_path, X, y, "--tol", "1e-6")
+    assert report["precision"] == "float64"
     model, X, y = load_model(tmp_path / "run" / "model"), X[:N_TRAIN], y[:N_TRAIN]
-    residual = y - model.expansion.columns(model.features_of(X)) @ model.weights[:, 0] - model.intercept[0]
-    tau = np.sqrt(report["penalty"])
-    objective = (residual**2).sum() + 2 * tau * np.abs(model.weights).sum()
-    assert report["solves"][0]["objective"] == pytest.approx(objective, rel=1e-4)
-    assert abs(residual.mean()) < 1e-3 * residual.std()
-    K = columns(RunLayout(tmp_path / "run"), X)
+    found, rows = read_arrays(RunLayout(tmp_path / "run").centers), model.features_of(X).astype(np.float64)
+    K = np.exp(-cdist(rows, found["X"].astype(np.float64), "sqeuclidean") / (2 * found["sigma2"][0]))
+    active = cdist(model.centers, found["X"]).argmin(axis=1)
+    weights, tau = model.weights[:, 0], np.sqrt(report["penalty"])
+    residual = y - K[:, active] @ weights - model.intercept[0]
+    assert abs(residual.mean()) < 1e-6 * residual.std()
     K -= K.mean(0)
-    assert np.abs(K.T @ residual).max() <= tau * 1.01
-    assert report["penalty"] == pytest.approx(1e-7 * np.abs(K.T @ (y - y.mean())).max() ** 2, rel=1e-4)
+    theta = residual * min(1.0, tau / np.abs(K.T @ residual).max())
+    primal = 0.5 * (residual**2).sum() + tau * np.abs(weights).sum()
+    gap = primal - theta @ (y - y.mean()) + 0.5 * theta @ theta
+    assert report["solves"][0]["objective"] == pytest.approx(2 * primal, rel=1e-7)
+    assert gap / primal <= max(report["solves"][0]["relative_gap"], 1e-10)
+    assert report["penalty"] == pytest.approx(1e-7 * np.abs(K.T @ (y - y.mean())).max() ** 2, rel=1e-7)
 
 
 @pytest.mark.parametrize("task", ["regression", pytest.param("binary", marks=pytest.mark.ci)])

@@ -109,7 +109,7 @@ def test_a_penalised_fit_has_but_weights_that_have_seen_the_rows_and_says_so(
     run = place / "penalised"
     model, (X, y, held_out) = load_model(run / "model"), rows_of(place, run)
     of_model = best_temperature(loss_slopes(model.decision_function(X[held_out]), y[held_out]))
-    assert model.temperature == pytest.approx(of_model, rel=1e-9)
+    assert model.temperature == pytest.approx(of_model, rel=1e-6)  # a model predicts in float32
     assert told(run)["seen"] is True
     asked = (*COMMON, *PENALISED, "--resume", "auto")
     train(run, place / "features", *asked, dataset=place / "three.npz", quiet=False)

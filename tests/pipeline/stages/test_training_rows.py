@@ -3,14 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import SERIAL
+from pipeline.kernels.gram_statistics import RowBounds, largest_terms
 from pipeline.runtime import stopping
 from pipeline.stages import training_rows as rows
-from pipeline.stages.largest_values import LargestValues
 from pipeline.stages.statistics_pass import FIT, HELD_OUT, StatisticsAdder, StatisticsPass
 from pipeline.stages.training_rows import row_grid, run_length
 from runs import task_for, train
@@ -35,7 +36,7 @@ def test_blocks_cover_each_row_once_and_are_bounded(n_rows: int, n_columns: int,
 @pytest.mark.parametrize("asked", [None, 1, 500, 4096, 10**6])
 def test_what_is_read_at_once_changes_no_block(asked: int | None) -> None:
     task, every = task_for(MNIST, SPHOG, asked), task_for(MNIST, SPHOG, None)
-    largest = LargestValues(1.0, (1.0,))
+    largest = RowBounds.of([largest_terms(1.0, np.ones((1, 1)))])
     asked_pass, usual = (StatisticsPass(each, (FIT, HELD_OUT), 1000, largest) for each in (task, every))
     assert asked_pass.grid == usual.grid
     assert asked_pass.blocks == usual.blocks

@@ -87,7 +87,7 @@ def test_a_disk_without_room_keeps_none_and_changes_nothing(
     n = train_classes("kept", *MODES["rounds"])["n_train"]
     assert min(found) > 0
     found.clear()
-    room = 8 * (kept_columns.ROOM_GRAMS * 120**2 + kept_columns.ROOM_VALUES * n * 4) + 4 * n * 60  # 60 are drawn first
+    room = 8 * (kept_columns.ROOM_GRAMS * 120**2 + kept_columns.ROOM_VALUES * n * 4) + 8 * n * 60  # 60 are drawn first
     for free, kept in ((room - 1, False), (room, True)):
         usage = namedtuple("usage", "free")(free)
         monkeypatch.setattr(kept_columns.shutil, "disk_usage", lambda _, usage=usage: usage)
