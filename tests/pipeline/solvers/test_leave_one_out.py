@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from features.row_draws import row_keys
-from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums, SumBounds
+from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, SumBounds, largest_terms
 from pipeline.solvers.leave_one_out import LeftOut, RidgeFit
 from pipeline.solvers.ridge import least_squares
 
@@ -29,7 +29,8 @@ def signs_of(truth: np.ndarray, n_classes: int) -> np.ndarray:
 
 
 def statistics_of(columns: np.ndarray, signs: np.ndarray, weights: np.ndarray) -> GramStatistics:
-    sums = StatisticsSums(columns.shape[1], SumBounds(len(columns), 1, 1.0, (1.0,) * signs.shape[1], weights.max()))
+    bounds = RowBounds.of([largest_terms(1.0, signs, weights)])
+    sums = StatisticsSums(columns.shape[1], SumBounds(len(columns), 1, bounds))
     sums.add(columns.copy(), signs, weights)
     return sums.statistics()
 
