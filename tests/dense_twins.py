@@ -6,6 +6,7 @@ import numpy as np
 
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers import Problem, Solution
+from pipeline.solvers.forward_backward_selection import LEVELS
 
 
 def statistics_of(K: np.ndarray, Y: np.ndarray) -> GramStatistics:
@@ -46,3 +47,36 @@ def selection_data(seed: int, n: int = 80, m: int = 12, outputs: int = 3) -> tup
 def never_rises(solution: Solution) -> bool:
     values = [record.objective for record in solution.records]
     return all(b <= a * (1 + 1e-12) for a, b in itertools.pairwise(values))
+
+
+def squared_error(K: np.ndarray, Y: np.ndarray, columns, *, intercept: bool = False) -> float:
+    """Return the squared error of a least-squares fit on some of the columns."""
+    C = K[:, list(columns)]
+    if intercept:
+        C = np.hstack([C, np.ones((len(C), 1))])
+    weights = np.linalg.lstsq(C, Y, rcond=None)[0]
+    return float(((Y - C @ weights) ** 2).sum())
+
+
+def selection_order(K: np.ndarray, Y: np.ndarray, *, intercept: bool) -> list[int]:
+    """Return all columns in the order of a selection, by a least-squares fit for every choice."""
+
+    def error(columns: list[int]) -> float:
+        return squared_error(K, Y, columns, intercept=intercept)
+
+    def back(kept: list[int], columns: list[int]) -> list[int]:
+        left, dropped = [*columns], list[int]()
+        while len(left) > len(kept):
+            raised = {m: error([c for c in left if c != m]) for m in left if m not in kept}
+            dropped.append(min(raised, key=raised.__getitem__))
+            left.remove(dropped[-1])
+        return kept + dropped[::-1]
+
+    ahead, order, n = list[int](), list[int](), K.shape[1]
+    while len(ahead) < n:
+        ahead.append(min((m for m in range(n) if m not in ahead), key=lambda m: error([*ahead, m])))
+    for level in (level for level in LEVELS if 2 * level < n):
+        pool = ahead[: 2 * level]
+        forth, dropped = order + [m for m in pool if m not in order], back(order, pool)
+        order = (dropped if error(dropped[:level]) < (1 - 1e-9) * error(forth[:level]) else forth)[:level]
+    return back(order, ahead)

@@ -3,6 +3,9 @@
 What was chosen early, with few others beside it (`forward_selection`), is not what one would keep in the end. So more
 than enough are chosen, and then dropped, each the one whose loss raises the error least: with H = gram_PP⁻¹, by exactly
 ‖w_m‖² / H_mm. Their order, from the last one left, is the order of the model: any prefix of it is a model.
+
+But what is left in the end of thousands, nearly collinear, is worse than the first few that were chosen. So the first
+centers are settled before, a level after the other: 5 among the first 10, 6 among 12, which stay, to 80 among 160.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, solve_triangular
+from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
 from scipy.linalg.lapack import dpotri
 
 from pipeline.kernels.gram_statistics import GramStatistics
@@ -20,6 +23,11 @@ from pipeline.solvers.forward_selection import Selection, damping, forward
 
 BACK_LEAST, BACK_SHARE, BACK_MOST = 2000, 3, 4000  # a third of the candidates, between these, are dropped again
 BACK_BLOCK = 64  # centers dropped between two updates of H
+# Centers that are settled, each level among twice as many, before all others are dropped. On 30 problems of 500
+# candidates they leave .97, .97, .98, .96, .99 and .97 times the error of the way forward at 5, 10, 20, 50, 100 and 200
+# centers, and no levels 1.15, 1.07, 1.07, 1.02, .99 and .96 times; levels twice as far apart, 1.15 times in between.
+LEVELS = (5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 65, 80)
+ROUNDING = 1e-9  # of what columns lower the error by: less does not tell two choices apart
 
 
 def select(
@@ -85,17 +93,17 @@ def drop(
     2 n_back³ operations and 16·n_back² bytes.
     """
     added = damping(statistics) if added is None else added
-    dropped, rest = np.arange(min(n_back, statistics.n_centers)), np.arange(n_back, min(size, statistics.n_centers))
-    early = statistics if len(dropped) == statistics.n_centers else statistics.cut(dropped)
-    order, reductions = _back(early, added, intercept=intercept)
-    if len(rest):
-        used = statistics.cut(np.concatenate([dropped, rest]))
-        used = used.centred() if intercept else used
-        L = cholesky(used.gram + added * np.eye(used.n_centers), lower=True)
-        beta = solve_triangular(L, used.kty, lower=True)[len(dropped) :]
-        order = np.concatenate([order, rest])
-        reductions = np.concatenate([reductions, np.einsum("jt,jt->j", beta, beta)])
-    return Selection(order[:size], reductions[:size], 0, 0.0)
+    n, n_back = statistics.n_centers, min(n_back, statistics.n_centers)
+    early = statistics if n_back == n else statistics.cut(np.arange(n_back))
+    levels = [level for level in LEVELS if 2 * level < n_back]
+    first = forward(early, 2 * max(levels, default=0), intercept=intercept).chosen  # finalists come as a sample chose
+    del early
+    used = statistics.centred() if intercept else statistics
+    order = np.empty(0, np.int64)
+    for level in levels:
+        order = _settled(used, order, first[: 2 * level], added)[:level]
+    order = np.concatenate([_back(used, order, np.arange(n_back), added), np.arange(n_back, n)])[:size]
+    return Selection(order, _reductions(used, order, added), 0, 0.0)
 
 
 def forward_size(n_candidates: int) -> int:
@@ -103,64 +111,81 @@ def forward_size(n_candidates: int) -> int:
     return min(n_candidates, max(BACK_LEAST, min(n_candidates // BACK_SHARE, BACK_MOST)))
 
 
+def _settled(
+    used: GramStatistics, kept: NDArray[np.int64], pool: NDArray[np.int64], damping: float
+) -> NDArray[np.int64]:
+    """Return `kept` and the rest of `pool`: as last dropped where half of them so lower the error more, else as it is.
+
+    What is no more than rounding does not decide: both halves may be the same columns.
+    """
+    ways = np.concatenate([kept, pool[~np.isin(pool, kept)]]), _back(used, kept, pool, damping)
+    ahead, back = (_reductions(used, way[: len(way) // 2], damping).sum() for way in ways)
+    return ways[int(back > ahead * (1.0 + ROUNDING))]
+
+
+def _reductions(used: GramStatistics, order: NDArray[np.int64], damping: float) -> NDArray[np.float64]:
+    """Return by how much each column lowers the squared error beside those before it, (k,); mathematics.md, eq. 65."""
+    beta = solve_triangular(_cholesky(used.gram[np.ix_(order, order)], damping), used.kty[order], lower=True)
+    return np.asarray(np.einsum("jt,jt->j", beta, beta))
+
+
 def _back(
-    statistics: GramStatistics, damping: float, *, intercept: bool
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Drop all columns one by one; return the order from the last one left, (p,), and what each had lowered, (p,).
+    used: GramStatistics, kept: NDArray[np.int64], columns: NDArray[np.int64], damping: float
+) -> NDArray[np.int64]:
+    """Drop the columns one by one that are not `kept`; return those kept, and the others from the last one left.
 
     H and W are made anew whenever half of the columns are gone, and H is updated by blocks in between: 2/3 p³
     operations and little traffic.
     """
-    used = statistics.centred() if intercept else statistics
-    left = np.arange(used.n_centers)
+    left = np.concatenate([kept, columns[~np.isin(columns, kept)]])
     order: list[int] = []
-    losses: list[float] = []
-    while len(left):
+    while len(left) > len(kept):
         H, W = _inverse(used.gram[np.ix_(left, left)], used.kty[left], damping)
-        fresh = len(left)
-        while len(left) > fresh // 2:
-            dropped, lost, H, W = _drop_block(H, W, min(BACK_BLOCK, len(left) - fresh // 2))
+        goal = max(len(left) // 2, len(kept))
+        while len(left) > goal:
+            dropped, H, W = _drop_block(H, W, min(BACK_BLOCK, len(left) - goal), len(kept))
             order += left[dropped].tolist()
-            losses += lost
             left = np.delete(left, dropped)
-    return np.array(order[::-1], np.int64), np.array(losses[::-1])
+    return np.concatenate([kept, np.array(order[::-1], np.int64)])
+
+
+def _cholesky(gram: NDArray[np.float64], damping: float) -> NDArray[np.float64]:
+    """Return the lower factor of gram + damping; more is added while there is none."""
+    while True:
+        try:
+            return np.asarray(cholesky(gram + damping * np.eye(len(gram)), lower=True))
+        except LinAlgError:
+            damping *= 10.0
 
 
 def _inverse(
     gram: NDArray[np.float64], kty: NDArray[np.float64], damping: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return H = (gram + damping)⁻¹ and W = H kty; more is added while the factor does not exist."""
-    while True:
-        try:
-            factor = cho_factor(gram + damping * np.eye(len(gram)), lower=True)
-            break
-        except LinAlgError:
-            damping *= 10.0
-    H: NDArray[np.float64] = np.tril(dpotri(factor[0], lower=True)[0])
+    """Return H = (gram + damping)⁻¹ and W = H kty."""
+    L = _cholesky(gram, damping)
+    H: NDArray[np.float64] = np.tril(dpotri(L, lower=True)[0])
     H += np.tril(H, -1).T
-    return H, cho_solve(factor, kty)
+    return H, cho_solve((L, True), kty)
 
 
 def _drop_block(
-    H: NDArray[np.float64], W: NDArray[np.float64], count: int
-) -> tuple[list[int], list[float], NDArray[np.float64], NDArray[np.float64]]:
-    """Drop `count` columns; return which, what each loss raises the error by, and H and W of those that are left.
+    H: NDArray[np.float64], W: NDArray[np.float64], count: int, n_kept: int
+) -> tuple[list[int], NDArray[np.float64], NDArray[np.float64]]:
+    """Drop `count` columns, none of the first `n_kept`; return which, and H and W of those that are left.
 
     mathematics.md, eqs. 66 and 67.
     """
     steps = np.empty((count, len(H)))
     diagonal, alive = np.diagonal(H).copy(), np.ones(len(H), bool)
     dropped: list[int] = []
-    lost: list[float] = []
     for t in range(count):
         losses = np.where(alive, np.einsum("mt,mt->m", W, W) / diagonal, np.inf)
-        m = int(np.argmin(losses))
+        m = n_kept + int(np.argmin(losses[n_kept:]))
         column = H[:, m] - steps[:t].T @ steps[:t, m]
         steps[t] = column / np.sqrt(diagonal[m])
         W = W - np.outer(column, W[m] / diagonal[m])
         dropped.append(m)
-        lost.append(float(losses[m]))
         alive[m] = False
         diagonal = np.where(alive, np.maximum(diagonal - steps[t] ** 2, np.finfo(float).tiny), 1.0)
     kept = steps[:, alive]
-    return dropped, lost, H[np.ix_(alive, alive)] - kept.T @ kept, W[alive]
+    return dropped, H[np.ix_(alive, alive)] - kept.T @ kept, W[alive]
