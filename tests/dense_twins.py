@@ -72,11 +72,14 @@ def selection_order(K: np.ndarray, Y: np.ndarray, *, intercept: bool) -> list[in
             left.remove(dropped[-1])
         return kept + dropped[::-1]
 
-    ahead, order, n = list[int](), list[int](), K.shape[1]
+    ahead, n = list[int](), K.shape[1]
     while len(ahead) < n:
         ahead.append(min((m for m in range(n) if m not in ahead), key=lambda m: error([*ahead, m])))
-    for level in (level for level in LEVELS if 2 * level < n):
+    order, settled, first = back([], ahead), list[int](), list[int]()
+    for level in (level for level in LEVELS if 2 * level <= n):
         pool = ahead[: 2 * level]
-        forth, dropped = order + [m for m in pool if m not in order], back(order, pool)
-        order = (dropped if error(dropped[:level]) < (1 - 1e-9) * error(forth[:level]) else forth)[:level]
-    return back(order, ahead)
+        forth = (settled + [m for m in pool if m not in settled])[:level]
+        dropped = back(settled, pool)[:level]
+        settled = forth if error(forth) < 0.95 * error(dropped) else dropped
+        first = settled if error(settled) < 0.95 * error(order[:level]) else first
+    return back(first, ahead)

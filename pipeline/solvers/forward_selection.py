@@ -156,12 +156,6 @@ class _Factor:
         squares = (row[m] - self.damping) * (self.diagonal - self.damping)
         self.copies |= (row * row >= (1.0 - COPY) * squares) & (squares > 0.0)
 
-    def mark_copies_anew(self) -> None:
-        """Refuse the copies of the chosen alone, where others were left out."""
-        self.copies[:] = False
-        for m in self.chosen:
-            self.mark_copies(m)
-
     def renew(self, threads: Executor) -> float:
         """Make the last slab, which is full, anew from the Gram, and s and q from V; return the drift.
 
@@ -274,8 +268,9 @@ def forward(
             if len(factor.chosen) % SLAB_ROWS == 0 and len(factor.chosen) > before:
                 drift = max(drift, factor.renew(threads))
             if len(factor.chosen) < before + len(block):
-                factor.mark_copies_anew()
-                ended = False
+                ended, factor.copies[:] = False, False
+                for m in factor.chosen:
+                    factor.mark_copies(m)
     spanned = (factor.s <= factor.damping) | factor.copies | factor.spanned
     spanned[factor.chosen] = False
     chosen = np.array(factor.chosen, np.int64)

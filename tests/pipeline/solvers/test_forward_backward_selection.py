@@ -48,7 +48,7 @@ def test_forward_takes_what_lowers_the_error_most(monkeypatch, data: Data, inter
 
 @pytest.mark.parametrize("intercept", [False, True])
 def test_back_drops_what_raises_the_error_least(monkeypatch, data: Data, intercept: bool) -> None:
-    monkeypatch.setattr(greedy, "LEVELS", ())
+    monkeypatch.setattr(greedy, "CLEARLY", 1.0)
     K, Y = data
     found = select(statistics_of(K, Y), 12, intercept=intercept)
     assert sorted(found.chosen) == list(range(12)), "all of so few candidates are chosen and dropped again"

@@ -80,7 +80,7 @@ def test_gradient_is_that_of_differences(
 
 def test_the_error_falls_and_report_and_page_say_by_how_much(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stay, move = report_of(place / "stay"), report_of(place / "move")
-    assert move["mse"] < 0.6 * stay["mse"]
+    assert move["mse"] < 0.4 * stay["mse"]
     assert move["penalised"]["mse"] == pytest.approx(stay["mse"], rel=1e-9)  # before the centers moved
     assert [point["test_error"] for point in move["selection"]["curve"]] == pytest.approx(
         [point["test_error"] for point in stay["selection"]["curve"]]
@@ -88,7 +88,7 @@ def test_the_error_falls_and_report_and_page_say_by_how_much(place: Path, capsys
     polish = move["polish"]
     errors = polish["held_out_errors"]
     assert polish["steps"] == len(errors) - 1 <= 25
-    assert errors[polish["kept_step"]] == min(errors) < 0.6 * errors[0]
+    assert errors[polish["kept_step"]] == min(errors) < 0.5 * errors[0]
     assert polish["held_out_after"] == pytest.approx(min(errors), rel=0.05)
     assert stay["polish"] is None
     line = [str(place / "smooth.npz"), "--run-dir", str(place / "move"), "--features-dir", str(place / "features")]
@@ -191,7 +191,7 @@ def test_the_page_promises_images_of_centers_that_are_training_rows_alone(featur
 def test_where_no_step_helps_the_model_is_that_of_the_centers_that_stay(place: Path, tmp_path: Path) -> None:
     """Targets are noise: what lowers the error of the fit rows raises that of the others, at first."""
     asked, data = (
-        ("--centers", "200", "--select", "greedy:90", "--set", "statistics.hold_out=0.4", *SERIAL),
+        ("--centers", "200", "--select", "greedy:60", "--set", "statistics.hold_out=0.4", *SERIAL),
         {"dataset": place / "noise.npz"},
     )
     train(tmp_path / "stay", place / "features", *asked, **data)
