@@ -6,7 +6,7 @@ import numpy as np
 
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers import Problem, Solution
-from pipeline.solvers.forward_backward_selection import LEVELS
+from pipeline.solvers import forward_backward_selection as greedy
 
 
 def statistics_of(K: np.ndarray, Y: np.ndarray) -> GramStatistics:
@@ -76,10 +76,10 @@ def selection_order(K: np.ndarray, Y: np.ndarray, *, intercept: bool) -> list[in
     while len(ahead) < n:
         ahead.append(min((m for m in range(n) if m not in ahead), key=lambda m: error([*ahead, m])))
     order, settled, first = back([], ahead), list[int](), list[int]()
-    for level in (level for level in LEVELS if 2 * level <= n):
+    for level in (level for level in greedy.LEVELS if 2 * level <= n):
         pool = ahead[: 2 * level]
         forth = (settled + [m for m in pool if m not in settled])[:level]
         dropped = back(settled, pool)[:level]
-        settled = forth if error(forth) < 0.95 * error(dropped) else dropped
-        first = settled if error(settled) < 0.95 * error(order[:level]) else first
+        settled = forth if error(forth) < (1 - greedy.CLEARLY) * error(dropped) else dropped
+        first = settled if error(settled) < (1 - greedy.CLEARLY) * error(order[:level]) else first
     return back(first, ahead)

@@ -4,7 +4,7 @@ What was chosen early, with few others beside it (`forward_selection`), is not w
 than enough are chosen, and then dropped, each the one whose loss raises the error least: with H = gram_PP⁻¹, by exactly
 ‖w_m‖² / H_mm. Their order, from the last one left, is the order of the model: any prefix of it is a model.
 
-Where the first few of it are clearly worse than those chosen first, they are settled beforehand (mathematics.md).
+Where the first few of it are clearly worse than those chosen first, they are settled beforehand.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def forward_size(n_candidates: int) -> int:
 
 
 def _settled(used: GramStatistics, ahead: Columns, order: Columns, damping: float) -> Columns:
-    """Return the most settled centers that leave clearly less error than as many of `order`; mathematics.md."""
+    """Return the most settled centers that leave clearly less error than as many of `order`."""
 
     def error(columns: Columns) -> float:
         return float(used.yty.sum() - _reductions(used, columns, damping).sum())
