@@ -6,6 +6,7 @@ import numpy as np
 
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers import Problem, Solution
+from pipeline.solvers import forward_backward_selection as greedy
 
 
 def statistics_of(K: np.ndarray, Y: np.ndarray) -> GramStatistics:
@@ -46,3 +47,39 @@ def selection_data(seed: int, n: int = 80, m: int = 12, outputs: int = 3) -> tup
 def never_rises(solution: Solution) -> bool:
     values = [record.objective for record in solution.records]
     return all(b <= a * (1 + 1e-12) for a, b in itertools.pairwise(values))
+
+
+def squared_error(K: np.ndarray, Y: np.ndarray, columns, *, intercept: bool = False) -> float:
+    """Return the squared error of a least-squares fit on some of the columns."""
+    C = K[:, list(columns)]
+    if intercept:
+        C = np.hstack([C, np.ones((len(C), 1))])
+    weights = np.linalg.lstsq(C, Y, rcond=None)[0]
+    return float(((Y - C @ weights) ** 2).sum())
+
+
+def selection_order(K: np.ndarray, Y: np.ndarray, *, intercept: bool) -> list[int]:
+    """Return all columns in the order of a selection, by a least-squares fit for every choice."""
+
+    def error(columns: list[int]) -> float:
+        return squared_error(K, Y, columns, intercept=intercept)
+
+    def back(kept: list[int], columns: list[int]) -> list[int]:
+        left, dropped = [*columns], list[int]()
+        while len(left) > len(kept):
+            raised = {m: error([c for c in left if c != m]) for m in left if m not in kept}
+            dropped.append(min(raised, key=raised.__getitem__))
+            left.remove(dropped[-1])
+        return kept + dropped[::-1]
+
+    ahead, n = list[int](), K.shape[1]
+    while len(ahead) < n:
+        ahead.append(min((m for m in range(n) if m not in ahead), key=lambda m: error([*ahead, m])))
+    order, settled, first = back([], ahead), list[int](), list[int]()
+    for level in (level for level in greedy.LEVELS if 2 * level <= n):
+        pool = ahead[: 2 * level]
+        forth = (settled + [m for m in pool if m not in settled])[:level]
+        dropped = back(settled, pool)[:level]
+        settled = forth if error(forth) < (1 - greedy.CLEARLY) * error(dropped) else dropped
+        first = settled if error(settled) < (1 - greedy.CLEARLY) * error(order[:level]) else first
+    return back(first, ahead)

@@ -23,14 +23,16 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, cholesky, solve_triangular
+from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dpotrf
 
 from pipeline.kernels.gram_statistics import GramStatistics
 
 # Added to the diagonal of the Gram, as a share of its mean: far above rounding (1e-15), far below what is left of a
 # column that says anything new (on MNIST 1e-8 after thousands of centers). A candidate of which no more is left is
-# refused, and so is a copy of a chosen one: columns at an angle whose squared sine is below COPY.
-DAMPING, COPY = 1e-11, 1e-12
+# refused, and so is a copy of a chosen one: columns at an angle whose squared sine is below COPY. LEAST_DAMPING is a
+# share of the largest of the diagonal: with less, rounding would decide which of dependent columns are chosen.
+DAMPING, LEAST_DAMPING, COPY = 1e-11, 1e-13, 1e-12
 LEAST_GAIN = 1e-14  # of Σ‖y‖²; a smaller decrease of the error is rounding
 SLAB_ROWS = 256  # rows of V that are allocated at once, and made anew from the Gram when they are all there
 BLOCK, FOLLOWED = 64, 512  # centers chosen between two updates of all candidates, and from how many of these
@@ -72,7 +74,7 @@ class _Factor:
             self.diagonal -= self._sums**2 / self._n
             self._kty -= np.outer(self._sums, statistics.target_sums) / self._n
         self.diagonal += self.damping
-        self.copies = np.zeros(len(self.diagonal), bool)
+        self.copies, self.spanned = np.zeros((2, len(self.diagonal)), bool)
         self._slabs: list[NDArray[np.float64]] = []
         self.chosen: list[int] = []
         self.s, self.q = self.diagonal.copy(), self._kty.copy()
@@ -93,7 +95,7 @@ class _Factor:
     def gains(self, least: float) -> NDArray[np.float64]:
         """Return by how much each candidate lowers the error (mathematics.md, eq. 63), -1 where by no more than `least`
         or where it is refused, (M,)."""
-        left = (self.s > self.damping) & ~self.copies
+        left = (self.s > self.damping) & ~self.copies & ~self.spanned
         left[self.chosen] = False
         gains = np.where(left, np.einsum("mt,mt->m", self.q, self.q) / np.where(left, self.s, 1.0), -1.0)
         return np.where(gains > least, gains, -1.0)
@@ -109,9 +111,10 @@ class _Factor:
     def append(self, columns: list[int], threads: Executor) -> None:
         """Add some centers, of one slab: new rows of V, and the steps of s and q (mathematics.md, eq. 94).
 
-        Costs 2·j·M operations each. Raises LinAlgError where their Gram is not positive definite beside the chosen.
+        Costs 2·j·M operations each. From one on that the chosen span to rounding, they are left out.
         """
         fresh = self._eliminated(columns, self.rows(), threads)
+        columns = columns[: len(fresh)]
         slab, line = divmod(len(self.chosen), SLAB_ROWS)
         if slab == len(self._slabs):
             self._slabs.append(np.empty((SLAB_ROWS, fresh.shape[1])))
@@ -124,7 +127,7 @@ class _Factor:
     def _eliminated(
         self, columns: list[int], slabs: list[NDArray[np.float64]], threads: Executor
     ) -> NDArray[np.float64]:
-        """Return the rows of V of some columns, after those in the slabs."""
+        """Return the rows of V of some columns, after those in the slabs, up to one that has none; refuse that one."""
         rows = np.stack([self.row(m) for m in columns])
 
         def subtract(start: int) -> None:
@@ -134,7 +137,10 @@ class _Factor:
 
         for _ in threads.map(subtract, range(0, rows.shape[1], STRIPE)):
             pass
-        L = cholesky(rows[:, columns], lower=True)
+        L, failed = dpotrf(rows[:, columns], lower=True)
+        if failed:  # the factor of those before it is there
+            self.spanned[columns[failed - 1]] = True
+            rows, L = rows[: failed - 1], L[: failed - 1, : failed - 1]
 
         def solve(start: int) -> None:
             stripe = slice(start, start + STRIPE)
@@ -153,14 +159,17 @@ class _Factor:
     def renew(self, threads: Executor) -> float:
         """Make the last slab, which is full, anew from the Gram, and s and q from V; return the drift.
 
-        What follows then depends on the chosen alone, not on how V came about: `restore` gives the same bits. Raises
-        LinAlgError where the Gram of the chosen is not positive definite in float64.
+        What follows then depends on the chosen alone, not on how V came about: `restore` gives the same bits. Centers
+        from one on that the others span to rounding are no longer chosen.
         """
         index = len(self.chosen) // SLAB_ROWS - 1
         fresh = self._eliminated(self.chosen[index * SLAB_ROWS :], self._slabs[:index], threads)
-        scale = np.sqrt(np.maximum(self.diagonal, np.finfo(float).tiny))
-        drift = float(np.max(np.abs(fresh - self._slabs[index]) / scale))
-        self._slabs[index] = fresh
+        scale, n = np.sqrt(np.maximum(self.diagonal, np.finfo(float).tiny)), len(fresh)
+        drift = float(np.max(np.abs(fresh - self._slabs[index][:n]) / scale, initial=0.0))
+        self._slabs[index][:n] = fresh
+        del self.chosen[index * SLAB_ROWS + n :]
+        if n == SLAB_ROWS:
+            self.spanned[:] = False
         self._refresh()
         return drift
 
@@ -172,10 +181,11 @@ class _Factor:
         for start in range(0, len(chosen) - SLAB_ROWS + 1, SLAB_ROWS):
             self._slabs.append(np.zeros((SLAB_ROWS, len(self.diagonal))))
             self.chosen += chosen[start : start + SLAB_ROWS]
-            try:
-                self.renew(threads)
-            except LinAlgError:
+            self.renew(threads)
+            if len(self.chosen) < start + SLAB_ROWS:
                 del self._slabs[-1], self.chosen[start:]
+                self.spanned[:] = False
+                self._refresh()
                 return
             for m in self.chosen[start:]:
                 self.mark_copies(m)
@@ -254,13 +264,14 @@ def forward(
                     break
             if not block:
                 break
-            try:
-                factor.append(block, threads)
-                if len(factor.chosen) % SLAB_ROWS == 0:
-                    drift = max(drift, factor.renew(threads))
-            except LinAlgError:
-                break  # the last of them are spanned by the others to rounding
-    spanned = (factor.s <= factor.damping) | factor.copies
+            factor.append(block, threads)
+            if len(factor.chosen) % SLAB_ROWS == 0 and len(factor.chosen) > before:
+                drift = max(drift, factor.renew(threads))
+            if len(factor.chosen) < before + len(block):
+                ended, factor.copies[:] = False, False
+                for m in factor.chosen:
+                    factor.mark_copies(m)
+    spanned = (factor.s <= factor.damping) | factor.copies | factor.spanned
     spanned[factor.chosen] = False
     chosen = np.array(factor.chosen, np.int64)
     return Selection(chosen, factor.reductions(), int(np.count_nonzero(spanned)), drift)
@@ -270,7 +281,7 @@ def damping(statistics: GramStatistics) -> float:
     """Return what is added to the diagonal of the Gram while centers are chosen."""
     diagonal = np.diagonal(statistics.gram)
     mean = float(np.mean(diagonal)) if len(diagonal) else 0.0
-    return max(DAMPING * mean, float(np.finfo(float).tiny))
+    return max(DAMPING * mean, LEAST_DAMPING * float(diagonal.max(initial=0.0)), float(np.finfo(float).tiny))
 
 
 class _Followed:

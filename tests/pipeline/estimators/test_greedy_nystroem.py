@@ -8,6 +8,7 @@ from scipy import sparse
 from sklearn.kernel_approximation import Nystroem
 from sklearn.metrics.pairwise import rbf_kernel
 
+from dense_twins import selection_order
 from pipeline.estimators import GreedyNystroem, fit_data
 from runs import largest_bytes
 
@@ -15,29 +16,15 @@ Array = np.ndarray
 Table = tuple[Array, Array]
 
 
-def best_prefix(columns: Array, targets: Array) -> list[int]:
-    """Backward elimination as it is written down: from all columns, drop the one whose loss raises the error least."""
-
-    def error(kept: list[int]) -> float:
-        design = np.column_stack([np.ones(len(columns)), columns[:, kept]])
-        return float(((targets - design @ np.linalg.lstsq(design, targets, rcond=None)[0]) ** 2).sum())
-
-    kept, dropped = list(range(columns.shape[1])), []
-    while kept:
-        worst = min(kept, key=lambda m: error([one for one in kept if one != m]))
-        dropped.append(worst)
-        kept.remove(worst)
-    return dropped[::-1]
-
-
 @pytest.mark.parametrize("labels", [False, True])
-def test_landmarks_for_y_are_those_of_a_dense_elimination(diabetes: Table, labels: bool) -> None:
+def test_landmarks_for_y_are_those_of_a_fit_for_every_choice(diabetes: Table, labels: bool) -> None:
     X, y = diabetes[0][:200], diabetes[1][:200]
     y = np.array(["low", "mid", "high"])[np.digitize(y, [-0.7, 0.6])] if labels else y
     greedy = GreedyNystroem(10, sigma2=4.0, n_candidates=20, random_state=0).fit(X, y)
     candidates = np.sort(np.random.default_rng([0, 1]).permutation(len(X))[:20])
     targets = np.where(y[:, None] == np.unique(y), 1.0, -1.0) if labels else (y - y.mean())[:, None]
-    expected = candidates[best_prefix(rbf_kernel(X, X[candidates], gamma=1 / 8), targets)[:10]]
+    K = rbf_kernel(X, X[candidates], gamma=1 / 8)
+    expected = candidates[selection_order(K, targets, intercept=True)[:10]]
     np.testing.assert_array_equal(greedy.component_indices_, expected)
     np.testing.assert_array_equal(greedy.components_, X[expected])
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy.linalg import LinAlgError
 
 from dense_twins import selection_data, statistics_of
 from pipeline.solvers import forward_backward_selection as greedy
@@ -63,30 +62,6 @@ def test_few_that_are_followed_choose_nearly_as_well(monkeypatch) -> None:
     again = forward(statistics, 90, intercept=True, n_threads=3)
     assert np.array_equal(again.chosen, few.chosen)
     assert np.array_equal(again.reductions, few.reductions)
-
-
-def test_a_choice_goes_on_from_a_slab_that_never_had_a_factor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint is made before the last centers of a slab enter the factor: where they cannot, it is not taken."""
-    monkeypatch.setattr(forwards, "SLAB_ROWS", 16)
-    monkeypatch.setattr(forwards, "BLOCK", 8)
-    statistics = statistics_of(*selection_data(6, n=300, m=60))
-    spanned = int(forward(statistics, 60, intercept=True).chosen[30])
-    eliminated = forwards._Factor._eliminated
-
-    def none_of(self, columns, slabs, threads):  # type: ignore[no-untyped-def]
-        if spanned in columns:
-            raise LinAlgError
-        return eliminated(self, columns, slabs, threads)
-
-    monkeypatch.setattr(forwards._Factor, "_eliminated", none_of)
-    kept: list[np.ndarray] = []
-    ended = forward(statistics, 60, intercept=True, enough=lambda chosen: bool(kept.append(np.array(chosen))))
-    first = next(chosen for chosen in kept if len(chosen) == 32)
-    assert len(ended.chosen) == 24
-    assert spanned in first
-    again = forward(statistics, 60, intercept=True, first=first)
-    assert np.array_equal(again.chosen, ended.chosen)
-    assert np.array_equal(again.reductions, ended.reductions)
 
 
 def test_no_finalists_are_no_centers() -> None:

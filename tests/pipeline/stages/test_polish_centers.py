@@ -61,7 +61,7 @@ def test_gradient_is_that_of_differences(
                 values = []
                 for sign in (1, -1):
                     points = state.points.copy()
-                    points[m, j] += sign * 2.0**-10
+                    points[m, j] += sign * 2.0**-12
                     moved = points.astype(np.float32).astype(np.float64)
                     parts = polish._statistics(moved, "a test")
                     values.append((moved[m, j], polish._fitted(parts, state.ridge).objective))
