@@ -1,8 +1,9 @@
 """`python -m pipeline.resize RUN --size K --out MODEL`: cut a trained run to fewer centers, from its statistics.
 
-A run with --select has its centers in the order chosen: the first K are what training to that size would give (where
-the run has at most as many centers as its choice drops again). Those of any other run are chosen now, by the same rule.
-The weights are refitted either way. The temperature of a classifier's probabilities takes a pass over the rows.
+A run with --select has its centers in the order chosen: the first K are what training to that size would give (from
+some hundred on, and where the run has at most as many centers as its choice drops again). Those of any other run are
+chosen now, by the same rule. The weights are refitted either way. The temperature of a classifier's probabilities takes
+a pass over the rows.
 """
 
 import argparse

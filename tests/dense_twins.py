@@ -58,8 +58,8 @@ def squared_error(K: np.ndarray, Y: np.ndarray, columns, *, intercept: bool = Fa
     return float(((Y - C @ weights) ** 2).sum())
 
 
-def selection_order(K: np.ndarray, Y: np.ndarray, *, intercept: bool) -> list[int]:
-    """Return all columns in the order of a selection, by a least-squares fit for every choice."""
+def selection_order(K: np.ndarray, Y: np.ndarray, size: int, *, intercept: bool) -> list[int]:
+    """Return the columns of a selection in its order, by a least-squares fit for every choice."""
 
     def error(columns: list[int]) -> float:
         return squared_error(K, Y, columns, intercept=intercept)
@@ -82,4 +82,5 @@ def selection_order(K: np.ndarray, Y: np.ndarray, *, intercept: bool) -> list[in
         dropped = back(settled, pool)[:level]
         settled = forth if error(forth) < (1 - greedy.CLEARLY) * error(dropped) else dropped
         first = settled if error(settled) < (1 - greedy.CLEARLY) * error(order[:level]) else first
-    return back(first, ahead)
+    ways = order[:size], back(first, ahead)[:size]
+    return ways[error(ways[1]) < (1 - 1e-6) * error(ways[0])]

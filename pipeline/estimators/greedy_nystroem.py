@@ -64,8 +64,7 @@ class GreedyNystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     Attributes
     ----------
     components_ : (k, n_features) array of the dtype of X
-        The landmarks, rows of X, the most useful first: with the same random_state and n_candidates, a smaller
-        n_components takes the first of them.
+        The landmarks, rows of X, the most useful first.
     component_indices_ : (k,) int64
         Their rows in X.
     normalization_ : (k, k) float64

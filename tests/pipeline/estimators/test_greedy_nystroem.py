@@ -24,7 +24,7 @@ def test_landmarks_for_y_are_those_of_a_fit_for_every_choice(diabetes: Table, la
     candidates = np.sort(np.random.default_rng([0, 1]).permutation(len(X))[:20])
     targets = np.where(y[:, None] == np.unique(y), 1.0, -1.0) if labels else (y - y.mean())[:, None]
     K = rbf_kernel(X, X[candidates], gamma=1 / 8)
-    expected = candidates[selection_order(K, targets, intercept=True)[:10]]
+    expected = candidates[selection_order(K, targets, 10, intercept=True)]
     np.testing.assert_array_equal(greedy.component_indices_, expected)
     np.testing.assert_array_equal(greedy.components_, X[expected])
 
@@ -51,19 +51,16 @@ def test_features_are_those_of_nystroem_with_the_same_landmarks(
 
 
 @pytest.mark.parametrize("given_y", [False, True])
-def test_more_landmarks_begin_with_the_fewer_and_lower_the_error(given_y: bool, diabetes: Table) -> None:
+def test_more_landmarks_lower_the_error(given_y: bool, diabetes: Table) -> None:
     X, y = diabetes
-    errors, indices = [], []
+    errors = []
     for size in (5, 15, 45):
         greedy = GreedyNystroem(size, n_candidates=150, random_state=3).fit(X, y if given_y else None)
         features = greedy.transform(X)
         design = np.column_stack([np.ones(len(X)), features])
         of_y = ((y - design @ np.linalg.lstsq(design, y, rcond=None)[0]) ** 2).sum()
         errors.append(of_y if given_y else len(X) - (features**2).sum())  # or the trace that is left of the kernel
-        indices.append(greedy.component_indices_)
     assert errors[0] > 1.05 * errors[1] > 1.1 * errors[2]
-    np.testing.assert_array_equal(indices[2][:15], indices[1])
-    np.testing.assert_array_equal(indices[1][:5], indices[0])
 
 
 def test_rows_that_repeat_are_candidates_once() -> None:

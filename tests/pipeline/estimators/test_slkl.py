@@ -289,7 +289,6 @@ def test_selection_keeps_as_many_as_asked_for(digits: Table) -> None:
     more = SLKLClassifier(120, select="greedy:60", random_state=0).fit(X, y)
     assert (len(few.centers_), len(more.centers_), few.n_iter_) == (15, 60, 15)
     assert 0.75 < few.score(X, y) < more.score(X, y)
-    np.testing.assert_array_equal(few.center_index_, more.center_index_[:15])
     assert (few.mu_, few.penalty_) == (None, None)
     assert np.isnan(few.dual_gap_)
     with pytest.raises(ValueError, match="more centers than the 20 candidates"):

@@ -60,10 +60,11 @@ def test_back_drops_what_raises_the_error_least(monkeypatch, data: Data, interce
         left.remove(int(m))
 
 
+@pytest.mark.parametrize("size", [5, 6, 14])
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("kernel", [Kernel("gaussian"), Kernel("polynomial", 3), Kernel("intersection")], ids=str)
 def test_classes_and_kernels_are_chosen_as_by_a_fit_for_every_choice(
-    monkeypatch, kernel: Kernel, intercept: bool
+    monkeypatch, kernel: Kernel, intercept: bool, size: int
 ) -> None:
     """Four classes, each against all others; of 14 columns, some are settled before the others are dropped."""
     monkeypatch.setattr(greedy, "CLEARLY", 1e-6)
@@ -71,9 +72,10 @@ def test_classes_and_kernels_are_chosen_as_by_a_fit_for_every_choice(
     X = draw.uniform(0, 2, (160, 6))
     K = np.asarray(ColumnGenerator(X[:14], 0.6, np.float64, kernel=kernel).block(X))
     Y = np.where(np.digitize(X[:, 0] + X[:, 1] * X[:, 2], [1.3, 2.0, 2.7])[:, None] == np.arange(4), 1.0, -1.0)
-    found, naive = select(statistics_of(K, Y), 14, intercept=intercept), selection_order(K, Y, intercept=intercept)
+    found = select(statistics_of(K, Y), size, intercept=intercept)
+    naive = selection_order(K, Y, size, intercept=intercept)
     assert found.chosen.tolist() == naive
-    errors = [squared_error(K, Y, naive[:size], intercept=intercept) for size in range(1, 15)]
+    errors = [squared_error(K, Y, naive[:size], intercept=intercept) for size in range(1, size + 1)]
     np.testing.assert_allclose(found.reductions[1:], -np.diff(errors), rtol=1e-5)
 
 
@@ -86,8 +88,8 @@ def test_few_centers_serve_as_well_as_those_of_the_way_forward() -> None:
         K = np.asarray(ColumnGenerator(X[:200], 2.0, np.float64).block(X))
         Y = (np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] ** 2 + 0.1 * draw.normal(size=600))[:, None]
         statistics, total = statistics_of(K, Y), float(((Y - Y.mean()) ** 2).sum())
-        ways = (way(statistics, 200, intercept=True).reductions for way in (select, forwards.forward))
-        left, ahead = (total - np.cumsum(reductions)[sizes - 1] for reductions in ways)
+        ahead = total - np.cumsum(forwards.forward(statistics, 50, intercept=True).reductions)[sizes - 1]
+        left = [total - select(statistics, size, intercept=True).reductions.sum() for size in sizes]
         ratios.append(left / ahead)
     assert np.max(ratios) < 1.25
     assert np.all(np.exp(np.log(ratios).mean(axis=0)) < 1.0 + 1e-9)
