@@ -1,6 +1,7 @@
 """Tables in files, to train on: which columns are inputs, how their cells become numbers, which rows are what part."""
 
 import hashlib
+import re
 from array import array
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -262,6 +263,18 @@ def _check_first_label(labels: list[str], line: int, path: Path) -> None:
     )
 
 
+def _check_told_apart(labels: list[str], values: np.ndarray, where: str) -> None:
+    """Raise DataError where whole numbers beyond 64 bits that differ are the same in float64."""
+    first = dict[float, str]()
+    for label, value in zip(labels, values.tolist(), strict=True):
+        other = first.setdefault(value, label)
+        if other != label and abs(value) >= 2**53 and all(re.fullmatch(r"[+-]?\d+", text) for text in (label, other)):
+            raise DataError(
+                f"{where}: no type of numbers tells the labels {other[:40]} and {label[:40]} apart; write labels of "
+                "classes as words, and quantities with an exponent (1e20)"
+            )
+
+
 def _label_values(labels: list[str], where: str) -> np.ndarray:
     """Return labels as int64 or uint64 where all are whole numbers, float64 where all are numbers, else as strings.
 
@@ -272,6 +285,8 @@ def _label_values(labels: list[str], where: str) -> np.ndarray:
             values = np.array([dtype(label) for label in labels])
         except (ValueError, OverflowError):
             continue
+        if dtype is np.float64:
+            _check_told_apart(labels, values, where)
         odd = next((row for row, label in enumerate(labels) if not is_plain(label)), None)
         if odd is not None:
             raise DataError(f"{where}, row {odd} is {labels[odd][:40]!r}; write numbers in ASCII digits without _")

@@ -146,8 +146,12 @@ def class_array(classes: tuple) -> np.ndarray:
     Of whole numbers on both sides of 2^63 numpy makes floats.
     """
     array = np.asarray(classes)
-    if array.dtype.kind == "f" and all(isinstance(label, int) for label in classes) and min(classes) >= 0:
-        return np.asarray(classes, np.uint64)
+    if (
+        all(type(label) is int for label in classes)
+        and min(classes, default=0) >= 0
+        and max(classes, default=0) >= 2**63
+    ):
+        array = np.asarray(classes, np.uint64)
     exact = array.dtype.kind in "biufU" and (array.dtype.kind == "U" or tuple(array.tolist()) == tuple(classes))
     return array if exact else np.asarray([str(label) for label in classes])
 

@@ -126,7 +126,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedRun | None:
     """Train, or print what was asked for instead and return None."""
     loaded = configuration.load(arguments.dataset, arguments.config_file, arguments.assignments)
-    configuration.check_scheduler(loaded)
     if arguments.print_config and arguments.resume == "never" and not loaded.config.data.add_rows:
         print("\n".join(configuration.lines(loaded.config, loaded.origins)))
         return None
@@ -156,6 +155,8 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
             finished_run.drop_statistics(root, config, report)
             return TrainedRun(root.absolute(), report)
 
+    if config.resources.scheduler == loaded.config.resources.scheduler:
+        configuration.check_scheduler(loaded)
     if config.resources.features_store != "none":
         run_folder.check_apart(root, Path(config.resources.features_dir))
     prepared = added_rows.checked(planning.prepare(config, loaded.explicit, frozen=settled), root)

@@ -87,8 +87,8 @@ def parse(argv: Sequence[str] | None) -> Arguments:
     typed = vars(_parser().parse_args(words))
     assignments = {key: (typed[key], SETTINGS[key].flag or key) for key in SETTINGS if typed.get(key) is not None}
     if typed["unsafe_scheduler"] is not None:
-        if typed["resources.scheduler"] is not None:
-            raise ConfigError(f"--scheduler and {UNSAFE} say different things; drop one")
+        if typed["resources.scheduler"] is not None or any("resources.scheduler" in text for text in typed["set"]):
+            raise ConfigError(f"{UNSAFE} and another scheduler are given; drop one")
         assignments["resources.scheduler"] = (typed["unsafe_scheduler"], UNSAFE)
     for text in typed["set"]:
         key, equals, value = text.partition("=")

@@ -102,26 +102,17 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
     named = named_run(dataset)
     layers: list[tuple[Mapping[str, tuple[Any, str]], bool]] = []
     if named is not None:
-        layers.append(({key: (value, named.name) for key, value in read_toml(named).items()}, False))
+        layers.append((_of_file(named), False))
     if address := os.environ.get("DASK_SCHEDULER_ADDRESS"):
         layers.append(({"resources.scheduler": (address, "DASK_SCHEDULER_ADDRESS")}, False))
     if config_file is not None:
-        layers.append(({key: (value, config_file.name) for key, value in read_toml(config_file).items()}, True))
+        layers.append((_of_file(config_file), True))
     for layer, typed in [*layers, (assignments, True)]:
         for key, (value, origin) in layer.items():
             if key == "dataset":
                 if not isinstance(value, str) or absolute_path(value) != config.dataset:
                     raise ConfigError(f"dataset = {shown(value)} ({origin}), but the command names {dataset}; drop one")
                 continue
-            if (
-                key == "resources.scheduler"
-                and is_address(value)
-                and origin in (named and named.name, config_file and config_file.name)
-            ):
-                raise ConfigError(
-                    f"{key} = {shown(value)} ({origin}): a file names no address, since what answers there can run "
-                    f"code here; drop it there, and give {flag_of(value)} {value:.80} if you trust it"
-                )
             config = with_value(config, key, parse_value(key, value, origin))
             origins[key] = origin
             explicit |= {key} if typed else set()
@@ -131,6 +122,18 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
     if config.data.add_rows is not None:
         config = with_value(config, "data.add_rows", tuple(map(absolute_path, config.data.add_rows)))
     return Loaded(config, origins, frozenset(explicit))
+
+
+def _of_file(path: Path) -> dict[str, tuple[Any, str]]:
+    """Return what a file sets, and its name. Raises ConfigError where that is the address of a scheduler."""
+    found = {key: (value, path.name) for key, value in read_toml(path).items()}
+    address, _ = found.get("resources.scheduler", ("", ""))
+    if is_address(address):
+        raise ConfigError(
+            f"resources.scheduler = {shown(address)} ({path.name}): a file names no address, since what answers there "
+            f"can run code here; drop it there, and give it with {flag_of(address)} if you trust it"
+        )
+    return found
 
 
 def check_scheduler(loaded: Loaded) -> None:

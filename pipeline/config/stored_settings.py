@@ -7,7 +7,7 @@ from typing import Any
 from pipeline.config.parsers import is_address, text
 from pipeline.config.settings import SETTINGS, Loaded, get, parse_value, with_value
 from pipeline.config.toml_files import read_toml, toml_value
-from pipeline.config.train_config import Resources, TrainConfig
+from pipeline.config.train_config import TrainConfig
 from pipeline.errors import ConfigMismatchError
 
 # What a setting that a run folder lacks meant before there was one.
@@ -21,7 +21,10 @@ FORMERLY: Mapping[str, Any] = {
 
 def to_toml(config: TrainConfig) -> str:
     """Return the configuration as TOML; values left to be found from the data are omitted, and those of one start."""
-    config = _of_one_start(config, TrainConfig("").resources)
+    usual = TrainConfig("").resources
+    config = with_value(config, "resources.time_limit", usual.time_limit)
+    if is_address(config.resources.scheduler):
+        config = with_value(config, "resources.scheduler", usual.scheduler)
     lines = [f"dataset = {toml_value(config.dataset)}"]
     section = ""
     for key in SETTINGS:
@@ -96,15 +99,8 @@ def _with_resources(stored: TrainConfig, loaded: Loaded) -> TrainConfig:
     for key in loaded.explicit:
         if key.startswith("resources."):
             stored = with_value(stored, key, get(loaded.config, key))
-    return _of_one_start(stored, loaded.config.resources)
-
-
-def _of_one_start(config: TrainConfig, now: Resources) -> TrainConfig:
-    """Return a configuration with what holds for the start alone that is given it: the time limit, and an address.
-
-    Frozen, as older versions did, the limit would stop every later start after the same time.
-    """
-    config = with_value(config, "resources.time_limit", now.time_limit)
-    if is_address(config.resources.scheduler) or is_address(now.scheduler):
-        config = with_value(config, "resources.scheduler", now.scheduler)
-    return config
+    now, usual = loaded.config.resources, TrainConfig("").resources.scheduler
+    if is_address(now.scheduler) and stored.resources.scheduler == usual:  # the environment's
+        stored = with_value(stored, "resources.scheduler", now.scheduler)
+    # Of one start alone: frozen, as older versions did, it would stop every later one after the same time.
+    return with_value(stored, "resources.time_limit", now.time_limit)

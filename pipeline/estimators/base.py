@@ -295,7 +295,9 @@ class KernelMachine(BaseEstimator):
         self.penalty_, self.dual_gap_, self.n_iter_ = fitted.penalty, fitted.relative_gap, fitted.n_iter
         if fitted.interrupted:
             what = "the fit was interrupted, the weights so far are kept"
-        elif fitted.relative_gap > tolerance:  # false for NaN, where nothing was solved
+        elif fitted.relative_gap > tolerance and (
+            self.tol or fitted.n_iter >= self.max_sweeps
+        ):  # NaN: nothing was solved
             what = "the tolerance was not reached; raise max_sweeps or tol"
         else:
             return

@@ -188,8 +188,8 @@ def asking() -> Iterator[None]:
 def lost(error: BaseException) -> SchedulerError:
     """Return what a user is told of a scheduler that is lost."""
     return SchedulerError(
-        f"the dask scheduler was lost ({type(error).__name__}); run again with --resume auto, and with --scheduler "
-        "where one runs again"
+        f"the dask scheduler was lost ({type(error).__name__}); run again with --resume auto; to use a cluster "
+        "again, give its address too"
     )
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,14 +49,18 @@ def test_whole_numbers_of_64_bits_are_told_apart(tmp_path, classes):
     array = class_array(classes)
     assert [int(label) for label in array.tolist()] == list(classes)
     assert encode(array, tuple(array.tolist())).tolist() == list(range(len(classes)))
-    if array.dtype.kind == "U":  # no array of numbers has them
-        return
     (tmp_path / "t.csv").write_text("".join(f"0.{row},{classes[row % len(classes)]}\n" for row in range(40)))
+    if array.dtype.kind == "U":  # no array of numbers has them
+        with pytest.raises(DataError, match="no type of numbers tells the labels"):
+            open_source(SourceSpec(str(tmp_path / "t.csv")))
+        return
     np.savez(tmp_path / "t.npz", X=np.arange(40.0)[:, None], y=np.resize(array, 40))
     for name in ("t.csv", "t.npz"):
         source = open_source(SourceSpec(str(tmp_path / name)))
         assert source.classes == classes
         assert set(source.read("train", 0, source.n_train)[1]) == set(range(len(classes)))
+    stored = zarr.create_array(str(tmp_path / "labels.zarr"), data=array)  # as predictions are
+    assert np.array_equal(stored[:], array)
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=50))

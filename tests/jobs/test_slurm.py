@@ -24,7 +24,7 @@ ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 # The paper's random schedule to a small gap takes its time on a small Gram: a few seconds to interrupt, or more than
 # the 12 s in which SLURM warns at the latest.
 INTERRUPTIBLE = ("--penalty", "1e-3", "--schedule", "uniform", "--max-sweeps", "100000")
-SHORT = (*INTERRUPTIBLE, "--centers", "600", "--tol", "1e-11")
+SHORT = (*INTERRUPTIBLE, "--centers", "600", "--tol", "3e-8")
 LONG = ("synthetic", "--set", "data.n_train=3000", "--set", "data.n_test=200", *INTERRUPTIBLE, "--centers", "700")
 LONG += ("--tol", "1e-7")
 

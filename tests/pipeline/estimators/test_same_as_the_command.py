@@ -84,7 +84,7 @@ def line_of(asked: dict[str, Any]) -> list[str]:
     return line
 
 
-PRECISE = {"tol": 1e-11, "sigma2": 3.0}
+PRECISE = {"tol": 1e-10, "sigma2": 3.0}
 GREEDY = {"sigma2": 0.5, "select": "greedy:auto"}
 WIDTHS = {"sigma2": (2.0, 0.5), "select": "greedy:25"}
 POLYNOMIAL = {"kernel": "polynomial", "degree": 3, "sigma2": "auto", "select": "greedy:20"}

@@ -33,7 +33,19 @@ def train(place: Path, name: str, data: str, *arguments: str, code: int = 0) -> 
 
 SETTINGS = {
     "auto": ("values", "--penalty", "auto", "--tol", "1e-5"),
-    "refitted": ("values", "--penalty", "auto", "--tol", "1e-5", "--refit", "ridge", "--set", "solver.intercept=false"),
+    "refitted": (
+        "values",
+        "--penalty",
+        "auto",
+        "--tol",
+        "1e-5",
+        "--refit",
+        "ridge",
+        "--set",
+        "solver.intercept=false",
+        "--set",
+        "seed=3",
+    ),
     "a path": ("classes", "--penalty", "path:max:3:4", "--tol", "1e-5"),
     "a path from a number": ("values", "--penalty", "path:30:0.3:3", "--tol", "1e-5"),
     "one kernel": ("classes", "--penalty", "auto", "--coupling", "shared", "--tol", "1e-4"),
