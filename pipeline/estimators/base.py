@@ -293,11 +293,10 @@ class KernelMachine(BaseEstimator):
             self.mu_ = fitted.mu[:, 0] if single else fitted.mu.T.copy()
         self.intercept_ = float(fitted.intercept[0]) if single else fitted.intercept
         self.penalty_, self.dual_gap_, self.n_iter_ = fitted.penalty, fitted.relative_gap, fitted.n_iter
+        stalled = self.tol is None and fitted.n_iter < self.max_sweeps  # nothing lowers the objective in float64
         if fitted.interrupted:
             what = "the fit was interrupted, the weights so far are kept"
-        elif fitted.relative_gap > tolerance and (
-            self.tol or fitted.n_iter >= self.max_sweeps
-        ):  # NaN: nothing was solved
+        elif fitted.relative_gap > tolerance and not stalled:  # false for NaN, where nothing was solved
             what = "the tolerance was not reached; raise max_sweeps or tol"
         else:
             return
