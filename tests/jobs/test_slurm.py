@@ -23,21 +23,10 @@ SCRIPT = ROOT / "jobs" / "slurm" / "train.sbatch"
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 # The paper's random schedule to a small gap takes its time on a small Gram: a few seconds to interrupt, or more than
 # the 12 s in which SLURM warns at the latest.
-INTERRUPTIBLE = ("--penalty", "3e-4", "--schedule", "uniform", "--max-sweeps", "100000")
-SHORT = (*INTERRUPTIBLE, "--centers", "675", "--tol", "1e-7")
-LONG = (
-    "synthetic",
-    "--set",
-    "data.n_train=3000",
-    "--set",
-    "data.n_test=200",
-    "--penalty",
-    "1e-3",
-    *INTERRUPTIBLE[2:],
-    "--centers",
-    "700",
-)
-LONG += ("--tol", "1e-7")
+INTERRUPTIBLE = ("--schedule", "uniform", "--max-sweeps", "100000", "--tol", "1e-7")
+SHORT = (*INTERRUPTIBLE, "--penalty", "3e-4", "--centers", "675")
+LONG = ("synthetic", "--set", "data.n_train=3000", "--set", "data.n_test=200", *INTERRUPTIBLE, "--penalty", "1e-3")
+LONG += ("--centers", "700")
 
 nightly = pytest.mark.nightly  # as those of continuous integration, on a real one-node SLURM
 
