@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from features.csv_files import cell_text
 from features.errors import DataError, UnavailableError
 from features.input_files import ALWAYS_ALLOWED_BYTES, MAX_EXPANSION, open_plain
-from features.parquet_pages import unpacked_bytes
+from features.parquet_pages import Chunk, column_chunks, unpacked_pages
 
 if TYPE_CHECKING:  # an extra
     import pyarrow
@@ -39,7 +39,7 @@ def parquet_cells(path: Path, places: Collection[int] | None = None) -> Iterator
     UnavailableError
         pyarrow is not installed.
     """
-    with _opened(path) as file:
+    with _opened(path) as (file, chunks):
         schema = file.schema_arrow
         names = schema.names  # a new list whenever it is asked for
         yield [str(name) for name in names]
@@ -52,9 +52,9 @@ def parquet_cells(path: Path, places: Collection[int] | None = None) -> Iterator
         wanted = [names[place] for place in read]
         if len(set(names)) < len(names):
             raise DataError(f"{path}: two of its columns have one name; give each its own")
-        _check_pages(path, file, read)
+        n_rows = _checked_rows(path, [chunk for chunk in chunks if chunk.name in set(wanted)])
         for group in range(file.num_row_groups):
-            for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], columns=wanted, use_threads=False):
+            for batch in file.iter_batches(n_rows, row_groups=[group], columns=wanted, use_threads=False):
                 columns = [[""] * batch.num_rows] * len(names)
                 for place, column in zip(read, batch, strict=True):
                     _check_texts(path, names[place], column)
@@ -63,8 +63,8 @@ def parquet_cells(path: Path, places: Collection[int] | None = None) -> Iterator
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator["ParquetFile"]:
-    """Open a file; what is wrong with it, also while it is read, becomes DataError."""
+def _opened(path: Path) -> Iterator[tuple["ParquetFile", list[Chunk]]]:
+    """Open a file, with the chunks of its columns; what is wrong with it, also while it is read, becomes DataError."""
     try:
         # Not installed with the rest: an extra.
         from pyarrow import ArrowException
@@ -74,15 +74,12 @@ def _opened(path: Path) -> Iterator["ParquetFile"]:
     with open_plain(path) as stream:
         try:
             file = ParquetFile(stream)
-            # Words stay in dictionaries: one in all rows is one.
-            read_dictionary = [field.name for field in file.schema_arrow if _holds_words(field.type)]
-            yield ParquetFile(
-                stream,
-                metadata=file.metadata,
-                buffer_size=BUFFER_BYTES,
-                page_checksum_verification=True,
-                read_dictionary=read_dictionary,
-            )
+            chunks = list(column_chunks(stream))
+            # Words stay in dictionaries, if they can: one in all rows is one.
+            plain = {chunk.name for chunk in chunks if chunk.delta}
+            of_words = [each.name for each in file.schema_arrow if _holds_words(each.type) and each.name not in plain]
+            options = {"buffer_size": BUFFER_BYTES, "page_checksum_verification": True, "read_dictionary": of_words}
+            yield ParquetFile(stream, metadata=file.metadata, **options), chunks
         except (DataError, GeneratorExit):
             raise
         except (ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
@@ -99,17 +96,19 @@ def _check_rows(path: Path, file: "ParquetFile") -> None:
     _check_promise(path, n_rows * metadata.num_columns)
 
 
-def _check_pages(path: Path, file: "ParquetFile", places: Collection[int]) -> None:
-    """Raise DataError where pages that are read unpack to more than the size of the file makes plausible."""
-    metadata, unpacked = file.metadata, 0
+def _checked_rows(path: Path, chunks: list[Chunk]) -> int:
+    """Return how many rows are read at once of columns with such chunks: few where a text may be long in each.
+
+    Raises DataError where the pages unpack to more than the size of the file makes plausible.
+    """
+    unpacked, longest = 0, 1
     with open_plain(path) as stream:
-        for group in map(metadata.row_group, range(metadata.num_row_groups)):
-            for column in map(group.column, places):
-                pages = [column.data_page_offset]
-                if column.has_dictionary_page and column.dictionary_page_offset > 0:
-                    pages.append(column.dictionary_page_offset)
-                unpacked += unpacked_bytes(stream, min(pages), column.total_compressed_size, column.num_values)
+        for chunk in chunks:
+            pages = list(unpacked_pages(stream, chunk))
+            unpacked += sum(pages)
+            longest = max(longest, *pages) if chunk.delta and pages else longest  # a text may repeat all before it
     _check_promise(path, unpacked)
+    return max(min(BATCH_ROWS, ALWAYS_ALLOWED_BYTES // longest), 1)
 
 
 def _check_promise(path: Path, promised: int) -> None:
@@ -147,8 +146,9 @@ def _check_texts(path: Path, name: str, column: "pyarrow.Array") -> None:
     """Raise DataError where a column of words has a text too long for all rows of a batch to have it."""
     from pyarrow import compute, types  # an extra, as above
 
-    if types.is_dictionary(column.type) and _holds_words(column.type.value_type):
-        longest = compute.max(compute.binary_length(column.dictionary)).as_py() or 0
+    texts = column.dictionary if types.is_dictionary(column.type) else column
+    if _holds_words(texts.type) and not types.is_string_view(texts.type):
+        longest = compute.max(compute.binary_length(texts)).as_py() or 0
         if longest > MOST_TEXT_BYTES:
             raise DataError(
                 f"{path}: column {name} has a text of {longest} bytes; leave it out (--set data.drop={name})"

@@ -1,6 +1,7 @@
 """Parquet files: the same table as its csv, by batches; types, nulls, what is damaged or promises too much."""
 
 import csv
+import subprocess
 import sys
 from decimal import Decimal
 from pathlib import Path
@@ -16,7 +17,6 @@ from features.errors import DataError, UnavailableError, UsageError
 from features.open_source import open_source
 from features.source import SourceSpec
 from features.table_cells import table_rows
-from runs import largest_bytes
 
 BOTH = {"categorical": "onehot", "missing": "median"}
 RNG = np.random.default_rng(2)
@@ -115,6 +115,46 @@ def test_damaged_files_are_refused(arrow, tmp_path):
     assert not any("\n" in line for line in told)
 
 
+FLIPPED = """
+import sys
+from pathlib import Path
+import numpy as np
+from features.errors import DataError
+from features.parquet_files import parquet_cells
+
+path, refused = Path(sys.argv[1]), 0
+whole = path.read_bytes()
+for bit in np.random.default_rng(0).permutation(8 * len(whole))[:1500]:
+    damaged = bytearray(whole)
+    damaged[bit // 8] ^= 1 << int(bit % 8)
+    path.write_bytes(damaged)
+    try:
+        list(parquet_cells(path, (1, 2)))
+    except DataError:
+        refused += 1
+print(refused)
+"""
+
+
+def test_a_flipped_bit_never_ends_the_process(arrow, tmp_path):
+    """Nor raises anything but DataError; in a process of its own."""
+    table = {"a": arrow.array([[1.5], None, [2.5, 3.5]]), "w": ["one", "two", None], "y": [1.0, 2.0, 3.0]}
+    path = save(arrow, tmp_path / "t.parquet", table, compression="snappy")
+    done = subprocess.run([sys.executable, "-c", FLIPPED, path], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) > 500  # refusals
+
+
+@pytest.mark.parametrize("encoding", ["PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY", None])
+def test_words_in_each_encoding(arrow, tmp_path, monkeypatch, encoding):
+    monkeypatch.setattr(parquet_files, "BATCH_ROWS", 64)
+    options = {"use_dictionary": False, "column_encoding": {"color": encoding}} if encoding else {}
+    path = save(arrow, tmp_path / "t.parquet", TABLE, row_group_size=100, **options)
+    cells = [row for _, row in table_rows(path)][1:]
+    assert [row[0] for row in cells] == [word or "" for word in TABLE["color"]]
+    assert [row[2] for row in cells] == [str(value) for value in TABLE["count"]]
+
+
 def test_promises_are_compared_with_the_size_of_the_file(arrow, tmp_path, monkeypatch):
     monkeypatch.setattr(parquet_files, "ALWAYS_ALLOWED_BYTES", 1 << 16)
     zeros = np.zeros(300_000)
@@ -126,6 +166,20 @@ def test_promises_are_compared_with_the_size_of_the_file(arrow, tmp_path, monkey
     path = save(arrow, tmp_path / "w.parquet", {"a": words, "y": words})
     with pytest.raises(DataError, match="800000 bytes or cells"):
         open_source(SourceSpec(str(path)))
+
+
+def test_nested_columns_before_a_promise_do_not_hide_it(arrow, tmp_path, monkeypatch):
+    """One that is not read promises nothing."""
+    monkeypatch.setattr(parquet_files, "ALWAYS_ALLOWED_BYTES", 1 << 16)
+    zeros = np.zeros(300_000)
+    parts = arrow.StructArray.from_arrays([arrow.array(zeros)] * 3, list("pqr"))
+    table = {"s": parts, "a": zeros, "y": zeros}
+    path = save(arrow, tmp_path / "t.parquet", table, compression="zstd", use_dictionary=False)
+    with pytest.raises(DataError, match="more than a hundredfold"):
+        list(parquet_files.parquet_cells(path, (1,)))
+    table["a"] = RNG.standard_normal(300_000)
+    path = save(arrow, tmp_path / "u.parquet", table, compression="zstd", use_dictionary=False)
+    assert len(list(parquet_files.parquet_cells(path, (1,)))) == 300_001
 
 
 def zigzag(value: int, n_bytes: int = 0) -> bytes:
@@ -151,13 +205,23 @@ def test_a_footer_that_lies_about_sizes_is_refused_before_its_pages_are_read(arr
         open_source(SourceSpec(str(path)))
 
 
-@pytest.mark.parametrize("options", [{}, {"store_schema": False}, {"data_page_version": "2.0"}])
-def test_a_long_text_that_many_rows_have_takes_the_memory_of_one(arrow, tmp_path, options):
-    words = arrow.DictionaryArray.from_arrays(np.zeros(4000, np.int8), ["x" * 100_000])
-    path = save(arrow, tmp_path / "t.parquet", {"a": words, "y": np.arange(4000.0)}, **options)
-    with largest_bytes() as largest, pytest.raises(DataError, match=r"a text of 100000 bytes; .*data.drop=a"):
-        open_source(SourceSpec(str(path), categorical="onehot"))
-    assert largest[0] < 2**24
+DELTA = {"use_dictionary": False, "column_encoding": {"a": "DELTA_BYTE_ARRAY"}}
+
+
+@pytest.mark.parametrize("options", [{}, {"store_schema": False}, {"data_page_version": "2.0"}, DELTA])
+def test_a_long_text_that_many_rows_have_takes_the_memory_of_few(arrow, tmp_path, monkeypatch, options):
+    monkeypatch.setattr(parquet_files, "ALWAYS_ALLOWED_BYTES", 1 << 21)
+    words = arrow.DictionaryArray.from_arrays(np.zeros(600, np.int8), ["x" * 100_000])
+    words = words.dictionary_decode() if options is DELTA else words
+    path = save(arrow, tmp_path / "t.parquet", {"a": words, "y": np.arange(600.0)}, **options)
+    before, pool = arrow.default_memory_pool(), arrow.proxy_memory_pool(arrow.default_memory_pool())
+    arrow.set_memory_pool(pool)
+    try:
+        with pytest.raises(DataError, match=r"a text of 100000 bytes; .*data.drop=a"):
+            open_source(SourceSpec(str(path), categorical="onehot"))
+    finally:
+        arrow.set_memory_pool(before)
+    assert 0 < pool.max_memory() < 2**24
 
 
 def test_a_folder_is_refused_and_without_pyarrow_a_line_says_what_to_install(tmp_path, monkeypatch):
