@@ -36,10 +36,10 @@ def _told(file: Path | None, name: str) -> str:
     if file is None or os.path.realpath(file) == os.path.realpath(_ours(name)):
         return ""
     theirs = file.parent if file.name == "__init__.py" else file
-    return (
-        f"{theirs} is imported instead of slkl's own package {name} ({_ours(name).parent}); rename it, or start from "
-        "another folder, or with python -P; the command slkl works here too"
-    )
+    listed = [Path(folder).resolve() for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    elsewhere = "start from another folder, or with python -P; the command slkl works here too"
+    advice = "take its folder out of PYTHONPATH" if theirs.resolve().parent in listed else elsewhere
+    return f"{theirs} is imported instead of slkl's own package {name} ({_ours(name).parent}); rename it, or {advice}"
 
 
 def _refuse(line: str, name: str) -> NoReturn:

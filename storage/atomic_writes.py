@@ -208,10 +208,10 @@ def new_folder(
         with locked(descriptor):
             yield aside
             seal(aside, kind=kind, metadata=metadata)
-        try:
-            move_in(aside, final, form)
-        except OSError as error:
-            raise cannot_write(final, error) from error
+            try:
+                move_in(aside, final, form)
+            except OSError as error:
+                raise cannot_write(final, error) from error
     except BaseException:
         with contextlib.suppress(OSError):
             disk.low_remove_tree(aside)

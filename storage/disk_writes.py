@@ -17,12 +17,12 @@ import re
 import secrets
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage.errors import CannotWriteError
+from storage.errors import CannotWriteError, StorageError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -172,10 +172,14 @@ def replacing(
 
 @dataclass(frozen=True)
 class FolderForm:
-    """What lies in a folder of ours that is an output: the names of all that does, and what else may, as a pattern."""
+    """What lies in a folder of ours that is an output: the names of all that does, and what else may, as a pattern.
+
+    is_one: tells whether a folder that has these names is such an output; any error over what it reads means no.
+    """
 
     called: str
     names: tuple[str, ...]
+    is_one: Callable[[Path], bool]
     others: str = ""
 
 
@@ -186,13 +190,13 @@ def check_output(path: Path, form: FolderForm | None = None, *, replace: bool | 
     """
     if not (path.exists() or path.is_symlink()):
         return
+    if form is None and path.is_dir() and replace is not None:
+        raise refusal(path, "is a folder; choose another name")
     if not replace:
         raise refusal(path, "exists; choose another name" + (", or --force to replace it" if replace is False else ""))
     if form is None:
-        if path.is_dir():
-            raise refusal(path, "is a folder; choose another name")
         return
-    if path.is_symlink() or not all((path / name).is_file() for name in form.names):
+    if path.is_symlink() or not all((path / name).is_file() for name in form.names) or not _is_one(path, form):
         raise refusal(path, f"exists and is no {form.called}; choose another name")
     parents = {str(parent) for name in form.names for parent in Path(name).parents}
     for entry in sorted(path.rglob("*")):
@@ -201,6 +205,13 @@ def check_output(path: Path, form: FolderForm | None = None, *, replace: bool | 
             raise refusal(
                 path, f"holds {name}, which is no part of a {form.called}; move it away, or choose another name"
             )
+
+
+def _is_one(path: Path, form: FolderForm) -> bool:
+    try:
+        return form.is_one(path)
+    except (LookupError, TypeError, AttributeError, StorageError):
+        return False
 
 
 def refusal(path: Path, reason: str) -> CannotWriteError:

@@ -188,4 +188,5 @@ def _problem(root: Path, name: str, entry: FileDigest, contents: bool) -> str:
 
 
 def _corrupt(path: Path, reason: str) -> CorruptDataError:
-    return CorruptDataError(f"{path}: damaged manifest ({reason}); {remedy_at(path.parent)}", file=str(path))
+    remedy = remedy_at(path.parent, f"delete the folder {path.parent} and build it again")
+    return CorruptDataError(f"{path}: damaged manifest ({reason}); {remedy}", file=str(path))

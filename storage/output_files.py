@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from storage import disk_writes as disk
 from storage.atomic_writes import move_in, remove_aside
 from storage.disk_writes import FolderForm, check_output, locked, refusal
+from storage.records import read_json
 from storage.zarr_arrays import chunk_rows_for
 from storage.zarr_metadata import NODE_FILE
 
@@ -35,6 +36,7 @@ SUFFIXES = (*_FILES, ".zarr")
 _ZARR = FolderForm(
     "zarr store of predictions",
     (NODE_FILE, f"label/{NODE_FILE}", f"decision/{NODE_FILE}"),
+    lambda folder: read_json(folder / NODE_FILE)["attributes"].keys() == {"classes"},
     rf"probability(/{NODE_FILE})?|(label|decision|probability)/c(/\d+)*",
 )
 _DATE = (1980, 1, 1, 0, 0, 0)  # equal predictions give equal bytes

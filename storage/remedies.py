@@ -40,9 +40,9 @@ def remedy_of(name: str) -> str:
     return next((remedy for start, remedy in _BY_NAME.items() if name.startswith(start)), ANEW)
 
 
-def remedy_at(path: Path) -> str:
-    """Return what to do about a file or folder wherever it is: in a run, what `remedy_of` says."""
+def remedy_at(path: Path, elsewhere: str = "restore it or build it again") -> str:
+    """Return what to do about a file or folder: in a run, what `remedy_of` says."""
     for root in path.parents:
         if (root / "config.toml").is_file() and (root / "env.json").is_file():
             return remedy_of(path.relative_to(root).as_posix())
-    return "restore it or build it again"
+    return elsewhere

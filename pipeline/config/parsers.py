@@ -104,7 +104,7 @@ class Scheduler(OneOf):
 
     def __call__(self, value: object) -> str:
         """Return the word or the address."""
-        if is_address(value) or value in self.choices:
+        if value in self.choices or (is_address(value) and re.fullmatch(r".*[^/:]:\d+", str(value))):
             return str(value)
         raise ValueError(f"must be {', '.join(self.choices)} or tls://HOST:PORT")
 

@@ -12,17 +12,19 @@ from storage.output_files import sweep_output
 from storage.records import read_json, write_json
 from storage.remedies import remedy_at
 
-_FORM = FolderForm("model", (MANIFEST_NAME, "model.json", "arrays.npz"))
+_PARTS = (MANIFEST_NAME, "model.json", "arrays.npz")
+_FORM = FolderForm("model", _PARTS, lambda folder: read(folder).kind == "model")
 
 
-def save_model(folder: Path, model: SparseKernelModel) -> None:
+def save_model(folder: Path, model: SparseKernelModel, *, in_run: bool = False) -> None:
     """Commit a model folder, in the place of one that is there; equal models give equal bytes.
 
-    Raises CannotWriteError, also where anything but a model is there.
+    in_run: the folder is the run's own, and so is all that is there. Raises CannotWriteError, elsewhere also where
+    anything but a model is there.
     """
     model.check()
     sweep_output(folder)
-    with new_folder(folder, kind="model", form=_FORM) as aside:
+    with new_folder(folder, kind="model", form=None if in_run else _FORM) as aside:
         layout = ModelLayout(aside)
         write_json(layout.description, model.description())
         write_arrays(layout.arrays, model.arrays())
@@ -40,7 +42,8 @@ def load_model(folder: Path) -> SparseKernelModel:
         unnamed = {layout.description.name, layout.arrays.name} - set(read(folder).files)
         problems = [f"{name}: not in its manifest" for name in sorted(unnamed)]
     if problems:
-        raise CorruptDataError(f"model {folder} is damaged: {problems[0]}; {remedy_at(folder)}", file=str(folder))
+        what, remedy = problems[0].partition(";")[0], remedy_at(folder, "train again or restore it")
+        raise CorruptDataError(f"model {folder} is damaged: {what}; {remedy}", file=str(folder))
     description, arrays = read_json(layout.description), read_arrays(layout.arrays)
     try:
         return SparseKernelModel.from_parts(description, arrays)

@@ -65,6 +65,10 @@ def describe(error: BaseException) -> tuple[ExitCode, str]:
         return ExitCode.USAGE, f"{error.object[:80]!r} is not UTF-8; rename the file or folder"
     if isinstance(error, ValueError) and "embedded null" in line:
         return ExitCode.USAGE, "a path holds a NUL character, which no file has in its name"
+    if (
+        line.startswith("Symlink loop") or getattr(error, "errno", None) == errno.ELOOP
+    ):  # RuntimeError up to Python 3.12
+        return ExitCode.CANNOT_CREATE, f"{line}: links that lead to each other; choose another path"
     if isinstance(error, PermissionError):
         return ExitCode.CANNOT_CREATE, f"{error.filename}: permission denied; choose a path you have the rights for"
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:

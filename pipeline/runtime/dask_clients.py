@@ -162,15 +162,21 @@ def _key() -> Security:
     # As above.
     from distributed import Security
 
-    security = Security(require_encryption=True)
-    named = security.get_tls_config_for_role("client")
-    if not (named["ca_file"] and named["cert"]):
-        raise ConfigError(f"a tls:// scheduler needs a key: name its files in {', '.join(_KEY_VARIABLES)}")
+    variables = ", ".join(_KEY_VARIABLES)
+    files: list[str] = []
     try:
-        security.get_connection_args("client")
-    except OSError as error:  # those of TLS too
-        raise ConfigError(f"the key of a tls:// scheduler, in {', '.join(_KEY_VARIABLES)}: {error}") from None
-    return security
+        security = Security(require_encryption=True)
+        named = security.get_tls_config_for_role("client")
+        files = [
+            str(named[name]) for name in ("ca_file", "cert", "key") if "\n" not in str(named[name])
+        ]  # no PEM itself
+        if named["ca_file"] and named["cert"]:
+            security.get_connection_args("client")
+            return security
+    except (OSError, ValueError, TypeError, RuntimeError) as error:  # OSError: those of TLS too
+        found = f" ({', '.join(files)})" if files else ""
+        raise ConfigError(f"the key of a tls:// scheduler, in {variables}{found}: {error}") from None
+    raise ConfigError(f"a tls:// scheduler needs a key: name its files in {variables}")
 
 
 @contextmanager

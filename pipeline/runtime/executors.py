@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from threadpoolctl import threadpool_limits
 
+from pipeline.config.parsers import is_address
 from pipeline.errors import ConfigError, PlanError, SchedulerError
 from pipeline.runtime import control_groups, stopping
 from pipeline.runtime.dask_clients import (
@@ -243,7 +244,7 @@ def open_executor(scheduler: str, workers: int, processes: int, worker_memory_by
             of_its_own = processes if scheduler == "processes" else 0
             client = stack.enter_context(open_local_client(of_its_own, workers, worker_memory_bytes))
             yield DaskExecutor(client, workers, in_threads=scheduler == "threads")
-        elif scheduler.startswith(("tcp://", "tls://")):
+        elif is_address(scheduler):
             stack.enter_context(_pinned_blas())  # the bits of what this process computes itself depend on it
             client = stack.enter_context(open_remote_client(scheduler))
             yield DaskExecutor(client, count_threads(client))

@@ -55,7 +55,7 @@ def evaluate_model(run: Run) -> Scores:
     with run.stage(EVALUATE) as cost:
         cost.items = 0
         if not (run.layout.model / MANIFEST_NAME).exists():
-            save_model(run.layout.model, assemble_model(run))
+            save_model(run.layout.model, assemble_model(run), in_run=True)
         digest = digest_file(run.layout.model / MANIFEST_NAME).sha256
         done = run.done(run.layout.markers(EVALUATE)).get(SCORES, {})
         if done.get("model") != digest:

@@ -84,7 +84,11 @@ def test_other_evaluators_agree_on_features_of_images(images: Path, tmp_path: Pa
 
 
 def test_what_is_in_the_way_is_not_replaced(
-    trained: Callable[..., Path], tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Callable[..., Path],
+    tables: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     root = trained("--centers", "40", "--refit", "ridge", dataset=tables / "values.npz")
     monkeypatch.chdir(tmp_path)
@@ -95,3 +99,6 @@ def test_what_is_in_the_way_is_not_replaced(
     assert (tmp_path / "run.onnx").read_bytes() == first, "equal models give equal bytes"
     assert main([str(root), "--out", str(root / "model" / "model.onnx")]) == 2
     assert main([str(tmp_path / "nothing")]) == 66
+    capsys.readouterr()
+    assert main([str(root), "--out", str(tmp_path)]) == 73
+    assert capsys.readouterr().err == f"error: {tmp_path}: is a folder; choose another name\n"

@@ -26,7 +26,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def python(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def python(site: Path | str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {"PYTHONPATH": str(site), "PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
     return runs.python(*arguments, cwd=folder, env=environment)
 
@@ -47,6 +47,9 @@ def test_a_package_that_is_shadowed_is_told_in_one_line(site: Path, tmp_path: Pa
     assert "ImportError: " in done.stderr
     assert "start from another folder" in done.stderr
     assert "the command slkl works here too" in done.stderr
+    done = python(f"{tmp_path}:{site}", tmp_path.parent, "-c", "import pipeline.estimators")
+    assert f"{tmp_path / Path(theirs).parts[0]} is imported" in done.stderr
+    assert "or take its folder out of PYTHONPATH" in done.stderr
     advised = python(site, tmp_path, "-P", "-m", "pipeline.train", "digits", "--print-config")
     assert advised.returncode == 0, advised.stderr
 

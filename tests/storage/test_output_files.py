@@ -98,6 +98,14 @@ def test_a_store_is_replaced_where_it_is_one_of_predictions_and_nothing_else(tmp
         with writing(path, SPEC, replace=replace) as write:
             write(np.zeros(10, int), np.zeros((10, 1)))
     zarr.create_group(mine, zarr_format=3).create_array("measured", data=np.arange(3))
+    alike = zarr.create_group(tmp_path / "alike.zarr", zarr_format=3, attributes={"title": "mine"})
+    for name in ("label", "decision"):
+        alike.create_array(name, data=np.arange(3))
+    with (
+        pytest.raises(CannotWriteError, match="is no zarr store"),
+        writing(tmp_path / "alike.zarr", SPEC, replace=True),
+    ):
+        pass
     with pytest.raises(CannotWriteError, match="is no zarr store of predictions"), writing(mine, SPEC, replace=True):
         pass
     with pytest.raises(CannotWriteError, match="holds label/notes"), writing(path, SPEC, replace=True) as write:  # noqa: PT012
@@ -105,4 +113,4 @@ def test_a_store_is_replaced_where_it_is_one_of_predictions_and_nothing_else(tmp
         (path / "label" / "notes").write_text("mine")  # while we were at work
     assert (path / "label" / "notes").read_text() == "mine"
     assert (mine / "measured" / "c" / "0").exists()
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["mine.zarr", "out.zarr"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["alike.zarr", "mine.zarr", "out.zarr"]

@@ -95,7 +95,7 @@ BAD: dict[str, tuple[object, ...]] = {
     "data.standardise": ("maybe",),
     "resources.memory_limit": ("2 potatoes",),
     "resources.workers": ("0",),
-    "resources.scheduler": ("carrier-pigeon",),
+    "resources.scheduler": ("carrier-pigeon", "tls://", "tls://host", "tls://host:", "tcp://:8786"),
     "seed": ("-1", str(2**63), [1]),
 }
 TOLD = [

@@ -19,7 +19,7 @@ from pipeline.prediction.streamed_prediction import locate
 from runs import TrainedRuns, files_of, train_beside
 from storage import disk_writes as disk
 from storage import output_files
-from storage.errors import CannotWriteError
+from storage.errors import CannotWriteError, CorruptDataError
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((300, 4)) * [1, 20, 0.1, 5] + [0, 3, -1, 100]
@@ -88,8 +88,9 @@ def test_images_are_flat_rows(finished_run: TrainedRuns, tmp_path: Path) -> None
 
 def test_what_is_no_model_is_neither_opened_nor_replaced(tmp_path: Path) -> None:
     machine = SLKLRegressor(random_state=0).fit(X[:60], X[:60, 0])
-    for name in ("work", "link", "noted"):
+    for name in ("work", "link", "noted", "alike"):
         machine.save(tmp_path / name)
+    (tmp_path / "alike" / "MANIFEST.json").write_text('{"files": "of another program"}')
     for name in ("arrays.npz", "MANIFEST.json"):
         (tmp_path / "work" / name).unlink()
     (tmp_path / "work" / "thesis.tex").write_text("mine")
@@ -97,10 +98,13 @@ def test_what_is_no_model_is_neither_opened_nor_replaced(tmp_path: Path) -> None
     (tmp_path / "link").rename(tmp_path / "elsewhere")
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     theirs = files_of(tmp_path)
-    for name, why in {"work": "is no model", "link": "is no model", "noted": "holds data, which is no part"}.items():
+    refused = dict.fromkeys(("work", "link", "alike"), "is no model") | {"noted": "holds data, which is no part"}
+    for name, why in refused.items():
         with pytest.raises(CannotWriteError, match=why):
             machine.save(tmp_path / name)
     assert files_of(tmp_path) == theirs
+    with pytest.raises(CorruptDataError, match=r"damaged manifest \(not a manifest\); train again or restore it$"):
+        SLKLRegressor.load(tmp_path / "alike")
     assert (tmp_path / "noted" / "data").is_dir()
     with pytest.raises(MissingRunError):
         SLKLRegressor.load(tmp_path / "none")

@@ -22,6 +22,8 @@ CASES: list[tuple[BaseException, int, str]] = [
     (OSError(errno.ENOSPC, "No space left on device", "/full/file"), 73, "free some space"),
     (PermissionError(errno.EACCES, "denied", "/closed/file"), 73, "/closed/file: permission denied"),
     (OSError(errno.ENAMETOOLONG, "File name too long", "x" * 300), 2, "the name is too long"),
+    (OSError(errno.ELOOP, "Too many levels of symbolic links", "/loop"), 73, "links that lead to each other"),
+    (RuntimeError("Symlink loop from '/loop'"), 73, "links that lead to each other"),
     (MemoryError("8 GiB"), 71, "out of memory: 8 GiB"),
     (KeyboardInterrupt(), 75, "interrupted"),
     (ValueError("embedded null byte"), 2, "NUL"),
