@@ -183,7 +183,13 @@ class _Looks:
             self.result.notes += [f"statistics: {line}"] if line else []
 
     def leftovers(self) -> None:
-        """Name what a killed session left aside, or could not remove while it was open; a session sweeps it."""
+        """Name links and what a killed session left aside or could not remove while it was open; a session sweeps."""
+        # Brings numpy, which --help does without.
+        from pipeline.runtime.run_folder import links_in
+
+        for path in links_in(self.root):
+            advice = "no run is resumed with one; put what it leads to in its place"
+            self.result.notes.append(f"{path.relative_to(self.root).as_posix()}: a symbolic link; {advice}")
         for path in sorted(self.root.rglob(".*")) if not self.live else ():
             if (aside := aside_of(path.name)) is not None:
                 advice = "nothing needs it, delete it" if self.finished else "it goes when the run is resumed"

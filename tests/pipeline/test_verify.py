@@ -199,6 +199,8 @@ def test_no_such_run(tmp_path: Path, capsys: Capture) -> None:
 def test_a_store_that_is_gone_and_a_file_of_someone_else_are_notes(copy: Path, finished: Path, capsys: Capture) -> None:
     (copy / "notes.txt").write_text("x")
     (copy / "model" / "notes.txt").write_text("x")
+    copy.with_name("theirs").mkdir()
+    (copy / "passes").symlink_to(copy.with_name("theirs"))
     features = finished.parent / "features"
     features.rename(features.with_name("elsewhere"))
     try:
@@ -206,7 +208,8 @@ def test_a_store_that_is_gone_and_a_file_of_someone_else_are_notes(copy: Path, f
     finally:
         features.with_name("elsewhere").rename(features)
     assert code == 0
-    assert out.count("note: ") == 3
+    assert out.count("note: ") == 5
+    assert "note: passes: a symbolic link; no run is resumed with one" in out
     assert "does not need them" in out
     assert verified(copy, capsys, "-q") == (0, "")
 
