@@ -38,7 +38,7 @@ DASK_OPTIONS = {"--tls-ca-file", "--tls-cert", "--tls-key"}
 STAND_INS = {  # what the documents leave to the reader
     **{"<name>": "name", "slkl-1234": "name", "MODEL": "runs/name", "images.npz": "../images.npz", "NAME": "y"},
     **{"new.npz": "../new.npz", "FILE.toml": "../more.toml", "FILE": "../rows.txt", "DIR": "out", "FOLDER": "."},
-    **{"DATASET": "digits", "DATA": "digits", "HOST": "127.0.0.1", "FROM": "max", "TO": "0.1"},
+    **{"DATASET": "digits", "DATA": "digits", "HOST": "127.0.0.1", "PORT": "8786", "FROM": "max", "TO": "0.1"},
     **{"K": "20", "N": "60", "S": "2", "P": "0.01", "T": "0.01"},
 }
 
