@@ -83,4 +83,4 @@ def selection_order(K: np.ndarray, Y: np.ndarray, size: int, *, intercept: bool)
         settled = forth if error(forth) < (1 - greedy.CLEARLY) * error(dropped) else dropped
         first = settled if error(settled) < (1 - greedy.CLEARLY) * error(order[:level]) else first
     ways = order[:size], back(first, ahead)[:size]
-    return ways[error(ways[1]) < (1 - 1e-6) * error(ways[0])]
+    return ways[error(ways[0]) >= (1 - 1e-6) * error(ways[1])]

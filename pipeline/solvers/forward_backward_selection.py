@@ -105,8 +105,9 @@ def drop(
     beside = np.concatenate([_back(used, first, order[:until], added), order[until:]])
     ways = [np.concatenate([way, np.arange(n_back, n)])[:size] for way in (order, beside)]
     plain, settled = (_reductions(used, way, added) for way in ways)
-    is_less = settled.sum() > plain.sum() * (1.0 + ROUNDING)
-    return Selection(ways[int(is_less)], settled if is_less else plain, 0, 0.0)
+    # Of the same centers in two orders, settled ones come first: fewer of them may be taken in the end.
+    is_plain = plain.sum() > settled.sum() * (1.0 + ROUNDING)
+    return Selection(ways[int(not is_plain)], plain if is_plain else settled, 0, 0.0)
 
 
 def forward_size(n_candidates: int) -> int:
