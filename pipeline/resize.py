@@ -156,6 +156,7 @@ def _temperature(
     from pipeline.reporting.examples import needs_download
     from pipeline.runtime.run_folder import finished_report
     from pipeline.stages.kept_statistics import column_names
+    from pipeline.stages.target_facts import are_drawn_by_keys
     from pipeline.stages.temperature import TriedWeights, temperature_of_finished_run
 
     candidates = column_names(layout, _names(layout, config), tried, finished_report(layout)["n_train"])
@@ -164,6 +165,8 @@ def _temperature(
     remedy = needs_download(config)
     if remedy:
         return None, f"{config.dataset}: {remedy}"
+    if not are_drawn_by_keys(layout):
+        return None, "an earlier version trained the run and held out other rows; train again"
     weights = TriedWeights(candidates, refit.of_fit.weights, refit.of_fit.intercept, fit=refit.of_fit)
     try:
         return temperature_of_finished_run(layout, config, weights), None

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from features.row_draws import Keys
 from features.source import Part
 from features.standardisation import Standardisation
 from pipeline.config.train_config import TrainConfig
@@ -59,18 +60,15 @@ class FeatureStore:
         stored = self._arrays.get(f"{part}/weights")
         return None if stored is None else stored.read(start, stop, self._digests)
 
-    def keys(self, start: int, stop: int) -> NDArray[np.uint64]:
-        """Return the keys of training rows (stop - start,) u8, equal for equal rows.
+    def keys(self, start: int, stop: int) -> tuple[Keys, Keys]:
+        """Return the keys of training rows and of their groups, each (stop - start,) u8: equal for equal rows.
 
-        The numbers of the rows in a store of an earlier version, which a finished run may have.
+        Without groups, each row is its own. In a store of an earlier version, which a finished run may have, the keys
+        are the numbers of the rows.
         """
-        stored = self._arrays.get(KEYS)
-        return np.arange(start, stop, dtype=np.uint64) if stored is None else stored.read(start, stop, self._digests)
-
-    def groups(self, start: int, stop: int) -> NDArray[np.uint64]:
-        """Return the keys of the groups of training rows (stop - start,) u8; without groups, each row is its own."""
-        stored = self._arrays.get("train/groups")
-        return self.keys(start, stop) if stored is None else stored.read(start, stop, self._digests)
+        rows, groups = self._arrays.get(KEYS), self._arrays.get("train/groups")
+        keys = np.arange(start, stop, dtype=np.uint64) if rows is None else rows.read(start, stop, self._digests)
+        return keys, keys if groups is None else groups.read(start, stop, self._digests)
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the features of some training rows, (len(rows), n_features) f4, reading each chunk once."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.descriptors.descriptor import feature_length
-from features.row_draws import row_keys
+from features.row_draws import Keys, row_keys
 from features.source import Part
 from features.standardisation import Standardisation
 from pipeline.datasets.compute_features import compute_features, fit_standardisation
@@ -73,13 +73,10 @@ class LiveStore:
         weights = self._source.weights(part)
         return None if weights is None else weights[start:stop]
 
-    def keys(self, start: int, stop: int) -> NDArray[np.uint64]:
-        """Return the keys of training rows (stop - start,) u8."""
-        return row_keys(self._source.read("train", start, stop)[0])
-
-    def groups(self, start: int, stop: int) -> NDArray[np.uint64]:
-        """Return the keys of the groups of training rows (stop - start,) u8; without groups, each row is its own."""
-        return self.keys(start, stop) if self._source.groups is None else self._source.groups[start:stop]
+    def keys(self, start: int, stop: int) -> tuple[Keys, Keys]:
+        """Return the keys of training rows and of their groups, each (stop - start,) u8."""
+        keys, groups = row_keys(self._source.read("train", start, stop)[0]), self._source.groups
+        return keys, keys if groups is None else groups[start:stop]
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the features of some training rows, (len(rows), n_features) f4."""
@@ -111,13 +108,9 @@ class ScaledStore:
         """Return the weights of rows (stop - start,); None where each counts 1."""
         return self._store.weights(part, start, stop)
 
-    def keys(self, start: int, stop: int) -> NDArray[np.uint64]:
-        """Return the keys of training rows (stop - start,) u8, which scales do not change."""
+    def keys(self, start: int, stop: int) -> tuple[Keys, Keys]:
+        """Return the keys of training rows and of their groups, each (stop - start,) u8, which scales do not change."""
         return self._store.keys(start, stop)
-
-    def groups(self, start: int, stop: int) -> NDArray[np.uint64]:
-        """Return the keys of the groups of training rows (stop - start,) u8."""
-        return self._store.groups(start, stop)
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the scaled features of some training rows, (len(rows), n_features) f4."""

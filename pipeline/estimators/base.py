@@ -210,7 +210,7 @@ class KernelMachine(BaseEstimator):
             asked = self._task_of(task, options, filled.penalty, seed, exact=n_candidates <= SMALL_CANDIDATES)
 
             def sample(share: float) -> GramStatistics:
-                sampled = np.where(draw_sample(seed, share, of_groups) & ~mask, weights, 0.0)
+                sampled = np.where(draw_sample(seed, share, keys) & ~mask, weights, 0.0)
                 return accumulate(rows, columns.generator(), signs, sampled, np.zeros_like(mask), bounds)[0]
 
             before = preselection(len(counted) * (1 - HELD_OUT), n_candidates, n_candidates, size) if greedy else None

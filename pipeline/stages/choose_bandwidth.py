@@ -176,8 +176,9 @@ def _targets(
         inside = rows[slice(*np.searchsorted(rows, (start, stop)))] - start
         y, of_rows = store.targets("train", start, stop)[inside], store.weights("train", start, stop)
         targets.append(encoded_targets(y, task.shape) - task.facts.mean)
-        held_out.append(draw_held_out(task.seed, limit, store.groups(start, stop)[inside]))
-        keys.append(store.keys(start, stop)[inside])
+        of_all, groups = store.keys(start, stop)
+        held_out.append(draw_held_out(task.seed, limit, groups[inside]))
+        keys.append(of_all[inside])
         weights.append(task.facts.weights(y, None if of_rows is None else of_rows[inside]))
     known = [of_block for of_block in weights if of_block is not None]
     of_rows = np.concatenate(known) if known else None

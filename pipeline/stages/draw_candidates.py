@@ -14,8 +14,8 @@ from pipeline.stages import earlier_run
 from pipeline.stages.choose_bandwidth import choose_bandwidth
 from pipeline.stages.learn_feature_scales import learn_feature_scales
 from pipeline.stages.run_state import CENTERS, Run
-from pipeline.stages.target_facts import check_targets, find_target_facts
-from storage.atomic_writes import check_folder, read_arrays, write_arrays
+from pipeline.stages.target_facts import are_drawn_by_keys, check_targets, find_target_facts
+from storage.atomic_writes import check_folder, write_arrays
 from storage.manifest import MANIFEST_NAME
 
 
@@ -56,8 +56,8 @@ def draw_candidates(run: Run) -> None:
 
 def _check_version(run: Run) -> None:
     """Raise ConfigMismatchError for a run whose held-out rows an earlier version has drawn by their places."""
-    asked, drawn = what_needs_held_out_rows(run.config), read_arrays(run.layout.centers, mapped=True)
-    if asked is not None and "held_out_limit" not in drawn and not run.layout.report.exists():
+    asked = what_needs_held_out_rows(run.config)
+    if asked is not None and not are_drawn_by_keys(run.layout) and not run.layout.report.exists():
         raise ConfigMismatchError(
             f"{run.layout.root}: an earlier version began this run and held out other rows, by which {asked} chooses; "
             "train anew in another folder"

@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.parsers import learns_scales
+from pipeline.errors import ConfigMismatchError
 from pipeline.stages import final_weights
 from pipeline.stages.run_state import Run
 from pipeline.stages.statistics_pass import COLUMNS, FIT, HELD_OUT
+from pipeline.stages.target_facts import are_drawn_by_keys
 from storage.atomic_writes import make_folder, read_arrays, read_dataclass, write_arrays, write_dataclass
 from storage.errors import CorruptDataError, MissingDataError
 from storage.folder_layouts import RunLayout
@@ -42,8 +44,16 @@ def layout_of(path: str | None) -> RunLayout:
 
 
 def take_candidates(run: Run) -> None:
-    """Commit what a run takes of the one before it, its candidates last. Raises CorruptDataError, MissingDataError."""
+    """Commit what a run takes of the one before it, its candidates last.
+
+    Raises ConfigMismatchError where the held-out rows are others than they would be now, CorruptDataError,
+    MissingDataError.
+    """
     earlier = layout_of(run.config.solver.init_from)
+    if run.config.statistics.hold_out and not are_drawn_by_keys(earlier):
+        raise ConfigMismatchError(
+            f"{earlier.root}: an earlier version trained this run and held out other rows; train anew on all rows"
+        )
     final = final_weights.load(earlier)
     digests = list("".join(statistics_digests(earlier)).encode())
     start = Start(final.active, final.penalised_weights, np.array(digests, np.uint8))

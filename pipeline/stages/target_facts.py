@@ -82,6 +82,11 @@ def read_target_facts(layout: RunLayout) -> TargetFacts:
     )
 
 
+def are_drawn_by_keys(layout: RunLayout) -> bool:
+    """Tell whether the held-out rows of a run were drawn by their keys, and not, by an earlier version, by places."""
+    return "held_out_limit" in read_arrays(layout.centers, mapped=True)
+
+
 def held_out_rows(run: RunData, facts: TargetFacts) -> NDArray[np.bool_]:
     """Return which training rows are held out, (n,) bool."""
     blocks = (draw_held_out(run.config.seed, facts.held_out_limit, groups) for _, groups in _key_blocks(run))
@@ -100,7 +105,7 @@ def _key_blocks(run: RunData) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.u
     store = open_features(run.features)
     for start in range(0, run.shape.n_train, _READ_TARGETS):
         rows = start, min(start + _READ_TARGETS, run.shape.n_train)
-        yield store.keys(*rows), store.groups(*rows)
+        yield store.keys(*rows)
 
 
 def row_weights(run: RunData) -> NDArray[np.float64] | None:

@@ -108,7 +108,7 @@ def _slopes_of_few(run: RunData, tried: TriedWeights, fit: RidgeFit) -> LossSlop
         counts = np.ones(len(block.X)) if block.weights is None else block.weights
         counted = np.flatnonzero(counts > 0)
         columns = generator.block(block.X[counted], out_dtype=np.float64)
-        left_out.add(block.groups[counted], columns, block.y[counted], counts[counted], block.held_out[counted])
+        left_out.add(block.keys[counted], columns, block.y[counted], counts[counted], block.held_out[counted])
     return loss_slopes(*left_out.values())
 
 

@@ -33,8 +33,8 @@ READ_BYTES = 2**24  # of the features of blocks that are read together
 class RowBlock(NamedTuple):
     """Some rows: the number of the first, features (rows, d) f4, labels as stored (rows,), what training makes of them.
 
-    targets (rows, T) f8, less the mean of the training targets; groups (rows,) u8: keys by which training rows are
-    drawn; held_out (rows,) bool; weights (rows,) f8, for the training part with the factors of the classes, None where
+    targets (rows, T) f8, less the mean of the training targets; keys (rows,) u8 of training rows, equal for equal
+    ones; held_out (rows,) bool; weights (rows,) f8, for the training part with the factors of the classes, None where
     each row counts 1.
     """
 
@@ -42,7 +42,7 @@ class RowBlock(NamedTuple):
     X: NDArray[np.float32]
     y: NDArray[Any]
     targets: NDArray[np.float64]
-    groups: NDArray[np.uint64]
+    keys: NDArray[np.uint64]
     held_out: NDArray[np.bool_]
     weights: NDArray[np.float64] | None
 
@@ -167,9 +167,9 @@ def stream_blocks(task: RowTask, grid: RowGrid, blocks: range) -> Iterator[tuple
     y = store.targets(grid.part, rows.start, rows.stop)
     targets = encoded_targets(y, task.shape) - task.facts.mean
     weights = store.weights(grid.part, rows.start, rows.stop)
-    groups, held_out = np.zeros(len(y), np.uint64), np.zeros(len(y), bool)
+    keys, held_out = np.zeros(len(y), np.uint64), np.zeros(len(y), bool)
     if grid.part == "train":
-        weights, groups = task.facts.weights(y, weights), store.groups(rows.start, rows.stop)
+        weights, (keys, groups) = task.facts.weights(y, weights), store.keys(rows.start, rows.stop)
         held_out = draw_held_out(task.seed, task.facts.held_out_limit, groups)
     for number in blocks:
         stopping.check()
@@ -178,7 +178,7 @@ def stream_blocks(task: RowTask, grid: RowGrid, blocks: range) -> Iterator[tuple
         of_block = None if weights is None else weights[place]
         yield (
             number,
-            RowBlock(block.start, X[place], y[place], targets[place], groups[place], held_out[place], of_block),
+            RowBlock(block.start, X[place], y[place], targets[place], keys[place], held_out[place], of_block),
         )
 
 
@@ -201,17 +201,17 @@ def stream_sample(task: RowTask, grid: RowGrid, blocks: range, share: float) -> 
 
 
 def _sampled(task: RowTask, block: RowBlock, share: float) -> RowBlock:
-    rows = draw_sample(task.seed, share, block.groups) & ~block.held_out
+    rows = draw_sample(task.seed, share, block.keys) & ~block.held_out
     weights = None if block.weights is None else block.weights[rows]
-    X, y, targets, groups = block.X[rows], block.y[rows], block.targets[rows], block.groups[rows]
-    return RowBlock(block.start, X, y, targets, groups, block.held_out[rows], weights)
+    X, y, targets, keys = block.X[rows], block.y[rows], block.targets[rows], block.keys[rows]
+    return RowBlock(block.start, X, y, targets, keys, block.held_out[rows], weights)
 
 
 def _one_block(parts: list[RowBlock]) -> RowBlock:
     weights = [part.weights for part in parts if part.weights is not None]
-    of_rows = zip(*((part.X, part.y, part.targets, part.groups, part.held_out) for part in parts), strict=True)
-    X, y, targets, groups, held_out = (np.concatenate(values) for values in of_rows)
-    return RowBlock(parts[0].start, X, y, targets, groups, held_out, np.concatenate(weights) if weights else None)
+    of_rows = zip(*((part.X, part.y, part.targets, part.keys, part.held_out) for part in parts), strict=True)
+    X, y, targets, keys, held_out = (np.concatenate(values) for values in of_rows)
+    return RowBlock(parts[0].start, X, y, targets, keys, held_out, np.concatenate(weights) if weights else None)
 
 
 class _OverBlocks(Protocol):
