@@ -44,15 +44,22 @@ def unit_of(largest: ArrayLike, n_terms: int) -> NDArray[np.float64]:
     return np.ldexp(1.0, np.frexp(bound)[1] - _SUM_BITS)
 
 
+def error_of(unit: ArrayLike, n_terms: int) -> NDArray[np.float64]:
+    """Return what rounding so many terms to multiples of a unit changes a sum by: five standard deviations."""
+    return 5.0 * np.asarray(unit) * np.sqrt(n_terms / 12.0)
+
+
 class ExactSum:
     """The sum of at most `n_terms` arrays of one shape, each entry within ±`largest` (broadcast to the shape).
 
     units : i8, the sum in multiples of the unit; those of two sums of the same bounds may be added.
+    error : what the unit may have changed an entry by
     """
 
     def __init__(self, shape: tuple[int, ...], largest: ArrayLike, n_terms: int) -> None:
         self.units = np.zeros(shape, np.int64)
         self._unit = unit_of(largest, n_terms)
+        self.error = error_of(self._unit, n_terms)
         self._most_units = _SLACK * np.asarray(largest) / self._unit
 
     def add(self, term: NDArray[np.float64] | float, rows: slice = slice(None)) -> None:
@@ -72,12 +79,13 @@ class ExactGram:
     """The last rows of a Gram's lower triangle, added up: those of columns `n_kept` to M, against all before them.
 
     units : (M - n_kept, M) i8, the sum in multiples of the unit. Terms are KᵀK of at most `n_terms` blocks, each
-    entry within ±`largest`.
+    entry within ±`largest`. error : what the unit may have changed an entry by
     """
 
     def __init__(self, n_columns: int, n_kept: int, largest: float, n_terms: int) -> None:
         self.units = np.zeros((n_columns - n_kept, n_columns), np.int64)
         self._unit = float(unit_of(largest, n_terms))
+        self.error = float(error_of(self._unit, n_terms))
         self._most_units, self._kept = _SLACK * largest / self._unit, n_kept
 
     def add(self, columns: NDArray[np.float64], each: Each = serially) -> None:

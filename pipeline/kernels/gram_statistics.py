@@ -6,8 +6,8 @@ apart for the rows used to fit and the rows held out.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,7 +25,8 @@ class GramStatistics:
     """Statistics of some rows (mathematics.md, eq. 7).
 
     gram (M, M) f8 symmetric; kty (M, T) f8; yty (T,) f8; column_sums (M,) f8; target_sums (T,) f8;
-    weight_sum float, the number of rows. Memory: 8·M² bytes and little else.
+    weight_sum float, the number of rows; unit_errors (3,), what the units of exact sums may have changed an entry of
+    the Gram, a row of kty and a column sum by (0 where that is not known). Memory: 8·M² bytes and little else.
     """
 
     gram: NDArray[np.float64]
@@ -34,6 +35,7 @@ class GramStatistics:
     column_sums: NDArray[np.float64]
     target_sums: NDArray[np.float64]
     weight_sum: float
+    unit_errors: NDArray[np.float64] = field(default_factory=lambda: np.zeros(3))
 
     def __add__(self, other: "GramStatistics") -> "GramStatistics":
         """Return the statistics of the rows of both (mathematics.md, eq. 8)."""
@@ -47,7 +49,8 @@ class GramStatistics:
 
     def __sub__(self, other: "GramStatistics") -> "GramStatistics":
         """Return the statistics of the rows of this that are not among those of the other."""
-        return GramStatistics(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+        less = GramStatistics(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+        return replace(less, unit_errors=self.unit_errors + other.unit_errors)
 
     def check_range(self) -> None:
         """Raise InvalidDataError where the squares that bound the penalties overflow (mathematics.md, eq. 51)."""
@@ -63,13 +66,13 @@ class GramStatistics:
 
     def cut(self, columns: NDArray[np.int64]) -> "GramStatistics":
         """Return the statistics of some of the columns, copied."""
-        return GramStatistics(
-            np.ascontiguousarray(self.gram[np.ix_(columns, columns)]),
-            self.kty[columns],
-            np.array(self.yty),  # what is cut may be mapped, and its files are removed
-            self.column_sums[columns],
-            np.array(self.target_sums),
-            self.weight_sum,
+        return replace(
+            self,
+            gram=np.ascontiguousarray(self.gram[np.ix_(columns, columns)]),
+            kty=self.kty[columns],
+            yty=np.array(self.yty),  # what is cut may be mapped, and its files are removed
+            column_sums=self.column_sums[columns],
+            target_sums=np.array(self.target_sums),
         )
 
     def centred(self) -> "GramStatistics":
@@ -88,7 +91,7 @@ class GramStatistics:
             np.multiply(stripe, 0.5, out=gram[rows])
         constant = self._constant()
         gram[constant, :] = gram[:, constant] = 0.0
-        return GramStatistics(gram, kty, yty, self.column_sums, self.target_sums, self.weight_sum)
+        return replace(self, gram=gram, kty=kty, yty=yty)
 
     def centred_targets(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return kty (M, T) and yty (T,) of the centred statistics, which need no more of the Gram than its diagonal.
@@ -104,10 +107,15 @@ class GramStatistics:
         kty[self._constant()] = 0.0
         return kty, np.maximum(self.yty - self.target_sums**2 / self.weight_sum, 0.0)
 
-    def largest_square(self) -> float:
-        """Return a bound of Σ s c² of all columns before they were centred: at most twice that where they are not."""
-        squares = np.diagonal(self.gram) + self.column_sums * (self.column_sums / max(self.weight_sum, 1e-300))
-        return float(squares.max(initial=0.0))
+    def rounding(self) -> "Rounding":
+        """Return what rounding may change a score by; of columns that were centred, before they were."""
+        means = np.abs(self.column_sums) / max(self.weight_sum, 1e-300)
+        largest = float((np.diagonal(self.gram) + np.abs(self.column_sums) * means).max(initial=0.0))
+        of_gram, of_kty, of_sums = self.unit_errors.tolist()
+        rounding = Rounding.of_squares(largest)
+        # A column sum that is off shifts all columns alike: its errors do not make up for each other.
+        each = rounding.each + 2.0 * of_sums * float(means.max(initial=0.0))
+        return Rounding(each, of_gram, 3.0 * of_kty)
 
     def _constant(self) -> NDArray[np.bool_]:
         """Return which columns are constant to rounding, (M,)."""
@@ -134,6 +142,32 @@ class GramStatistics:
         quadratic = np.einsum("mt,mt->t", weights, self.gram @ weights)
         quadratic += 2 * intercept * (self.column_sums @ weights) + self.weight_sum * intercept**2
         return np.maximum(self.yty - 2 * linear + quadratic, 0.0)
+
+
+class Rounding(NamedTuple):
+    """What rounding may change a score c_mᵀ(y - K w) by (mathematics.md, eq. 103).
+
+    each, root : for each unit of Σ_m ‖W_m‖, and of ‖W‖ ≤ √(max_m ‖W_m‖ · Σ_m ‖W_m‖); always : whatever the weights
+    """
+
+    each: float
+    root: float = 0.0
+    always: float = 0.0
+
+    @classmethod
+    def of_squares(cls, largest: float) -> "Rounding":
+        """Return that of float64 where the squared norms of the columns, before they were centred, are so large."""
+        return cls(12.0 * float(np.finfo(np.float64).eps) * largest)
+
+    @property
+    def of_entry(self) -> float:
+        """What it may change an entry of the Gram by."""
+        return self.each + self.root
+
+    def of_score(self, norms: NDArray[np.float64]) -> float:
+        """Return what it may change a score by, of weights of such norms ‖W_m‖."""
+        total, most = float(norms.sum()), float(norms.max(initial=0.0))
+        return self.each * total + self.root * float(np.sqrt(total) * np.sqrt(most)) + self.always
 
 
 @dataclass(frozen=True)
@@ -245,8 +279,9 @@ class StatisticsSums:
     def statistics(self) -> GramStatistics:
         """Return the sums so far, the Gram (M - n_kept, M); it takes the place of the units, so call it once."""
         values = {name: value.values() for name, value in self._sums.items()}
-        weight_sum = float(values.pop("weight_sum"))
-        return GramStatistics(gram=self._gram.rows(), weight_sum=weight_sum, **values)
+        errors = [self._gram.error, *(np.linalg.norm(self._sums[name].error) for name in ("kty", "column_sums"))]
+        values |= {"gram": self._gram.rows(), "unit_errors": np.array(errors)}
+        return GramStatistics(weight_sum=float(values.pop("weight_sum")), **values)
 
 
 def too_large() -> InvalidDataError:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipeline.kernels.gram_statistics import Rounding
 from pipeline.solvers.coordinate_descent_loops import residual_scores
 from pipeline.solvers.problem import Problem
 
@@ -75,19 +76,19 @@ def certify_support(
     yty: float,
     tau: float,
     max_score: float,
-    rounding: float,
+    rounding: Rounding,
 ) -> Certificate:
     """Certify from the rows of the support and the largest score over all candidates.
 
     mathematics.md, eqs. 43, 44 and 46.
 
     The first three arguments may hold the support only, or all candidates. A working-set run computes
-    ``max_score`` by streaming and has scores of its support at hand. ``rounding`` is that of `rounding_of`.
+    ``max_score`` by streaming and has scores of its support at hand. ``rounding`` is that of the statistics.
     """
     residual_squared = _residual_norm_squared(weights, scores, kty, yty)
-    total = float(row_norms(weights).sum())
-    penalty_term, rounding = tau * total, rounding * total
-    max_score += rounding
+    norms = row_norms(weights)
+    penalty_term, error = tau * float(norms.sum()), rounding.of_score(norms)
+    max_score += error
     aligned = float(np.einsum("mt,mt->", weights, scores))
     scale = min(1.0, tau / max_score) if max_score > 0 else 1.0
     primal = 0.5 * max(0.0, residual_squared) + penalty_term
@@ -95,11 +96,11 @@ def certify_support(
     # rounding, its terms are so large that the gap could come out as 0. NaN fails every comparison here.
     meaningful = residual_squared >= -_ROUNDING * yty and primal <= 0.5 * yty * (1.0 + _ROUNDING)
     if not (meaningful and max_score < np.inf):
-        return Certificate(primal, -np.inf, np.inf, np.inf, scale, max_score, rounding)
+        return Certificate(primal, -np.inf, np.inf, np.inf, scale, max_score, error)
     residual_squared = max(0.0, residual_squared)
     gap = 0.5 * (1.0 - scale) ** 2 * residual_squared + max(0.0, penalty_term - scale * aligned)
     relative_gap = 0.0 if primal == 0 else gap / primal
-    return Certificate(primal, primal - gap, gap, relative_gap, scale, max_score, rounding)
+    return Certificate(primal, primal - gap, gap, relative_gap, scale, max_score, error)
 
 
 def certify_problem(problem: Problem, weights: np.ndarray) -> Certificate:

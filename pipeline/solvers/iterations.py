@@ -294,7 +294,8 @@ def _certified(
 
 def _screened(problem: Problem, state: SolverState, scores: np.ndarray, certificate: Certificate) -> Shrinkage:
     """Return the shrinkage with the zero coordinates discarded that the Gap Safe test excludes."""
-    norms = np.sqrt(np.maximum(np.diagonal(problem.gram), 0.0) + problem.rounding)  # centring may have cancelled more
+    squares = np.maximum(np.diagonal(problem.gram), 0.0) + problem.rounding.of_entry  # centring may have cancelled more
+    norms = np.sqrt(squares)
     safe = gap_safe_screen(scores, norms, certificate, problem.tau)
     return with_screened(state.shrinkage, safe & (state.mu == 0.0))
 

@@ -21,8 +21,8 @@ def output_groups(n_outputs: int, *, shared: bool) -> list[Outputs]:
 def problem_of(statistics: GramStatistics, group: Outputs, penalty: float) -> Problem:
     """Return the problem of a group, whose Gram is taken to be sound. Raises InvalidProblemError."""
     kty = np.ascontiguousarray(statistics.kty[:, list(group)])
-    yty, largest = float(statistics.yty[list(group)].sum()), statistics.largest_square()
-    problem = Problem(statistics.gram, kty, yty, penalty, largest)
+    yty = float(statistics.yty[list(group)].sum())
+    problem = Problem(statistics.gram, kty, yty, penalty, statistics.rounding())
     return problem.validate(gram_checked=True)
 
 

@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from pipeline.kernels.finite_rows import first_non_finite_row
+from pipeline.kernels.gram_statistics import Rounding
 
 # A Gram counts as positive semi-definite when no eigenvalue lies below -PSD_FLOOR * trace.
 PSD_FLOOR = 1e-8
@@ -37,15 +38,15 @@ class Problem:
         Squared norm of Y, summed over the T outputs.
     penalty : float
         The product lambda * nu, above 0.
-    largest_square : float
-        Bound of the squared norms of the columns before they were centred; 0 where they are not.
+    rounding_of_sums : Rounding or None
+        What rounding may change a score by; None: as of columns that were not centred.
     """
 
     gram: np.ndarray
     kty: np.ndarray
     yty: float
     penalty: float
-    largest_square: float = 0.0
+    rounding_of_sums: Rounding | None = None
 
     @property
     def tau(self) -> float:
@@ -53,9 +54,9 @@ class Problem:
         return float(np.sqrt(self.penalty))
 
     @cached_property
-    def rounding(self) -> float:
-        """Return what float64 may change a score by, for each unit of sum_m |W_m|."""
-        return rounding_of(max(self.largest_square, float(np.diagonal(self.gram).max())))
+    def rounding(self) -> Rounding:
+        """Return what rounding may change a score by."""
+        return self.rounding_of_sums or Rounding.of_squares(float(np.diagonal(self.gram).max()))
 
     @property
     def n_candidates(self) -> int:
@@ -74,14 +75,6 @@ class Problem:
         check_penalty(self.penalty)
         check_targets(self.gram, self.kty, self.yty)
         return self
-
-
-def rounding_of(largest_square: float) -> float:
-    """Return what float64 may change a score by, for each unit of sum_m |W_m| (mathematics.md, eq. 103).
-
-    largest_square: of the norms of the columns before centring, whose digits cancel there.
-    """
-    return 12.0 * float(np.finfo(np.float64).eps) * largest_square
 
 
 def check_penalty(penalty: float) -> None:

@@ -121,6 +121,7 @@ def statistics_from_arrays(arrays: dict[str, NDArray[np.float64]]) -> GramStatis
         column_sums=arrays["column_sums"],
         target_sums=arrays["target_sums"],
         weight_sum=float(arrays["weight_sum"]),
+        unit_errors=np.asarray(arrays.get("unit_errors", np.zeros(3))),  # those of an earlier version have none
     )
 
 

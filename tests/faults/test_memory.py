@@ -22,7 +22,6 @@ from pipeline.planning.plan import prepare
 from pipeline.runtime.events import Events, MemoryMeter
 from pipeline.runtime.executors import open_executor
 from pipeline.solvers import certify_support
-from pipeline.solvers.problem import rounding_of
 from pipeline.stages import build_features as features
 from pipeline.stages import draw_candidates as centers
 from pipeline.stages import one_vs_all as group_solve
@@ -183,7 +182,7 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
         column = [output]
         inputs = table[:, column], scores[:, column], centred.kty[:, column], centred.yty[output], 1.0
         largest = float(np.abs(scores[:, column]).max())
-        expected = certify_support(*inputs, largest, rounding_of(sums.largest_square()))
+        expected = certify_support(*inputs, largest, sums.rounding())
         assert found == expected
 
 

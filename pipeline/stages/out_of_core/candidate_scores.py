@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from pipeline.solvers import Certificate, certify_support, gap_safe_screen
 from pipeline.solvers import working_set_rules as rules
-from pipeline.solvers.problem import rounding_of
 from pipeline.stages.one_vs_all import groups_of
 from pipeline.stages.out_of_core.coarse_features import coarse_deviations
 from pipeline.stages.out_of_core.grown_gram import WorkingSet
@@ -186,7 +185,7 @@ def certify_all_candidates(
     positions = positions_of(problem.candidates, current.candidates[weights.columns])
     statistics = current.statistics
     kty, yty = statistics.centred_targets() if run.config.solver.intercept else (statistics.kty, statistics.yty)
-    certificates, rounding = [], rounding_of(statistics.largest_square())
+    certificates, rounding = [], statistics.rounding()
     for group in groups_of(run):
         outputs = list(group)
         largest = np.linalg.norm(scored.scores[:, outputs], axis=1)

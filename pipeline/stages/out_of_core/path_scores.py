@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers import Certificate, certify_support
 from pipeline.solvers.output_groups import Outputs
-from pipeline.solvers.problem import rounding_of
 from pipeline.solvers.regularization_path import penalty_max
 from pipeline.stages.accumulate_statistics import load_statistics
 from pipeline.stages.one_vs_all import groups_of
@@ -87,7 +86,7 @@ def certify(
     """
     fit = load_statistics(run.layout, current.columns.fit)
     kty, yty = fit.centred_targets() if run.config.solver.intercept else (fit.kty, fit.yty)
-    inside, rounding = positions_of(candidates, current.candidates), rounding_of(fit.largest_square())
+    inside, rounding = positions_of(candidates, current.candidates), fit.rounding()
 
     def of_group(group: Outputs) -> Certificate:
         outputs = list(group)

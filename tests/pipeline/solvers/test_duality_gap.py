@@ -12,6 +12,7 @@ from sklearn.linear_model import MultiTaskLasso
 
 from dense_twins import make_kernel, problem_of, statistics_of
 from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, SumBounds, largest_terms
 from pipeline.solvers import (
     SolverOptions,
     certify,
@@ -86,6 +87,35 @@ def test_the_gap_counts_the_rounding_of_a_gram_that_cancels(seed: int, width: fl
         C, targets, solution.weights.astype(np.longdouble), np.sqrt(np.longdouble(penalty))
     )
     assert (primal - dual) / primal <= 1.5 * solution.certificate.relative_gap
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("heavy", [1e4, 1e8])
+@pytest.mark.parametrize("penalty", [1e-7, 1e-5])
+def test_the_gap_counts_the_units_of_the_sums(penalty: float, heavy: float, *, intercept: bool) -> None:
+    """A row far from all candidates that weighs as much as all others leaves the sums of those few digits."""
+    draw = np.random.default_rng(0)
+    X, s = draw.normal(size=(240, 2)), np.ones(240)
+    y = np.sin(2 * X[:, :1]) + 0.1 * draw.normal(size=(240, 1))
+    X[-1], s[-1], y[-1] = 200.0, heavy, y[:-1].mean()
+    K = ColumnGenerator(X[:60], 10.0, np.float64).block(X)
+    sums = StatisticsSums(60, SumBounds(32, 8, RowBounds.of([largest_terms(1.0, y, s)])))
+    for start in range(0, 240, 32):
+        rows = slice(start, start + 32)
+        sums.add(K[rows].copy(), y[rows], s[rows])
+    statistics = sums.statistics()
+    problem = problem_of_statistics(statistics.centred() if intercept else statistics, (0,), penalty)
+    solution = solve(problem, SolverOptions(tolerance=1e-6), np.random.default_rng(0))
+    exact, targets, weights = (values.astype(np.longdouble) for values in (K, y, s[:, None]))
+    if intercept:
+        exact, targets = (values - (weights * values).sum(axis=0) / weights.sum() for values in (exact, targets))
+    primal, dual = dense_certificate(
+        np.sqrt(weights) * exact,
+        np.sqrt(weights) * targets,
+        solution.weights.astype(np.longdouble),
+        np.sqrt(np.longdouble(penalty)),
+    )
+    assert (primal - dual) / primal <= 1.01 * solution.certificate.relative_gap
 
 
 @pytest.mark.parametrize("polish", [True, False])
