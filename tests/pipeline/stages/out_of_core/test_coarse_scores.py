@@ -10,6 +10,7 @@ import runs
 from cases import SERIAL
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.prediction.model_folder import load_model
+from pipeline.kernels.gram_statistics import Rounding
 from pipeline.solvers import duality_gap
 from pipeline.stages.accumulate_statistics import load_statistics
 from pipeline.stages.out_of_core import candidate_scores, coarse_features, score_tiles, working_set_rounds
@@ -128,7 +129,9 @@ def test_a_run_that_grows_by_coarse_scores_ends_with_a_proof(coupling: str, trai
     for outputs in [[t] for t in range(3)] if coupling == "one-vs-all" else [list(range(3))]:
         largest = float(np.linalg.norm(scores[:, outputs], axis=1).max())
         of_outputs = (W[:, outputs], scores[:, outputs], statistics.kty[:, outputs])
-        proof = duality_gap.certify_support(*of_outputs, float(statistics.yty[outputs].sum()), tau, largest, 0.0)
+        proof = duality_gap.certify_support(
+            *of_outputs, float(statistics.yty[outputs].sum()), tau, largest, Rounding(0.0)
+        )
         reported = report["solves"][outputs[0]]["relative_gap"]
         assert proof.relative_gap <= 1e-4
         assert reported == pytest.approx(proof.relative_gap, rel=1e-3, abs=1e-9)
