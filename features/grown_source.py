@@ -71,7 +71,11 @@ class GrownSource:
     @property
     def notes(self) -> tuple[str, ...]:
         """What was taken for granted of the first data, and is to be told of the additions."""
-        return tuple(note for source in (self.first, *self.additions) for note in source.notes)
+        told = [note for source in (self.first, *self.additions) for note in source.notes]
+        in_test = getattr(getattr(self.first, "test", None), "groups", None)
+        added = [source.groups for source in self.additions if source.groups is not None]
+        n_both = 0 if in_test is None or not added else len(np.intersect1d(in_test, np.concatenate(added)))
+        return (*told, *([f"{n_both} groups of the rows added have rows in the test part as well"] if n_both else []))
 
     @property
     def memory(self) -> SourceMemory:

@@ -9,8 +9,11 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from features.errors import DataError
+
 Keys = NDArray[np.uint64]
 _TOGETHER = 1024  # rows whose keys are computed at once
+_MISSING = ("", "nan", "nat", "none", "<na>")
 _HELD_OUT, _SAMPLED = 2, 5  # which coins a seed throws
 
 
@@ -29,10 +32,25 @@ def row_keys(inputs: np.ndarray) -> Keys:
 
 
 def group_keys(groups: np.ndarray) -> Keys:
-    """Return a key (n,) u8 of each of groups (n,), numbers or text: equal for those that read alike."""
-    names, of_rows = np.unique(groups, return_inverse=True)
-    digests = (hashlib.blake2b(str(name).encode(), digest_size=8).digest() for name in names.tolist())
+    """Return a key (n,) u8 of each of groups (n,), numbers or text: equal for those that read alike.
+
+    Numbers are equal in whatever dtype they are, and read as Python writes them, whole ones without a point. Raises
+    DataError naming a row without a group: NaN, None or no text.
+    """
+    names, rows, of_rows = np.unique(groups, return_index=True, return_inverse=True)
+    read = [_read(name) for name in names.tolist()]
+    for name, row in zip(read, rows.tolist(), strict=True):
+        if name.lower() in _MISSING:
+            raise DataError(f"row {row} has no group ({name!r}); name one for each row")
+    digests = (hashlib.blake2b(name.encode(), digest_size=8).digest() for name in read)
     return np.frombuffer(b"".join(digests), np.uint64)[of_rows]
+
+
+def _read(name: str | bytes | float) -> str:
+    """Return how the name of a group reads."""
+    if isinstance(name, bytes):
+        return name.decode(errors="backslashreplace")
+    return str(int(name)) if isinstance(name, (bool, float)) and float(name).is_integer() else str(name)
 
 
 def held_out_limit(seed: int, fraction: float, blocks: Iterable[Keys]) -> float:

@@ -70,7 +70,10 @@ def keys_of_groups(
     if groups.shape not in ((n_rows,), (n_rows, 1)) or groups.dtype.kind not in "biufUS":
         found = f"{groups.dtype} values of shape {groups.shape}"
         raise DataError(f"groups {spec.groups} hold {found}; a number or a word for each of {n_rows} rows is needed")
-    return group_keys(groups.reshape(n_rows)[rows])
+    try:
+        return group_keys(groups.reshape(n_rows))[rows]
+    except DataError as error:
+        raise DataError(f"groups {spec.groups}: {error}") from None
 
 
 def _checked_size(option: str, asked: int | None, available: int, name: str) -> int:

@@ -308,7 +308,8 @@ def _source(
     train, test = parts
     if classes and len(np.unique(train.targets)) < 2:
         only = classes[int(train.targets[0])]
-        raise DataError(f"{name}: the {len(train.targets)} training rows all have label {only!r}; take more rows")
+        more = "take more rows" if spec.groups is None else "take more rows, or groups that have rows of several labels"
+        raise DataError(f"{name}: the {len(train.targets)} training rows all have label {only!r}; {more}")
     full_identity = {
         **identity,
         "task": task,
@@ -317,6 +318,7 @@ def _source(
         "n_test": len(test.targets),
         # Where every row is taken as it comes, the seed decides nothing: all seeds share one feature store.
         "seed": spec.seed if any(part.rows is not None for part in parts) else None,
+        **({} if spec.groups is None else {"groups": spec.groups}),  # which array is which, that may be weights as well
     }
     chosen = standardise if spec.standardise is None else spec.standardise
     return RowSource(name, task, classes, chosen, train, test, full_identity)

@@ -200,7 +200,7 @@ def rows_of(
         if labelled and layout.weights is not None:
             (weight,) = of_weights.codes([cells[layout.weights]], where)
         group = cells[layout.groups].strip() if labelled and layout.groups is not None else ""
-        if labelled and layout.groups is not None and not group:
+        if labelled and layout.groups is not None and is_missing(group):
             raise DataError(f"{where}, column {layout.names[layout.groups]} names no group; name one for each row")
         yield reader.codes([cells[k] for k in layout.inputs], where, hint), label, weight, group
 

@@ -193,7 +193,8 @@ class KernelMachine(BaseEstimator):
         centre = task == "regression" and self.fit_intercept and len(eligible) > 0
         mean = float(np.average(signs[:, 0], weights=weights)) if centre else 0.0
         signs -= mean
-        mask = held_out_rows(seed, of_groups, weights) if holds_out else np.zeros(len(rows), bool)
+        grouped = None if groups is None or task == "regression" else targets
+        mask = held_out_rows(seed, of_groups, weights, grouped) if holds_out else np.zeros(len(rows), bool)
         solved = options if not greedy and filled.penalty is not None else None
         small = len(rows) * n_candidates <= SMALL_VALUES
         dtype: type = np.float64 if small or solved is not None else rows.dtype  # that of the certificate's columns
@@ -223,9 +224,8 @@ class KernelMachine(BaseEstimator):
                 return held.errors(columns.generator(active), *models)
 
             everything = fit + held_out if held_out.n_centers else fit
-            start = self._start(candidates, widths, signs.shape[1])
-            n_back = None if finalists is None else finalists.n_back
-            fitted = find_weights(asked, Parts(fit, held_out, everything, errors, n_back), start)
+            parts = Parts(fit, held_out, everything, errors, None if finalists is None else finalists.n_back)
+            fitted = find_weights(asked, parts, self._start(candidates, widths, signs.shape[1]))
             fitted = fitted if finalists is None else finalists.named(fitted)
             unseen, temperature = fitted.unseen if groups is None else replace(fitted.unseen, fit=None), None
             if unseen.seen and not holds_out:  # rows too few for a choice by held-out ones, or none was needed

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from scipy.linalg import LinAlgError
-from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight
 
 from features.errors import DataError
@@ -195,15 +195,19 @@ def moments_of(rows: Rows, weights: NDArray[np.float64]) -> Standardisation:
 def keys_of(rows: Rows, groups: ArrayLike | None = None) -> tuple[Keys, Keys]:
     """Return the keys (n,) of rows and of their groups (n,), numbers or text; without groups, each row is its own.
 
-    One pass over the data. Raises ValueError where there is not one group for each row.
+    One pass over the data. Raises ValueError where there is not one group for each row, or one has none.
     """
     keys = np.concatenate([row_keys(X) for _, X in rows.blocks(0)])
     if groups is None:
         return keys, keys
-    names = column_or_1d(groups)
-    if len(names) != len(rows):
-        raise ValueError(f"groups names {len(names)} groups; one for each of {len(rows)} rows is needed")
-    return keys, group_keys(names.astype(str) if names.dtype.kind == "O" else names)
+    names = np.asarray(groups)
+    if names.shape not in ((len(rows),), (len(rows), 1)):
+        raise ValueError(f"groups has the shape {names.shape}; ({len(rows)},), one for each row, is needed")
+    names = names.reshape(-1)
+    try:
+        return keys, group_keys(names.astype(str) if names.dtype.kind == "O" else names)
+    except DataError as error:
+        raise ValueError(f"groups: {error}") from None
 
 
 def first_of_equals(keys: Keys, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -248,10 +252,13 @@ def given_candidates(rows: Rows, centers: Any) -> Candidates:
     return Candidates(points, np.full(len(points), -1, np.int64))
 
 
-def held_out_rows(seed: int, groups: Keys, weights: NDArray[np.float64]) -> NDArray[np.bool_]:
+def held_out_rows(
+    seed: int, groups: Keys, weights: NDArray[np.float64], labels: NDArray[Any] | None = None
+) -> NDArray[np.bool_]:
     """Return which rows are held out, (n,) bool, by the keys of their groups: the draw of the command line.
 
-    Rows of weight 0 are none. Raises ValueError where there are no two different keys to share out.
+    Rows of weight 0 are none. Raises ValueError where there are no two different keys to share out, and where the rows
+    that are not held out have one of the labels (n,), if they are given.
     """
     counted = weights > 0
     limit = held_out_limit(seed, HELD_OUT, [groups[counted]])
@@ -259,7 +266,10 @@ def held_out_rows(seed: int, groups: Keys, weights: NDArray[np.float64]) -> NDAr
         n_rows = np.count_nonzero(counted)
         found = f"{n_rows} sample" if n_rows < 2 else f"{n_rows} samples that are equal, or of one group"
         raise ValueError(f"rows are held out to choose the penalty, ridge or size: 2 are needed, found {found}")
-    return draw_held_out(seed, limit, groups) & counted
+    held_out = draw_held_out(seed, limit, groups) & counted
+    if labels is not None and len(np.unique(labels[counted & ~held_out])) < 2:
+        raise ValueError("the rows that are not held out have one label; give groups that have rows of several")
+    return held_out
 
 
 def accumulate(

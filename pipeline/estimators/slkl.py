@@ -207,9 +207,9 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
         The labels, sorted.
     temperature_ : float or None
         Of the probabilities: the softmax of the decision values divided by it. Found on the held-out rows, with weights
-        that were fitted without them; least squares on fewer than 10 000 rows finds it on all, each predicted without
-        itself (below 200 rows: on the rows of the fit, and somewhat too sure). None after a fit with a penalty of its
-        own without `refit`.
+        that were fitted without them; least squares on fewer than 10 000 rows, without groups, finds it on all, each
+        predicted without itself (below 200 rows: on the rows of the fit, and somewhat too sure). None after a fit with
+        a penalty of its own without `refit`.
     centers_, center_index_, coef_, intercept_, mu_, dual_gap_, n_iter_, penalty_, sigma2_, feature_scales_,
     feature_importances_, n_features_in_
         As in `SLKLRegressor`.

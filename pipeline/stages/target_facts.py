@@ -130,9 +130,10 @@ def _held_out_limit(run: RunData) -> float:
     config, blocks = run.config, (groups for _, groups in _key_blocks(run))
     limit, asked = held_out_limit(config.seed, config.statistics.hold_out, blocks), what_needs_held_out_rows(config)
     if not limit and asked is not None:
+        alike = "equal; give rows that differ" if config.data.groups is None else "of one group; give groups of fewer"
         raise InvalidDataError(
-            f"{asked} needs held-out rows, but all {run.shape.n_train} training rows are equal, or of one group; give "
-            "rows that differ, or groups of fewer rows"
+            f"{asked} needs held-out rows, but all {run.shape.n_train} training rows are {alike}, or choose nothing by "
+            "them: a number for --penalty"
         )
     return limit
 

@@ -1,9 +1,11 @@
 """Coins of rows: by their keys alone, and on both sides wherever there are two keys."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from features.errors import DataError
 from features.row_draws import draw_held_out, draw_sample, group_keys, held_out_limit, row_keys
 
 KEYS = row_keys(np.arange(20_000.0)[:, None])
@@ -53,3 +55,16 @@ def test_groups_have_the_keys_of_what_they_read_as() -> None:
     words = group_keys(np.array(["a", "b", "a", "12"]))
     assert words[0] == words[2] != words[1]
     assert group_keys(np.array([12, 7]))[0] == words[3]
+    of_one = [np.array([7, 0]), np.array([7.0, -0.0]), np.array(["7", "0"]), np.array([b"7", b"0"], "S3")]
+    of_one += [np.array([0.1], np.float32), np.array([np.float32(0.1)], np.float64)]
+    keys = [group_keys(groups) for groups in of_one]
+    assert all(np.array_equal(one, keys[0]) for one in keys[:4])
+    assert keys[4] == keys[5]
+    assert np.array_equal(group_keys(np.array([True, False])), group_keys(np.array([1, 0])))
+
+
+@pytest.mark.parametrize("missing", [[1.0, np.nan], ["a", "NaN"], ["a", ""], [b"a", b""], [7, None], ["a", None]])
+def test_a_row_without_a_group_is_told(missing: list[object]) -> None:
+    groups = np.array(missing)
+    with pytest.raises(DataError, match="row 1 has no group"):
+        group_keys(groups.astype(str) if groups.dtype.kind == "O" else groups)

@@ -88,7 +88,7 @@ def test_rows_that_are_all_equal_cannot_be_held_out(tmp_path: Path, capsys: pyte
     for more in (["--select", "greedy:3"], ["--refit", "ridge"], ["--penalty", "auto"]):
         name = more[1].partition(":")[0]
         assert main([str(tmp_path / "few.npz"), *run[2:], "--run-dir", str(tmp_path / name), *more]) == 65
-        assert "are equal, or of one group" in capsys.readouterr().err
+        assert "rows are equal; give rows that differ" in capsys.readouterr().err
     np.savez(tmp_path / "few.npz", X=rng.normal(size=(26, 2)), y=rng.normal(size=26))
     none = ["--set", "statistics.hold_out=0", "--penalty", "0.1"]
     assert main([str(tmp_path / "few.npz"), *run, *none, "-q", *SERIAL]) == 0

@@ -14,7 +14,7 @@ from features.source import SourceSpec
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.predict import main as predict
 from pipeline.train import main
-from runs import report_of, train
+from runs import model_bytes, report_of, train
 from storage.atomic_writes import read_arrays
 from storage.folder_layouts import RunLayout
 
@@ -93,19 +93,65 @@ def test_rows_that_are_added_have_groups_too(
     (tmp_path / "more").mkdir()
     data, added = write(tmp_path, first, "csv"), write(tmp_path / "more", more, "csv")
     train(tmp_path / "run", tmp_path / "features", *ASKED, "--set", "data.groups=g", dataset=data)
-    grown = ["--features-dir", str(tmp_path / "features"), "--init-from", str(tmp_path / "run"), "-q"]
+    grown = ["--features-dir", str(tmp_path / "features"), "--init-from", str(tmp_path / "run")]
     assert main([str(data), "--add-rows", str(added), *grown, "--run-dir", str(tmp_path / "grown")]) == 0
+    assert "groups of the rows added have rows in the test part as well" in "".join(capsys.readouterr())
     before, after = (report_of(tmp_path / name) for name in ("run", "grown"))
     assert after["n_train"] == before["n_train"] + 100
     parts = [
         read_arrays(RunLayout(tmp_path / "grown").statistics_file(name))["weight_sum"] for name in ("fit", "hold_out")
     ]
     assert int(sum(parts)) == after["n_train"]
+    keys = np.concatenate([open_source(SourceSpec(str(data), groups="g")).groups, group_keys(more["g"])])
+    held_out = draw_held_out(0, held_out_limit(0, 0.1, [keys]), keys)
+    assert 0 < int(parts[1]) == np.count_nonzero(held_out)
     np.savetxt(added, more["X"], delimiter=",", header="a,b,c", comments="")
-    assert main([str(data), "--add-rows", str(added), *grown, "--run-dir", str(tmp_path / "other")]) != 0
+    assert main([str(data), "--add-rows", str(added), *grown, "--run-dir", str(tmp_path / "other")]) == 65
     added.write_text("a,b,c,label\n1,2,3,0\n")
     assert main([str(data), "--add-rows", str(added), *grown, "--run-dir", str(tmp_path / "third")]) == 65
     assert "has no column of the groups (g)" in capsys.readouterr().err
+
+
+def test_one_column_as_groups_and_as_weights_has_two_feature_stores(
+    table: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    """With a test part of its own, since a split that heeds groups is another."""
+    ends = {"train": slice(400), "test": slice(400, None)}
+    columns = table | {"g": table["g"] + 1}
+    parts = {f"{name}_{part}": values[rows] for name, values in columns.items() for part, rows in ends.items()}
+    data, models = write(tmp_path, parts, "npz"), []
+    for name, options in {"first": ("groups",), "then": ("weights",), "alone": ("weights", "none")}.items():
+        asked = ["--set", f"data.{options[0]}=g", *(["--features-store", "none"] if len(options) > 1 else [])]
+        train(tmp_path / name, tmp_path / "features", *ASKED, *asked, dataset=data)
+        models.append(model_bytes(tmp_path / name))
+    assert models[0] != models[1] == models[2]
+
+
+def test_training_rows_of_one_group_are_told_and_what_to_do(
+    table: dict[str, np.ndarray], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = {f"{name}_{part}": table[name][:90] for name in "Xy" for part in ("train", "test")}
+    np.savez(tmp_path / "one.npz", **parts, g_train=np.zeros(90))
+    line = [str(tmp_path / "one.npz"), "--set", "data.groups=g", "--run-dir", str(tmp_path / "run"), "-q"]
+    line += ["--features-dir", str(tmp_path / "features")]
+    assert main([*line, "--penalty", "auto"]) == 65
+    assert (
+        "all 90 training rows are of one group; give groups of fewer, or choose nothing by" in capsys.readouterr().err
+    )
+    line[line.index(str(tmp_path / "run"))] = str(tmp_path / "advised")
+    assert main([*line, "--penalty", "1"]) == 0
+
+
+def test_estimators_refuse_groups_that_are_none(table: dict[str, np.ndarray]) -> None:
+    X, y = table["X"], table["y"]
+    machine = SLKLClassifier(random_state=0)
+    for groups, words in (
+        (np.zeros((500, 2)), r"groups has the shape \(500, 2\); \(500,\), one for each row"),
+        (np.where(np.arange(500) == 7, np.nan, 1.0), "groups: row 7 has no group"),
+        (y, "the rows that are not held out have one label; give groups"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            machine.fit(X, y, groups=groups)
 
 
 @pytest.mark.parametrize(
@@ -150,5 +196,5 @@ def test_groups_keep_near_copies_from_choosing() -> None:
         for of_rows in (None, groups)
     ]
     assert losses[1] < 0.75 * losses[0]
-    with pytest.raises(ValueError, match="groups names 5 groups; one for each of 600 rows"):
+    with pytest.raises(ValueError, match="one for each row, is needed"):
         SLKLRegressor().fit(near, labels, groups=groups[:5])
