@@ -318,7 +318,8 @@ def _source(
         "n_test": len(test.targets),
         # Where every row is taken as it comes, the seed decides nothing: all seeds share one feature store.
         "seed": spec.seed if any(part.rows is not None for part in parts) else None,
-        **({} if spec.groups is None else {"groups": spec.groups}),  # which array is which, that may be weights as well
+        # Which array is which: one may be both. Data without groups have the identity of versions without them.
+        **({} if spec.groups is None else {"roles": {"groups": spec.groups, "weights": spec.weights}}),
     }
     chosen = standardise if spec.standardise is None else spec.standardise
     return RowSource(name, task, classes, chosen, train, test, full_identity)

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -130,7 +131,9 @@ def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> RowSourc
     facts = [_facts(loaded, of_part) for of_part in fact_keys]
     _check_shapes(loaded, keys)
     digests = {key: "" if outline else digest_rows(values) for key, values in loaded.items()}
-    identity = {"source": "npz", "sha256": digests}
+    identity: dict[str, Any] = {"source": "npz", "sha256": digests}
+    if len(keys) == 2 and target != "y" and spec.weights is not None:  # either array may be the other
+        identity["target"] = target
     if len(keys) == 2:
         inputs, labels = loaded["X"], label_array(loaded[target], target)
         return split_source(spec, path.stem, inputs, labels, _is_table(inputs), identity, facts=facts[0])

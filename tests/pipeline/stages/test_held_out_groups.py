@@ -1,5 +1,7 @@
 """Equal rows, and rows of one group, are held out together: by the command, the estimators, and of added rows."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from cases import SERIAL
 from features.open_source import open_source
 from features.row_draws import draw_held_out, group_keys, held_out_limit
 from features.source import SourceSpec
+from pipeline.datasets.open_data import open_data
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.predict import main as predict
 from pipeline.train import main
@@ -112,19 +115,49 @@ def test_rows_that_are_added_have_groups_too(
     assert "has no column of the groups (g)" in capsys.readouterr().err
 
 
-def test_one_column_as_groups_and_as_weights_has_two_feature_stores(
-    table: dict[str, np.ndarray], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("kind", ["csv", "npz", "zarr"])
+def test_identities_of_data_say_which_array_is_which(table: dict[str, np.ndarray], tmp_path: Path, kind: str) -> None:
     """With a test part of its own, since a split that heeds groups is another."""
-    ends = {"train": slice(400), "test": slice(400, None)}
-    columns = table | {"g": table["g"] + 1}
-    parts = {f"{name}_{part}": values[rows] for name, values in columns.items() for part, rows in ends.items()}
-    data, models = write(tmp_path, parts, "npz"), []
-    for name, options in {"first": ("groups",), "then": ("weights",), "alone": ("weights", "none")}.items():
-        asked = ["--set", f"data.{options[0]}=g", *(["--features-store", "none"] if len(options) > 1 else [])]
-        train(tmp_path / name, tmp_path / "features", *ASKED, *asked, dataset=data)
-        models.append(model_bytes(tmp_path / name))
-    assert models[0] != models[1] == models[2]
+    files = parts_of(table, tmp_path, kind)
+    numbers = {"v": table["X"][:, 0] ** 2, "w": table["X"][:, 1] ** 2}
+    np.savez(tmp_path / "numbers.npz", X=table["X"], **numbers)
+    swapped = [SourceSpec(str(tmp_path / "numbers.npz"), target=one, weights=two) for one, two in ("vw", "wv")]
+    specs = [replace(files, **roles) for roles in ({"groups": "g"}, {"weights": "g"})]
+    specs += [replace(files, groups="g", weights="g")] if kind in ("npz", "zarr") else []
+    found = [json.dumps(open_data(spec).fingerprint(), sort_keys=True) for spec in (files, *specs, *swapped)]
+    assert len(set(found)) == len(found)
+    assert not any("roles" in found[k] for k in (0, 2)), "data without groups have the stores of earlier versions"
+
+
+@pytest.mark.ci
+def test_feature_stores_know_which_array_is_which(table: dict[str, np.ndarray], tmp_path: Path) -> None:
+    """In both orders; groups in one array, weights in it, and both."""
+    data, roles = Path(parts_of(table, tmp_path, "npz").dataset), ("groups", "weights", "groups weights")
+
+    def model(role: str, features: str, *more: str) -> object:
+        run, asked = tmp_path / f"{role} {features}", [f"data.{name}=g" for name in role.split()]
+        options = [word for one in asked for word in ("--set", one)]
+        train(run, tmp_path / features, *ASKED, *options, *more, dataset=data)
+        return model_bytes(run)
+
+    alone = [model(role, "none", "--features-store", "none") for role in roles]
+    assert [model(role, "first") for role in roles] == alone
+    assert [model(role, "last") for role in reversed(roles)] == alone[::-1]
+    assert all(one not in alone[:k] for k, one in enumerate(alone))
+
+
+def parts_of(table: dict[str, np.ndarray], folder: Path, kind: str) -> SourceSpec:
+    """Return data with a test part of its own, and a column g of groups, all above 0."""
+    columns, ends = table | {"g": table["g"] + 1}, {"train": slice(400), "test": slice(400, None)}
+    if kind in ("npz", "zarr"):
+        named = "{0}_{1}" if kind == "npz" else "{1}/{0}"
+        parts = {named.format(name, part): of[rows] for name, of in columns.items() for part, rows in ends.items()}
+        return SourceSpec(str(write(folder, parts, kind)))
+    paths = []
+    for part, rows in ends.items():
+        (folder / part).mkdir()
+        paths.append(write(folder / part, {name: of[rows] for name, of in columns.items()}, kind))
+    return SourceSpec(str(paths[0]), test=str(paths[1]))
 
 
 def test_training_rows_of_one_group_are_told_and_what_to_do(
