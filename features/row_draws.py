@@ -4,16 +4,19 @@ Rows with the same key, which are equal or of one group, throw the same coin, ho
 """
 
 import hashlib
+import re
 from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from features.csv_files import cell_text
 from features.errors import DataError
+from features.table_cells import is_missing
 
 Keys = NDArray[np.uint64]
 _TOGETHER = 1024  # rows whose keys are computed at once
-_MISSING = ("", "nan", "nat", "none", "<na>")
+_WHOLE = re.compile(r"-?[0-9]{1,300}(\.0+|(\.[0-9]+)?e\+[0-9]+)")  # a whole number with a point or an exponent
 _HELD_OUT, _SAMPLED = 2, 5  # which coins a seed throws
 
 
@@ -34,13 +37,13 @@ def row_keys(inputs: np.ndarray) -> Keys:
 def group_keys(groups: np.ndarray) -> Keys:
     """Return a key (n,) u8 of each of groups (n,), numbers or text: equal for those that read alike.
 
-    Numbers are equal in whatever dtype they are, and read as Python writes them, whole ones without a point. Raises
-    DataError naming a row without a group: NaN, None or no text.
+    Numbers are equal in whatever dtype they are, also in text, and read as Python writes them, whole ones without a
+    point. Raises DataError naming a row without a group: NaN, None, or what is a missing cell of a table.
     """
     names, rows, of_rows = np.unique(groups, return_index=True, return_inverse=True)
     read = [_read(name) for name in names.tolist()]
     for name, row in zip(read, rows.tolist(), strict=True):
-        if name.lower() in _MISSING:
+        if is_missing(name) or name.lower() in ("none", "nat"):
             raise DataError(f"row {row} has no group ({name!r}); name one for each row")
     digests = (hashlib.blake2b(name.encode(), digest_size=8).digest() for name in read)
     return np.frombuffer(b"".join(digests), np.uint64)[of_rows]
@@ -48,9 +51,10 @@ def group_keys(groups: np.ndarray) -> Keys:
 
 def _read(name: str | bytes | float) -> str:
     """Return how the name of a group reads."""
-    if isinstance(name, bytes):
-        return name.decode(errors="backslashreplace")
-    return str(int(name)) if isinstance(name, (bool, float)) and float(name).is_integer() else str(name)
+    text = name.decode(errors="backslashreplace") if isinstance(name, bytes) else cell_text(name)
+    if _WHOLE.fullmatch(text) is None or not float(text).is_integer():
+        return text
+    return str(int(float(text) if "e" in text else text.partition(".")[0]))
 
 
 def held_out_limit(seed: int, fraction: float, blocks: Iterable[Keys]) -> float:

@@ -75,7 +75,7 @@ class DataConfig:
         None,
         optional(text, "none"),
         "column of a table (likewise), or key of an .npz or .zarr, that holds the group of each row: no group is split "
-        "over fit and held-out rows, nor over training and test part",
+        "over fit and held-out rows, nor over training and test part where the run splits them",
     )
     class_weight: str | None = option(
         None,

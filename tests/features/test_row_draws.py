@@ -56,14 +56,20 @@ def test_groups_have_the_keys_of_what_they_read_as() -> None:
     assert words[0] == words[2] != words[1]
     assert group_keys(np.array([12, 7]))[0] == words[3]
     of_one = [np.array([7, 0]), np.array([7.0, -0.0]), np.array(["7", "0"]), np.array([b"7", b"0"], "S3")]
-    of_one += [np.array([0.1], np.float32), np.array([np.float32(0.1)], np.float64)]
-    keys = [group_keys(groups) for groups in of_one]
-    assert all(np.array_equal(one, keys[0]) for one in keys[:4])
-    assert keys[4] == keys[5]
+    of_one += [np.array(["7.0", "-0.0"]), np.array([7, 0], np.longdouble)]
+    small = [np.array([0.1], np.float32), np.array([np.float32(0.1)], np.float64)]
+    assert len({group_keys(groups).tobytes() for groups in of_one}) == 1
+    assert group_keys(small[0]) == group_keys(small[1])
+    large = [np.array([10**17]), np.array([1e17]), np.array(["1e+17"])]
+    assert len({group_keys(groups).tobytes() for groups in large}) == 1
+    codes = np.array(["007", "7", "0e12", "00e1", "1e5", "7.5", "7.50", f"{10**17}.0", f"{10**17 + 1}.0"])
+    assert len(set(group_keys(codes).tolist())) == len(codes), "what only looks like a number stays text"
     assert np.array_equal(group_keys(np.array([True, False])), group_keys(np.array([1, 0])))
 
 
-@pytest.mark.parametrize("missing", [[1.0, np.nan], ["a", "NaN"], ["a", ""], [b"a", b""], [7, None], ["a", None]])
+@pytest.mark.parametrize(
+    "missing", [[1.0, np.nan], ["a", "NaN"], ["a", ""], [b"a", b""], [7, None], ["a", None], ["a", "N/A"]]
+)
 def test_a_row_without_a_group_is_told(missing: list[object]) -> None:
     groups = np.array(missing)
     with pytest.raises(DataError, match="row 1 has no group"):
