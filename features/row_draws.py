@@ -6,6 +6,7 @@ Rows with the same key, which are equal or of one group, throw the same coin, ho
 import hashlib
 import re
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +74,11 @@ def held_out_limit(seed: int, fraction: float, blocks: Iterable[Keys]) -> float:
 def draw_held_out(seed: int, limit: float, keys: Keys) -> NDArray[np.bool_]:
     """Return which rows with such keys (n,) are held out, (n,) bool: those whose coins are below a `held_out_limit`."""
     return np.asarray(_coins(seed, _HELD_OUT, keys) < limit)
+
+
+def tells_labels_apart(fit: NDArray[Any], held_out: NDArray[Any]) -> bool:
+    """Tell whether held-out rows of such labels can choose between fits to others: to two, one of which they have."""
+    return len(np.unique(fit)) > 1 and bool(np.isin(held_out, fit).any())
 
 
 def draw_sample(seed: int, share: float, keys: Keys) -> NDArray[np.bool_]:

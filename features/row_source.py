@@ -308,8 +308,10 @@ def _source(
     train, test = parts
     if classes and len(np.unique(train.targets)) < 2:
         only = classes[int(train.targets[0])]
-        more = "take more rows" if spec.groups is None else "take more rows, or groups that have rows of several labels"
-        raise DataError(f"{name}: the {len(train.targets)} training rows all have label {only!r}; {more}")
+        found, more = f"the {len(train.targets)} training rows all have label {only!r}", "take more rows"
+        if spec.groups is not None and "split" in identity:
+            found, more = f"{found}: so the split by groups {spec.groups} left them", "give groups of several labels"
+        raise DataError(f"{name}: {found}; {more}")
     full_identity = {
         **identity,
         "task": task,

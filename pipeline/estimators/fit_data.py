@@ -19,7 +19,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight
 
 from features.errors import DataError
-from features.row_draws import Keys, draw_held_out, group_keys, held_out_limit, row_keys
+from features.row_draws import Keys, draw_held_out, group_keys, held_out_limit, row_keys, tells_labels_apart
 from features.standardisation import RunningMoments, Standardisation
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.column_generator import ColumnGenerator
@@ -257,8 +257,8 @@ def held_out_rows(
 ) -> NDArray[np.bool_]:
     """Return which rows are held out, (n,) bool, by the keys of their groups: the draw of the command line.
 
-    Rows of weight 0 are none. Raises ValueError where there are no two different keys to share out, and where the rows
-    that are not held out have one of the labels (n,), if they are given.
+    Rows of weight 0 are none. Raises ValueError where there are no two different keys to share out, and where held-out
+    rows of such labels (n,), None for any, cannot choose between fits to the others.
     """
     counted = weights > 0
     limit = held_out_limit(seed, HELD_OUT, [groups[counted]])
@@ -267,8 +267,11 @@ def held_out_rows(
         found = f"{n_rows} sample" if n_rows < 2 else f"{n_rows} samples that are equal, or of one group"
         raise ValueError(f"rows are held out to choose the penalty, ridge or size: 2 are needed, found {found}")
     held_out = draw_held_out(seed, limit, groups) & counted
-    if labels is not None and len(np.unique(labels[counted & ~held_out])) < 2:
-        raise ValueError("the rows that are not held out have one label; give groups that have rows of several")
+    if labels is not None and not tells_labels_apart(labels[counted & ~held_out], labels[held_out]):
+        raise ValueError(
+            "by groups, the rows that are not held out lack the labels of those that are, or have one label alone; "
+            "give groups of several labels"
+        )
     return held_out
 
 

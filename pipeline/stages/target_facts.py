@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.row_draws import draw_held_out, held_out_limit
+from features.row_draws import draw_held_out, held_out_limit, tells_labels_apart
 from features.targets import balanced_factors
+from pipeline.config.parsers import NO_PENALTY
 from pipeline.config.train_config import what_needs_held_out_rows
 from pipeline.datasets.features_on_the_fly import open_features
 from pipeline.errors import InvalidDataError
@@ -55,7 +56,7 @@ def find_target_facts(run: RunData) -> TargetFacts:
     """Return the facts of a run: passes over its targets and weights, where there is something to find.
 
     Raises InvalidDataError where the squares of the training targets leave float64, upwards or downwards, and where
-    rows are to be held out that are all equal, or of one group.
+    rows are to be held out that are all equal, or of one group, or whose groups leave no label to choose by.
     """
     check_targets(run)
     facts = TargetFacts(
@@ -130,12 +131,34 @@ def _held_out_limit(run: RunData) -> float:
     config, blocks = run.config, (groups for _, groups in _key_blocks(run))
     limit, asked = held_out_limit(config.seed, config.statistics.hold_out, blocks), what_needs_held_out_rows(config)
     if not limit and asked is not None:
-        alike = "equal; give rows that differ" if config.data.groups is None else "of one group; give groups of fewer"
+        alike = "equal; give rows that differ" if config.data.groups is None else "of one group; give more groups"
         raise InvalidDataError(
-            f"{asked} needs held-out rows, but all {run.shape.n_train} training rows are {alike}, or choose nothing by "
-            "them: a number for --penalty"
+            f"{_chooser(asked)} needs held-out rows, but all {run.shape.n_train} training rows are {alike}, or "
+            f"{_choose_nothing(asked)}"
         )
+    if limit and asked is not None and config.data.groups is not None and run.shape.task != "regression":
+        _check_labels(run, limit, asked)
     return limit
+
+
+def _check_labels(run: RunData, limit: float, asked: str) -> None:
+    fit = held_out = np.empty(0)
+    for (y, _), (_, groups) in zip(target_blocks(run), _key_blocks(run), strict=True):
+        is_held_out = draw_held_out(run.config.seed, limit, groups)
+        fit, held_out = np.union1d(fit, y[~is_held_out]), np.union1d(held_out, y[is_held_out])
+    if not tells_labels_apart(fit, held_out):
+        raise InvalidDataError(
+            f"{_chooser(asked)} chooses by held-out rows, but by groups {run.config.data.groups} the other rows lack "
+            f"their labels, or have one label alone; give groups of several labels, or {_choose_nothing(asked)}"
+        )
+
+
+def _chooser(asked: str) -> str:
+    return "least squares" if asked == f"--penalty {NO_PENALTY}" else asked
+
+
+def _choose_nothing(asked: str) -> str:
+    return f"hold out none (--set statistics.hold_out=0, without {asked})"
 
 
 def _mean(run: RunData) -> float:

@@ -160,19 +160,36 @@ def parts_of(table: dict[str, np.ndarray], folder: Path, kind: str) -> SourceSpe
     return SourceSpec(str(paths[0]), test=str(paths[1]))
 
 
-def test_training_rows_of_one_group_are_told_and_what_to_do(
+@pytest.mark.parametrize("asked", [[], ["--penalty", "auto"], ["--refit", "ridge", "--penalty", "1"]])
+def test_groups_that_leave_nothing_to_choose_by_are_told_and_what_to_do(
+    table: dict[str, np.ndarray], tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: list[str]
+) -> None:
+    y = np.arange(300) % 3
+    X = table["X"][:300] + y[:, None]
+    parts = {f"{name}_{part}": of for name, of in (("X", X), ("y", y)) for part in ("train", "test")}
+    np.savez(tmp_path / "few.npz", **parts, one_train=np.zeros(300), label_train=y, half_train=y > 0)
+    found = {
+        "one": "all 300 training rows are of one group; give more groups",
+        "label": "by groups label the other rows lack their labels",
+        "half": "or have one label alone; give groups of several labels",
+    }
+    line = [str(tmp_path / "few.npz"), "--features-dir", str(tmp_path / "features"), "--seed", "1", "-q", *SERIAL]
+    for groups, words in found.items():
+        start = [*line, "--set", f"data.groups={groups}", "--run-dir", str(tmp_path / groups)]
+        assert main([*start, *asked]) == 65
+        told = capsys.readouterr().err
+        assert words in told
+        assert (" ".join(asked[:2]) or "least squares") in told
+    assert "(--set statistics.hold_out=0, without --" in told
+    assert main([*start[:-1], str(tmp_path / "advised"), "--set", "statistics.hold_out=0", *asked[2:]]) == 0
+
+
+def test_labels_that_the_split_by_groups_took_are_told(
     table: dict[str, np.ndarray], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    parts = {f"{name}_{part}": table[name][:90] for name in "Xy" for part in ("train", "test")}
-    np.savez(tmp_path / "one.npz", **parts, g_train=np.zeros(90))
-    line = [str(tmp_path / "one.npz"), "--set", "data.groups=g", "--run-dir", str(tmp_path / "run"), "-q"]
-    line += ["--features-dir", str(tmp_path / "features")]
-    assert main([*line, "--penalty", "auto"]) == 65
-    assert (
-        "all 90 training rows are of one group; give groups of fewer, or choose nothing by" in capsys.readouterr().err
-    )
-    line[line.index(str(tmp_path / "run"))] = str(tmp_path / "advised")
-    assert main([*line, "--penalty", "1"]) == 0
+    data = write(tmp_path, table | {"g": table["y"]}, "npz")
+    assert main([str(data), "--set", "data.groups=g", "--run-dir", str(tmp_path / "run"), "-q"]) == 65
+    assert "so the split by groups g left them; give groups of several labels" in capsys.readouterr().err
 
 
 def test_estimators_refuse_groups_that_are_none(table: dict[str, np.ndarray]) -> None:
@@ -181,7 +198,7 @@ def test_estimators_refuse_groups_that_are_none(table: dict[str, np.ndarray]) ->
     for groups, words in (
         (np.zeros((500, 2)), r"groups has the shape \(500, 2\); \(500,\), one for each row"),
         (np.where(np.arange(500) == 7, np.nan, 1.0), "groups: row 7 has no group"),
-        (y, "the rows that are not held out have one label; give groups"),
+        (y, "or have one label alone; give groups of several labels"),
     ):
         with pytest.raises(ValueError, match=words):
             machine.fit(X, y, groups=groups)
