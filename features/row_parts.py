@@ -62,18 +62,20 @@ def counted_rows(
 
 
 def keys_of_groups(
-    spec: SourceSpec, groups: np.ndarray | None, n_rows: int, rows: np.ndarray | slice = slice(None)
+    spec: SourceSpec, groups: np.ndarray | None, n_rows: int, rows: np.ndarray | slice = slice(None), of: str = ""
 ) -> np.ndarray | None:
-    """Return the keys of the groups of some of n rows; None where they have no groups."""
+    """Return the keys of the groups of some of n rows; None where they have no groups. of: what rows are in errors."""
     if groups is None:
         return None
     if groups.shape not in ((n_rows,), (n_rows, 1)) or groups.dtype.kind not in "biufUS":
         found = f"{groups.dtype} values of shape {groups.shape}"
-        raise DataError(f"groups {spec.groups} hold {found}; a number or a word for each of {n_rows} rows is needed")
+        raise DataError(
+            f"groups {spec.groups}{of} hold {found}; a number or a word for each of {n_rows} rows is needed"
+        )
     try:
         return group_keys(groups.reshape(n_rows))[rows]
     except DataError as error:
-        raise DataError(f"groups {spec.groups}: {error}") from None
+        raise DataError(f"groups {spec.groups}{of}: {error}") from None
 
 
 def _checked_size(option: str, asked: int | None, available: int, name: str) -> int:

@@ -196,7 +196,10 @@ def parts_source(
         counted = counted if kept is None else counted[kept]
         rows = None if len(counted) == len(y) else counted
         targets = encode(y[counted], classes, f"y of {part}")
-        of_rows = None if weights is None else weights[counted], keys_of_groups(spec, groups, len(y), counted)
+        of_rows = (
+            None if weights is None else weights[counted],
+            keys_of_groups(spec, groups, len(y), counted, f" of {part}"),
+        )
         parts.append(PartRows(array, f"X of {part}", rows, targets, *of_rows))
     notes = _column_notes(columns, inputs[0]) + _task_notes(spec, task, inputs[0], train_labels)
     notes += _weight_notes(spec, sum(map(len, labels)) - sum(len(counted) for _, counted in counts))
@@ -348,7 +351,9 @@ def joining_source(
         targets = encode(labels, classes, f"{name}: y")
     except DataError as error:
         raise DataError(f"{error}; leave such rows out, or train on all rows anew") from None
-    train = PartRows(inputs, f"{name}: X", None, targets, None, keys_of_groups(spec, groups, len(targets)))
+    train = PartRows(
+        inputs, f"{name}: X", None, targets, None, keys_of_groups(spec, groups, len(targets), of=f" of {name}")
+    )
     test = replace(train, rows=np.empty(0, np.int64), targets=targets[:0])
     identity = {**identity, "n_train": len(targets), "classes": list(classes)}
     return RowSource(name, task, classes, standardise, train, test, identity)

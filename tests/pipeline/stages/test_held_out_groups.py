@@ -10,6 +10,7 @@ import zarr
 from sklearn.metrics import log_loss
 
 from cases import SERIAL
+from features.errors import DataError
 from features.open_source import open_source
 from features.row_draws import draw_held_out, group_keys, held_out_limit
 from features.source import SourceSpec
@@ -182,6 +183,14 @@ def test_groups_that_leave_nothing_to_choose_by_are_told_and_what_to_do(
         assert (" ".join(asked[:2]) or "least squares") in told
     assert "(--set statistics.hold_out=0, without --" in told
     assert main([*start[:-1], str(tmp_path / "advised"), "--set", "statistics.hold_out=0", *asked[2:]]) == 0
+
+
+def test_a_row_of_an_array_without_a_group_is_told(table: dict[str, np.ndarray], tmp_path: Path) -> None:
+    gaps = table | {"g": np.where(np.arange(500) == 407, np.nan, table["g"])}
+    with pytest.raises(DataError, match=r"groups g: row 407 has no group \('nan'\); name one for each row"):
+        open_source(SourceSpec(str(write(tmp_path, gaps, "npz")), groups="g"))
+    with pytest.raises(DataError, match="groups g of test: row 7 has no group"):
+        open_source(replace(parts_of(gaps, tmp_path, "npz"), groups="g"))
 
 
 def test_labels_that_the_split_by_groups_took_are_told(
