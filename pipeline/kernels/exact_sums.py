@@ -45,15 +45,15 @@ def unit_of(largest: ArrayLike, n_terms: int) -> NDArray[np.float64]:
 
 
 def error_of(unit: ArrayLike, n_terms: int) -> NDArray[np.float64]:
-    """Return what rounding so many terms to multiples of a unit changes a sum by: five standard deviations."""
-    return 5.0 * np.asarray(unit) * np.sqrt(n_terms / 12.0)
+    """Return what rounding so many terms to multiples of a unit changes a sum by at most."""
+    return 0.5 * np.asarray(unit) * n_terms
 
 
 class ExactSum:
     """The sum of at most `n_terms` arrays of one shape, each entry within ±`largest` (broadcast to the shape).
 
     units : i8, the sum in multiples of the unit; those of two sums of the same bounds may be added.
-    error : what the unit may have changed an entry by
+    error : the most that the unit may have changed an entry by
     """
 
     def __init__(self, shape: tuple[int, ...], largest: ArrayLike, n_terms: int) -> None:
@@ -79,7 +79,7 @@ class ExactGram:
     """The last rows of a Gram's lower triangle, added up: those of columns `n_kept` to M, against all before them.
 
     units : (M - n_kept, M) i8, the sum in multiples of the unit. Terms are KᵀK of at most `n_terms` blocks, each
-    entry within ±`largest`. error : what the unit may have changed an entry by
+    entry within ±`largest`. error : the most that the unit may have changed an entry by
     """
 
     def __init__(self, n_columns: int, n_kept: int, largest: float, n_terms: int) -> None:

@@ -25,8 +25,8 @@ class GramStatistics:
     """Statistics of some rows (mathematics.md, eq. 7).
 
     gram (M, M) f8 symmetric; kty (M, T) f8; yty (T,) f8; column_sums (M,) f8; target_sums (T,) f8;
-    weight_sum float, the number of rows; unit_errors (3,), what the units of exact sums may have changed an entry of
-    the Gram, a row of kty and a column sum by (0 where that is not known). Memory: 8·M² bytes and little else.
+    weight_sum float, the number of rows; unit_errors (3,), the most that the units of exact sums may have changed an
+    entry of the Gram, a row of kty and a column sum by (0 where that is not known). Memory: 8·M² bytes and little else.
     """
 
     gram: NDArray[np.float64]
@@ -111,11 +111,10 @@ class GramStatistics:
         """Return what rounding may change a score by; of columns that were centred, before they were."""
         means = np.abs(self.column_sums) / max(self.weight_sum, 1e-300)
         largest = float((np.diagonal(self.gram) + np.abs(self.column_sums) * means).max(initial=0.0))
+        target_mean = float(np.linalg.norm(self.target_sums)) / max(self.weight_sum, 1e-300)
         of_gram, of_kty, of_sums = self.unit_errors.tolist()
-        rounding = Rounding.of_squares(largest)
-        # A column sum that is off shifts all columns alike: its errors do not make up for each other.
-        each = rounding.each + 2.0 * of_sums * float(means.max(initial=0.0))
-        return Rounding(each, of_gram, 3.0 * of_kty)
+        units = of_gram + 3.0 * of_sums * float(means.max(initial=0.0))
+        return Rounding(Rounding.of_squares(largest).each, units, 2.0 * (of_kty + of_sums * target_mean))
 
     def _constant(self) -> NDArray[np.bool_]:
         """Return which columns are constant to rounding, (M,)."""
@@ -147,11 +146,12 @@ class GramStatistics:
 class Rounding(NamedTuple):
     """What rounding may change a score c_mᵀ(y - K w) by (mathematics.md, eq. 103).
 
-    each, root : for each unit of Σ_m ‖W_m‖, and of ‖W‖ ≤ √(max_m ‖W_m‖ · Σ_m ‖W_m‖); always : whatever the weights
+    each : that of float64, for each unit of Σ_m ‖W_m‖, as an entry of the Gram
+    units, always : that of the units of exact sums, for each unit of Σ_m ‖W_m‖ and whatever the weights
     """
 
     each: float
-    root: float = 0.0
+    units: float = 0.0
     always: float = 0.0
 
     @classmethod
@@ -162,12 +162,12 @@ class Rounding(NamedTuple):
     @property
     def of_entry(self) -> float:
         """What it may change an entry of the Gram by."""
-        return self.each + self.root
+        return self.each + self.units
 
-    def of_score(self, norms: NDArray[np.float64]) -> float:
-        """Return what it may change a score by, of weights of such norms ‖W_m‖."""
-        total, most = float(norms.sum()), float(norms.max(initial=0.0))
-        return self.each * total + self.root * float(np.sqrt(total) * np.sqrt(most)) + self.always
+    def of_score(self, total: float) -> tuple[float, float]:
+        """Return what it may change a score by, of weights with Σ_m ‖W_m‖ = total, and the part of the units."""
+        units = self.units * total + self.always
+        return self.each * total + units, units
 
 
 @dataclass(frozen=True)

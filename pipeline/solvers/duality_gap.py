@@ -34,8 +34,9 @@ class Certificate:
         a, which turns the residual into a dual feasible point.
     max_score : float
         max_m |c_m^T r|_2 over the candidates, with the rounding.
-    rounding : float
-        What float64 may have changed a score by (mathematics.md, eq. 103).
+    rounding, primal_rounding : float
+        What rounding may have changed a score by, and that of units the primal (mathematics.md, eq. 103). The gaps
+        have both in them.
     """
 
     primal: float
@@ -45,6 +46,7 @@ class Certificate:
     theta_scale: float
     max_score: float
     rounding: float
+    primal_rounding: float
 
     @property
     def objective(self) -> float:
@@ -86,9 +88,9 @@ def certify_support(
     ``max_score`` by streaming and has scores of its support at hand. ``rounding`` is that of the statistics.
     """
     residual_squared = _residual_norm_squared(weights, scores, kty, yty)
-    norms = row_norms(weights)
-    penalty_term, error = tau * float(norms.sum()), rounding.of_score(norms)
-    max_score += error
+    total = float(row_norms(weights).sum())
+    penalty_term, (error, of_units) = tau * total, rounding.of_score(total)
+    off, max_score = of_units * total, max_score + error
     aligned = float(np.einsum("mt,mt->", weights, scores))
     scale = min(1.0, tau / max_score) if max_score > 0 else 1.0
     primal = 0.5 * max(0.0, residual_squared) + penalty_term
@@ -96,11 +98,11 @@ def certify_support(
     # rounding, its terms are so large that the gap could come out as 0. NaN fails every comparison here.
     meaningful = residual_squared >= -_ROUNDING * yty and primal <= 0.5 * yty * (1.0 + _ROUNDING)
     if not (meaningful and max_score < np.inf):
-        return Certificate(primal, -np.inf, np.inf, np.inf, scale, max_score, error)
+        return Certificate(primal, -np.inf, np.inf, np.inf, scale, max_score, error, off)
     residual_squared = max(0.0, residual_squared)
-    gap = 0.5 * (1.0 - scale) ** 2 * residual_squared + max(0.0, penalty_term - scale * aligned)
-    relative_gap = 0.0 if primal == 0 else gap / primal
-    return Certificate(primal, primal - gap, gap, relative_gap, scale, max_score, error)
+    gap = 0.5 * (1.0 - scale) ** 2 * residual_squared + max(0.0, penalty_term - scale * aligned) + off
+    relative_gap = 0.0 if primal == 0 else gap / max(primal - off, penalty_term)
+    return Certificate(primal, primal - gap, gap, relative_gap, scale, max_score, error, off)
 
 
 def certify_problem(problem: Problem, weights: np.ndarray) -> Certificate:

@@ -73,7 +73,8 @@ class SolverState:
         Whether ``weights`` minimise the objective on their face (polish).
     best_weights : (M, T) float64
     best_primal, best_dual : float
-        The certified weights of the smallest primal value so far, that value, and the largest dual value so far.
+        The certified weights of the smallest primal value so far, that value with what rounding may have taken, and
+        the largest dual value so far.
     cycle_primal, cycle_gap, idle_cycles : float, float, int
         Smallest primal value and relative gap when the polish last gained something, and its sweeps since then.
     """
@@ -131,8 +132,9 @@ class SolverState:
         state = replace(self, certified=True, relative_gap=certificate.relative_gap)
         if not np.isfinite(certificate.gap):
             return state
-        if certificate.primal < self.best_primal:
-            state = replace(state, best_weights=self.weights, best_primal=certificate.primal)
+        primal = certificate.primal + certificate.primal_rounding  # the dual value may be that of other weights
+        if primal < self.best_primal:
+            state = replace(state, best_weights=self.weights, best_primal=primal)
         return replace(state, best_dual=max(certificate.dual, self.best_dual))
 
     @staticmethod

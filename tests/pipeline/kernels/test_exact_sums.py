@@ -80,6 +80,7 @@ def test_a_sum_is_that_of_whole_numbers(terms: list[float], largest: float, n_te
     whole = sum(round(Fraction(term) / unit) for term in terms)
     assert total.units == whole
     assert float(total.values()) == float(whole * unit)
+    assert abs(whole * unit - sum(map(Fraction, terms))) <= Fraction(float(total.error))
 
 
 @given(columns=st.integers(1, 6), n_blocks=st.integers(1, 6), looseness=st.integers(0, 40), seed=SEEDS)
@@ -92,8 +93,9 @@ def test_a_gram_is_that_of_whole_numbers(columns: int, n_blocks: int, looseness:
         gram.add(block / 2.0**20)
     for i in range(columns):
         for j in range(i + 1):
-            products = (sum(int(a) * int(b) for a, b in block[:, [i, j]]) for block in blocks)
-            assert int(gram.units[i, j]) == sum(round(Fraction(product, 2**40) / unit) for product in products)
+            products = [Fraction(sum(int(a) * int(b) for a, b in block[:, [i, j]]), 2**40) for block in blocks]
+            assert int(gram.units[i, j]) == sum(round(product / unit) for product in products)
+            assert abs(int(gram.units[i, j]) * unit - sum(products)) <= Fraction(gram.error)
 
 
 @given(factor=st.floats(1.002, 1e150), sign=st.sampled_from([-1.0, 1.0]), n_terms=st.integers(1, 10**6))

@@ -12,6 +12,7 @@ from sklearn.linear_model import MultiTaskLasso
 
 from dense_twins import make_kernel, problem_of, statistics_of
 from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.kernels.exact_sums import unit_of
 from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, SumBounds, largest_terms
 from pipeline.solvers import (
     SolverOptions,
@@ -116,6 +117,30 @@ def test_the_gap_counts_the_units_of_the_sums(penalty: float, heavy: float, *, i
         np.sqrt(np.longdouble(penalty)),
     )
     assert (primal - dual) / primal <= 1.01 * solution.certificate.relative_gap
+
+
+@pytest.mark.parametrize("penalty", [1e-9, 1e-7, 1e-5])
+def test_the_gap_counts_products_that_every_block_rounds_to_zero(penalty: float) -> None:
+    """Errors of one sign do not make up for each other: all rows but 24 are so far that a block adds 0.4 of a unit."""
+    draw = np.random.default_rng(0)
+    near, n_blocks, rows = draw.normal(size=(24, 2)), 295, 4096
+    y, generator = np.sin(2 * near[:, :1]), ColumnGenerator(near[:12], 10.0, np.float64)
+    unit = float(unit_of(rows, n_blocks))
+    far = generator.block(np.array([[np.sqrt(10.0 * np.log(rows / (0.4 * unit))), 0.0]]))
+    sums = StatisticsSums(12, SumBounds(rows, n_blocks, RowBounds.of([largest_terms(1.0, y)])))
+    sums.add(generator.block(near), y)
+    block, nothing = np.repeat(far, rows, axis=0), np.zeros((rows, 1))
+    for _ in range(n_blocks // 2):
+        sums.add(block, nothing)
+    solution = solve(problem_of_statistics(sums.statistics(), (0,), penalty), SolverOptions(), np.random.default_rng(0))
+    exact = np.vstack([generator.block(near), np.sqrt(np.longdouble(n_blocks // 2 * rows)) * far])
+    primal, dual = dense_certificate(
+        exact.astype(np.longdouble),
+        np.vstack([y, [[0.0]]]).astype(np.longdouble),
+        solution.weights.astype(np.longdouble),
+        np.sqrt(np.longdouble(penalty)),
+    )
+    assert (primal - dual) / primal <= solution.certificate.relative_gap
 
 
 @pytest.mark.parametrize("polish", [True, False])
