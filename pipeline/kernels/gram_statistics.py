@@ -164,6 +164,10 @@ class Rounding(NamedTuple):
         """What it may change an entry of the Gram by."""
         return self.each + self.units
 
+    def beside(self, errors: NDArray[np.float64]) -> "Rounding":
+        """Return that of scores which are no sums of the statistics, and whose own units change outputs by `errors`."""
+        return self._replace(always=self.always + float(np.linalg.norm(errors)))
+
     def of_score(self, total: float) -> tuple[float, float]:
         """Return what it may change a score by, of weights with Σ_m ‖W_m‖ = total, and the part of the units."""
         units = self.units * total + self.always

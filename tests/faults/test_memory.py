@@ -32,6 +32,7 @@ from pipeline.stages.out_of_core import working_set_rounds as working_set
 from pipeline.stages.out_of_core.candidate_scores import BoundedScores, CandidateProblem
 from pipeline.stages.out_of_core.grown_gram import WorkingSet
 from pipeline.stages.out_of_core.kept_columns import nothing_kept
+from pipeline.stages.out_of_core.score_pass import score_errors
 from pipeline.stages.run_state import STAGES, Run, StageCost
 from pipeline.train import main
 from runs import ROOT, largest_bytes, python, report_of
@@ -184,6 +185,24 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
         largest = float(np.abs(scores[:, column]).max())
         expected = certify_support(*inputs, largest, sums.rounding())
         assert found == expected
+    # One more candidate, outside the working set: its score is a sum of a pass, of another unit.
+    more = BoundedScores(
+        scores=np.vstack([scores, np.zeros((1, Y.shape[1]))]),
+        norm_bounds=np.ones(m + 1),
+        residuals=Y,
+        errors=np.zeros((m + 1, Y.shape[1])),
+        screened=np.zeros(m + 1, bool),
+        evaluated=m + 1,
+        skipped=0,
+        kernel_entries=0,
+    )
+    of_all = CandidateProblem(np.arange(m + 1), 1.0, False)
+    errors = score_errors(in_rounds, Y)
+    for output, found in enumerate(all_scores.certify_all_candidates(in_rounds, current, weights, more, of_all)):
+        problem = table[:, [output]], scores[:, [output]], centred.kty[:, [output]], centred.yty[output], 1.0
+        largest_score = float(np.abs(scores[:, output]).max())
+        assert found == certify_support(*problem, largest_score, sums.rounding().beside(errors[[output]]))
+        assert errors[output] > 0
 
 
 def test_a_limit_too_small_names_the_smallest_that_would_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

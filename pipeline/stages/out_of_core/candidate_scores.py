@@ -15,6 +15,7 @@ from pipeline.stages.out_of_core.score_pass import (
     has_coarse_scores,
     is_symmetric,
     score_candidates,
+    score_errors,
     score_pass,
 )
 from pipeline.stages.run_state import Run
@@ -185,7 +186,9 @@ def certify_all_candidates(
     positions = positions_of(problem.candidates, current.candidates[weights.columns])
     statistics = current.statistics
     kty, yty = statistics.centred_targets() if run.config.solver.intercept else (statistics.kty, statistics.yty)
-    certificates, rounding = [], statistics.rounding()
+    certificates, rounding, errors = [], statistics.rounding(), np.zeros(run.shape.n_outputs)
+    if len(current.candidates) < len(problem.candidates):
+        errors = score_errors(run, scored.residuals)
     for group in groups_of(run):
         outputs = list(group)
         largest = np.linalg.norm(scored.scores[:, outputs], axis=1)
@@ -198,7 +201,7 @@ def certify_all_candidates(
                 float(yty[outputs].sum()),
                 problem.tau,
                 float(largest[evaluated].max(initial=0.0)),
-                rounding,
+                rounding.beside(errors[outputs]),
             )
         )
     return certificates

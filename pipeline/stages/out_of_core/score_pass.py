@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from pipeline.datasets.features_on_the_fly import open_features
 from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.exact_sums import ExactSum
+from pipeline.kernels.exact_sums import ExactSum, error_of, unit_of
+from pipeline.kernels.gram_statistics import RowBounds
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.committed_sums import Arrays
@@ -33,7 +34,13 @@ from pipeline.stages.out_of_core.coarse_features import (
     pay_off,
     read_points,
 )
-from pipeline.stages.out_of_core.score_tiles import LINE_ROWS, TILE_ROWS, ScoreTiles, grouped_by_point
+from pipeline.stages.out_of_core.score_tiles import (
+    LINE_ROWS,
+    TILE_ROWS,
+    ScoreTiles,
+    grouped_by_point,
+    line_rows_of,
+)
 from pipeline.stages.run_state import SOLVE, Run
 from pipeline.stages.target_facts import row_weights
 from pipeline.stages.training_rows import RowTask, row_task
@@ -98,7 +105,7 @@ class ScorePass:
     def empty(self) -> "ScoreSums":
         """Return scores of no tiles: a score gets a term from each line of rows, and from each tile of its row."""
         tiles, largest = self.tiles, TILE_ROWS * np.array(self.largest)
-        n_terms = 2 * -(-tiles.n_rows // tiles.line_rows) + 2
+        n_terms = _most_terms(tiles.n_rows, tiles.line_rows)
         return ScoreSums(ExactSum((tiles.n_candidates, len(self.largest)), largest, n_terms))
 
     def open(self) -> "ScoreAdder":
@@ -198,7 +205,7 @@ def score_candidates(
     make_folder(folder)
     weights, largest = row_weights(run), largest_values(run)
     counts = np.ones((len(residuals), 1)) if weights is None else weights[:, None]
-    most = np.sqrt(largest.gram) * np.abs(residuals).max(axis=0)  # of √s κ times √s |R|
+    most = _most(largest, residuals)
     residuals = residuals if weights is None else residuals * np.sqrt(counts)
     with run.doing(SOLVE, "storing the residuals"):
         stored = np.hstack([residuals, counts]).astype(np.float32 if coarse else np.float64)
@@ -211,6 +218,21 @@ def score_candidates(
     total[order] = grouped
     entries = sum(int(task.size(piece)) for piece in range(task.n_pieces))
     return CandidateScores(total[:, :-1], total[:, -1], entries)
+
+
+def score_errors(run: Run, residuals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the most that the units of exact sums change scores against residuals (n, T) by, (T,)."""
+    n_terms = _most_terms(len(residuals), line_rows_of(len(read_widths(run.layout))))
+    return error_of(unit_of(TILE_ROWS * _most(largest_values(run), residuals), n_terms), n_terms)
+
+
+def _most(largest: RowBounds, residuals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the most that a row adds to a score, of √s κ times √s |R|, (T,)."""
+    return np.asarray(np.sqrt(largest.gram) * np.abs(residuals).max(axis=0, initial=0.0))
+
+
+def _most_terms(n_rows: int, line_rows: int) -> int:
+    return 2 * -(-n_rows // line_rows) + 2
 
 
 def score_pass(run: Run, name: str) -> Path:

@@ -16,6 +16,11 @@ TILE_ROWS = 2048  # of a tile, and its points: work for many, while reading both
 LINE_ROWS = 1024  # rows of a tile that are in memory as kernel values at once, of one width
 
 
+def line_rows_of(widths: int) -> int:
+    """Return the rows whose kernel values are in memory at once, of so many widths."""
+    return max(LINE_ROWS // widths, 128)
+
+
 @dataclass(frozen=True)
 class ScoreTiles:
     """How rows and candidates, grouped by point, are cut into tiles.
@@ -47,8 +52,7 @@ class ScoreTiles:
     @property
     def line_rows(self) -> int:
         """Rows whose kernel values are in memory at once: with several widths fewer, so that values are no more."""
-        widths = -(-max(map(int, np.diff(self.starts)), default=1) // TILE_ROWS)
-        return max(LINE_ROWS // widths, 128)
+        return line_rows_of(-(-max(map(int, np.diff(self.starts)), default=1) // TILE_ROWS))
 
     def tile(self, piece: int) -> tuple[Block, Block]:
         """Return the candidates and the rows of a tile; tiles of the same candidates follow each other."""

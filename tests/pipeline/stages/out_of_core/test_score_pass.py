@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 import runs
 from pipeline.datasets.features_on_the_fly import open_features
 from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.stages.out_of_core import candidate_scores, score_tiles
+from pipeline.kernels.exact_sums import ExactSum
+from pipeline.stages.out_of_core import candidate_scores, score_pass, score_tiles
 from pipeline.stages.out_of_core.score_tiles import ScoreTiles, grouped_by_point
 
 
@@ -44,7 +45,14 @@ def test_scores_are_those_of_dense_columns(
     """Of all candidates, half of the tiles, and of some of them; both share inner products among widths."""
     monkeypatch.setattr(score_tiles, "TILE_ROWS", 64)
     monkeypatch.setattr(score_tiles, "LINE_ROWS", 256)
-    real, entries = candidate_scores.score_candidates, []
+    real, entries, errors = candidate_scores.score_candidates, [], []
+
+    class Recorded(ExactSum):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            errors.append(self.error[:-1])
+
+    monkeypatch.setattr(score_pass, "ExactSum", Recorded)
 
     def compared(run: Any, name: str, residuals: np.ndarray, candidates: np.ndarray) -> Any:
         n = run.shape.n_train
@@ -56,6 +64,7 @@ def test_scores_are_those_of_dense_columns(
             assert np.allclose(scored.scores, K.T @ residuals, rtol=1e-5, atol=1e-3)
             assert np.allclose(scored.square_bounds, K.sum(axis=0), rtol=1e-5)
             entries.append(scored.kernel_entries)
+        assert np.array_equal(np.max(errors, axis=0), score_pass.score_errors(run, residuals))
         assert entries[0] == n * len(some)
         assert entries[1] < 0.65 * n * len(candidates)
         raise KeyboardInterrupt
