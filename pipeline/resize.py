@@ -104,7 +104,7 @@ def resize_run(root: Path, size: int, out: Path) -> Resized:
         raise MissingRunError(f"{root} holds no finished run; train it to its end first")
     check_output(out, replace=None)
     config, model = run_folder.frozen_config(layout), load_model(layout.model)
-    if final_weights.were_moved(layout):
+    if final_weights.load(layout).points is not None:
         raise ConfigError(
             f"{root}: its centers were moved (--polish-centers), its statistics are of where they were chosen; train "
             f"with --select greedy:{size} --polish-centers {config.solver.polish_centers}"
@@ -156,7 +156,6 @@ def _temperature(
     from pipeline.reporting.examples import needs_download
     from pipeline.runtime.run_folder import finished_report
     from pipeline.stages.kept_statistics import column_names
-    from pipeline.stages.target_facts import are_drawn_by_keys
     from pipeline.stages.temperature import TriedWeights, temperature_of_finished_run
 
     candidates = column_names(layout, _names(layout, config), tried, finished_report(layout)["n_train"])
@@ -165,8 +164,6 @@ def _temperature(
     remedy = needs_download(config)
     if remedy:
         return None, f"{config.dataset}: {remedy}"
-    if not are_drawn_by_keys(layout):
-        return None, "an earlier version trained the run and held out other rows; train again"
     weights = TriedWeights(candidates, refit.of_fit.weights, refit.of_fit.intercept, fit=refit.of_fit)
     try:
         return temperature_of_finished_run(layout, config, weights), None

@@ -196,6 +196,7 @@ def _run(
     from pipeline.reporting import results
     from pipeline.runtime import run_folder
     from pipeline.runtime.events import Events, MemoryMeter  # psutil
+    from pipeline.runtime.stored_arrays import StoredFile
     from pipeline.stages import initial_weights, kept_statistics  # numba
     from pipeline.stages.accumulate_statistics import accumulate_statistics
     from pipeline.stages.build_features import build_features
@@ -224,7 +225,7 @@ def _run(
             run = Run(
                 layout=layout,
                 feature_layout=prepared.store,
-                features=ScaledFeatures(features, layout.feature_scales)
+                features=ScaledFeatures(features, StoredFile(layout.feature_scales))
                 if learns_scales(prepared.config.kernel.scale)
                 else features,
                 request=prepared.request,
@@ -236,7 +237,7 @@ def _run(
                 together=prepared.plan.workers.together,
             )
             if start is not None:
-                initial_weights.commit_model(layout, start)
+                initial_weights.commit_model(run, start)
             compile_needed(run)
             build_features(run)
             draw_candidates(run)

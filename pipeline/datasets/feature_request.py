@@ -55,6 +55,7 @@ class FeatureShape:
     description: dict[str, Any]
     weighted: tuple[Part, ...] = ()  # the parts whose rows have weights
     added: tuple[int, ...] = ()  # training rows of each addition, in order: the last ones
+    n_points: int = 0  # candidates that are no rows: they are named as if they came after the last row
 
     @property
     def batches(self) -> tuple[range, ...]:
@@ -66,6 +67,11 @@ class FeatureShape:
     def n_first(self) -> int:
         """Number of training rows before any were added: those that moments of z-scores are of."""
         return self.n_train - sum(self.added)
+
+    @property
+    def n_named(self) -> int:
+        """Number of rows and points that candidates can be."""
+        return self.n_train + self.n_points
 
     @property
     def n_outputs(self) -> int:

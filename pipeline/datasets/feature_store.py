@@ -38,6 +38,8 @@ def store_of(config: TrainConfig, shape: FeatureShape) -> FeatureLayout:
 class FeatureStore:
     """A built store, opened for reading; every byte read is checked against the manifest."""
 
+    dtype: type = np.float32
+
     def __init__(self, layout: FeatureLayout) -> None:
         self.layout = layout
         prefix = f"{layout.arrays.name}/"

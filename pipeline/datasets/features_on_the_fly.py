@@ -7,8 +7,7 @@ scattered rows cost one read of the source for each run of rows.
 
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +18,12 @@ from features.source import Part
 from features.standardisation import Standardisation
 from pipeline.datasets.compute_features import compute_features, fit_standardisation
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
-from pipeline.datasets.feature_store import FeatureStore, open_store
+from pipeline.datasets.feature_store import open_store
 from pipeline.datasets.open_data import DataIdentity, identify, open_data
 from pipeline.kernels.scaled_features import scaled
-from storage.atomic_writes import read_arrays
+from pipeline.runtime.stored_arrays import Stored
 from storage.blocks import gather_rows
 from storage.folder_layouts import FeatureLayout
-from storage.remedies import remedy_of
 
 TAKE_ROWS = 2048  # rows of the source read at once while scattered rows are gathered
 
@@ -42,17 +40,43 @@ class LiveFeatures:
 
 @dataclass(frozen=True)
 class ScaledFeatures:
-    """What a worker needs to read features times learned scales: the features, and the file that has the scales."""
+    """What a worker needs to read features times learned scales: the features, and what has the scales."""
 
-    features: FeatureLayout | LiveFeatures
-    file: Path
+    features: "FeatureLayout | LiveFeatures | FeatureRows"
+    scales: Stored
 
 
-FeatureAccess = FeatureLayout | LiveFeatures | ScaledFeatures
+class FeatureRows(Protocol):
+    """Features and what goes with them, read by rows."""
+
+    dtype: type  # of the features
+
+    def read(self, part: Part, start: int, stop: int) -> NDArray[np.floating]:
+        """Return features (stop - start, n_features)."""
+
+    def targets(self, part: Part, start: int, stop: int) -> NDArray[Any]:
+        """Return targets (stop - start,): int64 class indices, or float64 values."""
+
+    def weights(self, part: Part, start: int, stop: int) -> NDArray[np.float64] | None:
+        """Return the weights of rows (stop - start,) f8; None where each counts 1."""
+
+    def keys(self, start: int, stop: int) -> tuple[Keys, Keys]:
+        """Return the keys of training rows and of their groups, each (stop - start,) u8."""
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[np.floating]:
+        """Return the features of some training rows, (len(rows), n_features)."""
+
+    def standardisation(self) -> Standardisation:
+        """Return the z-scoring of the inputs."""
+
+
+FeatureAccess = FeatureLayout | LiveFeatures | ScaledFeatures | FeatureRows
 
 
 class LiveStore:
     """Features computed when they are read; the same interface as `FeatureStore`."""
+
+    dtype: type = np.float32
 
     def __init__(self, access: LiveFeatures) -> None:
         self._access = access
@@ -93,11 +117,11 @@ class LiveStore:
 class ScaledStore:
     """Features times scales; the same interface as `FeatureStore`. Targets can be read before there are scales."""
 
-    def __init__(self, store: FeatureStore | LiveStore, file: Path) -> None:
-        self._store, self._file = store, file
+    def __init__(self, store: FeatureRows, scales: Stored) -> None:
+        self._store, self._scales, self.dtype = store, scales, store.dtype
 
-    def read(self, part: Part, start: int, stop: int) -> NDArray[np.float32]:
-        """Return scaled features (stop - start, n_features) f4."""
+    def read(self, part: Part, start: int, stop: int) -> NDArray[np.floating]:
+        """Return scaled features (stop - start, n_features)."""
         return self._scaled(self._store.read(part, start, stop))
 
     def targets(self, part: Part, start: int, stop: int) -> NDArray[Any]:
@@ -112,22 +136,16 @@ class ScaledStore:
         """Return the keys of training rows and of their groups, each (stop - start,) u8, which scales do not change."""
         return self._store.keys(start, stop)
 
-    def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the scaled features of some training rows, (len(rows), n_features) f4."""
+    def take(self, rows: NDArray[np.int64]) -> NDArray[np.floating]:
+        """Return the scaled features of some training rows, (len(rows), n_features)."""
         return self._scaled(self._store.take(rows))
 
     def standardisation(self) -> Standardisation:
         """Return the z-scoring of the inputs, which comes before the scales."""
         return self._store.standardisation()
 
-    def _scaled(self, X: NDArray[np.float32]) -> NDArray[np.float32]:
-        return scaled(X, read_scales(self._file))
-
-
-def read_scales(file: Path) -> NDArray[np.float32]:
-    """Return the scales (d,) f4 in a file. Raises CorruptDataError, MissingDataError."""
-    kept = "scales" if file.parent.name == "scales" else "passes"  # those of a run, or of a round that is under way
-    return np.asarray(read_arrays(file, remedy=remedy_of(kept))["scales"])
+    def _scaled(self, X: NDArray[np.floating]) -> NDArray[np.floating]:
+        return scaled(X, self._scales.read()["scales"])
 
 
 def live(request: FeatureRequest, shape: FeatureShape) -> LiveFeatures:
@@ -139,15 +157,13 @@ def live(request: FeatureRequest, shape: FeatureShape) -> LiveFeatures:
     return LiveFeatures(request, tuple(fitted.mean.tolist()), tuple(fitted.scale.tolist()), data)
 
 
-def open_features(access: FeatureAccess) -> FeatureStore | LiveStore | ScaledStore:
+def open_features(access: FeatureAccess) -> FeatureRows:
     """Return the features to read, kept open for the tasks of this process."""
     if isinstance(access, ScaledFeatures):
-        return ScaledStore(_open_unscaled(access.features), access.file)
-    return _open_unscaled(access)
-
-
-def _open_unscaled(access: FeatureLayout | LiveFeatures) -> FeatureStore | LiveStore:
-    return _live_store(access) if isinstance(access, LiveFeatures) else open_store(access)
+        return ScaledStore(open_features(access.features), access.scales)
+    if isinstance(access, LiveFeatures):
+        return _live_store(access)
+    return open_store(access) if isinstance(access, FeatureLayout) else access
 
 
 @lru_cache(maxsize=2)

@@ -16,7 +16,7 @@ from pipeline.solvers.duality_gap import row_norms
 from pipeline.solvers.output_groups import Outputs, columns_of, output_groups, problem_of, visits_of
 from pipeline.solvers.regularization_path import solve_path
 from pipeline.solvers.ridge import least_squares
-from pipeline.stages.solve_checkpoints import note_of
+from pipeline.stages.unfinished import note_of
 
 EXACT = 1e-15  # relative gap that small problems are solved to; rounding ends the solve, not the gap
 EXHAUSTED = 20  # iterations without half the gap, after which it is rounding

@@ -42,7 +42,7 @@ def open_start(prepared: Prepared, root: Path) -> SparseKernelModel | None:
 
 def _penalised(model: SparseKernelModel, layout: RunLayout) -> SparseKernelModel:
     """Return the model of a run with its weights before a refit: the refitted ones are far from any optimum."""
-    if not layout.solution(f"{final_weights.NAME}.npz").exists():
+    if not (layout.root / final_weights.NAME).exists():
         return model
     final = final_weights.load(layout)
     same = final.penalised_weights.shape == model.weights.shape

@@ -32,11 +32,12 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
     in the model; `penalised` then says how those fared on the test part.
     """
     config, shape, solver = run.config, run.shape, run.config.solver
-    summary = final_weights.load_summary(run.layout)
-    path_rounds = summary.get("path_rounds") or []  # none in runs of earlier versions
+    final = final_weights.load(run.layout)
+    summary = final.summary
+    path_rounds = summary.get("path_rounds") or []
     selected = summary["selection"] is not None
     refitted = summary["ridge"] is not None and summary["penalty"] is not None
-    moved = final_weights.were_moved(run.layout)
+    moved = final.points is not None
     model = load_model(run.layout.model)
     return {
         "format_version": FORMAT_VERSION,

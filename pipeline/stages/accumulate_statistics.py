@@ -4,107 +4,103 @@ Where rows were added to those of an earlier run, its statistics are taken, and 
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.stages import earlier_run, final_weights
 from pipeline.stages.largest_values import largest_values
-from pipeline.stages.run_state import STATISTICS, Run
 from pipeline.stages.statistics_pass import ALL, COLUMNS, FIT, HELD_OUT, StatisticsPass
 from pipeline.stages.training_rows import row_task
-from storage.atomic_writes import check_folder, make_folder, read_arrays, remove_folder, write_arrays
+from pipeline.stages.workspace import STATISTICS, Workspace
+from storage.atomic_writes import read_arrays
 from storage.errors import CorruptDataError
 from storage.folder_layouts import RunLayout
-from storage.manifest import MANIFEST_NAME, verify
 from storage.remedies import ANEW
 
 STORING = "storing the sums of all rows"
 
 
-def accumulate_statistics(run: Run) -> None:
-    """Accumulate the statistics of all training rows and commit them as fit, hold_out and all."""
-    with run.stage(STATISTICS):
-        if final_weights.is_done(run.layout):
-            _clean(run)  # of what a kill left at the last moment
-            return  # nothing reads them any more, and the run may have dropped them
-        if run.in_rounds or run.preselection is not None:
+def accumulate_statistics(work: Workspace) -> None:
+    """Commit the statistics of all training rows on all candidates, where the solves need them: fit, hold_out, all."""
+    with work.stage(STATISTICS):
+        if work.in_rounds or work.preselection is not None:
             return  # the solve stage computes them, for the columns it needs
-        if (run.layout.statistics_file(ALL) / MANIFEST_NAME).exists():
-            with run.doing(STATISTICS, "checking those of an earlier session"):
-                for name in (FIT, HELD_OUT, ALL):  # least squares on all candidates read them unchecked
-                    check_folder(run.layout.statistics_file(name), remedy=ANEW)
-            _clean(run)
-            return
-        make_folder(run.layout.statistics)
-        parts = _sums(run, len(run.shape.added), _sums_before(run))
-        commit_parts(run, parts[FIT], parts[HELD_OUT], (FIT, HELD_OUT, ALL))
-        _clean(run)
+        with work.status(STATISTICS, "checking those of an earlier session"):
+            is_done = work.committed(name_of(ALL), mapped=True) is not None
+        if not is_done:
+            parts = _sums(work, len(work.shape.added), _sums_before(work))
+            commit_parts(work, parts[FIT], parts[HELD_OUT], (FIT, HELD_OUT, ALL))
+        for number in range(len(work.shape.batches)):
+            for name in (f"passes/{_pass_name(number)}", *_names(number).values()):
+                work.drop(name)
 
 
-def _sums_before(run: Run) -> dict[str, Path]:
-    """Return the folders of the statistics of all rows before the last addition, by part; none where there was none.
+def name_of(part: str) -> str:
+    """Return the name under which the statistics of a part are committed."""
+    return f"statistics/{part}"
+
+
+def _sums_before(work: Workspace) -> Mapping[str, GramStatistics]:
+    """Return the statistics of all rows before the last addition, by part; none where there was none.
 
     They are those of the earlier run; where it has not kept them, they are made again, to the same bits: one batch
     after the other, as the runs before it did (mathematics.md, eq. 90).
     """
-    folders = earlier_run.kept_statistics(run) if run.shape.added else {}
-    for number in range(0 if folders else len(run.shape.added)):
-        before, folders = folders, _folders(run, number)
-        if any(verify(folder, contents=True) for folder in folders.values()):
-            for part, statistics in _sums(run, number, before).items():
-                write_arrays(folders[part], statistics_to_arrays(statistics))
-    return folders
+    before = work.earlier_statistics() if work.shape.added else {}
+    for number in range(0 if before else len(work.shape.added)):
+        names = _names(number)
+        if any(work.committed(name, mapped=True) is None for name in names.values()):
+            for part, statistics in _sums(work, number, before).items():
+                work.commit(names[part], statistics_to_arrays(statistics))
+        before = {part: statistics_of(work, name) for part, name in names.items()}
+    return before
 
 
-def _sums(run: Run, number: int, before: Mapping[str, Path]) -> dict[str, GramStatistics]:
-    """Return the statistics of a batch of rows, by part: one pass, and what whole folders have of others."""
-    batch = run.shape.batches[number]
-    task = StatisticsPass(row_task(run), (FIT, HELD_OUT), run.n_candidates, largest_values(run, batch), batch=batch)
-    parts = run.row_pass(STATISTICS, task, _pass_folder(run, number)).statistics()
-    for part, folder in before.items():
-        parts[part] = parts[part].absorbing(statistics_from_arrays(read_arrays(folder, mapped=True)))
+def _sums(work: Workspace, number: int, before: Mapping[str, GramStatistics]) -> dict[str, GramStatistics]:
+    """Return the statistics of a batch of rows, by part, with those of the batches before: one pass."""
+    batch = work.shape.batches[number]
+    task = StatisticsPass(row_task(work), (FIT, HELD_OUT), work.n_candidates, largest_values(work, batch), batch=batch)
+    parts = work.add_up(STATISTICS, task, _pass_name(number)).statistics()
+    for part, statistics in before.items():
+        parts[part] = parts[part].absorbing(statistics)
     return parts
 
 
-def _folders(run: Run, number: int) -> dict[str, Path]:
-    return {part: run.layout.statistics_file(f"{part}-{number}") for part in (FIT, HELD_OUT)}
+def _names(number: int) -> dict[str, str]:
+    return {part: name_of(f"{part}-{number}") for part in (FIT, HELD_OUT)}
 
 
-def _pass_folder(run: Run, number: int) -> Path:
-    return run.layout.row_pass(f"{STATISTICS}-{number}" if number else STATISTICS)
-
-
-def _clean(run: Run) -> None:
-    """Remove what the sums of all rows were made of."""
-    for number in range(len(run.shape.batches)):
-        for folder in (_pass_folder(run, number), *_folders(run, number).values()):
-            remove_folder(folder, durable=False)
+def _pass_name(number: int) -> str:
+    return f"{STATISTICS}-{number}" if number else STATISTICS
 
 
 def commit_parts(
-    run: Run,
+    work: Workspace,
     fit: GramStatistics,
     held_out: GramStatistics,
     names: tuple[str, str, str],
     members: Mapping[str, NDArray[Any]] | None = None,
-    facts: Mapping[str, Any] | None = None,
 ) -> None:
     """Commit the statistics of fit rows, held-out rows and all rows under these names; those of all rows last.
 
-    They are what tells a resumed run that the others are there. `members` are further arrays, and `facts` the metadata,
-    of theirs. Those of the fit rows are spent: the others are added to them in place.
+    They are what tells a resumed run that the others are there. `members` are further arrays of theirs. Those of the
+    fit rows are spent: the others are added to them in place.
     """
-    with run.doing(STATISTICS, STORING):
+    with work.status(STATISTICS, STORING):
         for name, statistics in zip(names, (fit, held_out), strict=False):
-            write_arrays(run.layout.statistics_file(name), statistics_to_arrays(statistics))
+            work.commit(name_of(name), statistics_to_arrays(statistics))
         everything = fit.absorbing(held_out)
         everything.check_range()
-        arrays = statistics_to_arrays(everything) | dict(members or {})
-        write_arrays(run.layout.statistics_file(names[2]), arrays, metadata=facts)
+        work.commit(name_of(names[2]), statistics_to_arrays(everything) | dict(members or {}))
+
+
+def statistics_of(work: Workspace, name: str) -> GramStatistics:
+    """Return the statistics that are committed under a name, the Gram mapped. Raises CorruptDataError."""
+    found = work.committed(name, mapped=True)
+    assert found is not None, name
+    return statistics_from_arrays(found)
 
 
 def statistics_to_arrays(statistics: GramStatistics) -> dict[str, NDArray[np.float64]]:
@@ -121,7 +117,7 @@ def statistics_from_arrays(arrays: dict[str, NDArray[np.float64]]) -> GramStatis
         column_sums=arrays["column_sums"],
         target_sums=arrays["target_sums"],
         weight_sum=float(arrays["weight_sum"]),
-        unit_errors=np.asarray(arrays.get("unit_errors", np.zeros(3))),  # those of an earlier version have none
+        unit_errors=np.asarray(arrays["unit_errors"]),
     )
 
 

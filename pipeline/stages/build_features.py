@@ -4,7 +4,8 @@ from functools import partial
 
 from pipeline.datasets import build_feature_store, feature_store, store_users
 from pipeline.datasets.open_data import release_data
-from pipeline.stages.run_state import FEATURES, Run
+from pipeline.stages.run_state import Run
+from pipeline.stages.workspace import FEATURES
 from storage.lock import holder
 
 WAIT_SECONDS = 24 * 3600.0  # for another run that builds the same store

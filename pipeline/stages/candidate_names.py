@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from pipeline.config.parsers import selection_size
 from pipeline.config.train_config import TrainConfig
+from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.preselection import Preselection, preselection
 from storage.atomic_writes import read_arrays
 from storage.folder_layouts import RunLayout
-from storage.manifest import MANIFEST_NAME
 
 
 def count_candidates(config: TrainConfig, n_train: int) -> int:
@@ -39,22 +39,26 @@ def preselection_of(config: TrainConfig, n_train: int) -> Preselection | None:
     return preselection(n_fit, n_candidates, config.centers.working_set or 0, selection_size(config.solver.select))
 
 
+def names_of(centers: Arrays, n_rows: int) -> NDArray[np.int64]:
+    """Return all candidates of committed ones, (candidates,) i8: all rows at the first width, then all at the next."""
+    return np.asarray((centers["index"] + n_rows * np.arange(len(centers["sigma2"]))[:, None]).ravel())
+
+
 def read_widths(layout: RunLayout) -> NDArray[np.float64]:
-    """Return the kernel widths σ², (widths,) f8."""
+    """Return the kernel widths σ² of a run, (widths,) f8."""
     return np.asarray(read_arrays(layout.centers, mapped=True)["sigma2"])
 
 
 def read_candidates(layout: RunLayout, n_train: int) -> NDArray[np.int64]:
-    """Return all candidates, (candidates,) i8: all rows at the first width, then all at the next."""
-    arrays = read_arrays(layout.centers, mapped=True)
-    return (arrays["index"] + n_train * np.arange(len(arrays["sigma2"]))[:, None]).ravel()
+    """Return all candidates of a run; see `names_of`."""
+    return names_of(read_arrays(layout.centers, mapped=True), n_train)
 
 
-def points_of_candidates(layout: RunLayout, rows: NDArray[np.int64]) -> NDArray[np.float32] | None:
-    """Return the features (k, d) of candidates at some training rows, where a run has those of all in one file."""
-    if not (layout.centers / MANIFEST_NAME).exists():  # they are not drawn yet
+def points_of_candidates(centers: Stored | None, rows: NDArray[np.int64]) -> NDArray[np.floating] | None:
+    """Return the features (k, d) of candidates at some training rows, where those of all are committed together."""
+    if centers is None:  # they are not drawn yet
         return None
-    arrays = read_arrays(layout.centers, mapped=True)
+    arrays = centers.read(mapped=True)
     order = np.argsort(arrays["index"])
     place = order[np.minimum(np.searchsorted(arrays["index"], rows, sorter=order), len(order) - 1)]
     if "X" not in arrays or not np.array_equal(arrays["index"][place], rows):
@@ -71,3 +75,9 @@ def distinct_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[n
     """Return the distinct rows (k,), and for each entry its index among them, or None where no row comes twice."""
     distinct, index = np.unique(rows, return_inverse=True)
     return (rows, None) if len(distinct) == len(rows) else (distinct, index)
+
+
+def positions_of(candidates: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where some of the candidates stand among all, (rows,) i8."""
+    order = np.argsort(candidates)
+    return order[np.searchsorted(candidates, rows, sorter=order)]

@@ -1,8 +1,7 @@
-"""Which kernel widths a run has: those asked for, or one from the data (`median`, `auto`). Items of the centers."""
+"""The kernel widths of a fit: those asked for, or one from the data (`median`, `auto`)."""
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,12 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.bandwidth import MEDIAN_POINTS, default_sigma2
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.runtime import progress
+from pipeline.runtime.stored_arrays import Arrays
 from pipeline.solvers.bandwidth_choice import TRIAL_CENTERS, centers_used, choose_width, held_out_errors, trial_rows
-from pipeline.stages.run_state import CENTERS, Run, RunData
 from pipeline.stages.target_facts import TargetFacts
-from storage.atomic_writes import make_folder, read_arrays, write_arrays
+from pipeline.stages.workspace import CENTERS, Unfinished, Workspace
 
+WIDTHS = "widths"  # the pass of their trials
 _READ_ROWS = 65_536  # targets that are read at once
 
 
@@ -35,41 +35,55 @@ class BandwidthTask:
     seed: int
     facts: TargetFacts
 
-    def points(self, count: int) -> NDArray[np.float32]:
+    def points(self, count: int) -> NDArray[np.floating]:
         """Return the features of the first candidates."""
         return open_features(self.features).take(np.array(self.candidates[:count], np.int64))
 
 
 @dataclass(frozen=True)
 class WidthTrial:
-    """Widths that are tried together, on so many of the candidates, and the file of their held-out errors."""
+    """Widths that are tried together, on so many of the candidates."""
 
     widths: tuple[float, ...]
     n_centers: int
-    file: Path
 
 
-def choose_bandwidth(run: Run, index: NDArray[np.int64], facts: TargetFacts) -> dict[str, NDArray[Any]]:
+@dataclass(frozen=True)
+class TakenRows:
+    """Some training rows (n,), ascending; no more of them are in memory than are asked for at once."""
+
+    features: FeatureAccess
+    index: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.index)
+
+    def __getitem__(self, rows: slice, /) -> NDArray[np.floating]:
+        """Return features of some of them."""
+        return open_features(self.features).take(self.index[rows])
+
+
+def choose_bandwidth(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> dict[str, NDArray[Any]]:
     """Return what is committed with the candidates at training rows `index`: their widths `sigma2` (widths,) f8.
 
     Where they were tried on held-out rows, on targets less their mean, also `sigma2_tried` and `hold_out_errors`,
     one each, at the number of centers that is used. Raises InvalidDataError where no width has a finite error.
     """
-    asked = run.config.kernel.sigma2
+    asked = work.config.kernel.sigma2
     if not isinstance(asked, str):
         return {"sigma2": np.atleast_1d(np.asarray(asked, np.float64))}
-    n_used, folder = centers_of_trials(run), run.layout.row_pass("widths")
-    task = bandwidth_task(run, run.features, index, facts)
-    typical = typical_width(run, task)
+    task, n_used = bandwidth_task(work, work.features, index, facts), centers_of_trials(work)
+    typical = typical_width(work, task)
     if asked == "median":
         return {"sigma2": np.array([typical])}
     n_tried = min(TRIAL_CENTERS, len(task.candidates))
 
     def try_together(widths: list[float]) -> tuple[list[float], int]:
-        return errors_of(run, task, n_tried, [tuple(widths)], folder)[0]
+        return errors_of(work, task, n_tried, [tuple(widths)], WIDTHS)[0]
 
     def try_each(widths: list[float]) -> list[float]:
-        return [error for (error,), _ in errors_of(run, task, n_used, [(width,) for width in widths], folder)]
+        return [error for (error,), _ in errors_of(work, task, n_used, [(width,) for width in widths], WIDTHS)]
 
     best = choose_width(typical, try_together, try_each, same_size=n_used == n_tried)
     if best is None:
@@ -85,63 +99,54 @@ def choose_bandwidth(run: Run, index: NDArray[np.int64], facts: TargetFacts) -> 
     }
 
 
-def kernel_of(run: RunData) -> Kernel:
-    """Return the kernel of a run."""
-    return Kernel(run.config.kernel.name, run.config.kernel.degree)
-
-
-def centers_of_trials(run: Run) -> int:
-    """Return on how many candidates a run refines its width."""
-    config = run.config
+def centers_of_trials(work: Workspace) -> int:
+    """Return on how many candidates a width is refined."""
+    config = work.config
     chosen = None if config.solver.select == "none" else selection_size(config.solver.select)
-    return centers_used(min(run.n_candidates, config.centers.working_set or run.n_candidates), chosen)
+    return centers_used(min(work.n_candidates, config.centers.working_set or work.n_candidates), chosen)
 
 
-def bandwidth_task(run: Run, features: FeatureAccess, index: NDArray[np.int64], facts: TargetFacts) -> BandwidthTask:
-    """Return the task of a run whose candidates are the training rows `index`, on some features of it."""
+def bandwidth_task(
+    work: Workspace, features: FeatureAccess, index: NDArray[np.int64], facts: TargetFacts
+) -> BandwidthTask:
+    """Return the task for candidates at the training rows `index`, on some features."""
     # Drawn, since listed candidates, or all rows, may be sorted by class.
-    drawn = np.random.default_rng([run.config.seed, 7]).permutation(np.sort(index))
+    drawn = np.random.default_rng([work.config.seed, 7]).permutation(np.sort(index))
     return BandwidthTask(
         features=features,
-        shape=run.shape,
-        kernel=kernel_of(run),
-        candidates=tuple(drawn[: max(MEDIAN_POINTS, centers_of_trials(run))].tolist()),
-        seed=run.config.seed,
+        shape=work.shape,
+        kernel=work.kernel,
+        candidates=tuple(drawn[: max(MEDIAN_POINTS, centers_of_trials(work))].tolist()),
+        seed=work.config.seed,
         facts=facts,
     )
 
 
-def typical_width(run: Run, task: BandwidthTask) -> float:
-    """Return the typical width of the candidates, found by a worker."""
-    found: list[float] = []
-    words = "distances between candidates"
-    run.run_items(
-        CENTERS, find_typical, [task], unit="", words=words, on_value=lambda _, typical: found.append(typical)
-    )
-    return found[0]
+def typical_width(work: Workspace, task: BandwidthTask, folder: str = WIDTHS) -> float:
+    """Return the width at which kernel values of the candidates are neither all alike nor all different."""
+    items = {f"passes/{folder}/typical.npz": task}
+    (found,) = work.compute(CENTERS, find_typical, items, unit="", words="distances between candidates")
+    return float(found["sigma2"])
 
 
-def find_typical(task: BandwidthTask) -> float:
-    """Return the typical width of the candidates."""
-    return default_sigma2(task.points(MEDIAN_POINTS), task.kernel)
+def find_typical(task: BandwidthTask, _: Unfinished) -> Arrays:
+    """Return the typical width of the candidates, "sigma2"."""
+    return {"sigma2": np.array(default_sigma2(task.points(MEDIAN_POINTS), task.kernel))}
 
 
 def errors_of(
-    run: Run, task: BandwidthTask, n_centers: int, tried: list[tuple[float, ...]], folder: Path
+    work: Workspace, task: BandwidthTask, n_centers: int, tried: list[tuple[float, ...]], folder: str
 ) -> list[tuple[list[float], int]]:
     """Return the errors of widths that are tried together, and the number of held-out rows; trials are committed."""
-    make_folder(folder)
-    trials = [
-        WidthTrial(widths, n_centers, folder / f"{n_centers}-{widths[0]!r}-{len(widths)}.npz") for widths in tried
-    ]
+    names = [f"passes/{folder}/{n_centers}-{widths[0]!r}-{len(widths)}.npz" for widths in tried]
+    trials = {name: WidthTrial(widths, n_centers) for name, widths in zip(names, tried, strict=True)}
     words = f"trying widths on {n_centers} candidates"
-    run.run_items(CENTERS, partial(try_widths, task), trials, part=lambda trial: trial.file, unit="", words=words)
-    found = [read_arrays(trial.file) for trial in trials]
+    found = work.compute(CENTERS, partial(try_widths, task), trials, unit="", words=words)
     return [(arrays["errors"].tolist(), int(arrays["n_held_out"])) for arrays in found]
 
 
-def try_widths(task: BandwidthTask, trial: WidthTrial) -> None:
-    """Commit the held-out errors of some widths. Raises InvalidDataError where all rows are held out, or none."""
+def try_widths(task: BandwidthTask, trial: WidthTrial, _: Unfinished) -> Arrays:
+    """Return the held-out errors of some widths. Raises InvalidDataError where all rows are held out, or none."""
     rows = trial_rows(task.seed, task.shape.n_train, trial.n_centers)
     targets, weights, held_out, keys = _targets(task, rows)
     if held_out.all() or not held_out.any():
@@ -149,20 +154,18 @@ def try_widths(task: BandwidthTask, trial: WidthTrial) -> None:
             f"--sigma2 auto: {int(held_out.sum())} of the {len(rows)} rows it tries widths on are held out; set "
             "statistics.hold_out to 0.1, or give a number"
         )
-    progress.doing(f"reading {len(rows)} rows")
-    X, points = open_features(task.features).take(rows), task.points(trial.n_centers)
     words = f"trying {len(trial.widths)} widths on {len(rows)} rows and {trial.n_centers} candidates"
     errors = held_out_errors(
-        points,
+        task.points(trial.n_centers),
         trial.widths,
         task.kernel,
-        X,
+        TakenRows(task.features, rows),
         targets,
         held_out,
         on_rows=lambda n: progress.advance(n / len(rows), words),
         weights=weights,
     )
-    write_arrays(trial.file, {"errors": errors, "n_held_out": np.array(len(np.unique(keys[held_out])))})
+    return {"errors": errors, "n_held_out": np.array(len(np.unique(keys[held_out])))}
 
 
 def _targets(

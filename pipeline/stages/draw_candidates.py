@@ -6,73 +6,62 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.parsers import learns_scales
-from pipeline.config.train_config import what_needs_held_out_rows
-from pipeline.datasets.candidate_list import read_center_list
 from pipeline.datasets.features_on_the_fly import open_features
-from pipeline.errors import ConfigMismatchError, InvalidDataError
-from pipeline.stages import earlier_run
-from pipeline.stages.choose_bandwidth import choose_bandwidth
-from pipeline.stages.learn_feature_scales import learn_feature_scales
-from pipeline.stages.run_state import CENTERS, Run
-from pipeline.stages.target_facts import are_drawn_by_keys, check_targets, find_target_facts
-from storage.atomic_writes import check_folder, write_arrays
-from storage.manifest import MANIFEST_NAME
+from pipeline.runtime.stored_arrays import Arrays
+from pipeline.stages.choose_bandwidth import WIDTHS, choose_bandwidth
+from pipeline.stages.learn_feature_scales import PASS, learn_feature_scales
+from pipeline.stages.target_facts import all_keys, check_targets, find_target_facts
+from pipeline.stages.workspace import CENTERS, Workspace
 
 
-def draw_rows(n_train: int, count: int | str, seed: int) -> np.ndarray:
-    """Return the training rows of the candidates, i8, in the order drawn.
-
-    Drawn without replacement: the first k of a larger draw are the draw of size k. `all` gives every row in order.
-    """
-    if count == "all":
-        return np.arange(n_train)
-    return np.random.default_rng([seed, 1]).permutation(n_train)[: int(count)]
+def draw_rows(rows: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
+    """Return some of the rows, in the order drawn: the first k of a larger draw are the draw of size k."""
+    return rows[np.random.default_rng([seed, 1]).permutation(len(rows))[:count]]
 
 
-def draw_candidates(run: Run) -> None:
-    """Draw the centers, learn scales and find kernel widths where the data decide; commit them with their features."""
-    with run.stage(CENTERS) as cost:
-        if (run.layout.centers / MANIFEST_NAME).exists():
-            check_folder(run.layout.centers, remedy="delete the folder and resume: they are drawn again, the same")
-            _check_version(run)
+def draw_candidates(work: Workspace) -> None:
+    """Draw the candidates, learn scales and find kernel widths where the data decide; commit them with features."""
+    with work.stage(CENTERS) as cost:
+        if work.committed(CENTERS, mapped=True) is not None:
             return
         cost.items = 1
-        if run.config.data.add_rows is not None:
-            check_targets(run)
-            earlier_run.take_candidates(run)
-            return
-        index = _candidates(run)
-        facts = find_target_facts(run)
-        if learns_scales(run.config.kernel.scale):
-            learn_feature_scales(run, index, facts)
-        arrays: dict[str, NDArray[Any]] = {"index": index, **choose_bandwidth(run, index, facts), **facts.arrays()}
-        if run.config.data.centre_targets:
-            arrays["target_mean"] = np.array(facts.mean)
-        # Where their Gram would not fit, the candidates may be all rows: tasks take what they need of them.
-        if (run.config.centers.working_set or 0) >= run.n_candidates and run.preselection is None:
-            arrays["X"] = open_features(run.features).take(index)
-        write_arrays(run.layout.centers, arrays)
+        work.once(CENTERS, lambda: _candidates(work))
+        for name in (WIDTHS, PASS):
+            work.drop(f"passes/{name}")
 
 
-def _check_version(run: Run) -> None:
-    """Raise ConfigMismatchError for a run whose held-out rows an earlier version has drawn by their places."""
-    asked = what_needs_held_out_rows(run.config)
-    if asked is not None and not are_drawn_by_keys(run.layout) and not run.layout.report.exists():
-        raise ConfigMismatchError(
-            f"{run.layout.root}: an earlier version began this run and held out other rows, by which {asked} chooses; "
-            "train anew in another folder"
-        )
+def _candidates(work: Workspace) -> Arrays:
+    """Return the candidates' `index` of training rows, their widths, and the facts of targets, maybe features `X`."""
+    earlier = work.earlier_candidates()
+    if earlier is not None:
+        check_targets(work)
+        return earlier
+    facts = find_target_facts(work)
+    index = _rows_of_candidates(work)
+    if learns_scales(work.config.kernel.scale):
+        learn_feature_scales(work, index, facts)
+    arrays: dict[str, NDArray[Any]] = {"index": index, **choose_bandwidth(work, index, facts), **facts.arrays()}
+    if work.config.data.centre_targets:
+        arrays["target_mean"] = np.array(facts.mean)
+    # Where their Gram would not fit, the candidates may be all rows: tasks take what they need of them.
+    if (work.config.centers.working_set or 0) >= work.n_candidates and work.preselection is None:
+        arrays["X"] = open_features(work.features).take(index)
+    return arrays
 
 
-def _candidates(run: Run) -> NDArray[np.int64]:
-    centers = run.config.centers
-    assert centers.count is not None  # the plan has filled it in
-    if centers.list is None:
-        return draw_rows(run.shape.n_train, centers.count, run.config.seed)
-    listed = read_center_list(centers.list, run.shape.n_train)
-    if len(listed) != centers.count:
-        raise InvalidDataError(
-            f"--center-list {centers.list}: lists {len(listed)} rows, {centers.count} when the run was started; "
-            "restore it, or start a new run"
-        )
-    return listed
+def _rows_of_candidates(work: Workspace) -> NDArray[np.int64]:
+    """Return the rows that are listed; all in order; or some, drawn: rows that are equal once, while there are others.
+
+    Drawn without replacement, whatever else the rows hold.
+    """
+    listed, count, n = work.listed(), work.config.centers.count, work.shape.n_train
+    assert count is not None  # filled in
+    if listed is not None:
+        return listed
+    if count == "all":
+        return np.arange(n)
+    keys = all_keys(work)
+    first = np.sort(np.unique(keys, return_index=True)[1])
+    drawn = draw_rows(first, int(count), work.config.seed)
+    copies = np.setdiff1d(np.arange(n), first) if int(count) > len(first) else first[:0]
+    return np.concatenate([drawn, draw_rows(copies, int(count) - len(drawn), work.config.seed)])

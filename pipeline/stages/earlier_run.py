@@ -12,17 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.parsers import learns_scales
-from pipeline.errors import ConfigMismatchError
+from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass
 from pipeline.stages import final_weights
-from pipeline.stages.run_state import Run
+from pipeline.stages.accumulate_statistics import statistics_from_arrays
+from pipeline.stages.learn_feature_scales import SCALES
 from pipeline.stages.statistics_pass import COLUMNS, FIT, HELD_OUT
-from pipeline.stages.target_facts import are_drawn_by_keys
-from storage.atomic_writes import make_folder, read_arrays, read_dataclass, write_arrays, write_dataclass
+from pipeline.stages.workspace import Workspace
+from storage.atomic_writes import read_arrays
 from storage.errors import CorruptDataError, MissingDataError
 from storage.folder_layouts import RunLayout
 from storage.manifest import MANIFEST_NAME, digest_file, verify
 from storage.manifest import read as read_manifest
-from storage.remedies import remedy_of
+
+NAME = "init-model.npz"
 
 
 @dataclass(frozen=True)
@@ -43,30 +46,21 @@ def layout_of(path: str | None) -> RunLayout:
     return RunLayout(Path(path))
 
 
-def take_candidates(run: Run) -> None:
-    """Commit what a run takes of the one before it, its candidates last.
-
-    Raises ConfigMismatchError where the held-out rows are others than they would be now, CorruptDataError,
-    MissingDataError.
-    """
-    earlier = layout_of(run.config.solver.init_from)
-    if run.config.statistics.hold_out and not are_drawn_by_keys(earlier):
-        raise ConfigMismatchError(
-            f"{earlier.root}: an earlier version trained this run and held out other rows; train anew on all rows"
-        )
+def take_candidates(work: Workspace) -> Arrays:
+    """Commit what a run takes of an earlier one; return its candidates. Raises CorruptDataError, MissingDataError."""
+    earlier = layout_of(work.config.solver.init_from)
     final = final_weights.load(earlier)
     digests = list("".join(statistics_digests(earlier)).encode())
     start = Start(final.active, final.penalised_weights, np.array(digests, np.uint8))
-    if learns_scales(run.config.kernel.scale):
-        make_folder(run.layout.feature_scales.parent)
-        write_arrays(run.layout.feature_scales, read_arrays(earlier.feature_scales))
-    write_dataclass(run.layout.init_model, start)
-    write_arrays(run.layout.centers, read_arrays(earlier.centers))
+    if learns_scales(work.config.kernel.scale):
+        work.commit(SCALES, read_arrays(earlier.feature_scales))
+    work.commit(NAME, as_arrays(start))
+    return read_arrays(earlier.centers)
 
 
-def load(layout: RunLayout) -> Start:
+def load(work: Workspace) -> Start:
     """Return what is committed of the weights and statistics. Raises CorruptDataError."""
-    return read_dataclass(layout.init_model, Start, remedy=remedy_of(layout.init_model.name))
+    return as_dataclass(work.stored(NAME).read(), Start)
 
 
 def statistics_digests(earlier: RunLayout) -> list[str]:
@@ -81,16 +75,16 @@ def statistics_digests(earlier: RunLayout) -> list[str]:
     return []
 
 
-def kept_statistics(run: Run) -> dict[str, Path]:
-    """Return the folders of the statistics of the run before, by part; none where they are not there whole.
+def kept_statistics(work: Workspace) -> dict[str, GramStatistics]:
+    """Return the statistics of the run before, by part; none where they are not there whole.
 
     Warns where they were there when this run began.
     """
-    earlier = layout_of(run.config.solver.init_from)
-    taken, now = load(run.layout).statistics.tobytes().decode(), "".join(statistics_digests(earlier))
+    earlier = layout_of(work.config.solver.init_from)
+    taken, now = load(work).statistics.tobytes().decode(), "".join(statistics_digests(earlier))
     folders = {part: earlier.statistics_file(part) for part in (FIT, HELD_OUT)}
     if now and now == taken and not any(verify(folder, contents=True) for folder in folders.values()):
-        return folders
+        return {part: statistics_from_arrays(read_arrays(folder, mapped=True)) for part, folder in folders.items()}
     if taken:
-        run.events.warn(f"{earlier.root}: its statistics are no longer there whole; all rows are passed over again")
+        work.warn(f"{earlier.root}: its statistics are no longer there whole; all rows are passed over again")
     return {}

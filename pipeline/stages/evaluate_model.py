@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from features.targets import labels_from_decision
 from pipeline.config.parsers import NO_PENALTY
-from pipeline.datasets.features_on_the_fly import ScaledFeatures, open_features, read_scales
+from pipeline.datasets.features_on_the_fly import ScaledFeatures, open_features
 from pipeline.datasets.open_data import open_data
 from pipeline.kernels.each_tile import Each
 from pipeline.models.calibration import calibrate
@@ -21,13 +21,14 @@ from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.stages import final_weights
 from pipeline.stages.block_values import BlockPass, Values
-from pipeline.stages.candidate_names import read_candidates, read_widths, rows_and_widths
-from pipeline.stages.choose_bandwidth import kernel_of
+from pipeline.stages.candidate_names import read_candidates, rows_and_widths
 from pipeline.stages.greedy_selection import load_prefixes
-from pipeline.stages.run_state import EVALUATE, Run
+from pipeline.stages.run_state import Run
 from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
+from pipeline.stages.workspace import EVALUATE
 from storage.atomic_writes import remove_folder
 from storage.done_markers import write_marker
+from storage.folder_layouts import RunLayout
 from storage.manifest import MANIFEST_NAME, digest_file
 
 SCORES = "scores"  # the marker of the scores of a model
@@ -70,6 +71,7 @@ def _scored(run: Run, digest: str) -> Scores:
     solver, n_centers = run.config.solver, len(final_weights.load(run.layout).active)
     opened = partial(
         _opened,
+        run.layout,
         refitted=solver.refit != "none" and solver.select == "none" and solver.penalty != NO_PENALTY,
         selected=solver.select != "none",
     )
@@ -87,22 +89,18 @@ def _scores(payload: dict[str, Any]) -> Scores:
 def assemble_model(run: Run) -> SparseKernelModel:
     """Return the model of the committed weights: only centers with a non-zero weight, in the order of the weights."""
     final = final_weights.load(run.layout)
-    chosen = read_candidates(run.layout, run.shape.n_train)[final.active]
+    chosen = run.candidates[final.active]
     index, widths = rows_and_widths(chosen, run.shape.n_train)
     store = open_features(run.features)
     source = open_data(run.request.source)
     is_image = len(source.input_shape) > 1
-    summary = final_weights.load_summary(run.layout)
-    found = summary.get("temperature")  # none in runs that were solved before there was one
-    moved = final_weights.load_moved(run.layout)
+    found, moved = final.summary["temperature"], final.points
     points = store.take(index) if moved is None else moved
     return SparseKernelModel(
         task=run.shape.task,
         labels=run.shape.classes,
         features=run.request.features,
-        expansion=KernelExpansion(
-            kernel_of(run), points, read_widths(run.layout)[widths], final.weights, final.intercept
-        ),
+        expansion=KernelExpansion(run.kernel, points, run.centers["sigma2"][widths], final.weights, final.intercept),
         center_index=index if moved is None else np.full(len(index), -1),
         selection_order=np.arange(len(final.active)),
         standardisation=store.standardisation() if run.request.standardise else None,
@@ -110,7 +108,7 @@ def assemble_model(run: Run) -> SparseKernelModel:
         input_dtype=source.read("train", 0, 1)[0].dtype.name if is_image else None,
         table_columns=source.columns,
         temperature=found and found["temperature"],
-        feature_scales=read_scales(run.features.file) if isinstance(run.features, ScaledFeatures) else None,
+        feature_scales=run.features.scales.read()["scales"] if isinstance(run.features, ScaledFeatures) else None,
     )
 
 
@@ -152,14 +150,14 @@ class BlockScorer:
         return score_classes(predicted, block.y, self.n_classes, calibration, block.weights)
 
 
-def _opened(task: RowTask, *, refitted: bool, selected: bool) -> BlockScorer:
-    model = before = load_model(task.layout.model)
-    final = final_weights.load(task.layout)
-    if final_weights.were_moved(task.layout):
-        chosen = read_candidates(task.layout, task.shape.n_train)[final.active]
+def _opened(layout: RunLayout, task: RowTask, *, refitted: bool, selected: bool) -> BlockScorer:
+    model = before = load_model(layout.model)
+    final = final_weights.load(layout)
+    if final.points is not None:
+        chosen = read_candidates(layout, task.shape.n_train)[final.active]
         points = open_features(task.features).take(rows_and_widths(chosen, task.shape.n_train)[0])
         before = replace(model, expansion=replace(model.expansion, centers=points))
     if refitted or before is not model:
         before = before.with_weights(final.penalised_weights, final.penalised_intercept)
-    prefixes = tuple(load_prefixes(task.layout)) if selected else ()
+    prefixes = tuple(load_prefixes(layout)) if selected else ()
     return BlockScorer(task.shape.task, len(task.shape.classes), model, before, prefixes)

@@ -7,7 +7,6 @@ a few widths of the kernel: that fixes the unit of the exact sums.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,9 @@ from pipeline.kernels.gram_statistics import RowBounds
 from pipeline.kernels.kernel_forms import TILE_COLUMNS
 from pipeline.runtime import progress
 from pipeline.runtime.committed_sums import Arrays
+from pipeline.runtime.stored_arrays import Stored
 from pipeline.runtime.thread_team import ThreadTeam
 from pipeline.stages.training_rows import BlockPieces, RowBlock, RowGrid, RowTask, row_grid, stream_blocks
-from storage.atomic_writes import read_arrays
 
 INPUT = "input.npz"
 _SLACK = 2.0  # of a term: k ‖x - z‖ is σ/√e at most, and float32 products are rounded
@@ -29,13 +28,13 @@ _SLACK = 2.0  # of a term: k ‖x - z‖ is σ/√e at most, and float32 product
 
 @dataclass(frozen=True)
 class GradientPass(BlockPieces):
-    """Sums over the fit rows, at the points and weights in a file: points (m, d) f4, weights (m, T), intercept (T,).
+    """Sums over the fit rows, at given points and weights: points (m, d) f4, weights (m, T), intercept (T,).
 
     largest : bounds of targets times row weights, and of the weights
     """
 
     rows: RowTask
-    file: Path
+    given: Stored
     n_points: int
     largest: RowBounds
 
@@ -66,7 +65,7 @@ class GradientPass(BlockPieces):
 
     def open(self) -> "GradientAdder":
         """Read the points and weights."""
-        arrays = read_arrays(self.file)
+        arrays = self.given.read()
         points, weights, intercept = (arrays[name] for name in ("points", "weights", "intercept"))
         residual, scale = scales(weights, intercept, self.largest)
         generator = self.rows.generator_of(points)
@@ -117,7 +116,7 @@ class GradientAdder:
 
     task: GradientPass
     generator: ColumnGenerator
-    points: NDArray[np.float32]
+    points: NDArray[np.floating]
     middle: NDArray[np.floating]
     weights: NDArray[np.float64]
     intercept: NDArray[np.float64]

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,18 +18,16 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.executors import available_processors
+from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
 from pipeline.solvers.forward_backward_selection import drop, select
 from pipeline.solvers.forward_selection import SLAB_ROWS, Selection
 from pipeline.solvers.greedy_choice import ROWS, Enough, GreedyChoice, Part, choose_greedily, forward_most, told
 from pipeline.solvers.ridge import Refit, refit
 from pipeline.solvers.selection_prefixes import prefix_weights
-from pipeline.stages.accumulate_statistics import load_columns, load_statistics
-from pipeline.stages.candidate_names import read_candidates
+from pipeline.stages.accumulate_statistics import load_columns, name_of, statistics_from_arrays, statistics_of
 from pipeline.stages.final_weights import FinalWeights
-from pipeline.stages.run_state import SOLVE, Run
-from pipeline.stages.target_facts import read_target_facts
-from storage import checkpoints
-from storage.atomic_writes import check_folder, make_folder, read_arrays, read_dataclass, write_arrays, write_dataclass
+from pipeline.stages.workspace import SOLVE, Unfinished, Workspace
+from storage.atomic_writes import read_arrays
 from storage.folder_layouts import RunLayout
 from storage.remedies import ANEW
 
@@ -49,16 +46,14 @@ FINALISTS = StatisticsNames("finalists-fit", "finalists-hold-out", "finalists")
 
 @dataclass(frozen=True)
 class SelectTask:
-    """What a worker needs to choose: the statistics to choose on and to validate on, and how many (None: found).
+    """What a worker needs to choose: statistics of fit rows, held-out rows and all, and how many (None: found).
 
     n_back : how many of them are dropped again, where the columns are finalists, in the order chosen
     """
 
-    layout: RunLayout
-    names: StatisticsNames
+    statistics: tuple[Stored, ...]
     size: int | None
     intercept: bool
-    checkpoints_kept: int
     n_back: int | None = None
 
 
@@ -102,16 +97,16 @@ class Selected:
         }
 
 
-def select_centers(run: Run) -> Selected:
+def select_centers(work: Workspace) -> Selected:
     """Choose the centers, fit their weights, and commit what the curve of errors against sizes needs."""
-    chosen = choose_centers(run, AT_ONCE)
-    names = read_candidates(run.layout, run.shape.n_train)
-    return finish_selection(run, chosen, chosen.chosen, names, fit_chosen(run, chosen, AT_ONCE))
+    chosen = choose_centers(work, AT_ONCE)
+    return finish_selection(work, chosen, chosen.chosen, work.candidates, fit_chosen(work, chosen, AT_ONCE))
 
 
-def fit_chosen(run: Run, chosen: Chosen, names: StatisticsNames) -> Fitted:
+def fit_chosen(work: Workspace, chosen: Chosen, names: StatisticsNames) -> Fitted:
     """Return the least-squares weights of what was chosen."""
-    return fit_prefix(run.layout, chosen, names, len(chosen.chosen), intercept=bool(run.config.solver.intercept))
+    parts = [statistics_of(work, name_of(name)) for name in names]
+    return _fitted(parts[0].cut(chosen.tried), parts[1].cut(chosen.tried), parts[2].cut(chosen.chosen), work.intercept)
 
 
 def fit_prefix(layout: RunLayout, chosen: Chosen, names: StatisticsNames, size: int, *, intercept: bool) -> Fitted:
@@ -120,72 +115,70 @@ def fit_prefix(layout: RunLayout, chosen: Chosen, names: StatisticsNames, size: 
     Raises InvalidDataError where no ridge makes the Gram definite.
     """
     fit, held_out = (load_columns(layout, name, chosen.tried[:size]) for name in names[:2])
-    everything = load_columns(layout, names.everything, chosen.chosen[:size])
+    return _fitted(fit, held_out, load_columns(layout, names.everything, chosen.chosen[:size]), intercept)
+
+
+def _fitted(fit: GramStatistics, held_out: GramStatistics, everything: GramStatistics, intercept: bool) -> Fitted:
     return Fitted(everything, refit_chosen(fit, held_out, everything, intercept=intercept))
 
 
 def finish_selection(
-    run: Run, chosen: Chosen, candidates: NDArray[np.int64], names: NDArray[np.int64], fitted: Fitted
+    work: Workspace, chosen: Chosen, candidates: NDArray[np.int64], names: NDArray[np.int64], fitted: Fitted
 ) -> Selected:
     """Return the result, after committing the weights of the prefixes for `evaluate`.
 
     candidates: the chosen, among all; names: of the columns of the statistics.
     """
-    _save_prefixes(run, chosen, fitted.statistics, fitted.refit.ridge)
+    _save_prefixes(work, chosen, fitted.statistics, fitted.refit.ridge)
     weights, intercept = fitted.refit.weights, fitted.refit.intercept
     final = FinalWeights(candidates, weights, intercept, weights, intercept)
     return Selected(final, fitted.refit, chosen, names[chosen.tried[: len(fitted.refit.of_fit.weights)]])
 
 
-def choose_centers(run: Run, names: StatisticsNames, n_back: int | None = None) -> Chosen:
+def choose_centers(work: Workspace, names: StatisticsNames, n_back: int | None = None) -> Chosen:
     """Choose on the statistics of these names, or take what was chosen before.
 
     n_back: of finalists, in the order chosen, so many are dropped again.
 
     Raises CorruptDataError where the statistics or what was chosen are damaged.
     """
-    with run.doing(SOLVE, "checking the statistics"):
-        for name in names:  # the items map them unchecked
-            check_folder(run.layout.statistics_file(name), remedy=ANEW)
-    n_candidates = load_statistics(run.layout, names.everything).n_centers
+    with work.status(SOLVE, "checking the statistics"):
+        n_candidates = [statistics_of(work, name_of(name)) for name in names][-1].n_centers
     task = SelectTask(
-        layout=run.layout,
-        names=names,
-        size=selection_size(run.config.solver.select),
-        intercept=bool(run.config.solver.intercept),
-        checkpoints_kept=run.config.resources.keep,
+        statistics=tuple(work.stored(name_of(name)) for name in names),
+        size=selection_size(work.config.solver.select),
+        intercept=work.intercept,
         n_back=n_back,
     )
-    make_folder(run.layout.solutions)
     # Choosing takes a time that grows with the square of the number, and is done twice.
-    work, files = 2 * forward_most(task.size, n_candidates) ** 2, [_path(run.layout, names).name]
-    choose, part = partial(commit_choice, task), run.layout.solution
-    run.run_items(SOLVE, choose, files, part=part, unit="", size=lambda file: work)
-    return load_chosen(run.layout, names)
+    n_steps = 2 * forward_most(task.size, n_candidates) ** 2
+    (found,) = work.compute(SOLVE, choose, {_name(names): task}, unit="", size=lambda task: n_steps)
+    return as_dataclass(found, Chosen)
 
 
 def load_chosen(layout: RunLayout, names: StatisticsNames) -> Chosen:
     """Return what was chosen on the statistics of these names."""
-    return read_dataclass(_path(layout, names), Chosen, remedy=ANEW)
+    return as_dataclass(read_arrays(layout.root / _name(names), remedy=ANEW), Chosen)
 
 
-def _path(layout: RunLayout, names: StatisticsNames) -> Path:
-    return layout.solution(f"{names.everything}-selection.npz")
+def _name(names: StatisticsNames) -> str:
+    return f"solutions/{names.everything}-selection.npz"
 
 
-def commit_choice(task: SelectTask, file: str) -> None:
-    """Choose the centers and commit them as a solution of this name; may raise StoppedError, after a checkpoint."""
-    fit, held_out, everything = (load_statistics(task.layout, name) for name in task.names)
+def choose(task: SelectTask, unfinished: Unfinished) -> Arrays:
+    """Choose the centers; may raise StoppedError, after a checkpoint."""
+    fit, held_out, everything = (statistics_from_arrays(stored.read(mapped=True)) for stored in task.statistics)
     started = time.perf_counter()
-    choice = choose_greedily(fit, held_out, everything, task.size, partial(_select, task), intercept=task.intercept)
+    select = partial(_select, task, unfinished)
+    choice = choose_greedily(fit, held_out, everything, task.size, select, intercept=task.intercept)
     if not len(choice.tried):
         raise InvalidDataError("select: no candidate lowers the error; the targets may all be zero")
-    write_dataclass(task.layout.solution(file), Chosen(**vars(choice), seconds=time.perf_counter() - started))
-    for part in ROWS:
-        checkpoints.remove(_folder(task, part))
+    return as_arrays(Chosen(**vars(choice), seconds=time.perf_counter() - started))
 
 
-def _select(task: SelectTask, part: Part, statistics: GramStatistics, size: int, enough: Enough) -> Selection:
+def _select(
+    task: SelectTask, unfinished: Unfinished, part: Part, statistics: GramStatistics, size: int, enough: Enough
+) -> Selection:
     """Choose on the statistics of a part: from the last checkpoint on, or by dropping finalists."""
     most = forward_most(task.size, statistics.n_centers)
     if task.n_back is not None:
@@ -194,23 +187,30 @@ def _select(task: SelectTask, part: Part, statistics: GramStatistics, size: int,
         progress.advance(most**2)
     else:
         n_threads = available_processors()
-        choose = partial(select, statistics, size, intercept=task.intercept, n_threads=n_threads)
-        selection = checkpointed(_folder(task, part), ROWS[part], most, task.checkpoints_kept, choose, enough)
+        way = partial(select, statistics, size, intercept=task.intercept, n_threads=n_threads)
+        selection = checkpointed(unfinished, part, ROWS[part], most, way, enough)
     if part == "fit":
         progress.doing("held-out errors of what was chosen")
     return selection
 
 
 def checkpointed(
-    folder: Path, rows: str, most: int, keep: int, choose: Callable[..., Selection], enough: Enough | None = None
+    unfinished: Unfinished,
+    part: str,
+    rows: str,
+    most: int,
+    choose: Callable[..., Selection],
+    enough: Enough | None = None,
 ) -> Selection:
-    """Choose from the last checkpoint in `folder` on; one is made after each slab, being small.
+    """Choose from the last checkpoint on; one is made after each slab, being small.
 
     choose : a way forward, called with what was chosen `first` and with what ends it, `enough`; where that is given
         here, a way back follows
-    rows, most : as the user is told, on which rows it chooses, and how many centers
+    part, rows, most : the choice, as the user is told, on which rows it is, and how many centers
     """
-    checkpoint, n_chosen = checkpoints.load(folder), 0
+    checkpoint, n_chosen = unfinished.load(), 0
+    chosen_before = {} if checkpoint is None else dict(checkpoint.arrays)
+    first = chosen_before.pop(part, None)
 
     def count(n: int, words: str | None = None) -> None:
         nonlocal n_chosen
@@ -219,24 +219,21 @@ def checkpointed(
 
     def after(chosen: list[int]) -> bool:
         count(len(chosen), told(rows, len(chosen), most))
+        unfinished.chosen(part, rows, len(chosen), most)
         if len(chosen) % SLAB_ROWS == 0:
-            checkpoints.save(folder, len(chosen), {"chosen": np.array(chosen, np.int64)}, {}, keep=keep)
+            step = len(chosen) + sum(map(len, chosen_before.values()))
+            unfinished.save(step, {**chosen_before, part: np.array(chosen, np.int64)}, {})
         stopping.check()
         ended = enough is not None and enough(chosen)
         if enough is not None and (ended or len(chosen) == most):
             progress.doing(f"{len(chosen)} centers chosen on {rows}, dropping those that are missed least")
         return ended
 
-    first = None if checkpoint is None else checkpoint.arrays["chosen"]
     if first is not None:
         progress.doing(f"taking the first {len(first)} centers chosen on {rows} up again")
     selection = choose(first=first, enough=after)
     count(most)  # of which there may have been enough earlier
     return selection
-
-
-def _folder(task: SelectTask, part: Part) -> Path:
-    return task.layout.checkpoints(f"{task.names.fit if part == 'fit' else task.names.everything}-selection")
 
 
 def refit_chosen(
@@ -254,12 +251,11 @@ def refit_chosen(
         raise InvalidDataError(f"select: {error}; ask for fewer centers") from None
 
 
-def _save_prefixes(run: Run, chosen: Chosen, everything: GramStatistics, ridge: float) -> None:
+def _save_prefixes(work: Workspace, chosen: Chosen, everything: GramStatistics, ridge: float) -> None:
     """Commit the weights of the prefixes, at the ridge of the whole, for `evaluate`."""
-    weights, intercepts = prefix_weights(everything, chosen.sizes, ridge, intercept=bool(run.config.solver.intercept))
-    intercepts = intercepts + read_target_facts(run.layout).mean
-    arrays = {"sizes": chosen.sizes, "weights": np.concatenate(weights), "intercepts": intercepts}
-    write_arrays(run.layout.solution("prefixes.npz"), arrays)
+    weights, intercepts = prefix_weights(everything, chosen.sizes, ridge, intercept=work.intercept)
+    arrays = {"sizes": chosen.sizes, "weights": np.concatenate(weights), "intercepts": intercepts + work.facts.mean}
+    work.commit("solutions/prefixes.npz", arrays)
 
 
 def load_prefixes(layout: RunLayout) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:

@@ -9,35 +9,36 @@ from numpy.typing import NDArray
 from pipeline.kernels.each_tile import Each
 from pipeline.kernels.gram_statistics import RowBounds, largest_terms
 from pipeline.kernels.kernel_forms import column_bounds
+from pipeline.runtime.stored_arrays import Arrays
 from pipeline.stages.block_values import BlockPass, OfBlock
-from pipeline.stages.run_state import STATISTICS, Run
-from pipeline.stages.target_facts import TargetFacts, target_blocks
+from pipeline.stages.target_facts import RowData, TargetFacts, target_blocks
 from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
-from storage.atomic_writes import make_folder, read_arrays, remove_folder, write_arrays
+from pipeline.stages.workspace import STATISTICS, Workspace
 
-FILE, TERMS = "largest-terms", "terms"
+NAME, TERMS = "largest-terms", "terms"
 
 
-def largest_values(run: Run, batch: range | None = None) -> RowBounds:
+def largest_values(work: Workspace, batch: range | None = None) -> RowBounds:
     """Return the bounds for a batch of training rows (None: all).
 
     From targets and weights alone for a Gaussian, else from a pass over the rows, committed.
     """
-    task, rows = row_task(run), range(run.shape.n_train) if batch is None else batch
+    task, rows = row_task(work), range(work.shape.n_train) if batch is None else batch
     if task.kernel.is_bounded:
-        return largest_of_bounded(run, task.facts, rows)
-    path = run.layout.statistics_file(f"{FILE}.npz" if len(rows) == run.shape.n_train else f"{FILE}-{rows.start}.npz")
-    if not path.exists():
-        folder = run.layout.row_pass(path.stem)
+        return largest_of_bounded(work, task.facts, rows)
+    name = NAME if len(rows) == work.shape.n_train else f"{NAME}-{rows.start}"
+
+    def make() -> Arrays:
         blocks = replace(row_grid("train", len(rows), 1), first=rows.start)
-        values = run.row_pass(STATISTICS, BlockPass(task, blocks, _of_rows), folder, words="bounding the sums")
-        make_folder(path.parent)
-        write_arrays(path, {TERMS: values.in_order(TERMS).max(axis=0)})
-        remove_folder(folder, durable=False)
-    return RowBounds.of([read_arrays(path, remedy="delete it and resume: it is made again")[TERMS]])
+        values = work.add_up(STATISTICS, BlockPass(task, blocks, _of_rows), name, "bounding the sums")
+        return {TERMS: values.in_order(TERMS).max(axis=0)}
+
+    terms = work.once(f"statistics/{name}.npz", make)[TERMS]
+    work.drop(f"passes/{name}")
+    return RowBounds.of([terms])
 
 
-def largest_of_bounded(run: Run, facts: TargetFacts, rows: range | None = None) -> RowBounds:
+def largest_of_bounded(run: RowData, facts: TargetFacts, rows: range | None = None) -> RowBounds:
     """Return the bounds where columns are at most 1, from targets and weights alone."""
     if run.shape.task != "regression":
         return RowBounds.of([largest_terms(1.0, np.ones((1, run.shape.n_outputs)), facts.heaviest)])

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from features.targets import labels_from_decision
 from pipeline.config.parsers import penalty_path
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.each_tile import Each
+from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.delivered_weights import deliver_path
 from pipeline.solvers.regularization_path import (
     ChosenPenalty,
@@ -20,15 +20,12 @@ from pipeline.solvers.regularization_path import (
     choose_penalty,
     largest_penalty,
 )
-from pipeline.stages.accumulate_statistics import load_statistics
+from pipeline.stages.accumulate_statistics import name_of, statistics_of
 from pipeline.stages.block_values import BlockPass, OfBlock
-from pipeline.stages.one_vs_all import load_weights, solve_groups, start_weights_name
-from pipeline.stages.run_state import SOLVE, Run, is_whole
+from pipeline.stages.one_vs_all import load_weights, solve_groups, start_name
 from pipeline.stages.statistics_pass import FIT, HELD_OUT
 from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
-from storage.atomic_writes import make_folder, read_arrays, remove_folder, write_arrays
-
-WEIGHTS = "weights.npz"
+from pipeline.stages.workspace import SOLVE, Workspace
 
 
 @dataclass(frozen=True)
@@ -45,9 +42,9 @@ class PathColumns:
     path: str = "path"
     members: NDArray[np.int64] | None = None
 
-    def count(self, run: Run) -> int:
+    def count(self, work: Workspace) -> int:
         """Return how many there are."""
-        return run.n_candidates if self.members is None else len(self.members)
+        return work.n_candidates if self.members is None else len(self.members)
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ class PathPoint:
     certified: bool = True
 
 
-def follow_penalty_path(run: Run, setting: str) -> tuple[ChosenPenalty, list[PathPoint]]:
+def follow_penalty_path(work: Workspace, setting: str) -> tuple[ChosenPenalty, list[PathPoint]]:
     """Return the penalty to train with, with the penalised weights of the fit rows there, and the points of the path.
 
     `auto` trains with the penalty of the lowest held-out error (the largest of equals), a path with its last one.
@@ -79,19 +76,19 @@ def follow_penalty_path(run: Run, setting: str) -> tuple[ChosenPenalty, list[Pat
     points: list[PathPoint] = []
 
     def solve_at(number: int | None, penalties: tuple[float, ...]) -> TriedPenalties:
-        before = load_weights(run, FIT, run.n_candidates, number - 1)[0] if number else None
-        tried, new = try_penalties(run, PathColumns(), penalties, number, before)
+        before = load_weights(work, FIT, work.n_candidates, number - 1)[0] if number else None
+        tried, new = try_penalties(work, PathColumns(), penalties, number, before)
         points.extend(new)
         return tried
 
-    chosen = choose_penalty(penalty_path(setting), largest_penalty_of(run, "fit"), run.config.solver.patience, solve_at)
+    chosen = choose_penalty(penalty_path(setting), largest_penalty_of(work, FIT), work.config.solver.patience, solve_at)
     if chosen.warning is not None:
-        run.events.warn(f"--penalty auto: {chosen.warning}")
+        work.warn(f"--penalty auto: {chosen.warning}")
     return chosen, points
 
 
 def try_penalties(
-    run: Run,
+    work: Workspace,
     columns: PathColumns,
     penalties: tuple[float, ...],
     number: int | None,
@@ -101,19 +98,20 @@ def try_penalties(
 
     number: of the call for these columns; None: the only one.
     """
-    if before is not None:
-        write_arrays(run.layout.solution(start_weights_name(columns.fit, number)), {"weights": before})
-    summaries = solve_groups(run, columns.fit, penalties, warm_start=before is not None, number=number)
-    table = load_weights(run, columns.fit, columns.count(run), number)
-    errors = _held_out_errors(run, columns, table, number or 0)
+    start = None if before is None else start_name(columns.fit, number)
+    if before is not None and start is not None:
+        work.commit(start, {"weights": before})
+    summaries = solve_groups(work, columns.fit, penalties, start=start, number=number)
+    table = load_weights(work, columns.fit, columns.count(work), number)
+    errors = _held_out_errors(work, columns, table, number or 0)
     points = _points(penalties, summaries, table, errors)
     return TriedPenalties(table, errors, points[-1].converged), points
 
 
-def largest_penalty_of(run: Run, part: str) -> float:
+def largest_penalty_of(work: Workspace, part: str) -> float:
     """Return the penalty at which all weights on the statistics of a part are zero; 1 where they are at any."""
-    solver, statistics = run.config.solver, load_statistics(run.layout, part)
-    return largest_penalty(statistics, shared=solver.coupling == "shared", intercept=bool(solver.intercept))
+    statistics = statistics_of(work, name_of(part))
+    return largest_penalty(statistics, shared=work.config.solver.coupling == "shared", intercept=work.intercept)
 
 
 def _points(
@@ -141,35 +139,35 @@ def _points(
     return points
 
 
-def _held_out_errors(run: Run, columns: PathColumns, table: NDArray[np.float64], number: int) -> NDArray[np.float64]:
+def _held_out_errors(
+    work: Workspace, columns: PathColumns, table: NDArray[np.float64], number: int
+) -> NDArray[np.float64]:
     """Return the held-out error of each penalty's weights (penalties, columns, outputs), (penalties,) f8.
 
     number: of the solves that the weights come from, which names the pass.
     """
-    solver = run.config.solver
-    fit, held_out = (load_statistics(run.layout, part) for part in (columns.fit, columns.held_out))
-    path = deliver_path(table, fit, held_out, refitted=solver.refit == "ridge", intercept=bool(solver.intercept))
-    if run.shape.task == "regression":
+    fit, held_out = (statistics_of(work, name_of(part)) for part in (columns.fit, columns.held_out))
+    path = deliver_path(table, fit, held_out, refitted=work.config.solver.refit == "ridge", intercept=work.intercept)
+    if work.shape.task == "regression":
         return path.squared_errors(held_out)
-    done = run.layout.solution(f"{columns.path}-{number}-errors.npz")
-    if is_whole(done):
-        return read_arrays(done)["errors"]
-    folder = run.layout.row_pass(f"{columns.path}-{number}")
-    make_folder(folder)
-    members = {} if columns.members is None else {"names": columns.members[path.active]}
-    write_arrays(folder / WEIGHTS, vars(path) | members)
-    blocks = row_grid("train", run.shape.n_train, len(path.active))
-    task = BlockPass(row_task(run), blocks, partial(_error_counter, folder / WEIGHTS))
-    wrong = run.row_pass(SOLVE, task, folder, words="errors of each penalty")
-    errors = np.asarray(wrong.in_order("wrong").sum(axis=0) / held_out.weight_sum)
-    write_arrays(done, {"errors": errors})
-    remove_folder(folder, durable=False)
+    name = f"{columns.path}-{number}"
+
+    def make() -> Arrays:
+        members = {} if columns.members is None else {"names": columns.members[path.active]}
+        weights = work.commit(f"passes/{name}/weights.npz", vars(path) | members)
+        blocks = row_grid("train", work.shape.n_train, len(path.active))
+        task = BlockPass(row_task(work), blocks, partial(_error_counter, weights))
+        wrong = work.add_up(SOLVE, task, name, "errors of each penalty")
+        return {"errors": np.asarray(wrong.in_order("wrong").sum(axis=0) / held_out.weight_sum)}
+
+    errors = work.once(f"solutions/{name}-errors.npz", make)["errors"]
+    work.drop(f"passes/{name}")
     return errors
 
 
-def _error_counter(path: Path, task: RowTask) -> OfBlock:
+def _error_counter(weights: Stored, task: RowTask) -> OfBlock:
     """Return what counts the held-out rows of a block that each penalty's weights misclassify, by their weights."""
-    arrays = read_arrays(path)
+    arrays = weights.read()
     generator = task.generator(arrays["names"]) if "names" in arrays else task.generator_at_once(arrays["active"])
     return partial(_count_errors, task.shape.task, generator, arrays["weights"], arrays["intercepts"])
 

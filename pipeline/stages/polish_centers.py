@@ -8,9 +8,8 @@ those of the model. The state between two steps is checkpointed; the passes comm
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,18 +19,19 @@ from scipy.linalg import LinAlgError
 from pipeline.datasets.features_on_the_fly import open_features
 from pipeline.errors import InvalidDataError, StoppedError
 from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass
 from pipeline.solvers.lbfgs import Curvature, next_point
 from pipeline.solvers.ridge import Refit, least_squares, refit
-from pipeline.stages.candidate_names import read_candidates, rows_and_widths
-from pipeline.stages.final_weights import FinalWeights, save_moved
+from pipeline.stages.candidate_names import rows_and_widths
+from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.gradient_pass import INPUT, GradientPass
 from pipeline.stages.largest_values import largest_values
-from pipeline.stages.run_state import SOLVE, Run, is_whole
 from pipeline.stages.statistics_pass import FIT, HELD_OUT, MEMBERS, StatisticsPass
+from pipeline.stages.temperature import TriedWeights
 from pipeline.stages.training_rows import RowTask, row_task
-from storage import checkpoints
-from storage.atomic_writes import make_folder, read_dataclass, remove_folder, write_arrays, write_dataclass
+from pipeline.stages.workspace import SOLVE, Workspace
 
+NAME, TRIALS = "polish", "passes/polish-trials"
 PATIENCE = 10  # steps without a lower held-out error, after which a larger ridge is tried, or the last step is made
 FIRST = 0.1  # of σ: how far the first step moves the center that moves farthest
 Points = NDArray[np.float64]
@@ -82,7 +82,7 @@ class Moving:
     ridge: float
     fraction: float
     chosen_at: int
-    best: NDArray[np.float32]
+    best: NDArray[np.floating]
     best_step: int
     errors: list[float]
 
@@ -92,34 +92,43 @@ class Moving:
         return len(self.errors) - 1
 
 
-def polish_centers(run: Run, final: FinalWeights) -> tuple[FinalWeights, Refit | None, Polished]:
-    """Move the centers of some weights, and commit the new positions; return weights, refit and what was done.
+def polish_centers(work: Workspace, final: FinalWeights, tried: TriedWeights) -> tuple[FinalWeights, TriedWeights]:
+    """Move the centers of some weights; return the weights there, and those that the held-out rows try.
 
-    The weights are as they were, and there is no refit, where no step lowers the held-out error.
+    They are as they were where no step lowers the held-out error.
     """
     started = time.perf_counter()
-    chosen = read_candidates(run.layout, run.shape.n_train)[final.active]
-    X = open_features(run.features).take(rows_and_widths(chosen, run.shape.n_train)[0])
-    polish = _Polish(run, run.config.solver.polish_centers)
-    state = polish.finished(X.astype(np.float64))
-    moved = polish.refitted(state.best) if state.best_step else None
+    rows, _ = rows_and_widths(work.candidates[final.active], work.shape.n_named)
+    polish = _Polish(work, work.config.solver.polish_centers)
+    state = polish.finished(open_features(work.features).take(rows).astype(np.float64))
+    moved, after = polish.refitted(state.best) if state.best_step else None, state.errors[0]
+    summary = final.summary
     if moved is not None:
-        save_moved(run.layout, state.best)
-        final = replace(final, weights=moved.weights, intercept=moved.intercept)
-    polish.remove_checkpoints()
-    after = state.errors[0] if moved is None else min(error for _, error in moved.held_out_errors)
-    return final, moved, Polished(state.step, state.best_step, state.errors, after, time.perf_counter() - started)
+        final = replace(final, weights=moved.weights, intercept=moved.intercept, points=state.best)
+        of_fit, after = moved.of_fit, min(error for _, error in moved.held_out_errors)
+        tried = TriedWeights(tried.candidates, of_fit.weights, of_fit.intercept, points=state.best)
+        summary = summary | ridge_summary(moved)
+    work.drop(f"checkpoints/{NAME}")
+    done = Polished(state.step, state.best_step, state.errors, after, time.perf_counter() - started)
+    return replace(final, summary=summary | {"polish": asdict(done)}), tried
+
+
+def ridge_summary(refitted: Refit | None) -> dict[str, Any]:
+    """Return what the report says of the ridge of a refit, and of those tried."""
+    if refitted is None:
+        return {"ridge": None, "ridges": None}
+    return {"ridge": refitted.ridge, "ridges": [list(pair) for pair in refitted.held_out_errors]}
 
 
 class _Polish:
-    """The steps of a run, on its rows."""
+    """The steps, as passes over the rows."""
 
-    def __init__(self, run: Run, most: int) -> None:
-        self._run, self._most = run, most
-        self._task: RowTask = row_task(run)
-        self._largest = largest_values(run)
-        self._folder = run.layout.checkpoints("polish")
-        self._saved = time.monotonic()
+    def __init__(self, work: Workspace, most: int) -> None:
+        self._work, self._most = work, most
+        self._task: RowTask = row_task(work)
+        self._largest = largest_values(work)
+        self._dtype = open_features(work.features).dtype
+        self._unfinished = work.unfinished(NAME)
 
     def finished(self, points: Points) -> Moving:
         """Return the state after the last step, taken up from the last checkpoint. Raises StoppedError, after one."""
@@ -131,7 +140,7 @@ class _Polish:
                 if new is None:
                     break
                 state = new
-                if time.monotonic() - self._saved >= self._run.config.resources.checkpoint_every:
+                if self._unfinished.is_due():
                     self._save(state)
         except StoppedError:
             self._save(state)
@@ -139,25 +148,18 @@ class _Polish:
         self._save(state)  # the weights there take another pass
         return state
 
-    def refitted(self, points: NDArray[np.float32]) -> Refit:
+    def refitted(self, points: NDArray[np.floating]) -> Refit:
         """Return the weights of all rows at some points, the ridge chosen on the held-out ones."""
         parts = self._statistics(points, "weights at the new places")
-        return _refit(parts[FIT], parts[HELD_OUT], parts[FIT] + parts[HELD_OUT], self._intercept)
-
-    def remove_checkpoints(self) -> None:
-        checkpoints.remove(self._folder)
-
-    @property
-    def _intercept(self) -> bool:
-        return bool(self._run.config.solver.intercept)
+        return _refit(parts[FIT], parts[HELD_OUT], parts[FIT] + parts[HELD_OUT], self._work.intercept)
 
     def _started(self, points: Points) -> Moving:
         """Return the state before the first step."""
         parts = self._statistics(points, "moving centers: where they are")
-        chosen = _refit(parts[FIT], parts[HELD_OUT], parts[FIT], self._intercept)
+        chosen = _refit(parts[FIT], parts[HELD_OUT], parts[FIT], self._work.intercept)
         fit, nothing = self._fitted(parts, chosen.ridge), Curvature.nothing(points.size)
         fraction, error = _least(chosen)
-        best = _rounded(points)
+        best = self._rounded(points)
         return Moving(points, fit, None, None, None, nothing, chosen.ridge, fraction, 0, best, 0, [error])
 
     def _next(self, state: Moving) -> Moving | None:
@@ -171,14 +173,13 @@ class _Polish:
     def _with_gradient(self, state: Moving) -> Moving:
         """Return the state with the gradient at its points, learned from: a pass over the fit rows."""
         points, fit = state.points, state.fit
-        folder = self._pass("gradient", points, fit.weights, fit.intercept)
-        make_folder(folder)
-        arrays: dict[str, NDArray[Any]] = {"points": _rounded(points)}
+        name = f"polish-gradient-{_digest(points, fit.weights, fit.intercept)}"
+        arrays: dict[str, NDArray[Any]] = {"points": self._rounded(points)}
         arrays |= {"weights": fit.weights, "intercept": fit.intercept}
-        write_arrays(folder / INPUT, arrays)
-        task = GradientPass(self._task, folder / INPUT, len(points), self._largest)
-        sums = self._run.row_pass(SOLVE, task, folder, words=self._words(state.step + 1, state))
-        remove_folder(folder, durable=False)
+        given = self._work.commit(f"passes/{name}/{INPUT}", arrays)
+        task = GradientPass(self._task, given, len(points), self._largest)
+        sums = self._work.add_up(SOLVE, task, name, self._words(state.step + 1, state))
+        self._work.drop(f"passes/{name}")
         gradient, curvature = task.gradient(sums, fit.weights, fit.intercept), state.curvature
         if state.last_step is not None and state.last_gradient is not None:
             curvature = curvature.with_pair(state.last_step.ravel(), (gradient - state.last_gradient).ravel())
@@ -202,9 +203,9 @@ class _Polish:
             return None
         points, fit = found.reshape(shape), last[0]
         objective, error = fit.objective, fit.held_out_error
-        self._run.events.record("polish", step=number, objective=objective, held_out_error=error)
+        self._work.record("polish", step=number, objective=objective, held_out_error=error)
         better = error < min(state.errors)
-        remove_folder(self._trials, durable=False)
+        self._work.drop(TRIALS)
         return replace(
             state,
             points=points,
@@ -212,7 +213,7 @@ class _Polish:
             gradient=None,
             last_step=points - state.points,
             last_gradient=state.gradient,
-            best=_rounded(points) if better else state.best,
+            best=self._rounded(points) if better else state.best,
             best_step=number if better else state.best_step,
             errors=[*state.errors, error],
         )
@@ -220,7 +221,7 @@ class _Polish:
     def _with_larger_ridge(self, state: Moving) -> Moving | None:
         """Return the state with the ridge that held-out rows now want, to go on from; None if it is no larger one."""
         parts = self._statistics(state.points, "moving centers: a larger ridge")
-        chosen = _refit(parts[FIT], parts[HELD_OUT], parts[FIT], self._intercept)
+        chosen = _refit(parts[FIT], parts[HELD_OUT], parts[FIT], self._work.intercept)
         fraction, error = _least(chosen)
         if fraction <= state.fraction:
             return None
@@ -233,7 +234,7 @@ class _Polish:
             ridge=chosen.ridge,
             fraction=fraction,
             chosen_at=state.step,
-            best=_rounded(state.points) if better else state.best,
+            best=self._rounded(state.points) if better else state.best,
             best_step=state.step if better else state.best_step,
             errors=[*state.errors[:-1], error],
         )
@@ -243,44 +244,37 @@ class _Polish:
 
     def _tried(self, points: Points, ridge: float, words: str) -> Fit:
         """Return the solution at some points; what earlier trials of a step gave is kept until the step is made."""
-        done = self._trials / f"{_digest(points)}.npz"
-        if is_whole(done):
-            return read_dataclass(done, Fit)
-        fit = self._fitted(self._statistics(points, words), ridge)
-        make_folder(self._trials)
-        write_dataclass(done, fit)
-        return fit
 
-    @property
-    def _trials(self) -> Path:
-        return self._run.layout.row_pass("polish-trials")
+        def make() -> Arrays:
+            return as_arrays(self._fitted(self._statistics(points, words), ridge))
+
+        return as_dataclass(self._work.once(f"{TRIALS}/{_digest(points)}.npz", make), Fit)
 
     def _statistics(self, points: NDArray[np.floating], words: str) -> dict[str, GramStatistics]:
         """Return the statistics of fit and held-out rows at some points: a pass over all rows."""
-        folder, rounded = self._pass("statistics", points), _rounded(points)
-        make_folder(folder)
-        write_arrays(folder / MEMBERS, {"points": rounded})
-        task = StatisticsPass(self._task, (FIT, HELD_OUT), len(points), self._largest, members=folder / MEMBERS)
-        parts = self._run.row_pass(SOLVE, task, folder, words=words).statistics()
-        remove_folder(folder, durable=False)
+        name = f"polish-statistics-{_digest(points)}"
+        members = self._work.commit(f"passes/{name}/{MEMBERS}", {"points": self._rounded(points)})
+        task = StatisticsPass(self._task, (FIT, HELD_OUT), len(points), self._largest, members=members)
+        parts = self._work.add_up(SOLVE, task, name, words).statistics()
+        self._work.drop(f"passes/{name}")
         return parts
 
     def _fitted(self, parts: dict[str, GramStatistics], ridge: float) -> Fit:
         """Return the ridge solution of the fit rows (mathematics.md, eq. 84)."""
         fit, held_out = parts[FIT], parts[HELD_OUT]
         try:
-            weights, intercept = least_squares(fit, ridge, intercept=self._intercept)
+            weights, intercept = least_squares(fit, ridge, intercept=self._work.intercept)
         except LinAlgError:  # not at points like these: the step was too long
             nothing = np.zeros_like(fit.kty)
             return Fit(nothing, nothing[0], np.inf, np.inf)
-        kty, yty = fit.centred_targets() if self._intercept else (fit.kty, fit.yty)
+        kty, yty = fit.centred_targets() if self._work.intercept else (fit.kty, fit.yty)
         objective = 0.5 * float(yty.sum() - (weights * kty).sum())
         error = float(held_out.squared_error(weights, intercept).sum() / held_out.weight_sum)
         return Fit(weights, intercept, objective, error)
 
-    def _pass(self, name: str, *arrays: NDArray[np.floating]) -> Path:
-        """Return the folder of a pass at these points: sums of others are none of it."""
-        return self._run.layout.row_pass(f"polish-{name}-{_digest(*arrays)}")
+    def _rounded(self, points: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return the points as the model has them."""
+        return np.ascontiguousarray(points, dtype=self._dtype)
 
     def _save(self, state: Moving) -> None:
         named = {name: getattr(state, name) for name in _ARRAYS} | vars(state.curvature)
@@ -289,15 +283,14 @@ class _Polish:
         numbers = {name: getattr(state, name) for name in _NUMBERS}
         numbers |= {"objective": state.fit.objective, "held_out_error": state.fit.held_out_error}
         step = 2 * state.step + (state.gradient is not None)
-        checkpoints.save(self._folder, step, arrays, numbers, keep=self._run.config.resources.keep)
-        self._saved = time.monotonic()
+        self._unfinished.save(step, arrays, numbers)
 
     def _loaded(self) -> Moving | None:
-        checkpoint = checkpoints.load(self._folder)
+        checkpoint = self._unfinished.load()
         if checkpoint is None:
             return None
         for warning in checkpoint.warnings:
-            self._run.events.warn(warning)
+            self._work.warn(warning)
         arrays, numbers = checkpoint.arrays, checkpoint.metadata
         fit = Fit(arrays["weights"], arrays["intercept"], numbers["objective"], numbers["held_out_error"])
         named: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
@@ -312,11 +305,6 @@ _NUMBERS = ("ridge", "fraction", "chosen_at", "best_step")
 
 def _digest(*arrays: NDArray[np.floating]) -> str:
     return blake2b(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays), digest_size=8).hexdigest()
-
-
-def _rounded(points: NDArray[np.floating]) -> NDArray[np.float32]:
-    """Return the points as the model has them."""
-    return np.ascontiguousarray(points, dtype=np.float32)
 
 
 def _least(chosen: Refit) -> tuple[float, float]:

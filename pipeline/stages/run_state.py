@@ -1,38 +1,48 @@
-"""What the stages of one run share, and how a stage runs its items and counts what they cost."""
+"""The workspace of a run: a folder in which steps commit what they find, and an executor that computes it."""
 
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.config.train_config import TrainConfig
+from pipeline.datasets.candidate_list import read_center_list
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
 from pipeline.datasets.features_on_the_fly import FeatureAccess
+from pipeline.errors import InvalidDataError
+from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime import stopping
 from pipeline.runtime.committed_sums import S, take_over
 from pipeline.runtime.events import Events, repeating
 from pipeline.runtime.executors import Executor, this_process
 from pipeline.runtime.progress import Progress, Watch
 from pipeline.runtime.row_pass import RowPass, Share, ShareResult, combine, compute_share, session_name, share_out
-from pipeline.solvers.preselection import Preselection
-from pipeline.stages.candidate_names import count_candidates, is_in_rounds, preselection_of
-from storage.atomic_writes import make_folder, read_arrays
+from pipeline.runtime.stored_arrays import Arrays, Stored, StoredFile
+from pipeline.stages import earlier_run
+from pipeline.stages.unfinished import UnfinishedOnDisk, latest_note, records_in
+from pipeline.stages.workspace import STAGES, Unfinished, Workspace
+from storage import checkpoints
+from storage.atomic_writes import check_folder, make_folder, read_arrays, remove_file, remove_folder, write_arrays
 from storage.done_markers import read_markers
 from storage.errors import CannotWriteError, CorruptDataError, MissingDataError, StorageError
 from storage.folder_layouts import FeatureLayout, RunLayout
+from storage.manifest import MANIFEST_NAME, check_plain_name
 from storage.records import read_record, write_record
+from storage.remedies import remedy_at
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 STATE_SECONDS = 2.0  # between two writes of the progress for whoever asks
 STATE_REMEDY = "delete it: only the times that the stages took are lost"
-FEATURES, CENTERS, STATISTICS, SOLVE, EVALUATE = STAGES = ("features", "centers", "statistics", "solve", "evaluate")
 COMPILE = "compile"  # the first stage of a run that lacks compiled loops
 
 
@@ -73,28 +83,8 @@ class _StageClock:
         self._wall, self._cpu = wall, cpu
 
 
-class RunData(Protocol):
-    """What tells of the rows of a run, one under way or one that is done, and of its columns."""
-
-    @property
-    def layout(self) -> RunLayout:
-        """Where it lives."""
-
-    @property
-    def features(self) -> FeatureAccess:
-        """Where its features are."""
-
-    @property
-    def shape(self) -> FeatureShape:
-        """What its data hold."""
-
-    @property
-    def config(self) -> TrainConfig:
-        """Its settings."""
-
-
-@dataclass(frozen=True)
-class Run:
+@dataclass(frozen=True, eq=False)
+class Run(Workspace):
     """One run: where it lives, what it computes, and who computes it. Never sent to a worker."""
 
     layout: RunLayout
@@ -107,21 +97,134 @@ class Run:
     executor: Executor
     costs: dict[str, StageCost]
     together: int = 1  # threads that share one set of sums, at least; see `runtime.row_pass`
+    _checked: set[str] = field(default_factory=set)  # folders that this session has written, or checked
 
-    @property
-    def n_candidates(self) -> int:
-        """Number of candidates: training rows, times kernel widths."""
-        return count_candidates(self.config, self.shape.n_train)
+    def path(self, name: str) -> Path:
+        """Return the file, or the folder to be mapped, that has what is committed under a name."""
+        return self.layout.root / check_plain_name(name)
 
-    @property
-    def in_rounds(self) -> bool:
-        """Whether a working set grows, instead of a Gram of all candidates."""
-        return is_in_rounds(self.config, self.shape.n_train)
+    def committed(self, name: str, *, mapped: bool = False) -> Arrays | None:
+        """Return what is committed under a name; every byte is checked once a session."""
+        path = self.path(name)
+        if not (path if path.suffix == ".npz" else path / MANIFEST_NAME).exists():
+            return None
+        if path.suffix != ".npz" and name not in self._checked:
+            check_folder(path, remedy=remedy_at(path))
+            self._checked.add(name)
+        return StoredFile(path).read(mapped=mapped)
 
-    @cached_property
-    def preselection(self) -> Preselection | None:
-        """How the finalists of a selection are chosen; None where it has none, or is none."""
-        return preselection_of(self.config, self.shape.n_train)
+    def commit(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
+        """Commit arrays under a name, in the place of what was there."""
+        path = self.path(name)
+        make_folder(path.parent)
+        write_arrays(path, arrays)
+        self._checked.add(name)
+        return StoredFile(path)
+
+    def stored(self, name: str) -> Stored:
+        """Return what is committed under a name, for tasks."""
+        return StoredFile(self.path(name))
+
+    def drop(self, name: str) -> None:
+        """Remove what is committed under a name, and below it."""
+        path = self.path(name)
+        self._checked.discard(name)
+        if path.suffix == ".npz":
+            remove_file(path)
+        else:
+            remove_folder(path, durable=False)
+
+    def unfinished(self, name: str) -> Unfinished:
+        """Return what is kept of work of this process while it goes on."""
+        return self._unfinished(name)
+
+    def earlier_candidates(self) -> Arrays | None:
+        """Return the candidates of the run whose rows others were added to; None where none were."""
+        return None if self.config.data.add_rows is None else earlier_run.take_candidates(self)
+
+    def earlier_statistics(self) -> Mapping[str, GramStatistics]:
+        """Return the statistics of the rows that others were added to, by part; none where they are to be made."""
+        return earlier_run.kept_statistics(self)
+
+    def listed(self) -> NDArray[np.int64] | None:
+        """Return the rows that --center-list lists. Raises InvalidDataError where they are no longer as many."""
+        centers = self.config.centers
+        if centers.list is None:
+            return None
+        listed = read_center_list(centers.list, self.shape.n_train)
+        if len(listed) != centers.count:
+            raise InvalidDataError(
+                f"--center-list {centers.list}: lists {len(listed)} rows, {centers.count} when the run was started; "
+                "restore it, or start a new run"
+            )
+        return listed
+
+    def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
+        """Return the sums of a pass over the rows, which `drop` of passes/name removes."""
+        return self.row_pass(stage, task, self.layout.row_pass(name), unit, words)
+
+    def compute(
+        self,
+        stage: str,
+        function: Callable[[Item, Unfinished], Mapping[str, NDArray[Any]]],
+        items: Mapping[str, Item],
+        *,
+        unit: str = "items",
+        size: Callable[[Item], float] = lambda item: 1,
+        words: str = "",
+        penalties: Sequence[float] = (),
+        number: int | None = None,
+    ) -> list[Arrays]:
+        """Return what a function makes of each item, committed under its name; what is there is not made again."""
+        waiting = {name: item for name, item in items.items() if not is_whole(self.path(name))}
+        self.costs[stage].items += len(items) - len(waiting)
+        for folder in {self.layout.solutions, *(self.path(name).parent for name in waiting)}:
+            make_folder(folder)
+        unfinished = {name: self._unfinished(name) for name in waiting}
+
+        def close(named: tuple[str, Item], warnings: tuple[str, ...]) -> None:
+            for warning in warnings:
+                self.events.warn(warning)
+            for record in records_in(unfinished[named[0]].records):
+                self.events.metric(stage=stage, **record)
+            remove_file(unfinished[named[0]].records)
+
+        self.run_items(
+            stage,
+            partial(_compute_item, function, self.layout.root, unfinished),
+            list(waiting.items()),
+            unit=unit,
+            size=lambda named: size(named[1]),
+            words=words,
+            note=partial(latest_note, [one.records for one in unfinished.values()], penalties, number),
+            on_value=close,
+        )
+        return [StoredFile(self.path(name)).read() for name in items]
+
+    def _unfinished(self, name: str) -> UnfinishedOnDisk:
+        resources, stem = self.config.resources, "-".join(name.removesuffix(".npz").split("/")[1:]) or name
+        folder, records = self.layout.checkpoints(stem), self.layout.solution_records(stem)
+        return UnfinishedOnDisk(folder, records, resources.checkpoint_every, resources.keep)
+
+    def status(self, stage: str, words: str) -> AbstractContextManager[None]:
+        """Show what is done inside, which takes long and cannot be counted."""
+        return self.doing(stage, words)
+
+    def metric(self, **facts: Any) -> None:
+        """Append a record to metrics.jsonl."""
+        self.events.metric(**facts)
+
+    def log(self, message: str, **facts: Any) -> None:
+        """Log a line, and print it."""
+        self.events.say(message, **facts)
+
+    def warn(self, message: str) -> None:
+        """Log and print a warning."""
+        self.events.warn(message)
+
+    def record(self, event: str, **facts: Any) -> None:
+        """Log an event for programs."""
+        self.events.record(event, **facts)
 
     def save_state(self, stage: str, progress: dict[str, Any] | None = None) -> None:
         """Commit STATE.json: the current stage and its progress, what every stage took, and the peak of the memory."""
@@ -270,6 +373,20 @@ class Run:
             save()
         with repeating(STATE_SECONDS, save), self.events.progress(name, now, note):
             yield
+
+
+def _compute_item(
+    function: Callable[[Item, Unfinished], Mapping[str, NDArray[Any]]],
+    root: Path,
+    unfinished: Mapping[str, UnfinishedOnDisk],
+    named: tuple[str, Item],
+) -> tuple[str, ...]:
+    """Compute an item and commit what it gives, from its last checkpoint on; return warnings of damaged ones."""
+    name, item = named
+    with unfinished[name] as kept:
+        write_arrays(root / name, function(item, kept))
+    checkpoints.remove(kept.folder)
+    return kept.warnings
 
 
 def is_whole(part: Path) -> bool:

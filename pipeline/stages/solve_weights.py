@@ -27,79 +27,70 @@ from pipeline.solvers.delivered_weights import (
     unseen_of,
     unseen_on_path,
 )
-from pipeline.solvers.ridge import Refit, refit
+from pipeline.solvers.ridge import refit
 from pipeline.stages import final_weights, initial_weights
-from pipeline.stages.accumulate_statistics import load_statistics
-from pipeline.stages.candidate_names import read_candidates
-from pipeline.stages.final_weights import FinalWeights
+from pipeline.stages.accumulate_statistics import name_of, statistics_of
+from pipeline.stages.candidate_names import positions_of
+from pipeline.stages.final_weights import FinalWeights, final_of
+from pipeline.stages.greedy_finalists import SelectionRound, select_among_finalists
 from pipeline.stages.greedy_selection import AT_ONCE, select_centers
 from pipeline.stages.one_vs_all import groups_of, load_weights, solve_groups
-from pipeline.stages.out_of_core.candidate_scores import positions_of
 from pipeline.stages.out_of_core.columns_on_demand import count_columns, solve_on_demand
-from pipeline.stages.out_of_core.greedy_rounds import SelectionRound, select_among_finalists
 from pipeline.stages.out_of_core.held_out_statistics import accumulate_held_out
 from pipeline.stages.out_of_core.penalty_path_in_rounds import begin_on_all_rows, follow_path_in_rounds
 from pipeline.stages.out_of_core.score_pass import has_coarse_scores
 from pipeline.stages.out_of_core.solved_points import PathRound
 from pipeline.stages.out_of_core.working_set_rounds import Beginning, PassRecord, limit_working_set, solve_in_rounds
 from pipeline.stages.penalty_path import PathPoint, follow_penalty_path, largest_penalty_of
-from pipeline.stages.polish_centers import polish_centers
-from pipeline.stages.run_state import SOLVE, Run
-from pipeline.stages.target_facts import read_target_facts
+from pipeline.stages.polish_centers import polish_centers, ridge_summary
+from pipeline.stages.run_state import Run
+from pipeline.stages.statistics_pass import ALL, FIT, HELD_OUT
 from pipeline.stages.temperature import TriedWeights, find_temperature
-from storage.atomic_writes import make_folder, remove_folder
-from storage.done_markers import write_marker
-
-FINAL = final_weights.NAME
+from pipeline.stages.workspace import SOLVE, Workspace
 
 
-def solve_weights(run: Run) -> None:
-    """Find the weights and commit them, with a summary of every solve.
+def solve_weights(work: Workspace) -> FinalWeights:
+    """Find the weights and commit them, with a summary of every solve; return them.
 
     Raises InvalidDataError for statistics that no solver may start from, CorruptDataError for damaged ones.
     """
-    with run.stage(SOLVE) as cost:
-        if FINAL in run.done(run.layout.markers(SOLVE)):
-            return
+    with work.stage(SOLVE) as cost:
+        found = final_of(work)
+        if found is not None:
+            return found
         cost.items = 0
-        final, summary, tried = _selected(run) if run.config.solver.select != "none" else _solved(run)
-        if run.config.solver.polish_centers and len(final.active):
-            final, refitted, polished = polish_centers(run, final)
-            summary |= {"polish": asdict(polished)}
-            if refitted is not None:
-                summary |= _ridge(refitted)
-                points = final_weights.read_moved(run.layout)
-                of_fit = refitted.of_fit
-                tried = TriedWeights(tried.candidates, of_fit.weights, of_fit.intercept, points=points)
-        summary["temperature"] = find_temperature(run, tried)
-        final_weights.save(run.layout, final.moved_up(read_target_facts(run.layout).mean))
-        write_marker(run.layout.markers(SOLVE), FINAL, summary)
-        remove_folder(run.layout.passes, durable=False)  # the one over the held-out rows
+        final, tried = _selected(work) if work.config.solver.select != "none" else _solved(work)
+        if work.config.solver.polish_centers and len(final.active):
+            final, tried = polish_centers(work, final, tried)
+        final = final.moved_up(work.facts.mean)
+        final = replace(final, summary=final.summary | {"temperature": find_temperature(work, tried)})
+        work.commit(final_weights.NAME, final.arrays())
+        work.drop("passes")  # the one over the held-out rows
+        return final
 
 
-def _selected(run: Run) -> tuple[FinalWeights, dict[str, Any], TriedWeights]:
-    """Choose the centers one by one; return the weights, the summary, and those that the held-out rows try."""
+def _selected(work: Workspace) -> tuple[FinalWeights, TriedWeights]:
+    """Choose the centers one by one; return the weights, and those that the held-out rows try."""
     passes: list[SelectionRound] = []
-    if run.preselection is not None:
-        selected, passes = select_among_finalists(run)
+    if work.preselection is not None:
+        selected, passes = select_among_finalists(work, work.preselection)
     else:
-        selected = select_centers(run)
+        selected = select_centers(work)
     summary: dict[str, Any] = {"penalty": None, "solves": [], "path": None, "selection": selected.summary()}
-    summary["passes"] = [asdict(record) for record in passes] or None
+    summary |= {"passes": [asdict(record) for record in passes] or None} | ridge_summary(selected.refit)
     of_fit = selected.refit.of_fit
     tried = TriedWeights(selected.tried, of_fit.weights, of_fit.intercept, fit=of_fit)
-    return selected.weights, summary | _ridge(selected.refit), tried
+    return replace(selected.weights, summary=summary), tried
 
 
-def _solved(run: Run) -> tuple[FinalWeights, dict[str, Any], TriedWeights]:
+def _solved(work: Workspace) -> tuple[FinalWeights, TriedWeights]:
     """Solve for the penalised weights and refit them where that is asked for; return what `_selected` does."""
-    if run.config.solver.penalty == NO_PENALTY:
-        return _unpenalised(run)
-    solved = _solved_in_rounds(run) if run.in_rounds else _solved_at_once(run)
-    delivered = _delivered(run, solved)
+    if work.config.solver.penalty == NO_PENALTY:
+        return _unpenalised(work)
+    solved = _solved_in_rounds(work) if work.in_rounds else _solved_at_once(work)
+    delivered = _delivered(work, solved)
     active, weights = solved.active, solved.weights
-    before = intercept_of(solved.statistics, weights, intercept=bool(run.config.solver.intercept))
-    final = FinalWeights(active, delivered.weights, delivered.intercept, weights, before)
+    before = intercept_of(solved.statistics, weights, intercept=work.intercept)
     summary: dict[str, Any] = {
         "penalty": solved.penalty,
         "solves": [_summary(solve) for solve in solved.summaries],
@@ -109,30 +100,23 @@ def _solved(run: Run) -> tuple[FinalWeights, dict[str, Any], TriedWeights]:
         "selection": None,
         "columns": solved.columns,
     }
+    summary |= ridge_summary(delivered.refit)
+    final = FinalWeights(active, delivered.weights, delivered.intercept, weights, before, summary=summary)
     unseen = unseen_of(active, delivered, solved.of_fit)
-    names = read_candidates(run.layout, run.shape.n_train)[unseen.active]
-    tried = TriedWeights(names, unseen.weights, unseen.intercept, unseen.seen, fit=unseen.fit)
-    return final, summary | _ridge(delivered.refit), tried
+    names = work.candidates[unseen.active]
+    return final, TriedWeights(names, unseen.weights, unseen.intercept, unseen.seen, fit=unseen.fit)
 
 
-def _unpenalised(run: Run) -> tuple[FinalWeights, dict[str, Any], TriedWeights]:
+def _unpenalised(work: Workspace) -> tuple[FinalWeights, TriedWeights]:
     """Fit all candidates by least squares, with the ridge that the held-out rows prefer."""
-    with run.doing(SOLVE, "least squares on all candidates"), _with_advice():
-        fit, held_out, everything = (load_statistics(run.layout, name) for name in AT_ONCE)
-        best = refit(fit, held_out, everything, intercept=bool(run.config.solver.intercept))
-    make_folder(run.layout.solutions)
+    with work.status(SOLVE, "least squares on all candidates"), _with_advice():
+        fit, held_out, everything = (statistics_of(work, name_of(part)) for part in AT_ONCE)
+        best = refit(fit, held_out, everything, intercept=work.intercept)
     nothing = dict.fromkeys(("penalty", "path", "passes", "selection"))
     everyone = np.arange(everything.n_centers)
-    final = FinalWeights(everyone, best.weights, best.intercept, best.weights, best.intercept)
-    names, of_fit = read_candidates(run.layout, run.shape.n_train), best.of_fit
-    tried = TriedWeights(names, of_fit.weights, of_fit.intercept, fit=of_fit)
-    return final, {**nothing, "solves": []} | _ridge(best), tried
-
-
-def _ridge(refitted: Refit | None) -> dict[str, Any]:
-    if refitted is None:
-        return {"ridge": None, "ridges": None}
-    return {"ridge": refitted.ridge, "ridges": [list(pair) for pair in refitted.held_out_errors]}
+    summary: dict[str, Any] = {**nothing, "solves": []} | ridge_summary(best)
+    final = FinalWeights(everyone, best.weights, best.intercept, best.weights, best.intercept, summary=summary)
+    return final, TriedWeights(work.candidates, best.of_fit.weights, best.of_fit.intercept, fit=best.of_fit)
 
 
 @dataclass(frozen=True)
@@ -155,30 +139,29 @@ class Solved:
     columns: dict[str, int] | None = None
 
 
-def _solved_at_once(run: Run) -> Solved:
+def _solved_at_once(work: Workspace) -> Solved:
     """Solve with the Gram of all candidates, at the end of a penalty path where one is asked for."""
     points, of_fit = list[PathPoint](), None
-    penalty = run.config.solver.penalty
+    penalty = work.config.solver.penalty
     assert penalty is not None  # the plan has filled it in
     if is_searched(penalty):
-        chosen, points = follow_penalty_path(run, str(penalty))
-        penalty, fit = chosen.penalty, load_statistics(run.layout, "fit")
-        of_fit = unseen_on_path(chosen.weights, fit, intercept=bool(run.config.solver.intercept))
+        chosen, points = follow_penalty_path(work, str(penalty))
+        penalty, fit = chosen.penalty, statistics_of(work, name_of(FIT))
+        of_fit = unseen_on_path(chosen.weights, fit, intercept=work.intercept)
     elif isinstance(penalty, str):
-        penalty = penalty_fraction(penalty) * largest_penalty_of(run, "all")
-    start = initial_weights.load(run)
-    if start is not None:
-        initial_weights.commit_start(run, "all", read_candidates(run.layout, run.shape.n_train), start)
-    summaries = solve_groups(run, "all", [penalty], warm_start=start is not None)
-    weights = load_weights(run, "all", run.n_candidates)[-1]
+        penalty = penalty_fraction(penalty) * largest_penalty_of(work, ALL)
+    start = initial_weights.start_of(work, ALL, work.candidates)
+    summaries = solve_groups(work, ALL, [penalty], start=start)
+    weights = load_weights(work, ALL, work.n_candidates)[-1]
     active = np.flatnonzero(weights.any(axis=1))
-    everything = load_statistics(run.layout, "all").cut(active)
+    everything = statistics_of(work, name_of(ALL)).cut(active)
     return Solved(penalty, active, weights[active], everything, summaries, points, [], of_fit)
 
 
-def _solved_in_rounds(run: Run) -> Solved:
+def _solved_in_rounds(run: Workspace) -> Solved:
     """Solve on a working set that grows until no candidate is missing, at the end of a path where one is asked for."""
-    names = read_candidates(run.layout, run.shape.n_train)
+    assert isinstance(run, Run)
+    names = run.candidates
     capacity, followed, setting = run.config.centers.working_set, None, run.config.solver.penalty
     if run.config.centers.on_demand:
         result = solve_on_demand(run, names, capacity or len(names))
@@ -201,21 +184,19 @@ def _solved_in_rounds(run: Run) -> Solved:
     return replace(solved, path=followed.points, of_fit=followed.unseen(names), path_rounds=followed.rounds)
 
 
-def _delivered(run: Run, solved: Solved) -> Delivered:
+def _delivered(work: Workspace, solved: Solved) -> Delivered:
     """Return what the penalised weights deliver, refitted where that is asked for."""
-    solver = run.config.solver
-    parts = _parts(run, solved) if solver.refit != "none" and len(solved.active) else None
+    parts = _parts(work, solved) if work.config.solver.refit != "none" and len(solved.active) else None
     with _with_advice():
-        return deliver(solved.weights, solved.statistics, parts, intercept=bool(solver.intercept))
+        return deliver(solved.weights, solved.statistics, parts, intercept=work.intercept)
 
 
-def _parts(run: Run, solved: Solved) -> Parts:
+def _parts(work: Workspace, solved: Solved) -> Parts:
     """Return the statistics of the active columns on the fit rows and on the held-out rows."""
-    if run.in_rounds:
-        names = read_candidates(run.layout, run.shape.n_train)
-        held_out = accumulate_held_out(run, names[solved.active], FINAL)
+    if work.in_rounds:
+        held_out = accumulate_held_out(work, work.candidates[solved.active], "final")
         return solved.statistics - held_out, held_out
-    fit, held_out = (load_statistics(run.layout, part).cut(solved.active) for part in ("fit", "hold_out"))
+    fit, held_out = (statistics_of(work, name_of(part)).cut(solved.active) for part in (FIT, HELD_OUT))
     return fit, held_out
 
 

@@ -7,7 +7,6 @@ the columns by which a working set grows (mathematics.md, eqs. 7, 8 and 11).
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, Statisti
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.runtime import progress
 from pipeline.runtime.committed_sums import Arrays
+from pipeline.runtime.stored_arrays import Stored
 from pipeline.runtime.thread_team import ThreadTeam
 from pipeline.stages.training_rows import (
     BlockPieces,
@@ -30,7 +30,6 @@ from pipeline.stages.training_rows import (
     stream_blocks,
     stream_sample,
 )
-from storage.atomic_writes import read_arrays
 
 FIT, HELD_OUT, ALL, SAMPLE = "fit", "hold_out", "all", "sample"
 COLUMNS = "columns"  # the array of stored statistics that names their columns, in rising order, where not all were kept
@@ -42,21 +41,23 @@ class StatisticsPass(BlockPieces):
     """Which rows are added up, and of which columns.
 
     parts : FIT and HELD_OUT, one of them, ALL, or SAMPLE, of the fit rows
-    members : the file of the candidates, by name, whose columns these are, or of "points" (m, d) that are none; None:
-        all of a run that has their features
+    members : has the candidates "members", by name, whose columns these are, or "points" (m, d) that are none; None:
+        all, where their features are committed with them
     n_columns : of the candidates
     largest : bounds of what a row adds
     batch : the training rows that are added up; None: all
     share : of the fit rows that are sampled
+    name : of the sample: turns of a selection, one after the other, are alike
     """
 
     rows: RowTask
     parts: tuple[str, ...]
     n_columns: int
     largest: RowBounds
-    members: Path | None = None
+    members: Stored | None = None
     batch: range | None = None
     share: float = 1.0
+    name: str = ""
 
     @cached_property
     def blocks(self) -> RowGrid:
@@ -72,7 +73,7 @@ class StatisticsPass(BlockPieces):
         sizes = (self.blocks, self.n_columns, self.parts, self.largest, COLUMNS_TILE, GRAM_TILE)
         if self.members is None or self.parts != (SAMPLE,):
             return sizes
-        return (*sizes, self.share, self.members.parent.name)  # turns of a selection, one after the other, are alike
+        return (*sizes, self.share, self.name)
 
     @property
     def sums_bytes(self) -> int:
@@ -93,7 +94,7 @@ class StatisticsPass(BlockPieces):
         """Read the centers of the columns."""
         if self.members is None:
             return StatisticsAdder(self, self.rows.generator_at_once())
-        arrays = read_arrays(self.members)
+        arrays = self.members.read()
         if "points" in arrays:
             return StatisticsAdder(self, self.rows.generator_of(arrays["points"]))
         return StatisticsAdder(self, self.rows.generator(arrays["members"]))

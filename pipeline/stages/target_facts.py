@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,15 +11,32 @@ from numpy.typing import NDArray
 from features.row_draws import draw_held_out, held_out_limit, tells_labels_apart
 from features.targets import balanced_factors
 from pipeline.config.parsers import NO_PENALTY
-from pipeline.config.train_config import what_needs_held_out_rows
-from pipeline.datasets.features_on_the_fly import open_features
+from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
+from pipeline.datasets.feature_request import FeatureShape
+from pipeline.datasets.features_on_the_fly import FeatureAccess, open_features
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import LEAST_TARGET, too_large
-from pipeline.stages.run_state import RunData
+from pipeline.runtime.stored_arrays import Arrays
 from storage.atomic_writes import read_arrays
 from storage.folder_layouts import RunLayout
 
 _READ_TARGETS = 65_536  # that are read at once
+
+
+class RowData(Protocol):
+    """The rows of a fit: where their features are, what they hold, and what is asked of them."""
+
+    @property
+    def features(self) -> FeatureAccess:
+        """Where the features are."""
+
+    @property
+    def shape(self) -> FeatureShape:
+        """What the data hold."""
+
+    @property
+    def config(self) -> TrainConfig:
+        """The settings."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +69,7 @@ class TargetFacts:
         return arrays | {"class_factors": np.array(self.class_factors), "heaviest": np.array(self.heaviest)}
 
 
-def find_target_facts(run: RunData) -> TargetFacts:
+def find_target_facts(run: RowData) -> TargetFacts:
     """Return the facts of a run: passes over its targets and weights, where there is something to find.
 
     Raises InvalidDataError where the squares of the training targets leave float64, upwards or downwards, and where
@@ -72,7 +89,11 @@ def find_target_facts(run: RunData) -> TargetFacts:
 
 def read_target_facts(layout: RunLayout) -> TargetFacts:
     """Return the committed facts of a run."""
-    arrays = read_arrays(layout.centers, mapped=True)
+    return facts_of(read_arrays(layout.centers, mapped=True))
+
+
+def facts_of(arrays: Arrays) -> TargetFacts:
+    """Return the facts among arrays that are committed with candidates."""
     factors = tuple(np.asarray(arrays.get("class_factors", ())).tolist())
     mean, heaviest, limit = (arrays.get(name) for name in ("target_mean", "heaviest", "held_out_limit"))
     return TargetFacts(
@@ -83,18 +104,13 @@ def read_target_facts(layout: RunLayout) -> TargetFacts:
     )
 
 
-def are_drawn_by_keys(layout: RunLayout) -> bool:
-    """Tell whether the held-out rows of a run were drawn by their keys, and not, by an earlier version, by places."""
-    return "held_out_limit" in read_arrays(layout.centers, mapped=True)
-
-
-def held_out_rows(run: RunData, facts: TargetFacts) -> NDArray[np.bool_]:
+def held_out_rows(run: RowData, facts: TargetFacts) -> NDArray[np.bool_]:
     """Return which training rows are held out, (n,) bool."""
     blocks = (draw_held_out(run.config.seed, facts.held_out_limit, groups) for _, groups in _key_blocks(run))
     return np.concatenate(list(blocks))
 
 
-def count_held_out(run: RunData, facts: TargetFacts) -> int:
+def count_held_out(run: RowData, facts: TargetFacts) -> int:
     """Return how many different rows are held out."""
     seed, limit, held_out = run.config.seed, facts.held_out_limit, np.empty(0, np.uint64)
     for keys, groups in _key_blocks(run) if limit else ():
@@ -102,23 +118,27 @@ def count_held_out(run: RunData, facts: TargetFacts) -> int:
     return len(held_out)
 
 
-def _key_blocks(run: RunData) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint64]]]:
+def _key_blocks(run: RowData) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint64]]]:
     store = open_features(run.features)
     for start in range(0, run.shape.n_train, _READ_TARGETS):
         rows = start, min(start + _READ_TARGETS, run.shape.n_train)
         yield store.keys(*rows)
 
 
-def row_weights(run: RunData) -> NDArray[np.float64] | None:
+def all_keys(run: RowData) -> NDArray[np.uint64]:
+    """Return the keys (n,) of all training rows: equal for equal ones."""
+    return np.concatenate([keys for keys, _ in _key_blocks(run)])
+
+
+def row_weights(run: RowData, facts: TargetFacts) -> NDArray[np.float64] | None:
     """Return the weights (n,) f8 of all training rows, their classes' factors in them; None where each counts 1."""
-    facts = read_target_facts(run.layout)
     if not facts.class_factors and "train" not in run.shape.weighted:
         return None
     blocks = (facts.weights(y, weights) for y, weights in target_blocks(run))
     return np.concatenate([weights for weights in blocks if weights is not None])
 
 
-def target_blocks(run: RunData, rows: range | None = None) -> Iterator[tuple[NDArray[Any], NDArray[np.float64]]]:
+def target_blocks(run: RowData, rows: range | None = None) -> Iterator[tuple[NDArray[Any], NDArray[np.float64]]]:
     """Yield the targets of some training rows (None: all) as stored and their own weights; no feature is read."""
     store, rows = open_features(run.features), range(run.shape.n_train) if rows is None else rows
     for start in rows[::_READ_TARGETS]:
@@ -127,7 +147,7 @@ def target_blocks(run: RunData, rows: range | None = None) -> Iterator[tuple[NDA
         yield y, np.ones(len(y)) if weights is None else weights
 
 
-def _held_out_limit(run: RunData) -> float:
+def _held_out_limit(run: RowData) -> float:
     config, blocks = run.config, (groups for _, groups in _key_blocks(run))
     limit, asked = held_out_limit(config.seed, config.statistics.hold_out, blocks), what_needs_held_out_rows(config)
     if not limit and asked is not None:
@@ -141,7 +161,7 @@ def _held_out_limit(run: RunData) -> float:
     return limit
 
 
-def _check_labels(run: RunData, limit: float, asked: str) -> None:
+def _check_labels(run: RowData, limit: float, asked: str) -> None:
     fit = held_out = np.empty(0)
     for (y, _), (_, groups) in zip(target_blocks(run), _key_blocks(run), strict=True):
         is_held_out = draw_held_out(run.config.seed, limit, groups)
@@ -161,20 +181,20 @@ def _choose_nothing(asked: str) -> str:
     return f"hold out none (--set statistics.hold_out=0, without {asked})"
 
 
-def _mean(run: RunData) -> float:
+def _mean(run: RowData) -> float:
     """Return the weighted mean of the training targets, summed exactly."""
     total = math.fsum(weight for _, weights in target_blocks(run) for weight in weights.tolist())
     return math.fsum(value for y, weights in target_blocks(run) for value in (y / (total / weights)).tolist())
 
 
-def _balanced(run: RunData) -> tuple[float, ...]:
+def _balanced(run: RowData) -> tuple[float, ...]:
     counts = np.zeros(len(run.shape.classes))
     for y, weights in target_blocks(run):
         counts += np.bincount(y, weights, minlength=len(counts))
     return tuple(balanced_factors(counts).tolist())
 
 
-def check_targets(run: RunData) -> None:
+def check_targets(run: RowData) -> None:
     """Raise InvalidDataError where the squares of the targets of a regression leave float64, upwards or downwards."""
     if run.shape.task != "regression":
         return

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,17 +25,25 @@ from pipeline.errors import ConfigMismatchError
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.each_tile import Each, serially
 from pipeline.models.calibration import LossSlopes, best_temperature, loss_slopes
+from pipeline.runtime.stored_arrays import Arrays, Stored, StoredFile
 from pipeline.solvers.leave_one_out import FEW_ROWS, LeftOut, RidgeFit
 from pipeline.stages.block_values import BlockPass, OfBlock, Values
-from pipeline.stages.run_state import SOLVE, Run, RunData
-from pipeline.stages.target_facts import count_held_out
-from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, row_grid, row_task, run_length, stream_blocks
-from storage.atomic_writes import make_folder, read_arrays, write_arrays
+from pipeline.stages.target_facts import RowData, count_held_out, facts_of
+from pipeline.stages.training_rows import (
+    RowBlock,
+    RowGrid,
+    RowTask,
+    row_grid,
+    row_task,
+    row_task_of,
+    run_length,
+    stream_blocks,
+)
+from pipeline.stages.workspace import SOLVE, Workspace
 from storage.folder_layouts import RunLayout
 from storage.records import read_record
 
 NAME = "temperature"
-WEIGHTS = "weights.npz"
 WORDS = "temperature of the probabilities"
 
 
@@ -44,7 +51,7 @@ WORDS = "temperature of the probabilities"
 class TriedWeights:
     """Weights (m, T) and intercept (T,) on candidates (m,), by name, that held-out rows are tried with.
 
-    seen: they were fitted to those rows, among others, since there are none that were not. points (m, d) f4: where the
+    seen: they were fitted to those rows, among others, since there are none that were not. points (m, d): where the
     centers are, if they were moved away from the candidates. fit: the least squares that they are from, if their
     centers were not moved to fit its rows.
     """
@@ -53,7 +60,7 @@ class TriedWeights:
     weights: NDArray[np.float64]
     intercept: NDArray[np.float64]
     seen: bool = False
-    points: NDArray[np.float32] | None = None
+    points: NDArray[np.floating] | None = None
     fit: RidgeFit | None = None
 
 
@@ -61,50 +68,47 @@ class TriedWeights:
 class FinishedRun:
     """A run that is done, as far as its rows are streamed again."""
 
-    layout: RunLayout
     features: FeatureAccess
     shape: FeatureShape
     config: TrainConfig
 
 
-def find_temperature(run: Run, tried: TriedWeights) -> dict[str, Any] | None:
+def find_temperature(work: Workspace, tried: TriedWeights) -> dict[str, Any] | None:
     """Return the temperature, of how many rows, and whether the weights had seen them.
 
     None for a regression, and where no rows are held out.
     """
-    if run.shape.task == "regression" or not run.config.statistics.hold_out:
+    if work.shape.task == "regression" or not work.config.statistics.hold_out:
         return None
-    if tried.fit is not None and _has_few_rows(run):
-        with run.doing(SOLVE, WORDS):
-            sums = _slopes_of_few(run, tried, tried.fit)
+    if tried.fit is not None and _has_few_rows(work):
+        with work.status(SOLVE, WORDS):
+            sums = _slopes_of_few(row_task(work), tried, tried.fit)
     else:
-        sums = _slopes_of_held_out(run, tried)
+        sums = _slopes_of_held_out(work, tried)
     temperature = best_temperature(sums)
     return None if temperature is None else {NAME: temperature, "n_rows": sums.rows, "seen": tried.seen}
 
 
-def _slopes_of_held_out(run: Run, tried: TriedWeights) -> LossSlopes:
+def _slopes_of_held_out(work: Workspace, tried: TriedWeights) -> LossSlopes:
     """Return the slopes of the log loss of the held-out rows: a pass over the rows."""
-    folder = run.layout.row_pass(NAME)
-    make_folder(folder)
-    arrays = {"candidates": tried.candidates, "weights": tried.weights, "intercept": tried.intercept}
-    write_arrays(folder / WEIGHTS, arrays | ({} if tried.points is None else {"points": tried.points}))
-    grid = row_grid("train", run.shape.n_train, len(tried.candidates))
-    task = BlockPass(row_task(run), grid, partial(_opened, folder / WEIGHTS))
-    values = run.row_pass(SOLVE, task, folder, words=WORDS)
-    return replace(reduce(add, map(_slopes, values.by_block())), rows=count_held_out(run, task.rows.facts))
+    arrays: Arrays = {"candidates": tried.candidates, "weights": tried.weights, "intercept": tried.intercept}
+    arrays |= {} if tried.points is None else {"points": tried.points}
+    given = work.commit(f"passes/{NAME}/weights.npz", arrays)
+    grid = row_grid("train", work.shape.n_train, len(tried.candidates))
+    task = BlockPass(row_task(work), grid, partial(_opened, given))
+    values = work.add_up(SOLVE, task, NAME, WORDS)
+    return replace(reduce(add, map(_slopes, values.by_block())), rows=count_held_out(work, task.rows.facts))
 
 
-def _has_few_rows(run: RunData) -> bool:
+def _has_few_rows(run: RowData) -> bool:
     """Tell whether the fit rows join the held-out ones: not of groups, whose rows tell of each other."""
     return run.shape.n_train < FEW_ROWS and run.config.data.groups is None
 
 
-def _slopes_of_few(run: RunData, tried: TriedWeights, fit: RidgeFit) -> LossSlopes:
-    """Return the slopes of the log loss of all rows, each without itself, of a run on few: here and now."""
-    task = row_task(run)
+def _slopes_of_few(task: RowTask, tried: TriedWeights, fit: RidgeFit) -> LossSlopes:
+    """Return the slopes of the log loss of all rows, each without itself, of few: here and now."""
     left_out, generator = LeftOut(fit), task.generator(tried.candidates)
-    for block in _blocks(task, row_grid("train", run.shape.n_train, len(tried.candidates))):
+    for block in _blocks(task, row_grid("train", task.shape.n_train, len(tried.candidates))):
         counts = np.ones(len(block.X)) if block.weights is None else block.weights
         counted = np.flatnonzero(counts > 0)
         columns = generator.block(block.X[counted], out_dtype=np.float64)
@@ -136,21 +140,23 @@ def temperature_of_finished_run(layout: RunLayout, config: TrainConfig, tried: T
     store = store_of(config, shape)
     unscaled = store if store.manifest.exists() else live(request, shape)
     scaled = learns_scales(config.kernel.scale)
-    features = ScaledFeatures(unscaled, layout.feature_scales) if scaled else unscaled
-    run = FinishedRun(layout, features, shape, config)
+    features = ScaledFeatures(unscaled, StoredFile(layout.feature_scales)) if scaled else unscaled
+    run, centers = FinishedRun(features, shape, config), StoredFile(layout.centers)
+    arrays = centers.read(mapped=True)
+    task = row_task_of(run, centers, features, tuple(arrays["sigma2"].tolist()), facts_of(arrays))
     if tried.fit is not None and _has_few_rows(run):
-        return best_temperature(_slopes_of_few(run, tried, tried.fit))
-    task = row_task(run)
+        return best_temperature(_slopes_of_few(task, tried, tried.fit))
     slopes = _of_block(task, tried)
     blocks = _blocks(task, row_grid("train", shape.n_train, len(tried.candidates)))
     sums = reduce(add, (_slopes(slopes(block, serially)) for block in blocks))
     return best_temperature(replace(sums, rows=count_held_out(run, task.facts)))
 
 
-def _opened(path: Path, task: RowTask) -> OfBlock:
-    arrays = read_arrays(path)
+def _opened(given: Stored, task: RowTask) -> OfBlock:
+    arrays = given.read()
     candidates, weights, intercept = (arrays[name] for name in ("candidates", "weights", "intercept"))
-    return _of_block(task, TriedWeights(candidates, weights, intercept, points=arrays.get("points")))
+    tried = TriedWeights(candidates, weights, intercept, points=arrays.get("points"))
+    return _of_block(task, tried)
 
 
 def _of_block(task: RowTask, tried: TriedWeights) -> OfBlock:

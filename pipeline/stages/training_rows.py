@@ -16,12 +16,10 @@ from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.finite_rows import first_non_finite_row
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.runtime import stopping
-from pipeline.stages.candidate_names import distinct_rows, points_of_candidates, read_widths, rows_and_widths
-from pipeline.stages.choose_bandwidth import kernel_of
-from pipeline.stages.run_state import RunData
-from pipeline.stages.target_facts import TargetFacts, read_target_facts
-from storage.atomic_writes import read_arrays
-from storage.folder_layouts import RunLayout
+from pipeline.runtime.stored_arrays import Stored
+from pipeline.stages.candidate_names import distinct_rows, points_of_candidates, rows_and_widths
+from pipeline.stages.target_facts import RowData, TargetFacts
+from pipeline.stages.workspace import CENTERS, Workspace
 
 MOST_ROWS = 2048  # of a block: longer ones are no faster
 MOST_VALUES = 2**24  # of a block of columns
@@ -31,7 +29,7 @@ READ_BYTES = 2**24  # of the features of blocks that are read together
 
 
 class RowBlock(NamedTuple):
-    """Some rows: the number of the first, features (rows, d) f4, labels as stored (rows,), what training makes of them.
+    """Some rows: the number of the first, features (rows, d), labels as stored (rows,), what training makes of them.
 
     targets (rows, T) f8, less the mean of the training targets; keys (rows,) u8 of training rows, equal for equal
     ones; held_out (rows,) bool; weights (rows,) f8, for the training part with the factors of the classes, None where
@@ -39,7 +37,7 @@ class RowBlock(NamedTuple):
     """
 
     start: int
-    X: NDArray[np.float32]
+    X: NDArray[np.floating]
     y: NDArray[Any]
     targets: NDArray[np.float64]
     keys: NDArray[np.uint64]
@@ -51,7 +49,7 @@ class RowBlock(NamedTuple):
 class RowTask:
     """What a worker needs to stream any blocks of rows through the kernel. Small and picklable."""
 
-    layout: RunLayout
+    centers: Stored | None  # the candidates; None before they are drawn
     features: FeatureAccess
     shape: FeatureShape
     kernel: Kernel
@@ -67,14 +65,15 @@ class RowTask:
         A run that has the features of all candidates in one file reads them there: rows that are far apart would take
         most of a feature store.
         """
-        rows, widths = rows_and_widths(candidates, self.shape.n_train)
+        rows, widths = rows_and_widths(candidates, self.shape.n_named)
         distinct, place = distinct_rows(rows)
-        X = points_of_candidates(self.layout, distinct)
+        X = points_of_candidates(self.centers, distinct)
         return self._generator(open_features(self.features).take(distinct) if X is None else X, place, widths)
 
     def generator_at_once(self, columns: NDArray[np.int64] | None = None) -> ColumnGenerator:
         """Return the generator of all candidates of a run that has their features in one file, or of some of them."""
-        X = read_arrays(self.layout.centers, mapped=True)["X"]
+        assert self.centers is not None
+        X = self.centers.read(mapped=True)["X"]
         if columns is None and len(self.sigma2) == 1:
             return self._generator(X, None, np.zeros(len(X), np.int64))
         columns = np.arange(len(X) * len(self.sigma2)) if columns is None else columns
@@ -82,12 +81,12 @@ class RowTask:
         distinct, place = distinct_rows(rows)
         return self._generator(X[distinct], place, widths)
 
-    def generator_of(self, points: NDArray[np.float32]) -> ColumnGenerator:
+    def generator_of(self, points: NDArray[np.floating]) -> ColumnGenerator:
         """Return the generator of the columns of points (m, d) that are no training rows, of the one width."""
         return self._generator(points, None, np.zeros(len(points), np.int64))
 
     def _generator(
-        self, points: NDArray[np.float32], place: NDArray[np.int64] | None, widths: NDArray[np.int64]
+        self, points: NDArray[np.floating], place: NDArray[np.int64] | None, widths: NDArray[np.int64]
     ) -> ColumnGenerator:
         sigma2 = np.array(self.sigma2)[widths]
         return ColumnGenerator(points, sigma2, np.dtype(self.precision).type, kernel=self.kernel, place=place)
@@ -129,20 +128,22 @@ def row_grid(part: Part, n_rows: int, n_columns: int, sums_bytes: int = 0, share
     return RowGrid(part, n_rows, max(rows - rows % 32, 32))
 
 
-def row_task(run: RunData) -> RowTask:
-    """Return the task of a run, whose widths are committed."""
-    widths = tuple(read_widths(run.layout).tolist())
-    return row_task_of(run, run.features, widths, read_target_facts(run.layout))
+def row_task(work: Workspace) -> RowTask:
+    """Return the task of a fit whose candidates and widths are committed."""
+    widths = tuple(work.centers["sigma2"].tolist())
+    return row_task_of(work, work.stored(CENTERS), work.features, widths, work.facts)
 
 
-def row_task_of(run: RunData, features: FeatureAccess, sigma2: tuple[float, ...], facts: TargetFacts) -> RowTask:
-    """Return the task of a run on some features, at some widths."""
-    config = run.config
+def row_task_of(
+    rows: RowData, centers: Stored | None, features: FeatureAccess, sigma2: tuple[float, ...], facts: TargetFacts
+) -> RowTask:
+    """Return the task on some features, at some widths."""
+    config = rows.config
     return RowTask(
-        layout=run.layout,
+        centers=centers,
         features=features,
-        shape=run.shape,
-        kernel=kernel_of(run),
+        shape=rows.shape,
+        kernel=Kernel(config.kernel.name, config.kernel.degree),
         sigma2=sigma2,
         precision=config.kernel.precision,
         read_rows=config.statistics.block_rows,

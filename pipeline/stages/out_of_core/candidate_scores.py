@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from pipeline.solvers import Certificate, certify_support, gap_safe_screen
 from pipeline.solvers import working_set_rules as rules
+from pipeline.stages.candidate_names import positions_of
 from pipeline.stages.one_vs_all import groups_of
 from pipeline.stages.out_of_core.coarse_features import coarse_deviations
 from pipeline.stages.out_of_core.grown_gram import WorkingSet
@@ -205,12 +206,6 @@ def certify_all_candidates(
             )
         )
     return certificates
-
-
-def positions_of(candidates: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where some of the candidates stand among all, (rows,) i8."""
-    order = np.argsort(candidates)
-    return order[np.searchsorted(candidates, rows, sorter=order)]
 
 
 def gram_scores(current: WorkingSet, weights: ActiveWeights, stripe: int = 512) -> NDArray[np.float64]:

@@ -15,8 +15,9 @@ from pipeline.datasets.features_on_the_fly import FeatureAccess, open_features
 from pipeline.runtime import progress, stopping
 from pipeline.stages.candidate_names import read_widths
 from pipeline.stages.out_of_core.score_tiles import row_blocks
-from pipeline.stages.run_state import SOLVE, Run, is_whole
+from pipeline.stages.run_state import Run, is_whole
 from pipeline.stages.target_facts import row_weights
+from pipeline.stages.workspace import SOLVE
 from storage.atomic_writes import make_folder, read_arrays, write_arrays
 from storage.blocks import Block
 
@@ -84,7 +85,7 @@ def coarse_deviations(run: Run) -> NDArray[np.float64]:
 
     mathematics.md, eq. 102.
     """
-    folder, weights = coarse_points(run), row_weights(run)
+    folder, weights = coarse_points(run), row_weights(run, run.facts)
     (sigma2,) = read_widths(run.layout).tolist()
     sizes = [_sizes(read_points(folder, block)) for block in row_blocks(run.shape.n_train)]
     rho, squares = np.concatenate(sizes, axis=1)

@@ -17,7 +17,8 @@ from pipeline.config.parsers import penalty_fraction
 from pipeline.solvers import Certificate
 from pipeline.solvers import working_set_rules as rules
 from pipeline.stages import initial_weights
-from pipeline.stages.one_vs_all import solve_groups
+from pipeline.stages.candidate_names import positions_of
+from pipeline.stages.one_vs_all import solve_groups, start_name
 from pipeline.stages.out_of_core import grown_gram
 from pipeline.stages.out_of_core import working_set_rounds as rounds
 from pipeline.stages.out_of_core.candidate_scores import (
@@ -29,7 +30,6 @@ from pipeline.stages.out_of_core.candidate_scores import (
     evaluated_now,
     gram_scores,
     moved_to,
-    positions_of,
     residuals_at,
     screened_scores,
     with_values,
@@ -64,7 +64,9 @@ def solve_on_demand(run: Run, candidates: NDArray[np.int64], capacity: int) -> R
         index = round_index(current.name)
         warm = index > 0 or initial_weights.load(run) is not None
         inner = rounds.INNER_TOLERANCE * tolerance
-        summaries = solve_groups(run, current.name, [problem.penalty], tolerance=inner, warm_start=warm)
+        summaries = solve_groups(
+            run, current.name, [problem.penalty], tolerance=inner, start=start_name(current.name) if warm else None
+        )
         scored, known = _scored(run, current, problem)
         change = _change(scored, problem, capacity, tolerance)
         scored = scored if known else replace(scored, certificates=[unproved(one) for one in scored.certificates])
@@ -99,7 +101,7 @@ def _latest(
     if start is not None:
         largest = np.argsort(-np.linalg.norm(start.weights, axis=1), kind="stable")[:capacity]
         members = np.sort(start.candidates[largest])
-        initial_weights.commit_start(run, name, members, start)
+        initial_weights.start_of(run, name, members)
         current = grown_gram.grow(run, name, None, nothing, members)
         return CandidateProblem(candidates, rounds.penalty_of(run, current, candidates), shared), current, []
     scored = _scores_at_zero(run, candidates)
@@ -133,7 +135,7 @@ def _scores_at_zero(run: Run, candidates: NDArray[np.int64]) -> BoundedScores:
         return read_dataclass(path, BoundedScores, remedy=ANEW)
     residuals = compute_residuals(run, START, nothing_kept(), np.zeros((0, t)), np.zeros(t))
     if run.config.solver.intercept:
-        weights = row_weights(run)
+        weights = row_weights(run, run.facts)
         roots = np.ones((len(residuals), 1)) if weights is None else np.sqrt(weights)[:, None]
         residuals = residuals - roots * ((roots * residuals).sum(axis=0) / (roots**2).sum())
     scored = BoundedScores(

@@ -24,9 +24,10 @@ from pipeline.stages.out_of_core.kept_columns import (
     restored,
     write_input,
 )
-from pipeline.stages.run_state import STATISTICS, Run
+from pipeline.stages.run_state import Run
 from pipeline.stages.statistics_pass import ALL, HELD_OUT, PartSums
 from pipeline.stages.training_rows import stream_blocks
+from pipeline.stages.workspace import STATISTICS
 from storage.atomic_writes import read_arrays, remove_folder, write_arrays
 from storage.manifest import read as read_manifest
 

@@ -14,8 +14,8 @@ from pipeline.solvers import Certificate, certify_support
 from pipeline.solvers.output_groups import Outputs
 from pipeline.solvers.regularization_path import penalty_max
 from pipeline.stages.accumulate_statistics import load_statistics
+from pipeline.stages.candidate_names import positions_of
 from pipeline.stages.one_vs_all import groups_of
-from pipeline.stages.out_of_core.candidate_scores import positions_of
 from pipeline.stages.out_of_core.kept_columns import KeptColumns, nothing_kept
 from pipeline.stages.out_of_core.path_working_set import PathSet
 from pipeline.stages.out_of_core.residuals import compute_residuals, residual_pass

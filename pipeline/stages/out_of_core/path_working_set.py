@@ -15,8 +15,9 @@ from pipeline.stages.out_of_core import grown_gram
 from pipeline.stages.out_of_core.grown_gram import WorkingSet, joined
 from pipeline.stages.out_of_core.kept_columns import KeptColumns, kept_files, nothing_kept, restored
 from pipeline.stages.penalty_path import PathColumns
-from pipeline.stages.run_state import STATISTICS, Run
+from pipeline.stages.run_state import Run
 from pipeline.stages.statistics_pass import FIT, HELD_OUT
+from pipeline.stages.workspace import STATISTICS
 from storage.atomic_writes import check_folder, read_arrays, remove_folder
 from storage.manifest import MANIFEST_NAME
 from storage.manifest import read as read_manifest

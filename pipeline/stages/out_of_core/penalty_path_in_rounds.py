@@ -16,9 +16,9 @@ from pipeline.solvers import working_set_rules as rules
 from pipeline.solvers.delivered_weights import UnseenWeights
 from pipeline.solvers.regularization_path import ChosenPenalty, TriedPenalties, choose_penalty
 from pipeline.stages.accumulate_statistics import load_statistics
-from pipeline.stages.one_vs_all import groups_of, start_weights_name
+from pipeline.stages.candidate_names import positions_of
+from pipeline.stages.one_vs_all import groups_of, start_name
 from pipeline.stages.out_of_core import path_working_set
-from pipeline.stages.out_of_core.candidate_scores import positions_of
 from pipeline.stages.out_of_core.grown_gram import WorkingSet
 from pipeline.stages.out_of_core.path_scores import certify, intercept_of, largest_penalty, score_solutions
 from pipeline.stages.out_of_core.path_working_set import PathSet
@@ -107,7 +107,7 @@ def begin_on_all_rows(run: Run, followed: FollowedPath, name: str) -> WorkingSet
     assert current is not None  # it is dropped below, once
     make_folder(run.layout.solutions)
     start = {"weights": followed.chosen.on(current.candidates)}
-    write_arrays(run.layout.solution(start_weights_name(name)), start)
+    write_arrays(run.path(start_name(name)), start)
     everything = path_working_set.on_all_rows(run, current, name)
     path_working_set.drop(run, current.round)
     return everything

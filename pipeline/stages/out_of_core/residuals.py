@@ -22,7 +22,8 @@ from pipeline.stages.out_of_core.kept_columns import (
     kept_files,
     write_input,
 )
-from pipeline.stages.run_state import SOLVE, Run, is_whole
+from pipeline.stages.run_state import Run, is_whole
+from pipeline.stages.workspace import SOLVE
 from storage.atomic_writes import read_arrays, write_arrays
 
 RESIDUALS = "residuals.npz"

@@ -25,7 +25,6 @@ from pipeline.runtime import progress, stopping
 from pipeline.runtime.committed_sums import Arrays
 from pipeline.runtime.thread_team import ThreadTeam
 from pipeline.stages.candidate_names import read_widths
-from pipeline.stages.choose_bandwidth import kernel_of
 from pipeline.stages.largest_values import largest_values
 from pipeline.stages.out_of_core.coarse_features import (
     as_centers,
@@ -41,9 +40,10 @@ from pipeline.stages.out_of_core.score_tiles import (
     grouped_by_point,
     line_rows_of,
 )
-from pipeline.stages.run_state import SOLVE, Run
+from pipeline.stages.run_state import Run
 from pipeline.stages.target_facts import row_weights
 from pipeline.stages.training_rows import RowTask, row_task
+from pipeline.stages.workspace import SOLVE
 from storage.atomic_writes import make_folder, read_arrays, write_arrays
 from storage.blocks import Block
 
@@ -203,7 +203,7 @@ def score_candidates(
     order, starts = grouped_by_point(candidates, n_train)
     tiles = ScoreTiles(n_train, starts, is_symmetric(run, candidates))
     make_folder(folder)
-    weights, largest = row_weights(run), largest_values(run)
+    weights, largest = row_weights(run, run.facts), largest_values(run)
     counts = np.ones((len(residuals), 1)) if weights is None else weights[:, None]
     most = _most(largest, residuals)
     residuals = residuals if weights is None else residuals * np.sqrt(counts)
@@ -243,7 +243,7 @@ def score_pass(run: Run, name: str) -> Path:
 def is_symmetric(run: Run, candidates: NDArray[np.int64]) -> bool:
     """Tell whether a pass over these candidates costs half: all training rows in order, at every width; a Gaussian."""
     all_there_are = run.shape.n_train * len(read_widths(run.layout))
-    return kernel_of(run).is_bounded and bool(np.array_equal(candidates, np.arange(all_there_are)))
+    return run.kernel.is_bounded and bool(np.array_equal(candidates, np.arange(all_there_are)))
 
 
 def has_coarse_scores(run: Run, candidates: NDArray[np.int64]) -> bool:

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.stages.penalty_path import PathPoint
-from pipeline.stages.run_state import SOLVE, Run
+from pipeline.stages.run_state import Run
+from pipeline.stages.workspace import SOLVE
 from storage.atomic_writes import make_folder, read_arrays, write_arrays
 from storage.done_markers import write_marker
 from storage.errors import CorruptDataError

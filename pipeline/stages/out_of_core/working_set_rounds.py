@@ -15,7 +15,8 @@ from pipeline.config.parsers import penalty_fraction
 from pipeline.solvers import Certificate
 from pipeline.solvers import working_set_rules as rules
 from pipeline.stages import initial_weights
-from pipeline.stages.one_vs_all import load_weights, solve_groups, start_weights_name
+from pipeline.stages.candidate_names import positions_of
+from pipeline.stages.one_vs_all import load_weights, solve_groups, start_name
 from pipeline.stages.out_of_core import grown_gram
 from pipeline.stages.out_of_core.candidate_scores import (
     ActiveWeights,
@@ -25,14 +26,14 @@ from pipeline.stages.out_of_core.candidate_scores import (
     clean,
     coarse_scores,
     evaluated_now,
-    positions_of,
     score_all_candidates,
 )
 from pipeline.stages.out_of_core.grown_gram import WorkingSet
 from pipeline.stages.out_of_core.path_scores import largest_penalty
 from pipeline.stages.out_of_core.round_names import MARKERS, committed_rounds, earlier_records, round_index, round_name
 from pipeline.stages.out_of_core.score_pass import has_coarse_scores
-from pipeline.stages.run_state import SOLVE, Run
+from pipeline.stages.run_state import Run
+from pipeline.stages.workspace import SOLVE
 from storage.atomic_writes import check_folder, make_folder, read_arrays, remove_folder, write_arrays
 from storage.done_markers import write_marker
 from storage.errors import CorruptDataError
@@ -156,7 +157,9 @@ def solve_in_rounds(
     while True:
         inner, later = INNER_TOLERANCE * run.config.solver.tolerance, round_index(current.name) > 0
         warm = later or beginning is not None or initial_weights.load(run) is not None
-        summaries = solve_groups(run, current.name, [problem.penalty], tolerance=inner, warm_start=warm)
+        summaries = solve_groups(
+            run, current.name, [problem.penalty], tolerance=inner, start=start_name(current.name) if warm else None
+        )
         scored = _scored(run, current, problem, limits, passes)
         change = _change(scored, problem, limits, run.config.solver.tolerance)
         passes.append(record_round(run, scored, problem, change))
@@ -270,7 +273,7 @@ def _first(run: Run, candidates: NDArray[np.int64], limits: WorkingSetLimits) ->
     drawn = rules.seed_candidates(n, min(limits.drawn, limits.capacity - len(start_positions)), run.config.seed)
     members = candidates[np.union1d(start_positions, drawn)]
     if start is not None:
-        initial_weights.commit_start(run, round_name(0), members, start)
+        initial_weights.start_of(run, round_name(0), members)
     return np.asarray(members)
 
 
@@ -363,7 +366,7 @@ def commit_start_weights(run: Run, name: str, scored: ScoredRound, change: Chang
     dense[weights.columns] = weights.weights
     start = np.vstack([dense[change.stay], np.zeros((len(change.admitted), dense.shape[1]))])
     make_folder(run.layout.solutions)
-    write_arrays(run.layout.solution(start_weights_name(name)), {"weights": start})
+    write_arrays(run.path(start_name(name)), {"weights": start})
 
 
 def drop_round(run: Run, name: str) -> None:

@@ -1,0 +1,57 @@
+"""Arrays that tasks read where they run: committed files of a run, or arrays of this process."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.atomic_writes import read_arrays
+from storage.remedies import remedy_at
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T")
+Arrays = dict[str, NDArray[Any]]
+
+
+class Stored(Protocol):
+    """Named arrays, by reference: a path is small and picklable, arrays in memory stay in their process."""
+
+    def read(self, *, mapped: bool = False) -> Arrays:
+        """Return the arrays; `mapped` maps those of a folder read-only. Raises CorruptDataError for damage."""
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """Arrays in a file or folder of a run."""
+
+    path: Path
+
+    def read(self, *, mapped: bool = False) -> Arrays:
+        """Return the arrays; `mapped` maps those of a folder read-only. Raises CorruptDataError for damage."""
+        return read_arrays(self.path, mapped=mapped, remedy=remedy_at(self.path))
+
+
+@dataclass(frozen=True, eq=False)
+class StoredInMemory:
+    """Arrays of this process."""
+
+    arrays: Mapping[str, NDArray[Any]]
+
+    def read(self, *, mapped: bool = False) -> Arrays:
+        """Return the arrays."""
+        return {name: np.asarray(values) for name, values in self.arrays.items()}
+
+
+def as_arrays(value: "DataclassInstance") -> Arrays:
+    """Return a dataclass of arrays and numbers as arrays, one by the name of each field."""
+    return {field.name: np.asarray(getattr(value, field.name)) for field in fields(value)}
+
+
+def as_dataclass(arrays: Mapping[str, NDArray[Any]], kind: type[T]) -> T:
+    """Return the dataclass of a `kind` that `as_arrays` turned into arrays."""
+    return kind(**{name: values if np.ndim(values) else values.item() for name, values in arrays.items()})

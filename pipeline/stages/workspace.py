@@ -1,0 +1,195 @@
+"""Where a fit works. The steps of a fit know neither a run folder nor an estimator: they use a workspace.
+
+Two exist: `stages.run_state.Run`, a folder with an executor, which goes on after a kill; and
+`estimators.memory.Memory`, arrays in this process. Both compute the same bits, since they run the same steps.
+
+What a step commits has a name with slashes, such as `statistics/fit` or `solutions/final.npz`; in a run it is the path
+below the run's folder.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.config.train_config import TrainConfig
+from pipeline.datasets.feature_request import FeatureShape
+from pipeline.datasets.features_on_the_fly import FeatureAccess
+from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.kernels.kernel_forms import Kernel
+from pipeline.runtime.committed_sums import S
+from pipeline.runtime.row_pass import RowPass
+from pipeline.runtime.stored_arrays import Arrays, Stored
+from pipeline.solvers.preselection import Preselection
+from pipeline.stages.candidate_names import count_candidates, is_in_rounds, names_of, preselection_of
+from pipeline.stages.target_facts import TargetFacts, facts_of
+from storage.checkpoints import Checkpoint
+
+Item = TypeVar("Item")
+FEATURES, CENTERS, STATISTICS, SOLVE, EVALUATE = STAGES = ("features", "centers", "statistics", "solve", "evaluate")
+
+
+class Unfinished(Protocol):
+    """What is kept of an item while it is computed: checkpoints, and records of its iterations."""
+
+    def load(self) -> Checkpoint | None:
+        """Return the last whole checkpoint; None where there is none."""
+
+    def save(self, step: int, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
+        """Make a checkpoint."""
+
+    def is_due(self) -> bool:
+        """Tell whether it is time for a checkpoint, or the fit is to stop."""
+
+    def record(self, facts: Mapping[str, Any]) -> None:
+        """Add the record of an iteration of a solve."""
+
+    def chosen(self, part: str, rows: str, n_chosen: int, most: int) -> None:
+        """Hear how far a choice of centers is: on which part of the rows, in words, and how many of `most` it has."""
+
+
+class Workspace(ABC):
+    """What the steps of a fit share."""
+
+    config: TrainConfig
+    shape: FeatureShape
+    features: FeatureAccess
+
+    @abstractmethod
+    def committed(self, name: str, *, mapped: bool = False) -> Arrays | None:
+        """Return what is committed under a name; None where nothing is. Raises CorruptDataError for damage."""
+
+    @abstractmethod
+    def commit(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
+        """Commit arrays under a name, in the place of what was there."""
+
+    @abstractmethod
+    def stored(self, name: str) -> Stored:
+        """Return what is committed under a name, for tasks."""
+
+    @abstractmethod
+    def drop(self, name: str) -> None:
+        """Remove what is committed under a name, and below it."""
+
+    @abstractmethod
+    def unfinished(self, name: str) -> Unfinished:
+        """Return what is kept of work of this process while it goes on."""
+
+    @abstractmethod
+    def earlier_candidates(self) -> Arrays | None:
+        """Return the candidates of the fit whose rows others were added to; None where none were."""
+
+    @abstractmethod
+    def earlier_statistics(self) -> Mapping[str, GramStatistics]:
+        """Return the statistics of the rows that others were added to, by part; none where they are to be made."""
+
+    @abstractmethod
+    def listed(self) -> NDArray[np.int64] | None:
+        """Return the rows that are listed as candidates; None where they are drawn."""
+
+    @abstractmethod
+    def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
+        """Return the sums of a pass over the rows; what it commits on its way is below passes/`name`."""
+
+    @abstractmethod
+    def compute(
+        self,
+        stage: str,
+        function: Callable[[Item, Unfinished], Mapping[str, NDArray[Any]]],
+        items: Mapping[str, Item],
+        *,
+        unit: str = "items",
+        size: Callable[[Item], float] = lambda item: 1,
+        words: str = "",
+        penalties: Sequence[float] = (),
+        number: int | None = None,
+    ) -> list[Arrays]:
+        """Return what a function makes of each item, by the names that this is committed under; not twice.
+
+        unit, size : what progress counts, and how much of it an item has; an empty unit shows percentages
+        words : what is done
+        penalties, number : of iteration records, of which the last is shown
+        """
+
+    @abstractmethod
+    def stage(self, name: str) -> AbstractContextManager[Any]:
+        """Count the time that is spent inside into a stage."""
+
+    @abstractmethod
+    def status(self, stage: str, words: str) -> AbstractContextManager[None]:
+        """Show what is done inside, which takes long and cannot be counted."""
+
+    @abstractmethod
+    def charged(self, stage: str) -> AbstractContextManager[None]:
+        """Count the time that is spent inside into another stage than the one under way."""
+
+    @abstractmethod
+    def metric(self, **facts: Any) -> None:
+        """Add a record of what is computed."""
+
+    @abstractmethod
+    def log(self, message: str, **facts: Any) -> None:
+        """Log a line for people."""
+
+    @abstractmethod
+    def warn(self, message: str) -> None:
+        """Warn."""
+
+    @abstractmethod
+    def record(self, event: str, **facts: Any) -> None:
+        """Log an event for programs."""
+
+    def once(self, name: str, make: Callable[[], Mapping[str, NDArray[Any]]], *, mapped: bool = False) -> Arrays:
+        """Return what is committed under a name; make and commit it where nothing is."""
+        found = self.committed(name, mapped=mapped)
+        if found is None:
+            self.commit(name, make())
+            found = self.committed(name, mapped=mapped)
+            assert found is not None
+        return found
+
+    @property
+    def centers(self) -> Arrays:
+        """What is committed with candidates: `index` of rows, widths `sigma2`, facts of targets, maybe features `X`."""
+        found = self.committed(CENTERS, mapped=True)
+        assert found is not None, "candidates are drawn first"
+        return found
+
+    @property
+    def facts(self) -> TargetFacts:
+        """What training makes of targets and row weights."""
+        return facts_of(self.centers)
+
+    @property
+    def candidates(self) -> NDArray[np.int64]:
+        """All candidates by name, (candidates,) i8."""
+        return names_of(self.centers, self.shape.n_named)
+
+    @property
+    def n_candidates(self) -> int:
+        """Number of candidates: training rows, times kernel widths."""
+        return count_candidates(self.config, self.shape.n_train)
+
+    @property
+    def in_rounds(self) -> bool:
+        """Whether a working set grows, instead of a Gram of all candidates."""
+        return is_in_rounds(self.config, self.shape.n_train)
+
+    @cached_property
+    def preselection(self) -> Preselection | None:
+        """How the finalists of a selection are chosen; None where it has none, or is none."""
+        return preselection_of(self.config, self.shape.n_train)
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel."""
+        return Kernel(self.config.kernel.name, self.config.kernel.degree)
+
+    @property
+    def intercept(self) -> bool:
+        """Whether an intercept is fitted."""
+        return bool(self.config.solver.intercept)
