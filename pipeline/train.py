@@ -198,13 +198,11 @@ def _run(
     from pipeline.runtime.events import Events, MemoryMeter  # psutil
     from pipeline.runtime.stored_arrays import StoredFile
     from pipeline.stages import initial_weights, kept_statistics  # numba
-    from pipeline.stages.accumulate_statistics import accumulate_statistics
     from pipeline.stages.build_features import build_features
     from pipeline.stages.compile_code import compile_needed
-    from pipeline.stages.draw_candidates import draw_candidates
     from pipeline.stages.evaluate_model import evaluate_model  # numba
+    from pipeline.stages.fit import fit
     from pipeline.stages.run_state import Run, saved_state
-    from pipeline.stages.solve_weights import solve_weights
     from storage.atomic_writes import make_folder, remove_file  # numpy
 
     costs, peak_bytes = saved_state(layout)
@@ -237,12 +235,11 @@ def _run(
                 together=prepared.plan.workers.together,
             )
             if start is not None:
-                initial_weights.commit_model(run, start)
+                model = initial_weights.StartModel(start.centers, start.center_sigma2, start.weights)
+                initial_weights.commit_model(run, model)
             compile_needed(run)
             build_features(run)
-            draw_candidates(run)
-            accumulate_statistics(run)
-            solve_weights(run)
+            fit(run)
             scores = evaluate_model(run)
             report = results.build(run, scores, meter.peak_bytes)
             remove_file(layout.turn)

@@ -255,7 +255,9 @@ class SolverConfig:
     )
     refit: str = option("none", one_of(*REFITS), "ridge: least squares on the selected centers, or none", "--refit")
     polish_centers: int = option(0, whole(0), "steps, at most, that move the chosen centers", "--polish-centers")
-    tolerance: float = option(1e-3, real(0, 1, above=True), "relative duality gap to reach", "--tol")
+    tolerance: float = option(
+        1e-3, real(0, 1), "relative duality gap to reach; 0: as far as float64 takes it, at least 1e-3", "--tol"
+    )
     max_sweeps: int = option(
         1000, whole(1), "iterations (sweeps or Newton rounds) of a solve before giving up", "--max-sweeps"
     )

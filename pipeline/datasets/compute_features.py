@@ -1,6 +1,7 @@
 """Features of a block of rows, z-scored where that is asked: for the store, and on the fly."""
 
-from functools import reduce
+from collections.abc import Callable
+from functools import partial, reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,20 +43,37 @@ def fit_standardisation(request: FeatureRequest, shape: FeatureShape) -> Standar
     """
     source = open_data(request.source)
     release_data()  # the chunks that are read here go with this source
-    weights, n_inputs = source.weights("train"), int(np.prod(source.input_shape))
-    moments = [RunningMoments.empty(n_inputs) for _ in (shape.classes if request.balanced else (None,))]
+    return fit_moments(partial(source.read, "train"), shape, source.weights("train"), balanced=request.balanced)
+
+
+def fit_moments(
+    read: Callable[[int, int], tuple[NDArray[np.generic], NDArray[np.generic]]],
+    shape: FeatureShape,
+    weights: NDArray[np.float64] | None,
+    *,
+    balanced: bool,
+) -> Standardisation:
+    """Return the z-scoring of training inputs with weights (n,), None for 1 each; one pass over them.
+
+    read(start, stop) : returns inputs and targets of some rows
+    balanced : every class counts as much as the others
+    """
+    moments: list[RunningMoments] = []
     item_rows = ITEM_CHUNKS * min(shape.chunk_rows, shape.n_first)  # as before any were added: the bits depend on it
     for block in row_blocks(shape.n_first, item_rows):
         stopping.check()
-        X, y = source.read("train", block.start, block.stop)
+        X, y = read(block.start, block.stop)
+        if not moments:
+            n_inputs = int(np.prod(X.shape[1:]))
+            moments = [RunningMoments.empty(n_inputs) for _ in (shape.classes if balanced else (None,))]
         of_rows = None if weights is None else weights[block.start : block.stop]
-        if not request.balanced:
+        if not balanced:
             moments = [moments[0].update(X, of_rows)]
             continue
         for k, of_class in enumerate(moments):
             rows = y == k
             moments[k] = of_class.update(X[rows], None if of_rows is None else of_rows[rows])
-    return _balanced(moments).standardisation() if request.balanced else moments[0].standardisation()
+    return _balanced(moments).standardisation() if balanced else moments[0].standardisation()
 
 
 def _balanced(moments: list[RunningMoments]) -> RunningMoments:

@@ -1,7 +1,7 @@
 """What the estimators share: parameters, the fit, predictions, the model as the commands use it."""
 
+import math
 import warnings
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,55 +18,37 @@ from sklearn.utils.validation import assert_all_finite, check_consistent_length,
 from threadpoolctl import threadpool_limits
 
 from features.descriptors.descriptor import FeatureSpec
-from features.row_draws import draw_sample
 from features.source import Columns
-from features.targets import outputs
-from pipeline.config.parsers import NO_PENALTY, byte_size, is_searched, selection_size
-from pipeline.estimators import model_folders
-from pipeline.estimators.filled_parameters import fill_in
-from pipeline.estimators.finalists import find_finalists
-from pipeline.estimators.fit_data import (
-    HELD_OUT,
-    Candidates,
-    Rows,
-    accumulate,
-    as_value_error,
-    candidate_count,
-    check_size,
-    draw_candidates,
-    first_of_equals,
-    given_candidates,
-    held_out_rows,
-    is_sliced,
-    keys_of,
-    moments_of,
-    seed_of,
-    standardised_points,
-)
-from pipeline.estimators.fit_distances import Trials, find_distances
-from pipeline.estimators.fit_weights import FittedWeights, Parts, Task, find_weights
-from pipeline.estimators.held_out_scores import HeldOutRows
-from pipeline.estimators.kernel_columns import KernelColumns
-from pipeline.estimators.parameter_checks import check_memory, checked_options
-from pipeline.estimators.penalised_solves import Solves
+from features.targets import class_array
+from pipeline.config.parsers import NO_PENALTY, byte_size, is_searched, learns_scales
+from pipeline.config.settings import with_value
+from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
+from pipeline.datasets.feature_request import FeatureShape
+from pipeline.datasets.features_on_the_fly import open_features
+from pipeline.estimators.arrays import ArrayFeatures, Examples, Rows, is_sliced
+from pipeline.estimators.fit_checks import check_memory, check_size, clipped_count, given_centers
+from pipeline.estimators.memory import Listener, Memory
+from pipeline.estimators.parameters import as_value_error, seed_of, settings_of
 from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.equal_points import digests_of
-from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.kernels.jit import compile_loops
-from pipeline.kernels.kernel_forms import Kernel
-from pipeline.kernels.scaled_features import scaled
 from pipeline.models.kernel_expansion import KernelExpansion
 from pipeline.prediction.model_folder import save_model
+from pipeline.prediction.streamed_prediction import locate
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime.memory_limits import default_limit_bytes
+from pipeline.solvers.duality_gap import row_norms
 from pipeline.solvers.feature_scales import importances
-from pipeline.solvers.loops_of_training import needed_loops
-from pipeline.solvers.options import SolverOptions
-from pipeline.solvers.preselection import preselection
+from pipeline.stages import initial_weights
+from pipeline.stages.candidate_names import count_candidates, rows_and_widths
+from pipeline.stages.compile_code import loops_of
+from pipeline.stages.filled_settings import Room, fill_in
+from pipeline.stages.final_weights import FinalWeights
+from pipeline.stages.fit import fit
+from pipeline.stages.learn_feature_scales import SCALES
+from pipeline.stages.solve_progress import REACHED
 
 SMALL_CANDIDATES = 500  # problems of so few candidates are solved to the last digit: it costs milliseconds
 MOST_MOVED = 1e-3  # by the float32 of a model's centers, in kernel widths: kernel values change by no more
-SMALL_VALUES = 2_000_000  # kernel values; with no more of them they are float64 whatever the rows are
 
 
 class KernelMachine(BaseEstimator):
@@ -90,6 +72,7 @@ class KernelMachine(BaseEstimator):
         patience: int = 3,
         refit: str | None = None,
         select: str | None = None,
+        polish_centers: int = 0,
         coupling: str = "one-vs-all",
         fit_intercept: bool = True,
         centers: ArrayLike | None = None,
@@ -113,6 +96,7 @@ class KernelMachine(BaseEstimator):
         self.patience = patience
         self.refit = refit
         self.select = select
+        self.polish_centers = polish_centers
         self.coupling = coupling
         self.fit_intercept = fit_intercept
         self.centers = centers
@@ -159,167 +143,127 @@ class KernelMachine(BaseEstimator):
             self.__dict__ = before
             raise
 
-    def _fit(
-        self, rows: Rows, targets: NDArray[Any], task: str, weights: NDArray[np.float64], groups: ArrayLike | None
-    ) -> None:
-        """Fit targets (n,) of features.targets with row weights (n,) and groups (n,), and store the result."""
-        options, seed = checked_options(self.get_params(deep=False)), seed_of(self.random_state)
-        (keys, of_groups), counted = keys_of(rows, groups), np.flatnonzero(weights > 0)
-        eligible = first_of_equals(keys, counted)
-        signs = outputs(targets, task, len(self.classes_) if task != "regression" else 0)
-        check_size(signs, weights)
+    def _fit(self, examples: Examples, task: str, classes: tuple[Any, ...], *, balanced: bool = False) -> None:
+        """Fit examples of a task of features.targets, and store the result: the fit of the command, in memory.
+
+        balanced: classes count alike, by factors of the row weights.
+        """
+        config, explicit = settings_of(self.get_params(deep=False))
+        own, own_index = given_centers(examples.rows, self.centers)
+        features = ArrayFeatures(replace(examples, points=own))
+        shape, different = features.shape(task, classes), features.first_of_equals
+        check_size(features, shape)
+        settings = {
+            "seed": seed_of(self.random_state),
+            "centers.count": clipped_count(self.n_centers, own_index, len(different)),
+            "kernel.precision": "float64" if features.dtype == np.float64 else "auto",
+            "data.class_weight": "balanced" if balanced else None,
+            "data.groups": None if examples.groups is None else "groups",
+        }
+        for key, value in settings.items():
+            config = with_value(config, key, value)
+        listed = different if self.n_centers == "all" else None
+        listed = listed if own_index is None else shape.n_train + np.arange(len(own_index))
         limit = default_limit_bytes() if self.memory_limit is None else byte_size(self.memory_limit)
-        filled = fill_in(self.get_params(deep=False), len(eligible), len(counted), rows.shape[1], signs.shape[1], limit)
-        n_asked = candidate_count(len(eligible), self.n_centers, self.centers, filled.n_candidates)
-        holds_out = filled.holds_out or self.refit is not None or self.select is not None
-        greedy, given = self.select is not None, self.centers is not None
-        n_widths = len(filled.sigma2) if isinstance(filled.sigma2, tuple) else 1
-        check_memory(
-            n_asked * n_widths,
-            rows.shape[1],
-            limit,
-            holds_out=holds_out,
-            centred=self.fit_intercept,
-            greedy=greedy,
-            least_squares=filled.penalty is None and not greedy,
-            tries_widths=filled.sigma2 == "auto",
-        )
-        candidates = given_candidates(rows, self.centers) if given else draw_candidates(rows, eligible, n_asked, seed)
-        n_candidates = len(candidates.index) * n_widths
-        standardisation = moments_of(rows, weights) if self.standardise else None
-        rows = rows.standardised(standardisation)
-        points = standardised_points(candidates.points, standardisation)
-        # Without an intercept, centred targets would be another problem; with one they spare float64 a large mean.
-        centre = task == "regression" and self.fit_intercept and len(eligible) > 0
-        mean = float(np.average(signs[:, 0], weights=weights)) if centre else 0.0
-        signs -= mean
-        grouped = None if groups is None or task == "regression" else targets
-        mask = held_out_rows(seed, of_groups, weights, grouped) if holds_out else np.zeros(len(rows), bool)
-        solved = options if not greedy and filled.penalty is not None else None
-        small = len(rows) * n_candidates <= SMALL_VALUES
-        dtype: type = np.float64 if small or solved is not None else rows.dtype  # that of the certificate's columns
-        with threadpool_limits(1, user_api="blas"), as_value_error():  # its bits depend on the number of threads
-            ordered = points[np.argsort(candidates.index, kind="stable")]  # whatever they were drawn in
-            kernel = Kernel(self.kernel, int(self.degree))
-            dtypes = {np.dtype(dtype).name} | ({"float32"} if filled.tries_distances else set())
-            compile_loops(needed_loops(kernel, dtypes, solved, signs.shape[1] if self.coupling == "shared" else 1))
-            trials = Trials(rows, ordered, signs, weights, keys, mask, seed, dtype, bool(self.fit_intercept), kernel)
-            size = None if self.select is None else selection_size(self.select)
-            scales, widths = find_distances(trials, filled, size)
-            rows, columns = rows.scaled(scales), KernelColumns(kernel, scaled(points, scales), widths, dtype)
-            bounds = columns.bounds(rows, weights)
-            asked = self._task_of(task, options, filled.penalty, seed, exact=n_candidates <= SMALL_CANDIDATES)
+        with threadpool_limits(1, user_api="blas"), as_value_error():  # the bits depend on the number of threads
+            room = Room(len(different), limit, None if listed is None else len(listed))
+            config = self._filled(fill_in(config, shape, explicit, room)[0], shape, limit)
+            if config.data.standardise:
+                features.standardise(shape, balanced=balanced)
+            start = self._start(features, shape, config)
+            config = with_value(config, "solver.init_from", None if start is None else "the last fit")
+            compile_loops(loops_of(config, shape, in_rounds=False))
+            listener = Listener(self.callback or _nothing, print if self.verbose else _nothing)
+            work = Memory(config, shape, features, listed, listener)
+            if start is not None:
+                initial_weights.commit_model(work, start)
+            final = fit(work)
+        self._store(work, features, own_index, final)
 
-            def sample(share: float) -> GramStatistics:
-                sampled = np.where(draw_sample(seed, share, keys) & ~mask, weights, 0.0)
-                return accumulate(rows, columns.generator(), signs, sampled, np.zeros_like(mask), bounds)[0]
+    def _filled(self, config: TrainConfig, shape: FeatureShape, limit: int) -> TrainConfig:
+        """Return settings with what estimators fill in by themselves. Raises MemoryError where nothing fits."""
+        n_candidates = count_candidates(config, shape.n_train)
+        if what_needs_held_out_rows(config) is None and not self._has_temperature():
+            config = with_value(config, "statistics.hold_out", 0.0)  # less memory
+        if self.tol is None and n_candidates <= SMALL_CANDIDATES and config.solver.schedule == "shrinking":
+            config = with_value(config, "solver.tolerance", 0.0)
+        check_memory(config, shape, n_candidates, limit)
+        return with_value(config, "centers.working_set", n_candidates)
 
-            before = preselection(len(counted) * (1 - HELD_OUT), n_candidates, n_candidates, size) if greedy else None
-            finalists = find_finalists(asked, before, sample)
-            generator = columns.generator(None if finalists is None else finalists.columns)
-            fit, held_out = accumulate(rows, generator, signs, weights, mask, bounds)
-            held = HeldOutRows(rows, targets, np.where(mask, weights, 0.0), keys, task)
-
-            def errors(active: NDArray[np.int64], *models: NDArray[np.float64]) -> NDArray[np.float64]:
-                return held.errors(columns.generator(active), *models)
-
-            everything = fit + held_out if held_out.n_centers else fit
-            parts = Parts(fit, held_out, everything, errors, None if finalists is None else finalists.n_back)
-            fitted = find_weights(asked, parts, self._start(candidates, widths, signs.shape[1]))
-            fitted = fitted if finalists is None else finalists.named(fitted)
-            unseen, temperature = fitted.unseen if groups is None else replace(fitted.unseen, fit=None), None
-            if unseen.seen and not holds_out:  # rows too few for a choice by held-out ones, or none was needed
-                held = HeldOutRows(rows, targets, weights, keys, task)
-            if task != "regression" and not (unseen.seen and (fitted.interrupted or not self._has_temperature())):
-                try:
-                    fitted_rows = np.where(mask, 0.0, weights)
-                    temperature = held.temperature(columns.generator(unseen.active), unseen, fitted_rows)
-                except KeyboardInterrupt:
-                    fitted = replace(fitted, interrupted=True)
-        if task != "regression":
-            self.temperature_ = temperature
-        self.feature_scales_ = scales
-        self._column_dtype, self._kernel, self._task = dtype, kernel, task  # not before there is a model
-        self._standardisation, self._loaded = standardisation, None
-        self.sigma2_ = float(widths[0]) if len(widths) == 1 else columns.sigma2[fitted.active]
-        taken = columns.place[fitted.active]
-        centers = Candidates(candidates.points[taken], candidates.index[taken])
-        self._store(centers, replace(fitted, intercept=fitted.intercept + mean), options.tolerance)
-
-    def _task_of(
-        self, task: str, options: SolverOptions, penalty: float | str | None, seed: int, *, exact: bool
-    ) -> Task:
-        """Return what is asked of the solvers; exact: if no tolerance was asked for, to the last digit."""
-        solves = Solves(
-            options=options,
-            shared=self.coupling == "shared",
-            seed=seed,
-            exact=exact and self.tol is None and self.schedule == "shrinking",
-            on_record=_nothing if self.callback is None else self.callback,
-            say=print if self.verbose else _nothing,
-        )
-        return Task(
-            task=task,
-            solves=solves,
-            penalty=penalty,
-            patience=int(self.patience),
-            refit=self.refit is not None,
-            select=self.select,
-            intercept=bool(self.fit_intercept),
-        )
-
-    def _start(self, candidates: Candidates, widths: NDArray[np.float64], n_outputs: int) -> NDArray[np.float64] | None:
-        """Return the weights (M, T) of the fit before, on candidates that were among its centers, at their width."""
+    def _start(
+        self, features: ArrayFeatures, shape: FeatureShape, config: TrainConfig
+    ) -> initial_weights.StartModel | None:
+        """Return the centers of the last fit, as the kernel sees them now, and their penalised weights."""
         before: NDArray[np.float64] | None = getattr(self, "_penalised", None)
-        if not self.warm_start or before is None or before.shape[1] != n_outputs:
+        if not self.warm_start or before is None or before.shape[1] != shape.n_outputs:
             return None
-        dtype = candidates.points.dtype
-        known = defaultdict(list)  # of equal candidates, as many as there were centers
-        sigma2 = np.broadcast_to(self.sigma2_, len(before)).tolist()
-        for key, width, weights in zip(digests_of(self.centers_.astype(dtype)), sigma2, before, strict=True):
-            known[key, width].append(weights)
-        keys, nothing = digests_of(candidates.points), np.zeros(n_outputs)
-        waiting = (known[key, width] for width in widths.tolist() for key in keys)
-        return np.stack([weights.pop(0) if weights else nothing for weights in waiting])
+        starts = config.solver.select == "none" and config.solver.penalty != NO_PENALTY
+        if not starts or is_searched(config.solver.penalty) or self.centers_.shape[1] != shape.n_features:
+            return None
+        widths = np.broadcast_to(self.sigma2_, len(before)).astype(np.float64)
+        return initial_weights.StartModel(features.as_seen(self.centers_), widths, before)
 
-    def _store(self, centers: Candidates, fitted: FittedWeights, tolerance: float) -> None:
+    def _store(
+        self, work: Memory, features: ArrayFeatures, own_index: NDArray[np.int64] | None, final: FinalWeights
+    ) -> None:
         """Set the fitted attributes, and warn of a tolerance that was not reached."""
-        self.centers_, self.center_index_ = centers.points, centers.index
-        self._weights, self._intercept, self._penalised = fitted.weights, fitted.intercept, fitted.penalised
-        single = self._task == "regression"
-        self.coef_ = fitted.weights[:, 0] if single else fitted.weights.T.copy()
-        self.mu_ = fitted.mu
-        if fitted.mu is not None and fitted.mu.ndim == 2:  # by output
-            self.mu_ = fitted.mu[:, 0] if single else fitted.mu.T.copy()
-        self.intercept_ = float(fitted.intercept[0]) if single else fitted.intercept
-        self.penalty_, self.dual_gap_, self.n_iter_ = fitted.penalty, fitted.relative_gap, fitted.n_iter
-        stalled = self.tol is None and fitted.n_iter < self.max_sweeps  # nothing lowers the objective in float64
-        if fitted.interrupted:
-            what = "the fit was interrupted, the weights so far are kept"
-        elif fitted.relative_gap > tolerance and not stalled:  # false for NaN, where nothing was solved
-            what = "the tolerance was not reached; raise max_sweeps or tol"
-        else:
+        summary, shape, solver = final.summary, work.shape, work.config.solver
+        rows, widths = rows_and_widths(work.candidates[final.active], shape.n_named)
+        self._task, self._loaded, self._kernel = shape.task, None, work.kernel
+        self._column_dtype = np.dtype(work.config.kernel.precision).type
+        self._standardisation = features.standardisation() if work.config.data.standardise else None
+        self.feature_scales_ = work.stored(SCALES).read()["scales"] if learns_scales(work.config.kernel.scale) else None
+        sigma2 = work.centers["sigma2"]
+        self.sigma2_ = float(sigma2[0]) if len(sigma2) == 1 else sigma2[widths]
+        index = np.concatenate([features.index, [] if own_index is None else own_index]).astype(np.int64)
+        self._seen = open_features(work.features).take(rows) if final.points is None else final.points
+        self.centers_ = features.raw(rows) if final.points is None else final.points
+        self.center_index_ = index[rows] if final.points is None else np.full(len(rows), -1, np.int64)
+        self._weights, self._intercept, self._penalised = final.weights, final.intercept, final.penalised_weights
+        single = shape.task == "regression"
+        self.coef_ = final.weights[:, 0] if single else final.weights.T.copy()
+        self.intercept_ = float(final.intercept[0]) if single else final.intercept
+        self.penalty_ = summary["penalty"]
+        self.mu_, self.dual_gap_, self.n_iter_ = None, float("nan"), len(final.active) if solver.select != "none" else 1
+        if shape.task != "regression":
+            found = summary["temperature"]
+            self.temperature_ = found["temperature"] if found and self._has_temperature() else None
+        if self.penalty_ is None:
             return
-        numbers = f"relative duality gap {fitted.relative_gap:.2e}, tol={tolerance:g}, {fitted.n_iter} iterations"
-        warnings.warn(f"{what} ({numbers})", ConvergenceWarning, stacklevel=4)
+        mu = np.abs(final.penalised_weights) / np.sqrt(self.penalty_)
+        if solver.coupling == "shared" and shape.n_outputs > 1:
+            self.mu_ = row_norms(final.penalised_weights) / np.sqrt(self.penalty_)
+        else:
+            self.mu_ = mu[:, 0] if single else mu.T.copy()
+        solves = summary["solves"]
+        self.dual_gap_ = max(solve["relative_gap"] for solve in solves)
+        self.n_iter_ = max(solve["sweeps"] for solve in solves)
+        stalled = self.tol is None and self.n_iter_ < self.max_sweeps  # nothing lowers the objective in float64
+        tolerance = solver.tolerance or REACHED
+        if self.dual_gap_ > tolerance and not stalled:
+            numbers = f"relative duality gap {self.dual_gap_:.2e}, tol={tolerance:g}, {self.n_iter_} iterations"
+            words = f"the tolerance was not reached; raise max_sweeps or tol ({numbers})"
+            warnings.warn(words, ConvergenceWarning, stacklevel=4)
 
     def _decision(self, X: Any) -> NDArray[np.floating]:
         """Return the outputs (n, T) of rows X (n, d), by blocks; float32 for float32 rows."""
         check_is_fitted(self, "centers_")
         if not is_sliced(X):
             X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        rows = Rows(X) if self._loaded is not None else Rows(X).standardised(self._standardisation)
+        rows = Rows(X)
         if rows.shape[1] != self.n_features_in_:
             raise ValueError(
                 f"X has {rows.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} "
                 "features as input"
             )
-        if self._loaded is not None:
-            return model_folders.decide(self._loaded, rows).astype(rows.dtype, copy=False)
-        decision = np.tile(self._intercept, (len(rows), 1))
         with as_value_error():
-            generator = ColumnGenerator(self._points(), self.sigma2_, self._column_dtype, kernel=self._kernel)
-            for span, block in rows.scaled(self.feature_scales_).blocks(len(self.centers_)):
+            if self._loaded is not None:
+                blocks = (_decided(self._loaded, block, span.start) for span, block in rows.blocks(len(self.centers_)))
+                return np.concatenate(list(blocks)).astype(rows.dtype, copy=False)
+            decision = np.tile(self._intercept, (len(rows), 1))
+            seen = rows.standardised(self._standardisation).scaled(self.feature_scales_)
+            generator = ColumnGenerator(self._seen, self.sigma2_, self._column_dtype, kernel=self._kernel)
+            for span, block in seen.blocks(len(self.centers_)):
                 decision[span] += generator.block(block, None, np.float64) @ self._weights
         return decision.astype(rows.dtype, copy=False)
 
@@ -330,10 +274,6 @@ class KernelMachine(BaseEstimator):
         if scales is None:
             raise AttributeError("feature_importances_ is there after a fit with feature_scale='learned'")
         return importances(scales)
-
-    def _points(self) -> NDArray[np.floating]:
-        """Return the centers (m, d) as the kernel sees them."""
-        return scaled(standardised_points(self.centers_, self._standardisation), self.feature_scales_)
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the model folder that `pipeline.predict`, `evaluate` and `export` take, in the place of one there.
@@ -351,9 +291,11 @@ class KernelMachine(BaseEstimator):
         begins anew. Raises ValueError for a model of the other kind of task, MissingRunError where there is none,
         CorruptDataError or ModelFormatError for a damaged one.
         """
-        machine = cls()
-        model = model_folders.read(Path(folder), classifies=is_classifier(machine))
-        machine.__dict__ |= model_folders.attributes_of(model)
+        machine, model = cls(), locate(Path(folder)).model
+        if is_classifier(machine) == (model.task == "regression"):
+            fitting = "SLKLRegressor" if model.task == "regression" else "SLKLClassifier"
+            raise ValueError(f"{folder}: is a model of a {model.task} task; load it with {fitting}")
+        machine.__dict__ |= _attributes_of(model)
         return machine
 
     def to_model(self) -> SparseKernelModel:
@@ -366,7 +308,7 @@ class KernelMachine(BaseEstimator):
         if self._loaded is not None:
             return self._loaded
         n_active = len(self.centers_)
-        points = self._points()
+        points = self._seen
         with np.errstate(over="ignore", invalid="ignore"):
             centers = points.astype(np.float32)
             sizes = np.sqrt(self.sigma2_) if self._kernel.is_bounded else 1e-300 + np.linalg.norm(points, axis=1)
@@ -398,3 +340,31 @@ class KernelMachine(BaseEstimator):
 
 def _nothing(_: Any) -> None:
     return None
+
+
+def _decided(model: SparseKernelModel, block: NDArray[np.floating], start: int) -> NDArray[np.float64]:
+    """Return the decision values (rows, T) of rows, images flat, the first of which is `start`."""
+    return model.decision_function(model.features_of(block.reshape(len(block), *model.input_shape), start))
+
+
+def _attributes_of(model: SparseKernelModel) -> dict[str, Any]:
+    """Return the fitted attributes that a model has; what only a fit knows is None, NaN or 0."""
+    single, columns, widths = model.task == "regression", model.table_columns, model.center_sigma2
+    known: dict[str, Any] = {
+        "_task": model.task,
+        "_loaded": model,
+        "centers_": model.centers,
+        "center_index_": model.center_index,
+        "coef_": model.weights[:, 0] if single else model.weights.T.copy(),
+        "intercept_": float(model.intercept[0]) if single else model.intercept,
+        "mu_": None,
+        "dual_gap_": math.nan,
+        "n_iter_": 0,
+        "penalty_": None,
+        "sigma2_": float(widths[0]) if len(widths) and (widths == widths[0]).all() else widths,
+        "feature_scales_": model.feature_scales,
+        "n_features_in_": math.prod(model.input_shape),
+    }
+    if columns is not None and columns.input_names:
+        known["feature_names_in_"] = np.array(columns.input_names, dtype=object)
+    return known if single else known | {"classes_": class_array(model.labels), "temperature_": model.temperature}

@@ -1,5 +1,6 @@
 """`GreedyNystroem`: kernel features whose landmarks are chosen, for any linear model behind it."""
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -10,26 +11,20 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
 from features.errors import DataError
-from features.targets import MOST_TABLE_CLASSES, detect_task, outputs
+from features.targets import MOST_TABLE_CLASSES, detect_task
 from pipeline.config.parsers import byte_size
-from pipeline.estimators.fit_data import (
-    Rows,
-    accumulate,
-    as_value_error,
-    check_size,
-    draw_candidates,
-    first_of_equals,
-    keys_of,
-    seed_of,
-)
-from pipeline.estimators.kernel_columns import KernelColumns
-from pipeline.estimators.parameter_checks import check_landmarks
-from pipeline.kernels.bandwidth import MEDIAN_POINTS, default_sigma2
-from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.config.settings import with_value
+from pipeline.estimators.arrays import ArrayFeatures, Examples, Rows
+from pipeline.estimators.memory import Memory
+from pipeline.estimators.parameters import as_value_error, seed_of, settings_of
+from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.runtime.memory_limits import default_limit_bytes
 from pipeline.solvers.forward_backward_selection import select
 from pipeline.solvers.landmarks import inverse_root, statistics_of_functions
+from pipeline.stages.accumulate_statistics import accumulate_statistics, name_of, statistics_of
+from pipeline.stages.draw_candidates import draw_candidates
+from pipeline.stages.statistics_pass import ALL
 
 LEAST_CANDIDATES, CANDIDATES_EACH = 1000, 4  # by default as many as the first, or the second for each component
 _GRAMS = 7  # of the candidates at once, while landmarks are chosen (measured)
@@ -137,31 +132,48 @@ class GreedyNystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         MemoryError
             The choice does not fit `memory_limit`.
         """
-        check_landmarks(self.get_params(deep=False))
+        config, _ = settings_of(self.get_params(deep=False))
+        if not (isinstance(self.n_components, Integral) and int(self.n_components) >= 1) or self.n_components is True:
+            raise ValueError(f"n_components must be a whole number of at least 1; found {self.n_components!r}")
+        if isinstance(config.kernel.sigma2, tuple) or config.kernel.sigma2 in (None, "auto"):
+            raise ValueError(f"sigma2 must be above 0 or 'median'; found {self.sigma2!r}")
         dtypes = [np.float64, np.float32]
         X, y = (validate_data(self, X, dtype=dtypes), None) if y is None else validate_data(self, X, y, dtype=dtypes)
-        rows, seed = Rows(X), seed_of(self.random_state)
-        n_candidates = self._count(len(rows))
-        kernel = Kernel(self.kernel, self.degree)
+        targets, task, classes = (np.zeros(len(X)), "regression", ()) if y is None else _targets(y)
+        features = ArrayFeatures(Examples(Rows(X), targets))
+        shape, n_candidates = features.shape(task, classes), self._count(len(features.first_of_equals))
+        settings = {
+            "seed": seed_of(self.random_state),
+            "centers.count": n_candidates,
+            "centers.working_set": n_candidates,
+            "kernel.precision": "float64",
+            "kernel.scale": "none",
+            "statistics.hold_out": 0.0,
+            "solver.intercept": y is not None,
+            "data.centre_targets": y is not None and task == "regression",
+        }
+        if not Kernel(self.kernel).has_width:
+            settings["kernel.sigma2"] = 1.0
+        for key, value in settings.items():
+            config = with_value(config, key, value)
+        listed = features.first_of_equals if n_candidates == len(features.first_of_equals) else None
         with threadpool_limits(1, user_api="blas"), as_value_error():  # its bits depend on the number of threads
-            targets = None if y is None else _targets(y)
-            different = first_of_equals(keys_of(rows)[0], np.arange(len(rows)))
-            drawn = draw_candidates(rows, different, n_candidates, seed)
-            index = np.sort(drawn.index)
-            points = rows.take(index)
-            sigma2 = self._width(points, kernel, seed)
-            columns = KernelColumns(kernel, points, np.array([sigma2]), np.float64)
-            if targets is None:
-                functions = np.random.default_rng([seed, 8])
-                statistics = statistics_of_functions(_kernel_matrix(columns), functions)
+            work = Memory(config, shape, features, listed)
+            draw_candidates(work)
+            self.sigma2_ = float(work.centers["sigma2"][0])
+            index = work.centers["index"]
+            if y is None:
+                functions = np.random.default_rng([config.seed, 8])
+                statistics = statistics_of_functions(self._kernel_matrix(features.take(index)), functions)
             else:
-                statistics = _statistics(rows, columns, targets)
-            size = min(self.n_components, len(points))
-            chosen = select(statistics, size, intercept=targets is not None).chosen
+                accumulate_statistics(work)
+                statistics = statistics_of(work, name_of(ALL))
+            size = min(int(self.n_components), len(index))
+            chosen = select(statistics, size, intercept=y is not None).chosen
             if not len(chosen):
                 raise ValueError("no row of X is of use as a landmark: all rows are the same, or have no kernel values")
-            self.components_, self.component_indices_, self.sigma2_ = points[chosen], index[chosen], sigma2
-            K = _kernel_matrix(self._columns())
+            self.components_, self.component_indices_ = features.take(index[chosen]), index[chosen]
+            K = self._kernel_matrix(self.components_)
             self.normalization_, self._roots = inverse_root(K), np.sqrt(np.diagonal(K))
         return self
 
@@ -174,7 +186,7 @@ class GreedyNystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         rows = Rows(validate_data(self, X, dtype=[np.float64, np.float32], reset=False))
         features: NDArray[np.floating] = np.empty((len(rows), len(self.components_)), rows.dtype)
         with as_value_error():
-            generator = self._columns().generator()
+            generator = self._generator(self.components_)
             for span, block in rows.blocks(len(self.components_)):
                 features[span] = (generator.block(block) * self._roots) @ self.normalization_
         return features
@@ -184,8 +196,14 @@ class GreedyNystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
-    def _columns(self) -> KernelColumns:
-        return KernelColumns(Kernel(self.kernel, self.degree), self.components_, np.array([self.sigma2_]), np.float64)
+    def _generator(self, points: NDArray[np.floating]) -> ColumnGenerator:
+        return ColumnGenerator(points, self.sigma2_, np.float64, kernel=Kernel(self.kernel, self.degree))
+
+    def _kernel_matrix(self, points: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Return the kernel matrix (m, m) of points: their columns are k(x, z) / √k(z, z)."""
+        K = self._generator(points).block(points)
+        K *= np.diagonal(K).copy()
+        return np.asarray(0.5 * (K + K.T), np.float64)
 
     @property
     def _n_features_out(self) -> int:
@@ -207,38 +225,15 @@ class GreedyNystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             )
         return count
 
-    def _width(self, points: NDArray[np.floating], kernel: Kernel, seed: int) -> float:
-        """Return the number asked for, or that of the candidates, of which the first may be of one class."""
-        if self.sigma2 != "median":
-            return float(self.sigma2)
-        drawn = np.random.default_rng([seed, 7]).permutation(len(points))[:MEDIAN_POINTS]
-        return default_sigma2(points[drawn], kernel)
 
-
-def _targets(y: NDArray[Any]) -> NDArray[np.float64]:
-    """Return what least squares fit, (n, T): ±1 for each class, or numbers over their deviation.
-
-    Raises ValueError where y holds one value only, or numbers beyond float64.
-    """
+def _targets(y: NDArray[Any]) -> tuple[NDArray[Any], str, tuple[Any, ...]]:
+    """Return targets as stored, their task and classes. Raises ValueError where y holds one value only."""
     values, codes = np.unique(y, return_inverse=True)
     labels, most = (y, MOST_TABLE_CLASSES) if y.dtype.kind in "biuf" else (codes, len(values))
     try:
         task = detect_task(labels, most)
     except DataError as error:
         raise ValueError(str(error)) from None
-    targets = outputs(labels if task == "regression" else codes, task, len(values))
-    check_size(targets, np.ones(len(targets)))
-    return (targets - targets.mean(axis=0)) / targets.std() if task == "regression" else targets
-
-
-def _statistics(rows: Rows, columns: KernelColumns, targets: NDArray[np.float64]) -> GramStatistics:
-    """Return the statistics of all rows, of weight 1 each."""
-    weights, held_out = np.ones(len(rows)), np.zeros(len(rows), bool)
-    return accumulate(rows, columns.generator(), targets, weights, held_out, columns.bounds(rows, weights))[0]
-
-
-def _kernel_matrix(columns: KernelColumns) -> NDArray[np.float64]:
-    """Return k(z, z') of the points, (m, m): their columns are k(x, z) / √k(z, z)."""
-    K = columns.generator().block(columns.points)
-    K *= np.diagonal(K).copy()
-    return np.asarray(0.5 * (K + K.T), np.float64)
+    if task == "regression":
+        return y.astype(np.float64), task, ()
+    return codes, task, tuple(values.tolist())

@@ -18,9 +18,10 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
-from features.targets import balanced_factors, labels_from_decision
+from features.targets import labels_from_decision
+from pipeline.estimators.arrays import Examples
 from pipeline.estimators.base import KernelMachine
-from pipeline.estimators.fit_data import row_weights
+from pipeline.estimators.fit_checks import row_weights
 from pipeline.models.calibration import probabilities
 
 
@@ -168,7 +169,7 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         with self._as_before_on_error():
             rows, values = self._validated(X, y, numeric=True)
             weights = row_weights(sample_weight, rows)
-            self._fit(rows, values.astype(np.float64), "regression", weights, groups)
+            self._fit(Examples(rows, values.astype(np.float64), weights, groups), "regression", ())
         return self
 
     def predict(self, X: Any) -> NDArray[np.floating]:
@@ -233,6 +234,7 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
         patience: int = 3,
         refit: str | None = None,
         select: str | None = None,
+        polish_centers: int = 0,
         coupling: str = "one-vs-all",
         fit_intercept: bool = True,
         centers: ArrayLike | None = None,
@@ -268,24 +270,24 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
             rows, labels = self._validated(X, y, numeric=False)
             check_classification_targets(labels)
             self.classes_, targets = np.unique(labels, return_inverse=True)
-            weights = row_weights(sample_weight, rows)
-            if self.class_weight is not None:
-                weights = weights * self._class_factors(labels, targets, weights)
-            n_present = len(np.unique(targets[weights > 0]))
+            weights, balanced = row_weights(sample_weight, rows), False
+            if isinstance(self.class_weight, str) and self.class_weight == "balanced":
+                balanced = True
+            elif self.class_weight is not None:
+                factors = self._class_factors(labels)
+                weights = factors if weights is None else weights * factors
+            n_present = len(np.unique(targets if weights is None else targets[weights > 0]))
             if n_present < 2:
                 raise ValueError(
                     f"y holds {n_present} class with rows of positive weight; at least two classes are needed"
                 )
             task = "binary" if len(self.classes_) == 2 else "multiclass"
-            self._fit(rows, targets, task, weights, groups)
+            classes = tuple(self.classes_.tolist())
+            self._fit(Examples(rows, targets, weights, groups), task, classes, balanced=balanced)
         return self
 
-    def _class_factors(
-        self, labels: NDArray[Any], targets: NDArray[np.int64], weights: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Return the factor of each row (n,): for "balanced" the command's, from the weights (n,) of the rows."""
-        if isinstance(self.class_weight, str) and self.class_weight == "balanced":
-            return np.asarray(balanced_factors(np.bincount(targets, weights))[targets])
+    def _class_factors(self, labels: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the factor of each row (n,) by its label."""
         factors: NDArray[np.float64] = compute_sample_weight(self.class_weight, labels)
         if not (np.isfinite(factors).all() and factors.min() >= 0):
             raise ValueError(f"class_weight must hold finite numbers of at least 0; found {self.class_weight!r}")

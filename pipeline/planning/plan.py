@@ -19,8 +19,6 @@ from pipeline.datasets.open_data import open_data, open_outline
 from pipeline.errors import PlanError
 from pipeline.kernels.jit import not_kept
 from pipeline.kernels.kernel_forms import Kernel
-from pipeline.planning.filled_settings import by_budget, fill_in, penalised
-from pipeline.planning.setting_checks import check_rounds, check_used
 from pipeline.planning.stage_memory import (
     Solving,
     StagePlan,
@@ -47,7 +45,9 @@ from pipeline.solvers.candidate_budget import LEAST_CENTERS
 from pipeline.solvers.feature_scales import METRIC, kinds_of
 from pipeline.stages import candidate_names as candidates
 from pipeline.stages.compile_code import loops_of
+from pipeline.stages.filled_settings import by_budget, fill_in, penalised
 from pipeline.stages.out_of_core.kept_columns import FOLDER
+from pipeline.stages.setting_checks import check_rounds, check_used
 from pipeline.stages.training_rows import row_grid
 from storage.errors import CannotWriteError
 from storage.folder_layouts import FeatureLayout, RunLayout

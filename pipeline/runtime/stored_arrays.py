@@ -38,13 +38,14 @@ class StoredFile:
 
 @dataclass(frozen=True, eq=False)
 class StoredInMemory:
-    """Arrays of this process."""
+    """Arrays of this process, which may be committed later."""
 
-    arrays: Mapping[str, NDArray[Any]]
+    committed: Mapping[str, Arrays]
+    name: str
 
     def read(self, *, mapped: bool = False) -> Arrays:
         """Return the arrays."""
-        return {name: np.asarray(values) for name, values in self.arrays.items()}
+        return self.committed[self.name]
 
 
 def as_arrays(value: "DataclassInstance") -> Arrays:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.stages.final_weights import final_of
 from pipeline.stages.largest_values import largest_values
 from pipeline.stages.statistics_pass import ALL, COLUMNS, FIT, HELD_OUT, StatisticsPass
 from pipeline.stages.training_rows import row_task
@@ -25,6 +26,8 @@ STORING = "storing the sums of all rows"
 def accumulate_statistics(work: Workspace) -> None:
     """Commit the statistics of all training rows on all candidates, where the solves need them: fit, hold_out, all."""
     with work.stage(STATISTICS):
+        if final_of(work) is not None:
+            return  # nothing reads them any more, and the run may have dropped them
         if work.in_rounds or work.preselection is not None:
             return  # the solve stage computes them, for the columns it needs
         with work.status(STATISTICS, "checking those of an earlier session"):

@@ -7,14 +7,12 @@ a center again where its features are equal in all bits and its width is the sam
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.kernels.each_tile import Each
 from pipeline.kernels.equal_points import KEY_BYTES, digests_of
-from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime.stored_arrays import Stored, as_arrays, as_dataclass
 from pipeline.stages import earlier_run
 from pipeline.stages.block_values import BlockPass, OfBlock, Values
@@ -33,10 +31,18 @@ class InitialWeights:
     weights: NDArray[np.float64]
 
 
-def commit_model(work: Workspace, model: SparseKernelModel) -> None:
-    """Commit what a fit needs of the model it starts from."""
-    arrays: dict[str, NDArray[Any]] = {"centers": model.centers, "sigma2": model.center_sigma2}
-    work.commit(MODEL, arrays | {"weights": model.weights})
+@dataclass(frozen=True)
+class StartModel:
+    """What a fit needs of the model it starts from: centers (m, d), their widths (m,), weights (m, T)."""
+
+    centers: NDArray[np.floating]
+    sigma2: NDArray[np.float64]
+    weights: NDArray[np.float64]
+
+
+def commit_model(work: Workspace, model: StartModel) -> None:
+    """Commit the model that a fit starts from."""
+    work.commit(MODEL, as_arrays(model))
 
 
 def load(work: Workspace) -> InitialWeights | None:

@@ -1,6 +1,7 @@
 """Settings that the data decide: what the user left open is filled in before a run starts, and frozen with it."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pipeline.config.parsers import NO_PENALTY, learns_scales, selection_size
@@ -10,7 +11,6 @@ from pipeline.datasets.candidate_list import read_center_list
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.errors import ConfigError
 from pipeline.kernels.kernel_forms import Kernel
-from pipeline.planning.setting_checks import PENALISED, check_combinations, check_scale_used
 from pipeline.runtime.memory_limits import limit_bytes
 from pipeline.solvers.candidate_budget import (
     CENTERS,
@@ -23,25 +23,39 @@ from pipeline.solvers.candidate_budget import (
 )
 from pipeline.solvers.regularization_path import DEFAULT_PENALTY
 from pipeline.stages import candidate_names as candidates
+from pipeline.stages.setting_checks import PENALISED, check_combinations, check_scale_used
 
 IMAGE_PENALTY = 0.01
 IMAGE_SIGMA2 = 4.0
 ROOT_SIGMA2 = 8.0  # of roots of histograms, whose squared norm is 20 for sphog of any image size
 
 
-def fill_in(config: TrainConfig, shape: FeatureShape, explicit: frozenset[str]) -> tuple[TrainConfig, list[str]]:
+@dataclass(frozen=True)
+class Room:
+    """What there is to fit: different rows, bytes for candidates and their Grams, candidates that are listed."""
+
+    n_different: int
+    memory_bytes: int
+    n_listed: int | None = None
+
+
+def fill_in(
+    config: TrainConfig, shape: FeatureShape, explicit: frozenset[str], room: Room | None = None
+) -> tuple[TrainConfig, list[str]]:
     """Fill in what the data decide: penalty, width, scales, number of centers, intercept; return notes for the user.
 
+    room: what is known of the rows before a run; None: all differ, and a process takes its part of the memory limit.
     Raises ConfigError where more centers were asked for than there are training rows; a default is lowered.
     """
+    room = room or Room(shape.n_train, limit_bytes(config.resources) - PROCESS_BYTES)
     raw = config.features.name == "raw"
-    config = _with_problem(config, shape, explicit) if raw else _with_defaults_of_images(config)
+    config = _with_problem(config, shape, explicit, room.n_different) if raw else _with_defaults_of_images(config)
     if not Kernel(config.kernel.name).has_width:
         config = with_value(config, "kernel.sigma2", 1.0)
     if config.solver.intercept is None:
         config = with_value(config, "solver.intercept", raw)
     check_scale_used(config, explicit)
-    config, notes = _with_count(config, shape, explicit)
+    config, notes = _with_count(config, shape, explicit, room)
     check_combinations(config, shape, candidates.count_candidates(config, shape.n_train))
     return _with_precision(_with_centring(config, shape)), notes
 
@@ -58,7 +72,7 @@ def _with_defaults(config: TrainConfig, defaults: Mapping[str, Any]) -> TrainCon
     return config
 
 
-def _with_problem(config: TrainConfig, shape: FeatureShape, explicit: frozenset[str]) -> TrainConfig:
+def _with_problem(config: TrainConfig, shape: FeatureShape, explicit: frozenset[str], n_different: int) -> TrainConfig:
     """Fill in the penalty of a table: none, unless something asks for the penalised problem.
 
     Without one, and where nothing is chosen, the held-out rows find width, scales and ridge.
@@ -66,7 +80,7 @@ def _with_problem(config: TrainConfig, shape: FeatureShape, explicit: frozenset[
     solver, kernel = config.solver, config.kernel
     if solver.penalty is None:
         has_penalty = (
-            shape.n_train < LEAST_ROWS
+            n_different < LEAST_ROWS
             or bool(explicit & set(PENALISED))
             or solver.refit != "none"
             or "solver.refit" in explicit
@@ -120,9 +134,13 @@ def by_budget(asked: TrainConfig, filled: TrainConfig) -> bool:
     return _is_simple(filled) and all(one is None for one in named)
 
 
-def _with_count(config: TrainConfig, shape: FeatureShape, explicit: frozenset[str]) -> tuple[TrainConfig, list[str]]:
+def _with_count(
+    config: TrainConfig, shape: FeatureShape, explicit: frozenset[str], room: Room
+) -> tuple[TrainConfig, list[str]]:
     """Fill in the number of candidates: as many as are listed, as the budget pays for, or the default."""
-    centers, n = config.centers, shape.n_train
+    centers, n = config.centers, room.n_different
+    if room.n_listed is not None:
+        return with_value(config, "centers.count", room.n_listed), []
     given = [key for key in ("centers.count", "centers.budget") if key in explicit]
     if centers.list is not None and given:
         raise ConfigError("--center-list already says how many candidates there are; leave --centers and --budget out")
@@ -132,8 +150,7 @@ def _with_count(config: TrainConfig, shape: FeatureShape, explicit: frozenset[st
         return with_value(config, "centers.count", len(read_center_list(centers.list, n))), []
     if "centers.budget" in explicit or (centers.count is None and _is_simple(config)):
         budget = centers.budget or DEFAULT_BUDGET
-        memory = limit_bytes(config.resources) - PROCESS_BYTES
-        count = candidates_within(_fit_of(config, shape), budget, memory)
+        count = min(candidates_within(_fit_of(config, shape), budget, room.memory_bytes), n)
         words = f"{count} candidate centers of {n} rows: what a budget of {budget:g} core seconds and the memory allow"
         if learns_scales(config.kernel.scale):
             counted = min(ROUNDS, config.kernel.scale_rounds)

@@ -1,0 +1,288 @@
+"""Rows of arrays as the steps of a fit read them: features, targets, weights and keys of the rows that count.
+
+Nothing but slices X[i:j] is asked of an array, so that memory maps, dask and zarr arrays are never in memory whole.
+"""
+
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+
+from features.errors import DataError
+from features.row_draws import Keys, group_keys, row_keys
+from features.source import Part
+from features.standardisation import Standardisation
+from pipeline.datasets.compute_features import fit_moments
+from pipeline.datasets.feature_request import FeatureShape
+from pipeline.kernels.finite_rows import first_non_finite_row
+from pipeline.kernels.scaled_features import scaled
+from storage.zarr_arrays import chunk_rows_for
+
+BLOCK_BYTES = 64 * 2**20  # of features, kernel values and their float64 copies held at once
+MOST_BLOCK_ROWS, LEAST_BLOCK_ROWS = 4096, 64
+
+
+def is_sliced(X: Any) -> bool:
+    """Tell whether X is read by slices: a memory map, or any array with a numpy dtype that is no numpy array."""
+    if isinstance(X, np.ndarray):
+        return isinstance(X, np.memmap)
+    array_like = hasattr(X, "shape") and hasattr(X, "__getitem__") and isinstance(getattr(X, "dtype", None), np.dtype)
+    return array_like and not sparse.issparse(X) and not hasattr(X, "iloc")  # pandas converts itself
+
+
+class Rows:
+    """A matrix (n, d) that is read by row blocks.
+
+    Parameters
+    ----------
+    X : array with `shape`, `dtype` and slices of rows.
+    name : what errors call it.
+
+    Raises
+    ------
+    ValueError
+        X is not two-dimensional, has an unknown length, or values that are no real numbers.
+    """
+
+    def __init__(self, X: Any, name: str = "X") -> None:
+        if len(X.shape) != 2:
+            raise ValueError(
+                f"Expected 2D array, got {len(X.shape)}D array instead: {name} has the shape {tuple(X.shape)}. "
+                "Reshape your data"
+            )
+        if not all(size == size for size in X.shape):  # dask knows no shape after a filter: NaN
+            raise ValueError(f"{name} has an unknown shape {tuple(X.shape)}; call its compute_chunk_sizes() before")
+        dtype = np.dtype(X.dtype)
+        if dtype.kind == "c":
+            raise ValueError(f"Complex data not supported: {name} has the dtype {dtype}")
+        if dtype.kind not in "biuf":
+            raise ValueError(f"{name} has the dtype {dtype}; numbers are needed, convert it")
+        self._X, self._name = X, name
+        self._standardisation: Standardisation | None = None
+        self._scales: NDArray[np.float32] | None = None
+        self._chunk: tuple[int, NDArray[Any]] | None = None  # the last chunks that were decoded, from a row on
+        self.shape = (int(X.shape[0]), int(X.shape[1]))
+        # float32 holds bytes and float16 exactly, at half the cost.
+        self.dtype: type = np.float32 if np.can_cast(dtype, np.float32) else np.float64
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self.shape[0]
+
+    def scaled(self, scales: NDArray[np.float32] | None) -> "Rows":
+        """Return the rows times scales of the features; these where there are none."""
+        rows = copy(self)
+        rows._scales = scales
+        return rows
+
+    def standardised(self, standardisation: Standardisation | None) -> "Rows":
+        """Return the rows standardised as they are read, before they are scaled; these where it is None."""
+        rows = copy(self)
+        rows._standardisation = standardisation
+        return rows
+
+    def blocks(self, n_columns: int) -> Iterator[tuple[slice, NDArray[np.floating]]]:
+        """Yield (rows, X[rows]) in order, C-contiguous `dtype`; sized for `n_columns` kernel values a row.
+
+        Raises ValueError naming the first row that holds NaN or infinity.
+        """
+        per_row = 24 * self.shape[1] + 20 * n_columns  # features as read, standardised and scaled
+        block = int(np.clip(BLOCK_BYTES // per_row, LEAST_BLOCK_ROWS, MOST_BLOCK_ROWS))
+        for start in range(0, len(self), block):
+            rows = slice(start, min(start + block, len(self)))
+            yield rows, self.read(rows.start, rows.stop)
+
+    def read(self, start: int, stop: int) -> NDArray[np.floating]:
+        """Return some rows (stop - start, d), as `dtype`."""
+        values = self.convert(self._raw(start, stop))
+        self.check_finite(values, np.arange(start, stop))
+        return values
+
+    def take(self, index: NDArray[np.int64]) -> NDArray[np.floating]:
+        """Return the rows `index`, in its order, as `dtype`: (len(index), d). At most one pass over the data."""
+        if isinstance(self._X, np.ndarray):
+            values = self.convert(self._X[index])
+            self.check_finite(values, index)
+            return values
+        out: NDArray[np.floating] = np.empty((len(index), self.shape[1]), self.dtype)
+        order = np.argsort(index, kind="stable")
+        ordered, step = index[order], _chunk_rows(self._X) or MOST_BLOCK_ROWS
+        for first in range(0, len(self), step):
+            inside = slice(*np.searchsorted(ordered, (first, first + step)))
+            if inside.start < inside.stop:
+                block = self.read(first, min(first + step, len(self)))
+                out[order[inside]] = block[ordered[inside] - first]
+        return out
+
+    def convert(self, rows: Any) -> NDArray[np.floating]:
+        """Return rows of the user's as the kernel sees them."""
+        values = np.asarray(rows)
+        if self._standardisation is not None:
+            values = self._standardisation.apply(values, self.dtype)
+        with np.errstate(over="ignore"):
+            return scaled(np.ascontiguousarray(values, dtype=self.dtype), self._scales)
+
+    def check_finite(self, rows: NDArray[np.floating], index: NDArray[np.int64]) -> None:
+        """Raise ValueError naming the first row that holds NaN or infinity."""
+        row = first_non_finite_row(rows)
+        if row is not None:
+            raise ValueError(
+                f"Input {self._name} contains NaN or infinity in row {index[row]}; remove or impute such rows before"
+            )
+
+    def _raw(self, start: int, stop: int) -> NDArray[Any]:
+        """Return rows as they are; of a chunked array, the chunks decoded last are kept: blocks may end amid one."""
+        chunk = _chunk_rows(self._X)
+        if not chunk:
+            return np.asarray(self._X[start:stop])
+        if self._chunk is None or not self._chunk[0] <= start < stop <= self._chunk[0] + len(self._chunk[1]):
+            first = start // chunk * chunk
+            self._chunk = first, np.asarray(self._X[first : min(-(-stop // chunk) * chunk, len(self))])
+        first, values = self._chunk
+        return values[start - first : stop - first]
+
+
+def _chunk_rows(X: Any) -> int:
+    """Return the rows of a chunk of a zarr or dask array, 0 where there are no chunks."""
+    chunks = getattr(X, "chunks", None)
+    if not chunks:
+        return 0
+    return int(chunks[0] if np.ndim(chunks[0]) == 0 else max(chunks[0]))
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """What a fit is given: rows (n, d), targets (n,) as stored, weights (n,) ≥ 0 or None, groups (n,) or None.
+
+    points (m, d), in the units of X: candidates of the user's own.
+    """
+
+    rows: Rows
+    targets: NDArray[Any]
+    weights: NDArray[np.float64] | None = None
+    groups: ArrayLike | None = None
+    points: NDArray[np.floating] | None = None
+
+
+class ArrayFeatures:
+    """The rows of examples that have a weight, as `datasets.features_on_the_fly.FeatureRows`; points come after them.
+
+    index (n,) : which rows of the examples they are
+    """
+
+    def __init__(self, examples: Examples) -> None:
+        self._examples, weights = examples, examples.weights
+        self.index = np.arange(len(examples.rows)) if weights is None else np.flatnonzero(weights > 0)
+        self._rows, self.dtype = examples.rows, examples.rows.dtype
+        self._standardisation: Standardisation | None = None
+        self._keys = np.concatenate([np.empty(0, np.uint64), *(row_keys(X) for _, X in examples.rows.blocks(0))])
+        self._groups = self._keys if examples.groups is None else _keys_of_groups(examples.groups, len(self._keys))
+        self._keys, self._groups = self._keys[self.index], self._groups[self.index]
+
+    def shape(self, task: str, classes: tuple[Any, ...]) -> FeatureShape:
+        """Return what they hold."""
+        n_features, points = self._rows.shape[1], self._examples.points
+        return FeatureShape(
+            digest="",
+            dataset="X",
+            task=task,
+            classes=classes,
+            n_train=len(self.index),
+            n_test=0,
+            n_features=n_features,
+            chunk_rows=chunk_rows_for(4 * n_features, max(len(self.index), 1)),
+            description={},
+            weighted=() if self._examples.weights is None else ("train",),
+            n_points=0 if points is None else len(points),
+        )
+
+    @property
+    def first_of_equals(self) -> NDArray[np.int64]:
+        """The rows (m,), ascending, that are the first of those equal to them."""
+        return np.sort(np.unique(self._keys, return_index=True)[1])
+
+    def standardise(self, shape: FeatureShape, *, balanced: bool) -> Standardisation:
+        """Z-score the rows from now on; return their moments. Raises ValueError where these leave float64."""
+        weights = self.weights("train", 0, shape.n_train)
+        rows = copy(self._examples.rows)
+
+        def read(start: int, stop: int) -> tuple[NDArray[Any], NDArray[Any]]:
+            return self._read(rows, start, stop), self.targets("train", start, stop)
+
+        try:
+            self._standardisation = fit_moments(read, shape, weights, balanced=balanced)
+        except DataError as error:
+            raise ValueError(str(error)) from None
+        self._rows = rows.standardised(self._standardisation)
+        return self._standardisation
+
+    def read(self, part: Part, start: int, stop: int) -> NDArray[np.floating]:
+        """Return features (stop - start, n_features)."""
+        return self._read(self._rows, start, stop)
+
+    def _read(self, rows: Rows, start: int, stop: int) -> NDArray[np.floating]:
+        if start == stop:
+            return rows.read(0, 0)
+        first, last = int(self.index[start]), int(self.index[stop - 1]) + 1
+        values = rows.read(first, last)
+        return values if len(values) == stop - start else values[self.index[start:stop] - first]
+
+    def targets(self, part: Part, start: int, stop: int) -> NDArray[Any]:
+        """Return targets (stop - start,): int64 class indices, or float64 values."""
+        return self._examples.targets[self.index[start:stop]]
+
+    def weights(self, part: Part, start: int, stop: int) -> NDArray[np.float64] | None:
+        """Return the weights of rows (stop - start,) f8; None where each counts 1."""
+        weights = self._examples.weights
+        return None if weights is None else weights[self.index[start:stop]]
+
+    def keys(self, start: int, stop: int) -> tuple[Keys, Keys]:
+        """Return the keys of rows and of their groups, each (stop - start,) u8."""
+        return self._keys[start:stop], self._groups[start:stop]
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[np.floating]:
+        """Return the features of some rows or points, (len(rows), n_features)."""
+        n, points = len(self.index), self._examples.points
+        if points is None:
+            return self._rows.take(self.index[rows])
+        out: NDArray[np.floating] = np.empty((len(rows), self._rows.shape[1]), self.dtype)
+        out[rows < n] = self._rows.take(self.index[rows[rows < n]])
+        out[rows >= n] = self._rows.convert(points[rows[rows >= n] - n])
+        return out
+
+    def as_seen(self, points: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return points (m, d), in the units of X, as the kernel sees them before any scales."""
+        return self._rows.convert(points)
+
+    def raw(self, rows: NDArray[np.int64]) -> NDArray[np.floating]:
+        """Return some rows or points as they were given, (len(rows), n_features)."""
+        examples, n = self._examples, len(self.index)
+        if examples.points is None:
+            return examples.rows.take(self.index[rows])
+        out: NDArray[np.floating] = np.empty((len(rows), self._rows.shape[1]), self.dtype)
+        out[rows < n], out[rows >= n] = (
+            examples.rows.take(self.index[rows[rows < n]]),
+            examples.points[rows[rows >= n] - n],
+        )
+        return out
+
+    def standardisation(self) -> Standardisation:
+        """Return the z-scoring of the rows."""
+        assert self._standardisation is not None
+        return self._standardisation
+
+
+def _keys_of_groups(groups: ArrayLike, n_rows: int) -> Keys:
+    """Return the keys (n,) of groups, numbers or text. Raises ValueError where a row has none, or they are not n."""
+    names = np.asarray(groups)
+    if names.shape not in ((n_rows,), (n_rows, 1)):
+        raise ValueError(f"groups has the shape {names.shape}; ({n_rows},), one for each row, is needed")
+    names = names.reshape(-1)
+    try:
+        return group_keys(names.astype(str) if names.dtype.kind == "O" else names)
+    except DataError as error:
+        raise ValueError(f"groups: {error}") from None

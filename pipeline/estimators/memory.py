@@ -1,0 +1,177 @@
+"""The workspace of an estimator: arrays of this process, in which nothing outlives the fit."""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.config.parsers import learns_scales
+from pipeline.config.train_config import TrainConfig
+from pipeline.datasets.feature_request import FeatureShape
+from pipeline.datasets.features_on_the_fly import FeatureRows, ScaledFeatures
+from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.runtime.committed_sums import S
+from pipeline.runtime.row_pass import RowPass
+from pipeline.runtime.stored_arrays import Arrays, Stored, StoredInMemory
+from pipeline.runtime.thread_team import open_team
+from pipeline.solvers.greedy_choice import told
+from pipeline.stages.learn_feature_scales import SCALES
+from pipeline.stages.unfinished import note_of
+from pipeline.stages.workspace import Item, Unfinished, Workspace
+from storage.checkpoints import Checkpoint
+
+LOG_EVERY = 100  # centers of a greedy choice, with verbose
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Who hears of a fit: `callback` gets the record of each iteration, `log` a line for people."""
+
+    callback: Callable[[dict[str, Any]], object] = lambda record: None
+    log: Callable[[str], object] = lambda line: None
+
+
+@dataclass(frozen=True)
+class UnfinishedInMemory:
+    """An item that is computed here and now: no checkpoints, and records go to the listener."""
+
+    listener: Listener
+    penalties: Sequence[float] = ()
+    number: int | None = None
+
+    def load(self) -> Checkpoint | None:
+        """Return None."""
+        return None
+
+    def save(self, step: int, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
+        """Do nothing."""
+
+    def is_due(self) -> bool:
+        """Return that no checkpoint is."""
+        return False
+
+    def record(self, facts: Mapping[str, Any]) -> None:
+        """Hand on the record of an iteration of a solve."""
+        self.listener.log(note_of(facts, self.penalties, self.number))
+        self.listener.callback({name: value for name, value in facts.items() if name != "statistics"})
+
+    def chosen(self, part: str, rows: str, n_chosen: int, most: int) -> None:
+        """Hand on how far a choice of centers is."""
+        if n_chosen % LOG_EVERY == 0:
+            self.listener.log(told(rows, n_chosen, most))
+        self.listener.callback({"phase": "select", "rows": part, "iteration": n_chosen, "n_active": n_chosen})
+
+
+class Memory(Workspace):
+    """A workspace in memory.
+
+    listed : the rows that are candidates; None where they are drawn
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        shape: FeatureShape,
+        features: FeatureRows,
+        listed: NDArray[np.int64] | None = None,
+        listener: Listener = Listener(),  # immutable
+    ) -> None:
+        self._listed, self._listener = listed, listener
+        self._arrays: dict[str, Arrays] = {}
+        self.config, self.shape, self.features = config, shape, features
+        if learns_scales(config.kernel.scale):
+            self.features = ScaledFeatures(features, self.stored(SCALES))
+
+    def committed(self, name: str, *, mapped: bool = False) -> Arrays | None:
+        """Return what is committed under a name; None where nothing is."""
+        return self._arrays.get(name)
+
+    def commit(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
+        """Keep copies of arrays under a name, in the place of what was there."""
+        self._arrays[name] = {key: np.array(values) for key, values in arrays.items()}
+        return self.stored(name)
+
+    def stored(self, name: str) -> Stored:
+        """Return what is committed under a name."""
+        return StoredInMemory(self._arrays, name)
+
+    def drop(self, name: str) -> None:
+        """Remove what is committed under a name, and below it."""
+        for key in [key for key in self._arrays if key == name or key.startswith(f"{name}/")]:
+            del self._arrays[key]
+
+    def unfinished(self, name: str) -> Unfinished:
+        """Return what keeps nothing."""
+        return UnfinishedInMemory(self._listener)
+
+    def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
+        """Return the sums of a pass over the rows."""
+        sums, adder = task.empty(), task.open()
+        with open_team(1) as team:
+            for first in range(0, task.n_pieces, task.run_length):
+                for _ in adder.add(range(first, min(first + task.run_length, task.n_pieces)), sums, team):
+                    pass
+        return sums
+
+    def compute(
+        self,
+        stage: str,
+        function: Callable[[Item, Unfinished], Mapping[str, NDArray[Any]]],
+        items: Mapping[str, Item],
+        *,
+        unit: str = "items",
+        size: Callable[[Item], float] = lambda item: 1,
+        words: str = "",
+        penalties: Sequence[float] = (),
+        number: int | None = None,
+    ) -> list[Arrays]:
+        """Return what a function makes of each item, one after the other."""
+        unfinished = UnfinishedInMemory(self._listener, penalties, number)
+        for name, item in items.items():
+            if name not in self._arrays:
+                self.commit(name, function(item, unfinished))
+        return [self._arrays[name] for name in items]
+
+    def earlier_candidates(self) -> Arrays | None:
+        """Return None: no rows are added."""
+        return None
+
+    def earlier_statistics(self) -> Mapping[str, GramStatistics]:
+        """Return none: no rows are added."""
+        return {}
+
+    def listed(self) -> NDArray[np.int64] | None:
+        """Return the rows that are listed as candidates; None where they are drawn."""
+        return self._listed
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[Any]:
+        """Count nothing."""
+        yield SimpleNamespace(items=0)
+
+    def charged(self, stage: str) -> nullcontext[None]:
+        """Count nothing."""
+        return nullcontext()
+
+    def status(self, stage: str, words: str) -> nullcontext[None]:
+        """Show nothing."""
+        return nullcontext()
+
+    def log(self, message: str, **facts: Any) -> None:
+        """Log a line."""
+        self._listener.log(message)
+
+    def warn(self, message: str) -> None:
+        """Warn."""
+        warnings.warn(message, UserWarning, stacklevel=2)
+
+    def record(self, event: str, **facts: Any) -> None:
+        """Do nothing: events are of runs."""
+
+    def metric(self, **facts: Any) -> None:
+        """Do nothing, likewise."""
