@@ -22,7 +22,7 @@ from features.source import Columns
 from features.targets import class_array
 from pipeline.config.parsers import NO_PENALTY, byte_size, is_searched, learns_scales
 from pipeline.config.settings import with_value
-from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
+from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.features_on_the_fly import open_features
 from pipeline.estimators.arrays import ArrayFeatures, Examples, Rows, is_sliced
@@ -109,11 +109,6 @@ class KernelMachine(BaseEstimator):
         self.callback = callback
         self.verbose = verbose
 
-    def _has_temperature(self) -> bool:
-        """Tell whether a fit has weights that its held-out rows are new to, or is the default and has too few rows."""
-        chosen = self.penalty is None or self.penalty == NO_PENALTY or is_searched(self.penalty)
-        return chosen or self.refit is not None or self.select is not None
-
     def _validated(self, X: Any, y: Any, *, numeric: bool) -> tuple[Rows, NDArray[Any]]:
         """Return rows and y (n,), checked as scikit-learn does; arrays read by slices are not read yet."""
         if not is_sliced(X):
@@ -157,6 +152,7 @@ class KernelMachine(BaseEstimator):
             "seed": seed_of(self.random_state),
             "centers.count": clipped_count(self.n_centers, own_index, len(different)),
             "kernel.precision": "float64" if features.dtype == np.float64 else "auto",
+            "solver.coupling": self.coupling if shape.n_outputs > 1 else "one-vs-all",
             "data.class_weight": "balanced" if balanced else None,
             "data.groups": None if examples.groups is None else "groups",
         }
@@ -183,8 +179,6 @@ class KernelMachine(BaseEstimator):
     def _filled(self, config: TrainConfig, shape: FeatureShape, limit: int) -> TrainConfig:
         """Return settings with what estimators fill in by themselves. Raises MemoryError where nothing fits."""
         n_candidates = count_candidates(config, shape.n_train)
-        if what_needs_held_out_rows(config) is None and not self._has_temperature():
-            config = with_value(config, "statistics.hold_out", 0.0)  # less memory
         if self.tol is None and n_candidates <= SMALL_CANDIDATES and config.solver.schedule == "shrinking":
             config = with_value(config, "solver.tolerance", 0.0)
         check_memory(config, shape, n_candidates, limit)
@@ -227,7 +221,7 @@ class KernelMachine(BaseEstimator):
         self.mu_, self.dual_gap_, self.n_iter_ = None, float("nan"), len(final.active) if solver.select != "none" else 1
         if shape.task != "regression":
             found = summary["temperature"]
-            self.temperature_ = found["temperature"] if found and self._has_temperature() else None
+            self.temperature_ = found and found["temperature"]
         if self.penalty_ is None:
             return
         mu = np.abs(final.penalised_weights) / np.sqrt(self.penalty_)

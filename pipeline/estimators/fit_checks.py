@@ -50,7 +50,7 @@ def given_centers(rows: Rows, centers: Any) -> tuple[NDArray[np.floating] | None
 def clipped_count(n_centers: int | str | None, own: NDArray[np.int64] | None, n_different: int) -> int | str | None:
     """Return how many candidates are asked for, with a warning where no more rows than `n_different` differ."""
     if own is not None or not isinstance(n_centers, Integral):
-        return None if own is not None or n_centers == "all" else n_centers
+        return None if own is not None else n_centers
     if n_centers > n_different:
         warnings.warn(
             f"n_centers={n_centers} is above the {n_different} different rows of weight above 0; all are candidates",

@@ -15,6 +15,7 @@ from features.targets import MOST_TABLE_CLASSES, detect_task
 from pipeline.config.parsers import byte_size
 from pipeline.config.settings import with_value
 from pipeline.estimators.arrays import ArrayFeatures, Examples, Rows
+from pipeline.estimators.fit_checks import check_size
 from pipeline.estimators.memory import Memory
 from pipeline.estimators.parameters import as_value_error, seed_of, settings_of
 from pipeline.kernels.column_generator import ColumnGenerator
@@ -142,6 +143,7 @@ class GreedyNystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         targets, task, classes = (np.zeros(len(X)), "regression", ()) if y is None else _targets(y)
         features = ArrayFeatures(Examples(Rows(X), targets))
         shape, n_candidates = features.shape(task, classes), self._count(len(features.first_of_equals))
+        check_size(features, shape)
         settings = {
             "seed": seed_of(self.random_state),
             "centers.count": n_candidates,

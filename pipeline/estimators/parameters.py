@@ -125,7 +125,6 @@ _PHRASES = {
     "set data.standardise=false": "standardise=False",
     "; set statistics.hold_out to 0.1": "",
     "set statistics.hold_out to 0.1, or ": "",
-    "all training rows": "all rows",
 }
 
 
@@ -136,6 +135,7 @@ def as_value_error() -> Iterator[None]:
         yield
     except (ConfigError, InvalidDataError, DataError, LinAlgError) as error:
         words = re.sub(r", or hold out none \(--set [^)]*\)", "", str(error))
+        words = re.sub(r"all (\d+) training rows", r"all \1 samples", words)
         for phrase, instead in _PHRASES.items():
             words = words.replace(phrase, instead)
         words = re.sub(r"(--(?:[a-z0-9]+-?)+) (learned|diagonal|metric|ridge|auto|none|greedy:\w+)", r"\1='\2'", words)

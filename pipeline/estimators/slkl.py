@@ -178,13 +178,9 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
 
 
 def _has_probabilities(machine: KernelMachine) -> bool:
-    """Raise AttributeError, which says what to set, where a fit holds no rows out to find a temperature on."""
-    if not machine._has_temperature():
-        raise AttributeError(
-            "probabilities need rows that the fit holds out; leave penalty out, or set refit='ridge' or penalty='auto'"
-        )
+    """Raise AttributeError where the last fit held no rows out to find a temperature on."""
     if getattr(machine, "temperature_", 0.0) is None:
-        raise AttributeError("the last fit held no rows out, or was interrupted before its temperature; fit again")
+        raise AttributeError("the last fit held no rows out, since all are equal: it found no temperature")
     return True
 
 
@@ -307,7 +303,7 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the probability of each class (n, n_classes) for rows X (n, n_features): mathematics.md, eq. 75.
 
-        There only where a fit holds rows out: refit="ridge", `select` or penalty="auto". Raises ValueError.
+        Raises ValueError.
         """
         decision = self._decision(X)  # which says so where nothing is fitted
         assert self.temperature_ is not None  # or this method were not there
