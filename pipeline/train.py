@@ -202,7 +202,8 @@ def _run(
     from pipeline.stages.compile_code import compile_needed
     from pipeline.stages.evaluate_model import evaluate_model  # numba
     from pipeline.stages.fit import fit
-    from pipeline.stages.run_state import Run, saved_state
+    from pipeline.stages.run_state import Run
+    from pipeline.stages.stage_costs import saved_state
     from storage.atomic_writes import make_folder, remove_file  # numpy
 
     costs, peak_bytes = saved_state(layout)

@@ -123,6 +123,11 @@ class GreedyNystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.memory_limit = memory_limit
         self.random_state = random_state
 
+    components_: NDArray[np.floating]
+    normalization_: NDArray[np.float64]
+    sigma2_: float
+    _roots: NDArray[np.float64]
+
     def fit(self, X: Any, y: Any = None) -> "GreedyNystroem":
         """Choose the landmarks among the rows X (n, n_features), for y (n,) if there is one, and return self.
 

@@ -17,7 +17,8 @@ from pipeline.solvers.feature_scales import METRIC, importances, kind_of
 from pipeline.stages import candidate_names as candidates
 from pipeline.stages import final_weights
 from pipeline.stages.evaluate_model import Scores
-from pipeline.stages.run_state import Run, in_order
+from pipeline.stages.run_state import Run
+from pipeline.stages.stage_costs import in_order
 from pipeline.stages.target_facts import held_out_rows, read_target_facts
 from storage.atomic_writes import read_arrays
 

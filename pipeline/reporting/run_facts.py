@@ -51,7 +51,7 @@ def status(root: Path) -> dict[str, Any]:
         **(_finished_solves(report) if state == "finished" else _latest_solve(layout, state)),
         "last_pass": None if state == "finished" else _last_pass(layout),
         "checkpoint_age_seconds": _age(layout.root.glob("checkpoints/*/step-*/MANIFEST.json")),
-        "last_commit_age_seconds": _age([layout.state, *layout.root.glob("markers/*/*.json")]),
+        "last_commit_age_seconds": _age([layout.state, *layout.root.glob("markers/*/*.json"), *layout.solutions.glob("*.npz")]),
         "peak_rss_bytes": stored.get("peak_rss_bytes"),
         "last_error": error if state == "failed" else None,
         "converged": report.get("converged"),
@@ -111,7 +111,7 @@ def _latest_solve(layout: RunLayout, state: str) -> dict[str, str | None]:
     paths = list(layout.solutions.glob("*.jsonl"))
     if not paths:
         return {"solve": None}
-    from pipeline.stages.solve_checkpoints import latest_note  # brings numba, which takes longer than all else here
+    from pipeline.stages.unfinished import latest_note  # brings numba, which takes longer than all else here
 
     note = latest_note(paths)
     return {"solve": (note if state == "running" else f"{note} when it ended") if note else None}

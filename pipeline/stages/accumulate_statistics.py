@@ -102,7 +102,10 @@ def commit_parts(
 def statistics_of(work: Workspace, name: str) -> GramStatistics:
     """Return the statistics that are committed under a name, the Gram mapped. Raises CorruptDataError."""
     found = work.committed(name, mapped=True)
-    assert found is not None, name
+    if found is None:
+        raise CorruptDataError(f"{name}: the statistics are missing; {ANEW}")
+    if COLUMNS in found:
+        raise _not_there(name)
     return statistics_from_arrays(found)
 
 
@@ -131,7 +134,7 @@ def load_statistics(layout: RunLayout, part: str) -> GramStatistics:
     """
     arrays = read_arrays(layout.statistics_file(part), mapped=True)
     if COLUMNS in arrays:
-        raise _not_there(layout, part)
+        raise _not_there(str(layout.statistics_file(part)))
     return statistics_from_arrays(arrays)
 
 
@@ -142,10 +145,9 @@ def load_columns(layout: RunLayout, part: str, columns: NDArray[np.int64]) -> Gr
         return statistics_from_arrays(arrays).cut(columns)
     stored = arrays[COLUMNS]
     if not np.isin(columns, stored).all():
-        raise _not_there(layout, part)
+        raise _not_there(str(layout.statistics_file(part)))
     return statistics_from_arrays(arrays).cut(np.searchsorted(stored, columns))
 
 
-def _not_there(layout: RunLayout, part: str) -> CorruptDataError:
-    path = layout.statistics_file(part)
+def _not_there(path: str) -> CorruptDataError:
     return CorruptDataError(f"{path}: holds the model's centers alone (--keep-statistics centers); {ANEW}")

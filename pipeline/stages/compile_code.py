@@ -13,7 +13,8 @@ from pipeline.kernels.kernel_forms import Kernel
 from pipeline.runtime import stopping
 from pipeline.solvers.loops_of_training import needed_loops
 from pipeline.stages.one_vs_all import solver_options
-from pipeline.stages.run_state import COMPILE, Run, StageCost
+from pipeline.stages.run_state import Run
+from pipeline.stages.stage_costs import COMPILE, StageCost
 
 
 def compile_needed(run: Run) -> None:

@@ -84,7 +84,8 @@ def solve_groups(
     """
     name = _prepare_statistics(work, part) if not number else _name(work, part)
     asked = work.config.solver.tolerance if tolerance is None else tolerance
-    options = solver_options(replace(work.config.solver, tolerance=asked or REACHED if number is not None else asked))
+    asked = asked or REACHED if number is not None else asked  # penalties that are compared need no more
+    options = solver_options(replace(work.config.solver, tolerance=asked))
     task = SolveTask(
         statistics=work.stored(name_of(name)),
         name=name,
@@ -92,7 +93,7 @@ def solve_groups(
         options=options,
         seed=work.config.seed,
         start=None if start is None else work.stored(start),
-        to_rounding=options.tolerance == TO_ROUNDING,
+        to_rounding=not asked,
     )
     found = work.compute(
         SOLVE,

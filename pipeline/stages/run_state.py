@@ -1,8 +1,6 @@
 """The workspace of a run: a folder in which steps commit what they find, and an executor that computes it."""
 
 import os
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -28,59 +26,21 @@ from pipeline.runtime.progress import Progress, Watch
 from pipeline.runtime.row_pass import RowPass, Share, ShareResult, combine, compute_share, session_name, share_out
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredFile
 from pipeline.stages import earlier_run
+from pipeline.stages.stage_costs import StageClock, StageCost
 from pipeline.stages.unfinished import UnfinishedOnDisk, latest_note, records_in
-from pipeline.stages.workspace import STAGES, Unfinished, Workspace
+from pipeline.stages.workspace import Unfinished, Workspace
 from storage import checkpoints
 from storage.atomic_writes import check_folder, make_folder, read_arrays, remove_file, remove_folder, write_arrays
 from storage.done_markers import read_markers
 from storage.errors import CannotWriteError, CorruptDataError, MissingDataError, StorageError
 from storage.folder_layouts import FeatureLayout, RunLayout
 from storage.manifest import MANIFEST_NAME, check_plain_name
-from storage.records import read_record, write_record
+from storage.records import write_record
 from storage.remedies import remedy_at
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 STATE_SECONDS = 2.0  # between two writes of the progress for whoever asks
-STATE_REMEDY = "delete it: only the times that the stages took are lost"
-COMPILE = "compile"  # the first stage of a run that lacks compiled loops
-
-
-@dataclass
-class StageCost:
-    """What a stage took so far, over all sessions of the run."""
-
-    wall_seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    items: int = 0
-
-
-class _StageClock:
-    """Counts the seconds of this process into the stage under way: at every switch, and whenever they are asked for."""
-
-    def __init__(self, costs: dict[str, StageCost]) -> None:
-        self._costs, self._lock = costs, threading.Lock()
-        self._stage: str | None = None
-        self._wall, self._cpu = time.perf_counter(), time.process_time()
-
-    def switch(self, stage: str | None) -> str | None:
-        """Begin to count into another stage (None: into none); return the one before."""
-        with self._lock:
-            self._count()
-            before, self._stage = self._stage, stage
-            return before
-
-    def count(self) -> None:
-        """Count the seconds until now, so that a kill loses no more than those that follow."""
-        with self._lock:
-            self._count()
-
-    def _count(self) -> None:
-        wall, cpu = time.perf_counter(), time.process_time()
-        if self._stage is not None:
-            self._costs[self._stage].wall_seconds += wall - self._wall
-            self._costs[self._stage].cpu_seconds += cpu - self._cpu
-        self._wall, self._cpu = wall, cpu
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,8 +229,8 @@ class Run(Workspace):
             self._clock.switch(before)
 
     @cached_property
-    def _clock(self) -> "_StageClock":
-        return _StageClock(self.costs)
+    def _clock(self) -> "StageClock":
+        return StageClock(self.costs)
 
     def run_items(
         self,
@@ -402,17 +362,3 @@ def is_whole(part: Path) -> bool:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def saved_state(layout: RunLayout) -> tuple[dict[str, StageCost], int]:
-    """Return what the stages of a run took in its earlier sessions, and its peak of memory; zeros for a new run."""
-    saved: dict[str, Any] = {"stages": {}, "peak_rss_bytes": 0}
-    if layout.state.exists():
-        saved = read_record(layout.state, remedy=STATE_REMEDY)
-    found = {name: StageCost(**cost) for name, cost in in_order(saved["stages"]).items()}
-    return {name: StageCost() for name in STAGES} | found, saved["peak_rss_bytes"]
-
-
-def in_order(stages: Mapping[str, Value]) -> dict[str, Value]:
-    """Return what is known of each stage in the order in which they run: the keys of records are sorted."""
-    return {name: stages[name] for name in (COMPILE, *STAGES) if name in stages}

@@ -33,7 +33,9 @@ from pipeline.stages.out_of_core.candidate_scores import BoundedScores, Candidat
 from pipeline.stages.out_of_core.grown_gram import WorkingSet
 from pipeline.stages.out_of_core.kept_columns import nothing_kept
 from pipeline.stages.out_of_core.score_pass import score_errors
-from pipeline.stages.run_state import STAGES, Run, StageCost
+from pipeline.stages.run_state import Run
+from pipeline.stages.stage_costs import StageCost
+from pipeline.stages.workspace import STAGES
 from pipeline.train import main
 from runs import ROOT, largest_bytes, python, report_of
 from storage.atomic_writes import make_folder, write_arrays

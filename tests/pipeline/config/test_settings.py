@@ -103,7 +103,7 @@ TOLD = [
     ("solver.penalty", "path:x:1:5", "such as max:1e-7, auto, or path:FROM:TO:N"),
     ("solver.penalty", "path:max:0.1:x", "such as max:1e-7, auto, or path:FROM:TO:N"),
     ("solver.penalty", "max:2", "must be max:F with F above 0 and below 1"),
-    ("solver.tolerance", "tiny", "must be a number above 0 and below 1"),
+    ("solver.tolerance", "tiny", "must be a number at least 0 and below 1"),
     ("features.deskew", "2", "must be a number from 0 to 1"),
     ("seed", "x", "must be a whole number of at least 0"),
     ("resources.workers", "2.5", "must be a whole number of 1 to 4096"),

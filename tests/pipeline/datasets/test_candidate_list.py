@@ -10,7 +10,7 @@ from storage.folder_layouts import RunLayout
 
 
 def test_a_list_of_the_draw_is_the_draw(tables, features, finished_run, tmp_path):
-    rows, asked = draw_rows(675, 60, 0), ("--penalty", "1", "--scheduler", "serial")
+    rows, asked = draw_rows(np.arange(675), 60, 0), ("--penalty", "1", "--scheduler", "serial")
     (tmp_path / "rows.txt").write_text(", ".join(map(str, rows[:30])) + "\n" + "\n".join(map(str, rows[30:])))
     listed = ("--center-list", str(tmp_path / "rows.txt"), *asked)
     train(tmp_path / "listed", features, *listed, dataset=tables / "classes.npz")

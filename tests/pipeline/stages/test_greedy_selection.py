@@ -135,7 +135,7 @@ def test_a_selection_that_is_stopped_between_two_slabs_goes_on_to_the_same_bytes
     assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")
 
 
-AFTER = ("model", "solutions", "markers/solve", "markers/evaluate", "CONTENTS.json", "report.json")
+AFTER = ("model", "solutions", "markers/evaluate", "CONTENTS.json", "report.json")
 
 
 @pytest.mark.parametrize(

@@ -142,8 +142,7 @@ def test_dropped_statistics_are_never_taken_for_whole_ones(
     shutil.copytree(whole_of("penalised"), run)
     assert trained(run, "penalised", "--keep-statistics", "centers") == 0
     (run / "report.json").unlink()
-    for folder in (run / "markers").glob("solve*"):
-        shutil.rmtree(folder)
+    shutil.rmtree(run / "solutions")
     assert trained(run, "penalised") == 65
     told = capsys.readouterr().err
     assert "holds the model's centers alone (--keep-statistics centers); delete the folders statistics" in told

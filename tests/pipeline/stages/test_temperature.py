@@ -16,12 +16,10 @@ from pipeline.prediction.model_folder import load_model
 from pipeline.report import main as write_report
 from pipeline.resize import main as resize
 from pipeline.stages.candidate_names import read_candidates
-from pipeline.stages.final_weights import load_summary
 from pipeline.stages.greedy_selection import load_chosen
 from pipeline.stages.kept_statistics import column_names, last_names
 from runs import held_out_of, report_of, train
 from storage.atomic_writes import read_arrays
-from storage.done_markers import write_marker
 from storage.folder_layouts import RunLayout
 
 N_TRAIN = 600
@@ -169,20 +167,6 @@ def test_there_is_none_of_values_or_without_held_out_rows(
     assert json.loads(capsys.readouterr().out)["probabilities"] is None
     assert write_report([str(run)]) == 0
     assert "Probabilities" not in (run / "report.html").read_text()
-
-
-def test_a_run_that_was_solved_before_there_was_one_goes_on_without(place: Path, tmp_path: Path) -> None:
-    run = shutil.copytree(place / "refitted", tmp_path / "run")
-    layout = RunLayout(run)
-    summary = {name: value for name, value in load_summary(layout).items() if name != "temperature"}
-    write_marker(layout.markers("solve"), "final", summary)
-    shutil.rmtree(layout.model)
-    shutil.rmtree(layout.markers("evaluate"))
-    (run / "report.json").unlink()
-    train(run, place / "features", *COMMON, *REFITTED, "--resume", "auto", dataset=place / "three.npz")
-    assert load_model(layout.model).temperature is None
-    assert report_of(run)["probabilities"] is None
-    assert report_of(run)["error_rate"] == report_of(place / "refitted")["error_rate"]
 
 
 def test_a_smaller_model_has_its_own(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
