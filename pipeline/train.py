@@ -204,7 +204,7 @@ def _run(
     from pipeline.stages.evaluate_model import evaluate_model  # numba
     from pipeline.stages.run_state import Run, saved_state
     from pipeline.stages.solve_weights import solve_weights
-    from storage.atomic_writes import make_folder, remove_file  # numpy
+    from storage.files import make_folder, remove_file  # numpy
 
     costs, peak_bytes = saved_state(layout)
     with (

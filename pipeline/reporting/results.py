@@ -19,7 +19,7 @@ from pipeline.stages import final_weights
 from pipeline.stages.evaluate_model import Scores
 from pipeline.stages.run_state import Run, in_order
 from pipeline.stages.target_facts import held_out_rows, read_target_facts
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
 
 FORMAT_VERSION = 1
 ROUNDED = "the gaps are of the kernel columns as float32 has them"

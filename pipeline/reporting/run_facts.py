@@ -12,12 +12,11 @@ from pipeline.config.toml_files import read_toml
 from pipeline.errors import MissingRunError, PipelineError
 from pipeline.runtime.progress import Progress, duration, remaining
 from pipeline.runtime.run_folder import resume_command
-from storage.done_markers import read_markers
 from storage.errors import CorruptDataError, MissingDataError, StorageError
+from storage.files import open_plain, parse_json
 from storage.folder_layouts import RunLayout
 from storage.lock import holder
-from storage.plain_files import open_plain, parse_json
-from storage.records import read_record
+from storage.records import read_markers, read_record
 
 LOG_TAIL_BYTES = 2**16  # more than the last line, which may carry a traceback
 

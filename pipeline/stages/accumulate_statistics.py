@@ -16,11 +16,11 @@ from pipeline.stages.largest_values import largest_values
 from pipeline.stages.run_state import STATISTICS, Run
 from pipeline.stages.statistics_pass import ALL, COLUMNS, FIT, HELD_OUT, StatisticsPass
 from pipeline.stages.training_rows import row_task
-from storage.atomic_writes import check_folder, make_folder, read_arrays, remove_folder, write_arrays
+from storage.arrays import read_arrays, write_arrays
 from storage.errors import CorruptDataError
-from storage.folder_layouts import RunLayout
-from storage.manifest import MANIFEST_NAME, verify
-from storage.remedies import ANEW
+from storage.files import make_folder
+from storage.folder_layouts import ANEW, MANIFEST_NAME, RunLayout
+from storage.folders import check_folder, remove_folder, verify
 
 STORING = "storing the sums of all rows"
 

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from pipeline.config.parsers import selection_size
 from pipeline.config.train_config import TrainConfig
 from pipeline.solvers.preselection import Preselection, preselection
-from storage.atomic_writes import read_arrays
-from storage.folder_layouts import RunLayout
-from storage.manifest import MANIFEST_NAME
+from storage.arrays import read_arrays
+from storage.folder_layouts import MANIFEST_NAME, RunLayout
 
 
 def count_candidates(config: TrainConfig, n_train: int) -> int:

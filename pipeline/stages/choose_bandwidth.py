@@ -19,7 +19,8 @@ from pipeline.runtime import progress
 from pipeline.solvers.bandwidth_choice import TRIAL_CENTERS, centers_used, choose_width, held_out_errors, trial_rows
 from pipeline.stages.run_state import CENTERS, Run, RunData
 from pipeline.stages.target_facts import TargetFacts
-from storage.atomic_writes import make_folder, read_arrays, write_arrays
+from storage.arrays import read_arrays, write_arrays
+from storage.files import make_folder
 
 _READ_ROWS = 65_536  # targets that are read at once
 

@@ -15,8 +15,9 @@ from pipeline.stages.choose_bandwidth import choose_bandwidth
 from pipeline.stages.learn_feature_scales import learn_feature_scales
 from pipeline.stages.run_state import CENTERS, Run
 from pipeline.stages.target_facts import are_drawn_by_keys, check_targets, find_target_facts
-from storage.atomic_writes import check_folder, write_arrays
-from storage.manifest import MANIFEST_NAME
+from storage.arrays import write_arrays
+from storage.folder_layouts import MANIFEST_NAME
+from storage.folders import check_folder
 
 
 def draw_rows(n_train: int, count: int | str, seed: int) -> np.ndarray:

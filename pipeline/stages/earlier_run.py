@@ -17,12 +17,11 @@ from pipeline.stages import final_weights
 from pipeline.stages.run_state import Run
 from pipeline.stages.statistics_pass import COLUMNS, FIT, HELD_OUT
 from pipeline.stages.target_facts import are_drawn_by_keys
-from storage.atomic_writes import make_folder, read_arrays, read_dataclass, write_arrays, write_dataclass
+from storage.arrays import read_arrays, read_dataclass, write_arrays, write_dataclass
 from storage.errors import CorruptDataError, MissingDataError
-from storage.folder_layouts import RunLayout
-from storage.manifest import MANIFEST_NAME, digest_file, verify
-from storage.manifest import read as read_manifest
-from storage.remedies import remedy_of
+from storage.files import make_folder
+from storage.folder_layouts import MANIFEST_NAME, RunLayout, remedy_of
+from storage.folders import digest_file, read_manifest, verify
 
 
 @dataclass(frozen=True)

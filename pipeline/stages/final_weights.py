@@ -7,11 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.stages.run_state import SOLVE
-from storage.atomic_writes import read_arrays, read_dataclass, write_arrays, write_dataclass
-from storage.done_markers import read_markers
+from storage.arrays import read_arrays, read_dataclass, write_arrays, write_dataclass
 from storage.errors import CorruptDataError
-from storage.folder_layouts import RunLayout
-from storage.remedies import AGAIN, ANEW
+from storage.folder_layouts import AGAIN, ANEW, RunLayout
+from storage.records import read_markers
 
 NAME = "final"
 MOVED = "moved-centers.npz"

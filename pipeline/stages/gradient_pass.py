@@ -21,7 +21,7 @@ from pipeline.runtime import progress
 from pipeline.runtime.committed_sums import Arrays
 from pipeline.runtime.thread_team import ThreadTeam
 from pipeline.stages.training_rows import BlockPieces, RowBlock, RowGrid, RowTask, row_grid, stream_blocks
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
 
 INPUT = "input.npz"
 _SLACK = 2.0  # of a term: k ‖x - z‖ is σ/√e at most, and float32 products are rounded

@@ -30,9 +30,10 @@ from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.run_state import SOLVE, Run
 from pipeline.stages.target_facts import read_target_facts
 from storage import checkpoints
-from storage.atomic_writes import check_folder, make_folder, read_arrays, read_dataclass, write_arrays, write_dataclass
-from storage.folder_layouts import RunLayout
-from storage.remedies import ANEW
+from storage.arrays import read_arrays, read_dataclass, write_arrays, write_dataclass
+from storage.files import make_folder
+from storage.folder_layouts import ANEW, RunLayout
+from storage.folders import check_folder, remove_folder
 
 
 class StatisticsNames(NamedTuple):
@@ -182,7 +183,7 @@ def commit_choice(task: SelectTask, file: str) -> None:
         raise InvalidDataError("select: no candidate lowers the error; the targets may all be zero")
     write_dataclass(task.layout.solution(file), Chosen(**vars(choice), seconds=time.perf_counter() - started))
     for part in ROWS:
-        checkpoints.remove(_folder(task, part))
+        remove_folder(_folder(task, part))
 
 
 def _select(task: SelectTask, part: Part, statistics: GramStatistics, size: int, enough: Enough) -> Selection:

@@ -21,16 +21,10 @@ from pipeline.stages.candidate_names import read_candidates, read_widths
 from pipeline.stages.one_vs_all import start_weights_name
 from pipeline.stages.run_state import SOLVE, Run
 from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
-from storage.atomic_writes import (
-    make_folder,
-    read_arrays,
-    read_dataclass,
-    remove_folder,
-    write_arrays,
-    write_dataclass,
-)
-from storage.folder_layouts import RunLayout
-from storage.remedies import ANEW, remedy_of
+from storage.arrays import read_arrays, read_dataclass, write_arrays, write_dataclass
+from storage.files import make_folder
+from storage.folder_layouts import ANEW, RunLayout, remedy_of
+from storage.folders import remove_folder
 
 FILE = "init-weights.npz"
 

@@ -13,7 +13,9 @@ from pipeline.stages.block_values import BlockPass, OfBlock
 from pipeline.stages.run_state import STATISTICS, Run
 from pipeline.stages.target_facts import TargetFacts, target_blocks
 from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
-from storage.atomic_writes import make_folder, read_arrays, remove_folder, write_arrays
+from storage.arrays import read_arrays, write_arrays
+from storage.files import make_folder
+from storage.folders import remove_folder
 
 FILE, TERMS = "largest-terms", "terms"
 

@@ -38,8 +38,10 @@ from pipeline.stages.run_state import CENTERS, Run
 from pipeline.stages.statistics_pass import FIT, HELD_OUT, StatisticsPass
 from pipeline.stages.target_facts import TargetFacts, count_held_out
 from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, row_grid, row_task_of
-from storage.atomic_writes import make_folder, read_arrays, read_dataclass, remove_folder, write_arrays, write_dataclass
-from storage.remedies import remedy_of
+from storage.arrays import read_arrays, read_dataclass, write_arrays, write_dataclass
+from storage.files import make_folder
+from storage.folder_layouts import remedy_of
+from storage.folders import remove_folder
 
 PASS = "feature-scales"
 REMEDY = remedy_of("passes")

@@ -24,12 +24,11 @@ from pipeline.solvers.regularization_path import solve_path
 from pipeline.stages.accumulate_statistics import load_statistics, statistics_to_arrays
 from pipeline.stages.run_state import SOLVE, Run
 from pipeline.stages.solve_checkpoints import SolveProgress, latest_note
-from storage import checkpoints
-from storage.atomic_writes import check_folder, make_folder, read_arrays, remove_folder, write_arrays
-from storage.done_markers import write_marker
-from storage.folder_layouts import RunLayout
-from storage.manifest import verify
-from storage.remedies import ANEW
+from storage.arrays import read_arrays, write_arrays
+from storage.files import make_folder
+from storage.folder_layouts import ANEW, RunLayout
+from storage.folders import check_folder, remove_folder, verify
+from storage.records import write_marker
 
 LARGEST_CHECKED = 4000  # candidates; larger Grams are made by the same code, and the certificate judges the result
 
@@ -187,7 +186,7 @@ def solve_group(task: SolveTask, group: Outputs) -> tuple[str, ...]:
     seconds = time.perf_counter() - started
     payload = {"outputs": list(group), "points": done.summaries, "wall_seconds": seconds}
     write_marker(task.markers, group_name(group), payload)
-    checkpoints.remove(task.layout.checkpoints(name))
+    remove_folder(task.layout.checkpoints(name))
     return done.warnings
 
 

@@ -26,7 +26,9 @@ from pipeline.stages.one_vs_all import load_weights, solve_groups, start_weights
 from pipeline.stages.run_state import SOLVE, Run, is_whole
 from pipeline.stages.statistics_pass import FIT, HELD_OUT
 from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
-from storage.atomic_writes import make_folder, read_arrays, remove_folder, write_arrays
+from storage.arrays import read_arrays, write_arrays
+from storage.files import make_folder
+from storage.folders import remove_folder
 
 WEIGHTS = "weights.npz"
 

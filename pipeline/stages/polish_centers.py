@@ -30,7 +30,9 @@ from pipeline.stages.run_state import SOLVE, Run, is_whole
 from pipeline.stages.statistics_pass import FIT, HELD_OUT, MEMBERS, StatisticsPass
 from pipeline.stages.training_rows import RowTask, row_task
 from storage import checkpoints
-from storage.atomic_writes import make_folder, read_dataclass, remove_folder, write_arrays, write_dataclass
+from storage.arrays import read_dataclass, write_arrays, write_dataclass
+from storage.files import make_folder
+from storage.folders import remove_folder
 
 PATIENCE = 10  # steps without a lower held-out error, after which a larger ridge is tried, or the last step is made
 FIRST = 0.1  # of σ: how far the first step moves the center that moves farthest
@@ -145,7 +147,7 @@ class _Polish:
         return _refit(parts[FIT], parts[HELD_OUT], parts[FIT] + parts[HELD_OUT], self._intercept)
 
     def remove_checkpoints(self) -> None:
-        checkpoints.remove(self._folder)
+        remove_folder(self._folder)
 
     @property
     def _intercept(self) -> bool:

@@ -22,11 +22,11 @@ from pipeline.runtime.progress import Progress, Watch
 from pipeline.runtime.row_pass import RowPass, Share, ShareResult, combine, compute_share, session_name, share_out
 from pipeline.solvers.preselection import Preselection
 from pipeline.stages.candidate_names import count_candidates, is_in_rounds, preselection_of
-from storage.atomic_writes import make_folder, read_arrays
-from storage.done_markers import read_markers
+from storage.arrays import read_arrays
 from storage.errors import CannotWriteError, CorruptDataError, MissingDataError, StorageError
+from storage.files import make_folder
 from storage.folder_layouts import FeatureLayout, RunLayout
-from storage.records import read_record, write_record
+from storage.records import read_markers, read_record, write_record
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")

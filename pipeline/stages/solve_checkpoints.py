@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pipeline.runtime import stopping
 from pipeline.solvers import Record, Solution, SolverState
 from storage import checkpoints
-from storage.disk_writes import LineFile
+from storage.files import LineFile
 
 
 class SolveProgress:

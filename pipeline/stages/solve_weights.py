@@ -47,8 +47,9 @@ from pipeline.stages.polish_centers import polish_centers
 from pipeline.stages.run_state import SOLVE, Run
 from pipeline.stages.target_facts import read_target_facts
 from pipeline.stages.temperature import TriedWeights, find_temperature
-from storage.atomic_writes import make_folder, remove_folder
-from storage.done_markers import write_marker
+from storage.files import make_folder
+from storage.folders import remove_folder
+from storage.records import write_marker
 
 FINAL = final_weights.NAME
 

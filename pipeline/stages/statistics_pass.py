@@ -30,7 +30,7 @@ from pipeline.stages.training_rows import (
     stream_blocks,
     stream_sample,
 )
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
 
 FIT, HELD_OUT, ALL, SAMPLE = "fit", "hold_out", "all", "sample"
 COLUMNS = "columns"  # the array of stored statistics that names their columns, in rising order, where not all were kept

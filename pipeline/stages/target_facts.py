@@ -16,7 +16,7 @@ from pipeline.datasets.features_on_the_fly import open_features
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import LEAST_TARGET, too_large
 from pipeline.stages.run_state import RunData
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
 _READ_TARGETS = 65_536  # that are read at once

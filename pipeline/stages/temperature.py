@@ -31,7 +31,8 @@ from pipeline.stages.block_values import BlockPass, OfBlock, Values
 from pipeline.stages.run_state import SOLVE, Run, RunData
 from pipeline.stages.target_facts import count_held_out
 from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, row_grid, row_task, run_length, stream_blocks
-from storage.atomic_writes import make_folder, read_arrays, write_arrays
+from storage.arrays import read_arrays, write_arrays
+from storage.files import make_folder
 from storage.folder_layouts import RunLayout
 from storage.records import read_record
 

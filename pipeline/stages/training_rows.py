@@ -20,7 +20,7 @@ from pipeline.stages.candidate_names import distinct_rows, points_of_candidates,
 from pipeline.stages.choose_bandwidth import kernel_of
 from pipeline.stages.run_state import RunData
 from pipeline.stages.target_facts import TargetFacts, read_target_facts
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
 MOST_ROWS = 2048  # of a block: longer ones are no faster

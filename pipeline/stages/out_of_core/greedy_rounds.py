@@ -34,18 +34,11 @@ from pipeline.stages.out_of_core.round_names import MARKERS, round_name
 from pipeline.stages.run_state import SOLVE, STATISTICS, Run, is_whole
 from pipeline.stages.statistics_pass import FIT, HELD_OUT, MEMBERS, SAMPLE, StatisticsPass
 from pipeline.stages.training_rows import row_task
-from storage.atomic_writes import (
-    check_folder,
-    make_folder,
-    read_dataclass,
-    remove_folder,
-    write_arrays,
-    write_dataclass,
-)
-from storage.done_markers import read_markers, write_marker
-from storage.folder_layouts import RunLayout
-from storage.manifest import MANIFEST_NAME
-from storage.remedies import ANEW
+from storage.arrays import read_dataclass, write_arrays, write_dataclass
+from storage.files import make_folder
+from storage.folder_layouts import ANEW, MANIFEST_NAME, RunLayout
+from storage.folders import check_folder, remove_folder
+from storage.records import read_markers, write_marker
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from pipeline.stages.largest_values import largest_values
 from pipeline.stages.run_state import SOLVE, Run
 from pipeline.stages.statistics_pass import HELD_OUT, MEMBERS, StatisticsPass
 from pipeline.stages.training_rows import row_task
-from storage.atomic_writes import make_folder, write_arrays
+from storage.arrays import write_arrays
+from storage.files import make_folder
 
 
 def accumulate_held_out(run: Run, centers: NDArray[np.int64], name: str) -> GramStatistics:

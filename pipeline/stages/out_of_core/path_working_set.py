@@ -17,10 +17,9 @@ from pipeline.stages.out_of_core.kept_columns import KeptColumns, kept_files, no
 from pipeline.stages.penalty_path import PathColumns
 from pipeline.stages.run_state import STATISTICS, Run
 from pipeline.stages.statistics_pass import FIT, HELD_OUT
-from storage.atomic_writes import check_folder, read_arrays, remove_folder
-from storage.manifest import MANIFEST_NAME
-from storage.manifest import read as read_manifest
-from storage.remedies import ANEW
+from storage.arrays import read_arrays
+from storage.folder_layouts import ANEW, MANIFEST_NAME
+from storage.folders import check_folder, read_manifest, remove_folder
 
 
 @dataclass(frozen=True)

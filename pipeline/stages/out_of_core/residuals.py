@@ -23,7 +23,7 @@ from pipeline.stages.out_of_core.kept_columns import (
     write_input,
 )
 from pipeline.stages.run_state import SOLVE, Run, is_whole
-from storage.atomic_writes import read_arrays, write_arrays
+from storage.arrays import read_arrays, write_arrays
 
 RESIDUALS = "residuals.npz"
 

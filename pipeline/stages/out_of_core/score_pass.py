@@ -44,8 +44,9 @@ from pipeline.stages.out_of_core.score_tiles import (
 from pipeline.stages.run_state import SOLVE, Run
 from pipeline.stages.target_facts import row_weights
 from pipeline.stages.training_rows import RowTask, row_task
-from storage.atomic_writes import make_folder, read_arrays, write_arrays
-from storage.blocks import Block
+from storage.arrays import read_arrays, write_arrays
+from storage.files import make_folder
+from storage.zarr_arrays import Block
 
 INPUT = "input"  # the folder of what a pass reads
 

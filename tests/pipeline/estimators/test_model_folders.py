@@ -17,7 +17,7 @@ from pipeline.errors import MissingRunError
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.prediction.streamed_prediction import locate
 from runs import TrainedRuns, files_of, train_beside
-from storage import disk_writes as disk
+from storage import files as disk
 from storage import output_files
 from storage.errors import CannotWriteError, CorruptDataError
 

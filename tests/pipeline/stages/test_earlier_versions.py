@@ -7,7 +7,7 @@ from commands import Capture, the_error
 from pipeline.prediction.model_folder import load_model
 from pipeline.resize import resize_run
 from pipeline.train import main as train
-from storage.atomic_writes import read_arrays, write_arrays
+from storage.arrays import read_arrays, write_arrays
 from storage.folder_layouts import RunLayout
 
 

@@ -20,9 +20,9 @@ from pipeline.stages.final_weights import load_summary
 from pipeline.stages.greedy_selection import load_chosen
 from pipeline.stages.kept_statistics import column_names, last_names
 from runs import held_out_of, report_of, train
-from storage.atomic_writes import read_arrays
-from storage.done_markers import write_marker
+from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
+from storage.records import write_marker
 
 N_TRAIN = 600
 COMMON = ("--centers", "60", "--intercept", "--sigma2", "4", "--set", "seed=6")
