@@ -13,9 +13,7 @@ import io
 import math
 import os
 import re
-import struct
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
@@ -37,7 +35,6 @@ _MAXIMUM_ENTRIES = 1000
 _MAXIMUM_HEADER_CHARACTERS = 4096
 _ENTRY_BYTES = 30 + 46  # zip: the header of an entry and its line in the directory, without the names
 _END_BYTES = 22
-_LENGTHS_AT = 26  # in the header of an entry, of its name and what follows that
 _PIECE_BYTES = 64 * 2**20
 _MAGIC = b"\x93NUMPY\x01\x00"
 _HEADER = re.compile(
@@ -54,12 +51,8 @@ def write_arrays(
     The folder has a manifest of kind "arrays" with `metadata`. An .npz with `durable=False` has no fsync: for what a
     resumed run can check and make again.
 
-    Raises
-    ------
-    ValueError
-        If a name is not plain, a dtype is no number, or `metadata` is given with an .npz.
-    CannotWriteError
-        As `write_file`.
+    Raises ValueError where a name is not plain, a dtype is no number, or `metadata` is given with an .npz;
+    CannotWriteError.
     """
     if path.suffix == ".npz":
         if metadata is not None:
@@ -82,11 +75,8 @@ def read_arrays(path: Path, *, mapped: bool = False, remedy: str | None = None) 
     An .npz entry is checked by its CRC. In the folder form sizes are checked against the manifest, and contents too
     unless `mapped` (then `check_folder` is the caller's).
 
-    Raises
-    ------
-    MissingDataError, CorruptDataError, UnavailableStoreError
-        If it is absent, damaged or makes claims that its bytes do not hold, cannot be read. With a `remedy`, absence
-        is damage too, and the message ends with it.
+    Raises MissingDataError, CorruptDataError, UnavailableStoreError where it is absent, damaged, cannot be read. With a
+    `remedy`, absence is damage too, and the message ends with it.
     """
     try:
         if path.suffix == ".npz":
@@ -128,22 +118,17 @@ def read_dataclass(path: Path, kind: type[T], *, remedy: str | None = None) -> T
 def read_each_array(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     """Yield name and values of each array of an .npz in the order of the names, one at a time in memory.
 
-    Nothing larger than the file is allocated, nothing is unpickled.
-
-    Raises
-    ------
-    MissingDataError, UnavailableStoreError
-        If the file does not exist, cannot be read.
-    CorruptDataError
-        If it is damaged (every entry has a CRC), compressed, or its headers claim what the file does not hold.
+    Nothing larger than the file is allocated, nothing is unpickled. Raises as `read_arrays`; CorruptDataError also
+    where an entry is compressed, or a header claims what the file does not hold.
     """
     with _damage_of(path), open_plain(path) as stream, zipfile.ZipFile(stream) as archive:
         entries = archive.infolist()
         _check_entries(entries, os.fstat(stream.fileno()).st_size)
         for info in entries:
-            with archive.open(info):  # checks its header against the directory
-                pass
-            yield info.filename.removesuffix(".npy"), _read_entry(stream, info)
+            name = info.filename.removesuffix(".npy")
+            with archive.open(info) as entry:  # checks its header against the directory, and its CRC at its end
+                shape, dtype = _read_header(name, entry, info.file_size)
+                yield name, _read_values(name, entry, shape, dtype)
 
 
 def read_npy(path: Path, *, mapped: bool) -> np.ndarray:
@@ -258,22 +243,6 @@ def _check_entries(entries: list[zipfile.ZipInfo], file_bytes: int) -> None:
         raise ValueError(f"its entries account for {accounted} bytes, it has {file_bytes}")
 
 
-def _read_entry(stream: IO[bytes], info: zipfile.ZipInfo) -> np.ndarray:
-    """Return the array of an entry, read where it is to be: zipfile would copy it twice."""
-    stream.seek(info.header_offset + _LENGTHS_AT)
-    name_bytes, extra_bytes = struct.unpack("<HH", stream.read(4))
-    stream.seek(name_bytes + extra_bytes, os.SEEK_CUR)
-    start, name = stream.tell(), info.filename.removesuffix(".npy")
-    shape, dtype = _read_header(name, stream, start + info.file_size)
-    n_header = stream.tell() - start
-    values = _read_values(name, stream, shape, dtype)
-    stream.seek(start)
-    crc = zlib.crc32(_bytes_of(values), zlib.crc32(stream.read(n_header)))
-    if crc != info.CRC:
-        raise ValueError(f"array {name} does not match its CRC")
-    return values
-
-
 def _read_header(name: str, stream: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Return shape and dtype that a .npy header claims, in the one spelling that we write.
 
@@ -301,7 +270,8 @@ def _read_values(name: str, stream: IO[bytes], shape: tuple[int, ...], dtype: np
     view = _bytes_of(values)
     position = 0
     while position < view.nbytes:
-        count = stream.readinto(view[position:])  # type: ignore[attr-defined]  # of a file opened for bytes
+        # An entry of an .npz is read by way of a copy, of a MiB at a time.
+        count = stream.readinto(view[position : position + 2**20])  # type: ignore[attr-defined]  # opened for bytes
         if not count:
             raise EOFError(f"array {name} ends early")
         position += count

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import hashlib
 import io
+import itertools
 import json
 import os
 import re
@@ -77,10 +78,10 @@ def low_unlink(path: Path) -> None:
 
 
 def low_remove_tree(path: Path) -> None:
-    """Remove a folder and all in it, but for what somebody has open and cannot go yet. Raises OSError.
+    """Remove a folder and all in it, but for what somebody has open: a later sweep removes that. Raises OSError.
 
-    On a network file system (and on FUSE) a file that is open or mapped gets another name when it is removed, and stays
-    in its folder until it is closed. A later sweep removes the rest.
+    On a network file system (and on FUSE) an open or mapped file that is removed stays in its folder under another name
+    until it is closed.
     """
     failed: list[BaseException] = []
     if sys.version_info >= (3, 12):
@@ -93,16 +94,9 @@ def low_remove_tree(path: Path) -> None:
 
 
 def open_plain(path: Path) -> io.BufferedReader:
-    """Open a file for reading, through links if there are any, if it is a plain file; a pipe is not waited for.
+    """Open a plain file for reading, through links if there are any; `features.input_files` does so for user data.
 
-    `features.input_files` has the same function for the data of the user.
-
-    Raises
-    ------
-    CorruptDataError
-        If it is a pipe, a device or a socket.
-    OSError
-        If it does not exist, is a folder, or cannot be opened.
+    Raises CorruptDataError where it is a pipe, a device or a socket, OSError where it is a folder or cannot be opened.
     """
     return open(path, "rb", opener=_open_plain)
 
@@ -193,10 +187,8 @@ def replacing(
 ) -> Iterator[_AsideFile]:
     """Yield a stream whose content becomes `path` in one step at the end; on any error nothing changes.
 
-    `sync_folder=False` leaves the fsync of the folder to the caller, who must do it before claiming completion;
-    `sync_file=False` is for what may be lost with the power, but never be half there after a kill.
-
-    Raises CannotWriteError naming path, bytes wanted and cause.
+    `sync_folder=False` leaves the fsync of the folder to the caller; `sync_file=False` is for what may be lost with the
+    power, but never be half there after a kill. Raises CannotWriteError naming path, bytes wanted and cause.
     """
     aside = temporary_path(path)
     with write_errors(path, wanted_bytes):
@@ -234,10 +226,7 @@ def rename_file(path: Path, target: Path) -> None:
 
 
 class LineFile:
-    """A file of lines, each written when it comes: nothing waits in a buffer for a later write.
-
-    A last line that a kill cut off is removed when the file is opened. Raises CannotWriteError.
-    """
+    """A file of unbuffered lines; a last line that a kill cut off is removed at opening. Raises CannotWriteError."""
 
     def __init__(self, path: Path, *, fresh: bool = False) -> None:
         self.path = path
@@ -269,13 +258,9 @@ class LineFile:
 
 def make_folder(path: Path) -> None:
     """Create a folder and its parents durably; one that exists is fine. Raises CannotWriteError."""
-    missing = []
-    current = path
     with write_errors(path):
-        while not current.exists():
-            missing.append(current)
-            current = current.parent
-        if not current.is_dir():
+        missing = list(itertools.takewhile(lambda folder: not folder.exists(), [path, *path.parents]))
+        if not missing and not path.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         for folder in reversed(missing):
             with contextlib.suppress(FileExistsError):  # another process may be as quick
@@ -317,13 +302,10 @@ def locked(descriptor: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Aside:
-    """What a name of ours says: the `name` that the thing is to get, or had before it was `replaced`.
+    """What the name of something aside tells."""
 
-    The name of what is written aside is cut after 200 characters.
-    """
-
-    name: str
-    replaced: bool
+    name: str  # that it is to get, or had before; of what is to get it, its first 200 characters
+    replaced: bool  # it had the name before
 
 
 def temporary_path(path: Path) -> Path:

@@ -64,12 +64,8 @@ def write_manifest(root: Path, manifest: Manifest) -> None:
 def read_manifest(root: Path) -> Manifest:
     """Read `root/MANIFEST.json` and check its form and its own digest; no other file is looked at.
 
-    Raises
-    ------
-    MissingDataError
-        If there is none: the folder was never committed.
-    CorruptDataError
-        If it is malformed, damaged, of another format version or names a file outside the folder.
+    Raises MissingDataError where there is none: the folder was never committed; CorruptDataError where it is malformed,
+    damaged, of another format version or names a file outside the folder.
     """
     path = root / MANIFEST_NAME
     try:
@@ -105,8 +101,8 @@ def _decode_entry(name: str, size: object, sha256: object) -> FileDigest:
 def verify(root: Path, *, contents: bool) -> list[str]:
     """Compare a folder with its manifest and return what is wrong, one line each; empty if it holds.
 
-    With `contents` every file is hashed (a pass over all bytes), else only presence and size are looked at.
-    A missing or damaged manifest is one problem. Files the manifest does not name are not looked at.
+    With `contents` every file is hashed (a pass over all bytes), else presence and size are checked. A missing or
+    damaged manifest is one problem. Files that the manifest does not name are not looked at.
     """
     try:
         manifest = read_manifest(root)
@@ -160,14 +156,7 @@ def seal(
     """End the filling of a folder: sweep what was left aside, fsync everything, then write the manifest, last.
 
     `known` gives digests taken when the bytes were written; those files are not read again. Cost: one pass over all
-    other files.
-
-    Raises
-    ------
-    CorruptDataError
-        If a file of `known` is missing or has another size.
-    CannotWriteError
-        If an fsync or the manifest fails.
+    other files. Raises CorruptDataError where a file of `known` is missing or has another size, CannotWriteError.
     """
     known = known or {}
     with write_errors(folder):
@@ -195,10 +184,8 @@ def new_folder(
 
     `metadata` is read at the end, so it may be filled inside the block. An existing `final` is moved aside, the new one
     moved in, and only then the old one pruned; after a kill between the two, `remove_stale` brings it back. On any
-    exception the temporary folder is removed and `final` is as before.
-
-    Raises CannotWriteError naming the path and the cause, and what `check` raises, which is called first and again just
-    before `final` is replaced.
+    exception the temporary folder is removed and `final` is as before. `check` is called first and just before `final`
+    is replaced, and may raise. Raises CannotWriteError naming the path and the cause.
     """
     check()
     make_folder(final.parent)
@@ -271,11 +258,9 @@ def committed_files(root: Path) -> Iterator[Path]:
 def remove_folder(path: Path, *, durable: bool = True, unless: Callable[[], bool] | None = None) -> bool:
     """Remove a folder so that it is never half there under its name; one that does not exist is fine.
 
-    Returns whether it is gone: `unless` is asked once nobody finds the folder any more, and may bring it back. What of
-    it is still open, where that keeps it in its folder, is left aside for `remove_stale`. After a power loss a folder
-    removed with `durable=False` may be there again, and damaged.
-
-    Raises CannotWriteError.
+    Returns whether it is gone: `unless` is asked once nobody finds the folder any more, and may bring it back. Files in
+    it that are open may stay aside for `remove_stale`. After a power loss a folder removed with `durable=False` may be
+    there again, and damaged. Raises CannotWriteError.
     """
     aside = disk.temporary_path(path)
     with write_errors(path), contextlib.suppress(FileNotFoundError):
@@ -293,10 +278,8 @@ def remove_stale(parent: Path, *, recursive: bool = False) -> list[Path]:
     """Remove the files and folders that killed runs left aside (`aside_of`); return what was removed.
 
     Call it only while holding the lock of `parent`: another process may be filling them. A folder that was moved aside
-    for a replacement that never arrived is moved back instead. What is still open, where that keeps it in its folder,
-    stays for the next call.
-
-    Raises CannotWriteError.
+    for a replacement that never arrived is moved back instead. Files that are open may stay for the next call. Raises
+    CannotWriteError.
     """
     removed: list[Path] = []
     with write_errors(parent), contextlib.suppress(FileNotFoundError):

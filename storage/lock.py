@@ -44,28 +44,22 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 class FolderLock:
     """Hold the exclusive lock `path` inside a `with` block.
 
+    The file is created, with its folder, if missing, and never deleted. On entry raises LockedError naming host and pid
+    of the holder, CannotWriteError where the file cannot be created.
+
     Parameters
     ----------
-    path : Path
-        The lock file; created, with its folder, if missing. Never deleted.
     purpose : str
         What it is held for, in a few words, for the message that others get.
     wait_seconds : float
-        How long to wait for another holder before giving up. To see whether a holder on another machine lives may take
-        SILENT_SECONDS; that is waited for in any case.
+        How long to wait for another holder before giving up; up to SILENT_SECONDS longer where it may be on another
+        machine.
     on_wait : Callable
         Called many times a second while waiting; what it raises ends the waiting.
     on_loss : Callable
         Called with a reason, from another thread, if another process takes the lock all the same.
     warn : Callable
         Called with one line where the lock is not as sure as it should be.
-
-    Raises
-    ------
-    LockedError
-        On entry, naming host and pid of the holder.
-    CannotWriteError
-        On entry, if the file cannot be created.
     """
 
     def __init__(
@@ -145,7 +139,13 @@ class FolderLock:
                 if info is None or not _may_live(info, locked):
                     break
                 if rival is None:
-                    rival = self._met(info, locked)
+                    rival = _Rival(self.path, info)
+                    if rival.silent_seconds() < SILENT_SECONDS:
+                        why = (
+                            "its file system offers no locks" if locked is None else "locks may not reach that machine"
+                        )
+                        until = f"waiting up to {SILENT_SECONDS:.0f} s for another"
+                        self._warn(f"{self.path}: {rival.words()}; {why}: {until}")
                 if rival.silent_seconds() >= SILENT_SECONDS:
                     self._warn(f"{self.path}: {rival.words()}; taken over. If it still runs, stop it")
                     break
@@ -159,13 +159,6 @@ class FolderLock:
                 f"life only, every {BEAT_SECONDS:.0f} s: start one at a time, or choose a folder on another file system"
             )
         return bool(locked)
-
-    def _met(self, info: dict[str, Any], locked: bool | None) -> _Rival:
-        rival = _Rival(self.path, info)
-        if rival.silent_seconds() < SILENT_SECONDS:
-            why = "its file system offers no locks" if locked is None else "locks may not reach that machine"
-            self._warn(f"{self.path}: {rival.words()}; {why}: waiting up to {SILENT_SECONDS:.0f} s for another")
-        return rival
 
     def _beat(self, descriptor: int) -> None:
         while not self._released.wait(BEAT_SECONDS):

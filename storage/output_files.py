@@ -101,10 +101,10 @@ _ZARR = FolderForm(
 
 
 def sweep_output(path: Path) -> None:
-    """Remove what killed writers of the output `path` left beside it; a folder that one had moved aside comes back.
+    """Remove what killed writers of `path` left beside it; a folder that one of them had moved aside comes back.
 
-    A writer locks its file until it ends, however it ends. What cannot be locked or removed stays: where a file system
-    has no locks, or none for folders, that is everything.
+    A writer locks its file until it ends, however it ends. What cannot be locked or removed stays: all of it where a
+    file system has no locks, or none for folders.
     """
     try:
         entries = list(path.parent.iterdir())
@@ -166,12 +166,8 @@ def writing(path: Path, spec: OutputSpec, *, replace: bool = False) -> Iterator[
     .npz: arrays label, decision and, where there are any, probability and classes. .zarr: likewise, the classes among
     the attributes. .csv: see `csv_writer`.
 
-    Raises
-    ------
-    CannotWriteError
-        As `check_predictions`, and naming path and cause where the disk refuses.
-    ValueError
-        If another number of rows was written than `spec` says.
+    Raises CannotWriteError as `check_predictions`, and naming path and cause where the disk refuses; ValueError where
+    another number of rows was written.
     """
     check_predictions(path, replace=replace)
     form = {".npz": _npz, ".zarr": _zarr, ".csv": _csv}[path.suffix]

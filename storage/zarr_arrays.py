@@ -89,11 +89,8 @@ class ArraySpec:
 def chunk_rows_for(row_bytes: int, n_rows: int) -> int:
     """Return the rows of a chunk near 4 MiB (within 1 to 8 MiB if rows and array allow): a power of two.
 
-    Rows larger than 4 MiB get chunks of one row; an array smaller than that chunk gets one chunk of `n_rows`
-    rows.
+    Rows larger than 4 MiB get chunks of one row; an array smaller than that chunk gets one chunk of `n_rows` rows.
     """
-    if row_bytes < 1 or n_rows < 0:
-        raise ValueError(f"chunk size: wanted row_bytes >= 1 and n_rows >= 0, found {row_bytes} and {n_rows}")
     # Nearest power of two on a logarithmic scale: chunks between 2.8 and 5.7 MiB.
     exponent = max(0, round(math.log2(_AIM_BYTES / row_bytes))) if row_bytes < _AIM_BYTES else 0
     return max(1, min(1 << exponent, n_rows))
@@ -135,17 +132,15 @@ def create_group(
 
 @dataclass(frozen=True)
 class StoredArray:
-    """One array of ours: rows along the first axis, `chunk_rows` rows in each chunk file.
-
-    matched : by name of a chunk file, the (sha256, crc32c) with which it was last read; sha256, which takes as long as
-    reading, is not computed again while the crc32c stays
-    """
+    """One array of ours: rows along the first axis, `chunk_rows` rows in each chunk file."""
 
     root: Path
     path: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     chunk_rows: int
+    # By name of a chunk file, sha256 and crc32c when it was last read: sha256, which takes as long as reading, is not
+    # computed again while the crc32c stays.
     matched: dict[str, tuple[str, bytes]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -165,15 +160,9 @@ class StoredArray:
     def write(self, start: int, values: ArrayLike) -> dict[str, str]:
         """Write whole chunks from row `start` on, fsync them, and return the sha256 (hex) of each chunk file.
 
-        The rows start on a chunk boundary and end on one or at the end of the array. Keys are file names relative to
-        the store's root. Cost: one pass for crc32c, one for sha256.
-
-        Raises
-        ------
-        ValueError
-            If the rows do not cover whole chunks, or shape or dtype differ.
-        CannotWriteError
-            Naming the file, its bytes and the cause.
+        The last chunk of the array may be shorter. Keys are file names relative to the store's root. Cost: one pass for
+        crc32c, one for sha256. Raises ValueError where the rows are not whole chunks, or shape or dtype differ,
+        CannotWriteError naming the file, its bytes and the cause.
         """
         values, size = np.ascontiguousarray(values), self.chunk_rows
         stop = start + len(values)
@@ -218,21 +207,11 @@ class StoredArray:
     def read(self, start: int, stop: int, digests: Mapping[str, str] | None = None) -> NDArray[Any]:
         """Read rows start..stop, every touched chunk verified; a missing chunk is an error, never zeros.
 
+        `digests` is what `write` returned: then the sha256 of every touched chunk file is verified too (1.5 GB/s).
         Memory: the result and, where a chunk is touched in part, one chunk. Sizes are checked before allocation.
 
-        Parameters
-        ----------
-        digests : mapping, optional
-            What `write` returned; the sha256 of every touched chunk file is verified as well (1.5 GB/s).
-
-        Raises
-        ------
-        ValueError
-            If the range does not fit.
-        CorruptDataError
-            Naming array, rows and file, if a chunk is missing, truncated or altered.
-        UnavailableStoreError
-            If the file system refuses.
+        Raises ValueError where the range does not fit, CorruptDataError naming array, rows and file where a chunk is
+        missing, truncated or altered, UnavailableStoreError where the file system refuses.
         """
         if not 0 <= start <= stop <= self.n_rows:
             raise ValueError(f"array {self.path}: rows {start}..{stop} are not within 0..{self.n_rows}")
@@ -346,14 +325,10 @@ class StoredArray:
 
 
 def open_arrays(root: Path) -> dict[str, StoredArray]:
-    """Open a store of ours, its arrays by path ("train/X"); metadata is checked against the allow-lists before data.
+    """Open a store of ours, its arrays by path ("train/X"); no data is looked at.
 
-    Raises
-    ------
-    MissingDataError
-        If there is none.
-    CorruptDataError
-        If it is not zarr v3 or holds an array in a form that we do not write.
+    Raises MissingDataError where there is none, CorruptDataError where it is not zarr v3 or holds an array in a form
+    that we do not write.
     """
     group, nodes = zarr_metadata.read_nodes(root)
     if group["node_type"] != "group" or not isinstance(group.get("attributes", {}), dict):

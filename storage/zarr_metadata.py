@@ -34,12 +34,8 @@ _V2_FILES = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
 def read_nodes(root: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Read the metadata of the root and of every array below it; keys are paths such as "train/X".
 
-    Raises
-    ------
-    MissingDataError
-        If there is no store.
-    CorruptDataError
-        If it is zarr v2, malformed, deeper or larger than anything sensible.
+    Raises MissingDataError where there is no store, CorruptDataError where it is zarr v2, malformed, deeper or larger
+    than anything sensible.
     """
     if not root.is_dir():
         raise MissingDataError(f"{root}: wanted a zarr v3 folder, it does not exist")
