@@ -17,7 +17,6 @@ from pipeline.errors import ConfigError, ExitCode
 from pipeline.runtime.answers import answered
 from storage.errors import StorageError
 from storage.files import cannot_write
-from storage.folders import digest_file
 
 if TYPE_CHECKING:  # imported late, so that --help answers at once
     from features.data_folders import DataFolder
@@ -57,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def problems(data: "DataFolder") -> list[tuple[str, int]]:
     """Return what is wrong with the files of a data set, with the exit code of each; reads all their bytes."""
+    from storage.folders import digest_file  # which --help does without
+
     remedy = _remedy(data)
     lines = []
     for file, expected in PUBLISHED[data.name].files.items():

@@ -12,12 +12,11 @@ from pipeline.errors import ConfigError, FolderInUseError
 from pipeline.runtime.answers import answered
 from storage.errors import LockedError, MissingDataError, StorageError
 from storage.files import aside_of, cannot_write, make_folder
-from storage.folder_layouts import FeatureLayout
-from storage.folders import read_manifest, remove_aside, remove_folder
 from storage.lock import FolderLock, holder
 
 if TYPE_CHECKING:  # imported late, so that --help answers at once
     from pipeline.datasets.store_users import User
+    from storage.folder_layouts import FeatureLayout
 
 _DIGEST = "[0-9a-f]{64}"
 EPILOG = """\
@@ -83,8 +82,10 @@ def _lines(arguments: argparse.Namespace) -> Iterator[str]:
         _sweep(root)
 
 
-def _stores(root: Path, digests: Sequence[str]) -> list[FeatureLayout]:
+def _stores(root: Path, digests: Sequence[str]) -> "list[FeatureLayout]":
     """Return the stores in a folder, or those whose names begin so. Raises MissingDataError, ConfigError."""
+    from storage.folder_layouts import FeatureLayout  # which --help does without
+
     entries = sorted(root.iterdir()) if root.is_dir() else []
     names = [entry.name for entry in entries if re.fullmatch(_DIGEST, entry.name) and entry.is_dir()]
     if not digests:
@@ -100,8 +101,10 @@ def _stores(root: Path, digests: Sequence[str]) -> list[FeatureLayout]:
     return [FeatureLayout(root, name) for name in dict.fromkeys(chosen)]
 
 
-def _description(store: FeatureLayout, used_by: "Sequence[User]") -> list[str]:
+def _description(store: "FeatureLayout", used_by: "Sequence[User]") -> list[str]:
     """Return what `list` tells of a store: size, data and state, and the runs that use it."""
+    from storage.folders import read_manifest  # which --help does without
+
     held = holder(store.lock)
     if held is not None:
         state = f"being built by process {held['pid']} on {held['host']}"
@@ -116,13 +119,15 @@ def _description(store: FeatureLayout, used_by: "Sequence[User]") -> list[str]:
     return [f"{store.digest[:16]}  {_size(store.folder) / 2**20:10.1f} MiB  {state}", *(f"  {word}" for word in words)]
 
 
-def _removed(store: FeatureLayout, runs: Sequence[Path], *, only_unused: bool) -> list[str]:
+def _removed(store: "FeatureLayout", runs: Sequence[Path], *, only_unused: bool) -> list[str]:
     """Remove a store under its lock, unless it is used; return the lines that tell of it, none where it stays.
 
     Raises LockedError where it is being built, FolderInUseError where an unfinished run uses it, CannotWriteError;
     where only unused ones are asked for, such a store stays.
     """
-    from pipeline.datasets.store_users import users  # brings numpy, which --help does without
+    # Bring numpy, which --help does without.
+    from pipeline.datasets.store_users import users
+    from storage.folders import remove_folder
 
     def in_use() -> "list[User]":
         return [user for user in users(store, runs) if only_unused or not user.finished]
@@ -149,6 +154,10 @@ def _removed(store: FeatureLayout, runs: Sequence[Path], *, only_unused: bool) -
 
 def _sweep(root: Path) -> None:
     """Remove what of stores a killed command, or one that found files still open, has left."""
+    # These --help does without.
+    from storage.folder_layouts import FeatureLayout
+    from storage.folders import remove_aside
+
     for path in sorted(root.glob(".tmp-*")):
         aside = aside_of(path.name)
         if aside is None or not re.fullmatch(_DIGEST, aside.name):

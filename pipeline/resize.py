@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pipeline.config.command_line import program
 from pipeline.errors import ConfigError, ExitCode, MissingRunError
 from pipeline.runtime.answers import answered, describe
-from storage.folder_layouts import ANEW
+from storage.errors import ANEW
 
 if TYPE_CHECKING:  # imported late, so that --help answers at once
     import numpy as np

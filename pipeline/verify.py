@@ -12,16 +12,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.config.command_line import program
 from pipeline.errors import ExitCode, MissingRunError, PipelineError
 from pipeline.runtime.answers import answered
-from storage.errors import StorageError
+from storage.errors import FEATURES, StorageError, remedy_of
 from storage.files import aside_of, open_plain, parse_json, replaced_path
-from storage.folder_layouts import FEATURES, MANIFEST_NAME, FeatureLayout, RunLayout, remedy_of
-from storage.folders import committed_files, read_manifest, verify
 from storage.lock import holder
-from storage.records import read_marker, read_record
+
+if TYPE_CHECKING:  # imported late, so that --help answers at once
+    from storage.folder_layouts import FeatureLayout, RunLayout
 
 COMES_BACK = "a kill left it aside; resume the run, and it comes back"
 LOOKS, PAUSE_SECONDS = 3, 0.3  # before something of a live run is called damaged
@@ -67,6 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def verify_run(root: Path) -> Result:
     """Check every file of a run, and of the feature store that it used. Raises MissingRunError where there is none."""
+    # These --help does without.
+    from storage.folder_layouts import MANIFEST_NAME, RunLayout
+    from storage.folders import committed_files
+
     layout = RunLayout(root)
     if not any(path.exists() for path in (layout.config, layout.environment, layout.report)):
         raise MissingRunError(f"{root} holds no run; name the folder of one")
@@ -92,7 +97,7 @@ class _Looks:
     finished: bool
     result: Result
 
-    def presence(self, layout: RunLayout) -> None:
+    def presence(self, layout: "RunLayout") -> None:
         """Name what is not there: settings, and whatever a run listed when its stages were done."""
         expected = [layout.config.name, layout.environment.name]
         if layout.contents.exists() or (self.finished and not self.live):
@@ -106,7 +111,9 @@ class _Looks:
             path = self.root / name
             self._judge(name, partial(_missing, path), COMES_BACK if replaced_path(path.parent).exists() else None)
 
-    def _listed(self, layout: RunLayout) -> list[str]:
+    def _listed(self, layout: "RunLayout") -> list[str]:
+        from storage.records import read_record  # which --help does without
+
         try:
             return [str(name) for name in read_record(layout.contents)["files"]]
         except StorageError:
@@ -129,6 +136,8 @@ class _Looks:
         # Bring numpy, which --help does without.
         from pipeline.runtime.run_folder import frozen_config
         from storage.arrays import check_npz
+        from storage.folder_layouts import RunLayout  # likewise
+        from storage.records import read_marker, read_record
 
         if name == "turn":
             return lambda path: int(path.read_bytes())
@@ -147,6 +156,9 @@ class _Looks:
 
     def folder(self, folder: Path, advice: str | None = None) -> None:
         """Check a folder against its manifest."""
+        from storage.folder_layouts import MANIFEST_NAME  # which --help does without
+        from storage.folders import read_manifest, verify  # which --help does without
+
         inside = folder.is_relative_to(self.root)
         name = folder.relative_to(self.root).as_posix() if inside else str(folder)
         named: set[Path] = {folder / MANIFEST_NAME}
@@ -159,7 +171,7 @@ class _Looks:
                     self.result.notes.append(f"{path}: not named by the manifest of its folder; not checked")
         self._judge(name, lambda: verify(folder, contents=True) if folder.exists() else [], advice)
 
-    def _statistics(self, layout: RunLayout) -> None:
+    def _statistics(self, layout: "RunLayout") -> None:
         """Tell of statistics that a finished run has dropped."""
         from pipeline.stages import kept_statistics  # brings numpy, which --help does without
 
@@ -181,10 +193,12 @@ class _Looks:
                 advice = COMES_BACK if aside.replaced and not path.with_name(aside.name).exists() else advice
                 self.result.notes.append(f"{path.relative_to(self.root).as_posix()}: left behind; {advice}")
 
-    def features(self, layout: RunLayout) -> None:
+    def features(self, layout: "RunLayout") -> None:
         """Check the feature store of the run; one that is gone is no damage of a finished run."""
         # Bring numpy, which --help does without.
         from pipeline.runtime.run_folder import frozen_config
+        from storage.folder_layouts import FeatureLayout
+        from storage.records import read_record
 
         try:
             resources, digest = frozen_config(layout).resources, read_record(layout.environment)["features"]
@@ -204,7 +218,7 @@ class _Looks:
             words = "gone; a finished run does not need them" if self.finished else "not built yet"
             self.result.notes.append(f"{store.folder}: the features are {words}")
 
-    def _begun_features(self, store: FeatureLayout) -> None:
+    def _begun_features(self, store: "FeatureLayout") -> None:
         """Check what is there of a half-built feature store."""
         from pipeline.datasets.build_feature_store import begun_problems  # brings numpy, which --help does without
 

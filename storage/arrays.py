@@ -20,9 +20,9 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from storage.errors import CorruptDataError, MissingDataError
+from storage.errors import CorruptDataError, MissingDataError, remedy_at
 from storage.files import open_plain, read_errors, replacing
-from storage.folder_layouts import check_plain_name, remedy_at
+from storage.folder_layouts import check_plain_name
 from storage.folders import compare, new_folder, read_manifest
 
 if TYPE_CHECKING:

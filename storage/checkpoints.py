@@ -32,9 +32,8 @@ def save(
 ) -> None:
     """Commit a step, then prune all but the newest `keep` (at least two), and all steps of a higher number.
 
-    Those of a higher number were damaged when the work was taken up at an earlier step, or are of other work: counted
-    among the newest, they would push out the whole ones. Raises CannotWriteError as `write_arrays`; the steps before
-    are then untouched.
+    Those were damaged, or are of other work: counted among the newest, they would push out the whole ones. Raises
+    CannotWriteError; the steps before are then untouched.
     """
     write_arrays(folder / f"step-{step:09d}", arrays, metadata=metadata)
     steps = _steps(folder)

@@ -139,12 +139,12 @@ def parse_json(data: bytes) -> Any:
 
 
 @contextlib.contextmanager
-def read_errors(path: Path, missing: str = "does not exist") -> Iterator[None]:
+def read_errors(path: Path) -> Iterator[None]:
     """Turn an OSError of reading `path` into MissingDataError or UnavailableStoreError."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
-        raise MissingDataError(f"{path}: {missing}") from None
+        raise MissingDataError(f"{path}: does not exist") from None
     except OSError as error:
         raise UnavailableStoreError(f"{path}: cannot be read ({error.strerror})") from error
 

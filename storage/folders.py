@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from storage import files as disk
-from storage.errors import CorruptDataError, MissingDataError, UnavailableStoreError
+from storage.errors import CorruptDataError, MissingDataError, UnavailableStoreError, remedy_at
 from storage.files import aside_of, fsync_folder, make_folder, open_plain, read_errors, write_errors
-from storage.folder_layouts import MANIFEST_NAME, check_plain_name, remedy_at
+from storage.folder_layouts import MANIFEST_NAME, check_plain_name
 from storage.records import read_record, write_record
 
 FORMAT_VERSION = 1
@@ -83,8 +83,7 @@ def _decode(body: dict[str, Any]) -> Manifest:
         raise ValueError("not a manifest")
     if body["format_version"] != FORMAT_VERSION:
         raise ValueError(f"format version {body['format_version']!r}, this program reads {FORMAT_VERSION}")
-    kinds = {"kind": str, "metadata": dict, "files": dict}
-    if not all(isinstance(body[key], kind) for key, kind in kinds.items()):
+    if not all(isinstance(body[key], kind) for key, kind in (("kind", str), ("files", dict), ("metadata", dict))):
         raise ValueError("kind, metadata or files has the wrong type")
     files = {check_plain_name(name): _decode_entry(name, *entry) for name, entry in body["files"].items()}
     return Manifest(body["kind"], files, body["metadata"])
@@ -113,8 +112,7 @@ def verify(root: Path, *, contents: bool) -> list[str]:
 
 def compare(root: Path, files: Mapping[str, FileDigest], *, contents: bool) -> list[str]:
     """Compare the files of a folder with what is known of them, as `verify` does."""
-    problems = (_problem(root, name, entry, contents) for name, entry in sorted(files.items()))
-    return [problem for problem in problems if problem]
+    return [problem for name in sorted(files) if (problem := _problem(root, name, files[name], contents))]
 
 
 def _problem(root: Path, name: str, entry: FileDigest, contents: bool) -> str:

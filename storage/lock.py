@@ -155,7 +155,7 @@ class FolderLock:
             time.sleep(_POLL_SECONDS)
         if locked is None:
             self._warn(
-                f"{self.path}: its file system offers no locks; a second process in this folder is told by signs of "
+                f"{self.path}: its file system offers no locks; a second process in this folder is noticed by signs of "
                 f"life only, every {BEAT_SECONDS:.0f} s: start one at a time, or choose a folder on another file system"
             )
         return bool(locked)

@@ -84,12 +84,10 @@ def read_record(path: Path, *, remedy: str = "restore it from a copy") -> dict[s
     Raises as `read_json`; CorruptDataError, ending with `remedy`, also where the content does not match its digest.
     """
     try:
-        stored = read_json(path)
+        body = read_json(path)
+        whole = isinstance(body, dict) and body.pop("digest", None) == digest_of(body)
     except CorruptDataError as error:
         raise CorruptDataError(f"{str(error).partition(';')[0]}; {remedy}", file=str(path)) from None
-    body = {key: value for key, value in stored.items() if key != "digest"} if isinstance(stored, dict) else {}
-    try:
-        whole = isinstance(stored, dict) and stored.get("digest") == digest_of(body)
     except (ValueError, RecursionError):  # values that we never write, such as NaN
         whole = False
     if not whole:
@@ -100,16 +98,11 @@ def read_record(path: Path, *, remedy: str = "restore it from a copy") -> dict[s
 class Markers(dict[str, dict[str, Any]]):
     """Payload by item name; `warnings` has a line for each marker that is damaged and does not count."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def write_marker(folder: Path, item_name: str, payload: Mapping[str, Any]) -> None:
-    """Declare an item done, durably. What it wrote must have been fsynced before.
-
-    Raises ValueError where the item's name is no plain file name, CannotWriteError.
-    """
+    """Declare an item done, durably; what it wrote must have been fsynced before. Raises CannotWriteError."""
     if "/" in check_plain_name(item_name) or item_name.startswith("."):
         raise ValueError(f"marker: wanted a plain item name, found {item_name!r}")
     make_folder(folder)
@@ -117,10 +110,7 @@ def write_marker(folder: Path, item_name: str, payload: Mapping[str, Any]) -> No
 
 
 def read_markers(folder: Path) -> Markers:
-    """Return the payloads of all finished items; a folder that does not exist has none.
-
-    Raises UnavailableStoreError where the folder cannot be listed.
-    """
+    """Return the payloads of all finished items, none without the folder. Raises UnavailableStoreError."""
     markers = Markers()
     try:
         with read_errors(folder):

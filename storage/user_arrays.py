@@ -130,13 +130,8 @@ class UserArray:
         except OSError:
             status = None
         if status is None or not stat.S_ISREG(status.st_mode):
-            raise self._corrupt(
-                name,
-                start,
-                stop,
-                "is missing; if it was left out for being all zeros, write the store with "
-                "config={'write_empty_chunks': True}, else restore the file",
-            )
+            remedy = "write the store with config={'write_empty_chunks': True}, else restore the file"
+            raise self._corrupt(name, start, stop, f"is missing; if it was left out for being all zeros, {remedy}")
         if status.st_size > self._chunk_bytes * (1 + _LARGEST_OVERHEAD) + _OVERHEAD_BYTES:
             raise self._corrupt(name, start, stop, f"has {status.st_size} bytes, its chunk {self._chunk_bytes}")
         return status.st_size
@@ -186,8 +181,7 @@ def open_user_arrays(
     nodes = {name: node for name, node in nodes.items() if name in wanted}
     for name, node in nodes.items():
         zarr_metadata.check_foreign_array(path / name, node)
-    # Imported after the checks: nothing of an unchecked store reaches zarr, and tasks on our own stores never
-    # pay for the import.
+    # After the checks: nothing of an unchecked store reaches zarr, and tasks on our own stores do not pay for it.
     import zarr
 
     from storage.bounded_codecs import bounded

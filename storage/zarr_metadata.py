@@ -122,8 +122,7 @@ def check_foreign_array(where: Path, node: dict[str, Any]) -> None:
         raise invalid(where, f"wanted at most one of the codecs {', '.join(COMPRESSORS)}; rewrite it with one")
     if "blosc" in names[:-1] and names[names.index("blosc") + 1 :] != ["crc32c"]:
         raise invalid(where, "wanted blosc as the last codec, or with crc32c after it")
-    for codec in node["codecs"]:
-        name = codec.get("name") if isinstance(codec, dict) else codec
+    for name in names:
         if name == "sharding_indexed":
             raise invalid(where, "it is sharded, and a missing inner chunk would read as zeros; rewrite without shards")
         if name not in FOREIGN_CODECS:

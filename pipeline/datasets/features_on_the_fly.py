@@ -23,7 +23,8 @@ from pipeline.datasets.feature_store import FeatureStore, open_store
 from pipeline.datasets.open_data import DataIdentity, identify, open_data
 from pipeline.kernels.scaled_features import scaled
 from storage.arrays import read_arrays
-from storage.folder_layouts import FeatureLayout, remedy_of
+from storage.errors import remedy_of
+from storage.folder_layouts import FeatureLayout
 from storage.zarr_arrays import gather_rows
 
 TAKE_ROWS = 2048  # rows of the source read at once while scattered rows are gathered

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from pipeline.prediction.trained_model import ModelFormatError, SparseKernelModel
 from storage.arrays import read_arrays, write_arrays
-from storage.errors import CorruptDataError
-from storage.folder_layouts import MANIFEST_NAME, ModelLayout, remedy_at
+from storage.errors import CorruptDataError, remedy_at
+from storage.folder_layouts import MANIFEST_NAME, ModelLayout
 from storage.folders import new_folder, read_manifest, verify
 from storage.output_files import FolderForm, check_output, sweep_output
 from storage.records import read_json, write_json

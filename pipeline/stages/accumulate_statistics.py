@@ -17,9 +17,9 @@ from pipeline.stages.run_state import STATISTICS, Run
 from pipeline.stages.statistics_pass import ALL, COLUMNS, FIT, HELD_OUT, StatisticsPass
 from pipeline.stages.training_rows import row_task
 from storage.arrays import read_arrays, write_arrays
-from storage.errors import CorruptDataError
+from storage.errors import ANEW, CorruptDataError
 from storage.files import make_folder
-from storage.folder_layouts import ANEW, MANIFEST_NAME, RunLayout
+from storage.folder_layouts import MANIFEST_NAME, RunLayout
 from storage.folders import check_folder, remove_folder, verify
 
 STORING = "storing the sums of all rows"

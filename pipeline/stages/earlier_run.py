@@ -18,9 +18,9 @@ from pipeline.stages.run_state import Run
 from pipeline.stages.statistics_pass import COLUMNS, FIT, HELD_OUT
 from pipeline.stages.target_facts import are_drawn_by_keys
 from storage.arrays import read_arrays, read_dataclass, write_arrays, write_dataclass
-from storage.errors import CorruptDataError, MissingDataError
+from storage.errors import CorruptDataError, MissingDataError, remedy_of
 from storage.files import make_folder
-from storage.folder_layouts import MANIFEST_NAME, RunLayout, remedy_of
+from storage.folder_layouts import MANIFEST_NAME, RunLayout
 from storage.folders import digest_file, read_manifest, verify
 
 

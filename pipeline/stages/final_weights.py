@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from pipeline.stages.run_state import SOLVE
 from storage.arrays import read_arrays, read_dataclass, write_arrays, write_dataclass
-from storage.errors import CorruptDataError
-from storage.folder_layouts import AGAIN, ANEW, RunLayout
+from storage.errors import AGAIN, ANEW, CorruptDataError
+from storage.folder_layouts import RunLayout
 from storage.records import read_markers
 
 NAME = "final"

@@ -31,8 +31,9 @@ from pipeline.stages.run_state import SOLVE, Run
 from pipeline.stages.target_facts import read_target_facts
 from storage import checkpoints
 from storage.arrays import read_arrays, read_dataclass, write_arrays, write_dataclass
+from storage.errors import ANEW
 from storage.files import make_folder
-from storage.folder_layouts import ANEW, RunLayout
+from storage.folder_layouts import RunLayout
 from storage.folders import check_folder, remove_folder
 
 

@@ -22,8 +22,9 @@ from pipeline.stages.one_vs_all import start_weights_name
 from pipeline.stages.run_state import SOLVE, Run
 from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
 from storage.arrays import read_arrays, read_dataclass, write_arrays, write_dataclass
+from storage.errors import ANEW, remedy_of
 from storage.files import make_folder
-from storage.folder_layouts import ANEW, RunLayout, remedy_of
+from storage.folder_layouts import RunLayout
 from storage.folders import remove_folder
 
 FILE = "init-weights.npz"

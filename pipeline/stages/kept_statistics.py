@@ -19,8 +19,9 @@ from pipeline.stages.greedy_selection import AT_ONCE, FINALISTS, StatisticsNames
 from pipeline.stages.out_of_core.round_names import MARKERS, round_index
 from pipeline.stages.statistics_pass import COLUMNS
 from storage.arrays import read_arrays, write_arrays
+from storage.errors import ANEW
 from storage.files import aside_of
-from storage.folder_layouts import ANEW, MANIFEST_NAME, RunLayout
+from storage.folder_layouts import MANIFEST_NAME, RunLayout
 from storage.folders import check_folder, read_manifest, remove_folder
 
 MEMBERS = "rows"  # the array of statistics of a round that names its candidates

@@ -39,8 +39,8 @@ from pipeline.stages.statistics_pass import FIT, HELD_OUT, StatisticsPass
 from pipeline.stages.target_facts import TargetFacts, count_held_out
 from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, row_grid, row_task_of
 from storage.arrays import read_arrays, read_dataclass, write_arrays, write_dataclass
+from storage.errors import remedy_of
 from storage.files import make_folder
-from storage.folder_layouts import remedy_of
 from storage.folders import remove_folder
 
 PASS = "feature-scales"

@@ -25,8 +25,9 @@ from pipeline.stages.accumulate_statistics import load_statistics, statistics_to
 from pipeline.stages.run_state import SOLVE, Run
 from pipeline.stages.solve_checkpoints import SolveProgress, latest_note
 from storage.arrays import read_arrays, write_arrays
+from storage.errors import ANEW
 from storage.files import make_folder
-from storage.folder_layouts import ANEW, RunLayout
+from storage.folder_layouts import RunLayout
 from storage.folders import check_folder, remove_folder, verify
 from storage.records import write_marker
 

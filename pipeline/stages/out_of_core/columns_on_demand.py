@@ -43,8 +43,8 @@ from pipeline.stages.out_of_core.working_set_rounds import Change, PassRecord, R
 from pipeline.stages.run_state import Run
 from pipeline.stages.target_facts import row_weights
 from storage.arrays import read_dataclass, write_dataclass
+from storage.errors import ANEW
 from storage.files import make_folder
-from storage.folder_layouts import ANEW
 from storage.folders import remove_folder
 
 START = "at-zero"  # the scores of the first block, at zero weights

@@ -35,8 +35,9 @@ from pipeline.stages.run_state import SOLVE, STATISTICS, Run, is_whole
 from pipeline.stages.statistics_pass import FIT, HELD_OUT, MEMBERS, SAMPLE, StatisticsPass
 from pipeline.stages.training_rows import row_task
 from storage.arrays import read_dataclass, write_arrays, write_dataclass
+from storage.errors import ANEW
 from storage.files import make_folder
-from storage.folder_layouts import ANEW, MANIFEST_NAME, RunLayout
+from storage.folder_layouts import MANIFEST_NAME, RunLayout
 from storage.folders import check_folder, remove_folder
 from storage.records import read_markers, write_marker
 

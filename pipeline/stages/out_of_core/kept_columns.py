@@ -23,9 +23,8 @@ from pipeline.kernels.each_tile import Each
 from pipeline.stages.run_state import Run, is_whole
 from pipeline.stages.training_rows import BlockPieces, RowGrid, RowTask, row_grid, row_task, stream_blocks
 from storage.arrays import read_arrays, write_arrays
-from storage.errors import CannotWriteError, CorruptDataError, MissingDataError
+from storage.errors import ANEW, CannotWriteError, CorruptDataError, MissingDataError
 from storage.files import make_folder
-from storage.folder_layouts import ANEW
 from storage.folders import remove_folder
 
 FOLDER = "columns"  # among the passes under way, which are removed when the weights are committed

@@ -23,8 +23,8 @@ from pipeline.stages.out_of_core.score_pass import score_candidates, score_pass
 from pipeline.stages.run_state import Run
 from pipeline.stages.target_facts import held_out_rows, read_target_facts
 from storage.arrays import read_dataclass, write_dataclass
+from storage.errors import ANEW
 from storage.files import make_folder
-from storage.folder_layouts import ANEW
 from storage.folders import remove_folder
 
 

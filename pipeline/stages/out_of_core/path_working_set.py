@@ -18,7 +18,8 @@ from pipeline.stages.penalty_path import PathColumns
 from pipeline.stages.run_state import STATISTICS, Run
 from pipeline.stages.statistics_pass import FIT, HELD_OUT
 from storage.arrays import read_arrays
-from storage.folder_layouts import ANEW, MANIFEST_NAME
+from storage.errors import ANEW
+from storage.folder_layouts import MANIFEST_NAME
 from storage.folders import check_folder, read_manifest, remove_folder
 
 

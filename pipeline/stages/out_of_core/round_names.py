@@ -4,8 +4,8 @@ import re
 from typing import Any
 
 from pipeline.stages.run_state import Run
-from storage.errors import CorruptDataError
-from storage.folder_layouts import ANEW, MANIFEST_NAME
+from storage.errors import ANEW, CorruptDataError
+from storage.folder_layouts import MANIFEST_NAME
 from storage.records import read_markers
 
 MARKERS = "passes"  # one for each round, with its record

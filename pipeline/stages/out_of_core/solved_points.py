@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from pipeline.stages.penalty_path import PathPoint
 from pipeline.stages.run_state import SOLVE, Run
 from storage.arrays import read_arrays, write_arrays
-from storage.errors import CorruptDataError
+from storage.errors import ANEW, CorruptDataError
 from storage.files import make_folder
-from storage.folder_layouts import ANEW
 from storage.records import write_marker
 
 MARKERS = "path-rounds"  # one for each round, with its record and what is told of its points

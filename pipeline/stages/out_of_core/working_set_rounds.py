@@ -34,9 +34,8 @@ from pipeline.stages.out_of_core.round_names import MARKERS, committed_rounds, e
 from pipeline.stages.out_of_core.score_pass import has_coarse_scores
 from pipeline.stages.run_state import SOLVE, Run
 from storage.arrays import read_arrays, write_arrays
-from storage.errors import CorruptDataError
+from storage.errors import ANEW, CorruptDataError
 from storage.files import make_folder
-from storage.folder_layouts import ANEW
 from storage.folders import check_folder, remove_folder
 from storage.records import write_marker
 
