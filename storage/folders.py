@@ -85,16 +85,13 @@ def _decode(body: dict[str, Any]) -> Manifest:
         raise ValueError(f"format version {body['format_version']!r}, this program reads {FORMAT_VERSION}")
     if not all(isinstance(body[key], kind) for key, kind in (("kind", str), ("files", dict), ("metadata", dict))):
         raise ValueError("kind, metadata or files has the wrong type")
-    files = {check_plain_name(name): _decode_entry(name, *entry) for name, entry in body["files"].items()}
+    files = {check_plain_name(name): FileDigest(*entry) for name, entry in body["files"].items()}
+    for name, entry in files.items():
+        if type(entry.bytes) is not int or entry.bytes < 0:
+            raise ValueError(f"the size of {name} is {entry.bytes!r}")
+        if not isinstance(entry.sha256, str) or not re.fullmatch(r"[0-9a-f]{64}", entry.sha256):
+            raise ValueError(f"the digest of {name} is not a sha256")
     return Manifest(body["kind"], files, body["metadata"])
-
-
-def _decode_entry(name: str, size: object, sha256: object) -> FileDigest:
-    if type(size) is not int or size < 0:
-        raise ValueError(f"the size of {name} is {size!r}")
-    if not isinstance(sha256, str) or not re.fullmatch(r"[0-9a-f]{64}", sha256):
-        raise ValueError(f"the digest of {name} is not a sha256")
-    return FileDigest(size, sha256)
 
 
 def verify(root: Path, *, contents: bool) -> list[str]:

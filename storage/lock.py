@@ -141,9 +141,7 @@ class FolderLock:
                 if rival is None:
                     rival = _Rival(self.path, info)
                     if rival.silent_seconds() < SILENT_SECONDS:
-                        why = (
-                            "its file system offers no locks" if locked is None else "locks may not reach that machine"
-                        )
+                        why = "locks may not reach that machine" if locked else "its file system offers no locks"
                         until = f"waiting up to {SILENT_SECONDS:.0f} s for another"
                         self._warn(f"{self.path}: {rival.words()}; {why}: {until}")
                 if rival.silent_seconds() >= SILENT_SECONDS:

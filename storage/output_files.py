@@ -31,7 +31,7 @@ from storage.errors import CannotWriteError, StorageError
 from storage.files import aside_of, locked, write_errors
 from storage.folders import new_folder, remove_aside
 from storage.records import read_json
-from storage.zarr_arrays import chunk_rows_for, create_group
+from storage.zarr_arrays import ArraySpec, chunk_rows_for, create_group
 from storage.zarr_metadata import NODE_FILE
 
 _FILES = (".npz", ".csv")
@@ -69,7 +69,11 @@ def check_output(path: Path, form: FolderForm | None = None, *, replace: bool | 
         raise refusal(path, "exists; choose another name" + (", or --force to replace it" if replace is False else ""))
     if form is None:
         return
-    if path.is_symlink() or not all((path / name).is_file() for name in form.names) or not _is_one(path, form):
+    is_one = False
+    with contextlib.suppress(LookupError, TypeError, AttributeError, StorageError):
+        named = all((path / name).is_file() for name in form.names)
+        is_one = not path.is_symlink() and named and form.is_one(path)
+    if not is_one:
         raise refusal(path, f"exists and is no {form.called}; choose another name")
     parents = {str(parent) for name in form.names for parent in Path(name).parents}
     for entry in sorted(path.rglob("*")):
@@ -78,13 +82,6 @@ def check_output(path: Path, form: FolderForm | None = None, *, replace: bool | 
             raise refusal(
                 path, f"holds {name}, which is no part of a {form.called}; move it away, or choose another name"
             )
-
-
-def _is_one(path: Path, form: FolderForm) -> bool:
-    try:
-        return form.is_one(path)
-    except (LookupError, TypeError, AttributeError, StorageError):
-        return False
 
 
 def refusal(path: Path, reason: str) -> CannotWriteError:
@@ -282,8 +279,9 @@ def _zarr(path: Path, spec: OutputSpec) -> Iterator[Write]:
         new_folder(path, kind=None, check=lambda: check_output(path, _ZARR, replace=True)) as aside,
     ):
         specs = [
-            (name, (spec.n_rows, *width), size, str if dtype.kind == "U" else dtype) for name, width, dtype in columns
+            ArraySpec(name, (spec.n_rows, *width), str if dtype.kind == "U" else dtype, size)
+            for name, width, dtype in columns
         ]
-        arrays = create_group(aside, {"classes": list(spec.classes)}, specs)
+        arrays = create_group(aside, specs, {"classes": list(spec.classes)})
         yield write
         flush(len(waiting[0]))  # the last chunk may be shorter

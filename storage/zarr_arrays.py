@@ -15,7 +15,7 @@ import hashlib
 import math
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,12 +49,7 @@ class Block:
 
 
 def row_blocks(n_rows: int, block_rows: int) -> tuple[Block, ...]:
-    """Cut rows 0..n_rows into blocks of `block_rows` rows; the last one may be shorter.
-
-    Raises ValueError where `n_rows` is negative or `block_rows` is not positive.
-    """
-    if n_rows < 0 or block_rows < 1:
-        raise ValueError(f"row grid: n_rows must not be negative and block_rows at least 1: {n_rows}, {block_rows}")
+    """Cut rows 0..n_rows into blocks of `block_rows` rows; the last one may be shorter."""
     starts = range(0, n_rows, block_rows)
     return tuple(Block(index, start, min(start + block_rows, n_rows)) for index, start in enumerate(starts))
 
@@ -82,7 +77,7 @@ class ArraySpec:
 
     path: str  # in the store, such as "train/X"
     shape: tuple[int, ...]
-    dtype: str
+    dtype: Any
     chunk_rows: int
 
 
@@ -97,20 +92,15 @@ def chunk_rows_for(row_bytes: int, n_rows: int) -> int:
 
 
 def create_arrays(root: Path, specs: Sequence[ArraySpec], attributes: Mapping[str, Any]) -> None:
-    """Create a zarr v3 group with empty arrays, durably and in one step.
-
-    Raises CannotWriteError where `root` exists or cannot be written.
-    """
+    """Create a group as `create_group`, durably and in one step. Raises CannotWriteError, also where `root` exists."""
     if root.exists():
         raise CannotWriteError(f"{root}: wanted a new store, the folder exists; remove it", path=str(root))
     with write_errors(root), new_folder(root, kind=None) as aside:
-        create_group(aside, attributes, [(spec.path, spec.shape, spec.chunk_rows, spec.dtype) for spec in specs])
+        create_group(aside, specs, attributes)
 
 
-def create_group(
-    folder: Path, attributes: Mapping[str, Any], arrays: Iterable[tuple[str, tuple[int, ...], int, Any]]
-) -> list[Any]:
-    """Create a zarr v3 group and return its arrays, given as path, shape, rows of a chunk and dtype."""
+def create_group(folder: Path, specs: Sequence[ArraySpec], attributes: Mapping[str, Any]) -> list[Any]:
+    """Create a zarr v3 group and return its arrays, as zarr opens them."""
     # Imported here: reading our own arrays, which every task does, needs no zarr (0.4 s to import).
     import zarr
     from zarr.codecs import Crc32cCodec
@@ -118,15 +108,15 @@ def create_group(
     group = zarr.create_group(folder, zarr_format=3, attributes=dict(attributes))
     return [
         group.create_array(
-            path,
-            shape=shape,
-            chunks=(chunk_rows, *shape[1:]),
-            dtype=dtype,
+            spec.path,
+            shape=spec.shape,
+            chunks=(spec.chunk_rows, *spec.shape[1:]),
+            dtype=spec.dtype,
             filters=None,
             compressors=Crc32cCodec(),
             config={"write_empty_chunks": True},
         )
-        for path, shape, chunk_rows, dtype in arrays
+        for spec in specs
     ]
 
 

@@ -172,9 +172,3 @@ def test_blocks_cover_each_row_once(n_rows: int, block_rows: int) -> None:
     assert [block.index for block in blocks] == list(range(len(blocks)))
     assert all(block.n_rows == block_rows for block in blocks[:-1])
     assert all(1 <= block.n_rows <= block_rows for block in blocks)
-
-
-@pytest.mark.parametrize("arguments", [(-1, 2), (3, 0)])
-def test_impossible_grids_are_refused(arguments: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match="must"):
-        row_blocks(*arguments)
