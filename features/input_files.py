@@ -1,4 +1,4 @@
-"""Opening the files of the user: plain ones only. `storage.plain_files` is the same door for stored files.
+"""Opening the files of the user: plain ones only. `storage.files` is the same door for stored files.
 
 A link to a device has no end, and a named pipe waits for a writer that never comes.
 """

@@ -15,8 +15,8 @@ from features.published import PUBLISHED, check_digest
 from pipeline.config.command_line import program
 from pipeline.errors import ConfigError, ExitCode
 from pipeline.runtime.answers import answered
-from storage.disk_writes import cannot_write
 from storage.errors import StorageError
+from storage.files import cannot_write
 
 if TYPE_CHECKING:  # imported late, so that --help answers at once
     from features.data_folders import DataFolder
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def problems(data: "DataFolder") -> list[tuple[str, int]]:
     """Return what is wrong with the files of a data set, with the exit code of each; reads all their bytes."""
-    from storage.manifest import digest_file  # brings numpy, which --help does without
+    from storage.folders import digest_file  # which --help does without
 
     remedy = _remedy(data)
     lines = []

@@ -46,7 +46,8 @@ def export(root: Path, out: Path | None, *, replace: bool = False) -> list[str]:
     # Bring numpy and numba, which --help does without.
     from pipeline.prediction.onnx_graph import to_onnx
     from pipeline.prediction.streamed_prediction import locate
-    from storage.disk_writes import check_output, write_file
+    from storage.files import write_file
+    from storage.output_files import check_output
 
     path = out or Path(f"{root.resolve().name}.onnx")
     if path.resolve().is_relative_to(root.resolve()):

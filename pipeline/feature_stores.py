@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from pipeline.config.command_line import program
 from pipeline.errors import ConfigError, FolderInUseError
 from pipeline.runtime.answers import answered
-from storage.disk_writes import aside_of, cannot_write, make_folder
 from storage.errors import LockedError, MissingDataError, StorageError
+from storage.files import aside_of, cannot_write, make_folder
 from storage.lock import FolderLock, holder
 
 if TYPE_CHECKING:  # imported late, so that --help answers at once
@@ -84,7 +84,7 @@ def _lines(arguments: argparse.Namespace) -> Iterator[str]:
 
 def _stores(root: Path, digests: Sequence[str]) -> "list[FeatureLayout]":
     """Return the stores in a folder, or those whose names begin so. Raises MissingDataError, ConfigError."""
-    from storage.folder_layouts import FeatureLayout  # brings numpy, which --help does without
+    from storage.folder_layouts import FeatureLayout  # which --help does without
 
     entries = sorted(root.iterdir()) if root.is_dir() else []
     names = [entry.name for entry in entries if re.fullmatch(_DIGEST, entry.name) and entry.is_dir()]
@@ -103,7 +103,7 @@ def _stores(root: Path, digests: Sequence[str]) -> "list[FeatureLayout]":
 
 def _description(store: "FeatureLayout", used_by: "Sequence[User]") -> list[str]:
     """Return what `list` tells of a store: size, data and state, and the runs that use it."""
-    from storage.manifest import read  # brings numpy, which --help does without
+    from storage.folders import read_manifest  # which --help does without
 
     held = holder(store.lock)
     if held is not None:
@@ -112,7 +112,7 @@ def _description(store: "FeatureLayout", used_by: "Sequence[User]") -> list[str]
         state = "half built"
     else:
         try:
-            state = str(read(store.folder).metadata.get("dataset"))
+            state = str(read_manifest(store.folder).metadata.get("dataset"))
         except StorageError:
             state = "damaged"
     words = [f"{'finished' if user.finished else 'unfinished'} {user.root}" for user in used_by] or ["no run uses it"]
@@ -127,7 +127,7 @@ def _removed(store: "FeatureLayout", runs: Sequence[Path], *, only_unused: bool)
     """
     # Bring numpy, which --help does without.
     from pipeline.datasets.store_users import users
-    from storage.atomic_writes import remove_folder
+    from storage.folders import remove_folder
 
     def in_use() -> "list[User]":
         return [user for user in users(store, runs) if only_unused or not user.finished]
@@ -154,9 +154,9 @@ def _removed(store: "FeatureLayout", runs: Sequence[Path], *, only_unused: bool)
 
 def _sweep(root: Path) -> None:
     """Remove what of stores a killed command, or one that found files still open, has left."""
-    # Bring numpy, which --help does without.
-    from storage.atomic_writes import remove_aside
+    # These --help does without.
     from storage.folder_layouts import FeatureLayout
+    from storage.folders import remove_aside
 
     for path in sorted(root.glob(".tmp-*")):
         aside = aside_of(path.name)

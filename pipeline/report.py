@@ -35,7 +35,7 @@ def write(root: Path, out: Path | None) -> Path:
     """
     # Bring numpy and numba, which --help does without.
     from pipeline.reporting.page import page
-    from storage.atomic_writes import write_file
+    from storage.files import write_file
     from storage.folder_layouts import RunLayout
 
     layout = RunLayout(root)

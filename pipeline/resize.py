@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pipeline.config.command_line import program
 from pipeline.errors import ConfigError, ExitCode, MissingRunError
 from pipeline.runtime.answers import answered, describe
-from storage.remedies import ANEW
+from storage.errors import ANEW
 
 if TYPE_CHECKING:  # imported late, so that --help answers at once
     import numpy as np
@@ -96,8 +96,8 @@ def resize_run(root: Path, size: int, out: Path) -> Resized:
     from pipeline.solvers import ridge  # noqa: F401
     from pipeline.stages import final_weights
     from pipeline.stages.target_facts import read_target_facts
-    from storage.disk_writes import check_output  # which brings numpy too
     from storage.folder_layouts import RunLayout  # likewise
+    from storage.output_files import check_output  # which brings numpy too
 
     layout = RunLayout(root)
     if not layout.report.exists():
@@ -185,7 +185,7 @@ def _fitted(
     from pipeline.stages import accumulate_statistics as statistics
     from pipeline.stages import final_weights
     from pipeline.stages import greedy_selection as selection
-    from storage.atomic_writes import check_folder
+    from storage.folders import check_folder
 
     names, intercept = _names(layout, config), bool(config.solver.intercept)
     for name in names:

@@ -204,7 +204,7 @@ def _run(
     from pipeline.stages.fit import fit
     from pipeline.stages.run_state import Run
     from pipeline.stages.stage_costs import saved_state
-    from storage.atomic_writes import make_folder, remove_file  # numpy
+    from storage.files import make_folder, remove_file  # numpy
 
     costs, peak_bytes = saved_state(layout)
     with (

@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING
 from pipeline.config.command_line import program
 from pipeline.errors import ExitCode, MissingRunError, PipelineError
 from pipeline.runtime.answers import answered
-from storage.disk_writes import aside_of, replaced_path
-from storage.errors import StorageError
+from storage.errors import FEATURES, StorageError, remedy_of
+from storage.files import aside_of, open_plain, parse_json, replaced_path
 from storage.lock import holder
-from storage.plain_files import open_plain, parse_json
-from storage.remedies import FEATURES, remedy_of
 
 if TYPE_CHECKING:  # imported late, so that --help answers at once
     from storage.folder_layouts import FeatureLayout, RunLayout
@@ -70,10 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def verify_run(root: Path) -> Result:
     """Check every file of a run, and of the feature store that it used. Raises MissingRunError where there is none."""
-    # Bring numpy, which --help does without.
-    from storage.atomic_writes import committed_files
-    from storage.folder_layouts import RunLayout
-    from storage.manifest import MANIFEST_NAME
+    # These --help does without.
+    from storage.folder_layouts import MANIFEST_NAME, RunLayout
+    from storage.folders import committed_files
 
     layout = RunLayout(root)
     if not any(path.exists() for path in (layout.config, layout.environment, layout.report)):
@@ -115,7 +112,7 @@ class _Looks:
             self._judge(name, partial(_missing, path), COMES_BACK if replaced_path(path.parent).exists() else None)
 
     def _listed(self, layout: "RunLayout") -> list[str]:
-        from storage.records import read_record  # brings numpy, which --help does without
+        from storage.records import read_record  # which --help does without
 
         try:
             return [str(name) for name in read_record(layout.contents)["files"]]
@@ -138,10 +135,9 @@ class _Looks:
     def _check_of(self, path: Path, name: str) -> Callable[[Path], object] | None:
         # Bring numpy, which --help does without.
         from pipeline.runtime.run_folder import frozen_config
-        from storage.done_markers import check_marker
+        from storage.arrays import check_npz
         from storage.folder_layouts import RunLayout  # likewise
-        from storage.npz_files import check_npz
-        from storage.records import read_record
+        from storage.records import read_marker, read_record
 
         if name == "turn":
             return lambda path: int(path.read_bytes())
@@ -155,18 +151,19 @@ class _Looks:
         if path.suffix == ".npz":
             return check_npz
         if path.suffix == ".json" and name.startswith("markers/"):
-            return check_marker
+            return read_marker
         return _belongs_to_no_manifest if "/" in name else None
 
     def folder(self, folder: Path, advice: str | None = None) -> None:
         """Check a folder against its manifest."""
-        from storage.manifest import MANIFEST_NAME, read, verify  # brings numpy, which --help does without
+        from storage.folder_layouts import MANIFEST_NAME  # which --help does without
+        from storage.folders import read_manifest, verify  # which --help does without
 
         inside = folder.is_relative_to(self.root)
         name = folder.relative_to(self.root).as_posix() if inside else str(folder)
         named: set[Path] = {folder / MANIFEST_NAME}
         with suppress(StorageError):  # `verify` says it
-            named |= {folder / file for file in read(folder).files}
+            named |= {folder / file for file in read_manifest(folder).files}
         with suppress(FileNotFoundError):  # removed meanwhile, by a run that is at work
             for path in sorted(path for path in folder.rglob("*") if not path.is_dir()):
                 self._count(path)

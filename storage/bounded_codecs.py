@@ -1,4 +1,4 @@
-"""The zstd and gzip codecs of zarr, decoding no more than the chunk that shape and dtype promise.
+"""zarr's zstd and gzip codecs, decoding no more than the chunk that shape and dtype promise.
 
 zarr's own decode whatever the bytes unfold to: 5 KB become gigabytes. Only arrays opened `with bounded()` use these.
 """
@@ -22,14 +22,12 @@ from zarr.registry import register_codec
 if TYPE_CHECKING:
     from zarr.core.array_spec import ArraySpec
 
-CHECKSUM_BYTES = 64  # what codecs below may have added to a chunk
+_CHECKSUM_BYTES = 64  # what codecs below may have added to a chunk
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
 class _Bounded(BytesBytesCodec):
-    """What both have in common: `_unpacked` returns at most so many bytes, or raises an error."""
-
-    _unpacked: Callable[[bytes, int], bytes]
+    _unpacked: Callable[[bytes, int], bytes]  # returns at most so many bytes, or raises an error
 
     def _decode_sync(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> Buffer:
         promised_bytes = math.prod(chunk_spec.shape) * chunk_spec.dtype.to_native_dtype().itemsize
@@ -45,12 +43,12 @@ class BoundedZstd(_Bounded, ZstdCodec):
     @staticmethod
     def _unpacked(data: bytes, promised_bytes: int) -> bytes:
         stated_bytes = _zstd_content_bytes(data)
-        if stated_bytes is None:  # written as a stream: then it must be exactly what was promised
+        if stated_bytes is None:  # written as a stream, which must be exactly what was promised
             unpacked = bytearray(promised_bytes)
             zstd.decompress(data, unpacked)
             return bytes(unpacked)
         _check(stated_bytes, promised_bytes)
-        return bytes(zstd.decompress(data))  # which allocates what is stated, and fails where there is more
+        return bytes(zstd.decompress(data))  # allocates what is stated, and fails where there is more
 
 
 class BoundedGzip(_Bounded, GzipCodec):
@@ -59,7 +57,7 @@ class BoundedGzip(_Bounded, GzipCodec):
     @staticmethod
     def _unpacked(data: bytes, promised_bytes: int) -> bytes:
         inflater = zlib.decompressobj(wbits=31)
-        unpacked = inflater.decompress(data, promised_bytes + CHECKSUM_BYTES + 1)
+        unpacked = inflater.decompress(data, promised_bytes + _CHECKSUM_BYTES + 1)
         _check(len(unpacked), promised_bytes)
         if not inflater.eof or inflater.unused_data:
             raise ValueError("the gzip stream is cut short, or bytes follow its end")
@@ -67,7 +65,7 @@ class BoundedGzip(_Bounded, GzipCodec):
 
 
 def _check(unpacked_bytes: int, promised_bytes: int) -> None:
-    if unpacked_bytes > promised_bytes + CHECKSUM_BYTES:
+    if unpacked_bytes > promised_bytes + _CHECKSUM_BYTES:
         raise ValueError(f"it unfolds to more than the {promised_bytes} bytes that shape and dtype promise")
 
 

@@ -1,8 +1,4 @@
-"""Checkpoints of one piece of work: numbered steps, each a committed folder; the newest whole one counts.
-
-A step is written aside, sealed with the digests of its files, and renamed (`storage.atomic_writes`); only then are
-others pruned. A damaged step is passed over for the one before it, and said so.
-"""
+"""Checkpoints of one piece of work: numbered steps, each a committed folder of arrays; the newest whole one counts."""
 
 from __future__ import annotations
 
@@ -14,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from storage import manifest
-from storage.atomic_writes import read_arrays, remove_folder, write_arrays
+from storage.arrays import read_folder, write_arrays
 from storage.errors import CorruptDataError, MissingDataError
+from storage.folders import remove_folder
 
 FEWEST_KEPT = 2  # a step may turn out damaged when it is needed
-_STEP = re.compile(r"step-(\d{9})")
 
 
 @dataclass(frozen=True)
@@ -37,9 +32,8 @@ def save(
 ) -> None:
     """Commit a step, then prune all but the newest `keep` (at least two), and all steps of a higher number.
 
-    Those of a higher number were damaged, or of other work, when this work was taken up at an earlier step: counted
-    among the newest, they would push out the whole ones. Raises CannotWriteError as `write_arrays`; the steps before
-    are then untouched.
+    Those were damaged, or are of other work: counted among the newest, they would push out the whole ones. Raises
+    CannotWriteError; the steps before are then untouched.
     """
     write_arrays(folder / f"step-{step:09d}", arrays, metadata=metadata)
     steps = _steps(folder)
@@ -49,16 +43,15 @@ def save(
 
 
 def load(folder: Path) -> Checkpoint | None:
-    """Return the newest whole step, None where there is no step at all.
+    """Return the newest whole step, None where there is no step at all. Every byte is checked.
 
-    Every byte is checked. Raises CorruptDataError where there are steps and all are damaged: what they held is lost,
-    and to start again without a word would hide it.
+    A damaged step is passed over for the one before, with a warning. Raises CorruptDataError where all are damaged: to
+    start again without a word would hide the loss.
     """
     warnings: list[str] = []
     for path in reversed(_steps(folder)):
         try:
-            arrays = read_arrays(path)
-            metadata = manifest.read(path).metadata
+            arrays, metadata = read_folder(path)
         except (CorruptDataError, MissingDataError) as error:
             warnings.append(f"checkpoint {path} is damaged ({error}); the one before it is used")
             continue
@@ -70,19 +63,9 @@ def load(folder: Path) -> Checkpoint | None:
     return None
 
 
-def remove(folder: Path) -> None:
-    """Remove all steps, when what they were for is done. A folder that does not exist is fine.
-
-    In one step: of a folder half removed, only damaged steps could be left. Raises CannotWriteError.
-    """
-    remove_folder(folder)
-
-
 def _steps(folder: Path) -> list[Path]:
     """Return the committed steps, oldest first; what a killed process left half-written has another name."""
-    if not folder.is_dir():
-        return []
-    return sorted(path for path in folder.iterdir() if _STEP.fullmatch(path.name))
+    return sorted(path for path in folder.glob("step-*") if re.fullmatch(r"step-\d{9}", path.name))
 
 
 def _number(path: Path) -> int:

@@ -1,36 +1,63 @@
-"""What can go wrong with bytes on disk, each with the exit code that a command ends with.
+"""What can go wrong with bytes on disk, each with its exit code, and what to do about damaged files of a run.
 
-Every error carries one line for the user (what was asked, what was found, what to do) and the facts as
-attributes. All arguments beside the message are keywords with defaults, so that the errors survive the
-pickling by which an executor brings them back from a worker.
+Imports nothing of weight, so that a command's --help may.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
+AGAIN = "delete it and report.json, then resume the run: it is made again"
+ANEW = (
+    "delete the folders statistics, solutions, scores and markers, and report.json, then resume the run: it does its \
+stages again, to the same bytes"
+)
+LINES = "no number comes from it: remove the line; where the file is gone, delete report.json and resume the run"
+FEATURES = "delete the folder: the features are computed again when a run needs them"
+_RESTORE = "restore it, or start a new run"
+_REMEDIES = {  # by how the name begins; the first that fits
+    "config.toml": _RESTORE,
+    "env.json": _RESTORE,
+    "init-model.npz": _RESTORE,
+    "turn": "delete it: the next start makes it again",
+    "STATE.json": "delete it and report.json, then resume the run: only the times that the stages took are lost",
+    "report.json": "delete it and resume the run: it is made again",
+    "CONTENTS.json": "delete it and report.json, then resume the run: both are made again",
+    "log.jsonl": LINES,
+    "metrics.jsonl": LINES,
+    "model": "delete the folder model and report.json, then resume the run: they are made again",
+    "centers": "delete the folder centers and report.json, then resume the run: they are drawn again, the same",
+    "scales": (
+        "delete the folders scales, centers, statistics, solutions, scores, markers and model, and report.json, then "
+        "resume the run: it does its stages again, to the same bytes"
+    ),
+    "passes": "delete the folder passes and resume the run: what was under way is made again",
+    "markers/evaluate": AGAIN,
+    "markers/solve": AGAIN,
+    "checkpoints": "an older one is used where there is one; else delete the folder to start that solve anew",
+}
+
 
 class StorageError(Exception):
-    """Base of all errors of this package; `exit_code` is the process exit status it asks for."""
+    """Base of all errors of this package: one line for the user, and facts as attributes, which survive pickling.
+
+    The line says what was wanted, what was found and what to do. `exit_code` is the exit status of the process.
+    """
 
     exit_code: int = 70
+
+    def __init__(self, message: str, **facts: object) -> None:
+        super().__init__(message)
+        vars(self).update(facts)
 
 
 class CorruptDataError(StorageError):
     """Stored data is damaged, incomplete or not in a form we accept (exit 65)."""
 
     exit_code = 65
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        array: str | None = None,
-        block: tuple[int, int] | None = None,
-        file: str | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.array = array
-        self.block = block
-        self.file = file
+    file: str | None = None
+    array: str | None = None
+    block: tuple[int, int] | None = None  # rows
 
 
 class MissingDataError(StorageError):
@@ -38,45 +65,36 @@ class MissingDataError(StorageError):
 
     exit_code = 66
 
-    def __init__(self, message: str, *, path: str | None = None) -> None:
-        super().__init__(message)
-        self.path = path
-
 
 class UnavailableStoreError(StorageError):
     """The data exists but cannot be read now: permission, I/O error, lost mount (exit 69)."""
 
     exit_code = 69
 
-    def __init__(self, message: str, *, path: str | None = None) -> None:
-        super().__init__(message)
-        self.path = path
-
 
 class LockedError(StorageError):
     """Another process holds the lock of a folder (exit 73); names its host and pid."""
 
     exit_code = 73
-
-    def __init__(self, message: str, *, path: str | None = None, host: str = "", pid: int = 0) -> None:
-        super().__init__(message)
-        self.path = path
-        self.host = host
-        self.pid = pid
+    host: str = ""
+    pid: int = 0
 
 
 class CannotWriteError(StorageError):
-    """A file cannot be created or written (exit 73): disk full, permission, read-only, I/O error.
-
-    `wanted_bytes` is the size of what was being written, where known; `cause` a few words.
-    """
+    """A file cannot be created or written (exit 73): disk full, permission, read-only, I/O error."""
 
     exit_code = 73
+    path: str | None = None
 
-    def __init__(
-        self, message: str, *, path: str | None = None, wanted_bytes: int | None = None, cause: str = ""
-    ) -> None:
-        super().__init__(message)
-        self.path = path
-        self.wanted_bytes = wanted_bytes
-        self.cause = cause
+
+def remedy_of(name: str) -> str:
+    """Return what to do about a file or folder of a run, `name` relative to the run's folder."""
+    return next((remedy for start, remedy in _REMEDIES.items() if name.startswith(start)), ANEW)
+
+
+def remedy_at(path: Path, elsewhere: str = "restore it or build it again") -> str:
+    """Return what to do about a file or folder: in a run, what `remedy_of` says."""
+    for root in path.parents:
+        if (root / "config.toml").is_file() and (root / "env.json").is_file():
+            return remedy_of(path.relative_to(root).as_posix())
+    return elsewhere

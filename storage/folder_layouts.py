@@ -2,10 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from storage.manifest import MANIFEST_NAME, check_plain_name
+MANIFEST_NAME = "MANIFEST.json"
+
+
+def check_plain_name(name: str) -> str:
+    """Return `name` if it is a plain relative path with forward slashes.
+
+    Raises ValueError where it is empty, absolute, longer than 1024 characters, or has an empty, `.` or `..` part, a
+    backslash or a control character.
+    """
+    climbs = any(part in {"", ".", ".."} for part in name.split("/"))
+    if climbs or len(name) > 1024 or any(character == "\\" or ord(character) < 32 for character in name):
+        raise ValueError(f"file name: wanted a plain relative name, found {name[:80]!r}")
+    return name
+
+
+class _Path:
+    """The path of a file or folder of a layout; `{digest}` in it stands for that field."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, layout: Any, owner: type | None = None) -> Path:
+        path: Path = layout.root / self.name.format_map(vars(layout))
+        return path
+
+
+class _Named:
+    """The function that returns the path of a file or folder by its name, which must be plain."""
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+
+    def __get__(self, layout: Any, owner: type | None = None) -> Callable[[str], Path]:
+        return lambda name: layout.root / self.pattern.format(check_plain_name(name))
 
 
 @dataclass(frozen=True)
@@ -14,133 +49,32 @@ class RunLayout:
 
     root: Path
 
-    @property
-    def lock(self) -> Path:
-        """Return the file whose flock says that the run is alive."""
-        return self.root / "run.lock"
-
-    @property
-    def config(self) -> Path:
-        """Return the resolved configuration, frozen at the first start."""
-        return self.root / "config.toml"
-
-    @property
-    def environment(self) -> Path:
-        """Return the versions, core type and thread settings of the first start."""
-        return self.root / "env.json"
-
-    @property
-    def state(self) -> Path:
-        """Return the file that names the current stage and its progress."""
-        return self.root / "STATE.json"
-
-    @property
-    def turn(self) -> Path:
-        """Return the file with the number of the latest turn of tasks, which ends the earlier ones; gone at the end."""
-        return self.root / "turn"
-
-    @property
-    def centers(self) -> Path:
-        """Return the folder of the candidate centers: their rows in the training set, and their features."""
-        return self.root / "centers"
-
-    @property
-    def feature_scales(self) -> Path:
-        """Return the file of the scales that were learned for the features, and of what each round of it gave."""
-        return self.root / "scales" / "learned.npz"
-
-    @property
-    def statistics(self) -> Path:
-        """Return the folder of the committed statistics."""
-        return self.root / "statistics"
-
-    def statistics_file(self, name: str) -> Path:
-        """Return the path of one file or folder of the statistics."""
-        return self.statistics / check_plain_name(name)
-
-    @property
-    def passes(self) -> Path:
-        """Return the folder of the passes over the rows that are under way."""
-        return self.root / "passes"
-
-    def row_pass(self, name: str) -> Path:
-        """Return the folder of one pass over the rows: what it reads, and the sums that it has committed."""
-        return self.passes / check_plain_name(name)
-
-    def former_parts(self) -> list[Path]:
-        """Return what was committed of passes under way before these had a folder; nothing reads it any more."""
-        patterns = ("statistics/parts", "scores/*-part-*.npz", "scores/*-weights.npz", "scores/round-*/")
-        markers = ("markers/statistics", "markers/evaluate/block-*.json")
-        return [path for pattern in patterns + markers for path in sorted(self.root.glob(pattern))]
-
-    @property
-    def progress(self) -> Path:
-        """Return the folder in which items under way in other processes tell how far they are."""
-        return self.root / "progress"
-
-    def round_scores(self, name: str) -> Path:
-        """Return the path of the scores of all candidates after a round."""
-        return self.root / "scores" / f"{check_plain_name(name)}-scores.npz"
-
-    def coarse_scores(self, name: str) -> Path:
-        """Return the path of the coarse scores of all candidates after a round."""
-        return self.root / "scores" / f"{check_plain_name(name)}-coarse.npz"
-
-    def markers(self, stage: str) -> Path:
-        """Return the folder of the done-markers of one stage."""
-        return self.root / "markers" / check_plain_name(stage)
-
-    @property
-    def solutions(self) -> Path:
-        """Return the folder of the solutions, one per solve."""
-        return self.root / "solutions"
-
-    def solution(self, item_name: str) -> Path:
-        """Return the path of the solution of one solve."""
-        return self.solutions / check_plain_name(item_name)
-
-    def solution_records(self, item_name: str) -> Path:
-        """Return the iteration records of a solve that is under way."""
-        return self.solutions / f"{check_plain_name(item_name)}.jsonl"
-
-    @property
-    def init_model(self) -> Path:
-        """Return what the run keeps of the model that its solves start from."""
-        return self.root / "init-model.npz"
-
-    def checkpoints(self, name: str) -> Path:
-        """Return the folder of the checkpoints of one solve."""
-        return self.root / "checkpoints" / check_plain_name(name)
-
-    @property
-    def model(self) -> Path:
-        """Return the model folder; see `ModelLayout`."""
-        return self.root / "model"
-
-    @property
-    def log(self) -> Path:
-        """Return the log, one JSON object a line."""
-        return self.root / "log.jsonl"
-
-    @property
-    def metrics(self) -> Path:
-        """Return the iteration records, one JSON object a line."""
-        return self.root / "metrics.jsonl"
-
-    @property
-    def contents(self) -> Path:
-        """Return the list of the files of a finished run, written just before the report."""
-        return self.root / "CONTENTS.json"
-
-    @property
-    def report(self) -> Path:
-        """Return the report that programs read."""
-        return self.root / "report.json"
-
-    @property
-    def report_html(self) -> Path:
-        """Return the report that people read."""
-        return self.root / "report.html"
+    lock = _Path("run.lock")  # its flock says that the run is alive
+    config = _Path("config.toml")  # the whole configuration, frozen at the first start
+    environment = _Path("env.json")  # versions, core type and thread settings of the first start
+    state = _Path("STATE.json")  # the current stage and its progress
+    turn = _Path("turn")  # the number of the latest lease, which ends the earlier ones; gone at the end
+    centers = _Path("centers")  # the candidate centers: their rows in the training set, and their features
+    feature_scales = _Path("scales/learned.npz")  # the learned scales, and what each round of learning gave
+    statistics = _Path("statistics")
+    statistics_file = _Named("statistics/{}")
+    passes = _Path("passes")  # the passes over the rows that are under way
+    row_pass = _Named("passes/{}")  # the folder of one: what it reads, and the sums that it has committed
+    progress = _Path("progress")  # how far the items are that run in other processes
+    round_scores = _Named("scores/{}-scores.npz")  # of all candidates after a round
+    coarse_scores = _Named("scores/{}-coarse.npz")
+    markers = _Named("markers/{}")  # the folder of the done-markers of one stage
+    solutions = _Path("solutions")
+    solution = _Named("solutions/{}")  # of one solve
+    solution_records = _Named("solutions/{}.jsonl")  # the iteration records of a solve that is under way
+    checkpoints = _Named("checkpoints/{}")  # the folder of the checkpoints of one solve
+    init_model = _Path("init-model.npz")  # what the run keeps of the model that its solves start from
+    model = _Path("model")  # see `ModelLayout`
+    log = _Path("log.jsonl")
+    metrics = _Path("metrics.jsonl")  # the iteration records
+    contents = _Path("CONTENTS.json")  # the list of the files of a finished run, written just before the report
+    report = _Path("report.json")
+    report_html = _Path("report.html")
 
 
 @dataclass(frozen=True)
@@ -150,40 +84,17 @@ class FeatureLayout:
     root: Path
     digest: str
 
+    folder = _Path("{digest}")
+    arrays = _Path("{digest}/arrays.zarr")  # the zarr group with the train and test arrays
+    markers = _Path("{digest}/markers")  # the done-markers of the blocks
+    manifest = _Path(f"{{digest}}/{MANIFEST_NAME}")  # the store counts only when it is there and holds
+    users = _Path("{digest}.runs")  # the folder of the paths of the runs that use the store, one file each
+    lock = _Path("{digest}.lock")  # beside the folder, so that the folder can be replaced under it
+
     def __post_init__(self) -> None:
         """Refuse a digest that is not one plain name."""
         if "/" in check_plain_name(self.digest):
             raise ValueError(f"feature store: the digest must be one plain name, found {self.digest!r}")
-
-    @property
-    def folder(self) -> Path:
-        """Return the folder of the store."""
-        return self.root / self.digest
-
-    @property
-    def arrays(self) -> Path:
-        """Return the zarr group with the train and test arrays."""
-        return self.folder / "arrays.zarr"
-
-    @property
-    def markers(self) -> Path:
-        """Return the folder of the done-markers of the blocks."""
-        return self.folder / "markers"
-
-    @property
-    def manifest(self) -> Path:
-        """Return the manifest; the store counts only when it is there and holds."""
-        return self.folder / MANIFEST_NAME
-
-    @property
-    def users(self) -> Path:
-        """Return the folder of the paths of the runs that use the store, one file each."""
-        return self.root / f"{self.digest}.runs"
-
-    @property
-    def lock(self) -> Path:
-        """Return the lock, beside the folder, so that the folder can be replaced under it."""
-        return self.root / f"{self.digest}.lock"
 
 
 @dataclass(frozen=True)
@@ -192,17 +103,5 @@ class ModelLayout:
 
     root: Path
 
-    @property
-    def description(self) -> Path:
-        """Return the JSON part of the model."""
-        return self.root / "model.json"
-
-    @property
-    def arrays(self) -> Path:
-        """Return the arrays of the model."""
-        return self.root / "arrays.npz"
-
-    @property
-    def manifest(self) -> Path:
-        """Return the manifest of the folder."""
-        return self.root / MANIFEST_NAME
+    description = _Path("model.json")
+    arrays = _Path("arrays.npz")

@@ -1,4 +1,8 @@
-"""JSON on the disk, and JSON that carries its own digest: records, manifests and done-markers all do."""
+"""JSON on the disk, and JSON that carries its own digest: records, done-markers and manifests.
+
+A done-marker is a small record for a finished item, so that a resumed run never does it again. One that is damaged
+counts as not done: the item is done again, which is always safe.
+"""
 
 from __future__ import annotations
 
@@ -8,33 +12,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from storage.disk_writes import write_file
 from storage.errors import CorruptDataError, MissingDataError, UnavailableStoreError
-from storage.plain_files import MAXIMUM_JSON_BYTES, parse_json, read_plain
+from storage.files import MAXIMUM_JSON_BYTES, make_folder, parse_json, read_errors, read_plain, write_file
+from storage.folder_layouts import check_plain_name
 
 
 def canonical_json(obj: object) -> bytes:
     """Encode as JSON with one spelling per value: sorted keys, no spaces, UTF-8; numpy scalars as numbers.
 
-    Raises
-    ------
-    ValueError
-        If a number is NaN or infinite.
-    TypeError
-        If a value has no JSON form.
+    Raises ValueError for NaN and infinities, TypeError for a value without a JSON form.
     """
-    text = json.dumps(
-        obj, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=plain_value
-    )
+    return _encode(obj, separators=(",", ":"))
+
+
+def _encode(obj: object, **layout: Any) -> bytes:
+    text = json.dumps(obj, sort_keys=True, ensure_ascii=False, allow_nan=False, default=_plain_value, **layout)
     return text.encode()
 
 
-def plain_value(obj: object) -> object:
-    """Return numpy scalars and mappings as what JSON knows; to be used as `json.dumps(default=...)`."""
-    if isinstance(obj, np.generic):
-        return obj.item()
+def _plain_value(obj: object) -> object:
+    if getattr(obj, "ndim", None) == 0:  # a numpy scalar, without an import of numpy
+        return obj.item()  # type: ignore[attr-defined]
     if isinstance(obj, Mapping):
         return dict(obj)
     raise TypeError(f"JSON: cannot store a {type(obj).__name__}")
@@ -45,88 +43,96 @@ def digest_of(obj: object) -> str:
     return hashlib.sha256(canonical_json(obj)).hexdigest()
 
 
-def with_digest(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `body` in its stored spelling, whatever JSON makes of tuples and numpy scalars, and its digest.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As `canonical_json`; ValueError also where `body` has a `digest` already.
-    """
-    if "digest" in body:
-        raise ValueError("the key 'digest' is the record's own")
-    stored = json.loads(canonical_json(body))
-    return {**stored, "digest": digest_of(stored)}
-
-
-def without_digest(stored: object) -> dict[str, Any]:
-    """Return what `with_digest` was given. Raises ValueError where `stored` is no object or has another digest."""
-    if not isinstance(stored, dict):
-        raise ValueError("no JSON object")
-    body = {key: value for key, value in stored.items() if key != "digest"}
-    try:
-        whole = stored.get("digest") == digest_of(body)
-    except (ValueError, RecursionError):  # values that we never write, such as NaN
-        whole = False
-    if not whole:
-        raise ValueError("its content does not match its own digest")
-    return body
-
-
 def write_json(path: Path, obj: object) -> None:
     """Write `obj` as indented JSON with sorted keys, durably.
 
-    Raises
-    ------
-    ValueError, TypeError
-        If it holds NaN, an infinity or something JSON does not know.
-    CannotWriteError
-        As `write_file`.
+    Raises ValueError and TypeError as `canonical_json`, CannotWriteError as `write_file`.
     """
-    text = json.dumps(obj, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False, default=plain_value)
-    write_file(path, text.encode() + b"\n")
+    write_file(path, _encode(obj, indent=2) + b"\n")
 
 
 def read_json(path: Path) -> Any:
     """Read a JSON file of bounded size.
 
-    Raises
-    ------
-    MissingDataError, CorruptDataError, UnavailableStoreError
-        If it does not exist, is no JSON, cannot be read.
+    Raises MissingDataError where it does not exist, UnavailableStoreError where it cannot be read, CorruptDataError.
     """
     try:
-        return parse_json(read_plain(path, MAXIMUM_JSON_BYTES))
-    except FileNotFoundError:
-        raise MissingDataError(f"{path}: wanted to read it, it does not exist", path=str(path)) from None
-    except OSError as error:
-        raise UnavailableStoreError(f"{path}: cannot be read ({error.strerror})", path=str(path)) from error
+        with read_errors(path):
+            return parse_json(read_plain(path, MAXIMUM_JSON_BYTES))
     except ValueError as error:
         raise CorruptDataError(f"{path}: not valid JSON ({error}); restore or remove it", file=str(path)) from None
 
 
-def write_record(path: Path, body: Mapping[str, Any]) -> None:
+def write_record(path: Path, body: Mapping[str, Any], *, compact: bool = False) -> None:
     """Write a JSON object that programs read back, durably, with the digest of its content under `digest`.
 
-    Raises
-    ------
-    ValueError, TypeError, CannotWriteError
-        As `with_digest` and `write_json`.
+    Indented, or on one line if `compact`. Raises as `write_json`; ValueError also where `body` has a `digest` already.
     """
-    write_json(path, with_digest(body))
+    if "digest" in body:
+        raise ValueError("the key 'digest' is the record's own")
+    stored = json.loads(canonical_json(body))  # as JSON spells tuples and numpy scalars
+    stored["digest"] = digest_of(stored)
+    if compact:
+        write_file(path, canonical_json(stored) + b"\n")
+    else:
+        write_json(path, stored)
 
 
 def read_record(path: Path, *, remedy: str = "restore it from a copy") -> dict[str, Any]:
     """Read what `write_record` wrote, without its digest; layout and order of the text do not matter.
 
-    Raises
-    ------
-    MissingDataError, CorruptDataError, UnavailableStoreError
-        As `read_json`; CorruptDataError, ending with `remedy`, also where the content does not match its digest.
+    Raises as `read_json`; CorruptDataError, ending with `remedy`, also where the content does not match its digest.
     """
     try:
-        return without_digest(read_json(path))
+        body = read_json(path)
+        whole = isinstance(body, dict) and body.pop("digest", None) == digest_of(body)
     except CorruptDataError as error:
         raise CorruptDataError(f"{str(error).partition(';')[0]}; {remedy}", file=str(path)) from None
-    except ValueError:
-        raise CorruptDataError(f"{path}: its content does not match its own digest; {remedy}", file=str(path)) from None
+    except (ValueError, RecursionError):  # values that we never write, such as NaN
+        whole = False
+    if not whole:
+        raise CorruptDataError(f"{path}: its content does not match its own digest; {remedy}", file=str(path))
+    return body
+
+
+class Markers(dict[str, dict[str, Any]]):
+    """Payload by item name; `warnings` has a line for each marker that is damaged and does not count."""
+
+    warnings: tuple[str, ...] = ()
+
+
+def write_marker(folder: Path, item_name: str, payload: Mapping[str, Any]) -> None:
+    """Declare an item done, durably; what it wrote must have been fsynced before. Raises CannotWriteError."""
+    if "/" in check_plain_name(item_name) or item_name.startswith("."):
+        raise ValueError(f"marker: wanted a plain item name, found {item_name!r}")
+    make_folder(folder)
+    write_record(folder / f"{item_name}.json", {"item": item_name, "payload": dict(payload)}, compact=True)
+
+
+def read_markers(folder: Path) -> Markers:
+    """Return the payloads of all finished items, none without the folder. Raises UnavailableStoreError."""
+    markers = Markers()
+    try:
+        with read_errors(folder):
+            paths = sorted(path for path in folder.iterdir() if path.suffix == ".json" and path.name[0] != ".")
+    except MissingDataError:
+        return markers
+    for path in paths:
+        try:
+            markers[path.stem] = read_marker(path)
+        except (CorruptDataError, MissingDataError, UnavailableStoreError) as error:
+            markers.warnings += (f"{error}; the item {path.stem} is done again",)
+    return markers
+
+
+def read_marker(path: Path) -> dict[str, Any]:
+    """Return the payload of one marker. Raises CorruptDataError where it would not count as done."""
+    try:
+        body = read_record(path)
+        if body.get("item") != path.stem or not isinstance(body.get("payload"), dict):
+            raise CorruptDataError("it belongs to another item")
+    except CorruptDataError as error:
+        reason = str(error).removeprefix(f"{path}: ").partition(";")[0]
+        raise CorruptDataError(f"{path}: damaged marker ({reason})", file=str(path)) from None
+    payload: dict[str, Any] = body["payload"]
+    return payload

@@ -1,10 +1,10 @@
 """Arrays that somebody else stored in zarr v3: read-only, through zarr, after a check of their metadata.
 
-zarr 3.1 reads a missing chunk as the fill value without a word, so a lost file would train a wrong model.
-Every chunk that a read touches must exist. A store written without its empty chunks cannot be told from a
-damaged one: it is refused with the way to rewrite it. blosc reads past the end of a truncated chunk, so its
-header is checked first. Bit flips under zstd, gzip or blosc go unnoticed unless crc32c is among the codecs.
-No chunk is decoded to more than its shape and dtype promise, and no promise far beyond the bytes there are is believed.
+zarr 3.1 reads a missing chunk as the fill value without a warning, so a lost file would train a wrong model. Every
+chunk that a read touches must exist; a store written without its empty chunks looks the same as a damaged one and is
+refused. blosc reads past the end of a truncated chunk, so its header is checked first. Bit flips under zstd, gzip or
+blosc go unnoticed unless crc32c is among the codecs. No chunk is decoded to more than its shape and dtype promise, and
+a promise far beyond the stored bytes is not believed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from storage import zarr_metadata
 from storage.errors import CorruptDataError
-from storage.plain_files import open_plain
+from storage.files import open_plain
 
 _SLACK_BYTES = 64  # a checksum below blosc
 _CHUNKS_AT_ONCE = 10  # that zarr reads and decodes at a time (its setting async.concurrency)
@@ -36,8 +36,7 @@ _ALWAYS_ALLOWED_BYTES = 64 * 2**20
 class UserArray:
     """A read-only array, sliced by rows: `array[start:stop]`.
 
-    Chunks with more rows than a slice are decoded once: every thread keeps the rows of those that it read last, until
-    it reads others. Threads that read the same share them.
+    Each thread caches the last run of chunks that it decoded; threads that read the same chunks share them.
     """
 
     def __init__(self, root: Path, path: str, array: Any) -> None:
@@ -52,12 +51,12 @@ class UserArray:
         self._trailer_bytes = 4 if codecs[-1] == "crc32c" else 0
         self._is_compressed = not {"zstd", "gzip", "blosc"}.isdisjoint(codecs)
         self._array = array
-        self._kept: dict[int, tuple[int, NDArray[Any]]] = {}  # by thread: number and rows of the chunks side by side
+        self._kept: dict[int, tuple[int, NDArray[Any]]] = {}  # by thread: number and rows of a run of chunks
         self._decoding = threading.Lock()
 
     @property
     def kept_bytes(self) -> int:
-        """Return the bytes that each reading thread keeps: the rows of one chunk, over all columns."""
+        """Return the bytes of each reading thread's cache: the rows of one chunk, over all columns."""
         return min(self.chunk_rows, self.shape[0]) * math.prod(self.shape[1:]) * self.dtype.itemsize
 
     @property
@@ -79,21 +78,14 @@ class UserArray:
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         """Return the rows of a slice (step 1) as a new array.
 
-        Raises
-        ------
-        ValueError
-            If `rows` is none.
-        CorruptDataError
-            If a chunk is missing or cannot be decoded; names array, rows and chunk file.
+        Raises ValueError where `rows` is no slice, CorruptDataError naming array, rows and chunk file where a chunk is
+        missing or cannot be decoded.
         """
         if not isinstance(rows, slice) or rows.step not in (None, 1):
             raise ValueError(f"array {self.path}: wanted a slice with step 1, found {rows!r:.60}")
         start, stop, _ = rows.indices(self.shape[0])
-        return self._rows(start, max(start, stop))
-
-    def _rows(self, start: int, stop: int) -> NDArray[Any]:
-        """Return rows; chunks of which all rows are wanted are read as they come, others by way of those kept."""
-        size = self.chunk_rows
+        stop, size = max(start, stop), self.chunk_rows
+        # Chunks of which all rows are wanted are read directly, those at the two ends through the cache.
         first = min(-(-start // size) * size, stop)
         last = max(stop if stop == self.shape[0] else stop - stop % size, first)
         if (first, last) == (start, stop):
@@ -104,10 +96,10 @@ class UserArray:
         return np.concatenate(parts)
 
     def _part(self, start: int, stop: int) -> NDArray[Any]:
-        """Return rows of one chunk, which is decoded unless some thread has it."""
+        """Return rows of one chunk, decoded unless some thread has it in its cache."""
         number, reader = start // self.chunk_rows, threading.get_ident()
         low = number * self.chunk_rows
-        with self._decoding:  # of one at a time, which bounds the memory
+        with self._decoding:  # one at a time, which bounds the memory
             rows = next((rows for kept, rows in self._kept.values() if kept == number), None)
             if rows is None:
                 self._kept.pop(reader, None)  # before the next ones come
@@ -138,13 +130,8 @@ class UserArray:
         except OSError:
             status = None
         if status is None or not stat.S_ISREG(status.st_mode):
-            raise self._corrupt(
-                name,
-                start,
-                stop,
-                "is missing; if it was left out for being all zeros, write the store with "
-                "config={'write_empty_chunks': True}, else restore the file",
-            )
+            remedy = "write the store with config={'write_empty_chunks': True}, else restore the file"
+            raise self._corrupt(name, start, stop, f"is missing; if it was left out for being all zeros, {remedy}")
         if status.st_size > self._chunk_bytes * (1 + _LARGEST_OVERHEAD) + _OVERHEAD_BYTES:
             raise self._corrupt(name, start, stop, f"has {status.st_size} bytes, its chunk {self._chunk_bytes}")
         return status.st_size
@@ -184,22 +171,17 @@ def open_user_arrays(
 ) -> dict[str, UserArray]:
     """Open the arrays of a zarr v3 store by their paths in it ("X", "train/y"); a lone array has the name "".
 
-    `choose` returns those that are wanted of the names that there are; None: all. No others are looked at.
+    `choose` gets the names of all and returns the wanted ones; no others are looked at. None: all.
 
-    Raises
-    ------
-    MissingDataError
-        If there is no such folder.
-    CorruptDataError
-        If it is zarr v2 or has a dtype or codec that is not on the allow-list.
+    Raises MissingDataError where there is no such folder, CorruptDataError where it is zarr v2 or has a dtype or codec
+    that is not on the allow-list.
     """
     _, nodes = zarr_metadata.read_nodes(path)
     wanted = nodes if choose is None else choose(nodes)
     nodes = {name: node for name, node in nodes.items() if name in wanted}
     for name, node in nodes.items():
         zarr_metadata.check_foreign_array(path / name, node)
-    # Imported after the checks: nothing of an unchecked store reaches zarr, and tasks on our own stores never
-    # pay for the import.
+    # After the checks: nothing of an unchecked store reaches zarr, and tasks on our own stores do not pay for it.
     import zarr
 
     from storage.bounded_codecs import bounded

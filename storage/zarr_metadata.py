@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from storage.errors import CorruptDataError, MissingDataError, UnavailableStoreError
-from storage.plain_files import parse_json, read_plain
+import numpy as np
+
+from storage.errors import CorruptDataError, MissingDataError
+from storage.files import parse_json, read_errors, read_plain
 
 NODE_FILE = "zarr.json"
 OUR_DTYPES = ("float32", "float64", "int64", "int32", "uint64", "uint8")
-FOREIGN_DTYPES = (*OUR_DTYPES, "bool", "float16", "int8", "int16", "uint16", "uint32", "uint64")
+FOREIGN_DTYPES = (*OUR_DTYPES, "bool", "float16", "int8", "int16", "uint16", "uint32")
 COMPRESSORS = ("zstd", "gzip", "blosc")
 FOREIGN_CODECS = ("bytes", "transpose", "crc32c", *COMPRESSORS)
 MAXIMUM_CHUNK_BYTES = 2**30
@@ -27,36 +29,18 @@ _MAXIMUM_AXES = 32
 _MAXIMUM_CODECS = 8
 _MAXIMUM_NODES = 10_000
 _V2_FILES = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
-_ITEM_BYTES = {"bool": 1}
-
-
-def our_codecs(dtype: str) -> list[dict[str, Any]]:
-    """Return the only codec chain we write."""
-    raw: dict[str, Any] = {"name": "bytes"}
-    if dtype != "uint8":  # one byte has no byte order, and zarr writes none
-        raw["configuration"] = {"endian": "little"}
-    return [raw, {"name": "crc32c"}]
-
-
-def item_bytes(dtype: str) -> int:
-    """Return the bytes of one element of an allowed dtype."""
-    return _ITEM_BYTES.get(dtype) or int(dtype.lstrip("abcdefghijklmnopqrstuvwxyz")) // 8
 
 
 def read_nodes(root: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Read the metadata of the root and of every array below it; keys are paths such as "train/X".
 
-    Raises
-    ------
-    MissingDataError
-        If there is no store.
-    CorruptDataError
-        If it is zarr v2, malformed, deeper or larger than anything sensible.
+    Raises MissingDataError where there is no store, CorruptDataError where it is zarr v2, malformed, deeper or larger
+    than anything sensible.
     """
     if not root.is_dir():
-        raise MissingDataError(f"{root}: wanted a zarr v3 folder, it does not exist", path=str(root))
-    if not (root / NODE_FILE).exists() and any((root / name).exists() for name in _V2_FILES):
-        raise invalid(root, "it is zarr v2; only v3 is read: rewrite it with zarr.create_array(zarr_format=3)")
+        raise MissingDataError(f"{root}: wanted a zarr v3 folder, it does not exist")
+    if not (root / NODE_FILE).exists():
+        _refuse_v2(root)
     node = _read_node(root)
     if node["node_type"] == "array":
         return node, {"": node}
@@ -68,8 +52,7 @@ def _walk(folder: Path, prefix: str, depth: int, seen: list[int]) -> Iterator[tu
         raise invalid(folder, f"groups deeper than {_MAXIMUM_DEPTH}")
     for entry in sorted(folder.iterdir()):
         if entry.is_symlink() or not entry.is_dir() or not (entry / NODE_FILE).exists():
-            if entry.is_dir() and any((entry / name).exists() for name in _V2_FILES):
-                raise invalid(entry, "it is zarr v2; only v3 is read: rewrite it with zarr.create_array(zarr_format=3)")
+            _refuse_v2(entry)
             continue
         seen[0] += 1
         if seen[0] > _MAXIMUM_NODES:
@@ -81,14 +64,18 @@ def _walk(folder: Path, prefix: str, depth: int, seen: list[int]) -> Iterator[tu
             yield from _walk(entry, f"{prefix}{entry.name}/", depth + 1, seen)
 
 
+def _refuse_v2(folder: Path) -> None:
+    if any((folder / name).exists() for name in _V2_FILES):
+        raise invalid(folder, "it is zarr v2; only v3 is read: rewrite it with zarr.create_array(zarr_format=3)")
+
+
 def _read_node(folder: Path) -> dict[str, Any]:
     path = folder / NODE_FILE
     try:
-        node = parse_json(read_plain(path, _MAXIMUM_NODE_BYTES))
-    except (FileNotFoundError, IsADirectoryError):
+        with read_errors(path):
+            node = parse_json(read_plain(path, _MAXIMUM_NODE_BYTES))
+    except MissingDataError:
         raise invalid(path, "missing") from None
-    except OSError as error:
-        raise UnavailableStoreError(f"{path}: cannot be read ({error.strerror})", path=str(path)) from error
     except ValueError as error:
         raise invalid(path, f"not valid JSON: {error}") from None
     if not isinstance(node, dict) or node.get("zarr_format") != 3 or type(node.get("zarr_format")) is not int:
@@ -101,10 +88,7 @@ def _read_node(folder: Path) -> dict[str, Any]:
 def check_our_array(where: Path, node: dict[str, Any]) -> tuple[tuple[int, ...], str, int]:
     """Return shape, dtype and chunk rows of an array that is exactly of the form we write.
 
-    Raises
-    ------
-    CorruptDataError
-        If anything differs: dtype, codecs, a chunk that is not whole rows, key encoding.
+    Raises CorruptDataError where anything differs: dtype, codecs, a chunk that is not whole rows, key encoding.
     """
     shape, chunk_shape = check_grid(where, node, OUR_DTYPES)
     dtype = node["data_type"]
@@ -115,7 +99,9 @@ def check_our_array(where: Path, node: dict[str, Any]) -> tuple[tuple[int, ...],
         else codec
         for codec in node["codecs"]
     ]
-    if codecs != our_codecs(dtype):
+    # One byte has no byte order, and zarr writes none.
+    raw = {"name": "bytes"} | ({} if dtype == "uint8" else {"configuration": {"endian": "little"}})
+    if codecs != [raw, {"name": "crc32c"}]:
         raise invalid(where, f"wanted codecs bytes (little endian) and crc32c, found {_names(node['codecs'])}")
     if chunk_shape[1:] != shape[1:]:
         raise invalid(where, f"wanted chunks of whole rows, found shape {shape} and chunks {chunk_shape}")
@@ -128,11 +114,7 @@ def check_our_array(where: Path, node: dict[str, Any]) -> tuple[tuple[int, ...],
 def check_foreign_array(where: Path, node: dict[str, Any]) -> None:
     """Check an array that someone else wrote against the allow-lists, before zarr sees it.
 
-    Raises
-    ------
-    CorruptDataError
-        If dtype, codec or grid is not one we read; sharding is refused, since a missing inner chunk reads as
-        zeros.
+    Raises CorruptDataError where dtype, codec or grid is not one we read.
     """
     check_grid(where, node, FOREIGN_DTYPES)
     names = _names(node["codecs"])
@@ -140,8 +122,7 @@ def check_foreign_array(where: Path, node: dict[str, Any]) -> None:
         raise invalid(where, f"wanted at most one of the codecs {', '.join(COMPRESSORS)}; rewrite it with one")
     if "blosc" in names[:-1] and names[names.index("blosc") + 1 :] != ["crc32c"]:
         raise invalid(where, "wanted blosc as the last codec, or with crc32c after it")
-    for codec in node["codecs"]:
-        name = codec.get("name") if isinstance(codec, dict) else codec
+    for name in names:
         if name == "sharding_indexed":
             raise invalid(where, "it is sharded, and a missing inner chunk would read as zeros; rewrite without shards")
         if name not in FOREIGN_CODECS:
@@ -164,9 +145,9 @@ def check_grid(where: Path, node: dict[str, Any], dtypes: tuple[str, ...]) -> tu
     chunk_shape = _lengths(where, grid["configuration"].get("chunk_shape"), 1)
     if len(shape) != len(chunk_shape) or not 1 <= len(shape) <= _MAXIMUM_AXES:
         raise invalid(where, f"shape {str(shape)[:60]} and chunks {str(chunk_shape)[:60]} do not belong together")
-    if math.prod(shape) * item_bytes(dtype) >= 2**63:
+    if math.prod(shape) * np.dtype(dtype).itemsize >= 2**63:
         raise invalid(where, f"shape {shape} is beyond 64 bits")
-    if math.prod(chunk_shape) * item_bytes(dtype) > MAXIMUM_CHUNK_BYTES:
+    if math.prod(chunk_shape) * np.dtype(dtype).itemsize > MAXIMUM_CHUNK_BYTES:
         raise invalid(where, f"chunks {chunk_shape} are larger than {MAXIMUM_CHUNK_BYTES} bytes")
     return shape, chunk_shape
 

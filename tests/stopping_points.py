@@ -10,7 +10,7 @@ import pytest
 from cases import SERIAL
 from pipeline.runtime import row_pass, stopping
 from pipeline.train import main
-from storage import disk_writes
+from storage import files
 
 STOPS = [int(4 * 1.4**k) for k in range(20)]  # 4, 5, 7, 10 … runs of pieces, or commits, of all sessions together
 
@@ -32,7 +32,7 @@ def stop_at_commits(monkeypatch: pytest.MonkeyPatch, run: Path, stops: Container
 
     Names that begin with a dot are of what is not whole yet.
     """
-    rename, seen = disk_writes.low_rename, set[Path]()
+    rename, seen = files.low_rename, set[Path]()
 
     def interrupted(source: Path, target: Path) -> None:
         aside = any(part.startswith(".") for part in target.parts[len(run.parts) :])
@@ -47,7 +47,7 @@ def stop_at_commits(monkeypatch: pytest.MonkeyPatch, run: Path, stops: Container
             raise KeyboardInterrupt
         return None
 
-    monkeypatch.setattr(disk_writes, "low_rename", interrupted)
+    monkeypatch.setattr(files, "low_rename", interrupted)
 
 
 def until_done(

@@ -9,7 +9,7 @@ import pytest
 from sklearn.linear_model import lars_path_gram
 
 import runs
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 from storage.zarr_arrays import open_arrays
 

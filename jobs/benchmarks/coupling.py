@@ -29,7 +29,7 @@ from features.targets import labels_from_decision
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.solvers.ridge import refit
 from pipeline.stages import accumulate_statistics as statistics
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
 COUPLINGS = ("one-vs-all", "shared")

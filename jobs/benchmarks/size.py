@@ -38,7 +38,7 @@ from pipeline.solvers.regularization_path import penalty_max, solve_path, spaced
 from pipeline.solvers.ridge import refit
 from pipeline.stages import accumulate_statistics as statistics
 from pipeline.train import main as train
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
 # Method → the options that its rows depend on.

@@ -24,7 +24,7 @@ from pipeline.datasets.feature_request import describe, fill_in_features, source
 from pipeline.datasets.features_on_the_fly import live, open_features
 from pipeline.datasets.open_data import open_data
 from pipeline.train import main as train
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 from storage.records import read_record, write_json
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeline.errors import ConfigError
 from storage.errors import CorruptDataError
-from storage.plain_files import read_plain
+from storage.files import read_plain
 
 MOST_TOML_BYTES = 2**18
 MOST_DOTS = 200  # of one line: tomllib takes minutes over keys of many parts

@@ -14,15 +14,14 @@ from pipeline.datasets.compute_features import compute_features, fit_standardisa
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
 from pipeline.datasets.open_data import DataIdentity, identify, open_data
 from pipeline.runtime import stopping
-from storage.atomic_writes import make_folder, remove_file, remove_folder, remove_stale, seal
-from storage.blocks import Block, row_blocks
-from storage.done_markers import read_markers, write_marker
 from storage.errors import CorruptDataError, MissingDataError
+from storage.files import make_folder, remove_file
 from storage.folder_layouts import FeatureLayout
+from storage.folders import FileDigest, remove_folder, remove_stale, seal
+from storage.folders import compare as compare_files
 from storage.lock import FolderLock
-from storage.manifest import FileDigest
-from storage.manifest import compare as compare_files
-from storage.zarr_arrays import ArraySpec, StoredArrays, create_arrays, open_arrays
+from storage.records import read_markers, write_marker
+from storage.zarr_arrays import ArraySpec, Block, StoredArray, create_arrays, open_arrays, row_blocks
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ def begun_problems(layout: FeatureLayout, *, contents: bool) -> list[str]:
     return compare_files(layout.arrays, known, contents=contents)
 
 
-def _begun_arrays(layout: FeatureLayout, specs: list[ArraySpec], shape: FeatureShape) -> StoredArrays:
+def _begun_arrays(layout: FeatureLayout, specs: list[ArraySpec], shape: FeatureShape) -> dict[str, StoredArray]:
     """Return the arrays of a half-built store, or new ones where there are none, or not in their form any more."""
     try:
         arrays = open_arrays(layout.arrays)
@@ -141,7 +140,7 @@ def _begun_arrays(layout: FeatureLayout, specs: list[ArraySpec], shape: FeatureS
     except (MissingDataError, CorruptDataError):
         pass
     make_folder(layout.folder)
-    remove_file(layout.manifest)  # of a store of an earlier version
+    remove_file(layout.manifest)  # of a store that is damaged
     remove_folder(layout.markers)  # first: they tell of the arrays
     remove_folder(layout.arrays)
     remove_stale(layout.folder, recursive=True)
@@ -149,10 +148,10 @@ def _begun_arrays(layout: FeatureLayout, specs: list[ArraySpec], shape: FeatureS
     return open_arrays(layout.arrays)
 
 
-def _digests(arrays: StoredArrays, markers: Iterable[Mapping[str, Any]]) -> dict[str, FileDigest]:
+def _digests(arrays: Mapping[str, StoredArray], markers: Iterable[Mapping[str, Any]]) -> dict[str, FileDigest]:
     """Return what markers say of the chunk files that they are of."""
     files = (file for marker in markers for file in marker["files"].items())
-    return {name: FileDigest(arrays.chunk_file_bytes(name), sha256) for name, sha256 in files}
+    return {name: FileDigest(arrays[name.rpartition("/c/")[0]].chunk_file_bytes, sha256) for name, sha256 in files}
 
 
 def _array_specs(shape: FeatureShape, source: Source) -> list[ArraySpec]:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from features.errors import MissingInputError
 from pipeline.errors import InvalidDataError
-from storage.plain_files import read_plain
+from storage.files import read_plain
 
 MOST_BYTES = 2**28  # thirty million rows
 

@@ -15,7 +15,7 @@ from pipeline.datasets.open_data import open_data, release_data
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.finite_rows import first_non_finite_row
 from pipeline.runtime import stopping
-from storage.blocks import row_blocks
+from storage.zarr_arrays import row_blocks
 
 
 def compute_features(

@@ -21,9 +21,8 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from storage.errors import CorruptDataError
 from storage.folder_layouts import FeatureLayout
-from storage.manifest import compare
-from storage.manifest import read as read_manifest
-from storage.manifest import verify as verify_manifest
+from storage.folders import compare, read_manifest
+from storage.folders import verify as verify_manifest
 from storage.zarr_arrays import open_arrays
 from storage.zarr_metadata import NODE_FILE
 

@@ -22,8 +22,8 @@ from pipeline.datasets.feature_store import open_store
 from pipeline.datasets.open_data import DataIdentity, identify, open_data
 from pipeline.kernels.scaled_features import scaled
 from pipeline.runtime.stored_arrays import Stored
-from storage.blocks import gather_rows
 from storage.folder_layouts import FeatureLayout
+from storage.zarr_arrays import gather_rows
 
 TAKE_ROWS = 2048  # rows of the source read at once while scattered rows are gathered
 

@@ -11,7 +11,7 @@ from features.open_source import open_source, stamp_of, viewed
 from features.source import Source, SourceSpec
 from features.tables import digest_arrays
 from storage.records import digest_of
-from storage.zarr_arrays import open_user_arrays
+from storage.user_arrays import open_user_arrays
 
 _opening, _growing = Lock(), Lock()
 

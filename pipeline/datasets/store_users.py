@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.atomic_writes import make_folder, write_file
 from storage.errors import CannotWriteError, MissingDataError, StorageError
+from storage.files import make_folder, write_file
 from storage.folder_layouts import FeatureLayout, RunLayout
 from storage.records import read_record
 

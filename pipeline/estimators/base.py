@@ -25,7 +25,7 @@ from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.features_on_the_fly import open_features
-from pipeline.estimators.arrays import ArrayFeatures, Examples, Rows, is_sliced
+from pipeline.estimators.array_features import ArrayFeatures, Examples, Rows, is_sliced
 from pipeline.estimators.fit_checks import check_memory, check_size, clipped_count, given_centers
 from pipeline.estimators.memory import Listener, Memory
 from pipeline.estimators.parameters import as_value_error, seed_of, settings_of

@@ -12,7 +12,7 @@ from features.targets import outputs
 from pipeline.config.parsers import NO_PENALTY
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
-from pipeline.estimators.arrays import ArrayFeatures, Rows, is_sliced
+from pipeline.estimators.array_features import ArrayFeatures, Rows, is_sliced
 from pipeline.kernels.gram_statistics import LEAST_TARGET
 from pipeline.solvers.bandwidth_choice import MOST_CENTERS
 

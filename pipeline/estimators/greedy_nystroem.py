@@ -14,7 +14,7 @@ from features.errors import DataError
 from features.targets import MOST_TABLE_CLASSES, detect_task
 from pipeline.config.parsers import byte_size
 from pipeline.config.settings import with_value
-from pipeline.estimators.arrays import ArrayFeatures, Examples, Rows
+from pipeline.estimators.array_features import ArrayFeatures, Examples, Rows
 from pipeline.estimators.fit_checks import check_size
 from pipeline.estimators.memory import Memory
 from pipeline.estimators.parameters import as_value_error, seed_of, settings_of

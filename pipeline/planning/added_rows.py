@@ -11,9 +11,8 @@ from pipeline.errors import ConfigError, ConfigMismatchError, MissingRunError
 from pipeline.planning.plan import Prepared
 from pipeline.runtime import run_folder
 from pipeline.stages import earlier_run
-from storage.atomic_writes import read_arrays
-from storage.folder_layouts import RunLayout
-from storage.manifest import MANIFEST_NAME
+from storage.arrays import read_arrays
+from storage.folder_layouts import MANIFEST_NAME, RunLayout
 from storage.records import digest_of, read_record
 
 

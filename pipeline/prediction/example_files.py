@@ -22,7 +22,7 @@ from features.table_files import reader_of
 from features.table_layout import KnownTable, TableLayout, layout_of, rows_of
 from pipeline.errors import ConfigError
 from pipeline.prediction.trained_model import SparseKernelModel
-from storage.zarr_arrays import open_user_arrays
+from storage.user_arrays import open_user_arrays
 
 NPZ_NAME, ZARR_NAME = "{name}_{part}", "{part}/{name}"
 

@@ -3,17 +3,15 @@
 from pathlib import Path
 
 from pipeline.prediction.trained_model import ModelFormatError, SparseKernelModel
-from storage.atomic_writes import new_folder, read_arrays, write_arrays
-from storage.disk_writes import FolderForm
-from storage.errors import CorruptDataError
-from storage.folder_layouts import ModelLayout
-from storage.manifest import MANIFEST_NAME, read, verify
-from storage.output_files import sweep_output
+from storage.arrays import read_arrays, write_arrays
+from storage.errors import CorruptDataError, remedy_at
+from storage.folder_layouts import MANIFEST_NAME, ModelLayout
+from storage.folders import new_folder, read_manifest, verify
+from storage.output_files import FolderForm, check_output, sweep_output
 from storage.records import read_json, write_json
-from storage.remedies import remedy_at
 
 _PARTS = (MANIFEST_NAME, "model.json", "arrays.npz")
-_FORM = FolderForm("model", _PARTS, lambda folder: read(folder).kind == "model")
+_FORM = FolderForm("model", _PARTS, lambda folder: read_manifest(folder).kind == "model")
 
 
 def save_model(folder: Path, model: SparseKernelModel, *, in_run: bool = False) -> None:
@@ -24,7 +22,12 @@ def save_model(folder: Path, model: SparseKernelModel, *, in_run: bool = False) 
     """
     model.check()
     sweep_output(folder)
-    with new_folder(folder, kind="model", form=None if in_run else _FORM) as aside:
+
+    def check() -> None:
+        if not in_run:
+            check_output(folder, _FORM, replace=True)
+
+    with new_folder(folder, kind="model", check=check) as aside:
         layout = ModelLayout(aside)
         write_json(layout.description, model.description())
         write_arrays(layout.arrays, model.arrays())
@@ -39,7 +42,7 @@ def load_model(folder: Path) -> SparseKernelModel:
     layout = ModelLayout(folder)
     problems = verify(folder, contents=True)  # before anything else is read
     if not problems:
-        unnamed = {layout.description.name, layout.arrays.name} - set(read(folder).files)
+        unnamed = {layout.description.name, layout.arrays.name} - set(read_manifest(folder).files)
         problems = [f"{name}: not in its manifest" for name in sorted(unnamed)]
     if problems:
         what, remedy = problems[0].partition(";")[0], remedy_at(folder, "train again or restore it")

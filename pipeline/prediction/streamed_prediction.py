@@ -30,11 +30,11 @@ from pipeline.prediction.example_files import Asked, Examples, Piece, open_path,
 from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime import run_folder, stopping
-from storage.blocks import row_blocks
 from storage.errors import UnavailableStoreError
 from storage.folder_layouts import ModelLayout, RunLayout
 from storage.output_files import sweep_output
 from storage.records import read_record
+from storage.zarr_arrays import row_blocks
 
 BLOCK_BYTES = 64 * 2**20
 MOST_BLOCK_ROWS = 2**16

@@ -24,8 +24,8 @@ from pipeline.runtime.run_folder import finished_report
 from pipeline.stages import kept_statistics
 from pipeline.stages.stage_costs import in_order
 from storage.errors import CorruptDataError
+from storage.files import open_plain, parse_json, read_plain
 from storage.folder_layouts import RunLayout
-from storage.plain_files import open_plain, parse_json, read_plain
 from storage.records import read_record
 
 MOST_LOG_LINES = 200

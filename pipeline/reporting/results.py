@@ -20,7 +20,7 @@ from pipeline.stages.evaluate_model import Scores
 from pipeline.stages.run_state import Run
 from pipeline.stages.stage_costs import in_order
 from pipeline.stages.target_facts import held_out_rows, read_target_facts
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
 
 FORMAT_VERSION = 1
 ROUNDED = "the gaps are of the kernel columns as float32 has them"

@@ -12,12 +12,11 @@ from pipeline.config.toml_files import read_toml
 from pipeline.errors import MissingRunError, PipelineError
 from pipeline.runtime.progress import Progress, duration, remaining
 from pipeline.runtime.run_folder import resume_command
-from storage.done_markers import read_markers
 from storage.errors import CorruptDataError, MissingDataError, StorageError
+from storage.files import open_plain, parse_json
 from storage.folder_layouts import RunLayout
 from storage.lock import holder
-from storage.plain_files import open_plain, parse_json
-from storage.records import read_record
+from storage.records import read_markers, read_record
 
 LOG_TAIL_BYTES = 2**16  # more than the last line, which may carry a traceback
 
@@ -51,7 +50,9 @@ def status(root: Path) -> dict[str, Any]:
         **(_finished_solves(report) if state == "finished" else _latest_solve(layout, state)),
         "last_pass": None if state == "finished" else _last_pass(layout),
         "checkpoint_age_seconds": _age(layout.root.glob("checkpoints/*/step-*/MANIFEST.json")),
-        "last_commit_age_seconds": _age([layout.state, *layout.root.glob("markers/*/*.json"), *layout.solutions.glob("*.npz")]),
+        "last_commit_age_seconds": _age(
+            [layout.state, *layout.root.glob("markers/*/*.json"), *layout.solutions.glob("*.npz")]
+        ),
         "peak_rss_bytes": stored.get("peak_rss_bytes"),
         "last_error": error if state == "failed" else None,
         "converged": report.get("converged"),

@@ -10,8 +10,9 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.atomic_writes import read_each_array, remove_file, rename_file, write_arrays
+from storage.arrays import read_each_array, write_arrays
 from storage.errors import CorruptDataError, MissingDataError
+from storage.files import remove_file, rename_file
 
 FORMAT = 1  # of the files, and of all that determines the sums but what a pass names: tiles, units
 _GRID, _PIECES, _SUMS = "grid", "pieces", "sums."  # in the order in which they are read

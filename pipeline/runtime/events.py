@@ -17,7 +17,7 @@ from typing import Any, TextIO
 import psutil
 
 from pipeline.runtime.progress import Pace, Progress, duration
-from storage.disk_writes import LineFile
+from storage.files import LineFile
 
 LINE_SECONDS = 5.0  # between two progress lines where there is no terminal
 SAMPLE_SECONDS = 0.1  # between two samples of the memory of the process tree

@@ -21,19 +21,11 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError
 from pipeline.runtime import stopping
 from pipeline.runtime.environment import environment, environment_warnings
-from storage.atomic_writes import (
-    aside_of,
-    committed_files,
-    make_folder,
-    remove_file,
-    remove_folder,
-    remove_stale,
-    write_file,
-)
 from storage.errors import CorruptDataError, UnavailableStoreError
+from storage.files import aside_of, make_folder, remove_file, write_file
 from storage.folder_layouts import RunLayout
+from storage.folders import committed_files, digest_file, remove_stale
 from storage.lock import FolderLock
-from storage.manifest import digest_file
 from storage.records import read_record, write_record
 
 _REMEDY = "restore it, or start a new run"
@@ -174,11 +166,6 @@ def taken(
                 "restore them, or start a new run"
             )
         remove_file(layout.contents)  # it tells of a finished run
-        for path in layout.former_parts():
-            if path.is_dir():
-                remove_folder(path, durable=False)
-            else:
-                remove_file(path)
         yield layout
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from pipeline.errors import StoppedError
-from storage.disk_writes import write_file
+from storage.files import write_file
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 LOOK_SECONDS = 0.25  # between two looks of a task at the file of its turn

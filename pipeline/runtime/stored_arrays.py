@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.atomic_writes import read_arrays
-from storage.remedies import remedy_at
+from storage.arrays import read_arrays
+from storage.errors import remedy_at
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

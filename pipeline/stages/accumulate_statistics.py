@@ -15,10 +15,9 @@ from pipeline.stages.largest_values import largest_values
 from pipeline.stages.statistics_pass import ALL, COLUMNS, FIT, HELD_OUT, StatisticsPass
 from pipeline.stages.training_rows import row_task
 from pipeline.stages.workspace import STATISTICS, Workspace
-from storage.atomic_writes import read_arrays
-from storage.errors import CorruptDataError
+from storage.arrays import read_arrays
+from storage.errors import ANEW, CorruptDataError
 from storage.folder_layouts import RunLayout
-from storage.remedies import ANEW
 
 STORING = "storing the sums of all rows"
 

@@ -11,7 +11,7 @@ from pipeline.config.parsers import selection_size
 from pipeline.config.train_config import TrainConfig
 from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.preselection import Preselection, preselection
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
 

@@ -19,11 +19,10 @@ from pipeline.stages.accumulate_statistics import statistics_from_arrays
 from pipeline.stages.learn_feature_scales import SCALES
 from pipeline.stages.statistics_pass import COLUMNS, FIT, HELD_OUT
 from pipeline.stages.workspace import Workspace
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
 from storage.errors import CorruptDataError, MissingDataError
-from storage.folder_layouts import RunLayout
-from storage.manifest import MANIFEST_NAME, digest_file, verify
-from storage.manifest import read as read_manifest
+from storage.folder_layouts import MANIFEST_NAME, RunLayout
+from storage.folders import digest_file, read_manifest, verify
 
 NAME = "init-model.npz"
 

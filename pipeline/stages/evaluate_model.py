@@ -26,10 +26,9 @@ from pipeline.stages.greedy_selection import load_prefixes
 from pipeline.stages.run_state import Run
 from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
 from pipeline.stages.workspace import EVALUATE
-from storage.atomic_writes import remove_folder
-from storage.done_markers import write_marker
-from storage.folder_layouts import RunLayout
-from storage.manifest import MANIFEST_NAME, digest_file
+from storage.folder_layouts import MANIFEST_NAME, RunLayout
+from storage.folders import digest_file, remove_folder
+from storage.records import write_marker
 
 SCORES = "scores"  # the marker of the scores of a model
 

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from pipeline.runtime.stored_arrays import Arrays
 from pipeline.stages.workspace import Workspace
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
+from storage.errors import ANEW
 from storage.folder_layouts import RunLayout
-from storage.remedies import ANEW
 
 NAME = "solutions/final.npz"
 SUMMARY, POINTS = "summary", "points"

@@ -6,11 +6,11 @@ from typing import Any
 from pipeline.config.train_config import TrainConfig
 from pipeline.runtime.run_folder import finished_report
 from pipeline.stages import kept_statistics
-from storage.atomic_writes import aside_of, remove_stale
 from storage.errors import CorruptDataError
+from storage.files import aside_of
 from storage.folder_layouts import RunLayout
+from storage.folders import remove_stale, verify
 from storage.lock import FolderLock
-from storage.manifest import verify
 
 
 def report_of(layout: RunLayout) -> dict[str, Any] | None:

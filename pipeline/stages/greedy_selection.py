@@ -27,9 +27,9 @@ from pipeline.solvers.selection_prefixes import prefix_weights
 from pipeline.stages.accumulate_statistics import load_columns, name_of, statistics_from_arrays, statistics_of
 from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.workspace import SOLVE, Unfinished, Workspace
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
+from storage.errors import ANEW
 from storage.folder_layouts import RunLayout
-from storage.remedies import ANEW
 
 
 class StatisticsNames(NamedTuple):

@@ -18,11 +18,11 @@ from pipeline.stages.candidate_names import read_candidates
 from pipeline.stages.greedy_selection import AT_ONCE, FINALISTS, StatisticsNames, load_chosen
 from pipeline.stages.out_of_core.round_names import MARKERS, round_index
 from pipeline.stages.statistics_pass import COLUMNS
-from storage.atomic_writes import aside_of, check_folder, read_arrays, remove_folder, write_arrays
-from storage.folder_layouts import RunLayout
-from storage.manifest import MANIFEST_NAME
-from storage.manifest import read as read_manifest
-from storage.remedies import ANEW
+from storage.arrays import read_arrays, write_arrays
+from storage.errors import ANEW
+from storage.files import aside_of
+from storage.folder_layouts import MANIFEST_NAME, RunLayout
+from storage.folders import check_folder, read_manifest, remove_folder
 
 MEMBERS = "rows"  # the array of statistics of a round that names its candidates
 

@@ -29,14 +29,12 @@ from pipeline.stages import earlier_run
 from pipeline.stages.stage_costs import StageClock, StageCost
 from pipeline.stages.unfinished import UnfinishedOnDisk, latest_note, records_in
 from pipeline.stages.workspace import Unfinished, Workspace
-from storage import checkpoints
-from storage.atomic_writes import check_folder, make_folder, read_arrays, remove_file, remove_folder, write_arrays
-from storage.done_markers import read_markers
-from storage.errors import CannotWriteError, CorruptDataError, MissingDataError, StorageError
-from storage.folder_layouts import FeatureLayout, RunLayout
-from storage.manifest import MANIFEST_NAME, check_plain_name
-from storage.records import write_record
-from storage.remedies import remedy_at
+from storage.arrays import read_arrays, write_arrays
+from storage.errors import CannotWriteError, CorruptDataError, MissingDataError, StorageError, remedy_at
+from storage.files import make_folder, remove_file
+from storage.folder_layouts import MANIFEST_NAME, FeatureLayout, RunLayout, check_plain_name
+from storage.folders import check_folder, remove_folder
+from storage.records import read_markers, write_record
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -345,7 +343,7 @@ def _compute_item(
     name, item = named
     with unfinished[name] as kept:
         write_arrays(root / name, function(item, kept))
-    checkpoints.remove(kept.folder)
+    remove_folder(kept.folder)
     return kept.warnings
 
 

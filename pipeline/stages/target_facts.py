@@ -17,7 +17,7 @@ from pipeline.datasets.features_on_the_fly import FeatureAccess, open_features
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import LEAST_TARGET, too_large
 from pipeline.runtime.stored_arrays import Arrays
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
 _READ_TARGETS = 65_536  # that are read at once

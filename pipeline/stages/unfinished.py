@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pipeline.runtime import stopping
 from storage import checkpoints
 from storage.checkpoints import Checkpoint
-from storage.disk_writes import LineFile
+from storage.files import LineFile
 
 
 @dataclass

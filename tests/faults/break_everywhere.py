@@ -1,7 +1,7 @@
 """Break a toy run at every change of the disk, resume it, and compare the model with that of an uninterrupted run.
 
 Run as a program by test_every_change.py: it forks one child for each break, which saves the imports and the compiling.
-In the child every `storage.disk_writes.low_*` function counts. The K-th call ends the process with SIGKILL, before the
+In the child every `storage.files.low_*` function counts. The K-th call ends the process with SIGKILL, before the
 change or after half of it where it is a write; or it fails with ENOSPC or EIO. Prints one line of JSON: how many calls
 there were and, for each way to break, how many calls were broken, how many of these ended the run, what went wrong.
 """
@@ -18,7 +18,7 @@ from typing import Any
 
 from pipeline.train import main
 from runs import model_bytes
-from storage import disk_writes as disk
+from storage import files as disk
 
 LOW = [name for name in vars(disk) if name.startswith("low_")]
 

@@ -12,7 +12,7 @@ from cases import SERIAL
 from pipeline import verify
 from pipeline.train import main as train
 from runs import TrainedRuns, model_bytes
-from storage.remedies import ANEW
+from storage.errors import ANEW
 
 LAST = "round-003"  # of the run in rounds
 COMMON = ("--intercept", "--tol", "1e-7", "--sigma2", "1", "--set", "data.centre_targets=false", *SERIAL)

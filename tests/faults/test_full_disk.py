@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pipeline.train import main as train
-from storage import disk_writes as disk
+from storage import files as disk
 
 
 def full_from(patch: pytest.MonkeyPatch, first: str) -> list[Path]:

@@ -23,7 +23,7 @@ from pipeline.runtime.executors import open_executor
 from pipeline.runtime.row_pass import session_name
 from pipeline.train import main
 from runs import loopback_cluster, model_bytes, workers_of
-from storage.atomic_writes import read_arrays, write_arrays
+from storage.arrays import read_arrays, write_arrays
 from storage.errors import CorruptDataError, MissingDataError
 
 BUSY = 1.5  # seconds that a block and a commit may take on a machine that does other work

@@ -38,7 +38,8 @@ from pipeline.stages.stage_costs import StageCost
 from pipeline.stages.workspace import STAGES
 from pipeline.train import main
 from runs import ROOT, largest_bytes, python, report_of
-from storage.atomic_writes import make_folder, write_arrays
+from storage.arrays import write_arrays
+from storage.files import make_folder
 from storage.folder_layouts import RunLayout
 
 CGROUPS = Path("/sys/fs/cgroup/memory")

@@ -20,8 +20,9 @@ from cases import SERIAL
 from pipeline import verify
 from pipeline.train import main
 from runs import model_bytes
-from storage import disk_writes as disk
-from storage.atomic_writes import remove_folder, remove_stale, write_arrays
+from storage import files as disk
+from storage.arrays import write_arrays
+from storage.folders import remove_folder, remove_stale
 
 MODES = {
     "one for each class": SERIAL,

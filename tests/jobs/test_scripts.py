@@ -316,3 +316,23 @@ def test_compile(script: Script) -> None:
     assert loops.keys() == {"gaussian_float32", "add_lower_tile"}
     assert sum(one["own"] for one in found) == pytest.approx(sum(loops.values()))
     assert all(f"{seconds:>8.2f}  pipeline.kernels." in text for seconds in loops.values())
+
+
+def test_model_bytes(script: Script, tmp_path: Path) -> None:
+    file = tmp_path / "model_bytes.json"
+    few = ("--only", "started-from,greedy-cut,classifier-one-kernel,landmarks", "--out", file)
+    facts, text = script("model_bytes", *few)
+    assert facts.keys() == {"refit", "started-from", "greedy", "greedy-cut", "classifier-one-kernel", "landmarks"}
+    assert all(f"{one['digest'][:12]}" in text and "error" not in one["report"] for one in facts.values())
+    again, text = script("model_bytes", *few, "--workers", "1", "--compare", file)
+    assert again == facts
+    assert text.endswith(f"6 of 6 runs deliver the bytes of {file}\n")
+
+    facts["refit"] |= {"digest": "another", "weights": (1.5 * np.array(facts["refit"]["weights"])).tolist()}
+    facts["refit"]["arrays"]["weights"] = "another"
+    file.write_text(json.dumps(facts))
+    with pytest.raises(AssertionError, match="1"):
+        script("model_bytes", *few, "--compare", file)
+    module = importlib.import_module("model_bytes")
+    told = module.differences(facts["refit"], again["refit"])
+    assert told == ["centers equal", "other bytes in weights", "weights differ by 3.3e-01 of the largest"]

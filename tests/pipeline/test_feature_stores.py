@@ -10,7 +10,7 @@ from commands import Capture
 from pipeline import feature_stores as features
 from pipeline import predict, train, verify
 from pipeline.datasets import store_users
-from storage import disk_writes as disk
+from storage import files as disk
 from storage.folder_layouts import FeatureLayout
 from storage.lock import FolderLock
 

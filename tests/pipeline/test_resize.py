@@ -10,7 +10,7 @@ from pipeline.resize import main as resize
 from pipeline.solvers.forward_backward_selection import select
 from pipeline.stages import accumulate_statistics as statistics
 from runs import TrainedRuns
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
 

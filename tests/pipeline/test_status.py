@@ -19,10 +19,9 @@ from pipeline.stages.out_of_core.working_set_rounds import PassRecord
 from pipeline.status import main
 from runs import python, report_of, sizes_and_times, train
 from storage import checkpoints
-from storage.done_markers import write_marker
 from storage.folder_layouts import RunLayout
 from storage.lock import FolderLock
-from storage.records import write_record
+from storage.records import write_marker, write_record
 
 
 @pytest.fixture

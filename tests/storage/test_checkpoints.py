@@ -9,9 +9,10 @@ import pytest
 
 from commands import flip
 from storage import checkpoints
-from storage import disk_writes as disk
+from storage import files as disk
 from storage.checkpoints import load, save
 from storage.errors import CannotWriteError, CorruptDataError
+from storage.folders import remove_folder
 
 
 def write(folder: Path, step: int, keep: int = 2) -> None:
@@ -92,8 +93,8 @@ def test_damaged_steps_do_not_push_out_whole_ones(tmp_path: Path) -> None:
 
 def test_no_step_and_removed_steps_are_none(tmp_path: Path) -> None:
     write(tmp_path / "a", 1)
-    checkpoints.remove(tmp_path / "a")
-    checkpoints.remove(tmp_path / "none" / "a")
+    remove_folder(tmp_path / "a")
+    remove_folder(tmp_path / "none" / "a")
     assert list(tmp_path.iterdir()) == []
     assert load(tmp_path / "a") is None
     (tmp_path / "a").mkdir()

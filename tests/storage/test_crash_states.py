@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage import atomic_writes as commit
-from storage import checkpoints, manifest, records
-from storage import disk_writes as disk
-from storage import done_markers as markers
+from storage import arrays, checkpoints, folders, records
+from storage import files as disk
 from storage.errors import StorageError
+from storage.folder_layouts import MANIFEST_NAME
+from storage.folders import remove_folder
 
 MOST_STATES = 48  # at one point; beyond, a sample that holds the extremes
 FEW = 4  # changes of one folder of which any choice may arrive
@@ -214,7 +214,7 @@ def save_checkpoints(recording: Recording, root: Path) -> None:
     for step in (1, 2, 3):
         checkpoints.save(folder, step, values(step), {"of": step}, keep=2)
         recording.committed(step)
-    checkpoints.remove(folder)
+    remove_folder(folder)
     recording.committed(GONE)
 
 
@@ -230,17 +230,17 @@ def check_checkpoints(root: Path, promised: int, begun: int) -> None:
 
 
 def write_folder(path: Path, number: int) -> None:
-    commit.write_arrays(path, values(number), metadata={"number": number})
+    arrays.write_arrays(path, values(number), metadata={"number": number})
 
 
 def read_folder(path: Path) -> int:
-    number: int = manifest.read(path).metadata["number"]
-    assert_values(commit.read_arrays(path), number)
+    number: int = folders.read_manifest(path).metadata["number"]
+    assert_values(arrays.read_arrays(path), number)
     return number
 
 
 def read_npz(path: Path) -> int:
-    found = commit.read_arrays(path)
+    found = arrays.read_arrays(path)
     assert_values(found, int(found["a"][0]))
     return int(found["a"][0])
 
@@ -264,12 +264,12 @@ def twice(name: str, write: Callable[[Path, int], None], read: Callable[[Path], 
 
 def mark(recording: Recording, root: Path) -> None:
     for number in (1, 2, 3):
-        markers.write_marker(root / "markers" / "solve", f"item-{number}", {"number": number})
+        records.write_marker(root / "markers" / "solve", f"item-{number}", {"number": number})
         recording.committed(number)
 
 
 def check_marks(root: Path, promised: int, begun: int) -> None:
-    found = markers.read_markers(root / "markers" / "solve")
+    found = records.read_markers(root / "markers" / "solve")
     assert found.warnings == ()
     assert {f"item-{number}" for number in range(1, promised + 1)} <= set(found)
     assert all(name == f"item-{payload['number']}" for name, payload in found.items())
@@ -287,14 +287,14 @@ def seal_in_place(recording: Recording, root: Path) -> None:
         disk.low_write(descriptor, path.with_name(f"{path.name}.partial"), name.encode() * 9)
         os.close(descriptor)
         disk.low_rename(path.with_name(f"{path.name}.partial"), path)
-    commit.seal(store, kind="features")
+    folders.seal(store, kind="features")
     recording.committed(1)
 
 
 def check_store(root: Path, promised: int, begun: int) -> None:
-    if promised or (root / "store" / manifest.MANIFEST_NAME).exists():
-        assert manifest.verify(root / "store", contents=True) == []
-        assert len(manifest.read(root / "store").files) == 3
+    if promised or (root / "store" / MANIFEST_NAME).exists():
+        assert folders.verify(root / "store", contents=True) == []
+        assert len(folders.read_manifest(root / "store").files) == 3
 
 
 def recover(recording: Recording, root: Path) -> None:
@@ -303,7 +303,7 @@ def recover(recording: Recording, root: Path) -> None:
     recording.committed(1)
     disk.low_rename(root / "statistics" / "all", disk.replaced_path(root / "statistics" / "all"))
     disk.low_mkdir(disk.temporary_path(root / "statistics" / "all"))
-    commit.remove_stale(root, recursive=True)
+    folders.remove_stale(root, recursive=True)
     write_folder(root / "statistics" / "all", 2)
     recording.committed(2)
 
@@ -317,7 +317,7 @@ WORK: dict[str, tuple[Work, Check]] = {
         lambda path, number: records.write_record(path, {"number": number}),
         lambda path: records.read_record(path)["number"],
     ),
-    "npz": twice("one.npz", lambda path, number: commit.write_arrays(path, values(number)), read_npz),
+    "npz": twice("one.npz", lambda path, number: arrays.write_arrays(path, values(number)), read_npz),
     "markers": (mark, check_marks),
     "store": (seal_in_place, check_store),
     "recovery": (recover, FOLDER[1]),
@@ -366,7 +366,7 @@ class Judge:
         try:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(disk, "low_fsync", lambda descriptor, path: None)  # this disk is only looked at
-                commit.remove_stale(folder, recursive=True)
+                folders.remove_stale(folder, recursive=True)
                 assert not list(folder.rglob(".*")), "leftovers"
                 self.check(folder, *promise)
         except (AssertionError, StorageError, ValueError) as error:

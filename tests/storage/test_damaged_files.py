@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage import checkpoints, manifest
-from storage.atomic_writes import read_arrays, write_arrays
-from storage.done_markers import read_markers, write_marker
+from storage import checkpoints, folders
+from storage.arrays import check_npz, read_arrays, write_arrays
 from storage.errors import CorruptDataError
-from storage.npz_files import check_npz
-from storage.records import read_record, write_record
+from storage.records import read_markers, read_record, write_marker, write_record
 
 VALUE = {"name": "é", "rows": 7, "span": [1, 2], "loss": 1e-5}
 ARRAYS = {"x": np.arange(3.0), "y": np.array([1, 2], np.int32)}
@@ -74,8 +72,8 @@ FORMS = {
     ),
     "manifest": Form(
         "MANIFEST.json",
-        lambda at: manifest.write(at, manifest.Manifest("k", metadata=VALUE)),
-        lambda at: manifest.read(at).metadata,
+        lambda at: folders.write_manifest(at, folders.Manifest("k", metadata=VALUE)),
+        lambda at: folders.read_manifest(at).metadata,
         VALUE,
         0.02,
     ),

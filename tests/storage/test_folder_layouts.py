@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from storage.folder_layouts import FeatureLayout, RunLayout
+from storage.folder_layouts import FeatureLayout, RunLayout, _Path
 
 
 def test_run_paths_are_distinct_and_inside() -> None:
     root = Path("runs/a")
     layout = RunLayout(root)
-    names = [name for name, value in vars(RunLayout).items() if isinstance(value, property)]
+    names = [name for name, value in vars(RunLayout).items() if type(value) is _Path]
     paths = [getattr(layout, name) for name in names]
     paths += [
         layout.markers("solve"),

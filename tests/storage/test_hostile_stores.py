@@ -12,7 +12,8 @@ import pytest
 import zarr
 
 from storage.errors import CorruptDataError, MissingDataError
-from storage.zarr_arrays import ArraySpec, create_arrays, open_arrays, open_user_arrays
+from storage.user_arrays import open_user_arrays
+from storage.zarr_arrays import ArraySpec, create_arrays, open_arrays
 
 
 @pytest.fixture

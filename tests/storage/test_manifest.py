@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import manifest
-from storage.atomic_writes import seal
+from storage import folders
 from storage.errors import CorruptDataError, MissingDataError
-from storage.manifest import FileDigest, Manifest, check_plain_name
-from storage.records import canonical_json, digest_of
+from storage.folder_layouts import MANIFEST_NAME, check_plain_name
+from storage.folders import FileDigest, Manifest, seal
+from storage.records import canonical_json, digest_of, read_json
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -34,10 +34,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_round_trip(folder: Path) -> None:
-    read = manifest.read(folder)
-    assert (read.kind, read.format_version, read.metadata) == ("test", 1, {"step": 3, "when": [1, None, "x"]})
+    read = folders.read_manifest(folder)
+    assert (read.kind, read.metadata) == ("test", {"step": 3, "when": [1, None, "x"]})
+    assert read_json(folder / MANIFEST_NAME)["format_version"] == 1
     assert read.files["a.bin"] == FileDigest(5, "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824")
-    assert manifest.verify(folder, contents=True) == []
+    assert folders.verify(folder, contents=True) == []
 
 
 @pytest.mark.parametrize("name", ["a.bin", "sub/b.bin", "sub/c.bin"])
@@ -45,22 +46,22 @@ def test_each_kind_of_damage_is_one_problem_naming_the_file(folder: Path, name: 
     path = folder / name
     data = path.read_bytes()
     path.write_bytes(data + b"x")
-    assert [problem.split(":")[0] for problem in manifest.verify(folder, contents=False)] == [name]
+    assert [problem.split(":")[0] for problem in folders.verify(folder, contents=False)] == [name]
     path.unlink()
-    assert manifest.verify(folder, contents=False) == [f"{name}: missing"]
+    assert folders.verify(folder, contents=False) == [f"{name}: missing"]
     path.symlink_to("/etc/hostname")
-    assert "not a plain file" in manifest.verify(folder, contents=False)[0]
+    assert "not a plain file" in folders.verify(folder, contents=False)[0]
     path.unlink()
     if data:
         path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-        assert manifest.verify(folder, contents=False) == []
-        assert [problem.split(":")[0] for problem in manifest.verify(folder, contents=True)] == [name]
+        assert folders.verify(folder, contents=False) == []
+        assert [problem.split(":")[0] for problem in folders.verify(folder, contents=True)] == [name]
 
 
 def test_a_linked_folder_is_no_part_of_it(folder: Path) -> None:
     elsewhere = (folder / "sub").rename(folder.with_name("elsewhere"))
     (folder / "sub").symlink_to(elsewhere)
-    assert len(manifest.verify(folder, contents=True)) == 2
+    assert len(folders.verify(folder, contents=True)) == 2
 
 
 def signed(body: dict) -> bytes:
@@ -89,19 +90,19 @@ CRAFTED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", CRAFTED)
 def test_a_well_signed_lie_is_refused(tmp_path: Path, name: str) -> None:
-    path = tmp_path / manifest.MANIFEST_NAME
+    path = tmp_path / MANIFEST_NAME
     path.write_bytes(signed(GOOD))
-    assert manifest.read(tmp_path) == Manifest("k"), "else the lies prove nothing"
+    assert folders.read_manifest(tmp_path) == Manifest("k"), "else the lies prove nothing"
     path.write_bytes(signed(GOOD | CRAFTED[name]))
     with pytest.raises(CorruptDataError, match=r"damaged manifest .*; delete the folder .* and build it again$"):
-        manifest.read(tmp_path)
+        folders.read_manifest(tmp_path)
 
 
 def test_no_manifest_is_missing_data_and_no_name_that_leaves_the_folder_is_written(tmp_path: Path) -> None:
     with pytest.raises(MissingDataError, match="never completed"):
-        manifest.read(tmp_path)
+        folders.read_manifest(tmp_path)
     with pytest.raises(ValueError, match="plain relative name"):
-        manifest.write(tmp_path, Manifest("k", files={"../a": FileDigest(1, SHA)}))
+        folders.write_manifest(tmp_path, Manifest("k", files={"../a": FileDigest(1, SHA)}))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -13,7 +13,7 @@ import pytest
 import zarr
 
 from runs import ROOT
-from storage import disk_writes as disk
+from storage import files as disk
 from storage import output_files as outputs
 from storage.errors import CannotWriteError
 from storage.output_files import SUFFIXES, OutputSpec, sweep_output, writing

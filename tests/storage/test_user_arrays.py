@@ -12,7 +12,7 @@ from numcodecs import zstd
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, TransposeCodec, ZstdCodec
 
 from storage.errors import CorruptDataError
-from storage.zarr_arrays import open_user_arrays
+from storage.user_arrays import open_user_arrays
 
 VALUES = np.random.default_rng(2).standard_normal((21, 7)).astype("float32")
 COMPRESSORS: dict[str, list[Any]] = {

@@ -20,7 +20,9 @@ from pipeline.stages.out_of_core.score_pass import (
     score_pass,
 )
 from pipeline.stages.run_state import Run
-from storage.atomic_writes import make_folder, read_dataclass, remove_folder, write_dataclass
+from storage.arrays import read_dataclass, write_dataclass
+from storage.files import make_folder
+from storage.folders import remove_folder
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from pipeline.stages.out_of_core.score_tiles import row_blocks
 from pipeline.stages.run_state import Run, is_whole
 from pipeline.stages.target_facts import row_weights
 from pipeline.stages.workspace import SOLVE
-from storage.atomic_writes import make_folder, read_arrays, write_arrays
-from storage.blocks import Block
+from storage.arrays import read_arrays, write_arrays
+from storage.files import make_folder
+from storage.zarr_arrays import Block
 
 AXES = 510  # with the two coordinates for ρ, 512
 LEAST_FEATURES = 3  # times as many as axes: of fewer, too little is saved

@@ -42,8 +42,10 @@ from pipeline.stages.out_of_core.score_pass import score_candidates, score_pass
 from pipeline.stages.out_of_core.working_set_rounds import Change, PassRecord, RoundsResult, ScoredRound
 from pipeline.stages.run_state import Run
 from pipeline.stages.target_facts import row_weights
-from storage.atomic_writes import make_folder, read_dataclass, remove_folder, write_dataclass
-from storage.remedies import ANEW
+from storage.arrays import read_dataclass, write_dataclass
+from storage.errors import ANEW
+from storage.files import make_folder
+from storage.folders import remove_folder
 
 START = "at-zero"  # the scores of the first block, at zero weights
 BLOCKS = 10  # in which all candidates are scored for the first time

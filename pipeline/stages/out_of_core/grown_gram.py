@@ -28,8 +28,8 @@ from pipeline.stages.run_state import Run
 from pipeline.stages.statistics_pass import ALL, HELD_OUT, PartSums
 from pipeline.stages.training_rows import stream_blocks
 from pipeline.stages.workspace import STATISTICS
-from storage.atomic_writes import read_arrays, remove_folder, write_arrays
-from storage.manifest import read as read_manifest
+from storage.arrays import read_arrays, write_arrays
+from storage.folders import read_manifest, remove_folder
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,10 @@ from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.each_tile import Each
 from pipeline.stages.run_state import Run, is_whole
 from pipeline.stages.training_rows import BlockPieces, RowGrid, RowTask, row_grid, row_task, stream_blocks
-from storage.atomic_writes import make_folder, read_arrays, remove_folder, write_arrays
-from storage.errors import CannotWriteError, CorruptDataError, MissingDataError
-from storage.remedies import ANEW
+from storage.arrays import read_arrays, write_arrays
+from storage.errors import ANEW, CannotWriteError, CorruptDataError, MissingDataError
+from storage.files import make_folder
+from storage.folders import remove_folder
 
 FOLDER = "columns"  # among the passes under way, which are removed when the weights are committed
 SPARSE = 1 / 3  # of a group: where fewer stay, they come in again

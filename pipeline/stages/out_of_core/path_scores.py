@@ -22,8 +22,10 @@ from pipeline.stages.out_of_core.residuals import compute_residuals, residual_pa
 from pipeline.stages.out_of_core.score_pass import score_candidates, score_pass
 from pipeline.stages.run_state import Run
 from pipeline.stages.target_facts import held_out_rows, read_target_facts
-from storage.atomic_writes import make_folder, read_dataclass, remove_folder, write_dataclass
-from storage.remedies import ANEW
+from storage.arrays import read_dataclass, write_dataclass
+from storage.errors import ANEW
+from storage.files import make_folder
+from storage.folders import remove_folder
 
 
 @dataclass(frozen=True)

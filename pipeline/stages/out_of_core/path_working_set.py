@@ -18,10 +18,10 @@ from pipeline.stages.penalty_path import PathColumns
 from pipeline.stages.run_state import Run
 from pipeline.stages.statistics_pass import FIT, HELD_OUT
 from pipeline.stages.workspace import STATISTICS
-from storage.atomic_writes import check_folder, read_arrays, remove_folder
-from storage.manifest import MANIFEST_NAME
-from storage.manifest import read as read_manifest
-from storage.remedies import ANEW
+from storage.arrays import read_arrays
+from storage.errors import ANEW
+from storage.folder_layouts import MANIFEST_NAME
+from storage.folders import check_folder, read_manifest, remove_folder
 
 
 @dataclass(frozen=True)

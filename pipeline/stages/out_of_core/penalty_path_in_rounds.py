@@ -34,8 +34,9 @@ from pipeline.stages.out_of_core.solved_points import (
 from pipeline.stages.out_of_core.working_set_rounds import WorkingSetLimits, limit_working_set
 from pipeline.stages.penalty_path import PathPoint, try_penalties
 from pipeline.stages.run_state import Run
-from storage.atomic_writes import make_folder, write_arrays
-from storage.done_markers import write_marker
+from storage.arrays import write_arrays
+from storage.files import make_folder
+from storage.records import write_marker
 
 SCORED = 6  # penalties that a pass scores at most: those of the lowest held-out error, one of which will be chosen
 ROOM = 0.75  # of the working set for what is active at a penalty; others need the rest, or there is no certificate

@@ -24,7 +24,7 @@ from pipeline.stages.out_of_core.kept_columns import (
 )
 from pipeline.stages.run_state import Run, is_whole
 from pipeline.stages.workspace import SOLVE
-from storage.atomic_writes import read_arrays, write_arrays
+from storage.arrays import read_arrays, write_arrays
 
 RESIDUALS = "residuals.npz"
 

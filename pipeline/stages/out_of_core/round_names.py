@@ -4,10 +4,9 @@ import re
 from typing import Any
 
 from pipeline.stages.run_state import Run
-from storage.done_markers import read_markers
-from storage.errors import CorruptDataError
-from storage.manifest import MANIFEST_NAME
-from storage.remedies import ANEW
+from storage.errors import ANEW, CorruptDataError
+from storage.folder_layouts import MANIFEST_NAME
+from storage.records import read_markers
 
 MARKERS = "passes"  # one for each round, with its record
 

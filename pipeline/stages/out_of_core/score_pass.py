@@ -44,8 +44,9 @@ from pipeline.stages.run_state import Run
 from pipeline.stages.target_facts import row_weights
 from pipeline.stages.training_rows import RowTask, row_task
 from pipeline.stages.workspace import SOLVE
-from storage.atomic_writes import make_folder, read_arrays, write_arrays
-from storage.blocks import Block
+from storage.arrays import read_arrays, write_arrays
+from storage.files import make_folder
+from storage.zarr_arrays import Block
 
 INPUT = "input"  # the folder of what a pass reads
 

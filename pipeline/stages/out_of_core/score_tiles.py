@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.stages.candidate_names import rows_and_widths
-from storage.blocks import Block
+from storage.zarr_arrays import Block
 
 TILE_ROWS = 2048  # of a tile, and its points: work for many, while reading both sides is little beside it
 LINE_ROWS = 1024  # rows of a tile that are in memory as kernel values at once, of one width

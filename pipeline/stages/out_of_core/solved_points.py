@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from pipeline.stages.penalty_path import PathPoint
 from pipeline.stages.run_state import Run
 from pipeline.stages.workspace import SOLVE
-from storage.atomic_writes import make_folder, read_arrays, write_arrays
-from storage.done_markers import write_marker
-from storage.errors import CorruptDataError
-from storage.remedies import ANEW
+from storage.arrays import read_arrays, write_arrays
+from storage.errors import ANEW, CorruptDataError
+from storage.files import make_folder
+from storage.records import write_marker
 
 MARKERS = "path-rounds"  # one for each round, with its record and what is told of its points
 

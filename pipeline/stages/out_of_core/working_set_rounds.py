@@ -34,10 +34,11 @@ from pipeline.stages.out_of_core.round_names import MARKERS, committed_rounds, e
 from pipeline.stages.out_of_core.score_pass import has_coarse_scores
 from pipeline.stages.run_state import Run
 from pipeline.stages.workspace import SOLVE
-from storage.atomic_writes import check_folder, make_folder, read_arrays, remove_folder, write_arrays
-from storage.done_markers import write_marker
-from storage.errors import CorruptDataError
-from storage.remedies import ANEW
+from storage.arrays import read_arrays, write_arrays
+from storage.errors import ANEW, CorruptDataError
+from storage.files import make_folder
+from storage.folders import check_folder, remove_folder
+from storage.records import write_marker
 
 PENALTY = "penalty"  # the marker of a penalty that is a fraction of the largest
 INNER_TOLERANCE = 0.3  # of the tolerance, on the working set: what is left is for the candidates outside

@@ -5,7 +5,7 @@ import pytest
 
 from pipeline.stages.draw_candidates import draw_rows
 from runs import model_bytes, train
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
 

@@ -9,7 +9,7 @@ from sklearn.kernel_approximation import Nystroem
 from sklearn.metrics.pairwise import rbf_kernel
 
 from dense_twins import selection_order
-from pipeline.estimators import GreedyNystroem, arrays
+from pipeline.estimators import GreedyNystroem, array_features
 from runs import largest_bytes
 
 Array = np.ndarray
@@ -75,7 +75,7 @@ def test_blocks_change_neither_landmarks_nor_features(diabetes: Table, monkeypat
     X, y = diabetes
     whole = GreedyNystroem(30, random_state=0).fit(X, y)
     expected = whole.transform(X)
-    monkeypatch.setattr(arrays, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(array_features, "BLOCK_BYTES", 1)
     blocked = GreedyNystroem(30, random_state=0).fit(X, y)
     np.testing.assert_array_equal(blocked.component_indices_, whole.component_indices_)
     np.testing.assert_allclose(blocked.transform(X), expected, atol=1e-9)
@@ -129,7 +129,7 @@ def test_a_choice_keeps_to_its_memory(given_y: bool, monkeypatch: pytest.MonkeyP
     y = X[:, 0] if given_y else None
     with pytest.raises(MemoryError, match="lower n_candidates to 1368"):
         GreedyNystroem(n_candidates=1500, memory_limit="100MiB").fit(X, y)
-    monkeypatch.setattr(arrays, "BLOCK_BYTES", 2**20)
+    monkeypatch.setattr(array_features, "BLOCK_BYTES", 2**20)
     with largest_bytes() as largest:
         GreedyNystroem(50, n_candidates=600).fit(X, y)
     assert largest[0] < 56 * 600**2 + 4 * 2**20

@@ -17,7 +17,7 @@ from pipeline.errors import MissingRunError
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.prediction.streamed_prediction import locate
 from runs import TrainedRuns, files_of, train_beside
-from storage import disk_writes as disk
+from storage import files as disk
 from storage import output_files
 from storage.errors import CannotWriteError, CorruptDataError
 
@@ -103,7 +103,8 @@ def test_what_is_no_model_is_neither_opened_nor_replaced(tmp_path: Path) -> None
         with pytest.raises(CannotWriteError, match=why):
             machine.save(tmp_path / name)
     assert files_of(tmp_path) == theirs
-    with pytest.raises(CorruptDataError, match=r"damaged manifest \(not a manifest\); train again or restore it$"):
+    refusal = r"damaged manifest \(its content does not match its own digest\); train again or restore it$"
+    with pytest.raises(CorruptDataError, match=refusal):
         SLKLRegressor.load(tmp_path / "alike")
     assert (tmp_path / "noted" / "data").is_dir()
     with pytest.raises(MissingRunError):

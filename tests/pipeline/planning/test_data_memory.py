@@ -18,8 +18,7 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.open_data import open_data, release_data
 from pipeline.planning.plan import READING_BYTES, prepare
 from pipeline.train import main
-from storage.user_arrays import UserArray
-from storage.zarr_arrays import open_user_arrays
+from storage.user_arrays import UserArray, open_user_arrays
 
 MIB = 2**20
 N, D = 60_000, 120  # 55 MiB of float64

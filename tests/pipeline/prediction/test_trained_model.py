@@ -20,10 +20,10 @@ from pipeline.models.kernel_expansion import KernelExpansion
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.trained_model import DTYPES, LARGEST_DECISION, ModelFormatError, SparseKernelModel
 from pipeline.runtime.answers import describe
-from storage.atomic_writes import new_folder, write_arrays
+from storage.arrays import write_arrays
 from storage.errors import CorruptDataError
 from storage.folder_layouts import ModelLayout
-from storage.manifest import Manifest, encode
+from storage.folders import Manifest, new_folder, write_manifest
 from storage.records import write_json
 
 TASKS = {"multiclass": ("a", "b", "c"), "binary": (0, 1), "regression": ()}
@@ -283,7 +283,7 @@ def test_nothing_of_a_model_is_read_before_it_is_verified(tmp_path, monkeypatch)
 def test_a_manifest_that_names_less_does_not_vouch_for_a_model_and_one_that_does_not_hold_is_not_saved(tmp_path):
     model = make()
     save_model(tmp_path / "model", model)
-    (tmp_path / "model" / "MANIFEST.json").write_bytes(encode(Manifest("model")))
+    write_manifest(tmp_path / "model", Manifest("model"))
     with pytest.raises(CorruptDataError, match="not in its manifest"):
         load_model(tmp_path / "model")
     with pytest.raises(ModelFormatError, match="weights"):

@@ -20,7 +20,7 @@ from pipeline.runtime.committed_sums import Arrays, take_over
 from pipeline.runtime.executors import Place
 from pipeline.runtime.row_pass import SHARE_BYTES, Share, combine, compute_share, session_name, share_out
 from pipeline.runtime.thread_team import ThreadTeam
-from storage.atomic_writes import read_arrays, write_arrays
+from storage.arrays import read_arrays, write_arrays
 from storage.errors import CannotWriteError, CorruptDataError
 
 WIDTH = 8

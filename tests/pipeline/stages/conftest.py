@@ -11,7 +11,7 @@ from features.row_draws import draw_held_out, held_out_limit
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.prediction.model_folder import load_model
 from runs import train
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
 from storage.folder_layouts import FeatureLayout, RunLayout
 from storage.zarr_arrays import open_arrays
 

@@ -14,7 +14,7 @@ from pipeline.prediction.model_folder import load_model
 from pipeline.stages.accumulate_statistics import load_statistics
 from runs import files_of, model_bytes, report_of, train_beside
 from stopping_points import stop_amid_passes, until_done
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
 OLD, NEW, NEXT, TEST = slice(0, 500), slice(500, 620), slice(620, 700), slice(700, 800)

@@ -19,7 +19,7 @@ from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.predict import main as predict
 from pipeline.train import main
 from runs import model_bytes, report_of, train
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
 ASKED = ("--centers", "30", "--penalty", "auto", *SERIAL)

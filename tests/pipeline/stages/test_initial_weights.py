@@ -13,7 +13,7 @@ from pipeline.kernels.equal_points import digests_of
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.stages.initial_weights import InitialWeights, _assigned
 from runs import TrainedRuns, model_bytes, report_of
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
 COMMON = ("--centers", "60", "--penalty", "1", "--sigma2", "2", *SERIAL)

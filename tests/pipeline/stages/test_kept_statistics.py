@@ -17,10 +17,9 @@ from pipeline.prediction.model_folder import load_model
 from pipeline.stages import kept_statistics
 from pipeline.stages.accumulate_statistics import load_columns
 from runs import TrainedRuns, files_of
-from storage.disk_writes import replaced_path, temporary_path
-from storage.errors import CorruptDataError
+from storage.errors import ANEW, CorruptDataError
+from storage.files import replaced_path, temporary_path
 from storage.folder_layouts import RunLayout
-from storage.remedies import ANEW
 
 KINDS = {
     "greedy": CASES["a selection"],

@@ -20,7 +20,7 @@ from pipeline.reporting.results import table
 from pipeline.stages.run_state import Run
 from runs import TrainedRuns, model_bytes, report_of, train
 from stopping_points import until_done
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
 PLAIN = ("--centers", "150", "--select", "greedy:60", *SERIAL)

@@ -21,8 +21,8 @@ from pipeline.stages import polish_centers as stage
 from pipeline.train import main
 from pipeline.verify import main as verify
 from runs import model_bytes, report_of, train
+from storage.errors import ANEW
 from storage.folder_layouts import RunLayout
-from storage.remedies import ANEW
 
 ASKED = ("--centers", "200", "--select", "greedy:15", *SERIAL)
 MOVED = (*ASKED, "--polish-centers", "25")

@@ -13,7 +13,7 @@ from pipeline.estimators.slkl import SLKLRegressor
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers.regularization_path import ALL_POINTS, STEP
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
 N_TRAIN = 700

@@ -12,7 +12,7 @@ from sklearn.linear_model import Ridge
 from cases import SERIAL
 from pipeline.prediction.model_folder import load_model
 from runs import TrainedRuns, report_of
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
 CENTERS = 60

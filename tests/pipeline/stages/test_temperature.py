@@ -19,7 +19,7 @@ from pipeline.stages.candidate_names import read_candidates
 from pipeline.stages.greedy_selection import load_chosen
 from pipeline.stages.kept_statistics import column_names, last_names
 from runs import held_out_of, report_of, train
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
 N_TRAIN = 600

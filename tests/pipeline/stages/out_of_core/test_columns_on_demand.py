@@ -10,7 +10,7 @@ from pipeline.prediction.model_folder import load_model
 from pipeline.stages.out_of_core import columns_on_demand, kept_columns
 from pipeline.stages.out_of_core.candidate_scores import BoundedScores
 from runs import train
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
 COMMON, WIDTH = ("--centers", "400"), ("--sigma2", "1")

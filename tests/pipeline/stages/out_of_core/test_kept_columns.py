@@ -22,7 +22,7 @@ from pipeline.stages.out_of_core.kept_columns import (
 )
 from pipeline.stages.run_state import Run
 from runs import model_bytes, task_for
-from storage.atomic_writes import write_arrays
+from storage.arrays import write_arrays
 from storage.errors import CannotWriteError
 
 COMMON = ("--centers", "300", "--sigma2", "1", *SERIAL)

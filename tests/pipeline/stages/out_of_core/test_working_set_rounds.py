@@ -13,7 +13,7 @@ from cases import SERIAL
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers import working_set_rules as rules
 from pipeline.stages.out_of_core.candidate_scores import BoundedScores, moved_to
-from storage.atomic_writes import read_arrays
+from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
 

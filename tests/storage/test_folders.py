@@ -15,22 +15,13 @@ import numpy as np
 import pytest
 
 from commands import without_rights
-from storage import atomic_writes as commit
-from storage import disk_writes as disk
-from storage import manifest
-from storage import npz_files as bundles
-from storage.atomic_writes import (
-    check_folder,
-    committed_files,
-    new_folder,
-    read_arrays,
-    remove_folder,
-    remove_stale,
-    seal,
-    write_arrays,
-    write_file,
-)
+from storage import arrays, folders, records
+from storage import files as disk
+from storage.arrays import read_arrays, write_arrays
 from storage.errors import CannotWriteError, CorruptDataError, MissingDataError
+from storage.files import write_file
+from storage.folder_layouts import MANIFEST_NAME
+from storage.folders import check_folder, committed_files, new_folder, remove_folder, remove_stale, seal
 from storage.lock import FolderLock
 from storage.records import read_json, read_record, write_json, write_record
 from storage.zarr_arrays import ArraySpec, create_arrays
@@ -72,8 +63,8 @@ def fill(final: Path, number: int) -> None:
 
 
 def step_of(final: Path) -> int:
-    assert manifest.verify(final, contents=True) == []
-    step = manifest.read(final).metadata["step"]
+    assert folders.verify(final, contents=True) == []
+    step = folders.read_manifest(final).metadata["step"]
     assert (final / "sub" / "a.bin").read_bytes() == bytes([step]) * 100
     assert read_arrays(final / "b.npz")["x"].tolist() == [step] * 5
     return step
@@ -187,7 +178,7 @@ def test_only_names_that_are_whole_ours_are_ever_touched(tmp_path: Path) -> None
     before = sorted(tmp_path.rglob("*"))
     assert remove_stale(tmp_path, recursive=True) == []
     seal(tmp_path, kind="k")
-    assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / manifest.MANIFEST_NAME])
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / MANIFEST_NAME])
 
 
 def test_names_written_aside_are_known_again() -> None:
@@ -210,11 +201,11 @@ def test_a_folder_moved_aside_comes_back_once(tmp_path: Path) -> None:
 def test_sealing_in_place_trusts_known_digests_and_sees_lost_files(tmp_path: Path) -> None:
     write_file(tmp_path / "a", b"12")
     write_file(disk.temporary_path(tmp_path / "x"), b"1")
-    known = {"a": manifest.digest_file(tmp_path / "a")}
+    known = {"a": folders.digest_file(tmp_path / "a")}
     (tmp_path / "a").write_bytes(b"13")  # damaged after it was written: the manifest must tell, not bless it
     seal(tmp_path, kind="k", known=known)
-    assert manifest.verify(tmp_path, contents=True) == ["a: its content does not match its digest"]
-    assert list(manifest.read(tmp_path).files) == ["a"]
+    assert folders.verify(tmp_path, contents=True) == ["a: its content does not match its digest"]
+    assert list(folders.read_manifest(tmp_path).files) == ["a"]
     for change in (lambda: (tmp_path / "a").write_bytes(b"123"), (tmp_path / "a").unlink):
         change()
         with pytest.raises(CorruptDataError, match="a: written, but now missing or of another size"):
@@ -274,7 +265,7 @@ def test_a_closed_folder_is_73_for_an_ordinary_user(tmp_path: Path) -> None:
 
 
 def test_commits_change_the_disk_only_through_the_low_functions() -> None:
-    for module in (commit, bundles, manifest):
+    for module in (arrays, folders, records):
         source = Path(module.__file__).read_text()
         assert not re.search(r'os\.(write|fsync|rename|replace|unlink|mkdir)|rmtree|"wb"', source), module
 

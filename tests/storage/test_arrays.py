@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage import npz_files as bundles
-from storage.atomic_writes import read_arrays, write_arrays
+from storage import arrays
+from storage.arrays import read_arrays, write_arrays
 from storage.errors import CorruptDataError
 
 ARRAYS = {
@@ -100,7 +100,7 @@ def test_lying_npy_headers(tmp_path: Path, name: str) -> None:
     (tmp_path / "x.npy").write_bytes(BOMBS[name])
     for mapped in (False, True):
         with pytest.raises(CorruptDataError):
-            bundles.read_npy(tmp_path / "x.npy", mapped=mapped)
+            arrays.read_npy(tmp_path / "x.npy", mapped=mapped)
 
 
 def test_a_compressed_bomb_is_refused_unopened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

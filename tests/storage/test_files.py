@@ -8,7 +8,7 @@ import pytest
 
 from features import input_files as users
 from features.errors import DataError
-from storage import plain_files as stored
+from storage import files as stored
 from storage.errors import CorruptDataError
 
 DOORS = {"stored": (stored.open_plain, CorruptDataError), "users": (users.open_plain, DataError)}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.done_markers import read_markers, write_marker
+from storage.records import read_markers, write_marker
 
 
 def test_what_is_no_marker_of_its_name_does_not_count(tmp_path: Path) -> None:

@@ -1,0 +1,188 @@
+"""Small trainings of every kind and the digests of what they deliver, to see that a change of the code keeps its bits.
+
+COMMAND: python jobs/benchmarks/model_bytes.py [--out FILE] [--compare FILE] [--only NAME,...] [--workers 2]
+
+Trains with the code of the checkout that is the working folder, so that another one is measured by this script too:
+`cd OTHER && PYTHONPATH=OTHER python THIS --out FILE`. Prints a digest for each run; FILE gets them as JSON, with the
+weights. `--compare FILE` names the runs that differ from those of FILE, and how, and exits with 1 if there are any.
+
+A digest covers the numbers of the model folder (not versions), and of the report whether the run converged, its gap,
+centers and test error; of an estimator also its predictions. Digests hold for one machine and one set of libraries.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+sys.path.insert(0, str(Path.cwd()))
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # where the working folder is no checkout
+
+import numpy as np
+from model_cases import ESTIMATORS, RESIZED, TRAININGS, tables, write_tables
+from numpy.typing import NDArray
+
+import pipeline
+from pipeline.estimators import GreedyNystroem, SLKLRegressor
+from pipeline.resize import main as resize
+from pipeline.train import main as train
+
+Facts = dict[str, Any]
+LEARNED = ("mu_", "dual_gap_", "penalty_", "feature_scales_", "center_index_")  # what a saved model does not have
+LEARNED_LANDMARKS = ("components_", "component_indices_", "normalization_", "sigma2_")
+
+
+class Delivered:
+    """What runs deliver, by their names; each is trained when it, or one that goes on from it, is asked for."""
+
+    def __init__(self, folder: Path, workers: int) -> None:
+        self.folder, self.data = folder, folder / "data"
+        self.common = ["-q", "--scheduler", "threads", "--workers", str(workers)]
+        self.common += ["--features-dir", str(folder / "features")]
+        self.facts: dict[str, Facts] = {}
+        self.data.mkdir()
+        write_tables(self.data)
+
+    def run(self, name: str) -> None:
+        if name in self.facts:
+            return
+        started = time.perf_counter()
+        deliver = trained if name in TRAININGS else resized if name in RESIZED else estimated
+        try:
+            facts = deliver(self, name)
+        except Exception as error:  # the other runs go on, and a comparison shows it
+            message = f"{type(error).__name__}: {error}".replace(str(self.folder), "")
+            facts = {"arrays": {}, "model": {}, "report": {"error": message}}
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        self.facts[name] = {"digest": digest, **facts}
+        report = ", ".join(f"{key} {value}" for key, value in facts["report"].items() if value is not None)
+        print(f"{name:<30}{digest[:12]}{time.perf_counter() - started:6.1f} s  {report}", flush=True)
+
+
+def trained(runs: Delivered, name: str) -> Facts:
+    for other in re.findall(r"\{runs\}/(\S+)", TRAININGS[name]):
+        runs.run(other)
+    folder, words = runs.folder / name, TRAININGS[name].format(data=runs.data, runs=runs.folder).split()
+    ended(train([*words, "--run-dir", str(folder), *runs.common]), (0, 3))
+    report = json.loads((folder / "report.json").read_text())
+    gaps = [solve["relative_gap"] for solve in report["solves"] or ()]
+    facts = {key: report[key] for key in ("converged", "model_n_centers", "error_rate", "rmse")}
+    return model_facts(folder / "model") | {"report": facts | {"gap": max(gaps, default=None)}}
+
+
+def resized(runs: Delivered, name: str) -> Facts:
+    other, size = RESIZED[name]
+    runs.run(other)
+    folder = runs.folder / name
+    ended(resize([str(runs.folder / other), "--size", str(size), "--out", str(folder), "-q"]), (0,))
+    return model_facts(folder) | {"report": {}}
+
+
+def ended(code: int, wanted: tuple[int, ...]) -> None:
+    if code not in wanted:
+        raise RuntimeError(f"exit code {code}")
+
+
+def estimated(runs: Delivered, name: str) -> Facts:
+    model, words = ESTIMATORS[name]
+    rows = tables(18_200 if "many" in words else 800)
+    fit, test = slice(0, -200), slice(-200, None)
+    y = rows["values" if isinstance(model, SLKLRegressor) else "classes"]
+    X = rows["X"].astype("float32" if "float32" in words else "float64")
+    model.set_params(random_state=0)
+    if isinstance(model, GreedyNystroem):
+        model.fit(X[fit], None if "without" in words else y[fit])
+        arrays = {key: np.asarray(getattr(model, key)) for key in LEARNED_LANDMARKS}
+        arrays["transformed"] = model.transform(X[test])
+        return {"arrays": digests(arrays), "model": {}, "report": {"model_n_centers": len(model.components_)}}
+    weights, groups = (rows[key][fit] if word in words else None for key, word in (("w", "weights"), ("g", "groups")))
+    model.fit(X[fit], y[fit], sample_weight=weights, groups=groups)
+    if model.warm_start:
+        model.set_params(penalty="max:1e-4").fit(X[fit], y[fit])
+    model.save(runs.folder / name)
+    facts = model_facts(runs.folder / name)
+    learned = {key: getattr(model, key) for key in LEARNED}
+    learned["decided"] = (model.predict if isinstance(model, SLKLRegressor) else model.decision_function)(X[test])
+    facts["arrays"] |= digests({key: np.asarray(value) for key, value in learned.items() if value is not None})
+    gap = None if np.isnan(model.dual_gap_) else float(model.dual_gap_)
+    score = float(model.score(X[test], y[test]))
+    return facts | {"report": {"model_n_centers": len(model.centers_), "score": score, "gap": gap}}
+
+
+def digests(arrays: dict[str, NDArray[Any]]) -> dict[str, str]:
+    contents = {name: f"{array.dtype.str} {array.shape} ".encode() + array.tobytes() for name, array in arrays.items()}
+    return {name: hashlib.sha256(content).hexdigest() for name, content in sorted(contents.items())}
+
+
+def model_facts(folder: Path) -> Facts:
+    """Return the digests of a model's arrays, the rest of it without versions, and the weights themselves."""
+    with np.load(folder / "arrays.npz") as file:
+        arrays = {name: file[name] for name in file.files}
+    model = json.loads(
+        (folder / "model.json").read_text(),
+        object_hook=lambda read: {key: value for key, value in read.items() if "version" not in key},
+    )
+    return {"arrays": digests(arrays), "model": model, "weights": arrays["weights"].tolist()}
+
+
+def differences(before: Facts, now: Facts) -> list[str]:
+    """Return what differs between two runs of a name, with the sizes of what has one."""
+    found = []
+    for part in ("report", "model"):
+        for key in sorted(before[part].keys() | now[part].keys()):
+            values = before[part].get(key), now[part].get(key)
+            found += [f"{key} {values[0]} -> {values[1]}"] if values[0] != values[1] else []
+    old, new = before["arrays"], now["arrays"]
+    changed = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+    if changed:
+        found += [f"centers {'differ' if {'centers', 'components_'} & set(changed) else 'equal'}"]
+        found += [f"other bytes in {', '.join(changed)}"]
+    if "weights" in changed and old.keys() >= {"weights"} <= new.keys():
+        w, v = np.array(before["weights"]), np.array(now["weights"])
+        if w.shape == v.shape:
+            found += [f"weights differ by {np.abs(v - w).max() / np.abs(w).max():.1e} of the largest"]
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, metavar="FILE")
+    parser.add_argument("--compare", type=Path, metavar="FILE")
+    parser.add_argument("--only", metavar="NAME,...", help="these runs, and those that they go on from")
+    parser.add_argument("--workers", type=int, default=2, help="threads of the command; digests do not depend on them")
+    asked = parser.parse_args()
+    names = [*TRAININGS, *RESIZED, *ESTIMATORS]
+    if asked.only and not set(asked.only.split(",")) <= set(names):
+        parser.error(f"--only takes names of {', '.join(names)}")
+    earlier = json.loads(asked.compare.read_text()) if asked.compare else {}  # read now, if it is --out as well
+    print(f"the code of {Path(str(pipeline.__file__)).parents[1]}")
+    with tempfile.TemporaryDirectory(prefix="model-bytes-") as folder:
+        runs = Delivered(Path(folder), asked.workers)
+        for name in asked.only.split(",") if asked.only else names:
+            runs.run(name)
+    if asked.out:
+        lines = (f"{json.dumps(name)}: {json.dumps(facts, sort_keys=True)}" for name, facts in runs.facts.items())
+        asked.out.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    if not asked.compare:
+        return 0
+    compared = list(runs.facts) if asked.only else sorted(earlier.keys() | runs.facts.keys())
+    different = {}
+    for name in compared:
+        if name not in earlier or name not in runs.facts:
+            different[name] = [f"not among the runs of {asked.compare if name not in earlier else 'this script'}"]
+        elif runs.facts[name]["digest"] != earlier[name]["digest"]:
+            different[name] = differences(earlier[name], runs.facts[name])
+    print("\n".join(f"differs: {name}: {'; '.join(found)}" for name, found in different.items()))
+    print(f"{len(compared) - len(different)} of {len(compared)} runs deliver the bytes of {asked.compare}")
+    return int(bool(different))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

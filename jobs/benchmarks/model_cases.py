@@ -1,0 +1,122 @@
+"""The small trainings that `model_bytes.py` compares: their names, their words or estimators, and their tables."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.estimators import GreedyNystroem, SLKLClassifier, SLKLRegressor
+
+RAW = "--set data.standardise=false"  # the intersection kernel takes no negative features
+WEIGHTED = "--set data.weights=w --class-weight balanced"
+ROUNDS = "--centers 300 --set centers.working_set=100"
+ON_DEMAND = "--centers 400 --set centers.columns=on-demand"
+DIGITS = "digits --set data.n_train=500 --set data.n_test=200"
+OWN = np.arange(0, 600, 9)  # rows as candidates
+WORDS = "--set data.categorical=onehot --set data.missing=median --set data.groups=family"
+# A name and the command's words, in which {data} is the folder of the tables and {runs} that of the runs before.
+TRAININGS = {
+    "images": f"{DIGITS} --centers 150",
+    "images-defaults-of-other-sets": f"{DIGITS} --centers 80 --set features.power=0.5 --set features.deskew=1",
+    "images-the-papers-algorithm": f"{DIGITS} --centers 60 --schedule uniform --step newton --set solver.stop=paper",
+    "images-hog-greedy": f"{DIGITS} --centers 150 --features hog --sigma2 auto --select greedy:30",
+    "images-raw-one-label": f"{DIGITS} --centers 80 --features raw --sigma2 64 --penalty 1 --set data.positive=4",
+    "images-exact-columns": f"{DIGITS} --centers 60 --set kernel.precision=float64 --features-store none",
+    "images-rounds": f"{DIGITS} --centers 500 --set centers.working_set=200 --penalty 1 --refit ridge",
+    "table": "{data}/values.npz",
+    "table-classes": f"{{data}}/classes.npz {WEIGHTED} --budget 2s",
+    "words-and-gaps": f"{{data}}/words.csv --target price {WORDS}",
+    "words-two-classes": f"{{data}}/answers.csv {WORDS} --centers 60 --penalty 1 --refit ridge",
+    "one-penalty": "{data}/classes.npz --centers 60 --penalty 1 --set solver.intercept=false",
+    "part-of-the-largest-penalty": "{data}/values.npz --centers 60 --penalty max:1e-4",
+    "refit": "{data}/classes.npz --centers 60 --penalty 1 --refit ridge --set statistics.hold_out=0.2",
+    "search": f"{{data}}/classes.npz --centers 60 --penalty auto {WEIGHTED} --set solver.patience=2",
+    "search-groups": "{data}/values.npz --centers 60 --penalty auto --set data.groups=g --seed 3",
+    "path": "{data}/classes.npz --centers 60 --penalty path:5:0.5:3 --refit ridge --intercept",
+    "one-kernel": "{data}/classes.npz --centers 60 --penalty 1 --coupling shared --intercept",
+    "uniform": "{data}/classes.npz --centers 60 --penalty 1 --coupling shared --schedule uniform",
+    "several-widths": "{data}/classes.npz --centers 40 --penalty 1 --sigma2 0.5,2,8",
+    "width-searched": "{data}/values.npz --centers 60 --penalty 0.1 --sigma2 auto --set data.centre_targets=false",
+    "diagonal": "{data}/classes.npz --centers 60 --penalty 1 --scale diagonal --set kernel.scale_rounds=2",
+    "metric": "{data}/values.npz --centers 60 --select greedy:20 --scale metric --set kernel.scale_rounds=2",
+    "learned": "{data}/classes.npz --centers 60 --scale learned --set kernel.scale_rounds=3",
+    "polynomial": "{data}/values.npz --centers 60 --penalty 1 --kernel polynomial --sigma2 auto",
+    "intersection": f"{{data}}/classes.npz --centers 60 --penalty 1 --kernel intersection {RAW}",
+    "greedy": "{data}/classes.npz --centers 150 --sigma2 0.3 --select greedy:20",
+    "greedy-as-many-as-help": "{data}/values.npz --centers 100 --select greedy:auto --set data.weights=w",
+    "greedy-finalists": "{data}/many.npz --centers 4000 --sigma2 median --select greedy:30",
+    "greedy-moved": "{data}/values.npz --centers 100 --select greedy:12 --polish-centers 4",
+    "refit-moved": "{data}/classes.npz --centers 40 --penalty 30 --refit ridge --polish-centers 4",
+    "rounds": f"{{data}}/classes.npz {ROUNDS} --penalty 1 --refit ridge {WEIGHTED}",
+    "rounds-one-kernel": f"{{data}}/classes.npz {ROUNDS} --penalty 3 --coupling shared --features-store none",
+    "rounds-two-widths": f"{{data}}/classes.npz {ROUNDS} --penalty 3 --sigma2 1,4",
+    "rounds-intersection": f"{{data}}/values.npz {ROUNDS} --penalty 1 --kernel intersection {RAW}",
+    "rounds-learned": f"{{data}}/values.npz {ROUNDS} --penalty 1 --scale learned --set kernel.scale_rounds=1",
+    "rounds-path": f"{{data}}/classes.npz {ROUNDS} --penalty path:max:3:4 --intercept",
+    "rounds-search": f"{{data}}/values.npz {ROUNDS} --penalty auto --refit ridge",
+    "rounds-greedy": f"{{data}}/classes.npz {ROUNDS} --sigma2 0.3 --select greedy:20",
+    "on-demand": f"{{data}}/classes.npz {ON_DEMAND} --penalty 1 --refit ridge {WEIGHTED}",
+    "on-demand-one-kernel": f"{{data}}/classes.npz {ON_DEMAND} --penalty 1 --coupling shared --features-store none",
+    "on-demand-little-room": f"{{data}}/values.npz {ON_DEMAND} --penalty 1 --set centers.working_set=120",
+    "center-list": "{data}/values.npz --center-list {data}/rows.txt --penalty 0.3 --keep-statistics centers",
+    "started-from": "{data}/classes.npz --centers 60 --penalty 0.3 --init-from {runs}/refit --keep-statistics none",
+    "added-rows": "{data}/classes.npz --add-rows {data}/added.npz --init-from {runs}/refit",
+    "added-rows-all-sums-anew": "{data}/classes.npz --add-rows {data}/added.npz --init-from {runs}/started-from",
+}
+# A name, the run that is cut, and to how many centers.
+RESIZED = {"greedy-cut": ("greedy", 12), "listed-cut": ("center-list", 6)}
+# A name, the estimator, and words: float32 rows instead of float64, with weights, with groups,
+# without y, many rows.
+ESTIMATORS: dict[str, tuple[Any, str]] = {
+    "regressor": (SLKLRegressor(budget="2s"), ""),
+    "regressor-widths": (SLKLRegressor(60, sigma2="auto", penalty="auto"), "float32 weights"),
+    "regressor-metric": (SLKLRegressor(60, feature_scale="metric", select="greedy:15"), ""),
+    "regressor-finalists": (SLKLRegressor(4000, sigma2=0.5, select="greedy:30", standardise=False), "many"),
+    "regressor-polynomial": (SLKLRegressor(60, kernel="polynomial", penalty=0.5), "groups"),
+    "regressor-warm": (SLKLRegressor(60, penalty="max:1e-3", warm_start=True), ""),
+    "classifier": (SLKLClassifier(60), ""),
+    "classifier-refit": (SLKLClassifier(80, penalty=1.0, refit="ridge", class_weight="balanced"), "weights groups"),
+    "classifier-path": (SLKLClassifier(60, penalty="path:5:0.5:3", fit_intercept=False), ""),
+    "classifier-one-kernel": (SLKLClassifier(60, penalty=1.0, coupling="shared"), "float32"),
+    "classifier-uniform": (SLKLClassifier(40, sigma2=[0.5, 2, 8], penalty=1.0, schedule="uniform", tol=1e-3), ""),
+    "classifier-greedy": (SLKLClassifier(150, select="greedy:auto", standardise=False), "weights"),
+    "classifier-learned": (SLKLClassifier(60, feature_scale="learned", penalty=1.0), "float32"),
+    "classifier-own-centers": (SLKLClassifier(centers=OWN, penalty=1.0, kernel="intersection", standardise=False), ""),
+    "landmarks": (GreedyNystroem(30, n_candidates=150), ""),
+    "landmarks-without-y": (GreedyNystroem(30, kernel="polynomial", sigma2=1.0), "float32 without"),
+}
+
+
+def tables(n: int = 800) -> dict[str, NDArray[Any]]:
+    """Return n rows X (n, 4) in [0, 1), their values and three classes, weights w, and groups g of three rows each."""
+    draw = np.random.default_rng(0)
+    X = draw.random((n, 4))
+    values = np.sin(6 * X[:, 0]) + X[:, 1] + 0.1 * draw.normal(size=n)
+    classes = np.digitize(values, np.quantile(values, [1 / 3, 2 / 3]))
+    return {"X": X, "values": values, "classes": classes, "w": draw.exponential(size=n), "g": np.arange(n) // 3}
+
+
+def write_tables(folder: Path) -> None:
+    """Write tables of numbers (.npz), of words and gaps (.csv), and a list of rows."""
+    rows = tables()
+    for name, source, target, n_train in (
+        ("values", rows, "values", 500),
+        ("classes", rows, "classes", 500),
+        ("many", tables(18_200), "values", 18_000),
+    ):
+        named = {"X": source["X"], "y": source[target], "w": source["w"], "g": source["g"]}
+        train_part = {f"{key}_train": array[:n_train] for key, array in named.items()}
+        test_part = {f"{key}_test": array[n_train : n_train + 150] for key, array in named.items()}
+        np.savez(folder / name, allow_pickle=False, **train_part, **test_part)
+    np.savez(folder / "added", X=rows["X"][650:], y=rows["classes"][650:])
+    (folder / "rows.txt").write_text("\n".join(map(str, range(0, 500, 6))))
+    colours = np.random.default_rng(1).choice(["red", "green", "blue", "NA"], 400)
+    words, answers = ["colour,size,age,family,price"], ["colour,size,age,family,answer"]
+    for row, (x, colour) in enumerate(zip(rows["X"][:400], colours, strict=True)):
+        cells = f"{colour},{'' if row % 17 == 5 else x[0]},{x[1]},f{row // 4}"
+        price = rows["values"][row] + (colour == "red")
+        words.append(f"{cells},{price}")
+        answers.append(f"{cells},{'dear' if price > 1 else 'cheap'}")
+    (folder / "words.csv").write_text("\n".join(words))
+    (folder / "answers.csv").write_text("\n".join(answers))

@@ -1,0 +1,329 @@
+"""Files: read where they are plain ones, written whole or not at all (aside, fsync, rename, fsync of the folder).
+
+Every change of the disk by this package goes through the `low_*` functions, called as `files.low_*` from elsewhere, so
+that a test can record, break or replay them. Only the text in a lock file and the lines of a `LineFile`, on which
+nothing depends, do not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import io
+import itertools
+import json
+import os
+import re
+import secrets
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from storage.errors import CannotWriteError, CorruptDataError, MissingDataError, UnavailableStoreError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+# The names under which things are written aside (tmp), or kept for the moment in which they are replaced (old). A file
+# of somebody else may begin like ours: only what fits whole is ever touched.
+_ASIDE = re.compile(r"\.(?P<kind>tmp|old)-(?P<name>.+)-[0-9a-f]{16}", re.DOTALL)
+_STILL_OPEN = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY)
+_CAUSES = {
+    errno.ENOSPC: "disk full",
+    errno.EDQUOT: "disk quota used up",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "permission denied",
+    errno.EROFS: "read-only file system",
+    errno.EIO: "input/output error of the device",
+}
+# Each value of a JSON text takes up to 24 times its bytes in memory, and has a comma (or is nested, which is bounded).
+MAXIMUM_JSON_BYTES = 64 * 2**20
+_MAXIMUM_JSON_VALUES = 4_000_000
+
+
+def low_create(path: Path) -> int:
+    """Create and open a new file for writing; return its descriptor."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+
+
+def low_write(descriptor: int, path: Path, data: ReadableBuffer) -> int:
+    """Write at the current position; return the number of bytes taken, which may be fewer than offered."""
+    return os.write(descriptor, data)
+
+
+def low_fsync(descriptor: int, path: Path) -> None:
+    """Bring the file or folder behind `descriptor` to the disk."""
+    os.fsync(descriptor)
+
+
+def low_rename(source: Path, target: Path) -> None:
+    """Rename within one file system, replacing a file or an empty folder."""
+    source.rename(target)
+
+
+def low_mkdir(path: Path) -> None:
+    """Create one folder."""
+    path.mkdir()
+
+
+def low_unlink(path: Path) -> None:
+    """Remove one file."""
+    path.unlink()
+
+
+def low_remove_tree(path: Path) -> None:
+    """Remove a folder and all in it, but for what somebody has open: a later sweep removes that. Raises OSError.
+
+    On a network file system (and on FUSE) an open or mapped file that is removed stays in its folder under another name
+    until it is closed.
+    """
+    failed: list[BaseException] = []
+    if sys.version_info >= (3, 12):
+        shutil.rmtree(path, onexc=lambda function, name, error: failed.append(error))
+    else:
+        shutil.rmtree(path, onerror=lambda function, name, raised: failed.append(raised[1]))
+    for error in failed:
+        if not (isinstance(error, OSError) and error.errno in _STILL_OPEN):
+            raise error
+
+
+def open_plain(path: Path) -> io.BufferedReader:
+    """Open a plain file for reading, through links if there are any; `features.input_files` does so for user data.
+
+    Raises CorruptDataError where it is a pipe, a device or a socket, OSError where it is a folder or cannot be opened.
+    """
+    return open(path, "rb", opener=_open_plain)
+
+
+def _open_plain(name: str, flags: int) -> int:
+    refused = CorruptDataError(f"{name}: is a pipe, a device or a socket; name a plain file", file=str(name))
+    try:
+        descriptor = os.open(name, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket
+            raise refused from None
+        raise
+    mode = os.fstat(descriptor).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # `open` refuses a folder
+        os.close(descriptor)
+        raise refused
+    return descriptor
+
+
+def read_plain(path: Path, most_bytes: int) -> bytes:
+    """Return the content of a plain file. Raises as `open_plain`; CorruptDataError also beyond `most_bytes`."""
+    with open_plain(path) as stream:
+        n_bytes = os.fstat(stream.fileno()).st_size
+        if n_bytes > most_bytes:
+            raise CorruptDataError(f"{path}: larger than {most_bytes} bytes, not one of ours", file=str(path))
+        return stream.read(n_bytes)  # a read takes the memory that it asks for
+
+
+def parse_json(data: bytes) -> Any:
+    """Return the value of a JSON text whose memory is bounded.
+
+    Raises ValueError where it is no JSON, nested too deeply, has numbers of thousands of digits or millions of values.
+    """
+    if len(data) > MAXIMUM_JSON_BYTES or data.count(b",") > _MAXIMUM_JSON_VALUES:
+        raise ValueError("more values than any file of ours has")
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+@contextlib.contextmanager
+def read_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError of reading `path` into MissingDataError or UnavailableStoreError."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise MissingDataError(f"{path}: does not exist") from None
+    except OSError as error:
+        raise UnavailableStoreError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+@contextlib.contextmanager
+def write_errors(path: Path, wanted_bytes: int | None = None) -> Iterator[None]:
+    """Turn an OSError of writing `path` into CannotWriteError."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(path, error, wanted_bytes) from error
+
+
+def cannot_write(path: Path, error: OSError, wanted_bytes: int | None = None) -> CannotWriteError:
+    """Return the error that names path, bytes and cause."""
+    cause = _CAUSES.get(error.errno or 0, error.strerror or str(error))
+    size = "" if wanted_bytes is None else f" {wanted_bytes} bytes"
+    advice = "free some space or choose another folder" if "disk" in cause else "choose a folder you can write to"
+    return CannotWriteError(f"{path}: cannot write{size}: {cause}; {advice}", path=str(path))
+
+
+class _AsideFile(io.FileIO):
+    """A new file, written with `low_write`, for writers that want a file object."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "xb", opener=lambda name, flags: low_create(path))
+        self.path = path
+
+    def write(self, data: ReadableBuffer) -> int:
+        view = memoryview(data).cast("B")
+        position = 0
+        while position < len(view):
+            position += low_write(self.fileno(), self.path, view[position:])
+        return position
+
+
+@contextlib.contextmanager
+def replacing(
+    path: Path, wanted_bytes: int | None = None, *, sync_folder: bool = True, sync_file: bool = True
+) -> Iterator[_AsideFile]:
+    """Yield a stream whose content becomes `path` in one step at the end; on any error nothing changes.
+
+    `sync_folder=False` leaves the fsync of the folder to the caller; `sync_file=False` is for what may be lost with the
+    power, but never be half there after a kill. Raises CannotWriteError naming path, bytes wanted and cause.
+    """
+    aside = temporary_path(path)
+    with write_errors(path, wanted_bytes):
+        stream = _AsideFile(aside)
+        try:
+            with stream:
+                yield stream
+                if sync_file:
+                    low_fsync(stream.fileno(), aside)
+            low_rename(aside, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                low_unlink(aside)
+            raise
+        if sync_folder:
+            fsync_folder(path.parent)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a whole file durably, replacing an older one in one step. Raises CannotWriteError as `replacing`."""
+    with replacing(path, len(data)) as stream:
+        stream.write(data)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file; one that does not exist is fine. Raises CannotWriteError."""
+    with write_errors(path), contextlib.suppress(FileNotFoundError):
+        low_unlink(path)
+
+
+def rename_file(path: Path, target: Path) -> None:
+    """Give a file another name on the same file system. Raises CannotWriteError."""
+    with write_errors(path):
+        low_rename(path, target)
+
+
+class LineFile:
+    """A file of unbuffered lines; a last line that a kill cut off is removed at opening. Raises CannotWriteError."""
+
+    def __init__(self, path: Path, *, fresh: bool = False) -> None:
+        self.path = path
+        with write_errors(path):
+            self._stream = path.open("wb" if fresh else "ab", buffering=0)
+            data = b"" if fresh else path.read_bytes()
+            self._size = data.rfind(b"\n") + 1
+            if self._size < len(data):
+                self._stream.truncate(self._size)
+
+    def append(self, line: str) -> None:
+        """Write one line; on any error the file is as before. Raises CannotWriteError naming the file and the bytes."""
+        data = line.encode() + b"\n"
+        try:
+            position = 0
+            while position < len(data):
+                position += self._stream.write(data[position:]) or 0
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._stream.truncate(self._size)
+            raise cannot_write(self.path, error, len(data)) from error
+        self._size += len(data)
+
+    def close(self) -> None:
+        """Close the file; there is nothing left to write."""
+        with contextlib.suppress(OSError):
+            self._stream.close()
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder and its parents durably; one that exists is fine. Raises CannotWriteError."""
+    with write_errors(path):
+        missing = list(itertools.takewhile(lambda folder: not folder.exists(), [path, *path.parents]))
+        if not missing and not path.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        for folder in reversed(missing):
+            with contextlib.suppress(FileExistsError):  # another process may be as quick
+                low_mkdir(folder)
+            fsync_folder(folder.parent)
+
+
+def fsync_folder(path: Path) -> None:
+    """Bring the names in a folder to the disk. Raises OSError."""
+    _fsync(path, os.O_DIRECTORY)
+
+
+def fsync_tree(root: Path) -> None:
+    """Bring every file and folder below `root`, and `root` itself, to the disk. Raises OSError."""
+    for folder, _, names in os.walk(root, topdown=False):
+        for name in sorted(names):
+            _fsync(Path(folder, name), os.O_NOFOLLOW)
+        fsync_folder(Path(folder))
+
+
+def _fsync(path: Path, flag: int) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flag)
+    try:
+        low_fsync(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked(descriptor: int) -> Iterator[None]:
+    """Lock the open file or folder, which `folders.sweep_output` then leaves alone; close it at the end."""
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class Aside:
+    """What the name of something aside tells."""
+
+    name: str  # that it is to get, or had before; of what is to get it, its first 200 characters
+    replaced: bool  # it had the name before
+
+
+def temporary_path(path: Path) -> Path:
+    """Return a fresh name beside `path` to write it under, see `aside_of`."""
+    return path.with_name(f".tmp-{path.name[:200]}-{secrets.token_hex(8)}")
+
+
+def replaced_path(path: Path) -> Path:
+    """Return the name beside `path` to keep it under while another thing takes its place, see `aside_of`.
+
+    There is one for each `path`: of two, nobody could tell after a power loss which of them is whole.
+    """
+    return path.with_name(f".old-{path.name}-{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]}")
+
+
+def aside_of(name: str) -> Aside | None:
+    """Return what a file name of `temporary_path` or `replaced_path` says; None for any other name."""
+    parts = _ASIDE.fullmatch(name)
+    if parts is None or (parts["kind"] == "old" and replaced_path(Path(parts["name"])).name != name):
+        return None
+    return Aside(parts["name"], parts["kind"] == "old")

@@ -1,0 +1,309 @@
+"""Folders that are either whole under their name or not there, and what sweeps after a kill.
+
+A folder is filled aside, every file in it fsynced, its `MANIFEST.json` written and fsynced last, renamed, and its
+parent fsynced. The manifest states the size and sha256 of every file and carries its own digest: a folder is whole when
+its manifest is there and every file is as it says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from storage import files as disk
+from storage.errors import CorruptDataError, MissingDataError, UnavailableStoreError, remedy_at
+from storage.files import aside_of, fsync_folder, make_folder, open_plain, read_errors, write_errors
+from storage.folder_layouts import MANIFEST_NAME, check_plain_name
+from storage.records import read_record, write_record
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class FileDigest:
+    """Size in bytes and sha256 (64 lowercase hex digits) of one file."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The content of one committed folder; `files` maps plain relative names to their digests."""
+
+    kind: str
+    files: Mapping[str, FileDigest] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+def digest_file(path: Path) -> FileDigest:
+    """Hash one file; a pass over its bytes with the GIL released. Raises MissingDataError, UnavailableStoreError."""
+    with read_errors(path), open_plain(path) as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        return FileDigest(stream.tell(), digest)
+
+
+def write_manifest(root: Path, manifest: Manifest) -> None:
+    """Write `root/MANIFEST.json` durably. Raises ValueError where a name is not plain, CannotWriteError."""
+    body = {
+        "kind": manifest.kind,
+        "format_version": FORMAT_VERSION,
+        "files": {check_plain_name(name): [entry.bytes, entry.sha256] for name, entry in manifest.files.items()},
+        "metadata": dict(manifest.metadata),
+    }
+    write_record(root / MANIFEST_NAME, body, compact=True)
+
+
+def read_manifest(root: Path) -> Manifest:
+    """Read `root/MANIFEST.json` and check its form and its own digest; no other file is looked at.
+
+    Raises MissingDataError where there is none: the folder was never committed; CorruptDataError where it is malformed,
+    damaged, of another format version or names a file outside the folder.
+    """
+    path = root / MANIFEST_NAME
+    try:
+        return _decode(read_record(path))
+    except MissingDataError:
+        raise MissingDataError(f"{path}: does not exist; the folder was never completed") from None
+    except (CorruptDataError, ValueError, TypeError) as error:
+        reason = str(error).removeprefix(f"{path}: ").partition(";")[0]
+        remedy = remedy_at(root, f"delete the folder {root} and build it again")
+        raise CorruptDataError(f"{path}: damaged manifest ({reason}); {remedy}", file=str(path)) from None
+
+
+def _decode(body: dict[str, Any]) -> Manifest:
+    if body.keys() != {"kind", "format_version", "files", "metadata"}:
+        raise ValueError("not a manifest")
+    if body["format_version"] != FORMAT_VERSION:
+        raise ValueError(f"format version {body['format_version']!r}, this program reads {FORMAT_VERSION}")
+    if not all(isinstance(body[key], kind) for key, kind in (("kind", str), ("files", dict), ("metadata", dict))):
+        raise ValueError("kind, metadata or files has the wrong type")
+    files = {check_plain_name(name): FileDigest(*entry) for name, entry in body["files"].items()}
+    for name, entry in files.items():
+        if type(entry.bytes) is not int or entry.bytes < 0:
+            raise ValueError(f"the size of {name} is {entry.bytes!r}")
+        if not isinstance(entry.sha256, str) or not re.fullmatch(r"[0-9a-f]{64}", entry.sha256):
+            raise ValueError(f"the digest of {name} is not a sha256")
+    return Manifest(body["kind"], files, body["metadata"])
+
+
+def verify(root: Path, *, contents: bool) -> list[str]:
+    """Compare a folder with its manifest and return what is wrong, one line each; empty if it holds.
+
+    With `contents` every file is hashed (a pass over all bytes), else presence and size are checked. A missing or
+    damaged manifest is one problem. Files that the manifest does not name are not looked at.
+    """
+    try:
+        manifest = read_manifest(root)
+    except (CorruptDataError, MissingDataError, UnavailableStoreError) as error:
+        return [str(error)]
+    return compare(root, manifest.files, contents=contents)
+
+
+def compare(root: Path, files: Mapping[str, FileDigest], *, contents: bool) -> list[str]:
+    """Compare the files of a folder with what is known of them, as `verify` does."""
+    return [problem for name in sorted(files) if (problem := _problem(root, name, files[name], contents))]
+
+
+def _problem(root: Path, name: str, entry: FileDigest, contents: bool) -> str:
+    path = root / name
+    try:
+        # A link could lead out of the folder, a pipe would hang: only plain files count.
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) or not path.resolve().is_relative_to(root.resolve()):
+            return f"{name}: not a plain file of {root}"
+        if status.st_size != entry.bytes:
+            return f"{name}: has {status.st_size} bytes, wanted {entry.bytes}"
+        if contents and digest_file(path).sha256 != entry.sha256:
+            return f"{name}: its content does not match its digest"
+    except (FileNotFoundError, NotADirectoryError):
+        return f"{name}: missing"
+    except (OSError, MissingDataError, UnavailableStoreError) as error:
+        return f"{name}: {error}"
+    return ""
+
+
+def check_folder(folder: Path, *, remedy: str) -> None:
+    """Check every byte of a folder against its manifest, before its arrays are mapped. Cost: one pass over them.
+
+    Raises CorruptDataError naming the first file that is damaged, and ending with `remedy`.
+    """
+    problems = verify(folder, contents=True)
+    if problems:
+        reason = problems[0].partition(";")[0]
+        raise CorruptDataError(f"{folder}: damaged ({reason}); {remedy}", file=reason.partition(":")[0])
+
+
+def seal(
+    folder: Path,
+    *,
+    kind: str,
+    metadata: Mapping[str, Any] | None = None,
+    known: Mapping[str, FileDigest] | None = None,
+) -> None:
+    """End the filling of a folder: sweep what was left aside, fsync everything, then write the manifest, last.
+
+    `known` gives digests taken when the bytes were written; those files are not read again. Cost: one pass over all
+    other files. Raises CorruptDataError where a file of `known` is missing or has another size, CannotWriteError.
+    """
+    known = known or {}
+    with write_errors(folder):
+        remove_stale(folder, recursive=True)
+        disk.fsync_tree(folder)
+        names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("[!.]*") if not path.is_dir())
+    files = {
+        name: known[name] if name in known else digest_file(folder / name) for name in names if name != MANIFEST_NAME
+    }
+    for name, entry in known.items():
+        if name not in files or (folder / name).stat().st_size != entry.bytes:
+            raise CorruptDataError(f"{folder / name}: written, but now missing or of another size", file=name)
+    write_manifest(folder, Manifest(kind, files, metadata or {}))
+
+
+@contextlib.contextmanager
+def new_folder(
+    final: Path,
+    *,
+    kind: str | None = "folder",
+    metadata: Mapping[str, Any] | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> Iterator[Path]:
+    """Yield a folder to fill aside; it becomes `final`, with a manifest unless `kind` is None, when the block ends.
+
+    `metadata` is read at the end, so it may be filled inside the block. An existing `final` is moved aside, the new one
+    moved in, and only then the old one pruned; after a kill between the two, `remove_stale` brings it back. On any
+    exception the temporary folder is removed and `final` is as before. `check` is called first and just before `final`
+    is replaced, and may raise. Raises CannotWriteError naming the path and the cause.
+    """
+    check()
+    make_folder(final.parent)
+    aside = disk.temporary_path(final)
+    with write_errors(final):
+        disk.low_mkdir(aside)
+        descriptor = os.open(aside, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with disk.locked(descriptor):
+            yield aside
+            if kind is not None:
+                seal(aside, kind=kind, metadata=metadata)
+            check()
+            with write_errors(final):
+                if kind is None:
+                    disk.fsync_tree(aside)
+                _move_in(aside, final)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            disk.low_remove_tree(aside)
+        raise
+
+
+def _move_in(aside: Path, final: Path) -> None:
+    """Rename `aside` to `final`, durably; what was there is moved aside first and pruned last. Raises OSError."""
+    old = disk.replaced_path(final)
+    replaces = final.exists()
+    if replaces:
+        if old.exists():
+            _remove_replaced(old, final)  # left by a killed run whose new folder did arrive
+        disk.low_rename(final, old)
+    try:
+        disk.low_rename(aside, final)
+    except OSError:
+        if replaces:
+            disk.low_rename(old, final)
+        raise
+    fsync_folder(final.parent)
+    if replaces:
+        _remove_replaced(old, final)
+
+
+def _remove_replaced(old: Path, final: Path) -> None:
+    """Remove what `final` has replaced; first it loses its name, so that no part of it is ever moved back."""
+    aside = disk.temporary_path(final)
+    disk.low_rename(old, aside)
+    disk.low_remove_tree(aside)
+
+
+def committed_files(root: Path) -> Iterator[Path]:
+    """Yield the files below `root` in order; of a folder with a manifest the manifest alone.
+
+    Names that begin with a dot are left out: written aside, or kept by a network file system for whoever has them open.
+    """
+    try:
+        entries = sorted(root.iterdir())
+    except FileNotFoundError:  # removed meanwhile, by a run that is at work
+        return
+    if root / MANIFEST_NAME in entries:
+        entries = [root / MANIFEST_NAME]
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            yield from committed_files(entry)
+        else:
+            yield entry
+
+
+def remove_folder(path: Path, *, durable: bool = True, unless: Callable[[], bool] | None = None) -> bool:
+    """Remove a folder so that it is never half there under its name; one that does not exist is fine.
+
+    Returns whether it is gone: `unless` is asked once nobody finds the folder any more, and may bring it back. Files in
+    it that are open may stay aside for `remove_stale`. After a power loss a folder removed with `durable=False` may be
+    there again, and damaged. Raises CannotWriteError.
+    """
+    aside = disk.temporary_path(path)
+    with write_errors(path), contextlib.suppress(FileNotFoundError):
+        disk.low_rename(path, aside)
+        if unless is not None and unless():
+            disk.low_rename(aside, path)
+            return False
+        if durable:
+            fsync_folder(path.parent)  # or the files in it could go before its name does
+        disk.low_remove_tree(aside)
+    return True
+
+
+def remove_stale(parent: Path, *, recursive: bool = False) -> list[Path]:
+    """Remove the files and folders that killed runs left aside (`aside_of`); return what was removed.
+
+    Call it only while holding the lock of `parent`: another process may be filling them. A folder that was moved aside
+    for a replacement that never arrived is moved back instead. Files that are open may stay for the next call. Raises
+    CannotWriteError.
+    """
+    removed: list[Path] = []
+    with write_errors(parent), contextlib.suppress(FileNotFoundError):
+        for entry in sorted(parent.iterdir()):
+            if aside_of(entry.name) is not None:
+                removed += [entry] if remove_aside(entry) else []
+            elif recursive and entry.is_dir() and not entry.is_symlink():
+                removed += remove_stale(entry, recursive=True)
+    return removed
+
+
+def remove_aside(path: Path) -> bool:
+    """Remove a file or folder with a name of `aside_of`; return whether it is gone.
+
+    A folder that was moved aside for a replacement that never arrived is moved back. Raises OSError.
+    """
+    aside = aside_of(path.name)
+    assert aside is not None
+    if path.is_symlink() or not path.is_dir():
+        if not aside.replaced:
+            disk.low_unlink(path)
+        return not aside.replaced  # only folders are moved aside: this is somebody else's
+    final = path.with_name(aside.name)
+    if not aside.replaced:
+        disk.low_remove_tree(path)
+        return not path.exists()
+    if final.exists():
+        _remove_replaced(path, final)
+        return True
+    disk.low_rename(path, final)
+    fsync_folder(path.parent)
+    return False
