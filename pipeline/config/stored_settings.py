@@ -1,6 +1,6 @@
 """The settings that a run freezes in its folder, and what of them may differ when it is resumed, or rows are added."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +9,6 @@ from pipeline.config.settings import SETTINGS, Loaded, get, parse_value, with_va
 from pipeline.config.toml_files import read_toml, toml_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.errors import ConfigMismatchError
-
-# What a setting that a run folder lacks meant before there was one.
-FORMERLY: Mapping[str, Any] = {
-    "data.centre_targets": False,
-    "features.power": 1.0,
-    "kernel.scale": "none",
-    "solver.patience": 0,
-}
 
 
 def to_toml(config: TrainConfig) -> str:
@@ -38,15 +30,11 @@ def to_toml(config: TrainConfig) -> str:
 
 
 def from_toml(path: Path) -> TrainConfig:
-    """Return the configuration that `to_toml` wrote, maybe before there were all settings; ConfigError if damaged.
-
-    The address of a scheduler, which older versions froze, is not gone back to: somebody else may listen there.
-    """
+    """Return the configuration that `to_toml` wrote; ConfigError if damaged."""
     flat = read_toml(path)
     config = TrainConfig(dataset=text(flat.pop("dataset", "")))
-    for key, value in {**FORMERLY, **flat}.items():
-        if not (key == "resources.scheduler" and is_address(value)):
-            config = with_value(config, key, parse_value(key, value, path.name))
+    for key, value in flat.items():
+        config = with_value(config, key, parse_value(key, value, path.name))
     return config
 
 
@@ -102,5 +90,4 @@ def _with_resources(stored: TrainConfig, loaded: Loaded) -> TrainConfig:
     now, usual = loaded.config.resources, TrainConfig("").resources.scheduler
     if is_address(now.scheduler) and stored.resources.scheduler == usual:  # the environment's
         stored = with_value(stored, "resources.scheduler", now.scheduler)
-    # Of one start alone: frozen, as older versions did, it would stop every later one after the same time.
     return with_value(stored, "resources.time_limit", now.time_limit)

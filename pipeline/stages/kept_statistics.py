@@ -16,7 +16,7 @@ from pipeline.stages import final_weights
 from pipeline.stages.accumulate_statistics import load_columns, statistics_to_arrays
 from pipeline.stages.candidate_names import read_candidates
 from pipeline.stages.greedy_selection import AT_ONCE, FINALISTS, StatisticsNames, load_chosen
-from pipeline.stages.out_of_core.round_names import MARKERS, round_index
+from pipeline.stages.out_of_core.round_names import MARKERS
 from pipeline.stages.statistics_pass import COLUMNS
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import ANEW
@@ -68,11 +68,7 @@ def last_names(layout: RunLayout) -> StatisticsNames | None:
     for names in (AT_ONCE, FINALISTS):
         if names.everything in folders:
             return names
-    rounds = [name.removesuffix("-fit") for name in folders if name.startswith("round-") and name.endswith("-fit")]
-    if not rounds:
-        return None
-    last = max(rounds, key=round_index)  # of a selection by an earlier version
-    return StatisticsNames(f"{last}-fit", f"{last}-hold-out", last)
+    return None
 
 
 def told(layout: RunLayout) -> str | None:
