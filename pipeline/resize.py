@@ -155,7 +155,7 @@ def _temperature(
     # Bring numpy and numba, which --help does without.
     from pipeline.reporting.examples import needs_download
     from pipeline.runtime.run_folder import finished_report
-    from pipeline.stages.kept_statistics import column_names
+    from pipeline.stages.finished_run import column_names
     from pipeline.stages.temperature import TriedWeights, temperature_of_finished_run
 
     candidates = column_names(layout, _names(layout, config), tried, finished_report(layout)["n_train"])
@@ -210,12 +210,12 @@ def _names(layout: "RunLayout", config: "TrainConfig") -> "StatisticsNames":
     import numpy as np
 
     from pipeline.stages import accumulate_statistics as statistics
-    from pipeline.stages import kept_statistics
+    from pipeline.stages import finished_run
 
-    kept_statistics.check_in_place(layout)
-    names, none = kept_statistics.last_names(layout), np.empty(0, np.int64)
+    finished_run.check_in_place(layout)
+    names, none = finished_run.last_names(layout), np.empty(0, np.int64)
     if names is None or not statistics.load_columns(layout, names.held_out, none).weight_sum > 0:
-        raise ConfigError(f"{layout.root}: {kept_statistics.why_no_resize(layout, config)}")
+        raise ConfigError(f"{layout.root}: {finished_run.why_no_resize(layout, config)}")
     return names
 
 

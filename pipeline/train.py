@@ -130,7 +130,7 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
         print("\n".join(configuration.lines(loaded.config, loaded.origins)))
         return None
     # Heavy imports wait until here, so that --help and --print-config answer at once.
-    from pipeline.planning import added_rows, start_model
+    from pipeline.planning import earlier_models
     from pipeline.planning import plan as planning
     from pipeline.runtime import run_folder  # numpy
     from pipeline.runtime.executors import open_executor
@@ -142,7 +142,7 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
     if stored is not None:
         config = resumed(stored, loaded)
     else:
-        config = added_rows.settings_of_grown(loaded) if loaded.config.data.add_rows else loaded.config
+        config = earlier_models.settings_of_grown(loaded) if loaded.config.data.add_rows else loaded.config
     settled = stored is not None or config.data.add_rows is not None
     root = arguments.run_dir or run_folder.default_run_dir(arguments.dataset)
     if arguments.print_config:
@@ -159,9 +159,9 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
         configuration.check_scheduler(loaded)
     if config.resources.features_store != "none":
         run_folder.check_apart(root, Path(config.resources.features_dir))
-    prepared = added_rows.checked(planning.prepare(config, loaded.explicit, frozen=settled), root)
+    prepared = earlier_models.checked(planning.prepare(config, loaded.explicit, frozen=settled), root)
     plan, resources = prepared.plan, prepared.config.resources
-    start = start_model.open_start(prepared, root)
+    start = earlier_models.open_start(prepared, root)
     planning.check_disk(plan, root, prepared.store, prepared.shape, stored=prepared.stores_features)
     if arguments.dry_run:
         print("\n".join([*prepared.notes, *plan.lines(prepared.shape, prepared.store.manifest.exists())]))
@@ -197,11 +197,10 @@ def _run(
     from pipeline.runtime import run_folder
     from pipeline.runtime.events import Events, MemoryMeter  # psutil
     from pipeline.runtime.stored_arrays import StoredFile
-    from pipeline.stages import initial_weights, kept_statistics  # numba
-    from pipeline.stages.build_features import build_features
-    from pipeline.stages.compile_code import compile_needed
+    from pipeline.stages import finished_run, initial_weights  # numba
     from pipeline.stages.evaluate_model import evaluate_model  # numba
     from pipeline.stages.fit import fit
+    from pipeline.stages.preparation import build_features, compile_needed
     from pipeline.stages.run_state import Run
     from pipeline.stages.stage_costs import saved_state
     from storage.files import make_folder, remove_file  # numpy
@@ -244,7 +243,7 @@ def _run(
             scores = evaluate_model(run)
             report = results.build(run, scores, meter.peak_bytes)
             remove_file(layout.turn)
-            kept_statistics.finish(layout, prepared.config, report)
+            finished_run.finish(layout, prepared.config, report)
         except BaseException as error:
             with suppress(StorageError):
                 events.record("error", error=type(error).__name__, traceback=traceback.format_exc())

@@ -173,10 +173,10 @@ class _Looks:
 
     def _statistics(self, layout: "RunLayout") -> None:
         """Tell of statistics that a finished run has dropped."""
-        from pipeline.stages import kept_statistics  # brings numpy, which --help does without
+        from pipeline.stages import finished_run  # brings numpy, which --help does without
 
         with suppress(StorageError):  # named already
-            line = kept_statistics.told(layout) if self.finished and not self.live else None
+            line = finished_run.told(layout) if self.finished and not self.live else None
             self.result.notes += [f"statistics: {line}"] if line else []
 
     def leftovers(self) -> None:

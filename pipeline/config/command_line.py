@@ -10,9 +10,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pipeline.config.json_schema import schema
 from pipeline.config.parsers import is_plain
-from pipeline.config.settings import SETTINGS, UNSAFE
+from pipeline.config.settings import SETTINGS, UNSAFE, schema
 from pipeline.config.train_config import RESUME
 from pipeline.errors import ConfigError
 

@@ -44,9 +44,9 @@ from pipeline.runtime.row_pass import threads_together
 from pipeline.solvers.candidate_budget import LEAST_CENTERS
 from pipeline.solvers.feature_scales import METRIC, kinds_of
 from pipeline.stages import candidate_names as candidates
-from pipeline.stages.compile_code import loops_of
 from pipeline.stages.filled_settings import by_budget, fill_in, penalised
 from pipeline.stages.out_of_core.kept_columns import FOLDER
+from pipeline.stages.preparation import loops_of
 from pipeline.stages.setting_checks import check_rounds, check_used
 from pipeline.stages.training_rows import row_grid
 from storage.errors import CannotWriteError

@@ -21,7 +21,7 @@ from pipeline.reporting import examples, plots, run_facts
 from pipeline.reporting.results import before_words, by_weight, weighting_lines
 from pipeline.runtime.answers import describe
 from pipeline.runtime.run_folder import finished_report
-from pipeline.stages import kept_statistics
+from pipeline.stages import finished_run
 from pipeline.stages.stage_costs import in_order
 from storage.errors import CorruptDataError
 from storage.files import open_plain, parse_json, read_plain
@@ -67,7 +67,7 @@ def gather(layout: RunLayout) -> dict[str, Any]:
         "confusion": _confusion(report, located.model.labels) if report and located else None,
         **_pictures(located, notes),
         "stages": _stages(layout, report, notes),
-        "statistics": _tried(notes, "statistics", lambda: kept_statistics.told(layout)) if done else None,
+        "statistics": _tried(notes, "statistics", lambda: finished_run.told(layout)) if done else None,
         "peak_bytes": (report or facts)["peak_rss_bytes"],
         **_settings(layout, notes),
         "log": [_log_line(one) for one in _tail(layout.log)[-MOST_LOG_LINES:]],

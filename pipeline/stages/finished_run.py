@@ -1,16 +1,133 @@
-"""A run that is done, when it is asked for again: its report, and statistics that it is no longer to keep."""
+"""A finished run: its report, and what it keeps of its statistics, its largest files.
+
+It keeps all, those of the model's centers, which `pipeline.resize` reads, or none.
+"""
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pipeline.config.train_config import TrainConfig
+from pipeline.errors import ConfigError
+from pipeline.runtime import run_folder
 from pipeline.runtime.run_folder import finished_report
-from pipeline.stages import kept_statistics
-from storage.errors import CorruptDataError
+from pipeline.stages import final_weights
+from pipeline.stages.accumulate_statistics import load_columns, statistics_to_arrays
+from pipeline.stages.candidate_names import read_candidates
+from pipeline.stages.greedy_selection import AT_ONCE, FINALISTS, StatisticsNames, load_chosen
+from pipeline.stages.out_of_core.round_names import MARKERS
+from pipeline.stages.statistics_pass import COLUMNS
+from storage.arrays import read_arrays, write_arrays
+from storage.errors import ANEW, CorruptDataError
 from storage.files import aside_of
-from storage.folder_layouts import RunLayout
-from storage.folders import remove_stale, verify
+from storage.folder_layouts import MANIFEST_NAME, RunLayout
+from storage.folders import check_folder, read_manifest, remove_folder, remove_stale, verify
 from storage.lock import FolderLock
+
+MEMBERS = "rows"  # the array of statistics of a round that names its candidates
+
+
+def finish(layout: RunLayout, config: TrainConfig, report: dict[str, Any]) -> None:
+    """Commit the report of a run whose stages are done, and drop the statistics that it is not to keep.
+
+    The run's lock must be held. What goes is first named nowhere: a kill leaves a whole run. Raises CorruptDataError,
+    CannotWriteError.
+    """
+    names = last_names(layout)
+    dropped = []
+    for folder in excess(layout, config):
+        if config.resources.keep_statistics == "centers" and names is not None and folder.name in names:
+            _cut(layout, folder.name, _columns(layout, config, names))
+        else:
+            dropped.append(folder)
+    run_folder.finish(layout, report, without=dropped)
+    for folder in dropped:
+        remove_folder(folder)
+
+
+def excess(layout: RunLayout, config: TrainConfig) -> list[Path]:
+    """Return the folders of statistics that a finished run is not to keep, or not whole."""
+    keep = config.resources.keep_statistics
+    if keep == "all":
+        return []
+    names = last_names(layout) if keep == "centers" else None
+    return [folder for folder in _folders(layout) if folder.name not in (names or ()) or not _is_cut(folder)]
+
+
+def check_in_place(layout: RunLayout) -> None:
+    """Raise ConfigError where a kill while statistics were cut has left some of them aside."""
+    for path in layout.statistics.glob(".*"):
+        aside = aside_of(path.name)
+        if aside is not None and aside.replaced and not path.with_name(aside.name).exists():
+            raise ConfigError(f"{path}: a kill left these statistics aside; resume the run, and they come back")
+
+
+def last_names(layout: RunLayout) -> StatisticsNames | None:
+    """Return the names of the statistics of a run's last working set; None where it has none of held-out rows."""
+    folders = [folder.name for folder in _folders(layout)]
+    for names in (AT_ONCE, FINALISTS):
+        if names.everything in folders:
+            return names
+    return None
+
+
+def told(layout: RunLayout) -> str | None:
+    """Return what is to be told of statistics that a finished run no longer has; None where all are there."""
+    folders = _folders(layout)
+    if not folders:
+        return "none are kept (--keep-statistics): resize cannot cut this run"
+    if any(_is_cut(folder) for folder in folders):
+        return "those of the model's centers alone are kept (--keep-statistics centers)"
+    return None
+
+
+def why_no_resize(layout: RunLayout, config: TrainConfig) -> str:
+    """Return why a run cannot be cut to fewer centers, and what to do."""
+    in_rounds = layout.markers(MARKERS).exists() and config.solver.select == "none"
+    if not (_folders(layout) or in_rounds):
+        return (
+            "its statistics were dropped (--keep-statistics none), and fewer centers need them; train again with "
+            "--keep-statistics centers, or straight to that size with --select greedy:K"
+        )
+    return (
+        "keeps no statistics of held-out rows, which the weights of fewer centers need; train with "
+        "statistics.hold_out above 0 and --select greedy:K, or with fewer --centers"
+    )
+
+
+def _folders(layout: RunLayout) -> list[Path]:
+    return sorted(path.parent for path in layout.statistics.glob(f"[!.]*/{MANIFEST_NAME}"))
+
+
+def _is_cut(folder: Path) -> bool:
+    return f"{COLUMNS}.npy" in read_manifest(folder).files
+
+
+def _columns(layout: RunLayout, config: TrainConfig, names: StatisticsNames) -> NDArray[np.int64]:
+    """Return the columns that `resize` reads, (k,) i8 in rising order."""
+    if config.solver.select == "none":
+        return np.unique(final_weights.load(layout).active)
+    chosen = load_chosen(layout, names)
+    return np.union1d(chosen.chosen, chosen.tried)
+
+
+def _cut(layout: RunLayout, name: str, columns: NDArray[np.int64]) -> None:
+    check_folder(layout.statistics_file(name), remedy=ANEW)  # what is cut has digests of its own
+    statistics, stored = load_columns(layout, name, columns), read_arrays(layout.statistics_file(name), mapped=True)
+    members = {MEMBERS: np.array(stored[MEMBERS])} if MEMBERS in stored else {}
+    write_arrays(layout.statistics_file(name), statistics_to_arrays(statistics) | {COLUMNS: columns} | members)
+
+
+def column_names(
+    layout: RunLayout, names: StatisticsNames, columns: NDArray[np.int64], n_train: int
+) -> NDArray[np.int64] | None:
+    """Return the candidates, by name, of some columns of the statistics; None where a round's are no longer known."""
+    if names == AT_ONCE:
+        return read_candidates(layout, n_train)[columns]
+    members = read_arrays(layout.statistics_file(names.everything), mapped=True).get(MEMBERS)
+    return None if members is None else np.array(members[columns])
 
 
 def report_of(layout: RunLayout) -> dict[str, Any] | None:
@@ -36,7 +153,7 @@ def drop_statistics(root: Path, config: TrainConfig, report: dict[str, Any]) -> 
     """
     layout = RunLayout(root.absolute())
     aside = layout.statistics.is_dir() and any(aside_of(path.name) for path in layout.statistics.iterdir())
-    if aside or kept_statistics.excess(layout, config):
+    if aside or excess(layout, config):
         with FolderLock(layout.lock, "dropping statistics"):
             remove_stale(layout.statistics)
-            kept_statistics.finish(layout, config, report)
+            finish(layout, config, report)

@@ -21,6 +21,7 @@ from pipeline.solvers.preselection import Preselection, turns
 from pipeline.stages.accumulate_statistics import (
     STORING,
     commit_parts,
+    largest_values,
     name_of,
     statistics_from_arrays,
     statistics_to_arrays,
@@ -34,7 +35,6 @@ from pipeline.stages.greedy_selection import (
     finish_selection,
     fit_chosen,
 )
-from pipeline.stages.largest_values import largest_values
 from pipeline.stages.statistics_pass import FIT, HELD_OUT, MEMBERS, SAMPLE, StatisticsPass
 from pipeline.stages.training_rows import row_task
 from pipeline.stages.workspace import SOLVE, STATISTICS, Unfinished, Workspace

@@ -31,9 +31,9 @@ from pipeline.solvers.feature_scales import (
     width_of_rounds,
     widths_with_more,
 )
+from pipeline.stages.accumulate_statistics import largest_of_bounded
 from pipeline.stages.block_values import BlockPass, OfBlock, SumPass, Values
 from pipeline.stages.choose_bandwidth import bandwidth_task, errors_of, typical_width
-from pipeline.stages.largest_values import largest_of_bounded
 from pipeline.stages.statistics_pass import FIT, HELD_OUT, StatisticsPass
 from pipeline.stages.target_facts import TargetFacts, count_held_out
 from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, row_grid, row_task_of

@@ -22,10 +22,10 @@ from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass
 from pipeline.solvers.lbfgs import Curvature, next_point
 from pipeline.solvers.ridge import Refit, least_squares, refit
+from pipeline.stages.accumulate_statistics import largest_values
 from pipeline.stages.candidate_names import rows_and_widths
 from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.gradient_pass import INPUT, GradientPass
-from pipeline.stages.largest_values import largest_values
 from pipeline.stages.statistics_pass import FIT, HELD_OUT, MEMBERS, StatisticsPass
 from pipeline.stages.temperature import TriedWeights
 from pipeline.stages.training_rows import RowTask, row_task

@@ -22,7 +22,7 @@ from pipeline.planning.plan import prepare
 from pipeline.runtime.events import Events, MemoryMeter
 from pipeline.runtime.executors import open_executor
 from pipeline.solvers import certify_support
-from pipeline.stages import build_features as features
+from pipeline.stages import compile_code as features
 from pipeline.stages import draw_candidates as centers
 from pipeline.stages import one_vs_all as group_solve
 from pipeline.stages import training_rows

@@ -12,8 +12,7 @@ from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, Statisti
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.runtime import progress
 from pipeline.runtime.thread_team import ThreadTeam
-from pipeline.stages.accumulate_statistics import STORING, statistics_from_arrays, statistics_to_arrays
-from pipeline.stages.largest_values import largest_values
+from pipeline.stages.accumulate_statistics import STORING, largest_values, statistics_from_arrays, statistics_to_arrays
 from pipeline.stages.out_of_core.kept_columns import (
     KeptColumns,
     KeptPass,

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.stages.largest_values import largest_values
+from pipeline.stages.accumulate_statistics import largest_values
 from pipeline.stages.statistics_pass import HELD_OUT, MEMBERS, StatisticsPass
 from pipeline.stages.training_rows import row_task
 from pipeline.stages.workspace import SOLVE, Workspace

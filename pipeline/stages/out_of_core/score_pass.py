@@ -24,8 +24,8 @@ from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.committed_sums import Arrays
 from pipeline.runtime.thread_team import ThreadTeam
+from pipeline.stages.accumulate_statistics import largest_values
 from pipeline.stages.candidate_names import read_widths
-from pipeline.stages.largest_values import largest_values
 from pipeline.stages.out_of_core.coarse_features import (
     as_centers,
     as_rows,

@@ -8,8 +8,7 @@ import pytest
 
 import runs
 from pipeline import train
-from pipeline.config.json_schema import schema
-from pipeline.config.settings import SETTINGS, get, load
+from pipeline.config.settings import SETTINGS, get, load, schema
 from pipeline.config.stored_settings import to_toml
 from pipeline.config.train_config import TrainConfig
 

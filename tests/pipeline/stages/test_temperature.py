@@ -16,8 +16,8 @@ from pipeline.prediction.model_folder import load_model
 from pipeline.report import main as write_report
 from pipeline.resize import main as resize
 from pipeline.stages.candidate_names import read_candidates
+from pipeline.stages.finished_run import column_names, last_names
 from pipeline.stages.greedy_selection import load_chosen
-from pipeline.stages.kept_statistics import column_names, last_names
 from runs import held_out_of, report_of, train
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout

@@ -1,13 +1,16 @@
-"""Stage 0: the compiled loops that a run needs and that no earlier one on this machine has left; mostly none."""
+"""What a run does before its fit: compile the loops that it lacks, mostly none, and store the features."""
 
 import time
+from functools import partial
 
 from features.descriptors import deskew_loops, sphog_loops
 from features.synthetic import rendering_loops
 from pipeline.config.parsers import NO_PENALTY
 from pipeline.config.train_config import TrainConfig
+from pipeline.datasets import build_feature_store, feature_store, store_users
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_store import store_of
+from pipeline.datasets.open_data import release_data
 from pipeline.kernels.jit import Loop, compile_loops, loops_in, not_kept
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.runtime import stopping
@@ -15,6 +18,8 @@ from pipeline.solvers.loops_of_training import needed_loops
 from pipeline.stages.one_vs_all import solver_options
 from pipeline.stages.run_state import Run
 from pipeline.stages.stage_costs import COMPILE, StageCost
+from pipeline.stages.workspace import FEATURES
+from storage.lock import holder
 
 
 def compile_needed(run: Run) -> None:
@@ -44,3 +49,34 @@ def loops_of(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> li
     together = shape.n_outputs if config.solver.coupling == "shared" else 1
     dtypes = {config.kernel.precision, "float32"}  # that of the model and of the widths that are tried
     return loops + needed_loops(Kernel(config.kernel.name), dtypes, options, together, in_rounds=in_rounds)
+
+
+WAIT_SECONDS = 24 * 3600.0  # for another run that builds the same store
+
+
+def build_features(run: Run) -> None:
+    """Build the feature store of a run unless a verified one is there.
+
+    Raises CorruptDataError where the store is damaged, LockedError where another run builds it for too long.
+    """
+    layout, shape = run.feature_layout, run.shape
+    with run.stage(FEATURES):
+        if run.config.resources.features_store == "none":
+            return  # computed on the fly by whoever reads them
+        store_users.register(layout, run.layout.root)  # before it looks: see `pipeline.feature_stores`
+        keys = not run.layout.centers.exists()  # an earlier version may have begun the run
+        if feature_store.is_built(layout, keys=keys):
+            run.events.record("features reused", digest=layout.digest)
+            return
+        held_by = holder(layout.lock)
+        if held_by is not None:
+            run.events.say(f"waiting for process {held_by['pid']} on {held_by['host']} to build {layout.folder}")
+        with build_feature_store.building(layout, WAIT_SECONDS, run.events.warn):
+            if not feature_store.is_built(layout, keys=keys):
+                with run.doing(FEATURES, "preparing the store"):
+                    task, items = build_feature_store.prepare(layout, shape, run.request)
+                build = partial(build_feature_store.build_item, task)
+                run.run_items(FEATURES, build, items, unit="rows", size=lambda item: item.block.n_rows)
+                with run.doing(FEATURES, "sealing the store"):
+                    build_feature_store.finish(layout, shape)
+                release_data()
