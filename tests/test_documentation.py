@@ -270,7 +270,13 @@ def test_an_option_that_is_mentioned_is_one(options: str, work: Path) -> None:
         assert 0 in codes, err.getvalue()
         return
     others = {option for name in COMMANDS[1:] for option in options_in(help_of(f"-m pipeline.{name}"))}
-    known |= others | options_in(help_of("-m jobs.slurm.dask_cluster")) | SLURM_OPTIONS | DASK_OPTIONS | {"--out"}
+    known |= (
+        others
+        | options_in(help_of("-m jobs.slurm.dask_cluster"))
+        | SLURM_OPTIONS
+        | DASK_OPTIONS
+        | {"--out", "--compare"}
+    )
     assert options_in(options) <= known
 
 

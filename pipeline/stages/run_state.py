@@ -135,6 +135,9 @@ class Run(Workspace):
     ) -> list[Arrays]:
         """Return what a function makes of each item, committed under its name; what is there is not made again."""
         waiting = {name: item for name, item in items.items() if not is_whole(self.path(name))}
+        for name in waiting:
+            if self.path(name).exists():
+                self.warn(f"{self.path(name)}: damaged; it is made again")
         self.costs[stage].items += len(items) - len(waiting)
         for folder in {self.layout.solutions, *(self.path(name).parent for name in waiting)}:
             make_folder(folder)

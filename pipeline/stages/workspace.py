@@ -28,6 +28,7 @@ from pipeline.solvers.preselection import Preselection
 from pipeline.stages.candidate_names import count_candidates, is_in_rounds, names_of, preselection_of
 from pipeline.stages.target_facts import TargetFacts, facts_of
 from storage.checkpoints import Checkpoint
+from storage.errors import CorruptDataError
 
 Item = TypeVar("Item")
 FEATURES, CENTERS, STATISTICS, SOLVE, EVALUATE = STAGES = ("features", "centers", "statistics", "solve", "evaluate")
@@ -144,8 +145,12 @@ class Workspace(ABC):
         """Log an event for programs."""
 
     def once(self, name: str, make: Callable[[], Mapping[str, NDArray[Any]]], *, mapped: bool = False) -> Arrays:
-        """Return what is committed under a name; make and commit it where nothing is."""
-        found = self.committed(name, mapped=mapped)
+        """Return what is committed under a name; make and commit it where nothing is, or where that is damaged."""
+        found = None
+        try:
+            found = self.committed(name, mapped=mapped)
+        except CorruptDataError as error:
+            self.warn(f"{str(error).partition('; ')[0]}; it is made again")
         if found is None:
             self.commit(name, make())
             found = self.committed(name, mapped=mapped)

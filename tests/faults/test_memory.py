@@ -22,9 +22,9 @@ from pipeline.planning.plan import prepare
 from pipeline.runtime.events import Events, MemoryMeter
 from pipeline.runtime.executors import open_executor
 from pipeline.solvers import certify_support
-from pipeline.stages import compile_code as features
 from pipeline.stages import draw_candidates as centers
 from pipeline.stages import one_vs_all as group_solve
+from pipeline.stages import preparation as features
 from pipeline.stages import training_rows
 from pipeline.stages.out_of_core import candidate_scores as all_scores
 from pipeline.stages.out_of_core import grown_gram
@@ -38,7 +38,6 @@ from pipeline.stages.stage_costs import StageCost
 from pipeline.stages.workspace import STAGES
 from pipeline.train import main
 from runs import ROOT, largest_bytes, python, report_of
-from storage.arrays import write_arrays
 from storage.files import make_folder
 from storage.folder_layouts import RunLayout
 
@@ -169,8 +168,7 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
     make_folder(in_rounds.layout.solutions)
     for output in range(Y.shape[1]):
         arrays = {"active": np.arange(m), "weights": table[None, :, output : output + 1]}
-        name = f"{current.name}-centred-{group_solve.group_name((output,))}.npz"
-        write_arrays(in_rounds.layout.solution(name), arrays)
+        in_rounds.commit(group_solve.solution_name(f"{current.name}-centred", (output,)), arrays)
     scores = K.T @ (Y - K @ table)
     zeros = np.zeros_like(scores)
     scored = BoundedScores(scores, np.linalg.norm(K, axis=0), Y, zeros, np.zeros(m, bool), m, 0, 0)

@@ -144,7 +144,6 @@ REPAIRS = {
     "model/arrays.npz": ("model", "report.json"),
     "centers/index.npy": ("centers", "report.json"),
     "markers/evaluate/scores.json": ("markers/evaluate/scores.json", "report.json"),
-    "markers/solve/final.json": ("markers/solve/final.json", "report.json"),
     "statistics/hold_out/kty.npy": ("statistics", "solutions", "scores", "markers", "report.json"),
     "solutions/final.npz": ("statistics", "solutions", "scores", "markers", "report.json"),
 }

@@ -14,6 +14,7 @@ from cases import CASES, SERIAL
 from commands import Capture, flip, the_error
 from pipeline import report, resize, train, verify
 from pipeline.prediction.model_folder import load_model
+from pipeline.stages import finished_run as stage
 from pipeline.stages.accumulate_statistics import load_columns
 from runs import TrainedRuns, files_of
 from storage.errors import ANEW, CorruptDataError
@@ -35,7 +36,7 @@ def whole_of(finished_run: TrainedRuns, tables: Path) -> Callable[[str], Path]:
 
     def whole(kind: str) -> Path:
         run = finished_run(*KINDS[kind].arguments, *SERIAL, dataset=KINDS[kind].dataset(tables))
-        assert finished_run.told(RunLayout(run)) is None
+        assert stage.told(RunLayout(run)) is None
         return run
 
     return whole
@@ -170,7 +171,7 @@ def test_a_kill_while_they_are_dropped_leaves_a_whole_run(
                     raise KeyboardInterrupt
                 done.append(work(*arguments))
 
-            patch.setattr(finished_run, step, partial(killed, step, getattr(finished_run, step), done))
+            patch.setattr(stage, step, partial(killed, step, getattr(stage, step), done))
             code = trained(run, "penalised", "--keep-statistics", keep)
         assert code == (75 if (keep, step) != ("none", "_cut") else 0)
         assert verify.verify_run(run).damaged == []
