@@ -70,6 +70,14 @@ class ExactSum:
             raise _out_of_range()
         self.units[... if rows == slice(None) else rows] += units.astype(np.int64)
 
+    def arrays(self) -> dict[str, NDArray[np.int64]]:
+        """Return the sum in units, as it is stored."""
+        return {"units": self.units}
+
+    def absorb(self, _: str, units: NDArray[np.int64]) -> None:
+        """Add what `arrays` of another sum of the same bounds returned."""
+        self.units += units
+
     def values(self) -> NDArray[np.float64]:
         """Return the sum, f8 of the shape."""
         return self.units * self._unit

@@ -15,9 +15,9 @@ from pipeline.kernels.each_tile import Each
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, largest_terms
 from pipeline.kernels.kernel_forms import column_bounds
 from pipeline.runtime.stored_arrays import Arrays
-from pipeline.stages.block_values import BlockPass, OfBlock
+from pipeline.stages.block_pass import OfBlock, value_pass
 from pipeline.stages.final_weights import final_of
-from pipeline.stages.statistics_pass import ALL, COLUMNS, FIT, HELD_OUT, StatisticsPass
+from pipeline.stages.statistics_pass import ALL, COLUMNS, FIT, HELD_OUT, statistics_pass
 from pipeline.stages.target_facts import RowData, TargetFacts, target_blocks
 from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
 from pipeline.stages.workspace import STATISTICS, Workspace
@@ -69,7 +69,7 @@ def _sums_before(work: Workspace) -> Mapping[str, GramStatistics]:
 def _sums(work: Workspace, number: int, before: Mapping[str, GramStatistics]) -> dict[str, GramStatistics]:
     """Return the statistics of a batch of rows, by part, with those of the batches before: one pass."""
     batch = work.shape.batches[number]
-    task = StatisticsPass(row_task(work), (FIT, HELD_OUT), work.n_candidates, largest_values(work, batch), batch=batch)
+    task = statistics_pass(row_task(work), (FIT, HELD_OUT), work.n_candidates, largest_values(work, batch), batch=batch)
     parts = work.add_up(STATISTICS, task, _pass_name(number)).statistics()
     for part, statistics in before.items():
         parts[part] = parts[part].absorbing(statistics)
@@ -173,7 +173,7 @@ def largest_values(work: Workspace, batch: range | None = None) -> RowBounds:
 
     def make() -> Arrays:
         blocks = replace(row_grid("train", len(rows), 1), first=rows.start)
-        values = work.add_up(STATISTICS, BlockPass(task, blocks, _of_rows), name, "bounding the sums")
+        values = work.add_up(STATISTICS, value_pass(task, blocks, _of_rows), name, "bounding the sums")
         return {TERMS: values.in_order(TERMS).max(axis=0)}
 
     terms = work.once(f"statistics/{name}.npz", make)[TERMS]

@@ -20,7 +20,7 @@ from pipeline.models.scoring import Score, score_classes, score_values
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.stages import final_weights
-from pipeline.stages.block_values import BlockPass, Values
+from pipeline.stages.block_pass import Values, value_pass
 from pipeline.stages.candidate_names import read_candidates, rows_and_widths
 from pipeline.stages.greedy_selection import load_prefixes
 from pipeline.stages.run_state import Run
@@ -74,7 +74,7 @@ def _scored(run: Run, digest: str) -> Scores:
         refitted=solver.refit != "none" and solver.select == "none" and solver.penalty != NO_PENALTY,
         selected=solver.select != "none",
     )
-    task = BlockPass(row_task(run), row_grid("test", run.shape.n_test, n_centers), opened)
+    task = value_pass(row_task(run), row_grid("test", run.shape.n_test, n_centers), opened)
     values = run.row_pass(EVALUATE, task, run.layout.row_pass(f"{EVALUATE}-{digest[:16]}"))
     return reduce(add, (_scores(json.loads(block["scores"].tobytes())) for block in values.by_block()))
 

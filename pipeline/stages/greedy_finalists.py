@@ -26,6 +26,7 @@ from pipeline.stages.accumulate_statistics import (
     statistics_from_arrays,
     statistics_to_arrays,
 )
+from pipeline.stages.block_pass import BlockPass, ExactSums
 from pipeline.stages.candidate_names import positions_of
 from pipeline.stages.greedy_selection import (
     FINALISTS,
@@ -35,7 +36,7 @@ from pipeline.stages.greedy_selection import (
     finish_selection,
     fit_chosen,
 )
-from pipeline.stages.statistics_pass import FIT, HELD_OUT, MEMBERS, SAMPLE, StatisticsPass
+from pipeline.stages.statistics_pass import FIT, HELD_OUT, MEMBERS, SAMPLE, statistics_pass
 from pipeline.stages.training_rows import row_task
 from pipeline.stages.workspace import SOLVE, STATISTICS, Unfinished, Workspace
 
@@ -158,11 +159,11 @@ def _accumulate(work: Workspace, finalists: NDArray[np.int64]) -> None:
 
 def _pass(
     work: Workspace, name: str, members: NDArray[np.int64], parts: tuple[str, ...], share: float = 1.0
-) -> StatisticsPass:
+) -> BlockPass[ExactSums]:
     """Return the pass over the columns of some candidates, whose names are committed for it."""
     stored = work.commit(f"passes/{name}/{MEMBERS}", {"members": members})
     bounds = largest_values(work)
-    return StatisticsPass(row_task(work), parts, len(members), bounds, members=stored, share=share, name=name)
+    return statistics_pass(row_task(work), parts, len(members), bounds, members=stored, share=share, name=name)
 
 
 def _log(work: Workspace, record: SelectionRound) -> None:

@@ -15,7 +15,7 @@ from pipeline.kernels.each_tile import Each
 from pipeline.kernels.equal_points import KEY_BYTES, digests_of
 from pipeline.runtime.stored_arrays import Stored, as_arrays, as_dataclass
 from pipeline.stages import earlier_run
-from pipeline.stages.block_values import BlockPass, OfBlock, Values
+from pipeline.stages.block_pass import OfBlock, Values, value_pass
 from pipeline.stages.one_vs_all import start_name
 from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
 from pipeline.stages.workspace import SOLVE, Workspace
@@ -84,7 +84,7 @@ def _look_for(work: Workspace) -> InitialWeights:
     model, index = stored.read(), work.centers["index"]
     if work.in_rounds:
         name = "initial-weights"
-        task = BlockPass(row_task(work), row_grid("train", work.shape.n_train, 1), partial(_opened, stored))
+        task = value_pass(row_task(work), row_grid("train", work.shape.n_train, 1), partial(_opened, stored))
         values = work.add_up(SOLVE, task, name, "looking for the centers of the earlier model")
         found = zip(values.in_order("rows").tolist(), values.in_order("keys"), strict=True)
         keys = {row: key.tobytes() for row, key in found}

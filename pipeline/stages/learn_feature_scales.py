@@ -32,9 +32,9 @@ from pipeline.solvers.feature_scales import (
     widths_with_more,
 )
 from pipeline.stages.accumulate_statistics import largest_of_bounded
-from pipeline.stages.block_values import BlockPass, OfBlock, SumPass, Values
+from pipeline.stages.block_pass import OfBlock, Values, sum_pass, value_pass
 from pipeline.stages.choose_bandwidth import bandwidth_task, errors_of, typical_width
-from pipeline.stages.statistics_pass import FIT, HELD_OUT, StatisticsPass
+from pipeline.stages.statistics_pass import FIT, HELD_OUT, statistics_pass
 from pipeline.stages.target_facts import TargetFacts, count_held_out
 from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, row_grid, row_task_of
 from pipeline.stages.workspace import CENTERS, Workspace
@@ -122,7 +122,7 @@ class _Rounds:
 
     def _statistics(self, number: int, scales: NDArray[np.float32]) -> tuple[GramStatistics, GramStatistics]:
         members = self._work.commit(_name("scales", number), {"scales": scales, "members": self._members})
-        task = StatisticsPass(
+        task = statistics_pass(
             rows=self._task(number),
             parts=(FIT, HELD_OUT),
             n_columns=len(self._members),
@@ -146,15 +146,15 @@ class _Rounds:
         return found
 
     def _squares(self, number: int, _: Round, words: str) -> NDArray[np.float64]:
-        task = BlockPass(self._task(number), self._blocks(), self._opened(number, DIAGONAL))
+        task = value_pass(self._task(number), self._blocks(), self._opened(number, DIAGONAL))
         values = self._work.add_up(CENTERS, task, _pass(number, "derivatives"), words).in_order(SLOPES[DIAGONAL])
         return np.asarray(values.sum(axis=0))
 
     def _products(self, number: int, done: Round, words: str) -> NDArray[np.float64]:
         d, blocks = self._work.shape.n_features, self._blocks()
         largest = blocks.block_rows * self._facts.heaviest * largest_product(done, self._sigma2)
-        task = SumPass(self._task(number), blocks, self._opened(number, METRIC), (d, d), largest)
-        return self._work.add_up(CENTERS, task, _pass(number, "derivatives"), words).values()
+        task = sum_pass(self._task(number), blocks, self._opened(number, METRIC), (d, d), largest)
+        return self._work.add_up(CENTERS, task, _pass(number, "derivatives"), words)["sum"].values()
 
     def _opened(self, number: int, kind: str) -> Callable[[RowTask], OfBlock]:
         scales, fit = (self._work.stored(_name(what, number)) for what in ("scales", "fit"))

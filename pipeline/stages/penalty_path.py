@@ -21,7 +21,7 @@ from pipeline.solvers.regularization_path import (
     largest_penalty,
 )
 from pipeline.stages.accumulate_statistics import name_of, statistics_of
-from pipeline.stages.block_values import BlockPass, OfBlock
+from pipeline.stages.block_pass import OfBlock, value_pass
 from pipeline.stages.one_vs_all import load_weights, solve_groups, start_name
 from pipeline.stages.statistics_pass import FIT, HELD_OUT
 from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
@@ -156,7 +156,7 @@ def _held_out_errors(
         members = {} if columns.members is None else {"names": columns.members[path.active]}
         weights = work.commit(f"passes/{name}/weights.npz", vars(path) | members)
         blocks = row_grid("train", work.shape.n_train, len(path.active))
-        task = BlockPass(row_task(work), blocks, partial(_error_counter, weights))
+        task = value_pass(row_task(work), blocks, partial(_error_counter, weights))
         wrong = work.add_up(SOLVE, task, name, "errors of each penalty")
         return {"errors": np.asarray(wrong.in_order("wrong").sum(axis=0) / held_out.weight_sum)}
 

@@ -25,8 +25,8 @@ from pipeline.solvers.ridge import Refit, least_squares, refit
 from pipeline.stages.accumulate_statistics import largest_values
 from pipeline.stages.candidate_names import rows_and_widths
 from pipeline.stages.final_weights import FinalWeights
-from pipeline.stages.gradient_pass import INPUT, GradientPass
-from pipeline.stages.statistics_pass import FIT, HELD_OUT, MEMBERS, StatisticsPass
+from pipeline.stages.gradient_pass import INPUT, gradient_of, gradient_pass
+from pipeline.stages.statistics_pass import FIT, HELD_OUT, MEMBERS, statistics_pass
 from pipeline.stages.temperature import TriedWeights
 from pipeline.stages.training_rows import RowTask, row_task
 from pipeline.stages.workspace import SOLVE, Workspace
@@ -177,10 +177,11 @@ class _Polish:
         arrays: dict[str, NDArray[Any]] = {"points": self._rounded(points)}
         arrays |= {"weights": fit.weights, "intercept": fit.intercept}
         given = self._work.commit(f"passes/{name}/{INPUT}", arrays)
-        task = GradientPass(self._task, given, len(points), self._largest)
+        task = gradient_pass(self._task, given, len(points), self._largest)
         sums = self._work.add_up(SOLVE, task, name, self._words(state.step + 1, state))
         self._work.drop(f"passes/{name}")
-        gradient, curvature = task.gradient(sums, fit.weights, fit.intercept), state.curvature
+        sigma2, curvature = self._task.sigma2[0], state.curvature
+        gradient = gradient_of(sums, fit.weights, fit.intercept, self._largest, sigma2)
         if state.last_step is not None and state.last_gradient is not None:
             curvature = curvature.with_pair(state.last_step.ravel(), (gradient - state.last_gradient).ravel())
         return replace(state, gradient=gradient, curvature=curvature, last_step=None, last_gradient=None)
@@ -254,7 +255,7 @@ class _Polish:
         """Return the statistics of fit and held-out rows at some points: a pass over all rows."""
         name = f"polish-statistics-{_digest(points)}"
         members = self._work.commit(f"passes/{name}/{MEMBERS}", {"points": self._rounded(points)})
-        task = StatisticsPass(self._task, (FIT, HELD_OUT), len(points), self._largest, members=members)
+        task = statistics_pass(self._task, (FIT, HELD_OUT), len(points), self._largest, members=members)
         parts = self._work.add_up(SOLVE, task, name, words).statistics()
         self._work.drop(f"passes/{name}")
         return parts

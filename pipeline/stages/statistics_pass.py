@@ -1,171 +1,121 @@
 """The pass that adds up statistics of kernel columns: of fit rows and held-out rows apart, of either, or of all.
 
 It serves the statistics of all candidates, of a round of a selection, of the held-out rows at some centers, and of
-the columns by which a working set grows (mathematics.md, eqs. 7, 8 and 11).
+centers that move (mathematics.md, eqs. 7, 8 and 11).
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.each_tile import Each, Tile
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
-from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, SumBounds
+from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, SumBounds
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.runtime import progress
-from pipeline.runtime.committed_sums import Arrays
 from pipeline.runtime.stored_arrays import Stored
-from pipeline.runtime.thread_team import ThreadTeam
-from pipeline.stages.training_rows import (
-    BlockPieces,
-    RowBlock,
-    RowGrid,
-    RowTask,
-    row_grid,
-    stream_blocks,
-    stream_sample,
-)
+from pipeline.stages.block_pass import Add, BlockPass, ExactSums
+from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, row_grid
 
 FIT, HELD_OUT, ALL, SAMPLE = "fit", "hold_out", "all", "sample"
 COLUMNS = "columns"  # the array of stored statistics that names their columns, in rising order, where not all were kept
 MEMBERS = "members.npz"
 
 
-@dataclass(frozen=True)
-class StatisticsPass(BlockPieces):
-    """Which rows are added up, and of which columns.
+def statistics_pass(
+    rows: RowTask,
+    parts: tuple[str, ...],
+    n_columns: int,
+    largest: RowBounds,
+    *,
+    members: Stored | None = None,
+    batch: range | None = None,
+    share: float = 1.0,
+    name: str = "",
+) -> BlockPass[ExactSums]:
+    """Return a pass that adds up the statistics of some columns, by part.
 
+    Parameters
+    ----------
     parts : FIT and HELD_OUT, one of them, ALL, or SAMPLE, of the fit rows
-    members : has the candidates "members", by name, whose columns these are, or "points" (m, d) that are none; None:
-        all, where their features are committed with them
-    n_columns : of the candidates
+    n_columns, members : how many, and what has the candidates "members", by name, whose columns these are, or "points"
+        (m, d) that are none; None: all candidates, where their features are committed with them
     largest : bounds of what a row adds
     batch : the training rows that are added up; None: all
-    share : of the fit rows that are sampled
-    name : of the sample: turns of a selection, one after the other, are alike
+    share, name : of the fit rows that are sampled, and of the sample: turns of a selection are alike
     """
-
-    rows: RowTask
-    parts: tuple[str, ...]
-    n_columns: int
-    largest: RowBounds
-    members: Stored | None = None
-    batch: range | None = None
-    share: float = 1.0
-    name: str = ""
-
-    @cached_property
-    def blocks(self) -> RowGrid:
-        """The blocks of rows; those of rows that were added are as long as those of the first ones."""
-        shape = self.rows.shape
-        rows = range(shape.n_train) if self.batch is None else self.batch
-        grid = row_grid("train", shape.n_first, self.n_columns, self.sums_bytes, self.share)
-        return replace(grid, n_rows=len(rows), first=rows.start)
-
-    @property
-    def grid(self) -> tuple[object, ...]:
-        """What determines the blocks, and the bounds and tiles of their sums."""
-        sizes = (self.blocks, self.n_columns, self.parts, self.largest, COLUMNS_TILE, GRAM_TILE)
-        if self.members is None or self.parts != (SAMPLE,):
-            return sizes
-        return (*sizes, self.share, self.name)
-
-    @property
-    def sums_bytes(self) -> int:
-        """Bytes of the Grams."""
-        return 8 * len(self.parts) * self.n_columns**2
-
-    @property
-    def threads_a_piece(self) -> int:
-        """How many tiles a block of columns has."""
-        return -(-self.n_columns // COLUMNS_TILE)
-
-    def empty(self) -> "PartSums":
-        """Return sums of no rows."""
-        bounds = SumBounds(self.blocks.block_rows, self.blocks.n_blocks, self.largest)
-        return PartSums({part: StatisticsSums(self.n_columns, bounds) for part in self.parts})
-
-    def open(self) -> "StatisticsAdder":
-        """Read the centers of the columns."""
-        if self.members is None:
-            return StatisticsAdder(self, self.rows.generator_at_once())
-        arrays = self.members.read()
-        if "points" in arrays:
-            return StatisticsAdder(self, self.rows.generator_of(arrays["points"]))
-        return StatisticsAdder(self, self.rows.generator(arrays["members"]))
+    shape, sampled, sums_bytes = rows.shape, parts == (SAMPLE,), 8 * len(parts) * n_columns**2
+    chosen = range(shape.n_train) if batch is None else batch
+    # Blocks of rows that were added are as long as those of the first ones.
+    blocks = row_grid("train", shape.n_first, n_columns, sums_bytes, share)
+    blocks = replace(blocks, n_rows=len(chosen), first=chosen.start)
+    key = (n_columns, parts, largest, COLUMNS_TILE, GRAM_TILE, *((share, name) if sampled else ()))
+    return BlockPass(
+        rows,
+        blocks,
+        partial(_opened, parts, n_columns, members, blocks),
+        partial(_no_sums, parts, n_columns, SumBounds(blocks.block_rows, blocks.n_blocks, largest)),
+        key,
+        sums_bytes=sums_bytes,
+        threads_a_piece=-(-n_columns // COLUMNS_TILE),
+        share=share if sampled else None,
+        counts=True,
+    )
 
 
-class PartSums:
-    """The sums of each part."""
-
-    def __init__(self, parts: dict[str, StatisticsSums]) -> None:
-        self._parts = parts
-
-    def __getitem__(self, part: str) -> StatisticsSums:
-        return self._parts[part]
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the sums of all parts."""
-        return {f"{part}.{name}": units for part, sums in self._parts.items() for name, units in sums.arrays().items()}
-
-    def absorb(self, arrays: Arrays) -> None:
-        """Add those of other rows."""
-        for name, units in arrays:
-            part, _, of_part = name.partition(".")
-            self._parts[part].absorb(of_part, units)
-
-    def statistics(self) -> dict[str, GramStatistics]:
-        """Return the statistics of each part; they take the place of the sums, so call it once."""
-        return {part: sums.statistics() for part, sums in self._parts.items()}
+def _no_sums(parts: tuple[str, ...], n_columns: int, bounds: SumBounds) -> ExactSums:
+    return ExactSums({part: StatisticsSums(n_columns, bounds) for part in parts})
 
 
-@dataclass(frozen=True)
-class StatisticsAdder:
-    """The pass in a process: its columns are generated for one block of rows after the other."""
+def _opened(
+    parts: tuple[str, ...], n_columns: int, members: Stored | None, blocks: RowGrid, rows: RowTask
+) -> Add[ExactSums]:
+    """Read the centers of the columns; return what adds a block."""
+    arrays = {} if members is None else members.read()
+    if members is None:
+        generator = rows.generator_at_once()
+    elif "points" in arrays:
+        generator = rows.generator_of(arrays["points"])
+    else:
+        generator = rows.generator(arrays["members"])
+    of_columns = rows.shape.n_features / (rows.shape.n_features + n_columns)  # about their part of the time
 
-    task: StatisticsPass
-    generator: ColumnGenerator
+    def add(sums: ExactSums, number: int, block: RowBlock, each: Each) -> None:
+        add_block(generator, parts, of_columns, sums, block, blocks.size(number), each)
 
-    def add(self, pieces: range, sums: PartSums, team: ThreadTeam) -> Iterator[int]:
-        """Add some blocks, one after the other, and yield the number of each when it is added."""
-        rows, blocks = self.task.rows, self.task.blocks
-        sampled = self.task.parts == (SAMPLE,)
-        share = self.task.share
-        stream = stream_sample(rows, blocks, pieces, share) if sampled else stream_blocks(rows, blocks, pieces)
-        for number, block in stream:
-            self._add(block, blocks.size(number), sums, team)
-            yield number
+    return add
 
-    def _add(self, block: RowBlock, n_rows: float, sums: PartSums, team: ThreadTeam) -> None:
-        """Add a block: its columns are computed once, one part after the other, so that each has contiguous ones.
 
-        n_rows : that are told as done
-        """
-        held_out, every = block.held_out, np.ones(len(block.X), bool)
-        rows_of = {FIT: ~held_out, HELD_OUT: held_out, ALL: every, SAMPLE: every}
-        rows = [np.flatnonzero(rows_of[part]) for part in self.task.parts]
-        order = np.concatenate(rows)
-        X, order = (block.X, order) if len(order) == len(block.X) else (block.X[order], np.arange(len(order)))
-        of_columns, of_gram = self._cost_shares()
-        each = counting(team.each, of_columns * n_rows)
-        columns: NDArray[np.float64] = self.generator.block(X, order, np.float64, each)  # type: ignore[assignment]
-        first = 0
-        for part, chosen in zip(self.task.parts, rows, strict=True):
-            span = slice(first, first + len(chosen))
-            each = counting(team.each, of_gram * n_rows * len(chosen) / max(len(order), 1))
-            weights = None if block.weights is None else block.weights[chosen]
-            sums[part].add(columns[span], block.targets[chosen], weights, each)
-            first = span.stop
+def add_block(
+    generator: ColumnGenerator,
+    parts: tuple[str, ...],
+    of_columns: float,
+    sums: ExactSums,
+    block: RowBlock,
+    n_rows: float,
+    each: Each,
+) -> None:
+    """Add a block: its columns are computed once, one part after the other, so that each has contiguous ones.
 
-    def _cost_shares(self) -> tuple[float, float]:
-        """Return about which parts of the time the columns take, and their products."""
-        columns, products = self.task.rows.shape.n_features, self.task.n_columns
-        return columns / (columns + products), products / (columns + products)
+    of_columns : the share of the time that columns take; n_rows : that are counted as done
+    """
+    held_out, every = block.held_out, np.ones(len(block.X), bool)
+    rows_of = {FIT: ~held_out, HELD_OUT: held_out, ALL: every, SAMPLE: every}
+    rows = [np.flatnonzero(rows_of[part]) for part in parts]
+    order = np.concatenate(rows)
+    X, order = (block.X, order) if len(order) == len(block.X) else (block.X[order], np.arange(len(order)))
+    counted = counting(each, of_columns * n_rows)
+    columns: np.ndarray = generator.block(X, order, np.float64, counted)
+    first = 0
+    for part, chosen in zip(parts, rows, strict=True):
+        span = slice(first, first + len(chosen))
+        counted = counting(each, (1 - of_columns) * n_rows * len(chosen) / max(len(order), 1))
+        weights = None if block.weights is None else block.weights[chosen]
+        sums[part].add(columns[span], block.targets[chosen], weights, counted)
+        first = span.stop
 
 
 def counting(each: Each, rows: float) -> Each:

@@ -27,7 +27,7 @@ from pipeline.kernels.each_tile import Each, serially
 from pipeline.models.calibration import LossSlopes, best_temperature, loss_slopes
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredFile
 from pipeline.solvers.leave_one_out import FEW_ROWS, LeftOut, RidgeFit
-from pipeline.stages.block_values import BlockPass, OfBlock, Values
+from pipeline.stages.block_pass import OfBlock, Values, value_pass
 from pipeline.stages.target_facts import RowData, count_held_out, facts_of
 from pipeline.stages.training_rows import (
     RowBlock,
@@ -95,7 +95,7 @@ def _slopes_of_held_out(work: Workspace, tried: TriedWeights) -> LossSlopes:
     arrays |= {} if tried.points is None else {"points": tried.points}
     given = work.commit(f"passes/{NAME}/weights.npz", arrays)
     grid = row_grid("train", work.shape.n_train, len(tried.candidates))
-    task = BlockPass(row_task(work), grid, partial(_opened, given))
+    task = value_pass(row_task(work), grid, partial(_opened, given))
     values = work.add_up(SOLVE, task, NAME, WORDS)
     return replace(reduce(add, map(_slopes, values.by_block())), rows=count_held_out(work, task.rows.facts))
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,14 +152,16 @@ def row_task_of(
     )
 
 
-def stream_blocks(task: RowTask, grid: RowGrid, blocks: range) -> Iterator[tuple[int, RowBlock]]:
-    """Yield the number and the rows of each block, in order; all are read at once.
+def stream_blocks(
+    task: RowTask, grid: RowGrid, blocks: range, *, features: bool = True
+) -> Iterator[tuple[int, RowBlock]]:
+    """Yield the number and the rows of each block, in order; all are read at once, without `features` where not asked.
 
     Raises InvalidDataError naming the row where a feature is not finite, CorruptDataError where the store is damaged,
     StoppedError on request, between two blocks.
     """
     store, rows = open_features(task.features), grid.rows(blocks)
-    X = store.read(grid.part, rows.start, rows.stop)
+    X = store.read(grid.part, rows.start, rows.stop) if features else np.empty((rows.stop - rows.start, 0), np.float32)
     bad = first_non_finite_row(X)
     if bad is not None:
         raise InvalidDataError(
@@ -213,32 +215,6 @@ def _one_block(parts: list[RowBlock]) -> RowBlock:
     of_rows = zip(*((part.X, part.y, part.targets, part.keys, part.held_out) for part in parts), strict=True)
     X, y, targets, keys, held_out = (np.concatenate(values) for values in of_rows)
     return RowBlock(parts[0].start, X, y, targets, keys, held_out, np.concatenate(weights) if weights else None)
-
-
-class _OverBlocks(Protocol):
-    @property
-    def rows(self) -> RowTask: ...
-
-    @property
-    def blocks(self) -> RowGrid: ...
-
-
-class BlockPieces:
-    """What passes over blocks of rows have in common: each block, of their `rows` and `blocks`, is a piece."""
-
-    @property
-    def n_pieces(self: _OverBlocks) -> int:
-        """Number of blocks."""
-        return self.blocks.n_blocks
-
-    @property
-    def run_length(self: _OverBlocks) -> int:
-        """How many blocks are read together."""
-        return run_length(self.rows, self.blocks)
-
-    def size(self: _OverBlocks, piece: int) -> float:
-        """Return the rows of a block."""
-        return self.blocks.size(piece)
 
 
 def run_length(task: RowTask, grid: RowGrid) -> int:

@@ -45,12 +45,12 @@ CGROUPS = Path("/sys/fs/cgroup/memory")
 HUNGRY = """\
 import os
 if os.environ.get("SLKL_HUNGRY"):
-    from pipeline.stages.statistics_pass import StatisticsAdder
-    real = StatisticsAdder.add
+    from pipeline.stages.block_pass import OpenPass
+    real = OpenPass.add
     def add(self, pieces, sums, team):
         bytearray(os.urandom(2**20)) * 4000
         return real(self, pieces, sums, team)
-    StatisticsAdder.add = add
+    OpenPass.add = add
 """
 
 

@@ -1,31 +1,33 @@
 """The Gram of a working set, grown by the columns that are admitted: only these are computed, and their rows of it."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.kernels.each_tile import Each
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, SumBounds
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
-from pipeline.runtime import progress
-from pipeline.runtime.thread_team import ThreadTeam
+from pipeline.runtime.stored_arrays import Stored
 from pipeline.stages.accumulate_statistics import STORING, largest_values, statistics_from_arrays, statistics_to_arrays
+from pipeline.stages.block_pass import Add, BlockPass, ExactSums
 from pipeline.stages.out_of_core.kept_columns import (
+    INPUT,
     KeptColumns,
-    KeptPass,
+    KeptFiles,
     OpenedColumns,
+    columns_from_arrays,
+    columns_to_arrays,
     commit_arrays,
     kept_files,
     nothing_kept,
     restored,
-    write_input,
 )
 from pipeline.stages.run_state import Run
-from pipeline.stages.statistics_pass import ALL, HELD_OUT, PartSums
-from pipeline.stages.training_rows import stream_blocks
+from pipeline.stages.statistics_pass import ALL, HELD_OUT
+from pipeline.stages.training_rows import RowBlock, RowTask
 from pipeline.stages.workspace import STATISTICS
 from storage.arrays import read_arrays, write_arrays
 from storage.folders import read_manifest, remove_folder
@@ -45,63 +47,43 @@ class WorkingSet:
         return self.columns.members
 
 
-@dataclass(frozen=True)
-class GrowthPass(KeptPass):
-    """The Gram rows of the columns that enter, and the other sums of theirs (mathematics.md, eqs. 7 and 11).
+def growth_pass(
+    files: KeptFiles, given: Stored, n_columns: int, parts: tuple[str, ...], n_stay: int, largest: RowBounds
+) -> BlockPass[ExactSums]:
+    """Return a pass over the Gram rows of the columns that enter, and their other sums (mathematics.md, eqs. 7 and 11).
 
+    given : has the kept columns, so many
     parts : FIT and HELD_OUT, or ALL
     n_stay : of the first of the columns, which have a Gram already, only the products with the others are added up
     """
-
-    parts: tuple[str, ...]
-    n_stay: int
-    largest: RowBounds
-
-    @property
-    def grid(self) -> tuple[object, ...]:
-        """What determines the blocks, and the bounds and tiles of their sums."""
-        return (self.blocks, self.n_columns, self.n_stay, self.parts, self.largest, COLUMNS_TILE, GRAM_TILE)
-
-    @property
-    def threads_a_piece(self) -> int:
-        """How many tiles the new columns of a block have."""
-        return max(-(-(self.n_columns - self.n_stay) // COLUMNS_TILE), 1)
-
-    @property
-    def sums_bytes(self) -> int:
-        """Bytes of the new rows of the Grams."""
-        return 8 * len(self.parts) * self.n_columns * (self.n_columns - self.n_stay)
-
-    @cached_property
-    def _bounds(self) -> SumBounds:
-        return SumBounds(self.blocks.block_rows, self.blocks.n_blocks, self.largest)
-
-    def empty(self) -> PartSums:
-        """Return sums of no rows."""
-        return PartSums({part: StatisticsSums(self.n_columns, self._bounds, self.n_stay) for part in self.parts})
-
-    def open(self) -> "GrowthAdder":
-        """Open the kept columns."""
-        return GrowthAdder(self, self.opened()[0])
+    bounds = SumBounds(files.blocks.block_rows, files.blocks.n_blocks, largest)
+    return BlockPass(
+        files.rows,
+        files.blocks,
+        partial(_opened, files, given, parts),
+        partial(_no_sums, parts, n_columns, bounds, n_stay),
+        (n_columns, n_stay, parts, largest, COLUMNS_TILE, GRAM_TILE),
+        sums_bytes=8 * len(parts) * n_columns * (n_columns - n_stay),
+        threads_a_piece=max(-(-(n_columns - n_stay) // COLUMNS_TILE), 1),
+    )
 
 
-@dataclass(frozen=True)
-class GrowthAdder:
-    """The pass in a process."""
+def _no_sums(parts: tuple[str, ...], n_columns: int, bounds: SumBounds, n_stay: int) -> ExactSums:
+    return ExactSums({part: StatisticsSums(n_columns, bounds, n_stay) for part in parts})
 
-    task: GrowthPass
-    columns: OpenedColumns
 
-    def add(self, pieces: range, sums: PartSums, team: ThreadTeam) -> Iterator[int]:
-        """Add some blocks, one after the other, and yield the number of each when it is added."""
-        for number, block in stream_blocks(self.task.rows, self.task.blocks, pieces):
-            columns = self.columns.block(number, team.each, block.X)
-            for part in self.task.parts:
-                rows = slice(None) if part == ALL else block.held_out == (part == HELD_OUT)
-                weights = None if block.weights is None else block.weights[rows]
-                sums[part].add(columns[rows], block.targets[rows], weights, team.each)
-            progress.advance(len(block.X))
-            yield number
+def _opened(files: KeptFiles, given: Stored, parts: tuple[str, ...], _: RowTask) -> Add[ExactSums]:
+    """Open the kept columns; return what adds a block."""
+    opened = OpenedColumns(files, columns_from_arrays(given.read()))
+
+    def add(sums: ExactSums, number: int, block: RowBlock, each: Each) -> None:
+        columns = opened.block(number, each, block.X)
+        for part in parts:
+            rows = slice(None) if part == ALL else block.held_out == (part == HELD_OUT)
+            weights = None if block.weights is None else block.weights[rows]
+            sums[part].add(columns[rows], block.targets[rows], weights, each)
+
+    return add
 
 
 def grow(
@@ -130,11 +112,11 @@ def add_columns(
     parts: tuple[str, ...],
 ) -> tuple[KeptColumns, dict[str, GramStatistics]]:
     """Return the columns that stay and those admitted, and the sums of the latter, by part: their rows of the Gram."""
-    columns, files, folder = before.grown(stay, admitted), kept_files(run), run.layout.row_pass(name)
+    columns, files = before.grown(stay, admitted), kept_files(run)
     files.begin(before.next_group, columns.last_group)
-    write_input(folder, columns)
-    task = GrowthPass(files, folder, len(columns.members), parts, len(stay), largest_values(run))
-    return columns, run.row_pass(STATISTICS, task, folder).statistics()
+    given = run.commit(f"passes/{name}/{INPUT}", columns_to_arrays(columns))
+    task = growth_pass(files, given, len(columns.members), parts, len(stay), largest_values(run))
+    return columns, run.add_up(STATISTICS, task, name).statistics()
 
 
 def commit(run: Run, name: str, columns: KeptColumns, sums: GramStatistics, n_new: int) -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.each_tile import Each
 from pipeline.stages.run_state import Run, is_whole
-from pipeline.stages.training_rows import BlockPieces, RowGrid, RowTask, row_grid, row_task, stream_blocks
+from pipeline.stages.training_rows import RowGrid, RowTask, row_grid, row_task, stream_blocks
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import ANEW, CannotWriteError, CorruptDataError, MissingDataError
 from storage.files import make_folder
@@ -202,36 +202,6 @@ class OpenedColumns:
 class _Group(NamedTuple):
     members: NDArray[np.int64]
     keeps: bool
-
-
-@dataclass(frozen=True)
-class KeptPass(BlockPieces):
-    """What passes over kept columns have in common; n_columns: that they read, as the input in their folder says."""
-
-    files: KeptFiles
-    folder: Path
-    n_columns: int
-
-    @property
-    def rows(self) -> RowTask:
-        """How rows are read."""
-        return self.files.rows
-
-    @property
-    def blocks(self) -> RowGrid:
-        """The blocks of all files."""
-        return self.files.blocks
-
-    def opened(self) -> tuple[OpenedColumns, dict[str, NDArray[Any]]]:
-        """Return the columns, and what else the folder has for the pass."""
-        arrays = read_arrays(self.folder / INPUT)
-        return OpenedColumns(self.files, columns_from_arrays(arrays)), arrays
-
-
-def write_input(folder: Path, columns: KeptColumns, **arrays: NDArray[Any]) -> None:
-    """Write what the pass of a folder reads."""
-    make_folder(folder)
-    write_arrays(folder / INPUT, columns_to_arrays(columns) | arrays)
 
 
 def columns_to_arrays(columns: KeptColumns) -> dict[str, NDArray[Any]]:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from cases import SERIAL
 from pipeline.kernels.gram_statistics import RowBounds, largest_terms
 from pipeline.runtime import stopping
+from pipeline.stages import statistics_pass as passes
 from pipeline.stages import training_rows as rows
-from pipeline.stages.statistics_pass import FIT, HELD_OUT, StatisticsAdder, StatisticsPass
+from pipeline.stages.statistics_pass import FIT, HELD_OUT, statistics_pass
 from pipeline.stages.training_rows import row_grid, run_length
 from runs import task_for, train
 
@@ -37,10 +38,10 @@ def test_blocks_cover_each_row_once_and_are_bounded(n_rows: int, n_columns: int,
 def test_what_is_read_at_once_changes_no_block(asked: int | None) -> None:
     task, every = task_for(MNIST, SPHOG, asked), task_for(MNIST, SPHOG, None)
     largest = RowBounds.of([largest_terms(1.0, np.ones((1, 1)))])
-    asked_pass, usual = (StatisticsPass(each, (FIT, HELD_OUT), 1000, largest) for each in (task, every))
+    asked_pass, usual = (statistics_pass(each, (FIT, HELD_OUT), 1000, largest) for each in (task, every))
     assert asked_pass.grid == usual.grid
     assert asked_pass.blocks == usual.blocks
-    assert asked_pass.grid != StatisticsPass(task, (FIT, HELD_OUT), 3000, largest).grid
+    assert asked_pass.grid != statistics_pass(task, (FIT, HELD_OUT), 3000, largest).grid
     length = run_length(task, asked_pass.blocks)
     assert length >= 1
     most = max(min(asked or 4 * task.shape.chunk_rows, rows.READ_BYTES // (4 * SPHOG)), usual.blocks.block_rows)
@@ -50,14 +51,14 @@ def test_what_is_read_at_once_changes_no_block(asked: int | None) -> None:
 def test_a_pass_ends_between_two_blocks_that_were_read_together(
     tables: Path, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add, starts = StatisticsAdder._add, list[int]()
+    add, starts = passes.add_block, list[int]()
 
-    def stopped(self: StatisticsAdder, block: rows.RowBlock, *rest: Any) -> None:
+    def stopped(generator: Any, parts: Any, of_columns: float, sums: Any, block: rows.RowBlock, *rest: Any) -> None:
         stopping.request("a test")
         starts.append(block.start)
-        add(self, block, *rest)
+        add(generator, parts, of_columns, sums, block, *rest)
 
-    monkeypatch.setattr(StatisticsAdder, "_add", stopped)
+    monkeypatch.setattr(passes, "add_block", stopped)
     arguments = ("--centers", "40", "--penalty", "1", *SERIAL)
     train(tmp_path / "run", features, *arguments, dataset=tables / "classes.npz", code=75)
     assert starts == [0]

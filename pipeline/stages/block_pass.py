@@ -1,0 +1,197 @@
+"""The pass over blocks of rows: what a block adds to sums is a function, opened once in each process."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.kernels.each_tile import Each
+from pipeline.kernels.exact_sums import ExactSum
+from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums
+from pipeline.runtime import progress
+from pipeline.runtime.committed_sums import Arrays, S
+from pipeline.runtime.thread_team import ThreadTeam
+from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, run_length, stream_blocks, stream_sample
+
+Values = dict[str, NDArray[Any]]
+OfBlock = Callable[[RowBlock, Each], Values]  # the second shares out the tiles of columns
+Add = Callable[[S, int, RowBlock, Each], None]  # adds the block of a number to sums
+
+
+@dataclass(frozen=True)
+class BlockPass(Generic[S]):
+    """A pass over blocks of rows, as `pipeline.runtime.row_pass.RowPass`: each block is a piece. Picklable.
+
+    opened : called in each process, returns what adds a block to sums
+    new : returns sums of nothing
+    key : what determines the sums beside the blocks
+    sums_bytes : of the sums; threads share large ones
+    threads_a_piece : how many threads find work in one block
+    share : of the fit rows that are sampled; 1 for all rows
+    counts : whether adding a block counts its rows as done, tile by tile
+    reads_features : else blocks have none
+    """
+
+    rows: RowTask
+    blocks: RowGrid
+    opened: Callable[[RowTask], Add[S]]
+    new: Callable[[], S]
+    key: tuple[object, ...] = ()
+    sums_bytes: int = 0
+    threads_a_piece: int = 1
+    share: float | None = None
+    counts: bool = False
+    reads_features: bool = True
+
+    @property
+    def n_pieces(self) -> int:
+        """Number of blocks."""
+        return self.blocks.n_blocks
+
+    @property
+    def run_length(self) -> int:
+        """How many blocks are read together."""
+        return run_length(self.rows, self.blocks)
+
+    @property
+    def grid(self) -> tuple[object, ...]:
+        """What determines the blocks and their sums."""
+        return (self.blocks, *self.key)
+
+    def size(self, piece: int) -> float:
+        """Return the rows of a block."""
+        return self.blocks.size(piece)
+
+    def empty(self) -> S:
+        """Return sums of nothing."""
+        return self.new()
+
+    def open(self) -> "OpenPass[S]":
+        """Open the pass in this process."""
+        return OpenPass(self, self.opened(self.rows))
+
+
+@dataclass(frozen=True)
+class OpenPass(Generic[S]):
+    """A pass in a process; all its threads use it."""
+
+    task: BlockPass[S]
+    of_block: Add[S]
+
+    def add(self, pieces: range, sums: S, team: ThreadTeam) -> Iterator[int]:
+        """Add some blocks, one after the other, and yield the number of each when it is added."""
+        task = self.task
+        if task.share is None:
+            stream = stream_blocks(task.rows, task.blocks, pieces, features=task.reads_features)
+        else:
+            stream = stream_sample(task.rows, task.blocks, pieces, task.share)
+        for number, block in stream:
+            self.of_block(sums, number, block, team.each)
+            if not task.counts:
+                progress.advance(len(block.X))
+            yield number
+
+
+class BlockValues:
+    """The values of each block, by its number: arrays by name, the same names in each block."""
+
+    def __init__(self) -> None:
+        self._of_block: dict[int, Values] = {}
+
+    def put(self, number: int, values: Values) -> None:
+        """Keep the values of a block."""
+        self._of_block[number] = {name: np.atleast_1d(value) for name, value in values.items()}
+
+    def in_order(self, name: str) -> NDArray[Any]:
+        """Return the values of one name of all blocks, one after the other in the order of the rows."""
+        return np.concatenate([values[name] for _, values in sorted(self._of_block.items())])
+
+    def by_block(self) -> list[Values]:
+        """Return the values of all blocks, in the order of the rows."""
+        return [values for _, values in sorted(self._of_block.items())]
+
+    def arrays(self) -> Values:
+        """Return all values, joined, with the numbers of the blocks and how many are of each."""
+        numbers = sorted(self._of_block)
+        arrays: Values = {"blocks": np.array(numbers, np.int64)}
+        for name in self._of_block[numbers[0]] if numbers else ():
+            arrays[f"values.{name}"] = self.in_order(name)
+            arrays[f"lengths.{name}"] = np.array([len(self._of_block[number][name]) for number in numbers], np.int64)
+        return arrays
+
+    def absorb(self, stored: Arrays) -> None:
+        """Keep the values of other blocks as well."""
+        arrays = dict(stored)
+        names = [name.removeprefix("values.") for name in arrays if name.startswith("values.")]
+        parts = {name: np.split(arrays[f"values.{name}"], np.cumsum(arrays[f"lengths.{name}"])[:-1]) for name in names}
+        for i, number in enumerate(arrays["blocks"].tolist()):
+            self.put(number, {name: parts[name][i] for name in names})
+
+
+class ExactSums:
+    """Exact sums by name: of arrays, or the statistics of parts of the rows."""
+
+    def __init__(self, sums: Mapping[str, ExactSum | StatisticsSums]) -> None:
+        self._sums = sums
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a sum."""
+        return self._sums[name]
+
+    def arrays(self) -> Values:
+        """Return the sums in units."""
+        return {f"{name}.{inner}": units for name, sums in self._sums.items() for inner, units in sums.arrays().items()}
+
+    def absorb(self, arrays: Arrays) -> None:
+        """Add those of other rows."""
+        for name, units in arrays:
+            part, _, inner = name.partition(".")
+            self._sums[part].absorb(inner, units)
+
+    def statistics(self) -> dict[str, GramStatistics]:
+        """Return the statistics of each part; they take the place of the sums, so call it once."""
+        return {part: sums.statistics() for part, sums in self._sums.items() if isinstance(sums, StatisticsSums)}
+
+
+def value_pass(rows: RowTask, blocks: RowGrid, opened: Callable[[RowTask], OfBlock]) -> BlockPass[BlockValues]:
+    """Return a pass that keeps what `opened(task)(block, each)` gives of each block: small arrays by name."""
+    return BlockPass(rows, blocks, partial(_keeping, opened), BlockValues, _name_of(opened))
+
+
+def sum_pass(
+    rows: RowTask, blocks: RowGrid, opened: Callable[[RowTask], OfBlock], shape: tuple[int, ...], largest: float
+) -> BlockPass[ExactSums]:
+    """Return a pass that adds up the one array of a `shape` that each block gives, of numbers within ±`largest`."""
+    new = partial(sum_of_arrays, shape, largest, blocks.n_blocks)
+    key = (*_name_of(opened), shape, largest)
+    return BlockPass(rows, blocks, partial(_adding, opened), new, key, sums_bytes=8 * math.prod(shape))
+
+
+def sum_of_arrays(shape: tuple[int, ...], largest: float, n_terms: int) -> ExactSums:
+    """Return a sum of no arrays; see `ExactSum`."""
+    return ExactSums({"sum": ExactSum(shape, largest, n_terms)})
+
+
+def _name_of(opened: Callable[..., object]) -> tuple[str, str]:
+    """Return what names the function of a pass."""
+    function: Any = getattr(opened, "func", opened)  # of a partial, the function itself
+    return function.__module__, function.__qualname__
+
+
+def _keeping(opened: Callable[[RowTask], OfBlock], task: RowTask) -> Add[BlockValues]:
+    of_block = opened(task)
+    return lambda values, number, block, each: values.put(number, of_block(block, each))
+
+
+def _adding(opened: Callable[[RowTask], OfBlock], task: RowTask) -> Add[ExactSums]:
+    of_block = opened(task)
+
+    def add(sums: ExactSums, number: int, block: RowBlock, each: Each) -> None:
+        (term,) = of_block(block, each).values()
+        sums["sum"].add(term)
+
+    return add
