@@ -79,7 +79,7 @@ def training_rows(asked: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
 
 def prepare(folder: Path, X: np.ndarray, Y: np.ndarray, n_centers: int, keep_columns: bool) -> Facts:
     """Write what `solver_peers.py` reads for a number of centers; return the seconds of each part, on one thread."""
-    generator = ColumnGenerator(X[draw_rows(len(X), n_centers, 0)], SIGMA2)
+    generator = ColumnGenerator(X[draw_rows(np.arange(len(X)), n_centers, 0)], SIGMA2)
     bounds = SumBounds(BLOCK_ROWS, -(-len(X) // BLOCK_ROWS), RowBounds.of([largest_terms(1.0, Y)]))
     sums = StatisticsSums(n_centers, bounds)
     columns = np.empty((len(X), n_centers), order="F") if keep_columns else None

@@ -30,11 +30,15 @@ def to_toml(config: TrainConfig) -> str:
 
 
 def from_toml(path: Path) -> TrainConfig:
-    """Return the configuration that `to_toml` wrote; ConfigError if damaged."""
+    """Return the configuration that `to_toml` wrote; ConfigError if damaged.
+
+    The address of a scheduler is not taken from a file: somebody else may listen there.
+    """
     flat = read_toml(path)
     config = TrainConfig(dataset=text(flat.pop("dataset", "")))
     for key, value in flat.items():
-        config = with_value(config, key, parse_value(key, value, path.name))
+        if not (key == "resources.scheduler" and is_address(value)):
+            config = with_value(config, key, parse_value(key, value, path.name))
     return config
 
 

@@ -24,8 +24,8 @@ SETTINGS = {
 SOLUTION = f"solutions/{LAST}-centred-output-0000.npz"
 # What a kill just before the solves, or before those of the last round, would not have left.
 LATER = {
-    "dense": ["solutions", "markers/solve", "markers/solve-all-centred"],
-    "least squares": ["solutions", "markers/solve"],
+    "dense": ["solutions"],
+    "least squares": ["solutions"],
     "rounds": [
         f"markers/passes/{LAST}.json",
         f"scores/{LAST}-scores.npz",

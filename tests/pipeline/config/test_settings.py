@@ -154,20 +154,11 @@ VALUES = st.fixed_dictionaries(
 @given(values=VALUES, dataset=st.text(LETTERS, min_size=1, max_size=30))
 def test_toml_round_trip(tmp_path_factory, values, dataset):
     config = TrainConfig(dataset=dataset)
-    for key, value in {**stored_settings.FORMERLY, **values}.items():
+    for key, value in values.items():
         config = with_value(config, key, value)
     path = tmp_path_factory.mktemp("toml") / "config.toml"
     path.write_text(stored_settings.to_toml(config), encoding="utf-8", newline="")
     assert stored_settings.from_toml(path) == config
-
-
-def test_a_setting_that_a_run_folder_lacks_has_its_old_meaning(tmp_path):
-    (tmp_path / "config.toml").write_text('dataset = "x.csv"\n[solver]\npenalty = "auto"\nintercept = true\n')
-    config = stored_settings.from_toml(tmp_path / "config.toml")
-    assert (config.data.centre_targets, config.solver.patience) == (False, 0)
-    assert config.features == FeaturesConfig(power=1.0)
-    assert TrainConfig("x.csv").features == FeaturesConfig(power=None)
-    assert TrainConfig("x.csv").solver.patience == 3
 
 
 def test_byte_sizes():

@@ -20,6 +20,7 @@ from pipeline.stages import greedy_selection as selection
 from pipeline.train import main
 from runs import TrainedRuns, files_of, model_bytes, report_of, train
 from stopping_points import until_done
+from storage import checkpoints
 from storage.folder_layouts import RunLayout
 
 AT_ONCE, TURNS = (CASES[name].arguments for name in ("a selection", "rounds, a selection"))
@@ -120,7 +121,7 @@ def test_a_selection_that_is_stopped_between_two_slabs_goes_on_to_the_same_bytes
     monkeypatch.setattr(forwards, "BLOCK", 4)
     data = {"dataset": tables / "classes.npz"}
     train(tmp_path / "whole", features, *arguments, *SERIAL, **data)
-    save, saved = selection.checkpoints.save, list[tuple[Path, int]]()
+    save, saved = checkpoints.save, list[tuple[Path, int]]()
 
     def saved_and_stopped(folder: Path, step: int, *rest: Any, **named: Any) -> None:
         assert (folder, step) not in saved
@@ -129,7 +130,7 @@ def test_a_selection_that_is_stopped_between_two_slabs_goes_on_to_the_same_bytes
         if len(saved) in (1, 2, 4, 7):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(selection.checkpoints, "save", saved_and_stopped)
+    monkeypatch.setattr(checkpoints, "save", saved_and_stopped)
     line = [data["dataset"], "--run-dir", tmp_path / "run", "--features-dir", features, *arguments]
     assert until_done(line) > 3
     assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")

@@ -12,7 +12,6 @@ from cases import CASES, SERIAL, Case
 from commands import flip
 from features.standardisation import Standardisation
 from pipeline import evaluate, predict, resize, verify
-from pipeline.config.stored_settings import from_toml
 from pipeline.kernels.scaled_features import lengths, scaled
 from pipeline.prediction.model_folder import load_model
 from pipeline.report import write
@@ -158,11 +157,3 @@ def test_damaged_scales_are_told_and_made_again(
     train(run, features, *case.arguments, *SERIAL, "--resume", "auto", dataset=case.dataset(tables))
     assert model_bytes(run) == before
     assert verify.verify_run(run).damaged == []
-
-
-def test_a_run_of_before_there_were_scales_has_none(tmp_path: Path, learned: Path, line: tuple[str, ...]) -> None:
-    text = RunLayout(learned).config.read_text()
-    lines = [one for one in text.splitlines() if not one.startswith("scale")]
-    (tmp_path / "config.toml").write_text("\n".join(lines))
-    assert from_toml(tmp_path / "config.toml").kernel.scale == "none"
-    assert from_toml(RunLayout(learned).config).kernel.scale == line[-1]
