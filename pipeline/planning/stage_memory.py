@@ -16,7 +16,7 @@ from pipeline.solvers.lbfgs import PAIRS
 from pipeline.solvers.preselection import Preselection
 from pipeline.stages.out_of_core.coarse_features import AXES, axes_bytes, pay_off
 from pipeline.stages.out_of_core.kept_columns import kept_blocks
-from pipeline.stages.out_of_core.penalty_path_in_rounds import SCORED
+from pipeline.stages.out_of_core.path_rounds import SCORED
 from pipeline.stages.out_of_core.score_tiles import LINE_ROWS, TILE_ROWS
 from pipeline.stages.training_rows import RowGrid, read_rows, row_grid
 

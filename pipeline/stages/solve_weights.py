@@ -34,13 +34,12 @@ from pipeline.stages.candidate_names import positions_of
 from pipeline.stages.final_weights import FinalWeights, final_of
 from pipeline.stages.greedy_finalists import SelectionRound, select_among_finalists
 from pipeline.stages.greedy_selection import AT_ONCE, select_centers
-from pipeline.stages.one_vs_all import groups_of, load_weights, solve_groups
-from pipeline.stages.out_of_core.columns_on_demand import count_columns, solve_on_demand
-from pipeline.stages.out_of_core.held_out_statistics import accumulate_held_out
-from pipeline.stages.out_of_core.penalty_path_in_rounds import begin_on_all_rows, follow_path_in_rounds
-from pipeline.stages.out_of_core.score_pass import has_coarse_scores
-from pipeline.stages.out_of_core.solved_points import PathRound
-from pipeline.stages.out_of_core.working_set_rounds import Beginning, PassRecord, limit_working_set, solve_in_rounds
+from pipeline.stages.one_vs_all import load_weights, solve_groups
+from pipeline.stages.out_of_core.all_candidates import AllCandidates
+from pipeline.stages.out_of_core.column_generation import PassRecord, until_certified
+from pipeline.stages.out_of_core.on_demand import OnDemand, count_columns
+from pipeline.stages.out_of_core.path_rounds import PathRound, begin_on_all_rows, follow_path_in_rounds
+from pipeline.stages.out_of_core.working_set import accumulate_held_out
 from pipeline.stages.penalty_path import PathPoint, follow_penalty_path, largest_penalty_of
 from pipeline.stages.polish_centers import polish_centers, ridge_summary
 from pipeline.stages.run_state import Run
@@ -162,16 +161,14 @@ def _solved_in_rounds(run: Workspace) -> Solved:
     """Solve on a working set that grows until no candidate is missing, at the end of a path where one is asked for."""
     assert isinstance(run, Run)
     names = run.candidates
-    capacity, followed, setting = run.config.centers.working_set, None, run.config.solver.penalty
+    followed, beginning, penalty, setting = None, None, None, run.config.solver.penalty
     if run.config.centers.on_demand:
-        result = solve_on_demand(run, names, capacity or len(names))
+        result = until_certified(run, OnDemand(run, names, run.config.centers.working_set or len(names)))
     else:
-        beginning = None
         if is_searched(setting):
             followed = follow_path_in_rounds(run, str(setting), names)
-            beginning = Beginning(followed.penalty, partial(begin_on_all_rows, run, followed))
-        coarse = beginning is None and has_coarse_scores(run, names)
-        result = solve_in_rounds(run, names, limit_working_set(capacity, len(groups_of(run)), coarse=coarse), beginning)
+            penalty, beginning = followed.penalty, partial(begin_on_all_rows, run, followed)
+        result = until_certified(run, AllCandidates(run, names, penalty, beginning))
     rows = result.working_set.candidates[result.weights.columns]
     active = positions_of(names, rows)
     ordered = np.argsort(active)

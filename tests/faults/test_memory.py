@@ -26,15 +26,14 @@ from pipeline.stages import draw_candidates as centers
 from pipeline.stages import one_vs_all as group_solve
 from pipeline.stages import preparation as features
 from pipeline.stages import training_rows
-from pipeline.stages.out_of_core import candidate_scores as all_scores
-from pipeline.stages.out_of_core import grown_gram
-from pipeline.stages.out_of_core import working_set_rounds as working_set
-from pipeline.stages.out_of_core.candidate_scores import BoundedScores, CandidateProblem
-from pipeline.stages.out_of_core.grown_gram import WorkingSet
+from pipeline.stages.out_of_core.column_generation import active_weights
 from pipeline.stages.out_of_core.kept_columns import nothing_kept
+from pipeline.stages.out_of_core.pricing import BoundedScores, CandidateProblem, certify_all_candidates
 from pipeline.stages.out_of_core.score_pass import score_errors
+from pipeline.stages.out_of_core.working_set import ROUND, WorkingSet, grow
 from pipeline.stages.run_state import Run
 from pipeline.stages.stage_costs import StageCost
+from pipeline.stages.statistics_pass import ALL
 from pipeline.stages.workspace import STAGES
 from pipeline.train import main
 from runs import ROOT, largest_bytes, python, report_of
@@ -150,9 +149,9 @@ def test_growing_a_gram_of_few_columns_reads_few_features_at_once(
 ) -> None:
     """All rows of features would be 24 MB, though 4 MiB are to be read at once."""
     monkeypatch.setattr(training_rows, "READ_BYTES", 2**22)
-    grown_gram.grow(in_rounds, "round-900", None, np.empty(0, np.int64), np.arange(2))  # compiles what is compiled
+    grow(in_rounds, ROUND, None, np.empty(0, np.int64), np.arange(2))  # compiles what is compiled
     with largest_bytes() as largest:
-        found = grown_gram.grow(in_rounds, "round-000", None, np.empty(0, np.int64), np.arange(0, 3000, 60))
+        found = grow(in_rounds, ROUND, None, np.empty(0, np.int64), np.arange(0, 3000, 60))
     assert 2**21 < largest[0] < 2.5 * 2**22
     assert found.statistics.weight_sum == 3000
 
@@ -163,7 +162,7 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
     K, Y = rng.random((100, m)), rng.random((100, in_rounds.shape.n_outputs))
     sums = GramStatistics(K.T @ K, K.T @ Y, (Y**2).sum(0), K.sum(0), Y.sum(0), 100.0)
     columns = nothing_kept().grown(np.empty(0, np.int64), np.arange(m))
-    current = WorkingSet("round-007", columns, sums)
+    current = WorkingSet(ROUND, 7, columns, {ALL: sums})
     table = rng.normal(size=(m, Y.shape[1]))
     make_folder(in_rounds.layout.solutions)
     for output in range(Y.shape[1]):
@@ -173,8 +172,8 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
     zeros = np.zeros_like(scores)
     scored = BoundedScores(scores, np.linalg.norm(K, axis=0), Y, zeros, np.zeros(m, bool), m, 0, 0)
     with largest_bytes() as largest:
-        weights = working_set.active_weights(in_rounds, current)
-        certificates = all_scores.certify_all_candidates(
+        weights = active_weights(in_rounds, current)
+        certificates = certify_all_candidates(
             in_rounds, current, weights, scored, CandidateProblem(np.arange(m), 1.0, False)
         )
     assert largest[0] < 0.2 * sums.gram.nbytes
@@ -199,7 +198,7 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
     )
     of_all = CandidateProblem(np.arange(m + 1), 1.0, False)
     errors = score_errors(in_rounds, Y)
-    for output, found in enumerate(all_scores.certify_all_candidates(in_rounds, current, weights, more, of_all)):
+    for output, found in enumerate(certify_all_candidates(in_rounds, current, weights, more, of_all)):
         problem = table[:, [output]], scores[:, [output]], centred.kty[:, [output]], centred.yty[output], 1.0
         largest_score = float(np.abs(scores[:, output]).max())
         assert found == certify_support(*problem, largest_score, sums.rounding().beside(errors[[output]]))

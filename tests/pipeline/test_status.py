@@ -15,7 +15,7 @@ import pytest
 from commands import TABLE_RUN, Capture
 from pipeline import report
 from pipeline.reporting.run_facts import lines, status
-from pipeline.stages.out_of_core.working_set_rounds import PassRecord
+from pipeline.stages.out_of_core.column_generation import PassRecord
 from pipeline.status import main
 from runs import python, report_of, sizes_and_times, train
 from storage import checkpoints

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,8 +21,11 @@ from numpy.typing import NDArray
 
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.each_tile import Each
+from pipeline.runtime.stored_arrays import Stored
+from pipeline.stages.block_pass import Add, BlockPass, BlockValues, Values
 from pipeline.stages.run_state import Run, is_whole
-from pipeline.stages.training_rows import RowGrid, RowTask, row_grid, row_task, stream_blocks
+from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, row_grid, row_task, stream_blocks
+from pipeline.stages.workspace import SOLVE
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import ANEW, CannotWriteError, CorruptDataError, MissingDataError
 from storage.files import make_folder
@@ -235,3 +239,43 @@ def restored(files: KeptFiles, arrays: Mapping[str, NDArray[Any]]) -> KeptColumn
         files.begin(number, np.array(arrays["grouped"][first : first + size]))
         first += size
     return columns
+
+
+def residual_pass(name: str) -> str:
+    """Return what a pass of residuals leaves, to be dropped when what they are for is committed."""
+    return f"passes/{name}-residuals"
+
+
+def compute_residuals(
+    run: Run, name: str, columns: KeptColumns, weights: NDArray[np.float64], intercept: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the residuals (n, T) f8 of all training rows (mathematics.md, eq. 26).
+
+    columns (a,): those of the active candidates; weights (a, T); intercept (T,). Weights (a, k·T) of k solutions, one
+    beside the other, have residuals (n, k·T). They are committed until the scores are: they take long.
+    """
+    folder, files = residual_pass(name), kept_files(run)
+
+    def make() -> Values:
+        arrays = columns_to_arrays(columns) | {"weights": weights, "intercept": intercept}
+        given = run.commit(f"{folder}/{INPUT}", arrays)
+        opened, key = partial(_opened, files, given), (len(columns.members),)
+        task = BlockPass(files.rows, files.blocks, opened, BlockValues, key, reads_features=False)
+        values = run.add_up(SOLVE, task, f"{name}-residuals", "residuals")
+        return {"residuals": values.in_order("residuals")}
+
+    return np.asarray(run.once(f"{folder}/residuals.npz", make)["residuals"])
+
+
+def _opened(files: KeptFiles, given: Stored, _: RowTask) -> Add[BlockValues]:
+    arrays = given.read()
+    columns, weights = OpenedColumns(files, columns_from_arrays(arrays)), arrays["weights"]
+
+    def add(values: BlockValues, number: int, block: RowBlock, each: Each) -> None:
+        targets = np.tile(block.targets, weights.shape[1] // block.targets.shape[1])
+        residuals = targets - columns.block(number, each) @ weights - arrays["intercept"]
+        if block.weights is not None:
+            residuals *= np.sqrt(block.weights)[:, None]
+        values.put(number, {"residuals": residuals})
+
+    return add

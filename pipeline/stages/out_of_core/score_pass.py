@@ -11,7 +11,6 @@ times the residuals, and the column beside it is s in place of ones.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +21,10 @@ from pipeline.kernels.exact_sums import ExactSum, error_of, unit_of
 from pipeline.kernels.gram_statistics import RowBounds
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.runtime import progress, stopping
-from pipeline.runtime.committed_sums import Arrays
+from pipeline.runtime.stored_arrays import Stored
 from pipeline.runtime.thread_team import ThreadTeam
 from pipeline.stages.accumulate_statistics import largest_values
+from pipeline.stages.block_pass import ExactSums
 from pipeline.stages.candidate_names import read_widths
 from pipeline.stages.out_of_core.coarse_features import (
     as_centers,
@@ -44,8 +44,6 @@ from pipeline.stages.run_state import Run
 from pipeline.stages.target_facts import row_weights
 from pipeline.stages.training_rows import RowTask, row_task
 from pipeline.stages.workspace import SOLVE
-from storage.arrays import read_arrays, write_arrays
-from storage.files import make_folder
 from storage.zarr_arrays import Block
 
 INPUT = "input"  # the folder of what a pass reads
@@ -62,13 +60,13 @@ class CandidateScores:
 
 @dataclass(frozen=True)
 class ScorePass:
-    """The tiles of a pass: residuals and candidates are in its folder.
+    """The tiles of a pass; given: has the "residuals" and the "candidates".
 
     largest : bounds of |c_m(x) r| for each column of the residuals; of c_m(x)² in place of the last
     """
 
     rows: RowTask
-    folder: Path
+    given: Stored
     tiles: ScoreTiles
     largest: tuple[float, ...]
     coarse: Path | None = None  # the folder of the coarse features that take the place of all
@@ -103,32 +101,16 @@ class ScorePass:
         candidates, rows = self.tiles.tile(piece)
         return candidates.n_rows * rows.n_rows
 
-    def empty(self) -> "ScoreSums":
+    def empty(self) -> ExactSums:
         """Return scores of no tiles: a score gets a term from each line of rows, and from each tile of its row."""
         tiles, largest = self.tiles, TILE_ROWS * np.array(self.largest)
         n_terms = _most_terms(tiles.n_rows, tiles.line_rows)
-        return ScoreSums(ExactSum((tiles.n_candidates, len(self.largest)), largest, n_terms))
+        return ExactSums({"sum": ExactSum((tiles.n_candidates, len(self.largest)), largest, n_terms)})
 
     def open(self) -> "ScoreAdder":
         """Map the residuals and the names of the candidates."""
-        arrays = read_arrays(self.folder / INPUT, mapped=True)
+        arrays = self.given.read(mapped=True)
         return ScoreAdder(self, arrays["residuals"], arrays["candidates"])
-
-
-class ScoreSums:
-    """Scores of all candidates against each column of the residuals, the last one of which are the row weights."""
-
-    def __init__(self, scores: ExactSum) -> None:
-        self.scores = scores
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the scores in units."""
-        return {"scores": self.scores.units}
-
-    def absorb(self, arrays: Arrays) -> None:
-        """Add those of other tiles."""
-        for _, units in arrays:
-            self.scores.units += units
 
 
 @dataclass(frozen=True)
@@ -142,7 +124,7 @@ class ScoreAdder:
     residuals: NDArray[np.floating]
     candidates: NDArray[np.int64]
 
-    def add(self, pieces: range, sums: ScoreSums, team: ThreadTeam) -> Iterator[int]:
+    def add(self, pieces: range, sums: ExactSums, team: ThreadTeam) -> Iterator[int]:
         """Add some tiles, and yield the number of each when it is added."""
         generator, of = None, -1
         for piece in pieces:
@@ -150,7 +132,7 @@ class ScoreAdder:
             if generator is None or of != candidates.index:
                 generator, of = self._generator(candidates), candidates.index
             stopping.check()
-            self._add(generator, candidates, rows, sums.scores, team)
+            self._add(generator, candidates, rows, sums["sum"], team)
             yield piece
 
     def _generator(self, block: Block) -> ColumnGenerator:
@@ -200,21 +182,20 @@ def score_candidates(
     pass of a Gaussian symmetric: half the kernel entries. Of these, at one width, `coarse` scores may be asked for
     (mathematics.md, eqs. 92 and 93), the norms of which are no bounds.
     """
-    folder, n_train = score_pass(run, name), run.shape.n_train
+    n_train = run.shape.n_train
     order, starts = grouped_by_point(candidates, n_train)
     tiles = ScoreTiles(n_train, starts, is_symmetric(run, candidates))
-    make_folder(folder)
     weights, largest = row_weights(run, run.facts), largest_values(run)
     counts = np.ones((len(residuals), 1)) if weights is None else weights[:, None]
     most = _most(largest, residuals)
     residuals = residuals if weights is None else residuals * np.sqrt(counts)
     with run.doing(SOLVE, "storing the residuals"):
         stored = np.hstack([residuals, counts]).astype(np.float32 if coarse else np.float64)
-        write_arrays(folder / INPUT, {"residuals": stored, "candidates": candidates[order]})
+        given = run.commit(f"{score_pass(name)}/{INPUT}", {"residuals": stored, "candidates": candidates[order]})
     bounds = (*most.tolist(), max(largest.columns, largest.gram))
     points = coarse_points(run) if coarse else None
-    task = ScorePass(row_task(run), folder, tiles, bounds, points)
-    grouped = run.row_pass(SOLVE, task, folder, unit="", words="scoring the candidates").scores.values()
+    task = ScorePass(row_task(run), given, tiles, bounds, points)
+    grouped = run.add_up(SOLVE, task, f"{name}-scores", "scoring the candidates", unit="")["sum"].values()
     total = np.empty_like(grouped)
     total[order] = grouped
     entries = sum(int(task.size(piece)) for piece in range(task.n_pieces))
@@ -236,9 +217,9 @@ def _most_terms(n_rows: int, line_rows: int) -> int:
     return 2 * -(-n_rows // line_rows) + 2
 
 
-def score_pass(run: Run, name: str) -> Path:
-    """Return the folder of the pass, to be removed when its scores are stored."""
-    return run.layout.row_pass(f"{name}-scores")
+def score_pass(name: str) -> str:
+    """Return what a pass of scores leaves, to be dropped when they are committed."""
+    return f"passes/{name}-scores"
 
 
 def is_symmetric(run: Run, candidates: NDArray[np.int64]) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from cases import SERIAL
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.each_tile import serially
-from pipeline.stages.out_of_core import candidate_scores, grown_gram, kept_columns
+from pipeline.stages.out_of_core import kept_columns, pricing, working_set
 from pipeline.stages.out_of_core.kept_columns import (
     FOLDER,
     KeptColumns,
@@ -43,14 +43,14 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def after_growth(monkeypatch: pytest.MonkeyPatch, function: Callable[[Run, KeptColumns], None]) -> None:
     """Call a function whenever columns have come in, with those that there are then."""
-    add = grown_gram.add_columns
+    add = working_set.add_columns
 
     def added(run: Run, *rest: Any) -> Any:
         found = add(run, *rest)
         function(run, found[0])
         return found
 
-    monkeypatch.setattr(grown_gram, "add_columns", added)
+    monkeypatch.setattr(working_set, "add_columns", added)
 
 
 def files_of(run: Run) -> list[Path]:
@@ -119,7 +119,7 @@ def test_a_column_is_made_when_it_comes_in_and_read_after(
     train_classes: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     made = [0]
-    block, add, compute = ColumnGenerator.block, grown_gram.add_columns, candidate_scores.compute_residuals
+    block, add, compute = ColumnGenerator.block, working_set.add_columns, pricing.compute_residuals
 
     def counted(self: ColumnGenerator, *rest: Any, **named: Any) -> Any:
         values = block(self, *rest, **named)
@@ -138,8 +138,8 @@ def test_a_column_is_made_when_it_comes_in_and_read_after(
     growths: list[tuple[int, Any]] = []
     residuals: list[tuple[int, Any]] = []
     monkeypatch.setattr(ColumnGenerator, "block", counted)
-    monkeypatch.setattr(grown_gram, "add_columns", counts(add, growths))
-    monkeypatch.setattr(candidate_scores, "compute_residuals", counts(compute, residuals))
+    monkeypatch.setattr(working_set, "add_columns", counts(add, growths))
+    monkeypatch.setattr(pricing, "compute_residuals", counts(compute, residuals))
     n = train_classes("run", *MODES[mode])["n_train"]
     assert len(growths) > 1
     assert [values for values, _ in growths] == [n * len(columns.last_group) for _, (columns, _) in growths]

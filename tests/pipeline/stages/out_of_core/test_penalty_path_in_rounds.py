@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import runs
-from pipeline.stages.out_of_core import path_scores, penalty_path_in_rounds
+from pipeline.stages.out_of_core import path_rounds
 from storage.folder_layouts import RunLayout
 
 ROUNDS = ("--set", "centers.working_set=240")
@@ -86,16 +86,16 @@ def test_the_largest_penalty_and_certificates_are_those_of_dense_columns(
     tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the fit rows: scores of held-out rows count nothing, for several penalties at once."""
-    real, seen = path_scores.score_solutions, []
+    real, seen = path_rounds.score_solutions, []
 
     def compared(run: Any, current: Any, candidates: np.ndarray, weights: np.ndarray) -> Any:
         from pipeline.datasets.features_on_the_fly import open_features
         from pipeline.kernels.column_generator import ColumnGenerator
-        from pipeline.stages.target_facts import held_out_rows, read_target_facts, target_blocks
+        from pipeline.stages.target_facts import held_out_rows, target_blocks
 
         scored, n = real(run, current, candidates, weights), run.shape.n_train
         X = open_features(run.features).read("train", 0, n)
-        fit = ~held_out_rows(run, read_target_facts(run.layout))
+        fit = ~held_out_rows(run, run.facts)
         K = ColumnGenerator(X, 2.0, np.float64).block(X)[fit]
         y = np.concatenate([block for block, _ in target_blocks(run)])[fit]
         for number, table in enumerate(weights):
@@ -105,9 +105,9 @@ def test_the_largest_penalty_and_certificates_are_those_of_dense_columns(
             seen.append(number)
         return scored
 
-    monkeypatch.setattr(penalty_path_in_rounds, "score_solutions", compared)
+    monkeypatch.setattr(path_rounds, "score_solutions", compared)
     report = train(tables, "compared", "values", "--penalty", "auto", "--intercept", *ROUNDS)
-    assert len(set(seen)) == penalty_path_in_rounds.SCORED
+    assert len(set(seen)) == path_rounds.SCORED
     monkeypatch.undo()
     data, *arguments = SETTINGS["auto"]
     once = train(tables, "auto-once", data, *arguments, "--set", "kernel.precision=float64")
@@ -132,7 +132,7 @@ def test_a_path_whose_last_penalties_have_no_room_is_followed_to_its_end(
     tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several of them: those with room are solved again in every round, these are not."""
-    monkeypatch.setattr(penalty_path_in_rounds, "ROOM", 0.1)
+    monkeypatch.setattr(path_rounds, "ROOM", 0.1)
     asked = ("--penalty", "path:max:1:5", "--set", "centers.working_set=120")
     report = train(tables, "long", "values", *asked)
     centers = [point["n_centers"] for point in report["path"]]

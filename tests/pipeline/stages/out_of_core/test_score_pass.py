@@ -12,7 +12,7 @@ import runs
 from pipeline.datasets.features_on_the_fly import open_features
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.exact_sums import ExactSum
-from pipeline.stages.out_of_core import candidate_scores, score_pass, score_tiles
+from pipeline.stages.out_of_core import pricing, score_pass, score_tiles
 from pipeline.stages.out_of_core.score_tiles import ScoreTiles, grouped_by_point
 
 
@@ -45,7 +45,7 @@ def test_scores_are_those_of_dense_columns(
     """Of all candidates, half of the tiles, and of some of them; both share inner products among widths."""
     monkeypatch.setattr(score_tiles, "TILE_ROWS", 64)
     monkeypatch.setattr(score_tiles, "LINE_ROWS", 256)
-    real, entries, errors = candidate_scores.score_candidates, [], []
+    real, entries, errors = pricing.score_candidates, [], []
 
     class Recorded(ExactSum):
         def __init__(self, *arguments: Any) -> None:
@@ -69,7 +69,7 @@ def test_scores_are_those_of_dense_columns(
         assert entries[1] < 0.65 * n * len(candidates)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(candidate_scores, "score_candidates", compared)
+    monkeypatch.setattr(pricing, "score_candidates", compared)
     arguments = ("--centers", "all", "--sigma2", ",".join(map(str, widths)), "--set", "centers.working_set=60")
     runs.train(tmp_path / "run", features, *arguments, "--penalty", "3", dataset=tables / "classes.npz", code=75)
     assert len(entries) == 2

@@ -12,7 +12,7 @@ import runs
 from cases import SERIAL
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers import working_set_rules as rules
-from pipeline.stages.out_of_core.candidate_scores import BoundedScores, moved_to
+from pipeline.stages.out_of_core.pricing import BoundedScores, moved_to
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 

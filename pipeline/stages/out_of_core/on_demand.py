@@ -18,34 +18,35 @@ from pipeline.solvers import Certificate
 from pipeline.solvers import working_set_rules as rules
 from pipeline.stages import initial_weights
 from pipeline.stages.candidate_names import positions_of
-from pipeline.stages.one_vs_all import solve_groups, start_name
-from pipeline.stages.out_of_core import grown_gram
-from pipeline.stages.out_of_core import working_set_rounds as rounds
-from pipeline.stages.out_of_core.candidate_scores import (
+from pipeline.stages.out_of_core.column_generation import (
+    LEAST_ROOM,
+    Change,
+    OnePenalty,
+    PassRecord,
+    ScoredRound,
+    active_weights,
+)
+from pipeline.stages.out_of_core.kept_columns import compute_residuals, nothing_kept, residual_pass
+from pipeline.stages.out_of_core.pricing import (
     ActiveWeights,
     BoundedScores,
     CandidateProblem,
     certify_all_candidates,
     clean,
+    commit_scores,
+    committed_scores,
     evaluated_now,
     gram_scores,
     moved_to,
     residuals_at,
+    scores_name,
     screened_scores,
     with_values,
 )
-from pipeline.stages.out_of_core.grown_gram import WorkingSet
-from pipeline.stages.out_of_core.kept_columns import nothing_kept
-from pipeline.stages.out_of_core.residuals import compute_residuals, residual_pass
-from pipeline.stages.out_of_core.round_names import committed_rounds, round_index, round_name
 from pipeline.stages.out_of_core.score_pass import score_candidates, score_pass
-from pipeline.stages.out_of_core.working_set_rounds import Change, PassRecord, RoundsResult, ScoredRound
+from pipeline.stages.out_of_core.working_set import ROUND, WorkingSet, grow, set_name
 from pipeline.stages.run_state import Run
 from pipeline.stages.target_facts import row_weights
-from storage.arrays import read_dataclass, write_dataclass
-from storage.errors import ANEW
-from storage.files import make_folder
-from storage.folders import remove_folder
 
 START = "at-zero"  # the scores of the first block, at zero weights
 BLOCKS = 10  # in which all candidates are scored for the first time
@@ -53,33 +54,63 @@ LEAST_BLOCK, MOST_BLOCK = 256, 2048  # candidates of a block
 GROWTH = 4  # of a block, over the one before it at the same weights
 
 
-def solve_on_demand(run: Run, candidates: NDArray[np.int64], capacity: int) -> RoundsResult:
-    """Find the weights over all candidates, given by name, with a Gram of those that enter (mathematics.md, eq. 99).
+class OnDemand(OnePenalty):
+    """Pricing in blocks: those of a block that violate enter (mathematics.md, eq. 99).
 
-    At most `capacity` are kept at once; where there are more, those at zero leave. Ends when the relative gap of every
-    solve over all candidates is within the tolerance, or when nothing is left to admit. Raises CorruptDataError where
-    a resumed run lacks something of its earlier rounds.
+    At most `capacity` columns are kept at once; where there are more, those at zero leave. The loop ends when the
+    relative gap of every solve over all candidates is within the tolerance, or when nothing is left to admit.
     """
-    problem, current, passes = _latest(run, candidates, capacity)
-    tolerance = run.config.solver.tolerance
-    while True:
-        index = round_index(current.name)
-        warm = index > 0 or initial_weights.load(run) is not None
-        inner = rounds.INNER_TOLERANCE * tolerance
-        summaries = solve_groups(
-            run, current.name, [problem.penalty], tolerance=inner, start=start_name(current.name) if warm else None
-        )
-        scored, known = _scored(run, current, problem)
-        change = _change(scored, problem, capacity, tolerance)
-        scored = scored if known else replace(scored, certificates=[unproved(one) for one in scored.certificates])
-        passes.append(rounds.record_round(run, scored, problem, change))
-        if not len(change.admitted):
-            updated = rounds.summaries_over_all(summaries, scored.certificates, tolerance)
-            return RoundsResult(current, scored.weights, problem.penalty, updated, passes)
-        before = current.name
-        current = rounds.grown(run, scored, change)
-        del scored  # with it the last working set: a file that is mapped may not go
-        rounds.drop_round(run, before)
+
+    def __init__(self, run: Run, candidates: NDArray[np.int64], capacity: int) -> None:
+        super().__init__(run, candidates)
+        self._capacity = capacity
+
+    def first(self) -> WorkingSet:
+        """Commit the first working set: the violators of a block at zero weights, or another model's centers."""
+        run, candidates, nothing = self._run, self._candidates, np.empty(0, np.int64)
+        start = initial_weights.load(run)
+        if start is not None:
+            largest = np.argsort(-np.linalg.norm(start.weights, axis=1), kind="stable")[: self._capacity]
+            members = np.sort(start.candidates[largest])
+            initial_weights.start_of(run, set_name(ROUND, 0), members)
+            return grow(run, ROUND, None, nothing, members)
+        scored = _scores_at_zero(run, candidates)
+        self._problem = CandidateProblem(candidates, self._penalty_from(scored), self._shared)
+        violations = rules.violations(scored.scores, self._problem.tau, shared=self._shared)
+        entering = violations * (violations > 1.0)
+        entering[_others(len(candidates), run.config.seed)] = 0.0  # scored for the largest penalty alone
+        members = rules.nearest(entering, np.zeros(len(candidates), bool), self._capacity, self._capacity)
+        if not len(members):  # the first block has no violator: the solves need some column
+            members = np.argsort(-violations.max(axis=1), kind="stable")[:1]
+        return grow(run, ROUND, None, nothing, candidates[members])
+
+    def _penalty_from(self, scored: BoundedScores) -> float:
+        """Return the penalty of the run; a fraction is one of the largest of all candidates, and committed."""
+        asked = self._run.config.solver.penalty
+        if not isinstance(asked, str):
+            assert asked is not None  # the plan has filled it in
+            return asked
+        largest = float(rules.violations(scored.scores, 1.0, shared=self._shared).max(initial=0.0)) ** 2
+        return self._commit_penalty(penalty_fraction(asked) * (largest or 1.0))
+
+    def priced(self, current: WorkingSet, problem: CandidateProblem) -> ScoredRound:
+        """Return the round with the scores of as many blocks as it takes to find a violator.
+
+        Its certificates are over all candidates where these are known, else of the dual value 0.
+        """
+        run, weights = self._run, active_weights(self._run, current)
+        scored = committed_scores(run, current.name)
+        if scored is None:
+            scored = _with_blocks(run, current, weights, problem)
+            commit_scores(run, current.name, scored)
+            clean(run, current)
+            _drop_scores_before(run, current.number)
+        certificates = certify_all_candidates(run, current, weights, scored, problem)
+        done = ScoredRound(current, weights, scored, certificates)
+        change = _change(done, problem, self._capacity, self._tolerance)
+        if len(_waiting(scored, current, problem)[0]):
+            done = replace(done, certificates=[unproved(one) for one in certificates])
+        return replace(done, change=change, is_last=not len(change.admitted))
 
 
 def unproved(certificate: Certificate) -> Certificate:
@@ -90,51 +121,14 @@ def unproved(certificate: Certificate) -> Certificate:
     return replace(certificate, dual=0.0, gap=certificate.primal, relative_gap=1.0, theta_scale=0.0)
 
 
-def _latest(
-    run: Run, candidates: NDArray[np.int64], capacity: int
-) -> tuple[CandidateProblem, WorkingSet, list[PassRecord]]:
-    """Return the problem, the last whole round of the run, or a first one, and the records of the rounds before it."""
-    shared, names = run.config.solver.coupling == "shared", committed_rounds(run)
-    if names:
-        current, passes = rounds.latest_round(run, names)
-        problem = CandidateProblem(candidates, rounds.penalty_of(run, current, candidates), shared)
-        return problem, current, passes
-    start, name, nothing = initial_weights.load(run), round_name(0), np.empty(0, np.int64)
-    if start is not None:
-        largest = np.argsort(-np.linalg.norm(start.weights, axis=1), kind="stable")[:capacity]
-        members = np.sort(start.candidates[largest])
-        initial_weights.start_of(run, name, members)
-        current = grown_gram.grow(run, name, None, nothing, members)
-        return CandidateProblem(candidates, rounds.penalty_of(run, current, candidates), shared), current, []
-    scored = _scores_at_zero(run, candidates)
-    problem = CandidateProblem(candidates, _penalty(run, scored, shared=shared), shared)
-    violations = rules.violations(scored.scores, problem.tau, shared=shared)
-    entering = violations * (violations > 1.0)
-    entering[_others(len(candidates), run.config.seed)] = 0.0  # scored for the largest penalty alone
-    members = rules.nearest(entering, np.zeros(len(candidates), bool), capacity, capacity)
-    if not len(members):  # the first block has no violator: the solves need some column
-        members = np.argsort(-violations.max(axis=1), kind="stable")[:1]
-    return problem, grown_gram.grow(run, name, None, nothing, candidates[members]), []
-
-
-def _penalty(run: Run, scored: BoundedScores, *, shared: bool) -> float:
-    """Return the penalty of the run; a fraction is one of the largest of all candidates, and committed."""
-    asked = run.config.solver.penalty
-    if not isinstance(asked, str):
-        assert asked is not None  # the plan has filled it in
-        return asked
-    largest = float(rules.violations(scored.scores, 1.0, shared=shared).max(initial=0.0)) ** 2
-    return rounds.commit_penalty(run, penalty_fraction(asked) * (largest or 1.0))
-
-
 def _scores_at_zero(run: Run, candidates: NDArray[np.int64]) -> BoundedScores:
     """Return the scores of the first block at zero weights: committed ones, or a pass over it.
 
     For a penalty that is a fraction of the largest, all candidates are scored.
     """
-    path, n, t = run.layout.round_scores(START), len(candidates), run.shape.n_outputs
-    if path.exists():
-        return read_dataclass(path, BoundedScores, remedy=ANEW)
+    found, n, t = committed_scores(run, START), len(candidates), run.shape.n_outputs
+    if found is not None:
+        return found
     residuals = compute_residuals(run, START, nothing_kept(), np.zeros((0, t)), np.zeros(t))
     if run.config.solver.intercept:
         weights = row_weights(run, run.facts)
@@ -153,9 +147,8 @@ def _scores_at_zero(run: Run, candidates: NDArray[np.int64]) -> BoundedScores:
     size = n if isinstance(run.config.solver.penalty, str) else block_size(n)  # the largest penalty is one of all
     block = next_block(scored, np.arange(n), size, run.config.seed)
     scored = _with_block(run, START, scored, block, candidates)
-    make_folder(path.parent)
-    write_dataclass(path, scored)
-    remove_folder(residual_pass(run, START), durable=False)
+    commit_scores(run, START, scored)
+    run.drop(residual_pass(START))
     return scored
 
 
@@ -203,7 +196,7 @@ def _with_block(
 ) -> BoundedScores:
     """Return the scores, those of a block evaluated at the residuals; its columns are made and dropped again."""
     result = score_candidates(run, name, scored.residuals, candidates[block])
-    remove_folder(score_pass(run, name), durable=False)
+    run.drop(score_pass(name))
     norms = scored.norm_bounds.copy()
     norms[block] = np.minimum(norms[block], np.sqrt(result.square_bounds))
     return replace(
@@ -212,25 +205,6 @@ def _with_block(
         evaluated=scored.evaluated + len(block),
         kernel_entries=scored.kernel_entries + result.kernel_entries,
     )
-
-
-def _scored(run: Run, current: WorkingSet, problem: CandidateProblem) -> tuple[ScoredRound, bool]:
-    """Return the round with the scores of as many blocks as it takes to find a violator, and whether all are known.
-
-    Its certificates are over all candidates where all are known, else over those that are.
-    """
-    weights, path = rounds.active_weights(run, current), run.layout.round_scores(current.name)
-    if path.exists():
-        scored = read_dataclass(path, BoundedScores, remedy=ANEW)
-    else:
-        scored = _with_blocks(run, current, weights, problem)
-        make_folder(path.parent)
-        write_dataclass(path, scored)
-        clean(run, current)
-        _drop_scores_before(run, current.name)
-    certificates = certify_all_candidates(run, current, weights, scored, problem)
-    known = not len(_waiting(scored, current, problem)[0])
-    return ScoredRound(current, weights, scored, certificates), known
 
 
 def _with_blocks(run: Run, current: WorkingSet, weights: ActiveWeights, problem: CandidateProblem) -> BoundedScores:
@@ -250,15 +224,13 @@ def _with_blocks(run: Run, current: WorkingSet, weights: ActiveWeights, problem:
 
 def _moved(run: Run, current: WorkingSet, weights: ActiveWeights, problem: CandidateProblem) -> BoundedScores:
     """Return the scores of the round before, with how far the residuals have moved since; those kept are exact."""
-    index, residuals = round_index(current.name), residuals_at(run, current, weights)
+    residuals = residuals_at(run, current, weights)
     inside = positions_of(problem.candidates, current.candidates)
-    before = run.layout.round_scores(round_name(index - 1) if index else START)
-    if before.exists():
-        scored = read_dataclass(before, BoundedScores, remedy=ANEW)
-        at_zero = scored
-        scored = moved_to(residuals, scored, scored.norm_bounds)
-        if not index:  # what was evaluated at zero weights counts for the first round
-            scored = replace(scored, evaluated=at_zero.evaluated, kernel_entries=at_zero.kernel_entries)
+    before = committed_scores(run, set_name(ROUND, current.number - 1) if current.number else START)
+    if before is not None:
+        scored = moved_to(residuals, before, before.norm_bounds)
+        if not current.number:  # what was evaluated at zero weights counts for the first round
+            scored = replace(scored, evaluated=before.evaluated, kernel_entries=before.kernel_entries)
     else:  # the run starts from the weights of another
         shape = (len(problem.candidates), residuals.shape[1])
         infinite, none = np.full(shape, np.inf), np.zeros(shape[0], bool)
@@ -296,15 +268,13 @@ def _change(scored: ScoredRound, problem: CandidateProblem, capacity: int, toler
     entering = int(np.count_nonzero(violations.any(axis=1)))
     stay = np.arange(kept) if kept + entering <= capacity else scored.weights.columns
     room = capacity - len(stay)
-    if kept + entering > capacity and room < capacity * rounds.LEAST_ROOM:
+    if kept + entering > capacity and room < capacity * LEAST_ROOM:
         room = 0
     nobody = np.zeros(len(problem.candidates), bool)
     return Change(stay, problem.candidates[rules.nearest(violations, nobody, max(room, 1), room)])
 
 
-def _drop_scores_before(run: Run, name: str) -> None:
-    """Remove the scores of earlier rounds but the last: residuals of all rows are in each."""
-    index = round_index(name)
-    for old in (START, *(round_name(k) for k in range(index - 1))):
-        if old != START or index > 0:
-            run.layout.round_scores(old).unlink(missing_ok=True)
+def _drop_scores_before(run: Run, number: int) -> None:
+    """Drop the scores of earlier rounds but the last: residuals of all rows are in each."""
+    for old in (START, *(set_name(ROUND, k) for k in range(number - 1))) if number else ():
+        run.drop(scores_name(old))

@@ -1,17 +1,24 @@
-"""Scores of all candidates round after round: evaluated where they might matter, bounded where they cannot."""
+"""Pricing of all candidates: correlations c_mᵀr, evaluated where they might matter, bounded where they cannot."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.runtime.stored_arrays import as_arrays, as_dataclass
 from pipeline.solvers import Certificate, certify_support, gap_safe_screen
 from pipeline.solvers import working_set_rules as rules
+from pipeline.solvers.regularization_path import penalty_max
 from pipeline.stages.candidate_names import positions_of
 from pipeline.stages.one_vs_all import groups_of
 from pipeline.stages.out_of_core.coarse_features import coarse_deviations
-from pipeline.stages.out_of_core.grown_gram import WorkingSet
-from pipeline.stages.out_of_core.residuals import compute_residuals, residual_pass
+from pipeline.stages.out_of_core.kept_columns import (
+    KeptColumns,
+    compute_residuals,
+    nothing_kept,
+    residual_pass,
+)
 from pipeline.stages.out_of_core.score_pass import (
     has_coarse_scores,
     is_symmetric,
@@ -19,10 +26,9 @@ from pipeline.stages.out_of_core.score_pass import (
     score_errors,
     score_pass,
 )
+from pipeline.stages.out_of_core.working_set import WorkingSet
 from pipeline.stages.run_state import Run
-from storage.arrays import read_dataclass, write_dataclass
-from storage.files import make_folder
-from storage.folders import remove_folder
+from pipeline.stages.target_facts import held_out_rows
 
 
 @dataclass(frozen=True)
@@ -111,25 +117,40 @@ def score_all_candidates(
 
     `previous` names the round before, whose scores bound those of now.
     """
-    path = run.layout.round_scores(current.name)
-    if path.exists():
+    found = committed_scores(run, current.name)
+    if found is not None:
         clean(run, current)
-        return read_dataclass(path, BoundedScores)
+        return found
     residuals = residuals_at(run, current, weights)
     if previous is None:
         scored = _first_pass(run, current, problem, residuals)
     else:
-        scored = _next_pass(
-            run, current, problem, residuals, read_dataclass(run.layout.round_scores(previous), BoundedScores)
-        )
+        before = committed_scores(run, previous)
+        assert before is not None
+        scored = _next_pass(run, current, problem, residuals, before)
     # Inside the working set the Gram gives the scores. Tiles of another shape round their float32 columns otherwise,
     # and the gap of weights that are exact for the Gram would end at that rounding instead of near zero.
     scored = with_values(scored, positions_of(problem.candidates, current.candidates), gram_scores(current, weights))
     scored = screened_scores(run, current, weights, scored, problem)
-    make_folder(path.parent)
-    write_dataclass(path, scored)
+    commit_scores(run, current.name, scored)
     clean(run, current)
     return scored
+
+
+def scores_name(name: str) -> str:
+    """Return the name under which the scores of a round are committed."""
+    return f"scores/{name}-scores.npz"
+
+
+def committed_scores(run: Run, name: str) -> BoundedScores | None:
+    """Return the committed scores of a round; None where there are none. Raises CorruptDataError."""
+    found = run.committed(scores_name(name))
+    return None if found is None else as_dataclass(found, BoundedScores)
+
+
+def commit_scores(run: Run, name: str, scored: BoundedScores) -> None:
+    """Commit the scores of a round."""
+    run.commit(scores_name(name), as_arrays(scored))
 
 
 def coarse_scores(
@@ -139,24 +160,28 @@ def coarse_scores(
 
     `previous` names the round before, whose corrections are taken over.
     """
-    path = run.layout.coarse_scores(current.name)
-    if path.exists():
-        return read_dataclass(path, CoarseScores)
+    found = run.committed(coarse_name(current.name))
+    if found is not None:
+        return as_dataclass(found, CoarseScores)
     name, residuals = _coarse(current), residuals_at(run, current, weights)
     result = score_candidates(run, name, residuals, problem.candidates, coarse=True)
     corrections = np.zeros_like(result.scores)
     if previous is not None:
-        corrections = read_dataclass(run.layout.coarse_scores(previous), CoarseScores).corrections
+        corrections = np.array(run.stored(coarse_name(previous)).read()["corrections"])
     inside, exact = positions_of(problem.candidates, current.candidates), gram_scores(current, weights)
     corrections[inside] = exact - result.scores[inside]
     scores = result.scores + corrections
     scores[inside] = exact
     error = float(np.sqrt(np.mean(corrections[inside] ** 2)))
     scored = CoarseScores(scores, corrections, error, result.kernel_entries)
-    make_folder(path.parent)
-    write_dataclass(path, scored)
-    remove_folder(score_pass(run, name), durable=False)
+    run.commit(coarse_name(current.name), as_arrays(scored))
+    run.drop(score_pass(name))
     return scored
+
+
+def coarse_name(name: str) -> str:
+    """Return the name under which the coarse scores of a round are committed."""
+    return f"scores/{name}-coarse.npz"
 
 
 def residuals_at(run: Run, current: WorkingSet, weights: ActiveWeights) -> NDArray[np.float64]:
@@ -172,11 +197,8 @@ def _coarse(current: WorkingSet) -> str:
 
 def clean(run: Run, current: WorkingSet) -> None:
     """Remove what the passes of a round have left."""
-    for folder in (
-        *(score_pass(run, name) for name in (current.name, _coarse(current))),
-        residual_pass(run, current.name),
-    ):
-        remove_folder(folder, durable=False)
+    for name in (score_pass(current.name), score_pass(_coarse(current)), residual_pass(current.name)):
+        run.drop(name)
 
 
 def certify_all_candidates(
@@ -186,12 +208,12 @@ def certify_all_candidates(
 
     A candidate that was not evaluated is bounded by τ, so that it does not scale the dual point.
     """
+    statistics, errors = current.statistics, np.zeros(run.shape.n_outputs)
+    kty, yty = statistics.centred_targets() if run.intercept else (statistics.kty, statistics.yty)
     positions = positions_of(problem.candidates, current.candidates[weights.columns])
-    statistics = current.statistics
-    kty, yty = statistics.centred_targets() if run.config.solver.intercept else (statistics.kty, statistics.yty)
-    certificates, rounding, errors = [], statistics.rounding(), np.zeros(run.shape.n_outputs)
     if len(current.candidates) < len(problem.candidates):
         errors = score_errors(run, scored.residuals)
+    certificates, rounding = [], statistics.rounding()
     for group in groups_of(run):
         outputs = list(group)
         largest = np.linalg.norm(scored.scores[:, outputs], axis=1)
@@ -309,3 +331,56 @@ def screened_scores(
         safe = gap_safe_screen(values, scored.norm_bounds, certificate, problem.tau)
         excluded &= safe & evaluated
     return replace(scored, screened=scored.screened | excluded)
+
+
+@dataclass(frozen=True)
+class ScoresAt:
+    """Scores c_mᵀR of all candidates (M, k·T) at k solutions on the fit rows, and the kernel entries that it took."""
+
+    scores: NDArray[np.float64]
+    kernel_entries: int
+
+    def at(self, number: int, n_outputs: int) -> NDArray[np.float64]:
+        """Return those of one solution, (M, T)."""
+        return self.scores[:, number * n_outputs : (number + 1) * n_outputs]
+
+
+def largest_penalty(
+    run: Run, name: str, candidates: NDArray[np.int64], statistics: GramStatistics, *, fit_only: bool
+) -> float:
+    """Return the penalty at which the weights of all candidates are zero; 1 where they are at any: one pass.
+
+    statistics: of any columns on the rows that count; the pass is named after `name`. mathematics.md, eq. 51.
+    """
+    nothing = np.empty((0, run.shape.n_outputs))
+    mean = intercept_of(run, statistics, np.zeros((statistics.n_centers, run.shape.n_outputs)))
+    scored = scores_at(run, name, candidates, nothing_kept(), nothing, mean, fit_only=fit_only)
+    return penalty_max(scored.scores, shared=run.config.solver.coupling == "shared") or 1.0
+
+
+def intercept_of(run: Run, statistics: GramStatistics, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the intercept (T,) that goes with weights (columns, T), zero where none is fitted."""
+    return statistics.intercept(weights) if run.intercept else np.zeros(weights.shape[1])
+
+
+def scores_at(
+    run: Run,
+    name: str,
+    candidates: NDArray[np.int64],
+    columns: KeptColumns,
+    weights: NDArray[np.float64],
+    intercept: NDArray[np.float64],
+    *,
+    fit_only: bool = True,
+) -> ScoresAt:
+    """Return the scores at weights (a, k·T) of some columns: those committed under a name, or those of a pass."""
+    found = run.committed(scores_name(name))
+    if found is None:
+        residuals = np.array(compute_residuals(run, name, columns, weights, intercept))
+        if fit_only:
+            residuals[held_out_rows(run, run.facts)] = 0.0
+        result = score_candidates(run, name, residuals, candidates)
+        found = run.commit(scores_name(name), as_arrays(ScoresAt(result.scores, result.kernel_entries))).read()
+    for left in (score_pass(name), residual_pass(name)):
+        run.drop(left)
+    return as_dataclass(found, ScoresAt)

@@ -12,18 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.parsers import penalty_path
+from pipeline.solvers import Certificate, certify_support
 from pipeline.solvers import working_set_rules as rules
 from pipeline.solvers.delivered_weights import UnseenWeights
+from pipeline.solvers.output_groups import Outputs
 from pipeline.solvers.regularization_path import ChosenPenalty, TriedPenalties, choose_penalty
-from pipeline.stages.accumulate_statistics import load_statistics
 from pipeline.stages.candidate_names import positions_of
 from pipeline.stages.one_vs_all import groups_of, start_name
-from pipeline.stages.out_of_core import path_working_set
-from pipeline.stages.out_of_core.grown_gram import WorkingSet
-from pipeline.stages.out_of_core.path_scores import certify, intercept_of, largest_penalty, score_solutions
-from pipeline.stages.out_of_core.path_working_set import PathSet
-from pipeline.stages.out_of_core.round_names import committed_rounds
-from pipeline.stages.out_of_core.solved_points import (
+from pipeline.stages.out_of_core.column_generation import (
+    Change,
+    WorkingSetLimits,
+    limit_working_set,
+    until_certified,
+)
+from pipeline.stages.out_of_core.path_points import (
     PathRound,
     SolvedPoint,
     earlier_rounds,
@@ -31,11 +33,23 @@ from pipeline.stages.out_of_core.solved_points import (
     save_points,
     save_round,
 )
-from pipeline.stages.out_of_core.working_set_rounds import WorkingSetLimits, limit_working_set
-from pipeline.stages.penalty_path import PathPoint, try_penalties
+from pipeline.stages.out_of_core.pricing import ScoresAt, intercept_of, largest_penalty, scores_at
+from pipeline.stages.out_of_core.working_set import (
+    PATH,
+    ROUND,
+    WorkingSet,
+    committed_sets,
+    drop_set,
+    grow,
+    kernel_entries,
+    load,
+    on_all_rows,
+    part_name,
+    set_name,
+)
+from pipeline.stages.penalty_path import PathColumns, PathPoint, try_penalties
 from pipeline.stages.run_state import Run
-from storage.arrays import write_arrays
-from storage.files import make_folder
+from pipeline.stages.statistics_pass import FIT, HELD_OUT
 from storage.records import write_marker
 
 SCORED = 6  # penalties that a pass scores at most: those of the lowest held-out error, one of which will be chosen
@@ -64,26 +78,66 @@ def follow_path_in_rounds(run: Run, setting: str, candidates: NDArray[np.int64])
     """Choose the penalty of a path over all candidates, given by name; see `penalty_path.follow_penalty_path`."""
     done = run.done(run.layout.markers(FOLLOWED))
     if FOLLOWED in done:
-        if committed_rounds(run):
-            path_working_set.drop(run, int(done[FOLLOWED]["rounds"]) - 1)  # left by a kill at the last moment
-        return _load(run, int(done[FOLLOWED]["rounds"]), float(done[FOLLOWED]["penalty"]))
-    limits = limit_working_set(run.config.centers.working_set, len(groups_of(run)))
-    current = path_working_set.latest(run) or _first(run, candidates, limits)
-    largest = _largest(run, current, setting, candidates)
-    while True:
-        before = load_points(run, current.round - 1) if current.round else []
-        chosen, points = _followed(run, current, setting, largest, before, limits)
-        scored = _scored(run, current, candidates, chosen, points, limits)
-        save_points(run, current.round, scored.points)
-        save_round(run, scored.record)
-        if not len(scored.admitted) or current.round + 1 == MOST_ROUNDS:
-            break
-        grown = path_working_set.grow(run, current, scored.stay, scored.admitted)
-        path_working_set.drop(run, current.round)
-        current = grown
-    _warn(run, chosen, scored.points, limits)
-    write_marker(run.layout.markers(FOLLOWED), FOLLOWED, {"penalty": chosen.penalty, "rounds": current.round + 1})
-    return _load(run, current.round + 1, chosen.penalty)
+        n_rounds, penalty = int(done[FOLLOWED]["rounds"]), float(done[FOLLOWED]["penalty"])
+        if committed_sets(run, ROUND):
+            drop_set(run, PATH, n_rounds - 1)  # left by a kill at the last moment
+        return _load(run, n_rounds, penalty)
+    path = PathOnFitRows(run, setting, candidates)
+    last = until_certified(run, path)
+    n_rounds, penalty = last.working_set.number + 1, last.chosen.penalty
+    _warn(run, last.chosen, last.points, path.limits)
+    write_marker(run.layout.markers(FOLLOWED), FOLLOWED, {"penalty": penalty, "rounds": n_rounds})
+    return _load(run, n_rounds, penalty)
+
+
+@dataclass(frozen=True)
+class PricedPath:
+    """A round of a path: the penalty that it would choose, its points, those with a certificate marked, the record."""
+
+    working_set: WorkingSet
+    change: Change
+    is_last: bool
+    chosen: ChosenPenalty
+    points: list[SolvedPoint]
+    record: PathRound
+
+
+class PathOnFitRows:
+    """The penalties of a path on the fit rows: those that might be chosen are priced together."""
+
+    kind = PATH
+
+    def __init__(self, run: Run, setting: str, candidates: NDArray[np.int64]) -> None:
+        self._run, self._setting, self._candidates = run, setting, candidates
+        self.limits = limit_working_set(run.config.centers.working_set, len(groups_of(run)))
+
+    def first(self) -> WorkingSet:
+        """Commit the first working set, a random seed."""
+        drawn = rules.seed_candidates(len(self._candidates), self.limits.drawn, self._run.config.seed)
+        return grow(self._run, PATH, None, np.empty(0, np.int64), self._candidates[drawn])
+
+    def resumed(self, current: WorkingSet) -> None:
+        """Do nothing: the points of the round before are read when they are needed."""
+
+    def solved_and_priced(self, current: WorkingSet) -> PricedPath:
+        """Follow the path on a working set, price the points that might be chosen, and commit what the round did."""
+        run, number = self._run, current.number
+        before = load_points(run, number - 1) if number else []
+        largest = _largest(run, current, self._setting, self._candidates)
+        chosen, points = _followed(run, current, self._setting, largest, before, self.limits)
+        done = _scored(run, current, self._candidates, chosen, points, self.limits)
+        save_points(run, number, done.points)
+        save_round(run, done.record)
+        return done
+
+    def begin_next(self, done: PricedPath) -> None:
+        """Do nothing: the points are committed."""
+
+
+def path_columns(current: WorkingSet) -> PathColumns:
+    """Return the columns that penalties are tried on."""
+    fit, held_out = (part_name(current.name, part) for part in (FIT, HELD_OUT))
+    return PathColumns(fit, held_out, current.name, current.candidates)
 
 
 def _is_full(point: SolvedPoint, limits: WorkingSetLimits) -> bool:
@@ -102,30 +156,24 @@ def _warn(run: Run, chosen: ChosenPenalty, points: list[SolvedPoint], limits: Wo
         )
 
 
-def begin_on_all_rows(run: Run, followed: FollowedPath, name: str) -> WorkingSet:
+def begin_on_all_rows(run: Run, followed: FollowedPath) -> WorkingSet:
     """Commit the first working set of the solve on all rows, the last of the path, with the weights to start from."""
-    current = path_working_set.latest(run)
-    assert current is not None  # it is dropped below, once
-    make_folder(run.layout.solutions)
-    start = {"weights": followed.chosen.on(current.candidates)}
-    write_arrays(run.path(start_name(name)), start)
-    everything = path_working_set.on_all_rows(run, current, name)
-    path_working_set.drop(run, current.round)
+    number = committed_sets(run, PATH)[-1]  # it is dropped below, once
+    current = load(run, PATH, number)
+    run.commit(start_name(set_name(ROUND, 0)), {"weights": followed.chosen.on(current.candidates)})
+    everything = on_all_rows(run, current)
+    del current
+    drop_set(run, PATH, number)
     return everything
 
 
 def _load(run: Run, n_rounds: int, penalty: float) -> FollowedPath:
     points = load_points(run, n_rounds - 1)
-    chosen = next(point for point in points if point.told.penalty == penalty)
-    return FollowedPath(penalty, [point.told for point in points], earlier_rounds(run, n_rounds), chosen)
+    chosen = next(point for point in points if point.described.penalty == penalty)
+    return FollowedPath(penalty, [point.described for point in points], earlier_rounds(run, n_rounds), chosen)
 
 
-def _first(run: Run, candidates: NDArray[np.int64], limits: WorkingSetLimits) -> PathSet:
-    drawn = candidates[rules.seed_candidates(len(candidates), limits.drawn, run.config.seed)]
-    return path_working_set.grow(run, None, np.empty(0, np.int64), drawn)
-
-
-def _largest(run: Run, current: PathSet, setting: str, candidates: NDArray[np.int64]) -> float:
+def _largest(run: Run, current: WorkingSet, setting: str, candidates: NDArray[np.int64]) -> float:
     """Return the largest penalty over all candidates on the fit rows, which a path with a first penalty does not need.
 
     It is committed; no pass is made where it is of no use.
@@ -135,8 +183,7 @@ def _largest(run: Run, current: PathSet, setting: str, candidates: NDArray[np.in
         return path[0]
     done = run.done(run.layout.markers(FOLLOWED))
     if LARGEST not in done:
-        fit = load_statistics(run.layout, current.columns.fit)
-        value = largest_penalty(run, f"{FOLLOWED}-{LARGEST}", candidates, fit, fit_only=True)
+        value = largest_penalty(run, f"{FOLLOWED}-{LARGEST}", candidates, current.statistics, fit_only=True)
         write_marker(run.layout.markers(FOLLOWED), LARGEST, {"penalty": value})
         return value
     return float(done[LARGEST]["penalty"])
@@ -144,7 +191,7 @@ def _largest(run: Run, current: PathSet, setting: str, candidates: NDArray[np.in
 
 def _followed(
     run: Run,
-    current: PathSet,
+    current: WorkingSet,
     setting: str,
     largest: float,
     before: list[SolvedPoint],
@@ -155,17 +202,17 @@ def _followed(
     before: the points of the round before, which are solved again, all in one go, where they lack a certificate. What
     once had more centers than there is room for stays as it was; a search goes no further.
     """
-    fit, members = load_statistics(run.layout, current.columns.fit), current.candidates
+    fit, members = current.statistics, current.candidates
     path, full = penalty_path(setting), [place for place, point in enumerate(before) if _is_full(point, limits)]
     points = before[: full[0] + 1] if full and path is None else list(before)
 
     def solve(places: list[int], penalties: list[float], number: int | None) -> None:
         start = points[places[0] - 1].on(members) if places[0] else None
-        tried, told = try_penalties(run, current.columns, tuple(penalties), number, start)
-        for place, table, one in zip(places, tried.weights, told, strict=True):
+        tried, described = try_penalties(run, path_columns(current), tuple(penalties), number, start)
+        for place, table, one in zip(places, tried.weights, described, strict=True):
             point = SolvedPoint.of(one, table, members, intercept_of(run, fit, table))
             one = replace(one, converged=one.converged and not _is_full(point, limits), certified=False)
-            points[place : place + 1] = [replace(point, told=one)]
+            points[place : place + 1] = [replace(point, described=one)]
 
     def solve_at(number: int | None, penalties: tuple[float, ...]) -> TriedPenalties:
         first = number or 0
@@ -173,39 +220,29 @@ def _followed(
             solve(list(range(first, first + len(penalties))), list(penalties), number)
         asked = points[first : first + len(penalties)]
         tables = np.stack([point.on(members) for point in asked])
-        errors = np.array([point.told.hold_out_error for point in asked])
-        return TriedPenalties(tables, errors, asked[-1].told.converged)
+        errors = np.array([point.described.hold_out_error for point in asked])
+        return TriedPenalties(tables, errors, asked[-1].described.converged)
 
-    again = [place for place, one in enumerate(points) if not (one.told.certified or _is_full(one, limits))]
+    again = [place for place, one in enumerate(points) if not (one.described.certified or _is_full(one, limits))]
     if again:
-        solve(again, [points[place].told.penalty for place in again], None)
+        solve(again, [points[place].described.penalty for place in again], None)
     chosen = choose_penalty(path, largest, run.config.solver.patience, solve_at)
     return chosen, points
 
 
-@dataclass(frozen=True)
-class _Scored:
-    """A round that was scored: its points, those with a certificate marked, how the working set changes, the record."""
-
-    points: list[SolvedPoint]
-    stay: NDArray[np.int64]
-    admitted: NDArray[np.int64]
-    record: PathRound
-
-
 def _scored(
     run: Run,
-    current: PathSet,
+    current: WorkingSet,
     candidates: NDArray[np.int64],
     chosen: ChosenPenalty,
     points: list[SolvedPoint],
     limits: WorkingSetLimits,
-) -> _Scored:
+) -> PricedPath:
     """Score all candidates at the points that might be chosen and lack a certificate; say what comes in."""
     tolerance, shared = TOLERANCE * run.config.solver.tolerance, run.config.solver.coupling == "shared"
     wanted = _wanted(points, chosen.penalty, limits)
-    waiting = [place for place in wanted if not points[place].told.certified]
-    nothing, entries = np.empty(0, np.int64), path_working_set.kernel_entries(run, current)
+    waiting = [place for place in wanted if not points[place].described.certified]
+    nothing, entries = np.empty(0, np.int64), kernel_entries(run, current)
     inside = positions_of(candidates, current.candidates)
     active = np.isin(candidates, np.concatenate([points[place].names for place in wanted]))
     admitted, sizes, gaps, points = nothing, np.zeros((len(candidates), 0)), list[float](), list(points)
@@ -214,14 +251,14 @@ def _scored(
         result = score_solutions(run, current, candidates, tables)
         entries += result.kernel_entries
         for number, place in enumerate(waiting):
-            told, scores = points[place].told, result.at(number, run.shape.n_outputs)
-            certificates = certify(run, current, tables[number], scores, told.penalty, candidates)
+            described, scores = points[place].described, result.at(number, run.shape.n_outputs)
+            certificates = certify(run, current, tables[number], scores, described.penalty, candidates)
             of_solves = np.array([one.relative_gap for one in certificates])
             gaps.append(float(of_solves.max()))
-            violations = rules.violations(scores, float(np.sqrt(told.penalty)), shared=shared)
+            violations = rules.violations(scores, float(np.sqrt(described.penalty)), shared=shared)
             sizes = np.hstack([sizes, violations * (of_solves > tolerance)])
-            told = replace(told, relative_gap=gaps[-1], certified=gaps[-1] <= tolerance)
-            points[place] = replace(points[place], told=told)
+            described = replace(described, relative_gap=gaps[-1], certified=gaps[-1] <= tolerance)
+            points[place] = replace(points[place], described=described)
     near = np.zeros(len(candidates), bool)
     per_solve = max(limits.per_solve // max(len(waiting), 1), 1)
     near[rules.nearest(sizes, active, per_solve, limits.room(int(active[inside].sum())))] = True
@@ -232,17 +269,60 @@ def _scored(
     if violators.any():
         admitted = candidates[near]
     record = PathRound(
-        path_round=current.round,
+        path_round=current.number,
         working_set=len(current.candidates),
         penalty=chosen.penalty,
-        penalties=tuple(points[place].told.penalty for place in waiting),
+        penalties=tuple(points[place].described.penalty for place in waiting),
         relative_gaps=tuple(gaps),
         violators=int(violators.sum()),
         admitted=len(admitted),
         dropped=len(current.candidates) - len(stay),
         kernel_entries=entries,
     )
-    return _Scored(points, stay, admitted, record)
+    is_last = not len(admitted) or current.number + 1 == MOST_ROUNDS
+    return PricedPath(current, Change(stay, admitted), is_last, chosen, points, record)
+
+
+def score_solutions(
+    run: Run, current: WorkingSet, candidates: NDArray[np.int64], tables: NDArray[np.float64]
+) -> ScoresAt:
+    """Return the scores at weights (k, columns, T) of a working set: committed ones, or those of one pass."""
+    fit = current.statistics
+    columns = np.flatnonzero(tables.any(axis=(0, 2)))
+    weights = tables[:, columns].transpose(1, 0, 2).reshape(len(columns), -1)
+    intercept = np.concatenate([intercept_of(run, fit, table) for table in tables])
+    scored = scores_at(run, current.name, candidates, current.columns.cut(columns), weights, intercept)
+    # Of the working set the Gram gives the scores, see `pricing.score_all_candidates`.
+    kty = np.tile(fit.kty, len(tables))
+    inside = kty - np.outer(fit.column_sums, intercept) - fit.gram[:, columns] @ weights
+    scored.scores[positions_of(candidates, current.candidates)] = inside
+    return scored
+
+
+def certify(
+    run: Run,
+    current: WorkingSet,
+    table: NDArray[np.float64],
+    scores: NDArray[np.float64],
+    penalty: float,
+    candidates: NDArray[np.int64],
+) -> list[Certificate]:
+    """Return the certificates, over all candidates, of the solves at a penalty (mathematics.md, eqs. 43 and 44).
+
+    table (columns, T): weights on the working set; scores (M, T) of all candidates.
+    """
+    fit = current.statistics
+    kty, yty = fit.centred_targets() if run.intercept else (fit.kty, fit.yty)
+    inside, rounding = positions_of(candidates, current.candidates), fit.rounding()
+
+    def of_group(group: Outputs) -> Certificate:
+        outputs = list(group)
+        of_outputs = scores[:, outputs]
+        largest = float(np.linalg.norm(of_outputs, axis=1).max(initial=0.0))
+        inputs = table[:, outputs], of_outputs[inside], kty[:, outputs], float(yty[outputs].sum())
+        return certify_support(*inputs, float(np.sqrt(penalty)), largest, rounding)
+
+    return [of_group(group) for group in groups_of(run)]
 
 
 def _wanted(points: list[SolvedPoint], penalty: float, limits: WorkingSetLimits) -> list[int]:
@@ -262,5 +342,5 @@ def _wanted(points: list[SolvedPoint], penalty: float, limits: WorkingSetLimits)
 
 def _might_be_chosen(points: list[SolvedPoint], penalty: float) -> list[int]:
     """Return the places of the point of a penalty, which would be chosen, and of those of the lowest held-out error."""
-    errors = [(point.told.penalty != penalty, point.told.hold_out_error) for point in points]
+    errors = [(point.described.penalty != penalty, point.described.hold_out_error) for point in points]
     return sorted(range(len(points)), key=lambda place: errors[place])[:SCORED]
