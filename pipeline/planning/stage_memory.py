@@ -16,8 +16,8 @@ from pipeline.solvers.lbfgs import PAIRS
 from pipeline.solvers.preselection import Preselection
 from pipeline.stages.out_of_core.coarse_features import AXES, axes_bytes, pay_off
 from pipeline.stages.out_of_core.kept_columns import kept_blocks
-from pipeline.stages.out_of_core.path_rounds import SCORED
-from pipeline.stages.out_of_core.score_tiles import LINE_ROWS, TILE_ROWS
+from pipeline.stages.out_of_core.path_in_rounds import PRICED
+from pipeline.stages.out_of_core.tiles import LINE_ROWS, TILE_ROWS
 from pipeline.stages.training_rows import RowGrid, read_rows, row_grid
 
 MOVING_BYTES = 8 * 6 + 4 * (2 * PAIRS + 4)  # of each number of the centers' places, with its gradients and curvature
@@ -226,7 +226,7 @@ def solve_in_rounds(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, S
     disk = parts * (2 + workers.processes) * gram + solving.centred
     pieces = statistics_pieces(blocks, solving.columns, in_one_process=workers.in_one_process)
     growing = StagePlan("statistics", pieces, solving.base + max(streaming, joining), disk)
-    side, values = min(TILE_ROWS, n), 8 * max(n, solving.candidates) * (t * (SCORED if solving.searched else 1) + 1)
+    side, values = min(TILE_ROWS, n), 8 * max(n, solving.candidates) * (t * (PRICED if solving.searched else 1) + 1)
     tile = 2 * 4 * side * shape.n_features + (12 if solving.plain else 20) * min(LINE_ROWS, n) * side
     if solving.value_bytes == 8:
         tile += 8 * (side + min(LINE_ROWS, n)) * shape.n_features + 4 * min(LINE_ROWS, n) * side

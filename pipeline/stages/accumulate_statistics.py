@@ -17,10 +17,10 @@ from pipeline.kernels.kernel_forms import column_bounds
 from pipeline.runtime.stored_arrays import Arrays
 from pipeline.stages.block_pass import OfBlock, value_pass
 from pipeline.stages.final_weights import final_of
-from pipeline.stages.statistics_pass import ALL, COLUMNS, FIT, HELD_OUT, statistics_pass
+from pipeline.stages.statistics_pass import ALL, COLUMNS, FIT, HELD_OUT, MEMBERS, statistics_pass
 from pipeline.stages.target_facts import RowData, TargetFacts, target_blocks
 from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
-from pipeline.stages.workspace import STATISTICS, Workspace
+from pipeline.stages.workspace import SOLVE, STATISTICS, Workspace
 from storage.arrays import read_arrays
 from storage.errors import ANEW, CorruptDataError
 from storage.folder_layouts import RunLayout
@@ -156,6 +156,14 @@ def load_columns(layout: RunLayout, part: str, columns: NDArray[np.int64]) -> Gr
 
 def _not_there(path: str) -> CorruptDataError:
     return CorruptDataError(f"{path}: holds the model's centers alone (--keep-statistics centers); {ANEW}")
+
+
+def accumulate_held_out(work: Workspace, centers: NDArray[np.int64], name: str) -> GramStatistics:
+    """Return the statistics of all held-out rows on the candidates `centers` (m,): one pass, named after `name`."""
+    name = f"{name}-held-out"
+    members = work.commit(f"passes/{name}/{MEMBERS}", {"members": centers})
+    task = statistics_pass(row_task(work), (HELD_OUT,), len(centers), largest_values(work), members=members)
+    return work.add_up(SOLVE, task, name, "held-out rows at the centers").statistics()[HELD_OUT]
 
 
 NAME, TERMS = "largest-terms", "terms"

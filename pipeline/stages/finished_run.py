@@ -17,7 +17,7 @@ from pipeline.stages import final_weights
 from pipeline.stages.accumulate_statistics import load_columns, statistics_to_arrays
 from pipeline.stages.candidate_names import read_candidates
 from pipeline.stages.greedy_selection import AT_ONCE, FINALISTS, StatisticsNames, load_chosen
-from pipeline.stages.out_of_core.column_generation import MARKERS
+from pipeline.stages.out_of_core.pricing import PricingRule
 from pipeline.stages.statistics_pass import COLUMNS
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import ANEW, CorruptDataError
@@ -85,7 +85,7 @@ def told(layout: RunLayout) -> str | None:
 
 def why_no_resize(layout: RunLayout, config: TrainConfig) -> str:
     """Return why a run cannot be cut to fewer centers, and what to do."""
-    in_rounds = layout.markers(MARKERS).exists() and config.solver.select == "none"
+    in_rounds = layout.markers(PricingRule.markers).exists() and config.solver.select == "none"
     if not (_folders(layout) or in_rounds):
         return (
             "its statistics were dropped (--keep-statistics none), and fewer centers need them; train again with "

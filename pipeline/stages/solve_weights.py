@@ -29,17 +29,17 @@ from pipeline.solvers.delivered_weights import (
 )
 from pipeline.solvers.ridge import refit
 from pipeline.stages import final_weights, initial_weights
-from pipeline.stages.accumulate_statistics import name_of, statistics_of
+from pipeline.stages.accumulate_statistics import accumulate_held_out, name_of, statistics_of
 from pipeline.stages.candidate_names import positions_of
 from pipeline.stages.final_weights import FinalWeights, final_of
 from pipeline.stages.greedy_finalists import SelectionRound, select_among_finalists
 from pipeline.stages.greedy_selection import AT_ONCE, select_centers
-from pipeline.stages.one_vs_all import load_weights, solve_groups
-from pipeline.stages.out_of_core.all_candidates import AllCandidates
-from pipeline.stages.out_of_core.column_generation import PassRecord, until_certified
-from pipeline.stages.out_of_core.on_demand import OnDemand, count_columns
-from pipeline.stages.out_of_core.path_rounds import PathRound, begin_on_all_rows, follow_path_in_rounds
-from pipeline.stages.out_of_core.working_set import accumulate_held_out
+from pipeline.stages.one_vs_all import groups_of, load_weights, solve_groups
+from pipeline.stages.out_of_core.correlation_pass import has_coarse
+from pipeline.stages.out_of_core.on_demand import OnDemand
+from pipeline.stages.out_of_core.path_in_rounds import begin_on_all_rows, follow_path_in_rounds
+from pipeline.stages.out_of_core.pricing import AllCandidates, OnePenalty, Record, WorkingSetLimits
+from pipeline.stages.out_of_core.working_set_loop import count_columns, grow_until_certified, summaries_over_all
 from pipeline.stages.penalty_path import PathPoint, follow_penalty_path, largest_penalty_of
 from pipeline.stages.polish_centers import polish_centers, ridge_summary
 from pipeline.stages.run_state import Run
@@ -94,8 +94,8 @@ def _solved(work: Workspace) -> tuple[FinalWeights, TriedWeights]:
         "penalty": solved.penalty,
         "solves": [_summary(solve) for solve in solved.summaries],
         "path": [asdict(point) for point in solved.path] or None,
-        "passes": [asdict(record) for record in solved.passes] or None,
-        "path_rounds": [asdict(record) for record in solved.path_rounds] or None,
+        "passes": solved.passes or None,
+        "path_rounds": solved.path_rounds or None,
         "selection": None,
         "columns": solved.columns,
     }
@@ -132,9 +132,9 @@ class Solved:
     statistics: GramStatistics
     summaries: list[dict[str, Any]]
     path: list[PathPoint]
-    passes: list[PassRecord]
+    passes: list[Record]
     of_fit: UnseenWeights | None = None
-    path_rounds: Sequence[PathRound] = ()
+    path_rounds: Sequence[Record] = ()
     columns: dict[str, int] | None = None
 
 
@@ -160,25 +160,32 @@ def _solved_at_once(work: Workspace) -> Solved:
 def _solved_in_rounds(run: Workspace) -> Solved:
     """Solve on a working set that grows until no candidate is missing, at the end of a path where one is asked for."""
     assert isinstance(run, Run)
-    names = run.candidates
-    followed, beginning, penalty, setting = None, None, None, run.config.solver.penalty
-    if run.config.centers.on_demand:
-        result = until_certified(run, OnDemand(run, names, run.config.centers.working_set or len(names)))
+    names, capacity, setting = run.candidates, run.config.centers.working_set, run.config.solver.penalty
+    path, on_demand, searched = None, run.config.centers.on_demand, is_searched(setting)
+    if on_demand:
+        rule: OnePenalty = OnDemand(run, names, capacity or len(names))
     else:
-        if is_searched(setting):
-            followed = follow_path_in_rounds(run, str(setting), names)
-            penalty, beginning = followed.penalty, partial(begin_on_all_rows, run, followed)
-        result = until_certified(run, AllCandidates(run, names, penalty, beginning))
-    rows = result.working_set.candidates[result.weights.columns]
-    active = positions_of(names, rows)
+        coarse = not searched and has_coarse(run, names)
+        limits = WorkingSetLimits.of(capacity, len(groups_of(run)), coarse=coarse)
+        path = follow_path_in_rounds(run, str(setting), names, limits) if searched else None
+        begin = partial(begin_on_all_rows, run, path) if path else None
+        rule = AllCandidates(run, names, limits, begin, path.penalty if path else None)
+    last, passes = grow_until_certified(rule)
+    active = positions_of(names, last.working_set.candidates[last.weights.columns])
     ordered = np.argsort(active)
-    cut = result.working_set.statistics.cut(result.weights.columns[ordered])
-    weights = result.weights.weights[ordered]
-    columns = count_columns(result.passes, len(names)) if run.config.centers.on_demand else None
-    solved = Solved(result.penalty, active[ordered], weights, cut, result.summaries, [], result.passes, columns=columns)
-    if followed is None:
-        return solved
-    return replace(solved, path=followed.points, of_fit=followed.unseen(names), path_rounds=followed.rounds)
+    cut = last.working_set.statistics.cut(last.weights.columns[ordered])
+    return Solved(
+        penalty=last.problem.penalties[0],
+        active=active[ordered],
+        weights=last.weights.weights[ordered],
+        statistics=cut,
+        summaries=summaries_over_all(last, run.config.solver.tolerance),
+        path=path.points if path else [],
+        passes=passes,
+        of_fit=path.unseen(names) if path else None,
+        path_rounds=path.rounds if path else (),
+        columns=count_columns(passes, len(names)) if on_demand else None,
+    )
 
 
 def _delivered(work: Workspace, solved: Solved) -> Delivered:

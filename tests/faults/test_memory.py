@@ -26,14 +26,12 @@ from pipeline.stages import draw_candidates as centers
 from pipeline.stages import one_vs_all as group_solve
 from pipeline.stages import preparation as features
 from pipeline.stages import training_rows
-from pipeline.stages.out_of_core.column_generation import active_weights
+from pipeline.stages.out_of_core.correlation_pass import correlation_errors
+from pipeline.stages.out_of_core.correlations import CandidateProblem, Correlations, certify
 from pipeline.stages.out_of_core.kept_columns import nothing_kept
-from pipeline.stages.out_of_core.pricing import BoundedScores, CandidateProblem, certify_all_candidates
-from pipeline.stages.out_of_core.score_pass import score_errors
-from pipeline.stages.out_of_core.working_set import ROUND, WorkingSet, grow
+from pipeline.stages.out_of_core.working_set import WorkingSet, active_weights, grow
 from pipeline.stages.run_state import Run
 from pipeline.stages.stage_costs import StageCost
-from pipeline.stages.statistics_pass import ALL
 from pipeline.stages.workspace import STAGES
 from pipeline.train import main
 from runs import ROOT, largest_bytes, python, report_of
@@ -149,9 +147,9 @@ def test_growing_a_gram_of_few_columns_reads_few_features_at_once(
 ) -> None:
     """All rows of features would be 24 MB, though 4 MiB are to be read at once."""
     monkeypatch.setattr(training_rows, "READ_BYTES", 2**22)
-    grow(in_rounds, ROUND, None, np.empty(0, np.int64), np.arange(2))  # compiles what is compiled
+    grow(in_rounds, "round-900", None, np.empty(0, np.int64), np.arange(2))  # compiles what is compiled
     with largest_bytes() as largest:
-        found = grow(in_rounds, ROUND, None, np.empty(0, np.int64), np.arange(0, 3000, 60))
+        found = grow(in_rounds, "round-000", None, np.empty(0, np.int64), np.arange(0, 3000, 60))
     assert 2**21 < largest[0] < 2.5 * 2**22
     assert found.statistics.weight_sum == 3000
 
@@ -162,7 +160,7 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
     K, Y = rng.random((100, m)), rng.random((100, in_rounds.shape.n_outputs))
     sums = GramStatistics(K.T @ K, K.T @ Y, (Y**2).sum(0), K.sum(0), Y.sum(0), 100.0)
     columns = nothing_kept().grown(np.empty(0, np.int64), np.arange(m))
-    current = WorkingSet(ROUND, 7, columns, {ALL: sums})
+    current = WorkingSet("round-007", columns, {"all": sums})
     table = rng.normal(size=(m, Y.shape[1]))
     make_folder(in_rounds.layout.solutions)
     for output in range(Y.shape[1]):
@@ -170,11 +168,11 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
         in_rounds.commit(group_solve.solution_name(f"{current.name}-centred", (output,)), arrays)
     scores = K.T @ (Y - K @ table)
     zeros = np.zeros_like(scores)
-    scored = BoundedScores(scores, np.linalg.norm(K, axis=0), Y, zeros, np.zeros(m, bool), m, 0, 0)
+    scored = Correlations(scores, np.linalg.norm(K, axis=0), Y, zeros, np.zeros(m, bool), m, 0, 0)
     with largest_bytes() as largest:
         weights = active_weights(in_rounds, current)
-        certificates = certify_all_candidates(
-            in_rounds, current, weights, scored, CandidateProblem(np.arange(m), 1.0, False)
+        certificates = certify(
+            in_rounds, current, weights, scored, CandidateProblem.of(in_rounds, np.arange(m), (1.0,))
         )
     assert largest[0] < 0.2 * sums.gram.nbytes
     centred = sums.centred()
@@ -186,8 +184,8 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
         expected = certify_support(*inputs, largest, sums.rounding())
         assert found == expected
     # One more candidate, outside the working set: its score is a sum of a pass, of another unit.
-    more = BoundedScores(
-        scores=np.vstack([scores, np.zeros((1, Y.shape[1]))]),
+    more = Correlations(
+        values=np.vstack([scores, np.zeros((1, Y.shape[1]))]),
         norm_bounds=np.ones(m + 1),
         residuals=Y,
         errors=np.zeros((m + 1, Y.shape[1])),
@@ -196,9 +194,9 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
         skipped=0,
         kernel_entries=0,
     )
-    of_all = CandidateProblem(np.arange(m + 1), 1.0, False)
-    errors = score_errors(in_rounds, Y)
-    for output, found in enumerate(certify_all_candidates(in_rounds, current, weights, more, of_all)):
+    of_all = CandidateProblem.of(in_rounds, np.arange(m + 1), (1.0,))
+    errors = correlation_errors(in_rounds, Y)
+    for output, found in enumerate(certify(in_rounds, current, weights, more, of_all)):
         problem = table[:, [output]], scores[:, [output]], centred.kty[:, [output]], centred.yty[output], 1.0
         largest_score = float(np.abs(scores[:, output]).max())
         assert found == certify_support(*problem, largest_score, sums.rounding().beside(errors[[output]]))

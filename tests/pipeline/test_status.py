@@ -5,7 +5,6 @@ import os
 import shutil
 import socket
 from collections.abc import Callable
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import pytest
 from commands import TABLE_RUN, Capture
 from pipeline import report
 from pipeline.reporting.run_facts import lines, status
-from pipeline.stages.out_of_core.column_generation import PassRecord
 from pipeline.status import main
 from runs import python, report_of, sizes_and_times, train
 from storage import checkpoints
@@ -176,8 +174,8 @@ def test_progress_and_time_left(unfinished: RunLayout) -> None:
 
 def test_the_last_pass_of_a_working_set(unfinished: RunLayout) -> None:
     for number, gap in ((0, 0.5), (1, 0.002)):
-        record = PassRecord(number, 200, 90, (gap, gap / 2), 7, 7, 0, 500, 0, 0, 1000)
-        write_marker(unfinished.markers("passes"), f"round-{number:03d}", asdict(record))
+        record = {"round": number, "relative_gaps": (gap, gap / 2), "n_active": 90, "violators": 7}
+        write_marker(unfinished.markers("passes"), f"round-{number:03d}", record)
     found = status(unfinished.root)["last_pass"]
     assert found == "1: gap 2.0e-03 over all candidates, 90 active, 7 violators"
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pipeline.datasets.features_on_the_fly import FeatureAccess, open_features
 from pipeline.runtime import progress, stopping
 from pipeline.stages.candidate_names import read_widths
-from pipeline.stages.out_of_core.score_tiles import row_blocks
+from pipeline.stages.out_of_core.tiles import row_blocks
 from pipeline.stages.run_state import Run, is_whole
 from pipeline.stages.target_facts import row_weights
 from pipeline.stages.workspace import SOLVE
@@ -47,7 +47,7 @@ def coarse_points(run: Run) -> Path:
     folder = run.layout.row_pass(FOLDER)
     make_folder(folder)
     if not is_whole(folder / AXES_FILE):
-        with run.doing(SOLVE, "principal axes of the features"):
+        with run.status(SOLVE, "principal axes of the features"):
             mean, axes = principal_axes(_sample(run), AXES)
             write_arrays(folder / AXES_FILE, {"mean": mean, "axes": axes})
     function, file = partial(_write_points, run.features, folder), partial(_file, folder)

@@ -1,17 +1,14 @@
 """Kernel columns that are kept: of candidates that entered a working set, computed as they come in and read after.
 
 The columns that enter together are a group. A file holds those of one block of rows, (rows, group) in the precision
-of the kernel. Who lacks a file, or finds it damaged, computes it again from the same centers and the same rows, to
-the same bits: so that no pass waits for another, and nothing is lost with a process or a disk of its own. Where the
-disk has no room for a group, none of its files are written. What is left of a group that most have left comes in
-again with the next one.
+of the kernel. A process that lacks a file, or finds it damaged, computes it again from the same centers and rows, to
+the same bits: no pass waits for another, and nothing is lost with a process or its disk. Where the disk has no room
+for a group, none of its files are written. The rest of a group that most have left comes in again with the next one.
 """
 
 import shutil
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,11 +18,9 @@ from numpy.typing import NDArray
 
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.each_tile import Each
-from pipeline.runtime.stored_arrays import Stored
-from pipeline.stages.block_pass import Add, BlockPass, BlockValues, Values
+from pipeline.runtime.stored_arrays import Arrays, as_arrays
 from pipeline.stages.run_state import Run, is_whole
-from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, row_grid, row_task, stream_blocks
-from pipeline.stages.workspace import SOLVE
+from pipeline.stages.training_rows import RowGrid, RowTask, row_grid, row_task, stream_blocks
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import ANEW, CannotWriteError, CorruptDataError, MissingDataError
 from storage.files import make_folder
@@ -36,12 +31,11 @@ SPARSE = 1 / 3  # of a group: where fewer stay, they come in again
 ROOM_GRAMS, ROOM_VALUES = 8, 32  # for which a disk has room besides: of the working set, and a value of each output
 MEMBERS = "members.npz"  # of a group
 LEAST_ROWS = 128  # of a block: each is a file for each group
-INPUT = "input.npz"  # of a pass: which columns it reads, and what it does with them
 
 
 @dataclass(frozen=True)
 class KeptColumns:
-    """Which columns are kept, as members (W,) of the candidates, by name, in the order of their Gram.
+    """Which columns are kept: of the candidates `members` (W,), by name, in the order of their Gram.
 
     groups (W,): the number of each column's group; places (W,): where it stands in that; sizes (W,): how many it has.
     """
@@ -50,6 +44,11 @@ class KeptColumns:
     groups: NDArray[np.int64]
     places: NDArray[np.int64]
     sizes: NDArray[np.int64]
+
+    @staticmethod
+    def of(arrays: Arrays) -> "KeptColumns":
+        """Return the columns that `as_arrays` made arrays of, in memory; other arrays may be among them."""
+        return KeptColumns(*(np.array(arrays[name]) for name in ("members", "groups", "places", "sizes")))
 
     def cut(self, columns: NDArray[np.int64]) -> "KeptColumns":
         """Return some of them."""
@@ -67,9 +66,9 @@ class KeptColumns:
         return self.members[last[np.argsort(self.places[last])]]
 
     def grown(self, stay: NDArray[np.int64], admitted: NDArray[np.int64]) -> "KeptColumns":
-        """Return those that stay, and after them the candidates that are admitted.
+        """Return the columns that stay, then the candidates that are admitted.
 
-        The latter are a new group, together with those that stay of groups that most have left.
+        These are a new group, together with the columns that stay of groups that most have left.
         """
         old = self.cut(stay)
         again = np.flatnonzero(np.bincount(old.groups, minlength=1)[old.groups] < SPARSE * old.sizes)
@@ -112,17 +111,12 @@ class KeptFiles:
         return self.folder / f"group-{number:03d}"
 
     def file(self, number: int, members: NDArray[np.int64], block: int) -> Path:
-        """Return the file of a group's columns of a block.
+        """Return the file of a group's columns of a block, named after the candidates.
 
-        It is named after them: a worker that was stopped for long, and whose item another has done, may write once more
-        when its group is gone and others came in under the number.
+        A worker that was stopped for long may write when its group is gone and others came in under the number.
         """
         digest = blake2b(members.tobytes(), digest_size=8).hexdigest()
         return self.group(number) / f"block-{block:06d}-{digest}.npz"
-
-    def members(self, number: int) -> NDArray[np.int64]:
-        """Return the candidates of a group. Raises CorruptDataError where they are lost."""
-        return read_arrays(self.group(number) / MEMBERS, remedy=ANEW)["members"]
 
     def begin(self, number: int, candidates: NDArray[np.int64]) -> None:
         """Write whose columns a group has, and whether they are kept; the first pass that reads them computes them.
@@ -143,6 +137,24 @@ class KeptFiles:
         for number in np.setdiff1d(np.arange(columns.next_group), columns.groups).tolist():
             remove_folder(self.group(number), durable=False)
 
+    def arrays(self, columns: KeptColumns) -> Arrays:
+        """Return what is committed of columns: which they are, and all candidates of their groups, one after another.
+
+        With these the files can be made again, to the same bits, where all are lost.
+        """
+        groups = (self.group(number) / MEMBERS for number in np.unique(columns.groups).tolist())
+        members = [read_arrays(group, remedy=ANEW)["members"] for group in groups]
+        return as_arrays(columns) | {"grouped": np.concatenate([np.empty(0, np.int64), *members])}
+
+    def restored(self, arrays: Arrays) -> KeptColumns:
+        """Return the columns of `arrays`, their groups begun where they are lost; other arrays may be among them."""
+        columns, first = KeptColumns.of(arrays), 0
+        for number in np.unique(columns.groups).tolist():
+            size = int(columns.sizes[columns.groups == number][0])
+            self.begin(number, np.array(arrays["grouped"][first : first + size]))
+            first += size
+        return columns
+
 
 def kept_files(run: Run) -> KeptFiles:
     """Return where a run keeps its columns: while the disk has room for what else the run writes."""
@@ -160,7 +172,7 @@ class OpenedColumns:
         self._groups: dict[int, _Group] = {}
         self._generators: dict[int, ColumnGenerator] = {}
 
-    def block(self, number: int, each: Each, X: NDArray[np.float32] | None = None) -> NDArray[np.float64]:
+    def block(self, number: int, each: Each, X: NDArray[np.floating] | None = None) -> NDArray[np.float64]:
         """Return the columns of a block of rows, (rows, W) f8 C-contiguous; what no file has is computed and kept.
 
         X : the features of its rows, where they are at hand; else they are read if a file is missing
@@ -175,7 +187,7 @@ class OpenedColumns:
             out[:, slice(here[0], here[-1] + 1) if together else here] = values
         return out
 
-    def _values(self, group: int, number: int, each: Each, X: NDArray[np.float32] | None) -> NDArray[np.floating[Any]]:
+    def _values(self, group: int, number: int, each: Each, X: NDArray[np.floating] | None) -> NDArray[np.floating[Any]]:
         """Return all columns of a group, of a block."""
         path = self._files.file(group, self._group(group).members, number)
         try:
@@ -206,76 +218,3 @@ class OpenedColumns:
 class _Group(NamedTuple):
     members: NDArray[np.int64]
     keeps: bool
-
-
-def columns_to_arrays(columns: KeptColumns) -> dict[str, NDArray[Any]]:
-    """Return which columns are kept as named arrays, ready to be stored."""
-    return {"rows": columns.members, "groups": columns.groups, "places": columns.places, "sizes": columns.sizes}
-
-
-def columns_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> KeptColumns:
-    """Return what `columns_to_arrays` turned into arrays, in memory; other arrays may be among them."""
-    return KeptColumns(*(np.array(arrays[name]) for name in ("rows", "groups", "places", "sizes")))
-
-
-def commit_arrays(files: KeptFiles, columns: KeptColumns) -> dict[str, NDArray[Any]]:
-    """Return what is committed of kept columns: which they are, and all candidates of their groups, one after another.
-
-    With these the files can be made again, to the same bits, where all are lost.
-    """
-    members = [files.members(number) for number in np.unique(columns.groups).tolist()]
-    return columns_to_arrays(columns) | {"grouped": np.concatenate([np.empty(0, np.int64), *members])}
-
-
-def restored(files: KeptFiles, arrays: Mapping[str, NDArray[Any]]) -> KeptColumns:
-    """Return the columns of `commit_arrays`, their groups begun where they are lost; other arrays may be among them."""
-    if "groups" not in arrays:  # of a version that kept none
-        columns = nothing_kept().grown(np.empty(0, np.int64), np.array(arrays["rows"]))
-        files.begin(0, columns.members)
-        return columns
-    columns, first = columns_from_arrays(arrays), 0
-    for number in np.unique(columns.groups).tolist():
-        size = int(columns.sizes[columns.groups == number][0])
-        files.begin(number, np.array(arrays["grouped"][first : first + size]))
-        first += size
-    return columns
-
-
-def residual_pass(name: str) -> str:
-    """Return what a pass of residuals leaves, to be dropped when what they are for is committed."""
-    return f"passes/{name}-residuals"
-
-
-def compute_residuals(
-    run: Run, name: str, columns: KeptColumns, weights: NDArray[np.float64], intercept: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Return the residuals (n, T) f8 of all training rows (mathematics.md, eq. 26).
-
-    columns (a,): those of the active candidates; weights (a, T); intercept (T,). Weights (a, k·T) of k solutions, one
-    beside the other, have residuals (n, k·T). They are committed until the scores are: they take long.
-    """
-    folder, files = residual_pass(name), kept_files(run)
-
-    def make() -> Values:
-        arrays = columns_to_arrays(columns) | {"weights": weights, "intercept": intercept}
-        given = run.commit(f"{folder}/{INPUT}", arrays)
-        opened, key = partial(_opened, files, given), (len(columns.members),)
-        task = BlockPass(files.rows, files.blocks, opened, BlockValues, key, reads_features=False)
-        values = run.add_up(SOLVE, task, f"{name}-residuals", "residuals")
-        return {"residuals": values.in_order("residuals")}
-
-    return np.asarray(run.once(f"{folder}/residuals.npz", make)["residuals"])
-
-
-def _opened(files: KeptFiles, given: Stored, _: RowTask) -> Add[BlockValues]:
-    arrays = given.read()
-    columns, weights = OpenedColumns(files, columns_from_arrays(arrays)), arrays["weights"]
-
-    def add(values: BlockValues, number: int, block: RowBlock, each: Each) -> None:
-        targets = np.tile(block.targets, weights.shape[1] // block.targets.shape[1])
-        residuals = targets - columns.block(number, each) @ weights - arrays["intercept"]
-        if block.weights is not None:
-            residuals *= np.sqrt(block.weights)[:, None]
-        values.put(number, {"residuals": residuals})
-
-    return add

@@ -1,386 +1,341 @@
-"""Pricing of all candidates: correlations c_mᵀr, evaluated where they might matter, bounded where they cannot."""
+"""How candidates are priced: what differs between the ways to solve beyond memory (`working_set_loop`).
 
+A rule says where the loop starts, which candidates are evaluated at the weights of a working set, and which of them
+come in. `AllCandidates` starts from a random draw (or given weights) and evaluates all, coarsely first where that pays
+off; other rules are in `on_demand` and `path_in_rounds`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.runtime.stored_arrays import as_arrays, as_dataclass
-from pipeline.solvers import Certificate, certify_support, gap_safe_screen
+from pipeline.config.parsers import penalty_fraction
+from pipeline.runtime.stored_arrays import as_dataclass
+from pipeline.solvers import Certificate
 from pipeline.solvers import working_set_rules as rules
-from pipeline.solvers.regularization_path import penalty_max
+from pipeline.stages import initial_weights
 from pipeline.stages.candidate_names import positions_of
-from pipeline.stages.one_vs_all import groups_of
-from pipeline.stages.out_of_core.coarse_features import coarse_deviations
-from pipeline.stages.out_of_core.kept_columns import (
-    KeptColumns,
-    compute_residuals,
-    nothing_kept,
-    residual_pass,
+from pipeline.stages.initial_weights import InitialWeights
+from pipeline.stages.one_vs_all import solve_groups, start_name
+from pipeline.stages.out_of_core import correlations as corr
+from pipeline.stages.out_of_core.correlation_pass import has_coarse
+from pipeline.stages.out_of_core.correlations import CandidateProblem, CoarseCorrelations, Correlations
+from pipeline.stages.out_of_core.working_set import (
+    NOTHING,
+    Weights,
+    WorkingSet,
+    active_weights,
+    grow,
+    round_name,
 )
-from pipeline.stages.out_of_core.score_pass import (
-    has_coarse_scores,
-    is_symmetric,
-    score_candidates,
-    score_errors,
-    score_pass,
-)
-from pipeline.stages.out_of_core.working_set import WorkingSet
 from pipeline.stages.run_state import Run
-from pipeline.stages.target_facts import held_out_rows
+from pipeline.stages.statistics_pass import ALL
+
+Record = dict[str, Any]  # of a round, as it is committed and reported
+INNER_TOLERANCE = 0.3  # of the tolerance, on the working set: what is left is for the candidates outside
+MOST_COARSE = 12  # coarse rounds: estimates that have not reached the tolerance by then never may
+FEW_VIOLATORS = 0.005  # of the candidates: where the last coarse pass found fewer, another one would be the last
+LARGEST_ERROR = 0.05  # of τ, of coarse values; with larger ones they take the wrong candidates for violators
+LEAST_ROOM = 0.05  # of the capacity; with less, a pass over all candidates serves too few of them
+DRAWN = 6000  # random candidates in the first working set, and at most as many come in at once
+DRAWN_COARSE = 3000  # the same where values are coarse: a pass more costs less than the larger Grams
+PENALTY = "penalty"  # the largest, of which that of the run is a fraction
+START = "at-zero"  # the round before the first: the first block, on demand, at zero weights
 
 
 @dataclass(frozen=True)
-class ActiveWeights:
-    """Weights on a working set: the columns that are active (a,), their weights (a, T), the intercept (T,)."""
+class WorkingSetLimits:
+    """How many columns have a Gram at most, how many are drawn first, how many each solve admits at once."""
 
-    columns: NDArray[np.int64]
-    weights: NDArray[np.float64]
-    intercept: NDArray[np.float64]
+    capacity: int
+    drawn: int
+    per_solve: int
+
+    @staticmethod
+    def of(capacity: int | None, n_solves: int, *, coarse: bool = False) -> "WorkingSetLimits":
+        """Return the limits of a working set of at most `capacity` columns, half of which at most come in at once."""
+        assert capacity is not None  # the plan has filled it in
+        at_once = min(DRAWN_COARSE if coarse else DRAWN, max(capacity // 2, 1))
+        return WorkingSetLimits(capacity=capacity, drawn=at_once, per_solve=max(at_once // n_solves, 1))
+
+    def room(self, n_active: int) -> int:
+        """Return how many candidates may come in beside the active; none where too few for a pass."""
+        room = self.capacity - n_active
+        return room if room >= self.capacity * LEAST_ROOM else 0
+
+
+class Change(NamedTuple):
+    """How the working set changes: columns of the present one that stay, and candidates, by name, that come in."""
+
+    stay: NDArray[np.int64]
+    admitted: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class CandidateProblem:
-    """What all rounds share: the candidates (by name), the penalty, who shares a kernel."""
+class Priced:
+    """A round whose working set is solved and whose candidates are priced.
 
-    candidates: NDArray[np.int64]
-    penalty: float
-    shared: bool
+    certificates: of each solve, over all candidates, not over the working set; of coarse correlations (not `exact`)
+    they are estimates, and where not all candidates are known (`complete`) they are over those that are.
+    """
+
+    working_set: WorkingSet
+    weights: Weights
+    problem: CandidateProblem
+    correlations: Correlations
+    certificates: list[Certificate]
+    exact: bool = True
+    complete: bool = True
+    summaries: Sequence[dict[str, Any]] = ()
 
     @property
-    def tau(self) -> float:
-        """√penalty."""
-        return float(np.sqrt(self.penalty))
+    def proofs(self) -> list[Certificate]:
+        """The certificates; before all candidates are known, those of the dual value 0, of θ = 0.
 
-
-@dataclass(frozen=True)
-class BoundedScores:
-    """Scores (M, T) of all candidates as far as they are known, with what bounds them until they are evaluated again.
-
-    norm_bounds (M,) ≥ ‖c_m‖; residuals (n, T) of the last pass; errors (M, T): how far each score may be off, 0 where
-    it is evaluated at these weights (the others are bounded by τ); screened (M,): zero in every solution, never
-    evaluated again. evaluated, skipped (outside the working set, for their bound) count candidates of the last pass;
-    of the kernel_entries, coarse_entries are those of coarse features.
-    """
-
-    scores: NDArray[np.float64]
-    norm_bounds: NDArray[np.float64]
-    residuals: NDArray[np.float64]
-    errors: NDArray[np.float64]
-    screened: NDArray[np.bool_]
-    evaluated: int
-    skipped: int
-    kernel_entries: int
-    coarse_entries: int = 0
-
-
-@dataclass(frozen=True)
-class CoarseScores:
-    """Scores (M, T) of all candidates, exact in the working set and about right outside; they prove nothing.
-
-    corrections (M, T): what the exact score of each candidate was above its coarse one when it was last in a working
-    set, else 0. error: of the coarse ones in the working set, root mean square.
-    """
-
-    scores: NDArray[np.float64]
-    corrections: NDArray[np.float64]
-    error: float
-    kernel_entries: int
+        mathematics.md, eq. 101.
+        """
+        nothing = {"dual": 0.0, "relative_gap": 1.0, "theta_scale": 0.0}
+        known, found = self.complete, self.certificates
+        return [one if known else replace(one, gap=one.primal, **nothing) for one in found]
 
     @property
-    def as_if_exact(self) -> BoundedScores:
-        """The scores as if they were exact, without anything that would bound later ones."""
-        n, t = self.scores.shape
-        return BoundedScores(
-            scores=self.scores,
-            norm_bounds=np.full(n, np.inf),
-            residuals=np.empty((0, t)),
-            errors=np.zeros((n, t)),
-            screened=np.zeros(n, bool),
-            evaluated=n,
-            skipped=0,
-            kernel_entries=self.kernel_entries,
-            coarse_entries=self.kernel_entries,
+    def gaps(self) -> NDArray[np.float64]:
+        """The relative gaps, (solves,) f8."""
+        return np.array([certificate.relative_gap for certificate in self.certificates])
+
+    @property
+    def inside(self) -> NDArray[np.int64]:
+        """The positions of the working set among the candidates, (W,) i8."""
+        return positions_of(self.problem.candidates, self.working_set.candidates)
+
+    def violations(self, tolerance: float) -> NDArray[np.float64]:
+        """Return |c_mᵀr| / τ, (M, solves), of the candidates evaluated now, for solves whose gap is above a tolerance.
+
+        All else is 0: what was large before may not be so now.
+        """
+        violations = self.problem.violations(self.correlations.values) * (self.gaps > tolerance)
+        violations[~self.correlations.exact] = 0.0
+        return violations
+
+    def change(
+        self,
+        violations: NDArray[np.float64],
+        active: NDArray[np.bool_],
+        per_solve: int,
+        limits: WorkingSetLimits,
+        margin: float = rules.MARGIN,
+    ) -> Change:
+        """Return which columns stay in the working set and which candidates come in.
+
+        active (M,): what stays in any case. Other columns that are not near to violating leave: they are evaluated with
+        all others, so what is missed comes back.
+        """
+        inside, near = self.inside, np.zeros_like(active)
+        near[rules.nearest(violations, active, per_solve, limits.room(int(active[inside].sum())), margin)] = True
+        stay = np.flatnonzero((active | near)[inside])
+        near[inside] = violations[inside] = 0
+        if not (violations > 1.0).any():  # nothing violates for a solve that needs it: the solver fell short
+            near[:] = False
+        return Change(stay, self.problem.candidates[near])
+
+
+class PricingRule(ABC):
+    """One way to solve over all candidates, given by name.
+
+    kind : under which the rounds are committed; parts : of the rows, whose statistics a working set has, that of the
+    solves first; markers : the folder of the records
+    """
+
+    kind, markers = "round", "passes"
+    parts: tuple[str, ...] = (ALL,)
+
+    def __init__(self, run: Run, candidates: NDArray[np.int64]) -> None:
+        self.run, self.candidates = run, candidates
+        self.tolerance = run.config.solver.tolerance
+
+    @abstractmethod
+    def first(self) -> WorkingSet:
+        """Commit the first working set, with the weights to start from, and return it."""
+
+    @abstractmethod
+    def price(self, current: WorkingSet, records: Sequence[Record]) -> Priced:
+        """Solve on a working set and evaluate candidates. Records are those of the rounds before."""
+
+    @abstractmethod
+    def admit(self, priced: Priced) -> Change:
+        """Return how the working set changes; the loop ends where nothing is admitted."""
+
+    @abstractmethod
+    def record(self, priced: Priced, change: Change) -> tuple[Record, str]:
+        """Return what a round did, with a line for people."""
+
+    @abstractmethod
+    def commit_start(self, name: str, priced: Priced, change: Change) -> None:
+        """Commit what the next round, of a name, starts from."""
+
+
+class OnePenalty(PricingRule):
+    """Solves at one penalty, on all rows."""
+
+    starts_warm = False
+
+    def price(self, current: WorkingSet, records: Sequence[Record]) -> Priced:
+        """Solve on a working set and evaluate candidates."""
+        problem = CandidateProblem.of(self.run, self.candidates, (self.penalty(current),))
+        warm = current.index > 0 or self.starts_warm or initial_weights.load(self.run) is not None
+        summaries = solve_groups(
+            self.run,
+            current.name,
+            problem.penalties,
+            tolerance=INNER_TOLERANCE * self.tolerance,
+            start=start_name(current.name) if warm else None,
         )
+        priced = self.evaluate(current, active_weights(self.run, current), problem, records)
+        return replace(priced, summaries=summaries)
+
+    @abstractmethod
+    def evaluate(
+        self, current: WorkingSet, weights: Weights, problem: CandidateProblem, records: Sequence[Record]
+    ) -> Priced:
+        """Return the round with the correlations of candidates and the certificates."""
+
+    def largest_penalty(self, current: WorkingSet | None) -> float:
+        """Return the penalty at which the weights of all candidates are zero: a pass over them, committed."""
+        assert current is not None
+        return corr.largest_penalty(self.run, PENALTY, self.candidates, current.statistics, fit_only=False)
+
+    def penalty(self, current: WorkingSet | None) -> float:
+        """Return the penalty of the run, which may be asked for as a fraction of the largest."""
+        asked = self.run.config.solver.penalty
+        if isinstance(asked, str):
+            return penalty_fraction(asked) * self.largest_penalty(current)
+        assert asked is not None  # the plan has filled it in
+        return asked
+
+    def earlier(self, current: WorkingSet) -> Correlations:
+        """Return the correlations of the round before, exact ones. Raises CorruptDataError where they are lost."""
+        name = round_name(self.kind, current.index - 1) if current.index else START
+        return as_dataclass(self.run.stored(corr.stored_name(name)).read(), Correlations)
+
+    def record(self, priced: Priced, change: Change) -> tuple[Record, str]:
+        """Return what a round did, with a line for people; counts are of candidates.
+
+        relative_gaps: one for each solve, over all candidates. exact: whether they are certified, by correlations with
+        all features and bounds; else they are estimates. coarse_entries: of the kernel_entries, those of coarse
+        features, which cost a quarter.
+        """
+        current, found = priced.working_set, priced.correlations
+        outside = ~np.isin(self.candidates, current.candidates) & found.exact
+        violations = priced.problem.violations(found.values[outside])
+        gaps = [float(one.relative_gap) for one in priced.proofs]
+        record: Record = {
+            "round": current.index,
+            "working_set": len(current.candidates),
+            "n_active": len(priced.weights.columns),
+            "relative_gaps": gaps,
+            "violators": int(np.count_nonzero(violations.max(axis=1, initial=0.0) > 1.0)),
+            "admitted": len(change.admitted),
+            "dropped": len(current.candidates) - len(change.stay),
+            "evaluated": found.evaluated,
+            "skipped": found.skipped,
+            "screened": int(np.count_nonzero(found.screened)),
+            "kernel_entries": found.kernel_entries + current.kernel_entries,
+            "exact": priced.exact,
+            "coarse_entries": found.coarse_entries,
+        }
+        words = "{violators} violators, {admitted} admitted, {dropped} dropped; {evaluated} evaluated, "
+        words += "{skipped} skipped by bound, {screened} screened; {kernel_entries:.3g} kernel entries"
+        gap = f"gap {'' if priced.exact else 'about '}{max(gaps):.1e} over {len(self.candidates)} candidates; "
+        sizes = "pass {round}: " + gap + "{working_set} in the working set, {n_active} active, "
+        return record, (sizes + words).format(**record)
+
+    def commit_start(self, name: str, priced: Priced, change: Change) -> None:
+        """Commit the weights that the next round starts from: those of the columns that stay, else zeros."""
+        weights, size = priced.weights, len(priced.working_set.candidates)
+        dense = np.zeros((size, weights.weights.shape[1]))
+        dense[weights.columns] = weights.weights
+        start = np.vstack([dense[change.stay], np.zeros((len(change.admitted), dense.shape[1]))])
+        self.run.commit(start_name(name), {"weights": start})
 
 
-def evaluated_now(scored: BoundedScores) -> NDArray[np.bool_]:
-    """Return which candidates' scores are those of the present weights, (M,) bool."""
-    return np.asarray(scored.errors.max(axis=1) == 0.0)
+class AllCandidates(OnePenalty):
+    """Every round evaluates all candidates that a bound does not hold at zero (mathematics.md, eq. 70).
 
-
-def score_all_candidates(
-    run: Run, current: WorkingSet, weights: ActiveWeights, problem: CandidateProblem, previous: str | None
-) -> BoundedScores:
-    """Return the scores of all candidates at the weights: committed ones, or a pass over those that need one.
-
-    `previous` names the round before, whose scores bound those of now.
+    begin : commits the first working set under a name, with weights to start from, where a path came before
+    penalty : what that path chose
     """
-    found = committed_scores(run, current.name)
-    if found is not None:
-        clean(run, current)
-        return found
-    residuals = residuals_at(run, current, weights)
-    if previous is None:
-        scored = _first_pass(run, current, problem, residuals)
-    else:
-        before = committed_scores(run, previous)
-        assert before is not None
-        scored = _next_pass(run, current, problem, residuals, before)
-    # Inside the working set the Gram gives the scores. Tiles of another shape round their float32 columns otherwise,
-    # and the gap of weights that are exact for the Gram would end at that rounding instead of near zero.
-    scored = with_values(scored, positions_of(problem.candidates, current.candidates), gram_scores(current, weights))
-    scored = screened_scores(run, current, weights, scored, problem)
-    commit_scores(run, current.name, scored)
-    clean(run, current)
-    return scored
+
+    def __init__(
+        self,
+        run: Run,
+        candidates: NDArray[np.int64],
+        limits: WorkingSetLimits,
+        begin: Callable[[str], WorkingSet] | None = None,
+        penalty: float | None = None,
+    ) -> None:
+        super().__init__(run, candidates)
+        self._limits, self._begin, self._penalty = limits, begin, penalty
+        self.starts_warm = begin is not None
+
+    def penalty(self, current: WorkingSet | None) -> float:
+        """Return the penalty of the run."""
+        return super().penalty(current) if self._penalty is None else self._penalty
+
+    def first(self) -> WorkingSet:
+        """Commit the first working set: a random draw, and the candidates that the solves start from."""
+        name, given, limits = round_name(self.kind, 0), initial_weights.load(self.run), self._limits
+        if self._begin is not None:
+            return self._begin(name)
+        positions = NOTHING if given is None else positions_of(self.candidates, largest_of(given, limits.capacity))
+        n_drawn = min(limits.drawn, limits.capacity - len(positions))
+        drawn = rules.seed_candidates(len(self.candidates), n_drawn, self.run.config.seed)
+        members = self.candidates[np.union1d(positions, drawn)]
+        initial_weights.start_of(self.run, name, members)
+        return grow(self.run, name, None, NOTHING, members)
+
+    def evaluate(
+        self, current: WorkingSet, weights: Weights, problem: CandidateProblem, records: Sequence[Record]
+    ) -> Priced:
+        """Return the round with the correlations of all candidates.
+
+        Those of the first rounds are coarse where that pays off. When they would end the loop or are too coarse, exact
+        ones follow, and in the next round where they find few violators; from then on all are.
+        """
+        run, n, coarse_entries = self.run, len(self.candidates), 0
+        before = self.earlier(current) if records and records[-1]["exact"] else None
+        few = bool(records) and records[-1]["violators"] < FEW_VIOLATORS * n
+        if before is None and not few and current.index < MOST_COARSE and has_coarse(run, self.candidates):
+            coarse = corr.coarse_correlations(run, current, weights, problem, self._coarse_before(current))
+            coarse_entries, found = coarse.kernel_entries, coarse.as_if_exact
+            certificates = corr.certify(run, current, weights, found, problem)
+            estimated = Priced(current, weights, problem, found, certificates, exact=False)
+            if coarse.error <= LARGEST_ERROR * problem.tau and len(self.admit(estimated).admitted):
+                corr.clean(run, current.name)
+                return estimated
+        found = corr.correlations_at(run, current, weights, problem, before)
+        entries, coarse_entries = found.kernel_entries + coarse_entries, found.coarse_entries + coarse_entries
+        found = replace(found, kernel_entries=entries, coarse_entries=coarse_entries)
+        return Priced(current, weights, problem, found, corr.certify(run, current, weights, found, problem))
+
+    def admit(self, priced: Priced) -> Change:
+        """Return how the working set changes: the candidates nearest to violating come in, those far from it leave."""
+        active = np.zeros(len(self.candidates), bool)
+        active[priced.inside[priced.weights.columns]] = True
+        margin = rules.MARGIN if priced.exact else rules.COARSE_MARGIN
+        return priced.change(priced.violations(self.tolerance), active, self._limits.per_solve, self._limits, margin)
+
+    def _coarse_before(self, current: WorkingSet) -> CoarseCorrelations | None:
+        if not current.index:
+            return None
+        name = corr.coarse_name(round_name(self.kind, current.index - 1))
+        return as_dataclass(self.run.stored(f"scores/{name}.npz").read(), CoarseCorrelations)
 
 
-def scores_name(name: str) -> str:
-    """Return the name under which the scores of a round are committed."""
-    return f"scores/{name}-scores.npz"
-
-
-def committed_scores(run: Run, name: str) -> BoundedScores | None:
-    """Return the committed scores of a round; None where there are none. Raises CorruptDataError."""
-    found = run.committed(scores_name(name))
-    return None if found is None else as_dataclass(found, BoundedScores)
-
-
-def commit_scores(run: Run, name: str, scored: BoundedScores) -> None:
-    """Commit the scores of a round."""
-    run.commit(scores_name(name), as_arrays(scored))
-
-
-def coarse_scores(
-    run: Run, current: WorkingSet, weights: ActiveWeights, problem: CandidateProblem, previous: str | None
-) -> CoarseScores:
-    """Return the coarse scores of all candidates at the weights (mathematics.md, eqs. 92 and 93), or committed ones.
-
-    `previous` names the round before, whose corrections are taken over.
-    """
-    found = run.committed(coarse_name(current.name))
-    if found is not None:
-        return as_dataclass(found, CoarseScores)
-    name, residuals = _coarse(current), residuals_at(run, current, weights)
-    result = score_candidates(run, name, residuals, problem.candidates, coarse=True)
-    corrections = np.zeros_like(result.scores)
-    if previous is not None:
-        corrections = np.array(run.stored(coarse_name(previous)).read()["corrections"])
-    inside, exact = positions_of(problem.candidates, current.candidates), gram_scores(current, weights)
-    corrections[inside] = exact - result.scores[inside]
-    scores = result.scores + corrections
-    scores[inside] = exact
-    error = float(np.sqrt(np.mean(corrections[inside] ** 2)))
-    scored = CoarseScores(scores, corrections, error, result.kernel_entries)
-    run.commit(coarse_name(current.name), as_arrays(scored))
-    run.drop(score_pass(name))
-    return scored
-
-
-def coarse_name(name: str) -> str:
-    """Return the name under which the coarse scores of a round are committed."""
-    return f"scores/{name}-coarse.npz"
-
-
-def residuals_at(run: Run, current: WorkingSet, weights: ActiveWeights) -> NDArray[np.float64]:
-    """Return the residuals (n, T) of all training rows at the weights; their pass is to be removed."""
-    active = current.columns.cut(weights.columns)
-    return compute_residuals(run, current.name, active, weights.weights, weights.intercept)
-
-
-def _coarse(current: WorkingSet) -> str:
-    """Return the name of a round's pass of coarse scores."""
-    return f"{current.name}-coarse"
-
-
-def clean(run: Run, current: WorkingSet) -> None:
-    """Remove what the passes of a round have left."""
-    for name in (score_pass(current.name), score_pass(_coarse(current)), residual_pass(current.name)):
-        run.drop(name)
-
-
-def certify_all_candidates(
-    run: Run, current: WorkingSet, weights: ActiveWeights, scored: BoundedScores, problem: CandidateProblem
-) -> list[Certificate]:
-    """Return the certificate of every solve over all candidates (mathematics.md, eqs. 43 and 44).
-
-    A candidate that was not evaluated is bounded by τ, so that it does not scale the dual point.
-    """
-    statistics, errors = current.statistics, np.zeros(run.shape.n_outputs)
-    kty, yty = statistics.centred_targets() if run.intercept else (statistics.kty, statistics.yty)
-    positions = positions_of(problem.candidates, current.candidates[weights.columns])
-    if len(current.candidates) < len(problem.candidates):
-        errors = score_errors(run, scored.residuals)
-    certificates, rounding = [], statistics.rounding()
-    for group in groups_of(run):
-        outputs = list(group)
-        largest = np.linalg.norm(scored.scores[:, outputs], axis=1)
-        evaluated = ~(scored.errors[:, outputs] > 0).any(axis=1)
-        certificates.append(
-            certify_support(
-                weights.weights[:, outputs],
-                scored.scores[positions][:, outputs],
-                kty[weights.columns][:, outputs],
-                float(yty[outputs].sum()),
-                problem.tau,
-                float(largest[evaluated].max(initial=0.0)),
-                rounding.beside(errors[outputs]),
-            )
-        )
-    return certificates
-
-
-def gram_scores(current: WorkingSet, weights: ActiveWeights, stripe: int = 512) -> NDArray[np.float64]:
-    """Return c_mᵀr of the working set, (W, T), from its statistics; a stripe of the Gram at a time."""
-    statistics = current.statistics
-    scores = statistics.kty - np.outer(statistics.column_sums, weights.intercept)
-    for start in range(0, len(scores), stripe):
-        scores[start : start + stripe] -= statistics.gram[start : start + stripe][:, weights.columns] @ weights.weights
-    return scores
-
-
-def _first_pass(
-    run: Run, current: WorkingSet, problem: CandidateProblem, residuals: NDArray[np.float64]
-) -> BoundedScores:
-    result = score_candidates(run, current.name, residuals, problem.candidates)
-    n = len(problem.candidates)
-    return BoundedScores(
-        scores=result.scores,
-        norm_bounds=np.sqrt(result.square_bounds),
-        residuals=residuals,
-        errors=np.zeros_like(result.scores),
-        screened=np.zeros(n, bool),
-        evaluated=n,
-        skipped=0,
-        kernel_entries=result.kernel_entries,
-    )
-
-
-def _next_pass(
-    run: Run, current: WorkingSet, problem: CandidateProblem, residuals: NDArray[np.float64], before: BoundedScores
-) -> BoundedScores:
-    """Return the last scores, evaluated again where the bound on how far they have moved leaves them above τ.
-
-    Where that would be all of them, coarse scores of what the residuals have moved by may say more.
-    """
-    inside = positions_of(problem.candidates, current.candidates)
-    points = run.shape.n_train if is_symmetric(run, problem.candidates) else None
-    scored = moved_to(residuals, before, before.norm_bounds)
-    needed, skipped = _needed(scored, inside, problem, points)
-    if len(needed) == len(problem.candidates) and has_coarse_scores(run, problem.candidates):
-        closer = moved_to(residuals, before, coarse_deviations(run))
-        if len(_needed(closer, inside, problem, points)[0]) < len(needed):
-            change = residuals - before.residuals
-            moved = score_candidates(run, _coarse(current), change, problem.candidates, coarse=True)
-            scored = replace(closer, scores=before.scores + moved.scores, coarse_entries=moved.kernel_entries)
-            needed, skipped = _needed(scored, inside, problem, points)
-    result = score_candidates(run, current.name, residuals, problem.candidates[needed])
-    entries = scored.coarse_entries + result.kernel_entries
-    scored = replace(scored, evaluated=len(needed), skipped=skipped, kernel_entries=entries)
-    return with_values(scored, needed, result.scores)
-
-
-def moved_to(residuals: NDArray[np.float64], before: BoundedScores, rates: NDArray[np.float64]) -> BoundedScores:
-    """Return scores with the errors that they have at other residuals (n, T): mathematics.md, eqs. 48 and 102.
-
-    rates (M,): by how much the error of each grows where the residuals move by 1.
-    """
-    moved = np.linalg.norm(residuals - before.residuals, axis=0)
-    with np.errstate(invalid="ignore"):  # 0 times infinity, of candidates that were never scored
-        errors = np.where(np.isinf(before.errors), np.inf, before.errors + np.multiply.outer(rates, moved))
-    return replace(before, residuals=residuals, errors=errors, evaluated=0, kernel_entries=0, coarse_entries=0)
-
-
-def with_values(scored: BoundedScores, which: NDArray[np.int64], values: NDArray[np.float64]) -> BoundedScores:
-    """Return the scores with some of them replaced by those of now."""
-    scores, errors = scored.scores.copy(), scored.errors.copy()
-    scores[which], errors[which] = values, 0.0
-    return replace(scored, scores=scores, errors=errors)
-
-
-def _needed(
-    scored: BoundedScores, inside: NDArray[np.int64], problem: CandidateProblem, points: int | None
-) -> tuple[NDArray[np.int64], int]:
-    """Return which candidates a certificate needs evaluated, and how many their bound alone leaves out.
-
-    The working set needs none; neither does what a bound (mathematics.md, eq. 48) or the screening holds at zero.
-    points: of all candidates, where a pass over all costs half; it costs as much as their inner products with the rows.
-    """
-    n = len(problem.candidates)
-    bounded = rules.cannot_be_active(scored.scores, scored.errors, problem.tau, shared=problem.shared)
-    known = scored.screened.copy()
-    known[inside] = True
-    waiting = np.flatnonzero(~(bounded | known))
-    left = 0 if points is None else len(np.unique(problem.candidates[waiting] % points))
-    if points is not None and left > points // 2:  # leaving out a few points would cost more
-        return np.arange(n), 0
-    return waiting, int(np.count_nonzero(bounded & ~known))
-
-
-def screened_scores(
-    run: Run, current: WorkingSet, weights: ActiveWeights, scored: BoundedScores, problem: CandidateProblem
-) -> BoundedScores:
-    """Return the scores, those marked that the Gap Safe test (mathematics.md, eq. 47) excludes for every solve."""
-    excluded = np.ones(len(scored.scores), bool)
-    pairs = zip(groups_of(run), certify_all_candidates(run, current, weights, scored, problem), strict=True)
-    for group, certificate in pairs:
-        values = np.abs(scored.scores[:, list(group)])
-        evaluated = ~(scored.errors[:, list(group)] > 0).any(axis=1)
-        safe = gap_safe_screen(values, scored.norm_bounds, certificate, problem.tau)
-        excluded &= safe & evaluated
-    return replace(scored, screened=scored.screened | excluded)
-
-
-@dataclass(frozen=True)
-class ScoresAt:
-    """Scores c_mᵀR of all candidates (M, k·T) at k solutions on the fit rows, and the kernel entries that it took."""
-
-    scores: NDArray[np.float64]
-    kernel_entries: int
-
-    def at(self, number: int, n_outputs: int) -> NDArray[np.float64]:
-        """Return those of one solution, (M, T)."""
-        return self.scores[:, number * n_outputs : (number + 1) * n_outputs]
-
-
-def largest_penalty(
-    run: Run, name: str, candidates: NDArray[np.int64], statistics: GramStatistics, *, fit_only: bool
-) -> float:
-    """Return the penalty at which the weights of all candidates are zero; 1 where they are at any: one pass.
-
-    statistics: of any columns on the rows that count; the pass is named after `name`. mathematics.md, eq. 51.
-    """
-    nothing = np.empty((0, run.shape.n_outputs))
-    mean = intercept_of(run, statistics, np.zeros((statistics.n_centers, run.shape.n_outputs)))
-    scored = scores_at(run, name, candidates, nothing_kept(), nothing, mean, fit_only=fit_only)
-    return penalty_max(scored.scores, shared=run.config.solver.coupling == "shared") or 1.0
-
-
-def intercept_of(run: Run, statistics: GramStatistics, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the intercept (T,) that goes with weights (columns, T), zero where none is fitted."""
-    return statistics.intercept(weights) if run.intercept else np.zeros(weights.shape[1])
-
-
-def scores_at(
-    run: Run,
-    name: str,
-    candidates: NDArray[np.int64],
-    columns: KeptColumns,
-    weights: NDArray[np.float64],
-    intercept: NDArray[np.float64],
-    *,
-    fit_only: bool = True,
-) -> ScoresAt:
-    """Return the scores at weights (a, k·T) of some columns: those committed under a name, or those of a pass."""
-    found = run.committed(scores_name(name))
-    if found is None:
-        residuals = np.array(compute_residuals(run, name, columns, weights, intercept))
-        if fit_only:
-            residuals[held_out_rows(run, run.facts)] = 0.0
-        result = score_candidates(run, name, residuals, candidates)
-        found = run.commit(scores_name(name), as_arrays(ScoresAt(result.scores, result.kernel_entries))).read()
-    for left in (score_pass(name), residual_pass(name)):
-        run.drop(left)
-    return as_dataclass(found, ScoresAt)
+def largest_of(given: InitialWeights, count: int) -> NDArray[np.int64]:
+    """Return the candidates, by name, of the largest given weights."""
+    largest = np.argsort(-np.linalg.norm(given.weights, axis=1), kind="stable")[:count]
+    return given.candidates[largest]

@@ -1,7 +1,7 @@
-"""The working set: columns with a Gram, which grows by the columns that are admitted; each round commits its own.
+"""Working sets: the candidates that have a Gram, which grows by the rows of those that are admitted; their residuals.
 
-Only the columns that enter are computed, and their rows of the Gram. A set of one penalty has statistics of all rows;
-that of a path has those of fit rows and held-out rows, whose sum is the first set of the solve on all rows.
+Each round has its own, committed under the round's name: statistics of all rows, or, for a penalty path, of fit rows
+and of held-out rows apart.
 """
 
 import re
@@ -15,7 +15,7 @@ from pipeline.kernels.each_tile import Each
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, SumBounds
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
-from pipeline.runtime.stored_arrays import Stored
+from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays
 from pipeline.stages.accumulate_statistics import (
     STORING,
     largest_values,
@@ -23,44 +23,43 @@ from pipeline.stages.accumulate_statistics import (
     statistics_from_arrays,
     statistics_to_arrays,
 )
-from pipeline.stages.block_pass import Add, BlockPass, ExactSums
-from pipeline.stages.out_of_core.kept_columns import (
-    INPUT,
-    KeptColumns,
-    KeptFiles,
-    OpenedColumns,
-    columns_from_arrays,
-    columns_to_arrays,
-    commit_arrays,
-    kept_files,
-    nothing_kept,
-    restored,
-)
+from pipeline.stages.block_pass import Add, BlockPass, BlockValues, ExactSums
+from pipeline.stages.one_vs_all import load_weights
+from pipeline.stages.out_of_core.kept_columns import KeptColumns, KeptFiles, OpenedColumns, kept_files, nothing_kept
 from pipeline.stages.run_state import Run
-from pipeline.stages.statistics_pass import ALL, FIT, HELD_OUT, MEMBERS, statistics_pass
-from pipeline.stages.training_rows import RowBlock, RowTask, row_task
-from pipeline.stages.workspace import SOLVE, STATISTICS, Workspace
+from pipeline.stages.statistics_pass import ALL, HELD_OUT
+from pipeline.stages.training_rows import RowBlock, RowTask
+from pipeline.stages.workspace import SOLVE, STATISTICS
 from storage.errors import ANEW, CorruptDataError
 from storage.folder_layouts import MANIFEST_NAME
 
-ENTRIES = "kernel_entries"  # the array that tells what the statistics of a round took
-ROUND, PATH = "round", "path"  # kinds of working sets: of one penalty on all rows, of a path on the fit rows
-PARTS: dict[str, tuple[str, ...]] = {ROUND: (ALL,), PATH: (FIT, HELD_OUT)}  # those that solves are on first
+ENTRIES = "kernel_entries"  # the array with how many a round's statistics took
+NOTHING = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights (a, T) f8 on some columns (a,) i8, and the intercept (T,) f8.
+
+    Weights of k penalties may stand beside each other: (a, k·T), with intercepts (k·T,).
+    """
+
+    columns: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    intercept: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class WorkingSet:
-    """The working set of a round: its columns in the order of the Gram, and their statistics by part, mapped."""
+    """The working set of a round, of this name: its columns in the order of the Gram, and their statistics by part.
 
-    kind: str
-    number: int
+    The solves use those of the first part: ALL, or FIT before HELD_OUT. kernel_entries: that the new columns took.
+    """
+
+    name: str
     columns: KeptColumns
     parts: dict[str, GramStatistics]
-
-    @property
-    def name(self) -> str:
-        """What the round is committed under."""
-        return set_name(self.kind, self.number)
+    kernel_entries: int = 0
 
     @property
     def candidates(self) -> NDArray[np.int64]:
@@ -69,23 +68,27 @@ class WorkingSet:
 
     @property
     def statistics(self) -> GramStatistics:
-        """The statistics that solves are on."""
-        return self.parts[PARTS[self.kind][0]]
+        """The statistics that the solves use."""
+        return next(iter(self.parts.values()))
+
+    @property
+    def index(self) -> int:
+        """The number of the round, from 0."""
+        return int(self.name.rpartition("-")[2])
+
+    def part(self, part: str) -> str:
+        """Return the name of the statistics of a part."""
+        return part_name(self.name, part)
 
 
-def set_name(kind: str, number: int) -> str:
-    """Return what a round is committed under."""
-    return f"{kind}-{number:03d}"
+def round_name(kind: str, index: int) -> str:
+    """Return the name under which a round is committed: of the kind "round", on all rows, or "path"."""
+    return f"{kind}-{index:03d}"
 
 
 def part_name(name: str, part: str) -> str:
-    """Return what the statistics of a part of a round are committed under."""
-    return {ALL: name, FIT: f"{name}-fit", HELD_OUT: f"{name}-held-out"}[part]
-
-
-def solved_name(kind: str, number: int) -> str:
-    """Return what the statistics that the solves of a round are on are committed under."""
-    return part_name(set_name(kind, number), PARTS[kind][0])
+    """Return the name of the statistics of a part, of a round."""
+    return name if part == ALL else f"{name}-{part}"
 
 
 def growth_pass(
@@ -101,7 +104,7 @@ def growth_pass(
     return BlockPass(
         files.rows,
         files.blocks,
-        partial(_opened, files, given, parts),
+        partial(_open_columns, files, given, parts),
         partial(_no_sums, parts, n_columns, bounds, n_stay),
         (n_columns, n_stay, parts, largest, COLUMNS_TILE, GRAM_TILE),
         sums_bytes=8 * len(parts) * n_columns * (n_columns - n_stay),
@@ -113,9 +116,9 @@ def _no_sums(parts: tuple[str, ...], n_columns: int, bounds: SumBounds, n_stay: 
     return ExactSums({part: StatisticsSums(n_columns, bounds, n_stay) for part in parts})
 
 
-def _opened(files: KeptFiles, given: Stored, parts: tuple[str, ...], _: RowTask) -> Add[ExactSums]:
+def _open_columns(files: KeptFiles, given: Stored, parts: tuple[str, ...], _: RowTask) -> Add[ExactSums]:
     """Open the kept columns; return what adds a block."""
-    opened = OpenedColumns(files, columns_from_arrays(given.read()))
+    opened = OpenedColumns(files, KeptColumns.of(given.read()))
 
     def add(sums: ExactSums, number: int, block: RowBlock, each: Each) -> None:
         columns = opened.block(number, each, block.X)
@@ -128,24 +131,27 @@ def _opened(files: KeptFiles, given: Stored, parts: tuple[str, ...], _: RowTask)
 
 
 def grow(
-    run: Run, kind: str, previous: WorkingSet | None, stay: NDArray[np.int64], admitted: NDArray[np.int64]
+    run: Run,
+    name: str,
+    previous: WorkingSet | None,
+    stay: NDArray[np.int64],
+    admitted: NDArray[np.int64],
+    parts: tuple[str, ...] = (ALL,),
 ) -> WorkingSet:
     """Compute and commit the statistics of the columns that stay and of those admitted; return the new working set.
 
     `stay` are columns of `previous`, `admitted` the candidates that come in. Costs n·m·2d operations for the columns
     of m that are admitted and n·m·(2k + m) for their Gram, k that stay.
     """
-    number = previous.number + 1 if previous else 0
-    name, parts = set_name(kind, number), PARTS[kind]
     with run.charged(STATISTICS):
         before = previous.columns if previous else nothing_kept()
         columns, new = add_columns(run, name, before, stay, admitted, parts)
-        with run.doing(STATISTICS, STORING):
-            for part in reversed(parts):  # the first, which tells that all are there, last
+        with run.status(STATISTICS, STORING):
+            for part in reversed(parts):  # the first part is committed last: it means that all are there
                 sums = joined(previous.parts[part] if previous else None, stay, new.pop(part))
                 sums.check_range()
-                _commit(run, part_name(name, part), columns, sums, len(columns.last_group))
-    return load(run, kind, number)
+                commit(run, part_name(name, part), columns, sums, len(columns.last_group))
+    return load(run, name, parts)
 
 
 def add_columns(
@@ -159,60 +165,119 @@ def add_columns(
     """Return the columns that stay and those admitted, and the sums of the latter, by part: their rows of the Gram."""
     columns, files = before.grown(stay, admitted), kept_files(run)
     files.begin(before.next_group, columns.last_group)
-    given = run.commit(f"passes/{name}/{INPUT}", columns_to_arrays(columns))
+    given = run.commit(f"passes/{name}/columns.npz", as_arrays(columns))
     task = growth_pass(files, given, len(columns.members), parts, len(stay), largest_values(run))
     return columns, run.add_up(STATISTICS, task, name).statistics()
 
 
-def _commit(run: Run, name: str, columns: KeptColumns, sums: GramStatistics, n_new: int) -> None:
+def commit(run: Run, name: str, columns: KeptColumns, sums: GramStatistics, n_new: int) -> None:
     """Commit the statistics of columns under a name, of which the last ones were made for it."""
-    entries = {ENTRIES: np.array(run.shape.n_train * n_new)}
-    run.commit(name_of(name), statistics_to_arrays(sums) | commit_arrays(kept_files(run), columns) | entries)
+    arrays = statistics_to_arrays(sums) | kept_files(run).arrays(columns)
+    run.commit(name_of(name), arrays | {ENTRIES: np.array(run.shape.n_train * n_new)})
 
 
-def load(run: Run, kind: str, number: int) -> WorkingSet:
-    """Return a committed working set; what its pass left is removed. Raises CorruptDataError."""
-    name, parts = set_name(kind, number), {}
-    for part in PARTS[kind]:
+def load(run: Run, name: str, parts: tuple[str, ...] = (ALL,)) -> WorkingSet:
+    """Return a committed working set, its Grams mapped; what its pass left and groups it lacks are removed.
+
+    Raises CorruptDataError where it is damaged.
+    """
+    found = {}
+    for part in parts:
         arrays = run.committed(name_of(part_name(name, part)), mapped=True)
         if arrays is None:
-            raise CorruptDataError(f"statistics/{part_name(name, part)}: missing; {ANEW}")
-        parts[part] = arrays
-    columns = restored(kept_files(run), parts[PARTS[kind][0]])
+            raise CorruptDataError(f"{run.path(name_of(part_name(name, part)))}: missing; {ANEW}")
+        found[part] = arrays
+    first, files = found[parts[0]], kept_files(run)
+    columns = files.restored(first)
     run.drop(f"passes/{name}")
-    kept_files(run).remove_unused(columns)
-    return WorkingSet(kind, number, columns, {part: statistics_from_arrays(arrays) for part, arrays in parts.items()})
+    files.remove_unused(columns)
+    return WorkingSet(name, columns, {part: statistics_from_arrays(found[part]) for part in parts}, int(first[ENTRIES]))
 
 
-def committed_sets(run: Run, kind: str) -> list[int]:
-    """Return the numbers of the rounds whose statistics are committed, the earliest first."""
-    names = {path.parent.name for path in run.layout.statistics.glob(f"{kind}-*/{MANIFEST_NAME}")}
-    numbers = (int(found[1]) for name in names if (found := re.match(rf"{kind}-(\d+)", name)))
-    return sorted({number for number in numbers if solved_name(kind, number) in names})
+def latest(run: Run, kind: str, parts: tuple[str, ...]) -> WorkingSet | None:
+    """Return the last working set of a kind that is committed, and drop those before; None where there is none.
+
+    Raises CorruptDataError where it is damaged.
+    """
+    pattern = re.compile(part_name(rf"{kind}-(\d+)", parts[0]))
+    folders = (path.parent.name for path in run.layout.statistics.glob(f"{kind}-*/{MANIFEST_NAME}"))
+    rounds = sorted(int(found[1]) for name in folders if (found := pattern.fullmatch(name)))
+    if not rounds:
+        return None
+    for earlier in rounds[:-1]:  # left by a kill at the last moment
+        drop(run, round_name(kind, earlier), parts)
+    return load(run, round_name(kind, rounds[-1]), parts)
 
 
-def kernel_entries(run: Run, of: WorkingSet) -> int:
-    """Return how many kernel entries the statistics of a round took."""
-    found = run.committed(name_of(solved_name(of.kind, of.number)), mapped=True)
-    assert found is not None
-    return int(found[ENTRIES])
+def drop(run: Run, name: str, parts: tuple[str, ...]) -> None:
+    """Remove the statistics of a round, and what the solves made of them: the largest files of a run."""
+    for part in parts:
+        for folder in (part_name(name, part), f"{part_name(name, part)}-centred"):
+            run.drop(name_of(folder))
 
 
-def drop_set(run: Run, kind: str, number: int) -> None:
-    """Remove the statistics of an earlier round; they are the largest files of a run."""
-    name = set_name(kind, number)
-    for old in (*(part_name(name, part) for part in PARTS[kind]), f"{solved_name(kind, number)}-centred"):
-        run.drop(name_of(old))
+def active_weights(run: Run, current: WorkingSet) -> Weights:
+    """Return the committed weights of a round's solves at one penalty, on the columns that are active."""
+    table = load_weights(run, current.name, len(current.candidates))[-1]
+    columns = np.flatnonzero(table.any(axis=1))
+    intercept = np.zeros(table.shape[1])
+    if run.intercept:
+        intercept = current.statistics.intercept(table[columns], columns)
+    return Weights(columns, table[columns], intercept)
 
 
-def on_all_rows(run: Run, of: WorkingSet) -> WorkingSet:
-    """Commit the statistics of a path's set on all rows, the sum of both parts, as the first round of one penalty."""
-    with run.charged(STATISTICS), run.doing(STATISTICS, STORING):
-        found = run.committed(name_of(part_name(of.name, FIT)))
-        assert found is not None
-        everything = statistics_from_arrays(found).absorbing(of.parts[HELD_OUT])
-        _commit(run, set_name(ROUND, 0), of.columns, everything, 0)
-    return load(run, ROUND, 0)
+def compute_residuals(
+    run: Run,
+    name: str,
+    columns: KeptColumns,
+    weights: NDArray[np.float64],
+    intercept: NDArray[np.float64],
+    *,
+    fit_only: bool = False,
+) -> NDArray[np.float64]:
+    """Return the residuals R = Y - K w - b of all training rows, (n, T) f8 (mathematics.md, eq. 26): one pass.
+
+    columns (a,): those of the active candidates; weights (a, T); intercept (T,). Those of rows with weights s are
+    times √s, since the norms are weighted (eq. 9). They are committed until the correlations are: they take long.
+    fit_only: those of held-out rows are 0.
+    """
+    name, files = residuals_name(name), kept_files(run)
+
+    def make() -> Arrays:
+        arrays = as_arrays(columns) | {"weights": weights, "intercept": intercept}
+        opened = partial(_open_weights, files, run.commit(f"passes/{name}/weights.npz", arrays), fit_only)
+        key = len(columns.members), fit_only
+        task = BlockPass(files.rows, files.blocks, opened, BlockValues, key, reads_features=False)
+        return {"residuals": run.add_up(SOLVE, task, name, "residuals").in_order("residuals")}
+
+    return np.asarray(run.once(f"passes/{name}/residuals.npz", make)["residuals"])
+
+
+def _open_weights(files: KeptFiles, given: Stored, fit_only: bool, _: RowTask) -> Add[BlockValues]:
+    arrays = given.read()
+    columns, weights = OpenedColumns(files, KeptColumns.of(arrays)), arrays["weights"]
+
+    def add(values: BlockValues, number: int, block: RowBlock, each: Each) -> None:
+        targets = np.tile(block.targets, weights.shape[1] // block.targets.shape[1])
+        residuals = targets - columns.block(number, each) @ weights - arrays["intercept"]
+        if block.weights is not None:
+            residuals *= np.sqrt(block.weights)[:, None]
+        if fit_only:
+            residuals[block.held_out] = 0.0
+        values.put(number, {"residuals": residuals})
+
+    return add
+
+
+def residuals_name(name: str) -> str:
+    """Return the name of a pass; it is to be dropped when what the residuals are for is committed."""
+    return f"{name}-residuals"
+
+
+def residuals_at(run: Run, current: WorkingSet, weights: Weights, *, fit_only: bool = False) -> NDArray[np.float64]:
+    """Return the residuals (n, T) of all training rows at weights on a working set."""
+    active = current.columns.cut(weights.columns)
+    return compute_residuals(run, current.name, active, weights.weights, weights.intercept, fit_only=fit_only)
 
 
 def joined(old: GramStatistics | None, stay: NDArray[np.int64], new: GramStatistics) -> GramStatistics:
@@ -230,14 +295,3 @@ def joined(old: GramStatistics | None, stay: NDArray[np.int64], new: GramStatist
     gram[:k, k:] = new.gram[:, :k].T
     kty = np.concatenate([old.kty[stay], new.kty])
     return replace(new, gram=gram, kty=kty, column_sums=np.concatenate([old.column_sums[stay], new.column_sums]))
-
-
-def accumulate_held_out(work: Workspace, centers: NDArray[np.int64], name: str) -> GramStatistics:
-    """Return the statistics of all held-out rows on the candidates `centers` (m,): one pass over the held-out rows.
-
-    The pass is named after `name`: other centers need another.
-    """
-    name = f"{name}-held-out"
-    members = work.commit(f"passes/{name}/{MEMBERS}", {"members": centers})
-    task = statistics_pass(row_task(work), (HELD_OUT,), len(centers), largest_values(work), members=members)
-    return work.add_up(SOLVE, task, name, "held-out rows at the centers").statistics()[HELD_OUT]

@@ -17,7 +17,7 @@ if os.environ.get("SLKL_SPY") and "pip" not in sys.argv[0]:
     from pipeline.runtime import row_pass
     from pipeline.runtime.committed_sums import signature
     from pipeline.stages.block_pass import OpenPass
-    from pipeline.stages.out_of_core.score_pass import ScoreAdder
+    from pipeline.stages.out_of_core.correlation_pass import OpenTiles
 
     under_way = [""]  # the folder of the pass: a process has one share at a time
     compute = row_pass._compute
@@ -39,5 +39,5 @@ if os.environ.get("SLKL_SPY") and "pip" not in sys.argv[0]:
 
         return add
 
-    for adder in (OpenPass, ScoreAdder):
+    for adder in (OpenPass, OpenTiles):
         adder.add = spied(adder.add)  # type: ignore[method-assign]

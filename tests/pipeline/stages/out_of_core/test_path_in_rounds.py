@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import runs
-from pipeline.stages.out_of_core import path_rounds
+from pipeline.stages.out_of_core import correlations, path_in_rounds
 from storage.folder_layouts import RunLayout
 
 ROUNDS = ("--set", "centers.working_set=240")
@@ -85,29 +85,31 @@ def test_the_choice_is_that_of_the_whole_gram(tables: Path, case: str) -> None:
 def test_the_largest_penalty_and_certificates_are_those_of_dense_columns(
     tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the fit rows: scores of held-out rows count nothing, for several penalties at once."""
-    real, seen = path_rounds.score_solutions, []
+    """On the fit rows: held-out rows count nothing, for several penalties at once."""
+    real, seen = correlations.correlations_at, []
 
-    def compared(run: Any, current: Any, candidates: np.ndarray, weights: np.ndarray) -> Any:
+    def compared(run: Any, current: Any, weights: Any, problem: Any, before: Any) -> Any:
         from pipeline.datasets.features_on_the_fly import open_features
         from pipeline.kernels.column_generator import ColumnGenerator
         from pipeline.stages.target_facts import held_out_rows, target_blocks
 
-        scored, n = real(run, current, candidates, weights), run.shape.n_train
+        found, n = real(run, current, weights, problem, before), run.shape.n_train
+        if not problem.fit_only:
+            return found
         X = open_features(run.features).read("train", 0, n)
         fit = ~held_out_rows(run, run.facts)
         K = ColumnGenerator(X, 2.0, np.float64).block(X)[fit]
         y = np.concatenate([block for block, _ in target_blocks(run)])[fit]
-        for number, table in enumerate(weights):
-            residual = y - K[:, current.candidates] @ table[:, 0]
+        for number in range(len(problem.penalties)):
+            residual = y - K[:, current.candidates[weights.columns]] @ weights.weights[:, number]
             residual -= residual.mean()
-            assert np.allclose(scored.at(number, 1)[:, 0], K.T @ residual, atol=2e-3)
+            assert np.allclose(found.values[:, number], K.T @ residual, atol=2e-3)
             seen.append(number)
-        return scored
+        return found
 
-    monkeypatch.setattr(path_rounds, "score_solutions", compared)
+    monkeypatch.setattr(correlations, "correlations_at", compared)
     report = train(tables, "compared", "values", "--penalty", "auto", "--intercept", *ROUNDS)
-    assert len(set(seen)) == path_rounds.SCORED
+    assert len(set(seen)) == path_in_rounds.PRICED
     monkeypatch.undo()
     data, *arguments = SETTINGS["auto"]
     once = train(tables, "auto-once", data, *arguments, "--set", "kernel.precision=float64")
@@ -132,7 +134,7 @@ def test_a_path_whose_last_penalties_have_no_room_is_followed_to_its_end(
     tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several of them: those with room are solved again in every round, these are not."""
-    monkeypatch.setattr(path_rounds, "ROOM", 0.1)
+    monkeypatch.setattr(path_in_rounds, "ROOM", 0.1)
     asked = ("--penalty", "path:max:1:5", "--set", "centers.working_set=120")
     report = train(tables, "long", "values", *asked)
     centers = [point["n_centers"] for point in report["path"]]

@@ -12,7 +12,7 @@ import runs
 from cases import SERIAL
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers import working_set_rules as rules
-from pipeline.stages.out_of_core.pricing import BoundedScores, moved_to
+from pipeline.stages.out_of_core.correlations import Correlations
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
@@ -51,10 +51,10 @@ def test_what_is_not_evaluated_cannot_violate(seed: int, scale: float, shared: b
     new = old + scale * rng.normal(size=(30, 3))
     bounds = np.linalg.norm(C, axis=0) * rng.uniform(1, 1.1, 20)
     tau = float(np.median(np.abs(C.T @ old)))
-    before = BoundedScores(C.T @ old, bounds, old, np.zeros((20, 3)), np.zeros(20, bool), 20, 0, 0)
-    between = moved_to((old + new) / 2, before, bounds)
-    scored = moved_to(new, between, bounds)
-    skipped = rules.cannot_be_active(scored.scores, scored.errors, tau, shared=shared)
+    before = Correlations(C.T @ old, bounds, old, np.zeros((20, 3)), np.zeros(20, bool), 20, 0, 0)
+    between = before.moved_to((old + new) / 2, bounds)
+    found = between.moved_to(new, bounds)
+    skipped = rules.cannot_be_active(found.values, found.errors, tau, shared=shared)
     fresh = C.T @ new
     sizes = np.linalg.norm(fresh, axis=1) if shared else np.abs(fresh).max(axis=1)
     assert (sizes[skipped] <= tau * (1 + 1e-12)).all()

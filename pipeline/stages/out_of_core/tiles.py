@@ -1,4 +1,4 @@
-"""The tiles of a scoring pass: the candidates of some points, at all their widths, against a block of rows.
+"""The tiles of a pass of correlations: the candidates of some points, at all their widths, against a block of rows.
 
 Inner products are those of rows with points: a tile has every width of its points, so that they are computed once.
 """
@@ -22,7 +22,7 @@ def line_rows_of(widths: int) -> int:
 
 
 @dataclass(frozen=True)
-class ScoreTiles:
+class Tiles:
     """How rows and candidates, grouped by point, are cut into tiles.
 
     starts : of the candidates of each tile of points, and the end of the last

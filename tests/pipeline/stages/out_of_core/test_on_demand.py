@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.prediction.model_folder import load_model
 from pipeline.stages.out_of_core import kept_columns, on_demand
-from pipeline.stages.out_of_core.pricing import BoundedScores
+from pipeline.stages.out_of_core.correlations import Correlations
 from runs import train
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
@@ -40,25 +40,25 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("case", [pytest.param(case, marks=MARKS.get(case, pytest.mark.nightly)) for case in CASES])
 def test_the_weights_are_those_of_the_gram_of_all_candidates(case: str, train_classes: Any, tmp_path: Path) -> None:
     asked = (*CASES[case], *EXACT)
-    on_demand = train_classes("on-demand", *asked, *ON_DEMAND)
+    report = train_classes("on-demand", *asked, *ON_DEMAND)
     dense = train_classes("dense", *asked)
-    for one, other in zip(dense["solves"], on_demand["solves"], strict=True):
+    for one, other in zip(dense["solves"], report["solves"], strict=True):
         assert other["objective"] == pytest.approx(one["objective"], rel=1e-8)
         assert other["relative_gap"] <= 1e-9
     names = ("dense", "on-demand")
     weights = [read_arrays(RunLayout(tmp_path / name).solution("final.npz")) for name in names]
     assert np.array_equal(weights[0]["active"], weights[1]["active"])
     np.testing.assert_allclose(weights[1]["weights"], weights[0]["weights"], rtol=1e-3, atol=1e-4)
-    assert len(load_model(tmp_path / "on-demand" / "model").center_index) == on_demand["model_n_centers"]
+    assert len(load_model(tmp_path / "on-demand" / "model").center_index) == report["model_n_centers"]
     assert dense["columns"] is None
-    columns, passes = on_demand["columns"], on_demand["passes"]
-    assert columns["active"] == on_demand["model_n_centers"] <= columns["materialised"] < 0.7 * columns["candidates"]
+    columns, passes = report["columns"], report["passes"]
+    assert columns["active"] == report["model_n_centers"] <= columns["materialised"] < 0.7 * columns["candidates"]
     assert columns["on_the_fly"] == sum(one["evaluated"] for one in passes)
-    assert on_demand["kernel_entries"] == on_demand["n_train"] * (columns["on_the_fly"] + columns["materialised"])
+    assert report["kernel_entries"] == report["n_train"] * (columns["on_the_fly"] + columns["materialised"])
     seen = passes[-1]["evaluated"] + passes[-1]["skipped"] + passes[-1]["screened"] + passes[-1]["working_set"]
-    assert seen >= columns["candidates"] == on_demand["n_centers"], "the last certificate is over all candidates"
+    assert seen >= columns["candidates"] == report["n_centers"], "the last certificate is over all candidates"
     assert all(one["violators"] >= one["admitted"] > 0 for one in passes[:-1])
-    assert all(one["relative_gaps"] <= [1.0] * len(on_demand["solves"]) for one in passes)
+    assert all(one["relative_gaps"] <= [1.0] * len(report["solves"]) for one in passes)
 
 
 @pytest.mark.ci
@@ -109,15 +109,15 @@ def test_what_needs_all_columns_is_refused(
     assert "on-demand is for one penalty" in capsys.readouterr().err
 
 
-def scores_of(values: list[float], errors: list[float]) -> BoundedScores:
+def correlations_of(values: list[float], errors: list[float]) -> Correlations:
     n = len(values)
     column, none = np.array(values)[:, None], np.zeros(n, bool)
-    return BoundedScores(column, np.ones(n), np.zeros((1, 1)), np.array(errors)[:, None], none, 0, 0, 0)
+    return Correlations(column, np.ones(n), np.zeros((1, 1)), np.array(errors)[:, None], none, 0, 0, 0)
 
 
 def test_new_candidates_come_first_then_those_of_the_largest_scores() -> None:
-    scored = scores_of([0.1, -0.9, 0.0, 0.5, 0.0], [1.0, 1.0, np.inf, 1.0, np.inf])
+    found = correlations_of([0.1, -0.9, 0.0, 0.5, 0.0], [1.0, 1.0, np.inf, 1.0, np.inf])
     waiting = np.arange(5)
-    assert on_demand.next_block(scored, waiting, 4, seed=0).tolist() == [2, 4]
-    assert len(on_demand.next_block(scored, waiting, 1, seed=0)) == 1
-    assert on_demand.next_block(scored, np.array([0, 1, 3]), 2, seed=0).tolist() == [1, 3]
+    assert on_demand.next_block(found, waiting, 4, seed=0).tolist() == [2, 4]
+    assert len(on_demand.next_block(found, waiting, 1, seed=0)) == 1
+    assert on_demand.next_block(found, np.array([0, 1, 3]), 2, seed=0).tolist() == [1, 3]

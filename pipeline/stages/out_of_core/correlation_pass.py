@@ -1,6 +1,6 @@
-"""One pass of scores: c_mᵀR of every candidate and output, streamed tile by tile; no column is kept.
+"""The pass of correlations: c_mᵀR of every candidate and output, streamed tile by tile; no column is kept.
 
-A tile is a block of rows against the candidates of some points, at all their widths (`score_tiles`). Where the points
+A tile is a block of rows against the candidates of some points, at all their widths (`tiles`). Where the points
 are the training rows themselves, the kernel is symmetric: tile (i, j) serves rows j against candidates i and rows i
 against candidates j, so that only half of the tiles are computed. A column of ones beside R gives the column sums Kᵀ1
 at no cost, which bound the norms of a Gaussian, since 0 ≤ k ≤ 1 (mathematics.md, eq. 49). Columns of other kernels,
@@ -11,6 +11,7 @@ times the residuals, and the column beside it is s in place of ones.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,51 +26,38 @@ from pipeline.runtime.stored_arrays import Stored
 from pipeline.runtime.thread_team import ThreadTeam
 from pipeline.stages.accumulate_statistics import largest_values
 from pipeline.stages.block_pass import ExactSums
-from pipeline.stages.candidate_names import read_widths
-from pipeline.stages.out_of_core.coarse_features import (
-    as_centers,
-    as_rows,
-    coarse_points,
-    pay_off,
-    read_points,
-)
-from pipeline.stages.out_of_core.score_tiles import (
-    LINE_ROWS,
-    TILE_ROWS,
-    ScoreTiles,
-    grouped_by_point,
-    line_rows_of,
-)
+from pipeline.stages.out_of_core.coarse_features import as_centers, as_rows, coarse_points, pay_off, read_points
+from pipeline.stages.out_of_core.tiles import LINE_ROWS, TILE_ROWS, Tiles, grouped_by_point, line_rows_of
 from pipeline.stages.run_state import Run
 from pipeline.stages.target_facts import row_weights
 from pipeline.stages.training_rows import RowTask, row_task
 from pipeline.stages.workspace import SOLVE
 from storage.zarr_arrays import Block
 
-INPUT = "input"  # the folder of what a pass reads
 
+class PassResult(NamedTuple):
+    """c_mᵀR (M, T) f8 of some candidates, bounds (M,) f8 of their ‖c_m‖², and the kernel entries that it took."""
 
-@dataclass(frozen=True)
-class CandidateScores:
-    """Scores (M, T) f8 of some candidates, bounds (M,) f8 of their ‖c_m‖², and the kernel entries that it took."""
-
-    scores: NDArray[np.float64]
+    values: NDArray[np.float64]
     square_bounds: NDArray[np.float64]
     kernel_entries: int
 
 
 @dataclass(frozen=True)
-class ScorePass:
-    """The tiles of a pass; given: has the "residuals" and the "candidates".
+class CorrelationPass:
+    """The pass over tiles, as `pipeline.runtime.row_pass.RowPass`.
 
+    given : has the "residuals" (n, T + 1), with a column of row weights last, f4 for coarse values; and the
+        "candidates" (M,), by name
     largest : bounds of |c_m(x) r| for each column of the residuals; of c_m(x)² in place of the last
+    coarse : the folder of the coarse features that take the place of all
     """
 
     rows: RowTask
     given: Stored
-    tiles: ScoreTiles
+    tiles: Tiles
     largest: tuple[float, ...]
-    coarse: Path | None = None  # the folder of the coarse features that take the place of all
+    coarse: Path | None = None
 
     @property
     def n_pieces(self) -> int:
@@ -88,7 +76,7 @@ class ScorePass:
 
     @property
     def sums_bytes(self) -> int:
-        """Bytes of the scores."""
+        """Bytes of the sums."""
         return 8 * self.tiles.n_candidates * len(self.largest)
 
     @property
@@ -102,25 +90,22 @@ class ScorePass:
         return candidates.n_rows * rows.n_rows
 
     def empty(self) -> ExactSums:
-        """Return scores of no tiles: a score gets a term from each line of rows, and from each tile of its row."""
-        tiles, largest = self.tiles, TILE_ROWS * np.array(self.largest)
-        n_terms = _most_terms(tiles.n_rows, tiles.line_rows)
-        return ExactSums({"sum": ExactSum((tiles.n_candidates, len(self.largest)), largest, n_terms)})
+        """Return sums of no tiles: each gets a term from each line of rows, and from each tile of its row."""
+        shape = self.tiles.n_candidates, len(self.largest)
+        n_terms = _most_terms(self.tiles.n_rows, self.tiles.line_rows)
+        return ExactSums({"sum": ExactSum(shape, TILE_ROWS * np.array(self.largest), n_terms)})
 
-    def open(self) -> "ScoreAdder":
+    def open(self) -> "OpenTiles":
         """Map the residuals and the names of the candidates."""
         arrays = self.given.read(mapped=True)
-        return ScoreAdder(self, arrays["residuals"], arrays["candidates"])
+        return OpenTiles(self, arrays["residuals"], arrays["candidates"])
 
 
 @dataclass(frozen=True)
-class ScoreAdder:
-    """The pass in a process: residuals (n, T + 1), a column of row weights last, and candidates (M,) i8.
+class OpenTiles:
+    """The pass in a process."""
 
-    The residuals are f8, f4 for coarse scores, whose products are as coarse.
-    """
-
-    task: ScorePass
+    task: CorrelationPass
     residuals: NDArray[np.floating]
     candidates: NDArray[np.int64]
 
@@ -146,7 +131,7 @@ class ScoreAdder:
         return as_rows(read_points(self.task.coarse, block))
 
     def _add(
-        self, generator: ColumnGenerator, candidates: Block, rows: Block, scores: ExactSum, team: ThreadTeam
+        self, generator: ColumnGenerator, candidates: Block, rows: Block, total: ExactSum, team: ThreadTeam
     ) -> None:
         """Add a tile, line by line (mathematics.md, eq. 69)."""
         X, dtype = self._rows(rows), self.residuals.dtype.type
@@ -161,55 +146,48 @@ class ScoreAdder:
             if not self.task.rows.kernel.is_bounded:
                 K *= np.sqrt(self.residuals[of_rows, -1:])
                 sums[:, -1] = np.einsum("ij,ij->j", K, K)
-            scores.add(sums, of_candidates)
+            total.add(sums, of_candidates)
             for columns, of_first in mirrored:
                 of_line = slice(of_first + first, of_first + first + len(line))
-                scores.add(K[:, columns] @ self.residuals[of_points], of_line)
+                total.add(K[:, columns] @ self.residuals[of_points], of_line)
             progress.advance(K.size)
 
 
-def score_candidates(
-    run: Run,
-    name: str,
-    residuals: NDArray[np.float64],
-    candidates: NDArray[np.int64],
-    *,
-    coarse: bool = False,
-) -> CandidateScores:
-    """Return the scores of some candidates (M,), by name, against residuals (n, T) as `compute_residuals` has them.
+def correlate(
+    run: Run, name: str, residuals: NDArray[np.float64], candidates: NDArray[np.int64], *, coarse: bool = False
+) -> PassResult:
+    """Return c_mᵀR of some candidates (M,), by name, and residuals (n, T) as `compute_residuals` has them.
 
-    Those of one point share its inner products with the rows. All training rows in order, at every width, make the
-    pass of a Gaussian symmetric: half the kernel entries. Of these, at one width, `coarse` scores may be asked for
+    Candidates of one point share its inner products with the rows. All training rows in order, at every width, make
+    the pass of a Gaussian symmetric: half the kernel entries. Of these, at one width, `coarse` values may be asked for
     (mathematics.md, eqs. 92 and 93), the norms of which are no bounds.
     """
-    n_train = run.shape.n_train
+    name, n_train = pass_name(name), run.shape.n_train
     order, starts = grouped_by_point(candidates, n_train)
-    tiles = ScoreTiles(n_train, starts, is_symmetric(run, candidates))
+    tiles = Tiles(n_train, starts, is_symmetric(run, candidates))
     weights, largest = row_weights(run, run.facts), largest_values(run)
     counts = np.ones((len(residuals), 1)) if weights is None else weights[:, None]
-    most = _most(largest, residuals)
+    bounds = (*_most(largest, residuals).tolist(), max(largest.columns, largest.gram))
     residuals = residuals if weights is None else residuals * np.sqrt(counts)
-    with run.doing(SOLVE, "storing the residuals"):
+    with run.status(SOLVE, "storing the residuals"):
         stored = np.hstack([residuals, counts]).astype(np.float32 if coarse else np.float64)
-        given = run.commit(f"{score_pass(name)}/{INPUT}", {"residuals": stored, "candidates": candidates[order]})
-    bounds = (*most.tolist(), max(largest.columns, largest.gram))
-    points = coarse_points(run) if coarse else None
-    task = ScorePass(row_task(run), given, tiles, bounds, points)
-    grouped = run.add_up(SOLVE, task, f"{name}-scores", "scoring the candidates", unit="")["sum"].values()
+        given = run.commit(f"passes/{name}/input", {"residuals": stored, "candidates": candidates[order]})
+    task = CorrelationPass(row_task(run), given, tiles, bounds, coarse_points(run) if coarse else None)
+    grouped = run.add_up(SOLVE, task, name, "correlations of the candidates", unit="")["sum"].values()
     total = np.empty_like(grouped)
     total[order] = grouped
     entries = sum(int(task.size(piece)) for piece in range(task.n_pieces))
-    return CandidateScores(total[:, :-1], total[:, -1], entries)
+    return PassResult(total[:, :-1], total[:, -1], entries)
 
 
-def score_errors(run: Run, residuals: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the most that the units of exact sums change scores against residuals (n, T) by, (T,)."""
-    n_terms = _most_terms(len(residuals), line_rows_of(len(read_widths(run.layout))))
+def correlation_errors(run: Run, residuals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the most that the units of exact sums change c_mᵀR by, for residuals (n, T): (T,)."""
+    n_terms = _most_terms(len(residuals), line_rows_of(len(run.centers["sigma2"])))
     return error_of(unit_of(TILE_ROWS * _most(largest_values(run), residuals), n_terms), n_terms)
 
 
 def _most(largest: RowBounds, residuals: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the most that a row adds to a score, of √s κ times √s |R|, (T,)."""
+    """Return the most that a row adds to c_mᵀR, of √s κ times √s |R|, (T,)."""
     return np.asarray(np.sqrt(largest.gram) * np.abs(residuals).max(axis=0, initial=0.0))
 
 
@@ -217,18 +195,18 @@ def _most_terms(n_rows: int, line_rows: int) -> int:
     return 2 * -(-n_rows // line_rows) + 2
 
 
-def score_pass(name: str) -> str:
-    """Return what a pass of scores leaves, to be dropped when they are committed."""
-    return f"passes/{name}-scores"
+def pass_name(name: str) -> str:
+    """Return the name of a pass; it is to be dropped when its correlations are committed."""
+    return f"{name}-correlations"
 
 
 def is_symmetric(run: Run, candidates: NDArray[np.int64]) -> bool:
     """Tell whether a pass over these candidates costs half: all training rows in order, at every width; a Gaussian."""
-    all_there_are = run.shape.n_train * len(read_widths(run.layout))
+    all_there_are = run.shape.n_train * len(run.centers["sigma2"])
     return run.kernel.is_bounded and bool(np.array_equal(candidates, np.arange(all_there_are)))
 
 
-def has_coarse_scores(run: Run, candidates: NDArray[np.int64]) -> bool:
-    """Tell whether coarse scores of these candidates may be asked for, and pay off."""
-    one_width = len(read_widths(run.layout)) == 1
+def has_coarse(run: Run, candidates: NDArray[np.int64]) -> bool:
+    """Tell whether coarse correlations of these candidates may be asked for, and pay off."""
+    one_width = len(run.centers["sigma2"]) == 1
     return one_width and pay_off(run.shape.n_features) and is_symmetric(run, candidates)

@@ -13,8 +13,8 @@ from pipeline.kernels.gram_statistics import Rounding
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers import duality_gap
 from pipeline.stages.accumulate_statistics import load_statistics
-from pipeline.stages.out_of_core import all_candidates, coarse_features, pricing, score_tiles
-from pipeline.stages.out_of_core.pricing import BoundedScores
+from pipeline.stages.out_of_core import coarse_features, correlations, pricing, tiles
+from pipeline.stages.out_of_core.correlations import Correlations
 from stopping_points import STOPS, stop_at_commits, until_done
 from storage.folder_layouts import RunLayout
 
@@ -26,7 +26,7 @@ ROUNDS = (*ARGUMENTS, "--set", "centers.working_set=200")
 @pytest.fixture(autouse=True)
 def few_axes_and_small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coarse_features, "AXES", 12)
-    monkeypatch.setattr(score_tiles, "TILE_ROWS", 128)
+    monkeypatch.setattr(tiles, "TILE_ROWS", 128)
 
 
 @pytest.fixture(scope="module")
@@ -99,9 +99,9 @@ def test_the_bounds_count_what_float32_rounds(length: float) -> None:
 
 
 def test_a_bound_that_overflows_is_none() -> None:
-    before = BoundedScores(np.zeros((2, 1)), np.ones(2), np.zeros((3, 1)), np.zeros((2, 1)), np.zeros(2, bool), 2, 0, 0)
-    moved = pricing.moved_to(np.ones((3, 1)), before, np.array([np.inf, 1.0]))
-    assert pricing.evaluated_now(moved).tolist() == [False, False]
+    before = Correlations(np.zeros((2, 1)), np.ones(2), np.zeros((3, 1)), np.zeros((2, 1)), np.zeros(2, bool), 2, 0, 0)
+    moved = before.moved_to(np.ones((3, 1)), np.array([np.inf, 1.0]))
+    assert moved.exact.tolist() == [False, False]
 
 
 @pytest.mark.ci
@@ -140,17 +140,17 @@ def test_a_run_that_grows_by_coarse_scores_ends_with_a_proof(coupling: str, trai
 def test_after_the_first_exact_pass_few_are_evaluated_and_the_others_lie_within_their_errors(
     train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(all_candidates, "FEW_VIOLATORS", 0.5)
-    real, compared = pricing._next_pass, []
+    monkeypatch.setattr(pricing, "FEW_VIOLATORS", 0.5)
+    real, compared = correlations._next_pass, []
 
-    def checked(run: Any, current: Any, problem: Any, residuals: np.ndarray, before: BoundedScores) -> BoundedScores:
-        scored = real(run, current, problem, residuals, before)
-        exact = pricing.score_candidates(run, "check", residuals, problem.candidates).scores
-        assert (np.abs(exact - scored.scores) <= scored.errors + 1e-6).all()
-        compared.append(np.abs(exact - scored.scores).max() / scored.errors.max())
-        return scored
+    def checked(run: Any, current: Any, problem: Any, residuals: np.ndarray, before: Correlations) -> Correlations:
+        found = real(run, current, problem, residuals, before)
+        exact = correlations.correlate(run, "check", residuals, problem.candidates).values
+        assert (np.abs(exact - found.values) <= found.errors + 1e-6).all()
+        compared.append(np.abs(exact - found.values).max() / found.errors.max())
+        return found
 
-    monkeypatch.setattr(pricing, "_next_pass", checked)
+    monkeypatch.setattr(correlations, "_next_pass", checked)
     passes = train("run", *ROUNDS, "--tol", "1e-4")["passes"]
     first = [record["exact"] for record in passes].index(True)
     assert passes[first]["coarse_entries"] == 0  # the round before had found few violators
@@ -172,13 +172,13 @@ def test_coarse_scores_are_exact_in_the_working_set_and_corrected_once_they_were
     train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[tuple[np.ndarray, Any]] = []
-    real = pricing.coarse_scores
+    real = correlations.coarse_correlations
 
     def spied(run: Any, current: Any, *rest: Any) -> Any:
         found.append((np.array(current.candidates), real(run, current, *rest)))
         return found[-1][1]
 
-    monkeypatch.setattr("pipeline.stages.out_of_core.all_candidates.coarse_scores", spied)
+    monkeypatch.setattr(correlations, "coarse_correlations", spied)
     train("run", *ROUNDS)
     (before, first), (members, second) = found[:2]
     outside = np.setdiff1d(before, members)

@@ -1,0 +1,300 @@
+"""A penalty path over more candidates than the Gram may hold (mathematics.md, eqs. 96, 97 and 98).
+
+The loop of `working_set_loop`, on the fit rows: a round follows the whole path on its working set, from the weights of
+the round before, and one pass over the rows prices all candidates at the penalties that might be chosen. The next
+round solves again where a certificate over all candidates is missing; the loop ends when nothing that might be chosen
+lacks one. The solve on all rows then goes on with the last working set.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.config.parsers import penalty_path
+from pipeline.runtime.stored_arrays import Arrays
+from pipeline.solvers import working_set_rules as rules
+from pipeline.solvers.delivered_weights import UnseenWeights, intercept_of
+from pipeline.solvers.regularization_path import ChosenPenalty, TriedPenalties, choose_penalty
+from pipeline.stages.accumulate_statistics import name_of, statistics_from_arrays
+from pipeline.stages.candidate_names import positions_of
+from pipeline.stages.one_vs_all import start_name
+from pipeline.stages.out_of_core import correlations as corr
+from pipeline.stages.out_of_core.correlations import CandidateProblem
+from pipeline.stages.out_of_core.pricing import Change, Priced, PricingRule, Record, WorkingSetLimits
+from pipeline.stages.out_of_core.working_set import (
+    NOTHING,
+    Weights,
+    WorkingSet,
+    commit,
+    drop,
+    grow,
+    latest,
+    load,
+    round_name,
+)
+from pipeline.stages.out_of_core.working_set_loop import earlier_records, grow_until_certified
+from pipeline.stages.penalty_path import PathColumns, PathPoint, try_penalties
+from pipeline.stages.run_state import Run
+from pipeline.stages.statistics_pass import ALL, FIT, HELD_OUT
+from pipeline.stages.workspace import STATISTICS
+
+PRICED = 6  # penalties that a pass prices at most: those of the lowest held-out error, one of which will be chosen
+ROOM = 0.75  # of the working set for what is active at a penalty; others need the rest, or there is no certificate
+MOST_ROUNDS = 12
+TOLERANCE = 10.0  # times that of the solves, over all candidates: what chooses a penalty need not be the final answer
+FOLLOWED = "solutions/path.npz"  # of a path that is done: the penalty, and how many rounds it took
+POINTS = "points"
+
+
+@dataclass(frozen=True)
+class SolvedPoint:
+    """A penalty that was tried, and its weights on the fit rows, on candidates by name, in rising order.
+
+    facts.certified: the gap is over all candidates and small enough, so that it is not solved again.
+    """
+
+    facts: PathPoint
+    weights: Weights
+
+    def on(self, members: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the weights on the columns of a working set, (members, T); those of other candidates are left out."""
+        table = np.zeros((len(members), len(self.weights.intercept)))
+        _, here, there = np.intersect1d(members, self.weights.columns, assume_unique=True, return_indices=True)
+        table[here] = self.weights.weights[there]
+        return table
+
+
+@dataclass(frozen=True)
+class FollowedPath:
+    """What a path comes to: the penalty, the points that were tried, the record of each round."""
+
+    penalty: float
+    points: list[PathPoint]
+    rounds: list[Record]
+    chosen: SolvedPoint
+
+    def unseen(self, candidates: NDArray[np.int64]) -> UnseenWeights:
+        """Return the weights of the fit rows at the penalty, as the held-out rows are tried with them."""
+        weights = self.chosen.weights
+        return UnseenWeights(positions_of(candidates, weights.columns), weights.weights, weights.intercept)
+
+
+class PenaltyPath(PricingRule):
+    """The rule of a path: several penalties are priced in one pass, their residuals beside each other."""
+
+    kind, markers, parts = "path", "path-rounds", (FIT, HELD_OUT)
+
+    def __init__(self, run: Run, setting: str, candidates: NDArray[np.int64], limits: WorkingSetLimits) -> None:
+        super().__init__(run, candidates)
+        self.tolerance *= TOLERANCE
+        self._path, self._limits = penalty_path(setting), limits
+        self.chosen = ChosenPenalty(np.nan, np.empty(0))  # of the last round, and its points
+        self.points: list[SolvedPoint] = []
+        self._wanted: list[int] = []
+
+    def first(self) -> WorkingSet:
+        """Commit the first working set: a random draw."""
+        drawn = rules.seed_candidates(len(self.candidates), self._limits.drawn, self.run.config.seed)
+        return grow(self.run, round_name(self.kind, 0), None, NOTHING, self.candidates[drawn], self.parts)
+
+    def price(self, current: WorkingSet, records: Sequence[Record]) -> Priced:
+        """Follow the path on a working set; evaluate all candidates at the points that might be chosen."""
+        before = load_points(self.run, current.index - 1) if current.index else []
+        self.chosen, self.points = self._followed(current, before)
+        self._wanted = self._certifiable()
+        waiting = [place for place in self._wanted if not self.points[place].facts.certified]
+        penalties = tuple(self.points[place].facts.penalty for place in waiting)
+        problem = CandidateProblem.of(self.run, self.candidates, penalties, fit_only=True)
+        weights = _beside([self.points[place] for place in waiting], current, self.run.shape.n_outputs)
+        if not waiting:
+            return Priced(
+                current, weights, problem, corr.Correlations.unknown(len(self.candidates), np.empty((0, 0))), []
+            )
+        found = corr.correlations_at(self.run, current, weights, problem, None)
+        priced = Priced(current, weights, problem, found, corr.certify(self.run, current, weights, found, problem))
+        for place, gaps in zip(waiting, np.split(priced.gaps, len(waiting)), strict=True):
+            gap, point = float(gaps.max()), self.points[place]
+            facts = replace(point.facts, relative_gap=gap, certified=gap <= self.tolerance)
+            self.points[place] = replace(point, facts=facts)
+        return priced
+
+    def admit(self, priced: Priced) -> Change:
+        """Return how the working set changes: what is active at a point that might be chosen stays."""
+        current, n_priced = priced.working_set, len(priced.problem.penalties)
+        active = np.isin(self.candidates, np.concatenate([self.points[p].weights.columns for p in self._wanted]))
+        if not n_priced:
+            return Change(np.flatnonzero(active[priced.inside]), NOTHING)
+        per_solve = max(self._limits.per_solve // n_priced, 1)
+        change = priced.change(priced.violations(self.tolerance), active, per_solve, self._limits)
+        return change if current.index + 1 < MOST_ROUNDS else change._replace(admitted=NOTHING)
+
+    def record(self, priced: Priced, change: Change) -> tuple[Record, str]:
+        """Commit the points; return what a round did, with a line for people.
+
+        penalty: that would be chosen; penalties: that were priced, and their largest gaps; the rest as in a pass of
+        the solve.
+        """
+        current, problem = priced.working_set, priced.problem
+        self.run.commit(points_name(current.index), _as_arrays(self.points))
+        gaps = np.split(priced.gaps, len(problem.penalties)) if problem.penalties else []
+        violations = priced.violations(self.tolerance) if gaps else np.zeros((len(self.candidates), 1))
+        violations[priced.inside] = 0.0
+        record: Record = {
+            "path_round": current.index,
+            "working_set": len(current.candidates),
+            "penalty": self.chosen.penalty,
+            "penalties": problem.penalties,
+            "relative_gaps": [float(gap.max()) for gap in gaps],
+            "violators": int(np.count_nonzero(violations.max(axis=1) > 1.0)),
+            "admitted": len(change.admitted),
+            "dropped": len(current.candidates) - len(change.stay),
+            "kernel_entries": current.kernel_entries + priced.correlations.kernel_entries,
+        }
+        gap = f"gap {max(record['relative_gaps']):.1e} over all candidates at " if gaps else "no gap of "
+        sizes = "path, round {path_round}: penalty {penalty:.4g}; " + gap + f"{len(gaps)} penalties; "
+        words = "{working_set} in the working set, {violators} violators, {admitted} admitted, {dropped} dropped; "
+        return record, (sizes + words + "{kernel_entries:.3g} kernel entries").format(**record)
+
+    def commit_start(self, name: str, priced: Priced, change: Change) -> None:
+        """Do nothing: the points are committed with the record."""
+
+    def is_full(self, point: SolvedPoint) -> bool:
+        """Tell whether a working set has no room for others beside what is active at a point."""
+        return len(point.weights.columns) > ROOM * self._limits.capacity
+
+    def _largest(self, current: WorkingSet) -> float:
+        """Return the first penalty of a path, else the largest: a pass over all candidates, on the fit rows."""
+        if self._path is not None and self._path[0] is not None:
+            return self._path[0]
+        return corr.largest_penalty(self.run, "path-largest", self.candidates, current.statistics, fit_only=True)
+
+    def _followed(self, current: WorkingSet, before: list[SolvedPoint]) -> tuple[ChosenPenalty, list[SolvedPoint]]:
+        """Follow the path on a working set; return the penalty it chooses, and the points that were tried.
+
+        before: the points of the round before, which are solved again, all in one go, where they lack a certificate.
+        What once had more centers than there is room for stays as it was; a search goes no further.
+        """
+        run, members = self.run, current.candidates
+        columns = PathColumns(current.part(FIT), current.part(HELD_OUT), current.name, members)
+        full = [place for place, point in enumerate(before) if self.is_full(point)]
+        points = before[: full[0] + 1] if full and self._path is None else list(before)
+
+        def solve(places: list[int], penalties: list[float], number: int | None) -> None:
+            start = points[places[0] - 1].on(members) if places[0] else None
+            tried, found = try_penalties(run, columns, tuple(penalties), number, start)
+            for place, table, facts in zip(places, tried.weights, found, strict=True):
+                active = np.flatnonzero(table.any(axis=1))
+                active = active[np.argsort(members[active])]
+                intercept = intercept_of(current.statistics, table, intercept=run.intercept)
+                point = SolvedPoint(facts, Weights(members[active], table[active], intercept))
+                facts = replace(facts, converged=facts.converged and not self.is_full(point), certified=False)
+                points[place : place + 1] = [replace(point, facts=facts)]
+
+        def solve_at(number: int | None, penalties: tuple[float, ...]) -> TriedPenalties:
+            first = number or 0
+            if len(points) < first + len(penalties):
+                solve(list(range(first, first + len(penalties))), list(penalties), number)
+            asked = points[first : first + len(penalties)]
+            errors = np.array([point.facts.hold_out_error for point in asked])
+            return TriedPenalties(np.stack([point.on(members) for point in asked]), errors, asked[-1].facts.converged)
+
+        again = [place for place, one in enumerate(points) if not (one.facts.certified or self.is_full(one))]
+        if again:
+            solve(again, [points[place].facts.penalty for place in again], None)
+        chosen = choose_penalty(self._path, self._largest(current), run.config.solver.patience, solve_at)
+        return chosen, points
+
+    def _certifiable(self) -> list[int]:
+        """Return which points shall have a certificate: the one that would be chosen, and those of the lowest errors.
+
+        What is active in any of them leaves half of the working set to others.
+        """
+        ranks = [(point.facts.penalty != self.chosen.penalty, point.facts.hold_out_error) for point in self.points]
+        ordered = sorted(range(len(self.points)), key=lambda place: ranks[place])[:PRICED]
+        names, wanted = self.points[ordered[0]].weights.columns, ordered[:1]
+        for place in ordered[1:]:
+            names = np.union1d(names, self.points[place].weights.columns)
+            if len(names) > self._limits.capacity // 2:
+                break
+            wanted.append(place)
+        return wanted
+
+
+def follow_path_in_rounds(
+    run: Run, setting: str, candidates: NDArray[np.int64], limits: WorkingSetLimits
+) -> FollowedPath:
+    """Choose the penalty of a path over all candidates, given by name; see `penalty_path.follow_penalty_path`."""
+    rule = PenaltyPath(run, setting, candidates, limits)
+
+    def make() -> Arrays:
+        records = grow_until_certified(rule)[1]
+        if rule.chosen.warning is not None:
+            run.warn(f"--penalty auto: {rule.chosen.warning}")
+        if any(map(rule.is_full, rule.points)):
+            run.warn(
+                f"--penalty {setting}: smaller penalties have more centers than the working set of {limits.capacity} "
+                "has room for; raise --memory-limit to try them"
+            )
+        return {"penalty": np.array(rule.chosen.penalty), "rounds": np.array(len(records))}
+
+    done = run.once(FOLLOWED, make)
+    penalty, n_rounds = float(done["penalty"]), int(done["rounds"])
+    if latest(run, "round", (ALL,)) is not None:  # left by a kill at the last moment
+        drop(run, round_name(rule.kind, n_rounds - 1), rule.parts)
+    points = load_points(run, n_rounds - 1)
+    chosen = next(point for point in points if point.facts.penalty == penalty)
+    records = earlier_records(run, rule, n_rounds)
+    return FollowedPath(penalty, [point.facts for point in points], records, chosen)
+
+
+def begin_on_all_rows(run: Run, followed: FollowedPath, name: str) -> WorkingSet:
+    """Commit the first working set of the solve on all rows, the last of the path, with the weights to start from."""
+    kind, parts = PenaltyPath.kind, PenaltyPath.parts
+    current = latest(run, kind, parts)
+    assert current is not None  # it is dropped below, once
+    run.commit(start_name(name), {"weights": followed.chosen.on(current.candidates)})
+    with run.charged(STATISTICS), run.status(STATISTICS, "adding up both parts"):
+        fit = statistics_from_arrays(run.stored(name_of(current.part(FIT))).read())  # in memory: it is added to
+        commit(run, name, current.columns, fit.absorbing(current.parts[HELD_OUT]), 0)
+    last = current.name
+    del current, fit
+    drop(run, last, parts)
+    return load(run, name)
+
+
+def _beside(points: list[SolvedPoint], current: WorkingSet, n_outputs: int) -> Weights:
+    """Return the weights of some points on a working set, beside each other."""
+    tables = np.zeros((len(points), len(current.candidates), n_outputs))
+    for table, point in zip(tables, points, strict=True):
+        table[:] = point.on(current.candidates)
+    columns = np.flatnonzero(tables.any(axis=(0, 2)))
+    weights = tables[:, columns].transpose(1, 0, 2).reshape(len(columns), len(points) * n_outputs)
+    return Weights(columns, weights, np.concatenate([np.empty(0), *(point.weights.intercept for point in points)]))
+
+
+def points_name(index: int) -> str:
+    """Return the name under which the points of a round are committed."""
+    return f"solutions/{round_name(PenaltyPath.kind, index)}-points.npz"
+
+
+def _as_arrays(points: list[SolvedPoint]) -> Arrays:
+    facts = json.dumps([asdict(point.facts) for point in points])
+    arrays: Arrays = {POINTS: np.frombuffer(facts.encode(), np.uint8)}
+    for place, point in enumerate(points):
+        arrays |= {f"{name}-{place}": values for name, values in vars(point.weights).items()}
+    return arrays
+
+
+def load_points(run: Run, index: int) -> list[SolvedPoint]:
+    """Return the points of a round. Raises CorruptDataError where they are damaged or missing."""
+    arrays = run.stored(points_name(index)).read()
+    return [
+        SolvedPoint(
+            PathPoint(**{**facts, "n_active": tuple(facts["n_active"])}),
+            Weights(*(arrays[f"{name}-{place}"] for name in ("columns", "weights", "intercept"))),
+        )
+        for place, facts in enumerate(json.loads(arrays[POINTS].tobytes()))
+    ]
