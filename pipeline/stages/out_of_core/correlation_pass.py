@@ -45,44 +45,25 @@ class PassResult(NamedTuple):
 
 @dataclass(frozen=True)
 class CorrelationPass:
-    """The pass over tiles, as `pipeline.runtime.row_pass.RowPass`.
+    """The pass over tiles, a `pipeline.runtime.row_pass.RowPass`, whose pieces they are.
 
     given : has the "residuals" (n, T + 1), with a column of row weights last, f4 for coarse values; and the
         "candidates" (M,), by name
     largest : bounds of |c_m(x) r| for each column of the residuals; of c_m(x)² in place of the last
     coarse : the folder of the coarse features that take the place of all
+    run_length : tiles in a row are of the same candidates
     """
 
     rows: RowTask
     given: Stored
     tiles: Tiles
     largest: tuple[float, ...]
-    coarse: Path | None = None
-
-    @property
-    def n_pieces(self) -> int:
-        """Number of tiles."""
-        return self.tiles.n_tiles
-
-    @property
-    def run_length(self) -> int:
-        """How many tiles are best done in a row: those of the same candidates."""
-        return self.tiles.n_of_rows
-
-    @property
-    def grid(self) -> tuple[object, ...]:
-        """What determines the tiles."""
-        return (self.tiles, TILE_ROWS, LINE_ROWS, COLUMNS_TILE, self.largest, self.coarse is not None)
-
-    @property
-    def sums_bytes(self) -> int:
-        """Bytes of the sums."""
-        return 8 * self.tiles.n_candidates * len(self.largest)
-
-    @property
-    def threads_a_piece(self) -> int:
-        """How many tiles of columns a tile of candidates has."""
-        return -(-TILE_ROWS // COLUMNS_TILE)
+    coarse: Path | None
+    n_pieces: int
+    run_length: int
+    grid: tuple[object, ...]
+    sums_bytes: int
+    threads_a_piece: int = -(-TILE_ROWS // COLUMNS_TILE)
 
     def size(self, piece: int) -> float:
         """Return the kernel entries of a tile."""
@@ -172,7 +153,17 @@ def correlate(
     with run.status(SOLVE, "storing the residuals"):
         stored = np.hstack([residuals, counts]).astype(np.float32 if coarse else np.float64)
         given = run.commit(f"passes/{name}/input", {"residuals": stored, "candidates": candidates[order]})
-    task = CorrelationPass(row_task(run), given, tiles, bounds, coarse_points(run) if coarse else None)
+    task = CorrelationPass(
+        row_task(run),
+        given,
+        tiles,
+        bounds,
+        coarse_points(run) if coarse else None,
+        n_pieces=tiles.n_tiles,
+        run_length=tiles.n_of_rows,
+        grid=(tiles, TILE_ROWS, LINE_ROWS, COLUMNS_TILE, bounds, coarse),
+        sums_bytes=8 * tiles.n_candidates * len(bounds),
+    )
     grouped = run.add_up(SOLVE, task, name, "correlations of the candidates", unit="")["sum"].values()
     total = np.empty_like(grouped)
     total[order] = grouped

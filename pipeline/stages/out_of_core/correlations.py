@@ -131,28 +131,6 @@ class Correlations:
         return replace(self, values=found, errors=errors)
 
 
-@dataclass(frozen=True)
-class CoarseCorrelations:
-    """c_mᵀr (M, T) of all candidates, exact in the working set and about right outside: they prove nothing.
-
-    corrections (M, T): what the exact value of each candidate was above its coarse one when it was last in a working
-    set, else 0. error: of the coarse ones in the working set, root mean square.
-    """
-
-    values: NDArray[np.float64]
-    corrections: NDArray[np.float64]
-    error: float
-    kernel_entries: int
-
-    @property
-    def as_if_exact(self) -> Correlations:
-        """The values as if they were exact, without anything that would bound later ones."""
-        n, t = self.values.shape
-        unknown = Correlations.unknown(n, np.empty((0, t)))
-        found = replace(unknown, values=self.values, errors=np.zeros((n, t)), evaluated=n)
-        return replace(found, kernel_entries=self.kernel_entries, coarse_entries=self.kernel_entries)
-
-
 def largest_penalty(
     run: Run, name: str, candidates: NDArray[np.int64], statistics: GramStatistics, *, fit_only: bool
 ) -> float:
@@ -200,28 +178,36 @@ def correlations_at(
 
 
 def coarse_correlations(
-    run: Run, current: WorkingSet, weights: Weights, problem: CandidateProblem, before: CoarseCorrelations | None
-) -> CoarseCorrelations:
-    """Return coarse correlations of all candidates (mathematics.md, eqs. 92 and 93), or committed ones.
+    run: Run, current: WorkingSet, weights: Weights, problem: CandidateProblem, earlier: str | None
+) -> tuple[Correlations, float]:
+    """Return coarse correlations of all candidates (mathematics.md, eqs. 92 and 93), and their error.
 
-    before: those of the round before, whose corrections are taken over.
+    They are exact in the working set and about right outside: as if they were exact, and prove nothing. The error is
+    that of the pass in the working set, root mean square; the candidates of an earlier round keep what was missing
+    when they were last in a working set. earlier: the name of the round before.
     """
     name = coarse_name(current.name)
 
     def make() -> Arrays:
         residuals = residuals_at(run, current, weights)
         result = correlate(run, name, residuals, problem.candidates, coarse=True)
-        corrections = np.zeros_like(result.values) if before is None else before.corrections
         inside, exact = positions_of(problem.candidates, current.candidates), gram_correlations(current, weights)
-        corrections[inside] = exact - result.values[inside]
-        values = result.values + corrections
+        missing = np.zeros_like(result.values)
+        if earlier is not None:
+            missing = run.stored(f"scores/{coarse_name(earlier)}.npz").read()["missing"]
+        missing[inside] = exact - result.values[inside]
+        values = result.values + missing
         values[inside] = exact
-        error = float(np.sqrt(np.mean(corrections[inside] ** 2)))
-        return as_arrays(CoarseCorrelations(values, corrections, error, result.kernel_entries))
+        return {"values": values, "missing": missing, "kernel_entries": np.array(result.kernel_entries)}
 
-    found = as_dataclass(run.once(f"scores/{name}.npz", make), CoarseCorrelations)
+    arrays = run.once(f"scores/{name}.npz", make)
     run.drop(f"passes/{pass_name(name)}")
-    return found
+    n, entries = len(problem.candidates), int(arrays["kernel_entries"])
+    nothing = Correlations.unknown(n, np.empty((0, arrays["values"].shape[1])))
+    found = replace(nothing.with_values(np.arange(n), arrays["values"]), evaluated=n)
+    inside = positions_of(problem.candidates, current.candidates)
+    error = float(np.sqrt(np.mean(arrays["missing"][inside] ** 2)))
+    return replace(found, kernel_entries=entries, coarse_entries=entries), error
 
 
 def stored_name(name: str) -> str:

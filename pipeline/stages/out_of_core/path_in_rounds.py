@@ -158,9 +158,6 @@ class PenaltyPath(PricingRule):
         words = "{working_set} in the working set, {violators} violators, {admitted} admitted, {dropped} dropped; "
         return record, (sizes + words + "{kernel_entries:.3g} kernel entries").format(**record)
 
-    def commit_start(self, name: str, priced: Priced, change: Change) -> None:
-        """Do nothing: the points are committed with the record."""
-
     def is_full(self, point: SolvedPoint) -> bool:
         """Tell whether a working set has no room for others beside what is active at a point."""
         return len(point.weights.columns) > ROOM * self._limits.capacity

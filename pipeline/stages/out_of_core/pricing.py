@@ -23,7 +23,7 @@ from pipeline.stages.initial_weights import InitialWeights
 from pipeline.stages.one_vs_all import solve_groups, start_name
 from pipeline.stages.out_of_core import correlations as corr
 from pipeline.stages.out_of_core.correlation_pass import has_coarse
-from pipeline.stages.out_of_core.correlations import CandidateProblem, CoarseCorrelations, Correlations
+from pipeline.stages.out_of_core.correlations import CandidateProblem, Correlations
 from pipeline.stages.out_of_core.working_set import (
     NOTHING,
     Weights,
@@ -171,11 +171,7 @@ class PricingRule(ABC):
 
     @abstractmethod
     def record(self, priced: Priced, change: Change) -> tuple[Record, str]:
-        """Return what a round did, with a line for people."""
-
-    @abstractmethod
-    def commit_start(self, name: str, priced: Priced, change: Change) -> None:
-        """Commit what the next round, of a name, starts from."""
+        """Commit what the next round starts from; return what this one did, with a line for people."""
 
 
 class OnePenalty(PricingRule):
@@ -222,13 +218,15 @@ class OnePenalty(PricingRule):
         return as_dataclass(self.run.stored(corr.stored_name(name)).read(), Correlations)
 
     def record(self, priced: Priced, change: Change) -> tuple[Record, str]:
-        """Return what a round did, with a line for people; counts are of candidates.
+        """Commit the weights that the next round starts from; return what this one did, with a line for people.
 
-        relative_gaps: one for each solve, over all candidates. exact: whether they are certified, by correlations with
-        all features and bounds; else they are estimates. coarse_entries: of the kernel_entries, those of coarse
-        features, which cost a quarter.
+        Counts are of candidates. relative_gaps: one for each solve, over all candidates. exact: whether they are
+        certified, by correlations with all features and bounds; else they are estimates. coarse_entries: of the
+        kernel_entries, those of coarse features, which cost a quarter.
         """
         current, found = priced.working_set, priced.correlations
+        if len(change.admitted):
+            self._commit_start(current, priced.weights, change)
         outside = ~np.isin(self.candidates, current.candidates) & found.exact
         violations = priced.problem.violations(found.values[outside])
         gaps = [float(one.relative_gap) for one in priced.proofs]
@@ -253,13 +251,12 @@ class OnePenalty(PricingRule):
         sizes = "pass {round}: " + gap + "{working_set} in the working set, {n_active} active, "
         return record, (sizes + words).format(**record)
 
-    def commit_start(self, name: str, priced: Priced, change: Change) -> None:
-        """Commit the weights that the next round starts from: those of the columns that stay, else zeros."""
-        weights, size = priced.weights, len(priced.working_set.candidates)
-        dense = np.zeros((size, weights.weights.shape[1]))
-        dense[weights.columns] = weights.weights
-        start = np.vstack([dense[change.stay], np.zeros((len(change.admitted), dense.shape[1]))])
-        self.run.commit(start_name(name), {"weights": start})
+    def _commit_start(self, current: WorkingSet, weights: Weights, change: Change) -> None:
+        """Commit the weights of the columns that stay, and zeros for those admitted."""
+        table = np.zeros((len(current.candidates), weights.weights.shape[1]))
+        table[weights.columns] = weights.weights
+        start = np.vstack([table[change.stay], np.zeros((len(change.admitted), table.shape[1]))])
+        self.run.commit(start_name(round_name(self.kind, current.index + 1)), {"weights": start})
 
 
 class AllCandidates(OnePenalty):
@@ -309,13 +306,14 @@ class AllCandidates(OnePenalty):
         before = self.earlier(current) if records and records[-1]["exact"] else None
         few = bool(records) and records[-1]["violators"] < FEW_VIOLATORS * n
         if before is None and not few and current.index < MOST_COARSE and has_coarse(run, self.candidates):
-            coarse = corr.coarse_correlations(run, current, weights, problem, self._coarse_before(current))
-            coarse_entries, found = coarse.kernel_entries, coarse.as_if_exact
+            earlier = round_name(self.kind, current.index - 1) if current.index else None
+            found, error = corr.coarse_correlations(run, current, weights, problem, earlier)
             certificates = corr.certify(run, current, weights, found, problem)
             estimated = Priced(current, weights, problem, found, certificates, exact=False)
-            if coarse.error <= LARGEST_ERROR * problem.tau and len(self.admit(estimated).admitted):
+            if error <= LARGEST_ERROR * problem.tau and len(self.admit(estimated).admitted):
                 corr.clean(run, current.name)
                 return estimated
+            coarse_entries = found.kernel_entries
         found = corr.correlations_at(run, current, weights, problem, before)
         entries, coarse_entries = found.kernel_entries + coarse_entries, found.coarse_entries + coarse_entries
         found = replace(found, kernel_entries=entries, coarse_entries=coarse_entries)
@@ -327,12 +325,6 @@ class AllCandidates(OnePenalty):
         active[priced.inside[priced.weights.columns]] = True
         margin = rules.MARGIN if priced.exact else rules.COARSE_MARGIN
         return priced.change(priced.violations(self.tolerance), active, self._limits.per_solve, self._limits, margin)
-
-    def _coarse_before(self, current: WorkingSet) -> CoarseCorrelations | None:
-        if not current.index:
-            return None
-        name = corr.coarse_name(round_name(self.kind, current.index - 1))
-        return as_dataclass(self.run.stored(f"scores/{name}.npz").read(), CoarseCorrelations)
 
 
 def largest_of(given: InitialWeights, count: int) -> NDArray[np.int64]:

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from pipeline.kernels.each_tile import Each
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
-from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, SumBounds
+from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums, SumBounds
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays
 from pipeline.stages.accumulate_statistics import (
     STORING,
     largest_values,
     name_of,
-    statistics_from_arrays,
+    statistics_of,
     statistics_to_arrays,
 )
 from pipeline.stages.block_pass import Add, BlockPass, BlockValues, ExactSums
@@ -30,7 +30,6 @@ from pipeline.stages.run_state import Run
 from pipeline.stages.statistics_pass import ALL, HELD_OUT
 from pipeline.stages.training_rows import RowBlock, RowTask
 from pipeline.stages.workspace import SOLVE, STATISTICS
-from storage.errors import ANEW, CorruptDataError
 from storage.folder_layouts import MANIFEST_NAME
 
 ENTRIES = "kernel_entries"  # the array with how many a round's statistics took
@@ -91,27 +90,6 @@ def part_name(name: str, part: str) -> str:
     return name if part == ALL else f"{name}-{part}"
 
 
-def growth_pass(
-    files: KeptFiles, given: Stored, n_columns: int, parts: tuple[str, ...], n_stay: int, largest: RowBounds
-) -> BlockPass[ExactSums]:
-    """Return a pass over the Gram rows of the columns that enter, and their other sums (mathematics.md, eqs. 7 and 11).
-
-    given : has the kept columns, so many
-    parts : FIT and HELD_OUT, or ALL
-    n_stay : of the first of the columns, which have a Gram already, only the products with the others are added up
-    """
-    bounds = SumBounds(files.blocks.block_rows, files.blocks.n_blocks, largest)
-    return BlockPass(
-        files.rows,
-        files.blocks,
-        partial(_open_columns, files, given, parts),
-        partial(_no_sums, parts, n_columns, bounds, n_stay),
-        (n_columns, n_stay, parts, largest, COLUMNS_TILE, GRAM_TILE),
-        sums_bytes=8 * len(parts) * n_columns * (n_columns - n_stay),
-        threads_a_piece=max(-(-(n_columns - n_stay) // COLUMNS_TILE), 1),
-    )
-
-
 def _no_sums(parts: tuple[str, ...], n_columns: int, bounds: SumBounds, n_stay: int) -> ExactSums:
     return ExactSums({part: StatisticsSums(n_columns, bounds, n_stay) for part in parts})
 
@@ -162,11 +140,25 @@ def add_columns(
     admitted: NDArray[np.int64],
     parts: tuple[str, ...],
 ) -> tuple[KeptColumns, dict[str, GramStatistics]]:
-    """Return the columns that stay and those admitted, and the sums of the latter, by part: their rows of the Gram."""
-    columns, files = before.grown(stay, admitted), kept_files(run)
+    """Return the columns that stay and those admitted, and the sums of the latter, by part: one pass over the rows.
+
+    Of the columns that stay, which have a Gram, only the products with the others are added up (mathematics.md, eqs. 7
+    and 11).
+    """
+    columns, files, largest = before.grown(stay, admitted), kept_files(run), largest_values(run)
     files.begin(before.next_group, columns.last_group)
     given = run.commit(f"passes/{name}/columns.npz", as_arrays(columns))
-    task = growth_pass(files, given, len(columns.members), parts, len(stay), largest_values(run))
+    n_columns, n_stay = len(columns.members), len(stay)
+    bounds = SumBounds(files.blocks.block_rows, files.blocks.n_blocks, largest)
+    task = BlockPass(
+        files.rows,
+        files.blocks,
+        partial(_open_columns, files, given, parts),
+        partial(_no_sums, parts, n_columns, bounds, n_stay),
+        (n_columns, n_stay, parts, largest, COLUMNS_TILE, GRAM_TILE),
+        sums_bytes=8 * len(parts) * n_columns * (n_columns - n_stay),
+        threads_a_piece=max(-(-(n_columns - n_stay) // COLUMNS_TILE), 1),
+    )
     return columns, run.add_up(STATISTICS, task, name).statistics()
 
 
@@ -181,17 +173,13 @@ def load(run: Run, name: str, parts: tuple[str, ...] = (ALL,)) -> WorkingSet:
 
     Raises CorruptDataError where it is damaged.
     """
-    found = {}
-    for part in parts:
-        arrays = run.committed(name_of(part_name(name, part)), mapped=True)
-        if arrays is None:
-            raise CorruptDataError(f"{run.path(name_of(part_name(name, part)))}: missing; {ANEW}")
-        found[part] = arrays
-    first, files = found[parts[0]], kept_files(run)
+    names, files = {part: name_of(part_name(name, part)) for part in parts}, kept_files(run)
+    found = {part: statistics_of(run, names[part]) for part in parts}
+    first = run.stored(names[parts[0]]).read(mapped=True)
     columns = files.restored(first)
     run.drop(f"passes/{name}")
     files.remove_unused(columns)
-    return WorkingSet(name, columns, {part: statistics_from_arrays(found[part]) for part in parts}, int(first[ENTRIES]))
+    return WorkingSet(name, columns, found, int(first[ENTRIES]))
 
 
 def latest(run: Run, kind: str, parts: tuple[str, ...]) -> WorkingSet | None:

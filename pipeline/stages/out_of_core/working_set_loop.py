@@ -32,7 +32,6 @@ def grow_until_certified(rule: PricingRule) -> tuple[Priced, list[Record]]:
         if not len(change.admitted):
             return priced, records
         before, name = current.name, round_name(rule.kind, current.index + 1)
-        rule.commit_start(name, priced, change)
         current = grow(run, name, current, change.stay, change.admitted, rule.parts)
         del priced  # with it the last working set: a file that is mapped may not go
         drop(run, before, rule.parts)
