@@ -30,7 +30,6 @@ from pipeline.solvers.delivered_weights import (
 from pipeline.solvers.ridge import refit
 from pipeline.stages import final_weights, initial_weights
 from pipeline.stages.accumulate_statistics import accumulate_held_out, name_of, statistics_of
-from pipeline.stages.candidate_names import positions_of
 from pipeline.stages.final_weights import FinalWeights, final_of
 from pipeline.stages.greedy_finalists import SelectionRound, select_among_finalists
 from pipeline.stages.greedy_selection import AT_ONCE, select_centers
@@ -171,13 +170,14 @@ def _solved_in_rounds(run: Workspace) -> Solved:
         begin = partial(begin_on_all_rows, run, path) if path else None
         rule = AllCandidates(run, names, limits, begin, path.penalty if path else None)
     last, passes = grow_until_certified(rule)
-    active = positions_of(names, last.working_set.candidates[last.weights.columns])
+    solved = last.solved
+    active = solved.inside[solved.weights.columns]
     ordered = np.argsort(active)
-    cut = last.working_set.statistics.cut(last.weights.columns[ordered])
+    cut = solved.working_set.statistics.cut(solved.weights.columns[ordered])
     return Solved(
-        penalty=last.problem.penalties[0],
+        penalty=solved.penalties[0],
         active=active[ordered],
-        weights=last.weights.weights[ordered],
+        weights=solved.weights.weights[ordered],
         statistics=cut,
         summaries=summaries_over_all(last, run.config.solver.tolerance),
         path=path.points if path else [],

@@ -27,7 +27,7 @@ from pipeline.stages import one_vs_all as group_solve
 from pipeline.stages import preparation as features
 from pipeline.stages import training_rows
 from pipeline.stages.out_of_core.correlation_pass import correlation_errors
-from pipeline.stages.out_of_core.correlations import CandidateProblem, Correlations, certify
+from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet
 from pipeline.stages.out_of_core.kept_columns import nothing_kept
 from pipeline.stages.out_of_core.working_set import WorkingSet, active_weights, grow
 from pipeline.stages.run_state import Run
@@ -171,9 +171,7 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
     scored = Correlations(scores, np.linalg.norm(K, axis=0), Y, zeros, np.zeros(m, bool), m, 0, 0)
     with largest_bytes() as largest:
         weights = active_weights(in_rounds, current)
-        certificates = certify(
-            in_rounds, current, weights, scored, CandidateProblem.of(in_rounds, np.arange(m), (1.0,))
-        )
+        certificates = SolvedSet(in_rounds, np.arange(m), (1.0,), current, weights).certify(scored)
     assert largest[0] < 0.2 * sums.gram.nbytes
     centred = sums.centred()
     np.testing.assert_array_equal(weights.intercept, centred.intercept(table))
@@ -194,9 +192,9 @@ def test_weights_and_certificate_of_a_round_need_no_gram_of_their_own(in_rounds:
         skipped=0,
         kernel_entries=0,
     )
-    of_all = CandidateProblem.of(in_rounds, np.arange(m + 1), (1.0,))
+    of_all = SolvedSet(in_rounds, np.arange(m + 1), (1.0,), current, weights)
     errors = correlation_errors(in_rounds, Y)
-    for output, found in enumerate(certify(in_rounds, current, weights, more, of_all)):
+    for output, found in enumerate(of_all.certify(more)):
         problem = table[:, [output]], scores[:, [output]], centred.kty[:, [output]], centred.yty[output], 1.0
         largest_score = float(np.abs(scores[:, output]).max())
         assert found == certify_support(*problem, largest_score, sums.rounding().beside(errors[[output]]))

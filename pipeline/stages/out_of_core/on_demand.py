@@ -14,15 +14,12 @@ from numpy.typing import NDArray
 from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass
 from pipeline.solvers import working_set_rules as rules
 from pipeline.stages import initial_weights
-from pipeline.stages.candidate_names import positions_of
-from pipeline.stages.out_of_core import correlations as corr
 from pipeline.stages.out_of_core.correlation_pass import correlate, pass_name
-from pipeline.stages.out_of_core.correlations import CandidateProblem, Correlations
+from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet, clean, stored_name
 from pipeline.stages.out_of_core.kept_columns import nothing_kept
 from pipeline.stages.out_of_core.pricing import (
     LEAST_ROOM,
     PENALTY,
-    START,
     Change,
     OnePenalty,
     Priced,
@@ -31,16 +28,15 @@ from pipeline.stages.out_of_core.pricing import (
 )
 from pipeline.stages.out_of_core.working_set import (
     NOTHING,
-    Weights,
     WorkingSet,
     compute_residuals,
     grow,
-    residuals_at,
     round_name,
 )
 from pipeline.stages.run_state import Run
 from pipeline.stages.target_facts import row_weights
 
+START = "at-zero"  # the round before the first: of the first block, at zero weights
 BLOCKS = 10  # in which all candidates are evaluated for the first time
 LEAST_BLOCK, MOST_BLOCK = 256, 2048  # candidates of a block
 GROWTH = 4  # of a block, over the one before it at the same weights
@@ -63,9 +59,8 @@ class OnDemand(OnePenalty):
             members = np.sort(largest_of(given, self._capacity))
             initial_weights.start_of(self.run, name, members)
             return grow(self.run, name, None, NOTHING, members)
-        n = len(self.candidates)
-        problem = CandidateProblem.of(self.run, self.candidates, (self.penalty(None),))
-        violations = problem.violations(self._at_zero().values)
+        n, tau = len(self.candidates), float(np.sqrt(self.penalty(None)))
+        violations = rules.violations(self._at_zero().values, tau, shared=self.shared)
         entering = violations * (violations > 1.0)
         entering[_random_order(n, self._seed) >= block_size(n)] = 0.0  # evaluated for the largest penalty alone
         chosen = rules.nearest(entering, np.zeros(n, bool), self._capacity, self._capacity)
@@ -79,46 +74,41 @@ class OnDemand(OnePenalty):
             return super().largest_penalty(current)
 
         def make() -> Arrays:
-            shared = self.run.config.solver.coupling == "shared"
-            violations = rules.violations(self._at_zero().values, 1.0, shared=shared)
+            violations = rules.violations(self._at_zero().values, 1.0, shared=self.shared)
             return {"penalty": np.array(float(violations.max(initial=0.0)) ** 2 or 1.0)}
 
         return float(self.run.once(f"scores/{PENALTY}.npz", make)["penalty"])
 
-    def evaluate(
-        self, current: WorkingSet, weights: Weights, problem: CandidateProblem, records: Sequence[Record]
-    ) -> Priced:
+    def evaluate(self, solved: SolvedSet, records: Sequence[Record]) -> Priced:
         """Return the round with the correlations of as many blocks as it takes to find a violator."""
-        run = self.run
+        run, current = self.run, solved.working_set
 
         def make() -> Arrays:
-            found, size = self._moved(current, weights), block_size(len(self.candidates))
+            found, size = self._moved(solved), block_size(len(self.candidates))
             while True:
-                waiting, skipped = _waiting(current, found, problem)
+                waiting, skipped = solved.unknown(found, found.screened | found.exact)
                 found = replace(found, skipped=skipped)
                 if not len(waiting):  # the certificates are over all candidates
-                    return as_arrays(corr.screened(run, current, weights, found, problem))
-                certificates = corr.certify(run, current, weights, found, problem)
-                if self._violations(Priced(current, weights, problem, found, certificates)).any():
+                    return as_arrays(solved.screened(found))
+                if self._violations(Priced(solved, found, solved.certify(found))).any():
                     return as_arrays(found)
                 block = next_block(found, waiting, size, self._seed)
                 found, size = self._with_block(current.name, found, block), size * GROWTH
 
-        found = as_dataclass(run.once(corr.stored_name(current.name), make), Correlations)
-        corr.clean(run, current.name)
-        for old in (START, *(round_name(self.kind, k) for k in range(current.index - 1))):
-            if old != START or current.index:  # residuals of all rows are in each
-                run.drop(corr.stored_name(old))
-        certificates = corr.certify(run, current, weights, found, problem)
-        complete = not len(_waiting(current, found, problem)[0])
-        return Priced(current, weights, problem, found, certificates, complete=complete)
+        found = as_dataclass(run.once(stored_name(current.name), make), Correlations)
+        clean(run, current.name)
+        earlier = [round_name(self.kind, k) for k in range(current.index - 1)]
+        for old in [START, *earlier] if current.index else []:  # residuals of all rows are in each
+            run.drop(stored_name(old))
+        complete = not len(solved.unknown(found, found.screened | found.exact)[0])
+        return Priced(solved, found, solved.certify(found), complete=complete)
 
     def admit(self, priced: Priced) -> Change:
         """Return which columns stay, all where there is room for them and for the violators, and which come in."""
-        violations, kept = self._violations(priced), len(priced.working_set.candidates)
+        violations, kept = self._violations(priced), len(priced.solved.inside)
         entering = int(np.count_nonzero(violations.any(axis=1)))
         fits = kept + entering <= self._capacity
-        stay = np.arange(kept) if fits else priced.weights.columns
+        stay = np.arange(kept) if fits else priced.solved.weights.columns
         room = self._capacity - len(stay)
         if not fits and room < self._capacity * LEAST_ROOM:
             room = 0
@@ -129,7 +119,7 @@ class OnDemand(OnePenalty):
         """Return |c_mᵀr| / τ, (M, solves), of those that come in: evaluated now, above 1 for a solve, not kept."""
         violations = priced.violations(self.tolerance)
         violations[violations <= 1.0] = 0.0
-        violations[priced.inside] = 0.0
+        violations[priced.solved.inside] = 0.0
         return violations
 
     def _at_zero(self) -> Correlations:
@@ -149,22 +139,23 @@ class OnDemand(OnePenalty):
             found = Correlations.unknown(n, residuals)
             return as_arrays(self._with_block(START, found, next_block(found, np.arange(n), size, self._seed)))
 
-        found = as_dataclass(run.once(corr.stored_name(START), make), Correlations)
-        corr.clean(run, START)
+        found = as_dataclass(run.once(stored_name(START), make), Correlations)
+        clean(run, START)
         return found
 
-    def _moved(self, current: WorkingSet, weights: Weights) -> Correlations:
+    def _moved(self, solved: SolvedSet) -> Correlations:
         """Return those of the round before, bounded at the new residuals; those of kept columns are exact."""
-        residuals = residuals_at(self.run, current, weights)
-        if not current.index and initial_weights.load(self.run) is not None:
-            found = Correlations.unknown(len(self.candidates), residuals)
-        else:
+        residuals, current, inside = solved.residuals(), solved.working_set, solved.inside
+        if current.index:
             before = self.earlier(current)
             found = before.moved_to(residuals, before.norm_bounds)
-            if not current.index:  # what was evaluated at zero weights counts for the first round
-                found = replace(found, evaluated=before.evaluated, kernel_entries=before.kernel_entries)
-        inside = positions_of(self.candidates, current.candidates)
-        found = found.with_values(inside, corr.gram_correlations(current, weights))
+        elif initial_weights.load(self.run) is not None:
+            found = Correlations.unknown(len(self.candidates), residuals)
+        else:  # what was evaluated at zero weights counts for the first round
+            before = self._at_zero()
+            found = before.moved_to(residuals, before.norm_bounds)
+            found = replace(found, evaluated=before.evaluated, kernel_entries=before.kernel_entries)
+        found = found.with_values(inside, solved.gram_correlations())
         norms = found.norm_bounds.copy()
         norms[inside] = np.minimum(norms[inside], np.sqrt(np.diagonal(current.statistics.gram)))
         return replace(found, norm_bounds=norms)
@@ -181,12 +172,6 @@ class OnDemand(OnePenalty):
             evaluated=found.evaluated + len(block),
             kernel_entries=found.kernel_entries + result.kernel_entries,
         )
-
-
-def _waiting(current: WorkingSet, found: Correlations, problem: CandidateProblem) -> tuple[NDArray[np.int64], int]:
-    """Return the candidates of which it is not known that they stay at zero, and how many a bound leaves out."""
-    inside = positions_of(problem.candidates, current.candidates)
-    return corr.unknown_candidates(found, inside, problem, found.screened | found.exact)
 
 
 def _random_order(n_candidates: int, seed: int) -> NDArray[np.int64]:

@@ -21,8 +21,7 @@ from pipeline.solvers.regularization_path import ChosenPenalty, TriedPenalties, 
 from pipeline.stages.accumulate_statistics import name_of, statistics_from_arrays
 from pipeline.stages.candidate_names import positions_of
 from pipeline.stages.one_vs_all import start_name
-from pipeline.stages.out_of_core import correlations as corr
-from pipeline.stages.out_of_core.correlations import CandidateProblem
+from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet, largest_penalty
 from pipeline.stages.out_of_core.pricing import Change, Priced, PricingRule, Record, WorkingSetLimits
 from pipeline.stages.out_of_core.working_set import (
     NOTHING,
@@ -91,9 +90,9 @@ class PenaltyPath(PricingRule):
         super().__init__(run, candidates)
         self.tolerance *= TOLERANCE
         self._path, self._limits = penalty_path(setting), limits
-        self.chosen = ChosenPenalty(np.nan, np.empty(0))  # of the last round, and its points
-        self.points: list[SolvedPoint] = []
-        self._wanted: list[int] = []
+        # Of the last round: the penalty that it would choose, its points, which are to have a certificate, are priced.
+        self.chosen, self.points = ChosenPenalty(np.nan, np.empty(0)), list[SolvedPoint]()
+        self._wanted, self._priced = list[int](), list[int]()
 
     def first(self) -> WorkingSet:
         """Commit the first working set: a random draw."""
@@ -105,31 +104,28 @@ class PenaltyPath(PricingRule):
         before = load_points(self.run, current.index - 1) if current.index else []
         self.chosen, self.points = self._followed(current, before)
         self._wanted = self._certifiable()
-        waiting = [place for place in self._wanted if not self.points[place].facts.certified]
-        penalties = tuple(self.points[place].facts.penalty for place in waiting)
-        problem = CandidateProblem.of(self.run, self.candidates, penalties, fit_only=True)
-        weights = _beside([self.points[place] for place in waiting], current, self.run.shape.n_outputs)
-        if not waiting:
-            return Priced(
-                current, weights, problem, corr.Correlations.unknown(len(self.candidates), np.empty((0, 0))), []
-            )
-        found = corr.correlations_at(self.run, current, weights, problem, None)
-        priced = Priced(current, weights, problem, found, corr.certify(self.run, current, weights, found, problem))
-        for place, gaps in zip(waiting, np.split(priced.gaps, len(waiting)), strict=True):
-            gap, point = float(gaps.max()), self.points[place]
+        self._priced = [place for place in self._wanted if not self.points[place].facts.certified]
+        points = [self.points[place] for place in self._priced]
+        penalties = tuple(point.facts.penalty for point in points)
+        solved = SolvedSet(self.run, self.candidates, penalties, current, _beside(points, current))
+        if not points:
+            return Priced(solved, Correlations.unknown(len(self.candidates), np.empty((0, 0))), [])
+        found = solved.correlations(None)
+        priced = Priced(solved, found, solved.certify(found))
+        for place, point, gaps in zip(self._priced, points, np.split(priced.gaps, len(points)), strict=True):
+            gap = float(gaps.max())
             facts = replace(point.facts, relative_gap=gap, certified=gap <= self.tolerance)
             self.points[place] = replace(point, facts=facts)
         return priced
 
     def admit(self, priced: Priced) -> Change:
         """Return how the working set changes: what is active at a point that might be chosen stays."""
-        current, n_priced = priced.working_set, len(priced.problem.penalties)
         active = np.isin(self.candidates, np.concatenate([self.points[p].weights.columns for p in self._wanted]))
-        if not n_priced:
-            return Change(np.flatnonzero(active[priced.inside]), NOTHING)
-        per_solve = max(self._limits.per_solve // n_priced, 1)
+        if not self._priced:
+            return Change(np.flatnonzero(active[priced.solved.inside]), NOTHING)
+        per_solve = max(self._limits.per_solve // len(self._priced), 1)
         change = priced.change(priced.violations(self.tolerance), active, per_solve, self._limits)
-        return change if current.index + 1 < MOST_ROUNDS else change._replace(admitted=NOTHING)
+        return change if priced.solved.working_set.index + 1 < MOST_ROUNDS else change._replace(admitted=NOTHING)
 
     def record(self, priced: Priced, change: Change) -> tuple[Record, str]:
         """Commit the points; return what a round did, with a line for people.
@@ -137,23 +133,23 @@ class PenaltyPath(PricingRule):
         penalty: that would be chosen; penalties: that were priced, and their largest gaps; the rest as in a pass of
         the solve.
         """
-        current, problem = priced.working_set, priced.problem
+        current = priced.solved.working_set
         self.run.commit(points_name(current.index), _as_arrays(self.points))
-        gaps = np.split(priced.gaps, len(problem.penalties)) if problem.penalties else []
+        gaps = [self.points[place].facts.relative_gap for place in self._priced]
         violations = priced.violations(self.tolerance) if gaps else np.zeros((len(self.candidates), 1))
-        violations[priced.inside] = 0.0
+        violations[priced.solved.inside] = 0.0
         record: Record = {
             "path_round": current.index,
             "working_set": len(current.candidates),
             "penalty": self.chosen.penalty,
-            "penalties": problem.penalties,
-            "relative_gaps": [float(gap.max()) for gap in gaps],
+            "penalties": priced.solved.penalties,
+            "relative_gaps": gaps,
             "violators": int(np.count_nonzero(violations.max(axis=1) > 1.0)),
             "admitted": len(change.admitted),
             "dropped": len(current.candidates) - len(change.stay),
             "kernel_entries": current.kernel_entries + priced.correlations.kernel_entries,
         }
-        gap = f"gap {max(record['relative_gaps']):.1e} over all candidates at " if gaps else "no gap of "
+        gap = f"gap {max(gaps):.1e} over all candidates at " if gaps else "no gap of "
         sizes = "path, round {path_round}: penalty {penalty:.4g}; " + gap + f"{len(gaps)} penalties; "
         words = "{working_set} in the working set, {violators} violators, {admitted} admitted, {dropped} dropped; "
         return record, (sizes + words + "{kernel_entries:.3g} kernel entries").format(**record)
@@ -161,12 +157,6 @@ class PenaltyPath(PricingRule):
     def is_full(self, point: SolvedPoint) -> bool:
         """Tell whether a working set has no room for others beside what is active at a point."""
         return len(point.weights.columns) > ROOM * self._limits.capacity
-
-    def _largest(self, current: WorkingSet) -> float:
-        """Return the first penalty of a path, else the largest: a pass over all candidates, on the fit rows."""
-        if self._path is not None and self._path[0] is not None:
-            return self._path[0]
-        return corr.largest_penalty(self.run, "path-largest", self.candidates, current.statistics, fit_only=True)
 
     def _followed(self, current: WorkingSet, before: list[SolvedPoint]) -> tuple[ChosenPenalty, list[SolvedPoint]]:
         """Follow the path on a working set; return the penalty it chooses, and the points that were tried.
@@ -179,12 +169,12 @@ class PenaltyPath(PricingRule):
         full = [place for place, point in enumerate(before) if self.is_full(point)]
         points = before[: full[0] + 1] if full and self._path is None else list(before)
 
-        def solve(places: list[int], penalties: list[float], number: int | None) -> None:
+        def solve(places: Sequence[int], penalties: tuple[float, ...], number: int | None) -> None:
             start = points[places[0] - 1].on(members) if places[0] else None
-            tried, found = try_penalties(run, columns, tuple(penalties), number, start)
+            tried, found = try_penalties(run, columns, penalties, number, start)
             for place, table, facts in zip(places, tried.weights, found, strict=True):
-                active = np.flatnonzero(table.any(axis=1))
-                active = active[np.argsort(members[active])]
+                active = np.argsort(members)
+                active = active[table[active].any(axis=1)]
                 intercept = intercept_of(current.statistics, table, intercept=run.intercept)
                 point = SolvedPoint(facts, Weights(members[active], table[active], intercept))
                 facts = replace(facts, converged=facts.converged and not self.is_full(point), certified=False)
@@ -193,16 +183,18 @@ class PenaltyPath(PricingRule):
         def solve_at(number: int | None, penalties: tuple[float, ...]) -> TriedPenalties:
             first = number or 0
             if len(points) < first + len(penalties):
-                solve(list(range(first, first + len(penalties))), list(penalties), number)
+                solve(range(first, first + len(penalties)), penalties, number)
             asked = points[first : first + len(penalties)]
             errors = np.array([point.facts.hold_out_error for point in asked])
             return TriedPenalties(np.stack([point.on(members) for point in asked]), errors, asked[-1].facts.converged)
 
         again = [place for place, one in enumerate(points) if not (one.facts.certified or self.is_full(one))]
         if again:
-            solve(again, [points[place].facts.penalty for place in again], None)
-        chosen = choose_penalty(self._path, self._largest(current), run.config.solver.patience, solve_at)
-        return chosen, points
+            solve(again, tuple(points[place].facts.penalty for place in again), None)
+        largest = None if self._path is None else self._path[0]
+        if largest is None:
+            largest = largest_penalty(run, "path-largest", self.candidates, current.statistics, fit_only=True)
+        return choose_penalty(self._path, largest, run.config.solver.patience, solve_at), points
 
     def _certifiable(self) -> list[int]:
         """Return which points shall have a certificate: the one that would be chosen, and those of the lowest errors.
@@ -241,9 +233,8 @@ def follow_path_in_rounds(
     penalty, n_rounds = float(done["penalty"]), int(done["rounds"])
     if latest(run, "round", (ALL,)) is not None:  # left by a kill at the last moment
         drop(run, round_name(rule.kind, n_rounds - 1), rule.parts)
-    points = load_points(run, n_rounds - 1)
+    points, records = load_points(run, n_rounds - 1), earlier_records(run, rule, n_rounds)
     chosen = next(point for point in points if point.facts.penalty == penalty)
-    records = earlier_records(run, rule, n_rounds)
     return FollowedPath(penalty, [point.facts for point in points], records, chosen)
 
 
@@ -251,7 +242,7 @@ def begin_on_all_rows(run: Run, followed: FollowedPath, name: str) -> WorkingSet
     """Commit the first working set of the solve on all rows, the last of the path, with the weights to start from."""
     kind, parts = PenaltyPath.kind, PenaltyPath.parts
     current = latest(run, kind, parts)
-    assert current is not None  # it is dropped below, once
+    assert current is not None  # it is dropped below
     run.commit(start_name(name), {"weights": followed.chosen.on(current.candidates)})
     with run.charged(STATISTICS), run.status(STATISTICS, "adding up both parts"):
         fit = statistics_from_arrays(run.stored(name_of(current.part(FIT))).read())  # in memory: it is added to
@@ -262,14 +253,12 @@ def begin_on_all_rows(run: Run, followed: FollowedPath, name: str) -> WorkingSet
     return load(run, name)
 
 
-def _beside(points: list[SolvedPoint], current: WorkingSet, n_outputs: int) -> Weights:
+def _beside(points: list[SolvedPoint], current: WorkingSet) -> Weights:
     """Return the weights of some points on a working set, beside each other."""
-    tables = np.zeros((len(points), len(current.candidates), n_outputs))
-    for table, point in zip(tables, points, strict=True):
-        table[:] = point.on(current.candidates)
-    columns = np.flatnonzero(tables.any(axis=(0, 2)))
-    weights = tables[:, columns].transpose(1, 0, 2).reshape(len(columns), len(points) * n_outputs)
-    return Weights(columns, weights, np.concatenate([np.empty(0), *(point.weights.intercept for point in points)]))
+    nothing = np.zeros((len(current.candidates), 0))
+    table = np.hstack([nothing, *(point.on(current.candidates) for point in points)])
+    columns = np.flatnonzero(table.any(axis=1))
+    return Weights(columns, table[columns], np.concatenate([nothing[0], *(one.weights.intercept for one in points)]))
 
 
 def points_name(index: int) -> str:

@@ -21,12 +21,10 @@ from pipeline.stages import initial_weights
 from pipeline.stages.candidate_names import positions_of
 from pipeline.stages.initial_weights import InitialWeights
 from pipeline.stages.one_vs_all import solve_groups, start_name
-from pipeline.stages.out_of_core import correlations as corr
 from pipeline.stages.out_of_core.correlation_pass import has_coarse
-from pipeline.stages.out_of_core.correlations import CandidateProblem, Correlations
+from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet, clean, largest_penalty, stored_name
 from pipeline.stages.out_of_core.working_set import (
     NOTHING,
-    Weights,
     WorkingSet,
     active_weights,
     grow,
@@ -44,7 +42,6 @@ LEAST_ROOM = 0.05  # of the capacity; with less, a pass over all candidates serv
 DRAWN = 6000  # random candidates in the first working set, and at most as many come in at once
 DRAWN_COARSE = 3000  # the same where values are coarse: a pass more costs less than the larger Grams
 PENALTY = "penalty"  # the largest, of which that of the run is a fraction
-START = "at-zero"  # the round before the first: the first block, on demand, at zero weights
 
 
 @dataclass(frozen=True)
@@ -77,15 +74,13 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Priced:
-    """A round whose working set is solved and whose candidates are priced.
+    """A round: a working set that was solved on, and the candidates priced.
 
     certificates: of each solve, over all candidates, not over the working set; of coarse correlations (not `exact`)
     they are estimates, and where not all candidates are known (`complete`) they are over those that are.
     """
 
-    working_set: WorkingSet
-    weights: Weights
-    problem: CandidateProblem
+    solved: SolvedSet
     correlations: Correlations
     certificates: list[Certificate]
     exact: bool = True
@@ -107,17 +102,12 @@ class Priced:
         """The relative gaps, (solves,) f8."""
         return np.array([certificate.relative_gap for certificate in self.certificates])
 
-    @property
-    def inside(self) -> NDArray[np.int64]:
-        """The positions of the working set among the candidates, (W,) i8."""
-        return positions_of(self.problem.candidates, self.working_set.candidates)
-
     def violations(self, tolerance: float) -> NDArray[np.float64]:
         """Return |c_mᵀr| / τ, (M, solves), of the candidates evaluated now, for solves whose gap is above a tolerance.
 
         All else is 0: what was large before may not be so now.
         """
-        violations = self.problem.violations(self.correlations.values) * (self.gaps > tolerance)
+        violations = self.solved.violations(self.correlations.values) * (self.gaps > tolerance)
         violations[~self.correlations.exact] = 0.0
         return violations
 
@@ -134,13 +124,13 @@ class Priced:
         active (M,): what stays in any case. Other columns that are not near to violating leave: they are evaluated with
         all others, so what is missed comes back.
         """
-        inside, near = self.inside, np.zeros_like(active)
+        inside, near = self.solved.inside, np.zeros_like(active)
         near[rules.nearest(violations, active, per_solve, limits.room(int(active[inside].sum())), margin)] = True
         stay = np.flatnonzero((active | near)[inside])
         near[inside] = violations[inside] = 0
         if not (violations > 1.0).any():  # nothing violates for a solve that needs it: the solver fell short
             near[:] = False
-        return Change(stay, self.problem.candidates[near])
+        return Change(stay, self.solved.candidates[near])
 
 
 class PricingRule(ABC):
@@ -155,7 +145,7 @@ class PricingRule(ABC):
 
     def __init__(self, run: Run, candidates: NDArray[np.int64]) -> None:
         self.run, self.candidates = run, candidates
-        self.tolerance = run.config.solver.tolerance
+        self.tolerance, self.shared = run.config.solver.tolerance, run.config.solver.coupling == "shared"
 
     @abstractmethod
     def first(self) -> WorkingSet:
@@ -181,28 +171,21 @@ class OnePenalty(PricingRule):
 
     def price(self, current: WorkingSet, records: Sequence[Record]) -> Priced:
         """Solve on a working set and evaluate candidates."""
-        problem = CandidateProblem.of(self.run, self.candidates, (self.penalty(current),))
         warm = current.index > 0 or self.starts_warm or initial_weights.load(self.run) is not None
-        summaries = solve_groups(
-            self.run,
-            current.name,
-            problem.penalties,
-            tolerance=INNER_TOLERANCE * self.tolerance,
-            start=start_name(current.name) if warm else None,
-        )
-        priced = self.evaluate(current, active_weights(self.run, current), problem, records)
-        return replace(priced, summaries=summaries)
+        penalties, inner = (self.penalty(current),), INNER_TOLERANCE * self.tolerance
+        start = start_name(current.name) if warm else None
+        summaries = solve_groups(self.run, current.name, penalties, tolerance=inner, start=start)
+        solved = SolvedSet(self.run, self.candidates, penalties, current, active_weights(self.run, current))
+        return replace(self.evaluate(solved, records), summaries=summaries)
 
     @abstractmethod
-    def evaluate(
-        self, current: WorkingSet, weights: Weights, problem: CandidateProblem, records: Sequence[Record]
-    ) -> Priced:
+    def evaluate(self, solved: SolvedSet, records: Sequence[Record]) -> Priced:
         """Return the round with the correlations of candidates and the certificates."""
 
     def largest_penalty(self, current: WorkingSet | None) -> float:
         """Return the penalty at which the weights of all candidates are zero: a pass over them, committed."""
         assert current is not None
-        return corr.largest_penalty(self.run, PENALTY, self.candidates, current.statistics, fit_only=False)
+        return largest_penalty(self.run, PENALTY, self.candidates, current.statistics, fit_only=False)
 
     def penalty(self, current: WorkingSet | None) -> float:
         """Return the penalty of the run, which may be asked for as a fraction of the largest."""
@@ -213,9 +196,9 @@ class OnePenalty(PricingRule):
         return asked
 
     def earlier(self, current: WorkingSet) -> Correlations:
-        """Return the correlations of the round before, exact ones. Raises CorruptDataError where they are lost."""
-        name = round_name(self.kind, current.index - 1) if current.index else START
-        return as_dataclass(self.run.stored(corr.stored_name(name)).read(), Correlations)
+        """Return the exact correlations of the round before. Raises CorruptDataError where they are lost."""
+        name = stored_name(round_name(self.kind, current.index - 1))
+        return as_dataclass(self.run.stored(name).read(), Correlations)
 
     def record(self, priced: Priced, change: Change) -> tuple[Record, str]:
         """Commit the weights that the next round starts from; return what this one did, with a line for people.
@@ -224,16 +207,20 @@ class OnePenalty(PricingRule):
         certified, by correlations with all features and bounds; else they are estimates. coarse_entries: of the
         kernel_entries, those of coarse features, which cost a quarter.
         """
-        current, found = priced.working_set, priced.correlations
-        if len(change.admitted):
-            self._commit_start(current, priced.weights, change)
-        outside = ~np.isin(self.candidates, current.candidates) & found.exact
-        violations = priced.problem.violations(found.values[outside])
+        solved, found = priced.solved, priced.correlations
+        current, weights, outside = solved.working_set, solved.weights, found.exact
+        outside[solved.inside] = False
+        violations = solved.violations(found.values[outside])
         gaps = [float(one.relative_gap) for one in priced.proofs]
+        if len(change.admitted):
+            table = np.zeros((len(current.candidates), weights.weights.shape[1]))
+            table[weights.columns] = weights.weights
+            start = np.vstack([table[change.stay], np.zeros((len(change.admitted), table.shape[1]))])
+            self.run.commit(start_name(round_name(self.kind, current.index + 1)), {"weights": start})
         record: Record = {
             "round": current.index,
             "working_set": len(current.candidates),
-            "n_active": len(priced.weights.columns),
+            "n_active": len(weights.columns),
             "relative_gaps": gaps,
             "violators": int(np.count_nonzero(violations.max(axis=1, initial=0.0) > 1.0)),
             "admitted": len(change.admitted),
@@ -250,13 +237,6 @@ class OnePenalty(PricingRule):
         gap = f"gap {'' if priced.exact else 'about '}{max(gaps):.1e} over {len(self.candidates)} candidates; "
         sizes = "pass {round}: " + gap + "{working_set} in the working set, {n_active} active, "
         return record, (sizes + words).format(**record)
-
-    def _commit_start(self, current: WorkingSet, weights: Weights, change: Change) -> None:
-        """Commit the weights of the columns that stay, and zeros for those admitted."""
-        table = np.zeros((len(current.candidates), weights.weights.shape[1]))
-        table[weights.columns] = weights.weights
-        start = np.vstack([table[change.stay], np.zeros((len(change.admitted), table.shape[1]))])
-        self.run.commit(start_name(round_name(self.kind, current.index + 1)), {"weights": start})
 
 
 class AllCandidates(OnePenalty):
@@ -294,35 +274,32 @@ class AllCandidates(OnePenalty):
         initial_weights.start_of(self.run, name, members)
         return grow(self.run, name, None, NOTHING, members)
 
-    def evaluate(
-        self, current: WorkingSet, weights: Weights, problem: CandidateProblem, records: Sequence[Record]
-    ) -> Priced:
+    def evaluate(self, solved: SolvedSet, records: Sequence[Record]) -> Priced:
         """Return the round with the correlations of all candidates.
 
         Those of the first rounds are coarse where that pays off. When they would end the loop or are too coarse, exact
         ones follow, and in the next round where they find few violators; from then on all are.
         """
-        run, n, coarse_entries = self.run, len(self.candidates), 0
+        current, entries = solved.working_set, 0
         before = self.earlier(current) if records and records[-1]["exact"] else None
-        few = bool(records) and records[-1]["violators"] < FEW_VIOLATORS * n
-        if before is None and not few and current.index < MOST_COARSE and has_coarse(run, self.candidates):
+        few = bool(records) and records[-1]["violators"] < FEW_VIOLATORS * len(self.candidates)
+        if before is None and not few and current.index < MOST_COARSE and has_coarse(self.run, self.candidates):
             earlier = round_name(self.kind, current.index - 1) if current.index else None
-            found, error = corr.coarse_correlations(run, current, weights, problem, earlier)
-            certificates = corr.certify(run, current, weights, found, problem)
-            estimated = Priced(current, weights, problem, found, certificates, exact=False)
-            if error <= LARGEST_ERROR * problem.tau and len(self.admit(estimated).admitted):
-                corr.clean(run, current.name)
+            found, error = solved.coarse_correlations(earlier)
+            estimated = Priced(solved, found, solved.certify(found), exact=False)
+            if error <= LARGEST_ERROR * solved.tau and len(self.admit(estimated).admitted):
+                clean(self.run, current.name)
                 return estimated
-            coarse_entries = found.kernel_entries
-        found = corr.correlations_at(run, current, weights, problem, before)
-        entries, coarse_entries = found.kernel_entries + coarse_entries, found.coarse_entries + coarse_entries
+            entries = found.kernel_entries
+        found = solved.correlations(before)
+        coarse_entries, entries = found.coarse_entries + entries, found.kernel_entries + entries
         found = replace(found, kernel_entries=entries, coarse_entries=coarse_entries)
-        return Priced(current, weights, problem, found, corr.certify(run, current, weights, found, problem))
+        return Priced(solved, found, solved.certify(found))
 
     def admit(self, priced: Priced) -> Change:
         """Return how the working set changes: the candidates nearest to violating come in, those far from it leave."""
         active = np.zeros(len(self.candidates), bool)
-        active[priced.inside[priced.weights.columns]] = True
+        active[priced.solved.inside[priced.solved.weights.columns]] = True
         margin = rules.MARGIN if priced.exact else rules.COARSE_MARGIN
         return priced.change(priced.violations(self.tolerance), active, self._limits.per_solve, self._limits, margin)
 

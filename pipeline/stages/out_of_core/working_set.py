@@ -262,12 +262,6 @@ def residuals_name(name: str) -> str:
     return f"{name}-residuals"
 
 
-def residuals_at(run: Run, current: WorkingSet, weights: Weights, *, fit_only: bool = False) -> NDArray[np.float64]:
-    """Return the residuals (n, T) of all training rows at weights on a working set."""
-    active = current.columns.cut(weights.columns)
-    return compute_residuals(run, current.name, active, weights.weights, weights.intercept, fit_only=fit_only)
-
-
 def joined(old: GramStatistics | None, stay: NDArray[np.int64], new: GramStatistics) -> GramStatistics:
     """Return the statistics of the columns that stay and of the new ones after them (mathematics.md, eq. 11).
 

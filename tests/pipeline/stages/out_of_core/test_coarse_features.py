@@ -14,7 +14,7 @@ from pipeline.prediction.model_folder import load_model
 from pipeline.solvers import duality_gap
 from pipeline.stages.accumulate_statistics import load_statistics
 from pipeline.stages.out_of_core import coarse_features, correlations, pricing, tiles
-from pipeline.stages.out_of_core.correlations import Correlations
+from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet
 from stopping_points import STOPS, stop_at_commits, until_done
 from storage.folder_layouts import RunLayout
 
@@ -141,16 +141,16 @@ def test_after_the_first_exact_pass_few_are_evaluated_and_the_others_lie_within_
     train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pricing, "FEW_VIOLATORS", 0.5)
-    real, compared = correlations._next_pass, []
+    real, compared = SolvedSet._next_pass, []
 
-    def checked(run: Any, current: Any, problem: Any, residuals: np.ndarray, before: Correlations) -> Correlations:
-        found = real(run, current, problem, residuals, before)
-        exact = correlations.correlate(run, "check", residuals, problem.candidates).values
+    def checked(solved: SolvedSet, residuals: np.ndarray, before: Correlations) -> Correlations:
+        found = real(solved, residuals, before)
+        exact = correlations.correlate(solved.run, "check", residuals, solved.candidates).values
         assert (np.abs(exact - found.values) <= found.errors + 1e-6).all()
         compared.append(np.abs(exact - found.values).max() / found.errors.max())
         return found
 
-    monkeypatch.setattr(correlations, "_next_pass", checked)
+    monkeypatch.setattr(SolvedSet, "_next_pass", checked)
     passes = train("run", *ROUNDS, "--tol", "1e-4")["passes"]
     first = [record["exact"] for record in passes].index(True)
     assert passes[first]["coarse_entries"] == 0  # the round before had found few violators
@@ -171,22 +171,24 @@ def test_scores_that_are_too_coarse_give_way_to_exact_ones(train: Any, monkeypat
 def test_coarse_scores_are_exact_in_the_working_set_and_corrected_once_they_were(
     train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found: list[tuple[np.ndarray, Any]] = []
-    real = correlations.coarse_correlations
+    found: list[tuple[np.ndarray, np.ndarray]] = []
+    real = SolvedSet.coarse_correlations
 
-    def spied(run: Any, current: Any, *rest: Any) -> Any:
-        found.append((np.array(current.candidates), real(run, current, *rest)))
-        return found[-1][1]
+    def spied(solved: SolvedSet, earlier: str | None) -> Any:
+        result, current = real(solved, earlier), solved.working_set
+        stored = solved.run.stored(f"scores/{current.name}-coarse.npz").read()
+        found.append((np.array(current.candidates), stored["corrections"]))
+        return result
 
-    monkeypatch.setattr(correlations, "coarse_correlations", spied)
+    monkeypatch.setattr(SolvedSet, "coarse_correlations", spied)
     train("run", *ROUNDS)
     (before, first), (members, second) = found[:2]
     outside = np.setdiff1d(before, members)
     assert len(outside)
-    assert first.corrections[before].any(axis=1).all()
-    assert not np.delete(first.corrections, before, axis=0).any()
-    assert np.array_equal(second.corrections[outside], first.corrections[outside])
-    assert not np.array_equal(second.corrections[members], first.corrections[members])
+    assert first[before].any(axis=1).all()
+    assert not np.delete(first, before, axis=0).any()
+    assert np.array_equal(second[outside], first[outside])
+    assert not np.array_equal(second[members], first[members])
 
 
 @pytest.mark.ci

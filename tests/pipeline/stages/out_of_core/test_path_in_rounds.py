@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import runs
-from pipeline.stages.out_of_core import correlations, path_in_rounds
+from pipeline.stages.out_of_core import path_in_rounds
+from pipeline.stages.out_of_core.correlations import SolvedSet
+from pipeline.stages.statistics_pass import HELD_OUT
 from storage.folder_layouts import RunLayout
 
 ROUNDS = ("--set", "centers.working_set=240")
@@ -86,28 +88,28 @@ def test_the_largest_penalty_and_certificates_are_those_of_dense_columns(
     tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the fit rows: held-out rows count nothing, for several penalties at once."""
-    real, seen = correlations.correlations_at, []
+    real, seen = SolvedSet.correlations, []
 
-    def compared(run: Any, current: Any, weights: Any, problem: Any, before: Any) -> Any:
+    def compared(solved: SolvedSet, before: Any) -> Any:
         from pipeline.datasets.features_on_the_fly import open_features
         from pipeline.kernels.column_generator import ColumnGenerator
         from pipeline.stages.target_facts import held_out_rows, target_blocks
 
-        found, n = real(run, current, weights, problem, before), run.shape.n_train
-        if not problem.fit_only:
+        found, run, current, weights = real(solved, before), solved.run, solved.working_set, solved.weights
+        if HELD_OUT not in current.parts:
             return found
-        X = open_features(run.features).read("train", 0, n)
+        X = open_features(run.features).read("train", 0, run.shape.n_train)
         fit = ~held_out_rows(run, run.facts)
         K = ColumnGenerator(X, 2.0, np.float64).block(X)[fit]
         y = np.concatenate([block for block, _ in target_blocks(run)])[fit]
-        for number in range(len(problem.penalties)):
+        for number in range(len(solved.penalties)):
             residual = y - K[:, current.candidates[weights.columns]] @ weights.weights[:, number]
             residual -= residual.mean()
             assert np.allclose(found.values[:, number], K.T @ residual, atol=2e-3)
             seen.append(number)
         return found
 
-    monkeypatch.setattr(correlations, "correlations_at", compared)
+    monkeypatch.setattr(SolvedSet, "correlations", compared)
     report = train(tables, "compared", "values", "--penalty", "auto", "--intercept", *ROUNDS)
     assert len(set(seen)) == path_in_rounds.PRICED
     monkeypatch.undo()
