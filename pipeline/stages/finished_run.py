@@ -17,7 +17,7 @@ from pipeline.stages import final_weights
 from pipeline.stages.accumulate_statistics import load_columns, statistics_to_arrays
 from pipeline.stages.candidate_names import read_candidates
 from pipeline.stages.greedy_selection import AT_ONCE, FINALISTS, StatisticsNames, load_chosen
-from pipeline.stages.out_of_core.pricing import PricingRule
+from pipeline.stages.out_of_core.working_set_loop import PricingRule
 from pipeline.stages.statistics_pass import COLUMNS
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import ANEW, CorruptDataError

@@ -35,10 +35,16 @@ from pipeline.stages.greedy_finalists import SelectionRound, select_among_finali
 from pipeline.stages.greedy_selection import AT_ONCE, select_centers
 from pipeline.stages.one_vs_all import groups_of, load_weights, solve_groups
 from pipeline.stages.out_of_core.correlation_pass import has_coarse
-from pipeline.stages.out_of_core.on_demand import OnDemand
 from pipeline.stages.out_of_core.path_in_rounds import begin_on_all_rows, follow_path_in_rounds
-from pipeline.stages.out_of_core.pricing import AllCandidates, OnePenalty, Record, WorkingSetLimits
-from pipeline.stages.out_of_core.working_set_loop import count_columns, grow_until_certified, summaries_over_all
+from pipeline.stages.out_of_core.pricing import AllCandidates, OnDemand
+from pipeline.stages.out_of_core.working_set_loop import (
+    OnePenalty,
+    Record,
+    WorkingSetLimits,
+    count_columns,
+    grow_until_certified,
+    summaries_over_all,
+)
 from pipeline.stages.penalty_path import PathPoint, follow_penalty_path, largest_penalty_of
 from pipeline.stages.polish_centers import polish_centers, ridge_summary
 from pipeline.stages.run_state import Run

@@ -57,7 +57,7 @@ def statistics_pass(
         rows,
         blocks,
         partial(_opened, parts, n_columns, members, blocks),
-        partial(_no_sums, parts, n_columns, SumBounds(blocks.block_rows, blocks.n_blocks, largest)),
+        partial(no_sums, parts, n_columns, SumBounds(blocks.block_rows, blocks.n_blocks, largest)),
         key,
         sums_bytes=sums_bytes,
         threads_a_piece=-(-n_columns // COLUMNS_TILE),
@@ -66,8 +66,9 @@ def statistics_pass(
     )
 
 
-def _no_sums(parts: tuple[str, ...], n_columns: int, bounds: SumBounds) -> ExactSums:
-    return ExactSums({part: StatisticsSums(n_columns, bounds) for part in parts})
+def no_sums(parts: tuple[str, ...], n_columns: int, bounds: SumBounds, n_kept: int = 0) -> ExactSums:
+    """Return the sums of each part, of no rows; see `StatisticsSums`."""
+    return ExactSums({part: StatisticsSums(n_columns, bounds, n_kept) for part in parts})
 
 
 def _opened(

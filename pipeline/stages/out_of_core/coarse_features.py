@@ -1,8 +1,8 @@
 """Coarse features: coordinates on a few principal axes, and how far each row lies from their span.
 
-Growing a working set needs no exact scores. With ‖x-z‖² ≈ ‖Px-Pz‖² + ρ_x² + ρ_z² (mathematics.md, eq. 92) a pass over
-all candidates costs a quarter, or less, of one with all features. A certificate takes it for what the residuals have
-moved by since an exact pass, with a bound of what it misses (eq. 102).
+Growing a working set needs no exact correlations. With ‖x-z‖² ≈ ‖Px-Pz‖² + ρ_x² + ρ_z² (mathematics.md, eq. 92) a pass
+over all candidates costs a quarter, or less, of one with all features. A certificate takes it for what the residuals
+have moved by since an exact pass, with a bound of what it misses (eq. 102).
 """
 
 from functools import partial
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from pipeline.datasets.features_on_the_fly import FeatureAccess, open_features
 from pipeline.runtime import progress, stopping
-from pipeline.stages.candidate_names import read_widths
 from pipeline.stages.out_of_core.tiles import row_blocks
 from pipeline.stages.run_state import Run, is_whole
 from pipeline.stages.target_facts import row_weights
@@ -33,7 +32,7 @@ FOLDER, AXES_FILE = "coarse-features", "axes.npz"
 
 
 def pay_off(n_features: int) -> bool:
-    """Tell whether coarse scores of so many features save enough of an exact pass."""
+    """Tell whether coarse correlations of so many features save enough of an exact pass."""
     return LEAST_FEATURES * AXES <= n_features <= MOST_FEATURES
 
 
@@ -47,8 +46,10 @@ def coarse_points(run: Run) -> Path:
     folder = run.layout.row_pass(FOLDER)
     make_folder(folder)
     if not is_whole(folder / AXES_FILE):
+        n = run.shape.n_train
+        rows = np.unique(np.linspace(0, n - 1, min(_sample_rows(run.shape.n_features), n)).astype(np.int64))
         with run.status(SOLVE, "principal axes of the features"):
-            mean, axes = principal_axes(_sample(run), AXES)
+            mean, axes = principal_axes(open_features(run.features).take(rows), AXES)
             write_arrays(folder / AXES_FILE, {"mean": mean, "axes": axes})
     function, file = partial(_write_points, run.features, folder), partial(_file, folder)
     run.run_items(SOLVE, function, row_blocks(run.shape.n_train), part=file, unit="blocks", words="coarse features")
@@ -87,7 +88,7 @@ def coarse_deviations(run: Run) -> NDArray[np.float64]:
     mathematics.md, eq. 102.
     """
     folder, weights = coarse_points(run), row_weights(run, run.facts)
-    (sigma2,) = read_widths(run.layout).tolist()
+    (sigma2,) = run.centers["sigma2"].tolist()
     sizes = [_sizes(read_points(folder, block)) for block in row_blocks(run.shape.n_train)]
     rho, squares = np.concatenate(sizes, axis=1)
     return deviations(rho, squares, sigma2, np.ones(len(rho)) if weights is None else weights)
@@ -125,12 +126,6 @@ def as_centers(points: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def _sample_rows(n_features: int) -> int:
     return min(SAMPLE_ROWS, SAMPLE_VALUES // n_features)
-
-
-def _sample(run: Run) -> NDArray[np.float32]:
-    n = run.shape.n_train
-    rows = np.unique(np.linspace(0, n - 1, min(_sample_rows(run.shape.n_features), n)).astype(np.int64))
-    return open_features(run.features).take(rows)
 
 
 def _file(folder: Path, block: Block) -> Path:

@@ -9,11 +9,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass
 from pipeline.solvers import Certificate, certify_support, gap_safe_screen
 from pipeline.solvers import working_set_rules as rules
-from pipeline.solvers.regularization_path import penalty_max
 from pipeline.stages.candidate_names import positions_of
 from pipeline.stages.one_vs_all import groups_of
 from pipeline.stages.out_of_core.coarse_features import coarse_deviations
@@ -24,8 +22,7 @@ from pipeline.stages.out_of_core.correlation_pass import (
     is_symmetric,
     pass_name,
 )
-from pipeline.stages.out_of_core.kept_columns import nothing_kept
-from pipeline.stages.out_of_core.working_set import Weights, WorkingSet, compute_residuals, residuals_name
+from pipeline.stages.out_of_core.working_set import RESIDUALS, Weights, WorkingSet, compute_residuals
 from pipeline.stages.run_state import Run
 from pipeline.stages.statistics_pass import HELD_OUT
 
@@ -201,9 +198,9 @@ class SolvedSet:
     def coarse_correlations(self, earlier: str | None) -> tuple[Correlations, float]:
         """Return coarse correlations of all candidates (mathematics.md, eqs. 92 and 93), and their error.
 
-        They are exact in the working set and about right outside: as if they were exact, and prove nothing. The error
-        is that of the pass in the working set, root mean square. The others keep their corrections of when they were last
-        in a working set. earlier: the name of the round before.
+        They are exact in the working set and about right outside: as if they were exact, and prove nothing. Outside,
+        corrections are those of when a candidate was last in a working set. The error is root mean square, of the pass
+        in the working set. earlier: the name of the round before.
         """
         run, n, name = self.run, len(self.candidates), coarse_name(self.working_set.name)
 
@@ -263,26 +260,6 @@ class SolvedSet:
         return waiting, skipped
 
 
-def largest_penalty(
-    run: Run, name: str, candidates: NDArray[np.int64], statistics: GramStatistics, *, fit_only: bool
-) -> float:
-    """Return the penalty at which the weights of all candidates are zero; 1 where they are at any: one pass, committed.
-
-    statistics: of any columns on the rows that count. mathematics.md, eq. 51.
-    """
-
-    def make() -> Arrays:
-        mean = statistics.target_sums / statistics.weight_sum if run.intercept else np.zeros(run.shape.n_outputs)
-        nothing = np.empty((0, run.shape.n_outputs))
-        residuals = compute_residuals(run, name, nothing_kept(), nothing, mean, fit_only=fit_only)
-        values = correlate(run, name, residuals, candidates).values
-        return {"penalty": np.array(penalty_max(values, shared=run.config.solver.coupling == "shared") or 1.0)}
-
-    found = run.once(f"scores/{name}.npz", make)["penalty"]
-    clean(run, name)
-    return float(found)
-
-
 def stored_name(name: str) -> str:
     """Return the name under which the correlations of a round are committed."""
     return f"scores/{name}-scores.npz"
@@ -295,5 +272,5 @@ def coarse_name(name: str) -> str:
 
 def clean(run: Run, name: str) -> None:
     """Remove what the passes of a round have left."""
-    for each in (pass_name(name), pass_name(coarse_name(name)), residuals_name(name)):
+    for each in (pass_name(name), pass_name(coarse_name(name)), f"{name}-{RESIDUALS}"):
         run.drop(f"passes/{each}")

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,10 +95,9 @@ def kept_blocks(n_rows: int, capacity: int) -> RowGrid:
 
 @dataclass(frozen=True)
 class KeptFiles:
-    """Where the files are, and what makes those that are missing. Small and picklable.
+    """The files, below `folder` one of each group, and what makes those that are missing. Small and picklable.
 
-    folder : of the groups; each has the names of its candidates and its columns of each block
-    room : bytes that stay free on its disk
+    room : bytes that stay free on the disk
     """
 
     rows: RowTask
@@ -169,7 +168,7 @@ class OpenedColumns:
 
     def __init__(self, files: KeptFiles, columns: KeptColumns) -> None:
         self._files, self._columns = files, columns
-        self._groups: dict[int, _Group] = {}
+        self._groups: dict[int, Arrays] = {}
         self._generators: dict[int, ColumnGenerator] = {}
 
     def block(self, number: int, each: Each, X: NDArray[np.floating] | None = None) -> NDArray[np.float64]:
@@ -189,7 +188,7 @@ class OpenedColumns:
 
     def _values(self, group: int, number: int, each: Each, X: NDArray[np.floating] | None) -> NDArray[np.floating[Any]]:
         """Return all columns of a group, of a block."""
-        path = self._files.file(group, self._group(group).members, number)
+        path = self._files.file(group, self._group(group)["members"], number)
         try:
             return read_arrays(path)["columns"]
         except (MissingDataError, CorruptDataError):
@@ -198,23 +197,17 @@ class OpenedColumns:
                 ((_, block),) = stream_blocks(rows, self._files.blocks, range(number, number + 1))
                 X = block.X
             values = self._generator(group).block(X, out_dtype=np.dtype(rows.precision).type, each=each)
-            if self._group(group).keeps:
+            if self._group(group)["keeps"]:
                 with suppress(CannotWriteError):  # it can be computed again
                     write_arrays(path, {"columns": values}, durable=False)
             return values
 
     def _generator(self, number: int) -> ColumnGenerator:
         if number not in self._generators:  # two threads may both make one: they are equal
-            self._generators[number] = self._files.rows.generator(self._group(number).members)
+            self._generators[number] = self._files.rows.generator(self._group(number)["members"])
         return self._generators[number]
 
-    def _group(self, number: int) -> "_Group":
+    def _group(self, number: int) -> Arrays:
         if number not in self._groups:
-            arrays = read_arrays(self._files.group(number) / MEMBERS, remedy=ANEW)
-            self._groups[number] = _Group(arrays["members"], bool(arrays["keeps"]))
+            self._groups[number] = read_arrays(self._files.group(number) / MEMBERS, remedy=ANEW)
         return self._groups[number]
-
-
-class _Group(NamedTuple):
-    members: NDArray[np.int64]
-    keeps: bool

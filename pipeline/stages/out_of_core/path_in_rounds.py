@@ -21,8 +21,7 @@ from pipeline.solvers.regularization_path import ChosenPenalty, TriedPenalties, 
 from pipeline.stages.accumulate_statistics import name_of, statistics_from_arrays
 from pipeline.stages.candidate_names import positions_of
 from pipeline.stages.one_vs_all import start_name
-from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet, largest_penalty
-from pipeline.stages.out_of_core.pricing import Change, Priced, PricingRule, Record, WorkingSetLimits
+from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet
 from pipeline.stages.out_of_core.working_set import (
     NOTHING,
     Weights,
@@ -34,7 +33,15 @@ from pipeline.stages.out_of_core.working_set import (
     load,
     round_name,
 )
-from pipeline.stages.out_of_core.working_set_loop import earlier_records, grow_until_certified
+from pipeline.stages.out_of_core.working_set_loop import (
+    Change,
+    Priced,
+    PricingRule,
+    Record,
+    WorkingSetLimits,
+    earlier_records,
+    grow_until_certified,
+)
 from pipeline.stages.penalty_path import PathColumns, PathPoint, try_penalties
 from pipeline.stages.run_state import Run
 from pipeline.stages.statistics_pass import ALL, FIT, HELD_OUT
@@ -193,7 +200,7 @@ class PenaltyPath(PricingRule):
             solve(again, tuple(points[place].facts.penalty for place in again), None)
         largest = None if self._path is None else self._path[0]
         if largest is None:
-            largest = largest_penalty(run, "path-largest", self.candidates, current.statistics, fit_only=True)
+            largest = self.largest_penalty(current)
         return choose_penalty(self._path, largest, run.config.solver.patience, solve_at), points
 
     def _certifiable(self) -> list[int]:
@@ -233,7 +240,7 @@ def follow_path_in_rounds(
     penalty, n_rounds = float(done["penalty"]), int(done["rounds"])
     if latest(run, "round", (ALL,)) is not None:  # left by a kill at the last moment
         drop(run, round_name(rule.kind, n_rounds - 1), rule.parts)
-    points, records = load_points(run, n_rounds - 1), earlier_records(run, rule, n_rounds)
+    points, records = load_points(run, n_rounds - 1), earlier_records(rule, n_rounds)
     chosen = next(point for point in points if point.facts.penalty == penalty)
     return FollowedPath(penalty, [point.facts for point in points], records, chosen)
 

@@ -1,242 +1,42 @@
-"""How candidates are priced: what differs between the ways to solve beyond memory (`working_set_loop`).
+"""How candidates are priced at one penalty, all of them or on demand: rules of the loop of `working_set_loop`.
 
-A rule says where the loop starts, which candidates are evaluated at the weights of a working set, and which of them
-come in. `AllCandidates` starts from a random draw (or given weights) and evaluates all, coarsely first where that pays
-off; other rules are in `on_demand` and `path_in_rounds`.
+On demand the columns of a block of candidates are made on the fly and dropped again: first the candidates that no block
+has had, in a random order, then those whose last values were largest. Where a block has no violator, a larger one
+follows at the same weights, until all are evaluated. A kill costs no more than the block under way.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.config.parsers import penalty_fraction
-from pipeline.runtime.stored_arrays import as_dataclass
-from pipeline.solvers import Certificate
+from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass
 from pipeline.solvers import working_set_rules as rules
 from pipeline.stages import initial_weights
 from pipeline.stages.candidate_names import positions_of
-from pipeline.stages.initial_weights import InitialWeights
-from pipeline.stages.one_vs_all import solve_groups, start_name
-from pipeline.stages.out_of_core.correlation_pass import has_coarse
-from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet, clean, largest_penalty, stored_name
-from pipeline.stages.out_of_core.working_set import (
-    NOTHING,
-    WorkingSet,
-    active_weights,
-    grow,
-    round_name,
+from pipeline.stages.out_of_core.correlation_pass import correlate, has_coarse, pass_name
+from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet, clean, stored_name
+from pipeline.stages.out_of_core.kept_columns import nothing_kept
+from pipeline.stages.out_of_core.working_set import NOTHING, WorkingSet, compute_residuals, grow, round_name
+from pipeline.stages.out_of_core.working_set_loop import (
+    LEAST_ROOM,
+    Change,
+    OnePenalty,
+    Priced,
+    Record,
+    WorkingSetLimits,
 )
 from pipeline.stages.run_state import Run
-from pipeline.stages.statistics_pass import ALL
+from pipeline.stages.target_facts import row_weights
 
-Record = dict[str, Any]  # of a round, as it is committed and reported
-INNER_TOLERANCE = 0.3  # of the tolerance, on the working set: what is left is for the candidates outside
 MOST_COARSE = 12  # coarse rounds: estimates that have not reached the tolerance by then never may
 FEW_VIOLATORS = 0.005  # of the candidates: where the last coarse pass found fewer, another one would be the last
 LARGEST_ERROR = 0.05  # of τ, of coarse values; with larger ones they take the wrong candidates for violators
-LEAST_ROOM = 0.05  # of the capacity; with less, a pass over all candidates serves too few of them
-DRAWN = 6000  # random candidates in the first working set, and at most as many come in at once
-DRAWN_COARSE = 3000  # the same where values are coarse: a pass more costs less than the larger Grams
-PENALTY = "penalty"  # the largest, of which that of the run is a fraction
-
-
-@dataclass(frozen=True)
-class WorkingSetLimits:
-    """How many columns have a Gram at most, how many are drawn first, how many each solve admits at once."""
-
-    capacity: int
-    drawn: int
-    per_solve: int
-
-    @staticmethod
-    def of(capacity: int | None, n_solves: int, *, coarse: bool = False) -> "WorkingSetLimits":
-        """Return the limits of a working set of at most `capacity` columns, half of which at most come in at once."""
-        assert capacity is not None  # the plan has filled it in
-        at_once = min(DRAWN_COARSE if coarse else DRAWN, max(capacity // 2, 1))
-        return WorkingSetLimits(capacity=capacity, drawn=at_once, per_solve=max(at_once // n_solves, 1))
-
-    def room(self, n_active: int) -> int:
-        """Return how many candidates may come in beside the active; none where too few for a pass."""
-        room = self.capacity - n_active
-        return room if room >= self.capacity * LEAST_ROOM else 0
-
-
-class Change(NamedTuple):
-    """How the working set changes: columns of the present one that stay, and candidates, by name, that come in."""
-
-    stay: NDArray[np.int64]
-    admitted: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Priced:
-    """A round: a working set that was solved on, and the candidates priced.
-
-    certificates: of each solve, over all candidates, not over the working set; of coarse correlations (not `exact`)
-    they are estimates, and where not all candidates are known (`complete`) they are over those that are.
-    """
-
-    solved: SolvedSet
-    correlations: Correlations
-    certificates: list[Certificate]
-    exact: bool = True
-    complete: bool = True
-    summaries: Sequence[dict[str, Any]] = ()
-
-    @property
-    def proofs(self) -> list[Certificate]:
-        """The certificates; before all candidates are known, those of the dual value 0, of θ = 0.
-
-        mathematics.md, eq. 101.
-        """
-        nothing = {"dual": 0.0, "relative_gap": 1.0, "theta_scale": 0.0}
-        known, found = self.complete, self.certificates
-        return [one if known else replace(one, gap=one.primal, **nothing) for one in found]
-
-    @property
-    def gaps(self) -> NDArray[np.float64]:
-        """The relative gaps, (solves,) f8."""
-        return np.array([certificate.relative_gap for certificate in self.certificates])
-
-    def violations(self, tolerance: float) -> NDArray[np.float64]:
-        """Return |c_mᵀr| / τ, (M, solves), of the candidates evaluated now, for solves whose gap is above a tolerance.
-
-        All else is 0: what was large before may not be so now.
-        """
-        violations = self.solved.violations(self.correlations.values) * (self.gaps > tolerance)
-        violations[~self.correlations.exact] = 0.0
-        return violations
-
-    def change(
-        self,
-        violations: NDArray[np.float64],
-        active: NDArray[np.bool_],
-        per_solve: int,
-        limits: WorkingSetLimits,
-        margin: float = rules.MARGIN,
-    ) -> Change:
-        """Return which columns stay in the working set and which candidates come in.
-
-        active (M,): what stays in any case. Other columns that are not near to violating leave: they are evaluated with
-        all others, so what is missed comes back.
-        """
-        inside, near = self.solved.inside, np.zeros_like(active)
-        near[rules.nearest(violations, active, per_solve, limits.room(int(active[inside].sum())), margin)] = True
-        stay = np.flatnonzero((active | near)[inside])
-        near[inside] = violations[inside] = 0
-        if not (violations > 1.0).any():  # nothing violates for a solve that needs it: the solver fell short
-            near[:] = False
-        return Change(stay, self.solved.candidates[near])
-
-
-class PricingRule(ABC):
-    """One way to solve over all candidates, given by name.
-
-    kind : under which the rounds are committed; parts : of the rows, whose statistics a working set has, that of the
-    solves first; markers : the folder of the records
-    """
-
-    kind, markers = "round", "passes"
-    parts: tuple[str, ...] = (ALL,)
-
-    def __init__(self, run: Run, candidates: NDArray[np.int64]) -> None:
-        self.run, self.candidates = run, candidates
-        self.tolerance, self.shared = run.config.solver.tolerance, run.config.solver.coupling == "shared"
-
-    @abstractmethod
-    def first(self) -> WorkingSet:
-        """Commit the first working set, with the weights to start from, and return it."""
-
-    @abstractmethod
-    def price(self, current: WorkingSet, records: Sequence[Record]) -> Priced:
-        """Solve on a working set and evaluate candidates. Records are those of the rounds before."""
-
-    @abstractmethod
-    def admit(self, priced: Priced) -> Change:
-        """Return how the working set changes; the loop ends where nothing is admitted."""
-
-    @abstractmethod
-    def record(self, priced: Priced, change: Change) -> tuple[Record, str]:
-        """Commit what the next round starts from; return what this one did, with a line for people."""
-
-
-class OnePenalty(PricingRule):
-    """Solves at one penalty, on all rows."""
-
-    starts_warm = False
-
-    def price(self, current: WorkingSet, records: Sequence[Record]) -> Priced:
-        """Solve on a working set and evaluate candidates."""
-        warm = current.index > 0 or self.starts_warm or initial_weights.load(self.run) is not None
-        penalties, inner = (self.penalty(current),), INNER_TOLERANCE * self.tolerance
-        start = start_name(current.name) if warm else None
-        summaries = solve_groups(self.run, current.name, penalties, tolerance=inner, start=start)
-        solved = SolvedSet(self.run, self.candidates, penalties, current, active_weights(self.run, current))
-        return replace(self.evaluate(solved, records), summaries=summaries)
-
-    @abstractmethod
-    def evaluate(self, solved: SolvedSet, records: Sequence[Record]) -> Priced:
-        """Return the round with the correlations of candidates and the certificates."""
-
-    def largest_penalty(self, current: WorkingSet | None) -> float:
-        """Return the penalty at which the weights of all candidates are zero: a pass over them, committed."""
-        assert current is not None
-        return largest_penalty(self.run, PENALTY, self.candidates, current.statistics, fit_only=False)
-
-    def penalty(self, current: WorkingSet | None) -> float:
-        """Return the penalty of the run, which may be asked for as a fraction of the largest."""
-        asked = self.run.config.solver.penalty
-        if isinstance(asked, str):
-            return penalty_fraction(asked) * self.largest_penalty(current)
-        assert asked is not None  # the plan has filled it in
-        return asked
-
-    def earlier(self, current: WorkingSet) -> Correlations:
-        """Return the exact correlations of the round before. Raises CorruptDataError where they are lost."""
-        name = stored_name(round_name(self.kind, current.index - 1))
-        return as_dataclass(self.run.stored(name).read(), Correlations)
-
-    def record(self, priced: Priced, change: Change) -> tuple[Record, str]:
-        """Commit the weights that the next round starts from; return what this one did, with a line for people.
-
-        Counts are of candidates. relative_gaps: one for each solve, over all candidates. exact: whether they are
-        certified, by correlations with all features and bounds; else they are estimates. coarse_entries: of the
-        kernel_entries, those of coarse features, which cost a quarter.
-        """
-        solved, found = priced.solved, priced.correlations
-        current, weights, outside = solved.working_set, solved.weights, found.exact
-        outside[solved.inside] = False
-        violations = solved.violations(found.values[outside])
-        gaps = [float(one.relative_gap) for one in priced.proofs]
-        if len(change.admitted):
-            table = np.zeros((len(current.candidates), weights.weights.shape[1]))
-            table[weights.columns] = weights.weights
-            start = np.vstack([table[change.stay], np.zeros((len(change.admitted), table.shape[1]))])
-            self.run.commit(start_name(round_name(self.kind, current.index + 1)), {"weights": start})
-        record: Record = {
-            "round": current.index,
-            "working_set": len(current.candidates),
-            "n_active": len(weights.columns),
-            "relative_gaps": gaps,
-            "violators": int(np.count_nonzero(violations.max(axis=1, initial=0.0) > 1.0)),
-            "admitted": len(change.admitted),
-            "dropped": len(current.candidates) - len(change.stay),
-            "evaluated": found.evaluated,
-            "skipped": found.skipped,
-            "screened": int(np.count_nonzero(found.screened)),
-            "kernel_entries": found.kernel_entries + current.kernel_entries,
-            "exact": priced.exact,
-            "coarse_entries": found.coarse_entries,
-        }
-        words = "{violators} violators, {admitted} admitted, {dropped} dropped; {evaluated} evaluated, "
-        words += "{skipped} skipped by bound, {screened} screened; {kernel_entries:.3g} kernel entries"
-        gap = f"gap {'' if priced.exact else 'about '}{max(gaps):.1e} over {len(self.candidates)} candidates; "
-        sizes = "pass {round}: " + gap + "{working_set} in the working set, {n_active} active, "
-        return record, (sizes + words).format(**record)
+START = "at-zero"  # the round before the first: of the first block, at zero weights
+BLOCKS = 10  # in which all candidates are evaluated for the first time
+LEAST_BLOCK, MOST_BLOCK = 256, 2048  # candidates of a block
+GROWTH = 4  # of a block, over the one before it at the same weights
 
 
 class AllCandidates(OnePenalty):
@@ -258,16 +58,16 @@ class AllCandidates(OnePenalty):
         self._limits, self._begin, self._penalty = limits, begin, penalty
         self.starts_warm = begin is not None
 
-    def penalty(self, current: WorkingSet | None) -> float:
+    def penalty(self, largest: Callable[[], float]) -> float:
         """Return the penalty of the run."""
-        return super().penalty(current) if self._penalty is None else self._penalty
+        return super().penalty(largest) if self._penalty is None else self._penalty
 
     def first(self) -> WorkingSet:
         """Commit the first working set: a random draw, and the candidates that the solves start from."""
         name, given, limits = round_name(self.kind, 0), initial_weights.load(self.run), self._limits
         if self._begin is not None:
             return self._begin(name)
-        positions = NOTHING if given is None else positions_of(self.candidates, largest_of(given, limits.capacity))
+        positions = NOTHING if given is None else positions_of(self.candidates, _largest_of(given, limits.capacity))
         n_drawn = min(limits.drawn, limits.capacity - len(positions))
         drawn = rules.seed_candidates(len(self.candidates), n_drawn, self.run.config.seed)
         members = self.candidates[np.union1d(positions, drawn)]
@@ -304,7 +104,164 @@ class AllCandidates(OnePenalty):
         return priced.change(priced.violations(self.tolerance), active, self._limits.per_solve, self._limits, margin)
 
 
-def largest_of(given: InitialWeights, count: int) -> NDArray[np.int64]:
+class OnDemand(OnePenalty):
+    """A column is kept, and given a row of the Gram, when its weight would become non-zero (mathematics.md, eq. 99).
+
+    capacity : how many are kept at most; where there are more, those at zero leave
+    """
+
+    def __init__(self, run: Run, candidates: NDArray[np.int64], capacity: int) -> None:
+        super().__init__(run, candidates)
+        self._capacity, self._seed = capacity, run.config.seed
+
+    def first(self) -> WorkingSet:
+        """Commit the first working set: the candidates of given weights, else the violators of a first block."""
+        name, given = round_name(self.kind, 0), initial_weights.load(self.run)
+        if given is not None:
+            members = np.sort(_largest_of(given, self._capacity))
+            initial_weights.start_of(self.run, name, members)
+            return grow(self.run, name, None, NOTHING, members)
+        n, tau = len(self.candidates), float(np.sqrt(self.penalty(self._largest_at_zero)))
+        violations = rules.violations(self._at_zero().values, tau, shared=self.shared)
+        entering = violations * (violations > 1.0)
+        entering[_random_order(n, self._seed) >= block_size(n)] = 0.0  # evaluated for the largest penalty alone
+        chosen = rules.nearest(entering, np.zeros(n, bool), self._capacity, self._capacity)
+        if not len(chosen):  # the first block has no violator: the solves need some column
+            chosen = np.argsort(-violations.max(axis=1), kind="stable")[:1]
+        return grow(self.run, name, None, NOTHING, self.candidates[chosen])
+
+    def largest_penalty(self, current: WorkingSet) -> float:
+        """Return the penalty at which the weights of all candidates are zero."""
+        given = initial_weights.load(self.run) is not None
+        return super().largest_penalty(current) if given else self._largest_at_zero()
+
+    def _largest_at_zero(self) -> float:
+        def make() -> Arrays:
+            violations = rules.violations(self._at_zero().values, 1.0, shared=self.shared)
+            return {"penalty": np.array(float(violations.max(initial=0.0)) ** 2 or 1.0)}
+
+        return float(self.run.once(f"scores/{self.largest}.npz", make)["penalty"])
+
+    def evaluate(self, solved: SolvedSet, records: Sequence[Record]) -> Priced:
+        """Return the round with the correlations of as many blocks as it takes to find a violator."""
+        run, current = self.run, solved.working_set
+
+        def make() -> Arrays:
+            found, size = self._moved(solved), block_size(len(self.candidates))
+            while True:
+                waiting, skipped = solved.unknown(found, found.screened | found.exact)
+                found = replace(found, skipped=skipped)
+                if not len(waiting):  # the certificates are over all candidates
+                    return as_arrays(solved.screened(found))
+                if self._violations(Priced(solved, found, solved.certify(found))).any():
+                    return as_arrays(found)
+                block = next_block(found, waiting, size, self._seed)
+                found, size = self._with_block(current.name, found, block), size * GROWTH
+
+        found = as_dataclass(run.once(stored_name(current.name), make), Correlations)
+        clean(run, current.name)
+        earlier = [round_name(self.kind, k) for k in range(current.index - 1)]
+        for old in [START, *earlier] if current.index else []:  # residuals of all rows are in each
+            run.drop(stored_name(old))
+        complete = not len(solved.unknown(found, found.screened | found.exact)[0])
+        return Priced(solved, found, solved.certify(found), complete=complete)
+
+    def admit(self, priced: Priced) -> Change:
+        """Return which columns stay, all where there is room for them and for the violators, and which come in."""
+        violations, kept = self._violations(priced), len(priced.solved.inside)
+        entering = int(np.count_nonzero(violations.any(axis=1)))
+        fits = kept + entering <= self._capacity
+        stay = np.arange(kept) if fits else priced.solved.weights.columns
+        room = self._capacity - len(stay)
+        if not fits and room < self._capacity * LEAST_ROOM:
+            room = 0
+        nobody = np.zeros(len(self.candidates), bool)
+        return Change(stay, self.candidates[rules.nearest(violations, nobody, max(room, 1), room)])
+
+    def _violations(self, priced: Priced) -> NDArray[np.float64]:
+        """Return |c_mᵀr| / τ, (M, solves), of those that come in: evaluated now, above 1 for a solve, not kept."""
+        violations = priced.violations(self.tolerance)
+        violations[violations <= 1.0] = 0.0
+        violations[priced.solved.inside] = 0.0
+        return violations
+
+    def _at_zero(self) -> Correlations:
+        """Return the correlations of the first block at zero weights: committed ones, or a pass over it.
+
+        For a penalty that is a fraction of the largest, all candidates are evaluated.
+        """
+        run, n, t = self.run, len(self.candidates), self.run.shape.n_outputs
+
+        def make() -> Arrays:
+            residuals = compute_residuals(run, START, nothing_kept(), np.zeros((0, t)), np.zeros(t))
+            if run.intercept:
+                weights = row_weights(run, run.facts)
+                roots = np.ones((len(residuals), 1)) if weights is None else np.sqrt(weights)[:, None]
+                residuals = residuals - roots * ((roots * residuals).sum(axis=0) / (roots**2).sum())
+            size = n if isinstance(run.config.solver.penalty, str) else block_size(n)
+            found = Correlations.unknown(n, residuals)
+            return as_arrays(self._with_block(START, found, next_block(found, np.arange(n), size, self._seed)))
+
+        found = as_dataclass(run.once(stored_name(START), make), Correlations)
+        clean(run, START)
+        return found
+
+    def _moved(self, solved: SolvedSet) -> Correlations:
+        """Return those of the round before, bounded at the new residuals; those of kept columns are exact."""
+        residuals, current, inside = solved.residuals(), solved.working_set, solved.inside
+        if current.index:
+            before = self.earlier(current)
+            found = before.moved_to(residuals, before.norm_bounds)
+        elif initial_weights.load(self.run) is not None:
+            found = Correlations.unknown(len(self.candidates), residuals)
+        else:  # what was evaluated at zero weights counts for the first round
+            before = self._at_zero()
+            found = before.moved_to(residuals, before.norm_bounds)
+            found = replace(found, evaluated=before.evaluated, kernel_entries=before.kernel_entries)
+        found = found.with_values(inside, solved.gram_correlations())
+        norms = found.norm_bounds.copy()
+        norms[inside] = np.minimum(norms[inside], np.sqrt(np.diagonal(current.statistics.gram)))
+        return replace(found, norm_bounds=norms)
+
+    def _with_block(self, name: str, found: Correlations, block: NDArray[np.int64]) -> Correlations:
+        """Return the correlations, those of a block evaluated at the residuals; its columns are made and dropped."""
+        result = correlate(self.run, name, found.residuals, self.candidates[block])
+        self.run.drop(f"passes/{pass_name(name)}")
+        norms = found.norm_bounds.copy()
+        norms[block] = np.minimum(norms[block], np.sqrt(result.square_bounds))
+        return replace(
+            found.with_values(block, result.values),
+            norm_bounds=norms,
+            evaluated=found.evaluated + len(block),
+            kernel_entries=found.kernel_entries + result.kernel_entries,
+        )
+
+
+def _largest_of(given: initial_weights.InitialWeights, count: int) -> NDArray[np.int64]:
     """Return the candidates, by name, of the largest given weights."""
     largest = np.argsort(-np.linalg.norm(given.weights, axis=1), kind="stable")[:count]
     return given.candidates[largest]
+
+
+def _random_order(n_candidates: int, seed: int) -> NDArray[np.int64]:
+    """Return the rank (M,) i8 of each candidate among those that no block has had."""
+    return np.random.default_rng([seed, 6]).permutation(n_candidates)
+
+
+def block_size(n_candidates: int) -> int:
+    """Return how many candidates a block has: a tenth of all, within bounds."""
+    return min(max(-(-n_candidates // BLOCKS), LEAST_BLOCK), MOST_BLOCK)
+
+
+def next_block(found: Correlations, waiting: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int64]:
+    """Return which of the candidates that wait are evaluated next, at most `size`, sorted.
+
+    First those that no block has had, in a random order; then those of the largest last values, which most likely
+    violate (mathematics.md, eq. 100).
+    """
+    new = waiting[np.isinf(found.errors[waiting, 0])]
+    if len(new):
+        order = _random_order(len(found.values), seed)
+        return np.sort(new[np.argsort(order[new], kind="stable")][:size])
+    largest = np.argsort(-np.abs(found.values[waiting]).max(axis=1), kind="stable")[:size]
+    return np.sort(waiting[largest])

@@ -61,7 +61,8 @@ class Tiles:
             r = piece - c * (c + 1) // 2
         else:
             c, r = divmod(piece, self.n_of_rows)
-        return Block(c, self.starts[c], self.starts[c + 1]), row_block(r, self.n_rows)
+        rows = Block(r, r * TILE_ROWS, min((r + 1) * TILE_ROWS, self.n_rows))
+        return Block(c, self.starts[c], self.starts[c + 1]), rows
 
     def points(self, candidates: Block) -> slice:
         """Return the points of a tile, of a symmetric pass."""
@@ -79,14 +80,10 @@ class Tiles:
         return [(slice(k * n, (k + 1) * n), first + k * rows.n_rows) for k in range(candidates.n_rows // n)]
 
 
-def row_block(index: int, n_rows: int) -> Block:
-    """Return a block of rows."""
-    return Block(index, index * TILE_ROWS, min((index + 1) * TILE_ROWS, n_rows))
-
-
 def row_blocks(n_rows: int) -> list[Block]:
     """Return all blocks of rows."""
-    return [row_block(index, n_rows) for index in range(-(-n_rows // TILE_ROWS))]
+    starts = range(0, n_rows, TILE_ROWS)
+    return [Block(index, start, min(start + TILE_ROWS, n_rows)) for index, start in enumerate(starts)]
 
 
 def grouped_by_point(candidates: NDArray[np.int64], n_rows: int) -> tuple[NDArray[np.int64], tuple[int, ...]]:

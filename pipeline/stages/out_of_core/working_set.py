@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pipeline.kernels.each_tile import Each
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
-from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums, SumBounds
+from pipeline.kernels.gram_statistics import GramStatistics, SumBounds
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays
 from pipeline.stages.accumulate_statistics import (
@@ -27,12 +27,13 @@ from pipeline.stages.block_pass import Add, BlockPass, BlockValues, ExactSums
 from pipeline.stages.one_vs_all import load_weights
 from pipeline.stages.out_of_core.kept_columns import KeptColumns, KeptFiles, OpenedColumns, kept_files, nothing_kept
 from pipeline.stages.run_state import Run
-from pipeline.stages.statistics_pass import ALL, HELD_OUT
+from pipeline.stages.statistics_pass import ALL, HELD_OUT, no_sums
 from pipeline.stages.training_rows import RowBlock, RowTask
 from pipeline.stages.workspace import SOLVE, STATISTICS
 from storage.folder_layouts import MANIFEST_NAME
 
 ENTRIES = "kernel_entries"  # the array with how many a round's statistics took
+RESIDUALS = "residuals"
 NOTHING = np.empty(0, np.int64)
 
 
@@ -90,10 +91,6 @@ def part_name(name: str, part: str) -> str:
     return name if part == ALL else f"{name}-{part}"
 
 
-def _no_sums(parts: tuple[str, ...], n_columns: int, bounds: SumBounds, n_stay: int) -> ExactSums:
-    return ExactSums({part: StatisticsSums(n_columns, bounds, n_stay) for part in parts})
-
-
 def _open_columns(files: KeptFiles, given: Stored, parts: tuple[str, ...], _: RowTask) -> Add[ExactSums]:
     """Open the kept columns; return what adds a block."""
     opened = OpenedColumns(files, KeptColumns.of(given.read()))
@@ -116,10 +113,9 @@ def grow(
     admitted: NDArray[np.int64],
     parts: tuple[str, ...] = (ALL,),
 ) -> WorkingSet:
-    """Compute and commit the statistics of the columns that stay and of those admitted; return the new working set.
+    """Commit the statistics of the columns of `previous` that stay and of the candidates admitted; return the new set.
 
-    `stay` are columns of `previous`, `admitted` the candidates that come in. Costs n·m·2d operations for the columns
-    of m that are admitted and n·m·(2k + m) for their Gram, k that stay.
+    Costs n·m·2d operations for the columns of m that are admitted and n·m·(2k + m) for their Gram, k that stay.
     """
     with run.charged(STATISTICS):
         before = previous.columns if previous else nothing_kept()
@@ -154,7 +150,7 @@ def add_columns(
         files.rows,
         files.blocks,
         partial(_open_columns, files, given, parts),
-        partial(_no_sums, parts, n_columns, bounds, n_stay),
+        partial(no_sums, parts, n_columns, bounds, n_stay),
         (n_columns, n_stay, parts, largest, COLUMNS_TILE, GRAM_TILE),
         sums_bytes=8 * len(parts) * n_columns * (n_columns - n_stay),
         threads_a_piece=max(-(-(n_columns - n_stay) // COLUMNS_TILE), 1),
@@ -229,16 +225,16 @@ def compute_residuals(
     times √s, since the norms are weighted (eq. 9). They are committed until the correlations are: they take long.
     fit_only: those of held-out rows are 0.
     """
-    name, files = residuals_name(name), kept_files(run)
+    name, files = f"{name}-{RESIDUALS}", kept_files(run)
 
     def make() -> Arrays:
         arrays = as_arrays(columns) | {"weights": weights, "intercept": intercept}
         opened = partial(_open_weights, files, run.commit(f"passes/{name}/weights.npz", arrays), fit_only)
         key = len(columns.members), fit_only
         task = BlockPass(files.rows, files.blocks, opened, BlockValues, key, reads_features=False)
-        return {"residuals": run.add_up(SOLVE, task, name, "residuals").in_order("residuals")}
+        return {RESIDUALS: run.add_up(SOLVE, task, name, RESIDUALS).in_order(RESIDUALS)}
 
-    return np.asarray(run.once(f"passes/{name}/residuals.npz", make)["residuals"])
+    return np.asarray(run.once(f"passes/{name}/residuals.npz", make)[RESIDUALS])
 
 
 def _open_weights(files: KeptFiles, given: Stored, fit_only: bool, _: RowTask) -> Add[BlockValues]:
@@ -252,14 +248,9 @@ def _open_weights(files: KeptFiles, given: Stored, fit_only: bool, _: RowTask) -
             residuals *= np.sqrt(block.weights)[:, None]
         if fit_only:
             residuals[block.held_out] = 0.0
-        values.put(number, {"residuals": residuals})
+        values.put(number, {RESIDUALS: residuals})
 
     return add
-
-
-def residuals_name(name: str) -> str:
-    """Return the name of a pass; it is to be dropped when what the residuals are for is committed."""
-    return f"{name}-residuals"
 
 
 def joined(old: GramStatistics | None, stay: NDArray[np.int64], new: GramStatistics) -> GramStatistics:

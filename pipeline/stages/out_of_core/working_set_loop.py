@@ -1,19 +1,257 @@
 """The loop beyond memory: solve on a working set, price the candidates outside it, admit and drop, until certified.
 
-Column generation (mathematics.md, eq. 70). What differs between the ways to do it is a rule (`pricing`). The gap that
-ends the loop is over all candidates. Every round is committed under its name (round-000, …), so that a resumed run
-goes on with the last whole one, to the same bytes.
+Column generation (mathematics.md, eq. 70). The gap that ends the loop is over all candidates. A rule says where the
+loop starts, which candidates are evaluated at the weights of a working set, and which of them come in: those of one
+penalty are in `pricing`, that of a path in `path_in_rounds`. Every round is committed under its name (round-000, …), so
+that a resumed run goes on with the last whole one, to the same bytes.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
 
-from pipeline.stages.out_of_core.pricing import Priced, PricingRule, Record
-from pipeline.stages.out_of_core.working_set import WorkingSet, drop, grow, latest, round_name
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.config.parsers import penalty_fraction
+from pipeline.runtime.stored_arrays import Arrays, as_dataclass
+from pipeline.solvers import Certificate
+from pipeline.solvers import working_set_rules as rules
+from pipeline.solvers.regularization_path import penalty_max
+from pipeline.stages import initial_weights
+from pipeline.stages.one_vs_all import solve_groups, start_name
+from pipeline.stages.out_of_core.correlation_pass import correlate
+from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet, clean, stored_name
+from pipeline.stages.out_of_core.kept_columns import nothing_kept
+from pipeline.stages.out_of_core.working_set import (
+    WorkingSet,
+    active_weights,
+    compute_residuals,
+    drop,
+    grow,
+    latest,
+    round_name,
+)
 from pipeline.stages.run_state import Run
+from pipeline.stages.statistics_pass import ALL, HELD_OUT
 from pipeline.stages.workspace import SOLVE
 from storage.errors import ANEW, CorruptDataError
 from storage.records import read_markers, write_marker
+
+Record = dict[str, Any]  # of a round, as it is committed and reported
+INNER_TOLERANCE = 0.3  # of the tolerance, on the working set: what is left is for the candidates outside
+LEAST_ROOM = 0.05  # of the capacity; with less, a pass over all candidates serves too few of them
+DRAWN = 6000  # random candidates in the first working set, and at most as many come in at once
+DRAWN_COARSE = 3000  # the same where values are coarse: a pass more costs less than the larger Grams
+
+
+@dataclass(frozen=True)
+class WorkingSetLimits:
+    """How many columns have a Gram at most, how many are drawn first, how many each solve admits at once."""
+
+    capacity: int
+    drawn: int
+    per_solve: int
+
+    @staticmethod
+    def of(capacity: int | None, n_solves: int, *, coarse: bool = False) -> "WorkingSetLimits":
+        """Return the limits of a working set of at most `capacity` columns, half of which at most come in at once."""
+        assert capacity is not None  # the plan has filled it in
+        at_once = min(DRAWN_COARSE if coarse else DRAWN, max(capacity // 2, 1))
+        return WorkingSetLimits(capacity=capacity, drawn=at_once, per_solve=max(at_once // n_solves, 1))
+
+    def room(self, n_active: int) -> int:
+        """Return how many candidates may come in beside the active; none where too few for a pass."""
+        room = self.capacity - n_active
+        return room if room >= self.capacity * LEAST_ROOM else 0
+
+
+class Change(NamedTuple):
+    """How the working set changes: columns of the present one that stay, and candidates, by name, that come in."""
+
+    stay: NDArray[np.int64]
+    admitted: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A round: a working set that was solved on, and the candidates priced.
+
+    certificates: of each solve, over all candidates, not over the working set; of coarse correlations (not `exact`)
+    they are estimates, and where not all candidates are known (`complete`) they are over those that are.
+    """
+
+    solved: SolvedSet
+    correlations: Correlations
+    certificates: list[Certificate]
+    exact: bool = True
+    complete: bool = True
+    summaries: Sequence[dict[str, Any]] = ()
+
+    @property
+    def proofs(self) -> list[Certificate]:
+        """The certificates; before all candidates are known, those of the dual value 0, of θ = 0.
+
+        mathematics.md, eq. 101.
+        """
+        nothing = {"dual": 0.0, "relative_gap": 1.0, "theta_scale": 0.0}
+        known, found = self.complete, self.certificates
+        return [one if known else replace(one, gap=one.primal, **nothing) for one in found]
+
+    @property
+    def gaps(self) -> NDArray[np.float64]:
+        """The relative gaps, (solves,) f8."""
+        return np.array([certificate.relative_gap for certificate in self.certificates])
+
+    def violations(self, tolerance: float) -> NDArray[np.float64]:
+        """Return |c_mᵀr| / τ, (M, solves), of the candidates evaluated now, for solves whose gap is above a tolerance.
+
+        All else is 0: what was large before may not be so now.
+        """
+        violations = self.solved.violations(self.correlations.values) * (self.gaps > tolerance)
+        violations[~self.correlations.exact] = 0.0
+        return violations
+
+    def change(
+        self,
+        violations: NDArray[np.float64],
+        active: NDArray[np.bool_],
+        per_solve: int,
+        limits: WorkingSetLimits,
+        margin: float = rules.MARGIN,
+    ) -> Change:
+        """Return which columns stay in the working set and which candidates come in.
+
+        active (M,): what stays in any case. Other columns that are not near to violating leave: they are evaluated with
+        all others, so what is missed comes back.
+        """
+        inside, near = self.solved.inside, np.zeros_like(active)
+        near[rules.nearest(violations, active, per_solve, limits.room(int(active[inside].sum())), margin)] = True
+        stay = np.flatnonzero((active | near)[inside])
+        near[inside] = violations[inside] = 0
+        if not (violations > 1.0).any():  # nothing violates for a solve that needs it: the solver fell short
+            near[:] = False
+        return Change(stay, self.solved.candidates[near])
+
+
+class PricingRule(ABC):
+    """One way to solve over all candidates, given by name.
+
+    kind : under which the rounds are committed; parts : of the rows, whose statistics a working set has, that of the
+    solves first; markers : the folder of the records
+    """
+
+    kind, markers = "round", "passes"
+    parts: tuple[str, ...] = (ALL,)
+
+    def __init__(self, run: Run, candidates: NDArray[np.int64]) -> None:
+        self.run, self.candidates = run, candidates
+        self.largest = f"{self.kind}-largest"  # the name of the largest penalty
+        self.tolerance, self.shared = run.config.solver.tolerance, run.config.solver.coupling == "shared"
+
+    def largest_penalty(self, current: WorkingSet) -> float:
+        """Return the penalty at which the weights of all candidates are zero; 1 where they are at any.
+
+        One pass over the rows that count, committed (mathematics.md, eq. 51).
+        """
+        run, name, t = self.run, self.largest, self.run.shape.n_outputs
+
+        def make() -> Arrays:
+            statistics, fit_only = current.statistics, HELD_OUT in self.parts
+            mean = statistics.target_sums / statistics.weight_sum if run.intercept else np.zeros(t)
+            residuals = compute_residuals(run, name, nothing_kept(), np.empty((0, t)), mean, fit_only=fit_only)
+            values = correlate(run, name, residuals, self.candidates).values
+            return {"penalty": np.array(penalty_max(values, shared=self.shared) or 1.0)}
+
+        found = run.once(f"scores/{name}.npz", make)["penalty"]
+        clean(run, name)
+        return float(found)
+
+    @abstractmethod
+    def first(self) -> WorkingSet:
+        """Commit the first working set, with the weights to start from, and return it."""
+
+    @abstractmethod
+    def price(self, current: WorkingSet, records: Sequence[Record]) -> Priced:
+        """Solve on a working set and evaluate candidates. Records are those of the rounds before."""
+
+    @abstractmethod
+    def admit(self, priced: Priced) -> Change:
+        """Return how the working set changes; the loop ends where nothing is admitted."""
+
+    @abstractmethod
+    def record(self, priced: Priced, change: Change) -> tuple[Record, str]:
+        """Commit what the next round starts from; return what this one did, with a line for people."""
+
+
+class OnePenalty(PricingRule):
+    """Solves at one penalty, on all rows."""
+
+    starts_warm = False
+
+    def price(self, current: WorkingSet, records: Sequence[Record]) -> Priced:
+        """Solve on a working set and evaluate candidates."""
+        warm = current.index > 0 or self.starts_warm or initial_weights.load(self.run) is not None
+        penalties, inner = (self.penalty(partial(self.largest_penalty, current)),), INNER_TOLERANCE * self.tolerance
+        start = start_name(current.name) if warm else None
+        summaries = solve_groups(self.run, current.name, penalties, tolerance=inner, start=start)
+        solved = SolvedSet(self.run, self.candidates, penalties, current, active_weights(self.run, current))
+        return replace(self.evaluate(solved, records), summaries=summaries)
+
+    @abstractmethod
+    def evaluate(self, solved: SolvedSet, records: Sequence[Record]) -> Priced:
+        """Return the round with the correlations of candidates and the certificates."""
+
+    def penalty(self, largest: Callable[[], float]) -> float:
+        """Return the penalty of the run, which may be asked for as a fraction of the largest."""
+        asked = self.run.config.solver.penalty
+        assert asked is not None  # the plan has filled it in
+        return penalty_fraction(asked) * largest() if isinstance(asked, str) else asked
+
+    def earlier(self, current: WorkingSet) -> Correlations:
+        """Return the exact correlations of the round before. Raises CorruptDataError where they are lost."""
+        name = stored_name(round_name(self.kind, current.index - 1))
+        return as_dataclass(self.run.stored(name).read(), Correlations)
+
+    def record(self, priced: Priced, change: Change) -> tuple[Record, str]:
+        """Commit the weights that the next round starts from; return what this one did, with a line for people.
+
+        Counts are of candidates. relative_gaps: one for each solve, over all candidates. exact: whether they are
+        certified, by correlations with all features and bounds; else they are estimates. coarse_entries: of the
+        kernel_entries, those of coarse features, which cost a quarter.
+        """
+        solved, found = priced.solved, priced.correlations
+        current, weights, outside = solved.working_set, solved.weights, found.exact
+        outside[solved.inside] = False
+        violations = solved.violations(found.values[outside])
+        gaps = [float(one.relative_gap) for one in priced.proofs]
+        if len(change.admitted):
+            table = np.zeros((len(current.candidates), weights.weights.shape[1]))
+            table[weights.columns] = weights.weights
+            start = np.vstack([table[change.stay], np.zeros((len(change.admitted), table.shape[1]))])
+            self.run.commit(start_name(round_name(self.kind, current.index + 1)), {"weights": start})
+        record: Record = {
+            "round": current.index,
+            "working_set": len(current.candidates),
+            "n_active": len(weights.columns),
+            "relative_gaps": gaps,
+            "violators": int(np.count_nonzero(violations.max(axis=1, initial=0.0) > 1.0)),
+            "admitted": len(change.admitted),
+            "dropped": len(current.candidates) - len(change.stay),
+            "evaluated": found.evaluated,
+            "skipped": found.skipped,
+            "screened": int(np.count_nonzero(found.screened)),
+            "kernel_entries": found.kernel_entries + current.kernel_entries,
+            "exact": priced.exact,
+            "coarse_entries": found.coarse_entries,
+        }
+        words = "{violators} violators, {admitted} admitted, {dropped} dropped; {evaluated} evaluated, "
+        words += "{skipped} skipped by bound, {screened} screened; {kernel_entries:.3g} kernel entries"
+        gap = f"gap {'' if priced.exact else 'about '}{max(gaps):.1e} over {len(self.candidates)} candidates; "
+        sizes = "pass {round}: " + gap + "{working_set} in the working set, {n_active} active, "
+        return record, (sizes + words).format(**record)
 
 
 def grow_until_certified(rule: PricingRule) -> tuple[Priced, list[Record]]:
@@ -23,12 +261,16 @@ def grow_until_certified(rule: PricingRule) -> tuple[Priced, list[Record]]:
     left to admit. Raises CorruptDataError where a resumed run lacks something of its earlier rounds.
     """
     run, current = rule.run, latest(rule.run, rule.kind, rule.parts)
-    records = [] if current is None else earlier_records(run, rule, current.index)
+    records = [] if current is None else earlier_records(rule, current.index)
     current = current or rule.first()
     while True:
         priced = rule.price(current, records)
         change = rule.admit(priced)
-        records.append(_commit_record(rule, current, *rule.record(priced, change)))
+        record, words = rule.record(priced, change)
+        write_marker(run.layout.markers(rule.markers), current.name, record)
+        run.metric(stage=SOLVE, **record)
+        run.log(words)
+        records.append(record)
         if not len(change.admitted):
             return priced, records
         before, name = current.name, round_name(rule.kind, current.index + 1)
@@ -37,27 +279,19 @@ def grow_until_certified(rule: PricingRule) -> tuple[Priced, list[Record]]:
         drop(run, before, rule.parts)
 
 
-def _commit_record(rule: PricingRule, current: WorkingSet, record: Record, words: str) -> Record:
-    """Commit and log what a round did; return the record."""
-    write_marker(rule.run.layout.markers(rule.markers), current.name, record)
-    rule.run.metric(stage=SOLVE, **record)
-    rule.run.log(words)
-    return record
-
-
-def earlier_records(run: Run, rule: type[PricingRule] | PricingRule, count: int) -> list[Record]:
+def earlier_records(rule: PricingRule, count: int) -> list[Record]:
     """Return the records of the first rounds; they are not done again, so none may be lost.
 
     Raises CorruptDataError where one is damaged or missing.
     """
-    folder = run.layout.markers(rule.markers)
+    folder = rule.run.layout.markers(rule.markers)
     done = read_markers(folder)
     names = [round_name(rule.kind, index) for index in range(count)]
     for name in names:
         if name not in done:
             raise CorruptDataError(f"{folder}: the marker of {name} is damaged or missing; {ANEW}", file=str(folder))
     for warning in done.warnings:  # of the marker of the round that is done again
-        run.warn(warning)
+        rule.run.warn(warning)
     return [dict(done[name]) for name in names]
 
 

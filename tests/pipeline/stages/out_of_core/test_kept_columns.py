@@ -11,7 +11,7 @@ import pytest
 from cases import SERIAL
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.each_tile import serially
-from pipeline.stages.out_of_core import kept_columns, working_set
+from pipeline.stages.out_of_core import correlations, kept_columns, working_set
 from pipeline.stages.out_of_core.kept_columns import (
     FOLDER,
     KeptColumns,
@@ -119,7 +119,7 @@ def test_a_column_is_made_when_it_comes_in_and_read_after(
     train_classes: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     made = [0]
-    block, add, compute = ColumnGenerator.block, working_set.add_columns, working_set.compute_residuals
+    block, add, compute = ColumnGenerator.block, working_set.add_columns, correlations.compute_residuals
 
     def counted(self: ColumnGenerator, *rest: Any, **named: Any) -> Any:
         values = block(self, *rest, **named)
@@ -139,7 +139,7 @@ def test_a_column_is_made_when_it_comes_in_and_read_after(
     residuals: list[tuple[int, Any]] = []
     monkeypatch.setattr(ColumnGenerator, "block", counted)
     monkeypatch.setattr(working_set, "add_columns", counts(add, growths))
-    monkeypatch.setattr(working_set, "compute_residuals", counts(compute, residuals))
+    monkeypatch.setattr(correlations, "compute_residuals", counts(compute, residuals))
     n = train_classes("run", *MODES[mode])["n_train"]
     assert len(growths) > 1
     assert [values for values, _ in growths] == [n * len(columns.last_group) for _, (columns, _) in growths]

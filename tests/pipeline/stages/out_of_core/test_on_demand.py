@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pipeline.prediction.model_folder import load_model
-from pipeline.stages.out_of_core import kept_columns, on_demand
+from pipeline.stages.out_of_core import kept_columns, pricing
 from pipeline.stages.out_of_core.correlations import Correlations
 from runs import train
 from storage.arrays import read_arrays
@@ -32,8 +32,8 @@ MARKS = {"weights": (), "intersection": pytest.mark.ci, "two widths": pytest.mar
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many blocks of few candidates, and of few rows."""
-    monkeypatch.setattr(on_demand, "LEAST_BLOCK", 32)
-    monkeypatch.setattr(on_demand, "BLOCKS", 4)
+    monkeypatch.setattr(pricing, "LEAST_BLOCK", 32)
+    monkeypatch.setattr(pricing, "BLOCKS", 4)
     monkeypatch.setattr(kept_columns, "LEAST_ROWS", 64)
 
 
@@ -118,6 +118,6 @@ def correlations_of(values: list[float], errors: list[float]) -> Correlations:
 def test_new_candidates_come_first_then_those_of_the_largest_scores() -> None:
     found = correlations_of([0.1, -0.9, 0.0, 0.5, 0.0], [1.0, 1.0, np.inf, 1.0, np.inf])
     waiting = np.arange(5)
-    assert on_demand.next_block(found, waiting, 4, seed=0).tolist() == [2, 4]
-    assert len(on_demand.next_block(found, waiting, 1, seed=0)) == 1
-    assert on_demand.next_block(found, np.array([0, 1, 3]), 2, seed=0).tolist() == [1, 3]
+    assert pricing.next_block(found, waiting, 4, seed=0).tolist() == [2, 4]
+    assert len(pricing.next_block(found, waiting, 1, seed=0)) == 1
+    assert pricing.next_block(found, np.array([0, 1, 3]), 2, seed=0).tolist() == [1, 3]

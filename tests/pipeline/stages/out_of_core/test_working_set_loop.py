@@ -1,4 +1,4 @@
-"""Candidates beyond the working set: rules against their definitions, the streamed run against the dense one."""
+"""Candidates beyond memory: rules against their definitions, the streamed run against the dense one."""
 
 from pathlib import Path
 from typing import Any
