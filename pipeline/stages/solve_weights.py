@@ -8,7 +8,6 @@ are.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,9 +32,9 @@ from pipeline.stages.accumulate_statistics import accumulate_held_out, name_of, 
 from pipeline.stages.final_weights import FinalWeights, final_of
 from pipeline.stages.greedy_finalists import SelectionRound, select_among_finalists
 from pipeline.stages.greedy_selection import AT_ONCE, select_centers
-from pipeline.stages.one_vs_all import groups_of, load_weights, solve_groups
+from pipeline.stages.one_vs_all import load_weights, solve_groups
 from pipeline.stages.out_of_core.correlation_pass import has_coarse
-from pipeline.stages.out_of_core.path_in_rounds import begin_on_all_rows, follow_path_in_rounds
+from pipeline.stages.out_of_core.path_in_rounds import follow_path_in_rounds
 from pipeline.stages.out_of_core.pricing import AllCandidates, OnDemand
 from pipeline.stages.out_of_core.working_set_loop import (
     OnePenalty,
@@ -165,16 +164,14 @@ def _solved_at_once(work: Workspace) -> Solved:
 def _solved_in_rounds(run: Workspace) -> Solved:
     """Solve on a working set that grows until no candidate is missing, at the end of a path where one is asked for."""
     assert isinstance(run, Run)
-    names, capacity, setting = run.candidates, run.config.centers.working_set, run.config.solver.penalty
-    path, on_demand, searched = None, run.config.centers.on_demand, is_searched(setting)
+    names, setting, on_demand = run.candidates, run.config.solver.penalty, run.config.centers.on_demand
+    path, searched = None, is_searched(setting)
     if on_demand:
-        rule: OnePenalty = OnDemand(run, names, capacity or len(names))
+        rule: OnePenalty = OnDemand(run, names, run.config.centers.working_set or len(names))
     else:
-        coarse = not searched and has_coarse(run, names)
-        limits = WorkingSetLimits.of(capacity, len(groups_of(run)), coarse=coarse)
+        limits = WorkingSetLimits.of(run, coarse=not searched and has_coarse(run, names))
         path = follow_path_in_rounds(run, str(setting), names, limits) if searched else None
-        begin = partial(begin_on_all_rows, run, path) if path else None
-        rule = AllCandidates(run, names, limits, begin, path.penalty if path else None)
+        rule = AllCandidates(run, names, limits, path)
     last, passes = grow_until_certified(rule)
     solved = last.solved
     active = solved.inside[solved.weights.columns]

@@ -92,11 +92,11 @@ class OpenTiles:
 
     def add(self, pieces: range, sums: ExactSums, team: ThreadTeam) -> Iterator[int]:
         """Add some tiles, and yield the number of each when it is added."""
-        generator, of = None, -1
+        generator, of = None, None
         for piece in pieces:
             candidates, rows = self.task.tiles.tile(piece)
-            if generator is None or of != candidates.index:
-                generator, of = self._generator(candidates), candidates.index
+            if generator is None or of != candidates:
+                generator, of = self._generator(candidates), candidates
             stopping.check()
             self._add(generator, candidates, rows, sums["sum"], team)
             yield piece

@@ -1,9 +1,9 @@
 """Kernel columns that are kept: of candidates that entered a working set, computed as they come in and read after.
 
-The columns that enter together are a group. A file holds those of one block of rows, (rows, group) in the precision
-of the kernel. A process that lacks a file, or finds it damaged, computes it again from the same centers and rows, to
-the same bits: no pass waits for another, and nothing is lost with a process or its disk. Where the disk has no room
-for a group, none of its files are written. The rest of a group that most have left comes in again with the next one.
+Columns that enter together are a group; a file has those of one block of rows, (rows, group), in the kernel's precision.
+A process that lacks a file, or finds it damaged, computes it again from the same centers and rows, to the same bits: no
+pass waits for another, and nothing is lost with a process or its disk. Where the disk has no room for a group, none of
+its files are written. The rest of a group that most have left comes in again with the next one.
 """
 
 import shutil

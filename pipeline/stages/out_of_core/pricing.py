@@ -18,6 +18,7 @@ from pipeline.stages.candidate_names import positions_of
 from pipeline.stages.out_of_core.correlation_pass import correlate, has_coarse, pass_name
 from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet, clean, stored_name
 from pipeline.stages.out_of_core.kept_columns import nothing_kept
+from pipeline.stages.out_of_core.path_in_rounds import FollowedPath, begin_on_all_rows
 from pipeline.stages.out_of_core.working_set import NOTHING, WorkingSet, compute_residuals, grow, round_name
 from pipeline.stages.out_of_core.working_set_loop import (
     LEAST_ROOM,
@@ -42,31 +43,24 @@ GROWTH = 4  # of a block, over the one before it at the same weights
 class AllCandidates(OnePenalty):
     """Every round evaluates all candidates that a bound does not hold at zero (mathematics.md, eq. 70).
 
-    begin : commits the first working set under a name, with weights to start from, where a path came before
-    penalty : what that path chose
+    path : the one that came before, whose last working set and weights are the first ones here
     """
 
     def __init__(
-        self,
-        run: Run,
-        candidates: NDArray[np.int64],
-        limits: WorkingSetLimits,
-        begin: Callable[[str], WorkingSet] | None = None,
-        penalty: float | None = None,
+        self, run: Run, candidates: NDArray[np.int64], limits: WorkingSetLimits, path: FollowedPath | None
     ) -> None:
         super().__init__(run, candidates)
-        self._limits, self._begin, self._penalty = limits, begin, penalty
-        self.starts_warm = begin is not None
+        self._limits, self._path, self.starts_warm = limits, path, path is not None
 
     def penalty(self, largest: Callable[[], float]) -> float:
         """Return the penalty of the run."""
-        return super().penalty(largest) if self._penalty is None else self._penalty
+        return super().penalty(largest) if self._path is None else self._path.penalty
 
     def first(self) -> WorkingSet:
         """Commit the first working set: a random draw, and the candidates that the solves start from."""
         name, given, limits = round_name(self.kind, 0), initial_weights.load(self.run), self._limits
-        if self._begin is not None:
-            return self._begin(name)
+        if self._path is not None:
+            return begin_on_all_rows(self.run, self._path, name)
         positions = NOTHING if given is None else positions_of(self.candidates, _largest_of(given, limits.capacity))
         n_drawn = min(limits.drawn, limits.capacity - len(positions))
         drawn = rules.seed_candidates(len(self.candidates), n_drawn, self.run.config.seed)

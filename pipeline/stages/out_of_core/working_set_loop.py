@@ -21,7 +21,7 @@ from pipeline.solvers import Certificate
 from pipeline.solvers import working_set_rules as rules
 from pipeline.solvers.regularization_path import penalty_max
 from pipeline.stages import initial_weights
-from pipeline.stages.one_vs_all import solve_groups, start_name
+from pipeline.stages.one_vs_all import groups_of, solve_groups, start_name
 from pipeline.stages.out_of_core.correlation_pass import correlate
 from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet, clean, stored_name
 from pipeline.stages.out_of_core.kept_columns import nothing_kept
@@ -47,8 +47,7 @@ DRAWN = 6000  # random candidates in the first working set, and at most as many 
 DRAWN_COARSE = 3000  # the same where values are coarse: a pass more costs less than the larger Grams
 
 
-@dataclass(frozen=True)
-class WorkingSetLimits:
+class WorkingSetLimits(NamedTuple):
     """How many columns have a Gram at most, how many are drawn first, how many each solve admits at once."""
 
     capacity: int
@@ -56,11 +55,12 @@ class WorkingSetLimits:
     per_solve: int
 
     @staticmethod
-    def of(capacity: int | None, n_solves: int, *, coarse: bool = False) -> "WorkingSetLimits":
-        """Return the limits of a working set of at most `capacity` columns, half of which at most come in at once."""
+    def of(run: Run, *, coarse: bool) -> "WorkingSetLimits":
+        """Return the limits of a run: at most half of the working set comes in at once."""
+        capacity = run.config.centers.working_set
         assert capacity is not None  # the plan has filled it in
         at_once = min(DRAWN_COARSE if coarse else DRAWN, max(capacity // 2, 1))
-        return WorkingSetLimits(capacity=capacity, drawn=at_once, per_solve=max(at_once // n_solves, 1))
+        return WorkingSetLimits(capacity, at_once, max(at_once // len(groups_of(run)), 1))
 
     def room(self, n_active: int) -> int:
         """Return how many candidates may come in beside the active; none where too few for a pass."""
