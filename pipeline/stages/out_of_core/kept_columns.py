@@ -1,6 +1,6 @@
 """Kernel columns that are kept: of candidates that entered a working set, computed as they come in and read after.
 
-Columns that enter together are a group; a file has those of one block of rows, (rows, group), in the kernel's precision.
+Columns that enter together are a group; a file has those of a block of rows, (rows, group), in the kernel's precision.
 A process that lacks a file, or finds it damaged, computes it again from the same centers and rows, to the same bits: no
 pass waits for another, and nothing is lost with a process or its disk. Where the disk has no room for a group, none of
 its files are written. The rest of a group that most have left comes in again with the next one.
