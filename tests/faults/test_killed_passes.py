@@ -130,7 +130,7 @@ def test_the_share_of_a_lost_worker_is_taken_up_from_its_file(
     line = command(run, "one for each class", "--scheduler", "processes", "--workers", "2")
     with started(line, spying(notes, 2 * PIECE)) as driver:
         lost = kill_workers(driver, notes, 2, 5)
-    added = [note for note in notes_in(notes) if note.kind.startswith("Statistics")]
+    added = [note for note in notes_in(notes) if note.kind.endswith(":statistics")]
     again = 0
     for piece in {note.piece for note in added}:
         first, *others = [note for note in added if note.piece == piece]
