@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
@@ -51,63 +51,42 @@ SMALL_CANDIDATES = 500  # problems of so few candidates are solved to the last d
 MOST_MOVED = 1e-3  # by the float32 of a model's centers, in kernel widths: kernel values change by no more
 
 
-class KernelMachine(BaseEstimator):
+@dataclass(eq=False, repr=False)  # its __init__ stores each parameter as it is, as scikit-learn's conventions ask
+class Parameters(BaseEstimator):
+    """The parameters of both estimators."""
+
+    n_centers: int | str | None = None
+    _: KW_ONLY
+    budget: float | str | None = None
+    standardise: bool = True
+    kernel: str = "gaussian"
+    degree: int = 2
+    sigma2: float | str | Sequence[float] | None = None
+    feature_scale: str | None = "auto"
+    penalty: float | str | None = None
+    patience: int = 3
+    refit: str | None = None
+    select: str | None = None
+    polish_centers: int = 0
+    coupling: str = "one-vs-all"
+    fit_intercept: bool = True
+    centers: ArrayLike | None = None
+    tol: float | None = None
+    max_sweeps: int = 1000
+    schedule: str = "shrinking"
+    memory_limit: int | str | None = None
+    warm_start: bool = False
+    random_state: Any = None
+    callback: Callable[[dict[str, Any]], Any] | None = None
+    verbose: int = 0
+
+
+class KernelMachine(Parameters):
     """What the two estimators share; `_task` is the task of features.targets, known after `_fit`."""
 
     _task: str
     _loaded: SparseKernelModel | None = None  # what predicts, after `load` and until the next fit
     temperature_: float | None
-
-    def __init__(
-        self,
-        n_centers: int | str | None = None,
-        *,
-        budget: float | str | None = None,
-        standardise: bool = True,
-        kernel: str = "gaussian",
-        degree: int = 2,
-        sigma2: float | str | Sequence[float] | None = None,
-        feature_scale: str | None = "auto",
-        penalty: float | str | None = None,
-        patience: int = 3,
-        refit: str | None = None,
-        select: str | None = None,
-        polish_centers: int = 0,
-        coupling: str = "one-vs-all",
-        fit_intercept: bool = True,
-        centers: ArrayLike | None = None,
-        tol: float | None = None,
-        max_sweeps: int = 1000,
-        schedule: str = "shrinking",
-        memory_limit: int | str | None = None,
-        warm_start: bool = False,
-        random_state: Any = None,
-        callback: Callable[[dict[str, Any]], Any] | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_centers = n_centers
-        self.budget = budget
-        self.standardise = standardise
-        self.kernel = kernel
-        self.degree = degree
-        self.sigma2 = sigma2
-        self.feature_scale = feature_scale
-        self.penalty = penalty
-        self.patience = patience
-        self.refit = refit
-        self.select = select
-        self.polish_centers = polish_centers
-        self.coupling = coupling
-        self.fit_intercept = fit_intercept
-        self.centers = centers
-        self.tol = tol
-        self.max_sweeps = max_sweeps
-        self.schedule = schedule
-        self.memory_limit = memory_limit
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.callback = callback
-        self.verbose = verbose
 
     def _validated(self, X: Any, y: Any, *, numeric: bool) -> tuple[Rows, NDArray[Any]]:
         """Return rows and y (n,), checked as scikit-learn does; arrays read by slices are not read yet."""

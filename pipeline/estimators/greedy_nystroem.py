@@ -1,5 +1,6 @@
 """`GreedyNystroem`: kernel features whose landmarks are chosen, for any linear model behind it."""
 
+from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral
 from typing import Any
 
@@ -29,9 +30,9 @@ from pipeline.stages.statistics_pass import ALL
 
 LEAST_CANDIDATES, CANDIDATES_EACH = 1000, 4  # by default as many as the first, or the second for each component
 _GRAMS = 7  # of the candidates at once, while landmarks are chosen (measured)
-_DIAGONAL_BLOCK = 64
 
 
+@dataclass(eq=False, repr=False)
 class GreedyNystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Nyström features k(x, z) K_zz^(-1/2) of landmarks z that are chosen among the rows, instead of drawn.
 
@@ -104,29 +105,19 @@ class GreedyNystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     Williams and Seeger (2000), Using the Nyström method to speed up kernel machines, NIPS.
     """
 
-    def __init__(
-        self,
-        n_components: int = 100,
-        *,
-        kernel: str = "gaussian",
-        degree: int = 2,
-        sigma2: float | str = "median",
-        n_candidates: int | str | None = None,
-        memory_limit: int | str | None = None,
-        random_state: Any = None,
-    ) -> None:
-        self.n_components = n_components
-        self.kernel = kernel
-        self.degree = degree
-        self.sigma2 = sigma2
-        self.n_candidates = n_candidates
-        self.memory_limit = memory_limit
-        self.random_state = random_state
+    n_components: int = 100
+    _: KW_ONLY
+    kernel: str = "gaussian"
+    degree: int = 2
+    sigma2: float | str = "median"
+    n_candidates: int | str | None = None
+    memory_limit: int | str | None = None
+    random_state: Any = None
 
-    components_: NDArray[np.floating]
-    normalization_: NDArray[np.float64]
-    sigma2_: float
-    _roots: NDArray[np.float64]
+    components_: NDArray[np.floating] = field(init=False)
+    normalization_: NDArray[np.float64] = field(init=False)
+    sigma2_: float = field(init=False)
+    _roots: NDArray[np.float64] = field(init=False)
 
     def fit(self, X: Any, y: Any = None) -> "GreedyNystroem":
         """Choose the landmarks among the rows X (n, n_features), for y (n,) if there is one, and return self.

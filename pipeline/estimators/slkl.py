@@ -8,7 +8,7 @@ rest needs the Gram of the candidates alone. Runs on disk, with resumption and m
 memory, are `pipeline.train`'s.
 """
 
-from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -184,6 +184,7 @@ def _has_probabilities(machine: KernelMachine) -> bool:
     return True
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class SLKLClassifier(ClassifierMixin, KernelMachine):
     """Sparse kernel machine for two or more classes: one-vs-all least squares with a certified duality gap.
 
@@ -216,37 +217,7 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
     See `SLKLRegressor`, also for the source.
     """
 
-    def __init__(
-        self,
-        n_centers: int | str | None = None,
-        *,
-        budget: float | str | None = None,
-        standardise: bool = True,
-        kernel: str = "gaussian",
-        degree: int = 2,
-        sigma2: float | str | Sequence[float] | None = None,
-        feature_scale: str | None = "auto",
-        penalty: float | str | None = None,
-        patience: int = 3,
-        refit: str | None = None,
-        select: str | None = None,
-        polish_centers: int = 0,
-        coupling: str = "one-vs-all",
-        fit_intercept: bool = True,
-        centers: ArrayLike | None = None,
-        tol: float | None = None,
-        max_sweeps: int = 1000,
-        schedule: str = "shrinking",
-        memory_limit: int | str | None = None,
-        class_weight: Any = None,
-        warm_start: bool = False,
-        random_state: Any = None,
-        callback: Callable[[dict[str, Any]], Any] | None = None,
-        verbose: int = 0,
-    ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "class_weight", "__class__")}
-        super().__init__(**given)
-        self.class_weight = class_weight
+    class_weight: Any = None
 
     def fit(
         self, X: Any, y: Any, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
