@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.config import settings as configuration
 from pipeline.config.command_line import Arguments, parse, words_of
 from pipeline.config.parsers import learns_scales
-from pipeline.config.stored_settings import resumed
+from pipeline.config.settings import resumed
 from pipeline.errors import ConfigError, ExitCode, StoppedError
 from pipeline.runtime import stopping
 from pipeline.runtime.answers import answered, any_text_goes, describe

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from features.row_draws import draw_held_out, row_keys
 from features.source import Part
 from features.targets import outputs
-from pipeline.config.stored_settings import from_toml
+from pipeline.config.settings import from_toml
 from pipeline.datasets.feature_request import describe, fill_in_features, source_spec
 from pipeline.datasets.feature_store import FeatureStore
 from pipeline.datasets.open_data import open_data

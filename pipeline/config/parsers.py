@@ -69,11 +69,6 @@ class OneOf:
         return str(value)
 
 
-def one_of(*choices: str) -> OneOf:
-    """Return a parser that accepts the listed words only."""
-    return OneOf(choices)
-
-
 def text(value: object) -> str:
     """Accept a non-empty text."""
     if not isinstance(value, str) or not value:
@@ -290,8 +285,3 @@ class Optionally:
     def __call__(self, value: object) -> Any:
         """Return None, or what the parser makes of the value."""
         return None if value is None or value == self.word else self.parse(value)
-
-
-def optional(parse: Callable[[Any], Any], word: str) -> Optionally:
-    """Return a parser that maps `word` to None (decided from the data) and hands the rest on."""
-    return Optionally(parse, word)

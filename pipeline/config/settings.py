@@ -1,7 +1,11 @@
-"""The configuration of a run, filled from defaults < jobs/<name>.toml < --config < flags."""
+"""The configuration of a run, filled from defaults < jobs/<name>.toml < --config < flags, and as a run freezes it.
+
+TOML files may be anybody's: they are of bounded size, and every way to be malformed is one error.
+"""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import Field, dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -20,9 +24,51 @@ from pipeline.config.parsers import (
     whole_list,
     widths,
 )
-from pipeline.config.toml_files import read_toml, shown
 from pipeline.config.train_config import DATASETS, TrainConfig
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, ConfigMismatchError
+from storage.errors import CorruptDataError
+from storage.files import read_plain
+
+MOST_TOML_BYTES = 2**18
+MOST_DOTS = 200  # of one line: tomllib takes minutes over keys of many parts
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the settings of a TOML file as {dotted key: value}; ConfigError where it cannot be read."""
+    try:
+        content = read_plain(path, MOST_TOML_BYTES)
+        if max(line.count(b".") for line in content.split(b"\n")) > MOST_DOTS:
+            raise ValueError(f"a line has more than {MOST_DOTS} dots")
+        nested = tomllib.loads(content.decode())
+    except RecursionError:
+        raise ConfigError(f"cannot read configuration file {path}: it is nested too deeply") from None
+    except (OSError, ValueError, CorruptDataError) as error:  # all of tomllib's, and int's of thousands of digits
+        reason = str(error).removeprefix(f"{path}: ").partition("; use sys.")[0]
+        raise ConfigError(f"cannot read configuration file {path}: {reason}") from None
+    flat: dict[str, Any] = {}
+    for name, value in nested.items():
+        flat |= {f"{name}.{inner}": v for inner, v in value.items()} if isinstance(value, dict) else {name: value}
+    return flat
+
+
+def shown(value: object) -> str:
+    """Return a value as it reads, cut short."""
+    try:
+        return f"{value!r:.80}"
+    except ValueError:  # Python spells out no number of thousands of digits
+        return "a number of thousands of digits"
+
+
+def toml_value(value: object) -> str:
+    """Return a setting's value as TOML has it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
+    if isinstance(value, tuple):
+        return "[" + ", ".join(toml_value(v) for v in value) + "]"
+    return repr(value)
 
 
 @dataclass(frozen=True)
@@ -215,3 +261,89 @@ def _property(kind: Any, setting: Field[Any]) -> dict[str, Any]:
         is_text = parse in (byte_size, duration, name_list, texts, whole_list, widths)
         described["type"] = sorted(types | ({"string"} if word or is_text else set()))
     return described | ({} if setting.default is None else {"default": setting.default})
+
+
+def to_toml(config: TrainConfig) -> str:
+    """Return the configuration as TOML; values left to be found from the data are omitted, and those of one start."""
+    usual = TrainConfig("").resources
+    config = with_value(config, "resources.time_limit", usual.time_limit)
+    if is_address(config.resources.scheduler):
+        config = with_value(config, "resources.scheduler", usual.scheduler)
+    lines = [f"dataset = {toml_value(config.dataset)}"]
+    section = ""
+    for key in SETTINGS:
+        head, _, name = key.rpartition(".")
+        if head != section:
+            lines += ["", f"[{head}]"]
+            section = head
+        if get(config, key) is not None:
+            lines.append(f"{name} = {toml_value(get(config, key))}")
+    return "\n".join(lines) + "\n"
+
+
+def from_toml(path: Path) -> TrainConfig:
+    """Return the configuration that `to_toml` wrote; ConfigError if damaged.
+
+    The address of a scheduler is not taken from a file: somebody else may listen there.
+    """
+    flat = read_toml(path)
+    config = TrainConfig(dataset=text(flat.pop("dataset", "")))
+    for key, value in flat.items():
+        if not (key == "resources.scheduler" and is_address(value)):
+            config = with_value(config, key, parse_value(key, value, path.name))
+    return config
+
+
+def resumed(stored: TrainConfig, loaded: Loaded) -> TrainConfig:
+    """Return the stored configuration with the resources asked for now.
+
+    Raises ConfigMismatchError where anything else that was asked differs.
+    """
+    differing = _differing(stored, loaded)
+    if differing:
+        raise ConfigMismatchError(
+            f"the run was started with other settings ({'; '.join(differing)}); drop them, or start a new run"
+        )
+    return _with_resources(stored, loaded)
+
+
+def grown(stored: TrainConfig, loaded: Loaded) -> TrainConfig:
+    """Return the configuration of a finished run for a new one that adds the rows asked for: all but these stays.
+
+    Raises ConfigMismatchError where anything but resources was asked and differs.
+    """
+    new: dict[str, Any] = {"data.add_rows": (stored.data.add_rows or ()) + (loaded.config.data.add_rows or ())}
+    new["solver.init_from"] = loaded.config.solver.init_from
+    differing = _differing(stored, loaded, but=new)
+    if differing:
+        raise ConfigMismatchError(
+            f"--add-rows: {loaded.config.solver.init_from} has other settings ({'; '.join(differing)}), which stay: "
+            "drop them, or train on all rows anew"
+        )
+    for key, value in new.items():
+        stored = with_value(stored, key, value)
+    return _with_resources(stored, loaded)
+
+
+def _differing(stored: TrainConfig, loaded: Loaded, but: Collection[str] = ()) -> list[str]:
+    """Return what was asked and differs, beside resources and some keys, in words."""
+    asked, differing = loaded.config, []
+    if stored.dataset != asked.dataset:
+        differing.append(f"dataset: {stored.dataset} in the run, {asked.dataset} asked")
+    for key in sorted(loaded.explicit.difference(but)):
+        before, now = get(stored, key), get(asked, key)
+        if key == "data.add_rows" and before and now:
+            before = before[-len(now) :]  # those of the runs before are not asked for again
+        if not key.startswith("resources.") and before != now:
+            differing.append(f"{key}: {before} in the run, {now} asked")
+    return differing
+
+
+def _with_resources(stored: TrainConfig, loaded: Loaded) -> TrainConfig:
+    for key in loaded.explicit:
+        if key.startswith("resources."):
+            stored = with_value(stored, key, get(loaded.config, key))
+    now, usual = loaded.config.resources, TrainConfig("").resources.scheduler
+    if is_address(now.scheduler) and stored.resources.scheduler == usual:  # the environment's
+        stored = with_value(stored, "resources.scheduler", now.scheduler)
+    return with_value(stored, "resources.time_limit", now.time_limit)

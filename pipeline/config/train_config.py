@@ -10,6 +10,8 @@ from typing import Any
 
 from pipeline.config.parsers import (
     NO_PENALTY,
+    OneOf,
+    Optionally,
     Scheduler,
     byte_size,
     categories,
@@ -19,8 +21,6 @@ from pipeline.config.parsers import (
     label,
     learns_scales,
     name_list,
-    one_of,
-    optional,
     penalty,
     real,
     selection,
@@ -54,69 +54,73 @@ class DataConfig:
     """Which data, and how they are split."""
 
     n_train: int | None = option(
-        None, optional(whole(2), "auto"), "training rows (synthetic: how many to render; else: use the first)"
+        None, Optionally(whole(2), "auto"), "training rows (synthetic: how many to render; else: use the first)"
     )
-    n_test: int | None = option(None, optional(whole(1), "auto"), "test rows, likewise")
+    n_test: int | None = option(None, Optionally(whole(1), "auto"), "test rows, likewise")
     test_fraction: float = option(
         0.25, real(0, 1, above=True), "share of rows held back for testing where the data has no split"
     )
     target: str | None = option(
         None,
-        optional(text, "auto"),
+        Optionally(text, "auto"),
         "column of a table (a name, or a position from 0), or key of an .npz, that holds the target",
         "--target",
     )
     weights: str | None = option(
         None,
-        optional(text, "none"),
+        Optionally(text, "none"),
         "column of a table (likewise), or key of an .npz or .zarr, that holds how much each row counts: 0 or more",
     )
     groups: str | None = option(
         None,
-        optional(text, "none"),
+        Optionally(text, "none"),
         "column of a table (likewise), or key of an .npz or .zarr, that holds the group of each row: no group is split "
         "over fit and held-out rows, nor over training and test part where the run splits them",
     )
     class_weight: str | None = option(
         None,
-        optional(one_of("balanced"), "none"),
+        Optionally(OneOf(("balanced",)), "none"),
         "balanced: every class counts as much as the others, by factors of its rows' weights; or none",
         "--class-weight",
     )
     test: str | None = option(
         None,
-        optional(text, "none"),
+        Optionally(text, "none"),
         "file with the test part of a table, all of which then trains",
         "--test",
     )
-    columns: tuple[str, ...] | None = option(None, optional(name_list, "all"), "inputs of a table, by name")
-    drop: tuple[str, ...] | None = option(None, optional(name_list, "none"), "columns of a table that are no inputs")
+    columns: tuple[str, ...] | None = option(None, Optionally(name_list, "all"), "inputs of a table, by name")
+    drop: tuple[str, ...] | None = option(None, Optionally(name_list, "none"), "columns of a table that are no inputs")
     categorical: str | None = option(
         None,
-        optional(categories, "none"),
+        Optionally(categories, "none"),
         "words of a table are categories: onehot, ordinal, or auto (one-hot up to 32); onehot:A,B: A and B hold codes",
     )
     missing: str | None = option(
-        None, optional(one_of("median"), "none"), "median: fills missing cells of a table in, and marks their columns"
+        None,
+        Optionally(OneOf(("median",)), "none"),
+        "median: fills missing cells of a table in, and marks their columns",
     )
     task: str | None = option(
-        None, optional(one_of(*TASKS), "auto"), "multiclass, binary or regression; else found from the targets"
+        None, Optionally(OneOf(TASKS), "auto"), "multiclass, binary or regression; else found from the targets"
     )
     standardise: bool | None = option(
-        None, optional(truth, "auto"), "z-score the inputs with the training part's moments"
+        None, Optionally(truth, "auto"), "z-score the inputs with the training part's moments"
     )
     positive: str | None = option(
-        None, optional(label, "none"), "label that is set against all others: a binary task with labels 1 and -1"
+        None, Optionally(label, "none"), "label that is set against all others: a binary task with labels 1 and -1"
     )
     centre_targets: bool | None = option(
-        None, optional(truth, "auto"), "regression: fit targets less their mean (default: where there is an intercept)"
+        None,
+        Optionally(truth, "auto"),
+        "regression: fit targets less their mean (default: where there is an intercept)",
     )
     noise: float | None = option(
-        None, optional(real(0), "default"), "sinc: variance of the noise on the training targets (default: 0.1)"
+        None, Optionally(real(0), "default"), "sinc: variance of the noise on the training targets (default: 0.1)"
     )
     add_rows: tuple[str, ...] | None = option(
         None,
-        optional(texts, "none"),
+        Optionally(texts, "none"),
         "new training rows (a file or folder) for the finished run of --init-from, whose settings and candidates stay",
         "--add-rows",
     )
@@ -127,14 +131,14 @@ class FeaturesConfig:
     """Which features are computed from the data."""
 
     name: str = option(
-        "auto", one_of(*FEATURES), "sphog (2172 for 28x28 images), hog (scikit-image) or raw", "--features"
+        "auto", OneOf(FEATURES), "sphog (2172 for 28x28 images), hog (scikit-image) or raw", "--features"
     )
     cells: tuple[int, ...] = option((14, 7, 4), whole_list, "cell sizes of hog, in pixels")
     orientations: int = option(12, whole(1, 360), "orientation bins of hog")
     deskew: float = option(0.0, share, "parts of the shear that makes each image upright first: 0 (off) to 1")
     power: float | None = option(
         None,
-        optional(share, "auto"),
+        Optionally(share, "auto"),
         "exponent of the values of sphog and hog: 0.5 takes square roots (default for images whose features are auto), "
         "1 is off (default for features by name)",
     )
@@ -146,22 +150,22 @@ class CentersConfig:
 
     count: int | str | None = option(
         None,
-        optional(center_count, "auto"),
+        Optionally(center_count, "auto"),
         "number of random candidate centers, or all (default: 1000 for image features, by --budget for raw ones)",
         "--centers",
     )
     budget: float | None = option(
-        None, optional(duration, "default"), "core seconds the candidates may cost, instead of --centers", "--budget"
+        None, Optionally(duration, "default"), "core seconds the candidates may cost, instead of --centers", "--budget"
     )
     list: str | None = option(
-        None, optional(text, "none"), "file that lists the candidates' training rows, not drawn", "--center-list"
+        None, Optionally(text, "none"), "file that lists the candidates' training rows, not drawn", "--center-list"
     )
     working_set: int | None = option(
-        None, optional(whole(2), "auto"), "candidates with a Gram at once (default: all where memory allows)"
+        None, Optionally(whole(2), "auto"), "candidates with a Gram at once (default: all where memory allows)"
     )
     columns: str | None = option(
         None,
-        optional(one_of("at-once", "on-demand"), "auto"),
+        Optionally(OneOf(("at-once", "on-demand")), "auto"),
         "which candidates get a row of the Gram; at-once: all, or a working set that is drawn and grown where they do "
         "not fit; on-demand: those whose weight would become non-zero, block by block (default: at-once)",
     )
@@ -178,14 +182,14 @@ class KernelConfig:
 
     name: str = option(
         "gaussian",
-        one_of("gaussian", "polynomial", "intersection"),
+        OneOf(("gaussian", "polynomial", "intersection")),
         "gaussian; polynomial: (1 + x·z/σ²)^degree; intersection: Σ min(x, z) of histograms such as sphog",
         "--kernel",
     )
     degree: int = option(2, whole(1, 20), "of the polynomial kernel")
     sigma2: float | str | tuple[float, ...] | None = option(
         None,
-        optional(widths, "default"),
+        Optionally(widths, "default"),
         "σ² (default: 4 for image features, 8 for roots of them; for raw ones auto or, with a penalty or a selection, "
         "median); 1,2,4: every width at every candidate; median: of the squared distances; auto: of the lowest "
         "held-out error",
@@ -193,7 +197,7 @@ class KernelConfig:
     )
     scale: str | None = option(
         None,
-        optional(one_of("none", "learned", "diagonal", "metric"), "auto"),
+        Optionally(OneOf(("none", "learned", "diagonal", "metric")), "auto"),
         "of the features, in rounds, by how steep the fit is along them; diagonal: one each; metric: directions of all "
         "(200 at most); learned: first one each, then directions; as far as held-out rows gain",
         "--scale",
@@ -201,7 +205,7 @@ class KernelConfig:
     scale_rounds: int = option(20, whole(1, 100), "rounds in which scales are learned, at most")
     precision: str = option(
         "auto",
-        one_of("auto", "float32", "float64"),
+        OneOf(("auto", "float32", "float64")),
         "of kernel values: the certificate is of columns in it (auto: float64 for raw features with a penalty, else "
         "float32)",
     )
@@ -213,7 +217,7 @@ class StatisticsConfig:
 
     block_rows: int | None = option(
         None,
-        optional(whole(1), "auto"),
+        Optionally(whole(1), "auto"),
         "rows read at once, at least a block (default: some chunks of the store)",
         "--block-size",
     )
@@ -226,7 +230,7 @@ class SolverConfig:
 
     penalty: float | str | None = option(
         None,
-        optional(penalty, "default"),
+        Optionally(penalty, "default"),
         "λν, the l1 penalty of the paper (τ² of the Lasso), in squared units of the targets; max:F: a fraction of the "
         "penalty at which all weights are zero; auto: by held-out error; path:FROM:TO:N, FROM may be max; none: least "
         "squares on all candidates (default: 0.01 for image features, none for raw ones)",
@@ -239,12 +243,12 @@ class SolverConfig:
     )
     coupling: str = option(
         "one-vs-all",
-        one_of(*COUPLINGS),
+        OneOf(COUPLINGS),
         "one-vs-all, or shared: one kernel (and support) for all classes",
         "--coupling",
     )
     intercept: bool | None = option(
-        None, optional(truth, "auto"), "fit an unpenalised intercept (default: for raw features)", "--intercept"
+        None, Optionally(truth, "auto"), "fit an unpenalised intercept (default: for raw features)", "--intercept"
     )
     select: str = option(
         "none",
@@ -253,7 +257,7 @@ class SolverConfig:
         "penalty; greedy:auto as many as lower the held-out error",
         "--select",
     )
-    refit: str = option("none", one_of(*REFITS), "ridge: least squares on the selected centers, or none", "--refit")
+    refit: str = option("none", OneOf(REFITS), "ridge: least squares on the selected centers, or none", "--refit")
     polish_centers: int = option(0, whole(0), "steps, at most, that move the chosen centers", "--polish-centers")
     tolerance: float = option(
         1e-3, real(0, 1), "relative duality gap to reach; 0: as far as float64 takes it, at least 1e-3", "--tol"
@@ -261,11 +265,11 @@ class SolverConfig:
     max_sweeps: int = option(
         1000, whole(1), "iterations (sweeps or Newton rounds) of a solve before giving up", "--max-sweeps"
     )
-    schedule: str = option("shrinking", one_of(*SCHEDULES), "shrinking, or uniform (the paper's)", "--schedule")
-    step: str = option("exact", one_of(*STEPS), "exact minimum along a coordinate, or newton (the paper's)", "--step")
-    stop: str = option("gap", one_of(*STOPS), "gap, or paper: the paper's rule (needs schedule = uniform)")
+    schedule: str = option("shrinking", OneOf(SCHEDULES), "shrinking, or uniform (the paper's)", "--schedule")
+    step: str = option("exact", OneOf(STEPS), "exact minimum along a coordinate, or newton (the paper's)", "--step")
+    stop: str = option("gap", OneOf(STOPS), "gap, or paper: the paper's rule (needs schedule = uniform)")
     init_from: str | None = option(
-        None, optional(text, "none"), "run or model folder whose weights the solves start from", "--init-from"
+        None, Optionally(text, "none"), "run or model folder whose weights the solves start from", "--init-from"
     )
 
 
@@ -280,22 +284,22 @@ class Resources:
         "--scheduler",
     )
     workers: int | None = option(
-        None, optional(whole(1, 4096), "auto"), "tasks at once (default: the processors at hand)", "--workers"
+        None, Optionally(whole(1, 4096), "auto"), "tasks at once (default: the processors at hand)", "--workers"
     )
     memory_limit: int | None = option(
         None,
-        optional(byte_size, "auto"),
+        Optionally(byte_size, "auto"),
         "memory for the whole process tree (default: 3/4 of the machine's)",
         "--memory-limit",
     )
-    data_dir: str | None = option(None, optional(text, "auto"), "folder that holds the data set", "--data-dir")
+    data_dir: str | None = option(None, Optionally(text, "auto"), "folder that holds the data set", "--data-dir")
     features_store: str = option(
-        "zarr", one_of("zarr", "none"), "zarr, or none: compute features whenever they are read", "--features-store"
+        "zarr", OneOf(("zarr", "none")), "zarr, or none: compute features whenever they are read", "--features-store"
     )
     features_dir: str = option("runs/features", text, "folder of the feature stores that runs share", "--features-dir")
     keep_statistics: str = option(
         "all",
-        one_of("all", "centers", "none"),
+        OneOf(("all", "centers", "none")),
         "of a finished run: all, centers (those of the model, all that resize needs) or none",
         "--keep-statistics",
     )
@@ -304,7 +308,7 @@ class Resources:
     )
     keep: int = option(2, whole(2, 1000), "checkpoints kept of each solve, at least 2", "--keep")
     time_limit: float | None = option(
-        None, optional(duration, "none"), "stop cleanly after this time (55m, 12h), to be resumed", "--time-limit"
+        None, Optionally(duration, "none"), "stop cleanly after this time (55m, 12h), to be resumed", "--time-limit"
     )
 
 

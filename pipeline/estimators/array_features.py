@@ -246,29 +246,24 @@ class ArrayFeatures:
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.floating]:
         """Return the features of some rows or points, (len(rows), n_features)."""
+        return self._take(self._rows, rows)
+
+    def raw(self, rows: NDArray[np.int64]) -> NDArray[np.floating]:
+        """Return some rows or points as they were given, (len(rows), n_features)."""
+        return self._take(self._examples.rows, rows)
+
+    def _take(self, source: Rows, rows: NDArray[np.int64]) -> NDArray[np.floating]:
         n, points = len(self.index), self._examples.points
         if points is None:
-            return self._rows.take(self.index[rows])
-        out: NDArray[np.floating] = np.empty((len(rows), self._rows.shape[1]), self.dtype)
-        out[rows < n] = self._rows.take(self.index[rows[rows < n]])
-        out[rows >= n] = self._rows.convert(points[rows[rows >= n] - n])
+            return source.take(self.index[rows])
+        out: NDArray[np.floating] = np.empty((len(rows), source.shape[1]), self.dtype)
+        out[rows < n] = source.take(self.index[rows[rows < n]])
+        out[rows >= n] = source.convert(points[rows[rows >= n] - n])
         return out
 
     def as_seen(self, points: NDArray[np.floating]) -> NDArray[np.floating]:
         """Return points (m, d), in the units of X, as the kernel sees them before any scales."""
         return self._rows.convert(points)
-
-    def raw(self, rows: NDArray[np.int64]) -> NDArray[np.floating]:
-        """Return some rows or points as they were given, (len(rows), n_features)."""
-        examples, n = self._examples, len(self.index)
-        if examples.points is None:
-            return examples.rows.take(self.index[rows])
-        out: NDArray[np.floating] = np.empty((len(rows), self._rows.shape[1]), self.dtype)
-        out[rows < n], out[rows >= n] = (
-            examples.rows.take(self.index[rows[rows < n]]),
-            examples.points[rows[rows >= n] - n],
-        )
-        return out
 
     def standardisation(self) -> Standardisation:
         """Return the z-scoring of the rows."""

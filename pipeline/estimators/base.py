@@ -26,9 +26,16 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.features_on_the_fly import open_features
 from pipeline.estimators.array_features import ArrayFeatures, Examples, Rows, is_sliced
-from pipeline.estimators.fit_checks import check_memory, check_size, clipped_count, given_centers
-from pipeline.estimators.memory import Listener, Memory
-from pipeline.estimators.parameters import as_value_error, seed_of, settings_of
+from pipeline.estimators.memory import Memory
+from pipeline.estimators.parameters import (
+    as_value_error,
+    check_memory,
+    check_size,
+    clipped_count,
+    given_centers,
+    seed_of,
+    settings_of,
+)
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.jit import compile_loops
 from pipeline.models.kernel_expansion import KernelExpansion
@@ -148,8 +155,7 @@ class KernelMachine(Parameters):
             start = self._start(features, shape, config)
             config = with_value(config, "solver.init_from", None if start is None else "the last fit")
             compile_loops(loops_of(config, shape, in_rounds=False))
-            listener = Listener(self.callback or _nothing, print if self.verbose else _nothing)
-            work = Memory(config, shape, features, listed, listener)
+            work = Memory(config, shape, features, listed, self.callback, print if self.verbose else None)
             if start is not None:
                 initial_weights.commit_model(work, start)
             final = fit(work)
@@ -231,8 +237,11 @@ class KernelMachine(Parameters):
             )
         with as_value_error():
             if self._loaded is not None:
-                blocks = (_decided(self._loaded, block, span.start) for span, block in rows.blocks(len(self.centers_)))
-                return np.concatenate(list(blocks)).astype(rows.dtype, copy=False)
+                model, decided = self._loaded, []
+                for span, block in rows.blocks(len(self.centers_)):
+                    images = block.reshape(len(block), *model.input_shape)
+                    decided.append(model.decision_function(model.features_of(images, span.start)))
+                return np.concatenate(decided).astype(rows.dtype, copy=False)
             decision = np.tile(self._intercept, (len(rows), 1))
             seen = rows.standardised(self._standardisation).scaled(self.feature_scales_)
             generator = ColumnGenerator(self._seen, self.sigma2_, self._column_dtype, kernel=self._kernel)
@@ -309,15 +318,6 @@ class KernelMachine(Parameters):
         )
         model.check()
         return model
-
-
-def _nothing(_: Any) -> None:
-    return None
-
-
-def _decided(model: SparseKernelModel, block: NDArray[np.floating], start: int) -> NDArray[np.float64]:
-    """Return the decision values (rows, T) of rows, images flat, the first of which is `start`."""
-    return model.decision_function(model.features_of(block.reshape(len(block), *model.input_shape), start))
 
 
 def _attributes_of(model: SparseKernelModel) -> dict[str, Any]:

@@ -16,9 +16,8 @@ from features.targets import MOST_TABLE_CLASSES, detect_task
 from pipeline.config.parsers import byte_size
 from pipeline.config.settings import with_value
 from pipeline.estimators.array_features import ArrayFeatures, Examples, Rows
-from pipeline.estimators.fit_checks import check_size
 from pipeline.estimators.memory import Memory
-from pipeline.estimators.parameters import as_value_error, seed_of, settings_of
+from pipeline.estimators.parameters import as_value_error, check_size, seed_of, settings_of
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.runtime.memory_limits import default_limit_bytes

@@ -16,9 +16,8 @@ from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.features_on_the_fly import FeatureRows, ScaledFeatures
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime.committed_sums import S
-from pipeline.runtime.row_pass import RowPass
+from pipeline.runtime.row_pass import RowPass, open_team
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredInMemory
-from pipeline.runtime.thread_team import open_team
 from pipeline.solvers.greedy_choice import told
 from pipeline.stages.learn_feature_scales import SCALES
 from pipeline.stages.unfinished import note_of
@@ -29,18 +28,11 @@ LOG_EVERY = 100  # centers of a greedy choice, with verbose
 
 
 @dataclass(frozen=True)
-class Listener:
-    """Who hears of a fit: `callback` gets the record of each iteration, `log` a line for people."""
-
-    callback: Callable[[dict[str, Any]], object] = lambda record: None
-    log: Callable[[str], object] = lambda line: None
-
-
-@dataclass(frozen=True)
 class UnfinishedInMemory:
-    """An item that is computed here and now: no checkpoints, and records go to the listener."""
+    """An item that is computed here and now: no checkpoints, and records go to whoever listens."""
 
-    listener: Listener
+    callback: Callable[[dict[str, Any]], object]
+    log: Callable[[str], object]
     penalties: Sequence[float] = ()
     number: int | None = None
 
@@ -57,20 +49,21 @@ class UnfinishedInMemory:
 
     def record(self, facts: Mapping[str, Any]) -> None:
         """Hand on the record of an iteration of a solve."""
-        self.listener.log(note_of(facts, self.penalties, self.number))
-        self.listener.callback({name: value for name, value in facts.items() if name != "statistics"})
+        self.log(note_of(facts, self.penalties, self.number))
+        self.callback({name: value for name, value in facts.items() if name != "statistics"})
 
     def chosen(self, part: str, rows: str, n_chosen: int, most: int) -> None:
         """Hand on how far a choice of centers is."""
         if n_chosen % LOG_EVERY == 0:
-            self.listener.log(told(rows, n_chosen, most))
-        self.listener.callback({"phase": "select", "rows": part, "iteration": n_chosen, "n_active": n_chosen})
+            self.log(told(rows, n_chosen, most))
+        self.callback({"phase": "select", "rows": part, "iteration": n_chosen, "n_active": n_chosen})
 
 
 class Memory(Workspace):
     """A workspace in memory.
 
     listed : the rows that are candidates; None where they are drawn
+    callback, log : get the record of each iteration, and a line for people
     """
 
     def __init__(
@@ -79,9 +72,10 @@ class Memory(Workspace):
         shape: FeatureShape,
         features: FeatureRows,
         listed: NDArray[np.int64] | None = None,
-        listener: Listener = Listener(),  # immutable
+        callback: Callable[[dict[str, Any]], object] | None = None,
+        log: Callable[[str], object] | None = None,
     ) -> None:
-        self._listed, self._listener = listed, listener
+        self._listed, self._listeners = listed, (callback or _ignore, log or _ignore)
         self._arrays: dict[str, Arrays] = {}
         self.config, self.shape, self.features = config, shape, features
         if learns_scales(config.kernel.scale):
@@ -107,7 +101,7 @@ class Memory(Workspace):
 
     def unfinished(self, name: str) -> Unfinished:
         """Return what keeps nothing."""
-        return UnfinishedInMemory(self._listener)
+        return UnfinishedInMemory(*self._listeners)
 
     def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
         """Return the sums of a pass over the rows."""
@@ -131,7 +125,7 @@ class Memory(Workspace):
         number: int | None = None,
     ) -> list[Arrays]:
         """Return what a function makes of each item, one after the other."""
-        unfinished = UnfinishedInMemory(self._listener, penalties, number)
+        unfinished = UnfinishedInMemory(*self._listeners, penalties, number)
         for name, item in items.items():
             if name not in self._arrays:
                 self.commit(name, function(item, unfinished))
@@ -164,7 +158,7 @@ class Memory(Workspace):
 
     def log(self, message: str, **facts: Any) -> None:
         """Log a line."""
-        self._listener.log(message)
+        self._listeners[1](message)
 
     def warn(self, message: str) -> None:
         """Warn."""
@@ -175,3 +169,7 @@ class Memory(Workspace):
 
     def metric(self, **facts: Any) -> None:
         """Do nothing, likewise."""
+
+
+def _ignore(_: object) -> None:
+    pass

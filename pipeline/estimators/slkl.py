@@ -21,7 +21,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from features.targets import labels_from_decision
 from pipeline.estimators.array_features import Examples
 from pipeline.estimators.base import KernelMachine
-from pipeline.estimators.fit_checks import row_weights
+from pipeline.estimators.parameters import row_weights
 from pipeline.models.calibration import probabilities
 
 

@@ -14,7 +14,7 @@ import jinja2
 import numpy as np
 
 from pipeline.config.command_line import program
-from pipeline.config.toml_files import MOST_TOML_BYTES
+from pipeline.config.settings import MOST_TOML_BYTES
 from pipeline.errors import ExitCode
 from pipeline.prediction.streamed_prediction import Located, locate
 from pipeline.reporting import examples, plots, run_facts

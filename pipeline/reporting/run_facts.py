@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.command_line import program
-from pipeline.config.toml_files import read_toml
+from pipeline.config.settings import read_toml
 from pipeline.errors import MissingRunError, PipelineError
 from pipeline.runtime.progress import Progress, duration, remaining
 from pipeline.runtime.run_folder import resume_command

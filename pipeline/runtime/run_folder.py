@@ -15,8 +15,7 @@ from typing import Any
 
 from pipeline.config.command_line import program
 from pipeline.config.parsers import is_address
-from pipeline.config.settings import flag_of
-from pipeline.config.stored_settings import from_toml, to_toml
+from pipeline.config.settings import flag_of, from_toml, to_toml
 from pipeline.config.train_config import TrainConfig
 from pipeline.errors import ConfigError, ConfigMismatchError, FolderInUseError, MissingRunError
 from pipeline.runtime import stopping

@@ -14,7 +14,7 @@ from pipeline.kernels.exact_sums import ExactSum
 from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums
 from pipeline.runtime import progress
 from pipeline.runtime.committed_sums import Arrays, S
-from pipeline.runtime.thread_team import ThreadTeam
+from pipeline.runtime.row_pass import ThreadTeam
 from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, run_length, stream_blocks, stream_sample
 
 Values = dict[str, NDArray[Any]]

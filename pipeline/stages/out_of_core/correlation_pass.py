@@ -22,8 +22,8 @@ from pipeline.kernels.exact_sums import ExactSum, error_of, unit_of
 from pipeline.kernels.gram_statistics import RowBounds
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.runtime import progress, stopping
+from pipeline.runtime.row_pass import ThreadTeam
 from pipeline.runtime.stored_arrays import Stored
-from pipeline.runtime.thread_team import ThreadTeam
 from pipeline.stages.accumulate_statistics import largest_values
 from pipeline.stages.block_pass import ExactSums
 from pipeline.stages.out_of_core.coarse_features import as_centers, as_rows, coarse_points, pay_off, read_points

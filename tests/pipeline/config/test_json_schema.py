@@ -8,8 +8,7 @@ import pytest
 
 import runs
 from pipeline import train
-from pipeline.config.settings import SETTINGS, get, load, schema
-from pipeline.config.stored_settings import to_toml
+from pipeline.config.settings import SETTINGS, get, load, schema, to_toml
 from pipeline.config.train_config import TrainConfig
 
 TYPES = {"integer": int, "number": (int, float), "string": str, "boolean": bool, "array": list}

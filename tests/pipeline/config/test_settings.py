@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 import runs
 from pipeline import train
-from pipeline.config import stored_settings
 from pipeline.config.command_line import parse
 from pipeline.config.parsers import byte_size
-from pipeline.config.settings import SETTINGS, check_scheduler, get, load, with_value
+from pipeline.config.settings import SETTINGS, check_scheduler, from_toml, get, load, resumed, to_toml, with_value
 from pipeline.config.train_config import FeaturesConfig, TrainConfig
 from pipeline.errors import ConfigError
 
@@ -42,17 +41,17 @@ def test_the_address_of_a_scheduler_is_that_of_this_start(tmp_path, monkeypatch)
         mine.write_text(f'dataset = "digits"\n[resources]\nscheduler = "{address}"\n')
         with pytest.raises(ConfigError, match=rf"mine.toml.*no address.*{flag} if you trust it"):
             asked("--config", str(mine), "--scheduler", "serial")
-        assert stored_settings.from_toml(mine).resources.scheduler == "threads"  # as an older version has left it
+        assert from_toml(mine).resources.scheduler == "threads"  # as an older version has left it
         started = asked(flag, address)
         assert (started.config.resources.scheduler, started.origins["resources.scheduler"]) == (address, flag)
-        mine.write_text(stored_settings.to_toml(started.config))
+        mine.write_text(to_toml(started.config))
         assert "://" not in mine.read_text()
-        stored = stored_settings.from_toml(mine)
-        assert stored_settings.resumed(stored, asked()).resources.scheduler == "threads"
-        assert stored_settings.resumed(stored, asked(flag, address)).resources.scheduler == address
+        stored = from_toml(mine)
+        assert resumed(stored, asked()).resources.scheduler == "threads"
+        assert resumed(stored, asked(flag, address)).resources.scheduler == address
         monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", address)
         if address == tls:
-            assert stored_settings.resumed(stored, asked()).resources.scheduler == tls
+            assert resumed(stored, asked()).resources.scheduler == tls
         else:
             with pytest.raises(ConfigError, match=r"DASK_SCHEDULER_ADDRESS tcp:.*--unsafe-scheduler tcp:"):
                 asked()
@@ -157,8 +156,8 @@ def test_toml_round_trip(tmp_path_factory, values, dataset):
     for key, value in values.items():
         config = with_value(config, key, value)
     path = tmp_path_factory.mktemp("toml") / "config.toml"
-    path.write_text(stored_settings.to_toml(config), encoding="utf-8", newline="")
-    assert stored_settings.from_toml(path) == config
+    path.write_text(to_toml(config), encoding="utf-8", newline="")
+    assert from_toml(path) == config
 
 
 def test_byte_sizes():

@@ -18,8 +18,7 @@ from pipeline.errors import InvalidDataError, StoppedError
 from pipeline.runtime import committed_sums, stopping
 from pipeline.runtime.committed_sums import Arrays, take_over
 from pipeline.runtime.executors import Place
-from pipeline.runtime.row_pass import SHARE_BYTES, Share, combine, compute_share, session_name, share_out
-from pipeline.runtime.thread_team import ThreadTeam
+from pipeline.runtime.row_pass import SHARE_BYTES, Share, ThreadTeam, combine, compute_share, session_name, share_out
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import CannotWriteError, CorruptDataError
 

@@ -16,8 +16,7 @@ import pytest
 
 from cases import CASES, SERIAL
 from features.standardisation import RunningMoments
-from pipeline.config.settings import load
-from pipeline.config.stored_settings import resumed
+from pipeline.config.settings import load, resumed
 from pipeline.config.train_config import Resources, TrainConfig
 from pipeline.errors import StoppedError
 from pipeline.runtime import stopping
