@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from features.source import Source, SourceMemory, SourceSpec
-from pipeline.config.parsers import is_searched, learns_scales
+from pipeline.config.parsers import learns_scales
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape, describe, fill_in_features, source_spec
@@ -25,7 +25,6 @@ from pipeline.planning.stage_memory import (
     Workers,
     learned_scales,
     moving_centers,
-    refit_bytes,
     selection_bytes,
     solve_at_once,
     solve_finalists,
@@ -232,7 +231,11 @@ def _sized(config: TrainConfig, bounds: _Bounds) -> tuple[TrainConfig, Plan]:
     """Return the settings with the working set filled in, and the plan that fits, or the smallest where none does."""
     n_candidates = candidates.count_candidates(config, bounds.shape.n_train)
     asked = config.centers.working_set
-    choices = [(min(asked, n_candidates), 1)] if asked is not None else _choices(n_candidates)
+    if asked is not None:
+        choices = [(min(asked, n_candidates), 1)]
+    else:  # two workers shall fit where the working set grows, lest one core idles
+        smaller = [size for size in _WORKING_SETS if size < n_candidates]
+        choices = [(n_candidates, 1), *((size, 2) for size in smaller), *((size, 1) for size in smaller)]
     tried = []
     for working_set, beside_each_other in choices:
         sized = with_value(config, "centers.working_set", working_set)
@@ -257,12 +260,6 @@ def _fits_a_worker(config: TrainConfig, plan: Plan) -> bool:
     needed = LOADING_WORKER_BYTES + 2 * 8 * w**2 + selection_bytes(config, w)
     processes = plan.workers.processes
     return processes == 1 or worker_limit_bytes(config.resources, processes) >= needed
-
-
-def _choices(n_candidates: int) -> list[tuple[int, int]]:
-    """Return the working sets to try, with the workers that shall fit: two where it grows, lest one core idles."""
-    smaller = [size for size in _WORKING_SETS if size < n_candidates]
-    return [(n_candidates, 1), *((size, 2) for size in smaller), *((size, 1) for size in smaller)]
 
 
 def _worker_choices(config: TrainConfig, most: int) -> list[Workers]:
@@ -315,9 +312,9 @@ def _bytes_below(folder: Path) -> int:
 def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     shape, data = bounds.shape, bounds.data
     w, d = config.centers.working_set or 0, shape.n_features
-    selecting = selection_bytes(config, w)
     streaming, base = (bounds.compiling + size for size in _process_bytes(config, data, workers.processes))
-    reading = _reading_bytes(config, data, workers.threads)
+    in_processes = config.resources.scheduler == "processes"
+    reading = workers.threads * data.reading(1) if in_processes else data.reading(workers.threads)
     unused = STREAMING_BYTES - READING_BYTES  # before any columns
     stored = shape.disk_bytes if config.resources.features_store == "zarr" else 0
     if not stored:
@@ -327,46 +324,40 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     building = min(workers.threads, n_items) * (6 if config.features.name == "raw" else 3) * 4 * item_rows * d
     if data.kept == data.decoded:  # of one chunk, nothing is built before it is decoded
         building = max(building - data.decoding, 0)
-    drawn = 4 * w * d * (1 if _is_plain(config) else 2)
+    plain = _is_plain(config)
+    drawn = 4 * w * d * (1 if plain else 2)
     centers = drawn + (8 * w * d if _value_bytes(config) == 8 else 0)
     n_candidates = candidates.count_candidates(config, shape.n_train)
     in_rounds, has_room = candidates.is_in_rounds(config, shape.n_train), w >= n_candidates
     has_trials = config.kernel.sigma2 == "auto" or METRIC in kinds_of(config.kernel.scale, shape.n_features)
     trial = width_trials(config, shape, workers) if has_trials else 0
-    plain = _is_plain(config)
     solving = Solving(
+        config=config,
+        shape=shape,
         columns=w,
         candidates=n_candidates,
         base=base,
         streaming=streaming,
         workers=workers,
         centers=centers,
-        selecting=selecting,
-        refitting=refit_bytes(config, w),
-        centred=8 * w * w if config.solver.intercept and not selecting else 0,
-        streams_again=(is_searched(config.solver.penalty) and not selecting)
-        or (shape.task != "regression" and config.statistics.hold_out > 0),
+        selecting=selection_bytes(config, w),
         plain=plain,
-        scaled=learns_scales(config.kernel.scale),
-        asked_rows=config.statistics.block_rows,
         value_bytes=_value_bytes(config),
-        searched=is_searched(config.solver.penalty) and not selecting,
-        on_demand=config.centers.on_demand,
         moving=moving_centers(config, w),
         preselected=candidates.preselection_of(config, shape.n_train),
     )
     drawing = StagePlan("centers", 1, max(2 * drawn if has_room else 0, trial), drawn)
-    if solving.scaled:
-        learning = learned_scales(shape, solving, n_candidates)
+    if learns_scales(config.kernel.scale):
+        learning = learned_scales(solving)
         most = max(drawing.memory_bytes + drawn, learning.memory_bytes)
         drawing = replace(learning, memory_bytes=most, disk_bytes=drawn + learning.disk_bytes)
-    testing = solving.streams(shape, 0, shape.n_test) + workers.processes * 4 * solving.moving * d  # where they were
+    testing = solving.streams(0, shape.n_test) + workers.processes * 4 * solving.moving * d  # where they were
     planned = solve_finalists if solving.preselected else solve_in_rounds if in_rounds else solve_at_once
     n_tested = row_grid("test", shape.n_test, w).n_blocks
     stages = (
         StagePlan("features", n_items, streaming - unused + reading + building, stored),
         replace(drawing, memory_bytes=streaming + 8 * 2**20 + drawing.memory_bytes),
-        *planned(shape, solving),
+        *planned(solving),
         StagePlan("evaluate", n_tested, base + max(data.reading(1), testing), drawn),
     )
     return Plan(stages, workers, bounds.limit)
@@ -380,11 +371,6 @@ def _process_bytes(config: TrainConfig, data: SourceMemory, workers: int) -> tup
         return STREAMING_BYTES + each, DRIVER_BYTES + each
     leading = LEADING_BYTES + each + workers * (WORKER_BYTES + each)
     return leading, leading
-
-
-def _reading_bytes(config: TrainConfig, data: SourceMemory, workers: int) -> int:
-    """Bytes that the readers of the data keep of it."""
-    return workers * data.reading(1) if config.resources.scheduler == "processes" else data.reading(workers)
 
 
 def _is_plain(config: TrainConfig) -> bool:

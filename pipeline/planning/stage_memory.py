@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from pipeline.config.parsers import NO_PENALTY, selection_size
+from pipeline.config.parsers import NO_PENALTY, is_searched, learns_scales, selection_size
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
@@ -61,15 +61,13 @@ class Solving:
     """What the plan of the statistics and of the solves takes, for Grams of `columns` columns. Bytes.
 
     candidates: how many there are; base: of the processes alone, streaming: of those while they make columns; centers:
-    of the columns, in each process;
-    selecting: of a greedy selection, else 0; refitting: of least squares on all columns, else 0; centred: of the
-    centred Gram where the solves fit an intercept, else 0; streams_again: held-out rows are, for a penalty path or a
-    temperature; plain: columns are Gaussian, of one width; scaled: features are multiplied by scales as they are read;
-    asked_rows: read at once, by the user; value_bytes: of a kernel value; searched: along a penalty path; on_demand:
-    columns come in on demand; moving: centers that may move, else 0; preselected: how finalists are chosen, of a
-    selection that has some.
+    of the columns, in each process; selecting: of a greedy selection, else 0; plain: columns are Gaussian, of one
+    width; value_bytes: of a kernel value; moving: centers that may move, else 0; preselected: how finalists are chosen,
+    of a selection that has some.
     """
 
+    config: TrainConfig
+    shape: FeatureShape
     columns: int
     candidates: int
     base: int
@@ -77,17 +75,10 @@ class Solving:
     workers: Workers
     centers: int
     selecting: int
-    refitting: int
-    centred: int
-    streams_again: bool
     plain: bool
-    scaled: bool
-    asked_rows: int | None
     value_bytes: int
-    searched: bool = False
-    on_demand: bool = False
-    moving: int = 0
-    preselected: Preselection | None = None
+    moving: int
+    preselected: Preselection | None
 
     @property
     def of_finalists(self) -> "Solving":
@@ -101,9 +92,23 @@ class Solving:
         """One Gram."""
         return 8 * self.columns**2
 
+    @property
+    def centred(self) -> int:
+        """The centred Gram, where the solves fit an intercept, else 0."""
+        return self.gram if self.config.solver.intercept and not self.selecting else 0
+
+    @property
+    def searched(self) -> bool:
+        """Whether penalties are solved for along a path."""
+        return is_searched(self.config.solver.penalty) and not self.selecting
+
+    def pieces(self, blocks: RowGrid) -> int:
+        """The pieces of a pass of statistics: blocks, or tiles of them where threads share out each block."""
+        tiles = -(-self.columns // GRAM_TILE) if self.workers.in_one_process else 1
+        return blocks.n_blocks * tiles * (tiles + 1) // 2
+
     def streams(
         self,
-        shape: FeatureShape,
         sums_bytes: int,
         part_rows: int | None = None,
         share: float | None = None,
@@ -113,44 +118,48 @@ class Solving:
 
         share : of the rows, that are sampled as they are read, some at a time
         """
-        w, rows = self.columns, shape.n_train if part_rows is None else part_rows
+        w, shape = self.columns, self.shape
+        rows = shape.n_train if part_rows is None else part_rows
         grid = blocks or row_grid("train", rows, w, sums_bytes, share or 1.0)
-        block, read = min(grid.block_rows, rows), read_rows(shape, self.asked_rows)
+        block, read = min(grid.block_rows, rows), read_rows(shape, self.config.statistics.block_rows)
         used = block if share is None else min(int(1.2 * share * block) + 64, block)  # drawn: a few more may be
         tile = 8 * min(GRAM_TILE, w) ** 2 if sums_bytes else 0
         tile += used * (self.value_bytes * min(COLUMNS_TILE, w) if self.plain else (8 + self.value_bytes) * w)
         n_read = min(max(block, read), rows) if share is None else min(read, rows) + 2 * used
         features = 4 * shape.n_features * n_read
-        each = sums_bytes + 8 * used * w + features * (1 if self.plain and not self.scaled else 2)
+        features *= 1 if self.plain and not learns_scales(self.config.kernel.scale) else 2
+        each = sums_bytes + 8 * used * w + features
         each += 8 * shape.n_features * used if self.value_bytes == 8 else 0  # the rows, in that
         workers = self.workers
         groups = workers.groups(sums_bytes, grid.n_blocks, -(-w // COLUMNS_TILE) if sums_bytes else 1)
         return workers.processes * self.centers + groups * each + workers.threads * tile
 
-    def solves(self, shape: FeatureShape) -> int:
+    def solves(self) -> int:
         """What the solves take, or then the moves of the centers."""
-        return max(self._solves(shape), self.moves(shape))
+        return max(self._solves(), self.moves())
 
-    def moves(self, shape: FeatureShape) -> int:
+    def moves(self) -> int:
         """Statistics or a gradient of the centers that move, beside their places, gradients and curvature."""
         if not self.moving:
             return 0
-        numbers = self.moving * shape.n_features
+        numbers = self.moving * self.shape.n_features
         moved = replace(self, columns=self.moving, centers=4 * numbers, plain=True)
-        passes = max(moved.streams(shape, 2 * moved.gram) + 4 * moved.gram, moved.streams(shape, 8 * numbers))
+        passes = max(moved.streams(2 * moved.gram) + 4 * moved.gram, moved.streams(8 * numbers))
         return self.base + passes + MOVING_BYTES * numbers
 
-    def moving_disk(self, shape: FeatureShape) -> int:
+    def moving_disk(self) -> int:
         """Two checkpoints of the moves, a third while it is written, and the sums of each process."""
-        sums = self.workers.processes * 8 * (shape.n_features + 2 * self.moving)
-        return self.moving * (3 * MOVING_BYTES * shape.n_features + sums)
+        sums = self.workers.processes * 8 * (self.shape.n_features + 2 * self.moving)
+        return self.moving * (3 * MOVING_BYTES * self.shape.n_features + sums)
 
-    def _solves(self, shape: FeatureShape) -> int:
+    def _solves(self) -> int:
         """The mapped Gram, the centred one made from it, and the active sets of the outputs' solves; or a selection.
 
         A selection maps two Grams, of the fit rows and of all.
         """
-        streams = self.streams(shape, 0) if self.streams_again else 0
+        solver = self.config.solver
+        calibrated = self.shape.task != "regression" and self.config.statistics.hold_out > 0
+        streams = self.streams(0) if self.searched or calibrated else 0
         if self.preselected is not None:
             finalists = self.of_finalists
             f = finalists.columns
@@ -158,55 +167,48 @@ class Solving:
             return self.base + max(self.gram + 8 * f * (self.columns + f), dropping, streams)
         if self.selecting:
             return self.base + max(2 * self.gram + self.selecting, streams)
-        if self.refitting:
-            return self.base + max(self.refitting, streams)
-        beside = min(self.workers.threads, shape.n_outputs) * 3 * min(self.gram, _FACTOR_BYTES)
+        if solver.select == "none" and solver.penalty == NO_PENALTY:  # three Grams, one centred, one factor
+            return self.base + max(5 * self.gram, streams)
+        beside = min(self.workers.threads, self.shape.n_outputs) * 3 * min(self.gram, _FACTOR_BYTES)
         return self.base + self.gram + self.centred + max(beside, streams)
 
 
-def statistics_pieces(blocks: RowGrid, n_columns: int, *, in_one_process: bool = True) -> int:
-    """Return the pieces of a pass of statistics: blocks, or tiles of them where threads share out each block."""
-    tiles = -(-n_columns // GRAM_TILE) if in_one_process else 1
-    return blocks.n_blocks * tiles * (tiles + 1) // 2
-
-
-def solve_at_once(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, StagePlan]:
+def solve_at_once(solving: Solving) -> tuple[StagePlan, StagePlan]:
     """Two Grams (fit, hold-out) a group of threads, and one that is read while committed sums are taken up.
 
     On disk are two for each process, twice while they are replaced, and fit, hold-out, all.
     """
-    gram, sums = solving.gram, 2 * solving.gram
-    statistics = solving.streaming + max(solving.streams(shape, sums), sums + gram)
+    shape, gram, sums = solving.shape, solving.gram, 2 * solving.gram
+    statistics = solving.streaming + max(solving.streams(sums), sums + gram)
     blocks = row_grid("train", shape.n_train, solving.columns, sums)
-    pieces = statistics_pieces(blocks, solving.columns, in_one_process=solving.workers.in_one_process)
+    pieces = solving.pieces(blocks)
     return (
         StagePlan("statistics", pieces, statistics, 2 * solving.workers.processes * sums + 3 * gram),
         StagePlan(
             "solve",
             1 if solving.selecting else shape.n_outputs,
-            solving.solves(shape),
-            shape.n_outputs * solving.columns * 16 + solving.moving_disk(shape),
+            solving.solves(),
+            shape.n_outputs * solving.columns * 16 + solving.moving_disk(),
         ),
     )
 
 
-def solve_finalists(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, StagePlan]:
+def solve_finalists(solving: Solving) -> tuple[StagePlan, StagePlan]:
     """One Gram of the sample a group of threads, of all candidates or those of a turn; then two of the finalists.
 
     On disk are those of each process, twice while they are replaced, and what is committed.
     """
     assert solving.preselected is not None
     gram, finalists, workers = solving.gram, solving.of_finalists, solving.workers
-    sampling = solving.streaming + max(solving.streams(shape, gram, share=solving.preselected.share), 2 * gram)
-    after, weights = solve_at_once(shape, finalists)
-    blocks = row_grid("train", shape.n_train, solving.columns, gram, solving.preselected.share)
-    pieces = statistics_pieces(blocks, solving.columns, in_one_process=workers.in_one_process)
+    sampling = solving.streaming + max(solving.streams(gram, share=solving.preselected.share), 2 * gram)
+    after, weights = solve_at_once(finalists)
+    blocks = row_grid("train", solving.shape.n_train, solving.columns, gram, solving.preselected.share)
     disk = max(2 * workers.processes * gram + gram, after.disk_bytes)
-    statistics = StagePlan("statistics", pieces, max(sampling, after.memory_bytes), disk)
-    return statistics, replace(weights, memory_bytes=solving.solves(shape))
+    statistics = StagePlan("statistics", solving.pieces(blocks), max(sampling, after.memory_bytes), disk)
+    return statistics, replace(weights, memory_bytes=solving.solves())
 
 
-def solve_in_rounds(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, StagePlan]:
+def solve_in_rounds(solving: Solving) -> tuple[StagePlan, StagePlan]:
     """At most half of the working set comes in at once: its Gram rows in each group, or the old Gram and the new.
 
     On demand all of it may: all violators of a block enter. A penalty path has them of fit rows and of held-out rows,
@@ -214,17 +216,17 @@ def solve_in_rounds(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, S
     On disk are the Grams of the last round (all rows; centred, or fit and held-out rows), the new one, and the sums of
     each process of its new rows; the columns are kept where there is room beside these.
     """
-    gram, workers = solving.gram, solving.workers
+    gram, workers, shape = solving.gram, solving.workers, solving.shape
     n, t = shape.n_train, shape.n_outputs
     parts = 2 if solving.searched else 1
-    at_once = gram if solving.on_demand else parts * gram // 2
+    at_once = gram if solving.config.centers.on_demand else parts * gram // 2
     joining = gram + gram // 4 + at_once
     blocks = kept_blocks(n, solving.columns)
     kept = workers.threads * blocks.block_rows * solving.columns
     copies = solving.value_bytes + 8 * (parts - 1)  # as files have them, and rows of a part apart
-    streaming = gram // 4 + solving.streams(shape, at_once, blocks=blocks) + copies * kept
+    streaming = gram // 4 + solving.streams(at_once, blocks=blocks) + copies * kept
     disk = parts * (2 + workers.processes) * gram + solving.centred
-    pieces = statistics_pieces(blocks, solving.columns, in_one_process=workers.in_one_process)
+    pieces = solving.pieces(blocks)
     growing = StagePlan("statistics", pieces, solving.base + max(streaming, joining), disk)
     side, values = min(TILE_ROWS, n), 8 * max(n, solving.candidates) * (t * (PRICED if solving.searched else 1) + 1)
     tile = 2 * 4 * side * shape.n_features + (12 if solving.plain else 20) * min(LINE_ROWS, n) * side
@@ -243,31 +245,27 @@ def solve_in_rounds(shape: FeatureShape, solving: Solving) -> tuple[StagePlan, S
         StagePlan(
             "solve",
             tiles * (tiles + 1) // 2,
-            max(scoring, solving.solves(shape)),
-            2 * (workers.processes + 2) * values + solving.moving_disk(shape) + (4 * n * (AXES + 1) if coarse else 0),
+            max(scoring, solving.solves()),
+            2 * (workers.processes + 2) * values + solving.moving_disk() + (4 * n * (AXES + 1) if coarse else 0),
         ),
     )
 
 
-def refit_bytes(config: TrainConfig, w: int) -> int:
-    """Bytes of least squares on all candidates, without a penalty: three Grams, one centred, one factor; else 0."""
-    return 5 * 8 * w * w if config.solver.select == "none" and config.solver.penalty == NO_PENALTY else 0
-
-
-def learned_scales(shape: FeatureShape, solving: Solving, n_candidates: int) -> StagePlan:
+def learned_scales(solving: Solving) -> StagePlan:
     """Rounds of statistics on a few candidates, then of derivatives: columns, slopes and rows of a block, in float64.
 
     On disk are the two Grams of each process, twice while they are replaced.
     """
-    d, m, workers = shape.n_features, min(TRIAL_CENTERS, n_candidates), solving.workers
+    shape, workers = solving.shape, solving.workers
+    d, m = shape.n_features, min(TRIAL_CENTERS, solving.candidates)
     trial = replace(solving, columns=m, centers=3 * 4 * m * d)
     sums = 2 * trial.gram
     grid = row_grid("train", shape.n_train, m + d)
     block = min(grid.block_rows, shape.n_train)
-    features = 2 * 4 * d * min(max(block, read_rows(shape, solving.asked_rows)), shape.n_train)
+    features = 2 * 4 * d * min(max(block, read_rows(shape, solving.config.statistics.block_rows)), shape.n_train)
     products = 8 * 3 * d * d * workers.threads if d <= MOST_OF_METRIC else 0
     slopes = workers.threads * (features + 8 * block * 2 * (m + d)) + 8 * d * grid.n_blocks + products
-    memory = max(trial.streams(shape, sums) + 3 * sums, slopes + workers.processes * 2 * 8 * m * d)
+    memory = max(trial.streams(sums) + 3 * sums, slopes + workers.processes * 2 * 8 * m * d)
     return StagePlan("centers", grid.n_blocks, memory + 2 * 4 * m * d, 2 * workers.processes * sums)
 
 
