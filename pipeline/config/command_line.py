@@ -94,17 +94,8 @@ def parse(argv: Sequence[str] | None) -> Arguments:
         if not equals:
             raise ConfigError(f"--set {text}: must be KEY=VALUE; --print-config lists the keys")
         assignments[key.strip()] = (value.strip(), "--set")
-    return Arguments(
-        dataset=typed["dataset"],
-        assignments=assignments,
-        config_file=typed["config"],
-        run_dir=typed["run_dir"],
-        resume=typed["resume"],
-        print_config=typed["print_config"],
-        dry_run=typed["dry_run"],
-        quiet=typed["quiet"],
-        words=words,
-    )
+    own = {name: typed[name] for name in ("dataset", "run_dir", "resume", "print_config", "dry_run", "quiet")}
+    return Arguments(assignments=assignments, config_file=typed["config"], words=words, **own)
 
 
 # The options of `train` that are settings, as Python names them: {"memory_limit": "resources.memory_limit", ...}.

@@ -149,7 +149,12 @@ class KernelMachine(Parameters):
         limit = default_limit_bytes() if self.memory_limit is None else byte_size(self.memory_limit)
         with threadpool_limits(1, user_api="blas"), as_value_error():  # the bits depend on the number of threads
             room = Room(len(different), limit, None if listed is None else len(listed))
-            config = self._filled(fill_in(config, shape, explicit, room)[0], shape, limit)
+            config, _ = fill_in(config, shape, explicit, room)
+            n_candidates = count_candidates(config, shape.n_train)
+            if self.tol is None and n_candidates <= SMALL_CANDIDATES and config.solver.schedule == "shrinking":
+                config = with_value(config, "solver.tolerance", 0.0)
+            check_memory(config, shape, n_candidates, limit)
+            config = with_value(config, "centers.working_set", n_candidates)
             if config.data.standardise:
                 features.standardise(shape, balanced=balanced)
             start = self._start(features, shape, config)
@@ -160,14 +165,6 @@ class KernelMachine(Parameters):
                 initial_weights.commit_model(work, start)
             final = fit(work)
         self._store(work, features, own_index, final)
-
-    def _filled(self, config: TrainConfig, shape: FeatureShape, limit: int) -> TrainConfig:
-        """Return settings with what estimators fill in by themselves. Raises MemoryError where nothing fits."""
-        n_candidates = count_candidates(config, shape.n_train)
-        if self.tol is None and n_candidates <= SMALL_CANDIDATES and config.solver.schedule == "shrinking":
-            config = with_value(config, "solver.tolerance", 0.0)
-        check_memory(config, shape, n_candidates, limit)
-        return with_value(config, "centers.working_set", n_candidates)
 
     def _start(
         self, features: ArrayFeatures, shape: FeatureShape, config: TrainConfig

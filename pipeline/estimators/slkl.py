@@ -237,12 +237,14 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
             rows, labels = self._validated(X, y, numeric=False)
             check_classification_targets(labels)
             self.classes_, targets = np.unique(labels, return_inverse=True)
-            weights, balanced = row_weights(sample_weight, rows), False
-            if isinstance(self.class_weight, str) and self.class_weight == "balanced":
+            weights, balanced, factors = row_weights(sample_weight, rows), False, self.class_weight
+            if isinstance(factors, str) and factors == "balanced":
                 balanced = True
-            elif self.class_weight is not None:
-                factors = self._class_factors(labels)
-                weights = factors if weights is None else weights * factors
+            elif factors is not None:
+                of_rows: NDArray[np.float64] = compute_sample_weight(factors, labels)
+                if not (np.isfinite(of_rows).all() and of_rows.min() >= 0):
+                    raise ValueError(f"class_weight must hold finite numbers of at least 0; found {factors!r}")
+                weights = of_rows if weights is None else weights * of_rows
             n_present = len(np.unique(targets if weights is None else targets[weights > 0]))
             if n_present < 2:
                 raise ValueError(
@@ -252,13 +254,6 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
             classes = tuple(self.classes_.tolist())
             self._fit(Examples(rows, targets, weights, groups), task, classes, balanced=balanced)
         return self
-
-    def _class_factors(self, labels: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the factor of each row (n,) by its label."""
-        factors: NDArray[np.float64] = compute_sample_weight(self.class_weight, labels)
-        if not (np.isfinite(factors).all() and factors.min() >= 0):
-            raise ValueError(f"class_weight must hold finite numbers of at least 0; found {self.class_weight!r}")
-        return factors
 
     def decision_function(self, X: Any) -> NDArray[np.floating]:
         """Return decision values of rows X (n, n_features): (n, n_classes), or (n,) for two classes, as `predict`."""

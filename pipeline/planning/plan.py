@@ -190,7 +190,6 @@ def _rounds_note(config: TrainConfig, shape: FeatureShape) -> str:
 
 
 def _value_bytes(config: TrainConfig) -> int:
-    """Bytes of a kernel value as it is kept."""
     return 8 if config.kernel.precision == "float64" else 4
 
 
@@ -324,7 +323,8 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     building = min(workers.threads, n_items) * (6 if config.features.name == "raw" else 3) * 4 * item_rows * d
     if data.kept == data.decoded:  # of one chunk, nothing is built before it is decoded
         building = max(building - data.decoding, 0)
-    plain = _is_plain(config)
+    # Gaussian columns of one width are written in place, from centers that are held once.
+    plain = Kernel(config.kernel.name).is_bounded and not isinstance(config.kernel.sigma2, tuple)
     drawn = 4 * w * d * (1 if plain else 2)
     centers = drawn + (8 * w * d if _value_bytes(config) == 8 else 0)
     n_candidates = candidates.count_candidates(config, shape.n_train)
@@ -371,11 +371,6 @@ def _process_bytes(config: TrainConfig, data: SourceMemory, workers: int) -> tup
         return STREAMING_BYTES + each, DRIVER_BYTES + each
     leading = LEADING_BYTES + each + workers * (WORKER_BYTES + each)
     return leading, leading
-
-
-def _is_plain(config: TrainConfig) -> bool:
-    """Tell whether columns are Gaussian and of one width: each is written in place, from centers that are held once."""
-    return Kernel(config.kernel.name).is_bounded and not isinstance(config.kernel.sigma2, tuple)
 
 
 def _size(n_bytes: int) -> str:

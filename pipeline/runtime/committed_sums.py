@@ -16,7 +16,7 @@ from storage.files import remove_file, rename_file
 
 FORMAT = 1  # of the files, and of all that determines the sums but what a pass names: tiles, units
 _GRID, _PIECES, _SUMS = "grid", "pieces", "sums."  # in the order in which they are read
-_REMEDY = "run again with --resume auto: they are made again"
+REMEDY = "run again with --resume auto: they are made again"
 Arrays = Iterable[tuple[str, NDArray[Any]]]
 
 
@@ -46,7 +46,7 @@ class Committed(Generic[S]):
         try:
             self.sums.absorb(self._sums_in(path, pieces))
         except MissingDataError:
-            raise CorruptDataError(f"{path}: sums are missing; {_REMEDY}") from None
+            raise CorruptDataError(f"{path}: sums are missing; {REMEDY}") from None
         self.pieces |= pieces
 
     def _sums_in(self, path: Path, pieces: set[int]) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -55,7 +55,7 @@ class Committed(Generic[S]):
             if name == _PIECES:
                 pieces.update(values.tolist())
                 if not self.pieces.isdisjoint(pieces):
-                    raise CorruptDataError(f"{path}: has sums of the same rows as another file; {_REMEDY}")
+                    raise CorruptDataError(f"{path}: has sums of the same rows as another file; {REMEDY}")
             elif name.startswith(_SUMS):
                 yield name.removeprefix(_SUMS), values
 
@@ -67,11 +67,6 @@ class Committed(Generic[S]):
         for other in earlier:
             if other != path:
                 remove_file(other)
-
-    def check_whole(self, n_pieces: int, folder: Path) -> None:
-        """Raise CorruptDataError where not all pieces are here; a resumed run makes those that are missing."""
-        if self.pieces != set(range(n_pieces)):
-            raise CorruptDataError(f"{folder}: sums are missing; {_REMEDY}")
 
 
 def signature(grid: tuple[object, ...]) -> NDArray[np.int64]:

@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 
 from pipeline.errors import StoppedError
 from pipeline.runtime import progress, stopping
-from pipeline.runtime.committed_sums import Committed, S, Sums, pieces_in
+from pipeline.runtime.committed_sums import REMEDY, Committed, S, Sums, pieces_in
 from pipeline.runtime.executors import Place
+from storage.errors import CorruptDataError
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -150,10 +151,6 @@ class Share:
         n_groups = n_groups_of(threads, self.together, len(self.pieces), self.threads_a_piece)
         return [len(part) for part in np.array_split(np.arange(threads), n_groups)]
 
-    def new_file(self) -> Path:
-        """Return the file that an attempt at the share commits."""
-        return self.folder / f"{self.name}-{os.urandom(4).hex()}.npz"
-
     def files(self) -> list[Path]:
         """Return the files that earlier attempts have committed."""
         return sorted(self.folder.glob(f"{self.name}-*.npz"))
@@ -240,7 +237,8 @@ _turn_of_shares = threading.Lock()
 
 def _compute(task: RowPass[S], share: Share) -> ShareResult[S]:
     adder = task.open()
-    file, total, earlier = share.new_file(), *_taken_up(task, share)
+    file = share.folder / f"{share.name}-{os.urandom(4).hex()}.npz"
+    total, earlier = _taken_up(task, share)
     left = [piece for piece in share.pieces.tolist() if piece not in total.pieces]
     waiting = _Waiting(left, task.run_length, len(share.groups))
     with ExitStack() as stack:
@@ -310,7 +308,8 @@ def combine(task: RowPass[S], folder: Path, results: Sequence[ShareResult[S]], e
     total = Committed(task.empty())
     for path in [result.file for result in results] or earlier:
         total.absorb(path)
-    total.check_whole(task.n_pieces, folder)
+    if total.pieces != set(range(task.n_pieces)):
+        raise CorruptDataError(f"{folder}: sums are missing; {REMEDY}")
     return total.sums
 
 

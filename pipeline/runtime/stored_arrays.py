@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Arrays = dict[str, NDArray[Any]]
-
-
-class Stored(Protocol):
-    """Named arrays, by reference: a path is small and picklable, arrays in memory stay in their process."""
-
-    def read(self, *, mapped: bool = False) -> Arrays:
-        """Return the arrays; `mapped` maps those of a folder read-only. Raises CorruptDataError for damage."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +39,10 @@ class StoredInMemory:
     def read(self, *, mapped: bool = False) -> Arrays:
         """Return the arrays."""
         return self.committed[self.name]
+
+
+# Named arrays, by reference: a path is small and picklable, arrays in memory stay in their process.
+Stored = StoredFile | StoredInMemory
 
 
 def as_arrays(value: "DataclassInstance") -> Arrays:
