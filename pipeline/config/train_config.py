@@ -49,78 +49,70 @@ def option(default: Any, parse: Callable[[Any], Any], description: str, flag: st
     return field(default=default, metadata={"parse": parse, "help": description, "flag": flag})
 
 
+def optional(parse: Callable[[Any], Any], word: str, description: str, flag: str | None = None) -> Any:
+    """Declare one setting that is None where `word` is given, or nothing: the data decide, or it is left out."""
+    return option(None, Optionally(parse, word), description, flag)
+
+
 @dataclass(frozen=True)
 class DataConfig:
     """Which data, and how they are split."""
 
-    n_train: int | None = option(
-        None, Optionally(whole(2), "auto"), "training rows (synthetic: how many to render; else: use the first)"
+    n_train: int | None = optional(
+        whole(2), "auto", "training rows (synthetic: how many to render; else: use the first)"
     )
-    n_test: int | None = option(None, Optionally(whole(1), "auto"), "test rows, likewise")
+    n_test: int | None = optional(whole(1), "auto", "test rows, likewise")
     test_fraction: float = option(
         0.25, real(0, 1, above=True), "share of rows held back for testing where the data has no split"
     )
-    target: str | None = option(
-        None,
-        Optionally(text, "auto"),
+    target: str | None = optional(
+        text,
+        "auto",
         "column of a table (a name, or a position from 0), or key of an .npz, that holds the target",
         "--target",
     )
-    weights: str | None = option(
-        None,
-        Optionally(text, "none"),
+    weights: str | None = optional(
+        text,
+        "none",
         "column of a table (likewise), or key of an .npz or .zarr, that holds how much each row counts: 0 or more",
     )
-    groups: str | None = option(
-        None,
-        Optionally(text, "none"),
+    groups: str | None = optional(
+        text,
+        "none",
         "column of a table (likewise), or key of an .npz or .zarr, that holds the group of each row: no group is split "
         "over fit and held-out rows, nor over training and test part where the run splits them",
     )
-    class_weight: str | None = option(
-        None,
-        Optionally(OneOf(("balanced",)), "none"),
+    class_weight: str | None = optional(
+        OneOf(("balanced",)),
+        "none",
         "balanced: every class counts as much as the others, by factors of its rows' weights; or none",
         "--class-weight",
     )
-    test: str | None = option(
-        None,
-        Optionally(text, "none"),
-        "file with the test part of a table, all of which then trains",
-        "--test",
-    )
-    columns: tuple[str, ...] | None = option(None, Optionally(name_list, "all"), "inputs of a table, by name")
-    drop: tuple[str, ...] | None = option(None, Optionally(name_list, "none"), "columns of a table that are no inputs")
-    categorical: str | None = option(
-        None,
-        Optionally(categories, "none"),
+    test: str | None = optional(text, "none", "file with the test part of a table, all of which then trains", "--test")
+    columns: tuple[str, ...] | None = optional(name_list, "all", "inputs of a table, by name")
+    drop: tuple[str, ...] | None = optional(name_list, "none", "columns of a table that are no inputs")
+    categorical: str | None = optional(
+        categories,
+        "none",
         "words of a table are categories: onehot, ordinal, or auto (one-hot up to 32); onehot:A,B: A and B hold codes",
     )
-    missing: str | None = option(
-        None,
-        Optionally(OneOf(("median",)), "none"),
-        "median: fills missing cells of a table in, and marks their columns",
+    missing: str | None = optional(
+        OneOf(("median",)), "none", "median: fills missing cells of a table in, and marks their columns"
     )
-    task: str | None = option(
-        None, Optionally(OneOf(TASKS), "auto"), "multiclass, binary or regression; else found from the targets"
+    task: str | None = optional(OneOf(TASKS), "auto", "multiclass, binary or regression; else found from the targets")
+    standardise: bool | None = optional(truth, "auto", "z-score the inputs with the training part's moments")
+    positive: str | None = optional(
+        label, "none", "label that is set against all others: a binary task with labels 1 and -1"
     )
-    standardise: bool | None = option(
-        None, Optionally(truth, "auto"), "z-score the inputs with the training part's moments"
+    centre_targets: bool | None = optional(
+        truth, "auto", "regression: fit targets less their mean (default: where there is an intercept)"
     )
-    positive: str | None = option(
-        None, Optionally(label, "none"), "label that is set against all others: a binary task with labels 1 and -1"
+    noise: float | None = optional(
+        real(0), "default", "sinc: variance of the noise on the training targets (default: 0.1)"
     )
-    centre_targets: bool | None = option(
-        None,
-        Optionally(truth, "auto"),
-        "regression: fit targets less their mean (default: where there is an intercept)",
-    )
-    noise: float | None = option(
-        None, Optionally(real(0), "default"), "sinc: variance of the noise on the training targets (default: 0.1)"
-    )
-    add_rows: tuple[str, ...] | None = option(
-        None,
-        Optionally(texts, "none"),
+    add_rows: tuple[str, ...] | None = optional(
+        texts,
+        "none",
         "new training rows (a file or folder) for the finished run of --init-from, whose settings and candidates stay",
         "--add-rows",
     )
@@ -136,9 +128,9 @@ class FeaturesConfig:
     cells: tuple[int, ...] = option((14, 7, 4), whole_list, "cell sizes of hog, in pixels")
     orientations: int = option(12, whole(1, 360), "orientation bins of hog")
     deskew: float = option(0.0, share, "parts of the shear that makes each image upright first: 0 (off) to 1")
-    power: float | None = option(
-        None,
-        Optionally(share, "auto"),
+    power: float | None = optional(
+        share,
+        "auto",
         "exponent of the values of sphog and hog: 0.5 takes square roots (default for images whose features are auto), "
         "1 is off (default for features by name)",
     )
@@ -148,24 +140,24 @@ class FeaturesConfig:
 class CentersConfig:
     """Which training points are candidates."""
 
-    count: int | str | None = option(
-        None,
-        Optionally(center_count, "auto"),
+    count: int | str | None = optional(
+        center_count,
+        "auto",
         "number of random candidate centers, or all (default: 1000 for image features, by --budget for raw ones)",
         "--centers",
     )
-    budget: float | None = option(
-        None, Optionally(duration, "default"), "core seconds the candidates may cost, instead of --centers", "--budget"
+    budget: float | None = optional(
+        duration, "default", "core seconds the candidates may cost, instead of --centers", "--budget"
     )
-    list: str | None = option(
-        None, Optionally(text, "none"), "file that lists the candidates' training rows, not drawn", "--center-list"
+    list: str | None = optional(
+        text, "none", "file that lists the candidates' training rows, not drawn", "--center-list"
     )
-    working_set: int | None = option(
-        None, Optionally(whole(2), "auto"), "candidates with a Gram at once (default: all where memory allows)"
+    working_set: int | None = optional(
+        whole(2), "auto", "candidates with a Gram at once (default: all where memory allows)"
     )
-    columns: str | None = option(
-        None,
-        Optionally(OneOf(("at-once", "on-demand")), "auto"),
+    columns: str | None = optional(
+        OneOf(("at-once", "on-demand")),
+        "auto",
         "which candidates get a row of the Gram; at-once: all, or a working set that is drawn and grown where they do "
         "not fit; on-demand: those whose weight would become non-zero, block by block (default: at-once)",
     )
@@ -187,17 +179,17 @@ class KernelConfig:
         "--kernel",
     )
     degree: int = option(2, whole(1, 20), "of the polynomial kernel")
-    sigma2: float | str | tuple[float, ...] | None = option(
-        None,
-        Optionally(widths, "default"),
+    sigma2: float | str | tuple[float, ...] | None = optional(
+        widths,
+        "default",
         "σ² (default: 4 for image features, 8 for roots of them; for raw ones auto or, with a penalty or a selection, "
         "median); 1,2,4: every width at every candidate; median: of the squared distances; auto: of the lowest "
         "held-out error",
         "--sigma2",
     )
-    scale: str | None = option(
-        None,
-        Optionally(OneOf(("none", "learned", "diagonal", "metric")), "auto"),
+    scale: str | None = optional(
+        OneOf(("none", "learned", "diagonal", "metric")),
+        "auto",
         "of the features, in rounds, by how steep the fit is along them; diagonal: one each; metric: directions of all "
         "(200 at most); learned: first one each, then directions; as far as held-out rows gain",
         "--scale",
@@ -215,11 +207,8 @@ class KernelConfig:
 class StatisticsConfig:
     """How the statistics are accumulated."""
 
-    block_rows: int | None = option(
-        None,
-        Optionally(whole(1), "auto"),
-        "rows read at once, at least a block (default: some chunks of the store)",
-        "--block-size",
+    block_rows: int | None = optional(
+        whole(1), "auto", "rows read at once, at least a block (default: some chunks of the store)", "--block-size"
     )
     hold_out: float = option(0.1, real(0, 0.9), "share of the training rows whose statistics are kept apart")
 
@@ -228,27 +217,22 @@ class StatisticsConfig:
 class SolverConfig:
     """The problem's penalty and how it is solved."""
 
-    penalty: float | str | None = option(
-        None,
-        Optionally(penalty, "default"),
+    penalty: float | str | None = optional(
+        penalty,
+        "default",
         "λν, the l1 penalty of the paper (τ² of the Lasso), in squared units of the targets; max:F: a fraction of the "
         "penalty at which all weights are zero; auto: by held-out error; path:FROM:TO:N, FROM may be max; none: least "
         "squares on all candidates (default: 0.01 for image features, none for raw ones)",
         "--penalty",
     )
     patience: int = option(
-        3,
-        whole(0),
-        "penalties in a row without gain after which --penalty auto ends; 0: always 25, over 12 decades",
+        3, whole(0), "penalties in a row without gain after which --penalty auto ends; 0: always 25, over 12 decades"
     )
     coupling: str = option(
-        "one-vs-all",
-        OneOf(COUPLINGS),
-        "one-vs-all, or shared: one kernel (and support) for all classes",
-        "--coupling",
+        "one-vs-all", OneOf(COUPLINGS), "one-vs-all, or shared: one kernel (and support) for all classes", "--coupling"
     )
-    intercept: bool | None = option(
-        None, Optionally(truth, "auto"), "fit an unpenalised intercept (default: for raw features)", "--intercept"
+    intercept: bool | None = optional(
+        truth, "auto", "fit an unpenalised intercept (default: for raw features)", "--intercept"
     )
     select: str = option(
         "none",
@@ -268,8 +252,8 @@ class SolverConfig:
     schedule: str = option("shrinking", OneOf(SCHEDULES), "shrinking, or uniform (the paper's)", "--schedule")
     step: str = option("exact", OneOf(STEPS), "exact minimum along a coordinate, or newton (the paper's)", "--step")
     stop: str = option("gap", OneOf(STOPS), "gap, or paper: the paper's rule (needs schedule = uniform)")
-    init_from: str | None = option(
-        None, Optionally(text, "none"), "run or model folder whose weights the solves start from", "--init-from"
+    init_from: str | None = optional(
+        text, "none", "run or model folder whose weights the solves start from", "--init-from"
     )
 
 
@@ -283,16 +267,13 @@ class Resources:
         "serial, threads or processes; as a flag, for one start, also tls://HOST:PORT of a dask scheduler",
         "--scheduler",
     )
-    workers: int | None = option(
-        None, Optionally(whole(1, 4096), "auto"), "tasks at once (default: the processors at hand)", "--workers"
+    workers: int | None = optional(
+        whole(1, 4096), "auto", "tasks at once (default: the processors at hand)", "--workers"
     )
-    memory_limit: int | None = option(
-        None,
-        Optionally(byte_size, "auto"),
-        "memory for the whole process tree (default: 3/4 of the machine's)",
-        "--memory-limit",
+    memory_limit: int | None = optional(
+        byte_size, "auto", "memory for the whole process tree (default: 3/4 of the machine's)", "--memory-limit"
     )
-    data_dir: str | None = option(None, Optionally(text, "auto"), "folder that holds the data set", "--data-dir")
+    data_dir: str | None = optional(text, "auto", "folder that holds the data set", "--data-dir")
     features_store: str = option(
         "zarr", OneOf(("zarr", "none")), "zarr, or none: compute features whenever they are read", "--features-store"
     )
@@ -307,8 +288,8 @@ class Resources:
         60.0, duration, "time between the checkpoints of a solve that is under way: 60s, 5m", "--checkpoint-every"
     )
     keep: int = option(2, whole(2, 1000), "checkpoints kept of each solve, at least 2", "--keep")
-    time_limit: float | None = option(
-        None, Optionally(duration, "none"), "stop cleanly after this time (55m, 12h), to be resumed", "--time-limit"
+    time_limit: float | None = optional(
+        duration, "none", "stop cleanly after this time (55m, 12h), to be resumed", "--time-limit"
     )
 
 
