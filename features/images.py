@@ -9,8 +9,8 @@ from features import published
 from features.errors import DataError, MissingInputError
 from features.idx import parse_idx
 from features.input_files import open_plain
-from features.row_source import RowSource, parts_source, split_source
-from features.source import SourceSpec
+from features.row_source import Examples, source_of
+from features.source import Source, SourceSpec
 
 # The four files of MNIST's layout, without ".gz", and their dimensions.
 IDX_FILES = {
@@ -22,7 +22,7 @@ IDX_FILES = {
 DIGITS_SIDE = 28
 
 
-def open_mnist(spec: SourceSpec) -> RowSource:
+def open_mnist(spec: SourceSpec) -> Source:
     """Open MNIST: 60 000 and 10 000 images of 28 x 28 bytes, ten classes.
 
     Looked for as `features.published.find` says. Every file's sha256 is checked on every opening. Memory: 55 MB.
@@ -42,7 +42,7 @@ def open_mnist(spec: SourceSpec) -> RowSource:
     return _open_files(spec, "mnist", paths, expected)
 
 
-def open_idx_folder(spec: SourceSpec, folder: Path) -> RowSource:
+def open_idx_folder(spec: SourceSpec, folder: Path) -> Source:
     """Open a folder with MNIST's four file names, raw or with ``.gz``; any size, any labels.
 
     Raises
@@ -70,7 +70,7 @@ def idx_file(folder: Path, name: str) -> Path | None:
     return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
-def open_digits(spec: SourceSpec) -> RowSource:
+def open_digits(spec: SourceSpec) -> Source:
     """Open scikit-learn's 1797 digits, resized to 28 x 28 bytes and split by seed; no download."""
     # Imported here: for these two, slow to import, only whoever reads the digits shall wait.
     from skimage.transform import resize
@@ -82,26 +82,20 @@ def open_digits(spec: SourceSpec) -> RowSource:
     images = np.rint(np.clip(large, 0.0, 1.0) * 255.0).astype(np.uint8)
     # The digest of the pixels, not of a version: a library that resizes differently makes other data.
     identity = {"source": "digits", "sha256": hashlib.sha256(images).hexdigest()}
-    return split_source(spec, "digits", images, data.target.astype(np.int64), False, identity)
+    return source_of(spec, "digits", [Examples(images, data.target.astype(np.int64))], False, identity)
 
 
-def _open_files(spec: SourceSpec, name: str, paths: dict[str, Path], expected: dict[str, str]) -> RowSource:
+def _open_files(spec: SourceSpec, name: str, paths: dict[str, Path], expected: dict[str, str]) -> Source:
     arrays, digests = {}, {}
     for key, path in paths.items():
         arrays[key], digests[key] = _read_checked(path, IDX_FILES[key], expected.get(key))
+    examples = []
     for part in ("train", "t10k"):
-        n_images, n_labels = (
-            len(arrays[f"{part}-images-idx3-ubyte"]),
-            len(arrays[f"{part}-labels-idx1-ubyte"]),
-        )
-        if n_images != n_labels:
-            raise DataError(f"{name}: {part}-images holds {n_images} images, {part}-labels {n_labels} labels")
-    inputs = (arrays["train-images-idx3-ubyte"], arrays["t10k-images-idx3-ubyte"])
-    labels = (
-        arrays["train-labels-idx1-ubyte"].astype(np.int64),
-        arrays["t10k-labels-idx1-ubyte"].astype(np.int64),
-    )
-    return parts_source(spec, name, inputs, labels, False, {"source": "idx", "sha256": digests})
+        images, labels = arrays[f"{part}-images-idx3-ubyte"], arrays[f"{part}-labels-idx1-ubyte"]
+        if len(images) != len(labels):
+            raise DataError(f"{name}: {part}-images holds {len(images)} images, {part}-labels {len(labels)} labels")
+        examples.append(Examples(images, labels.astype(np.int64)))
+    return source_of(spec, name, examples, False, {"source": "idx", "sha256": digests})
 
 
 def _read_checked(path: Path, n_dimensions: int, expected: str | None) -> tuple[np.ndarray, str]:

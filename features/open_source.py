@@ -6,13 +6,15 @@ block.
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from features import images, paper_tables
-from features.binary_view import one_against_rest
-from features.errors import MissingInputError, UsageError
-from features.source import NAMED, RowArray, Source, SourceSpec
+from features.errors import DataError, MissingInputError, UsageError
+from features.source import NAMED, Joins, Part, RowArray, Source, SourceMemory, SourceSpec
 from features.table_cells import is_table
 from features.table_files import open_table
 from features.tables import open_arrays, open_npz
@@ -86,13 +88,113 @@ def open_outline(spec: SourceSpec) -> Source | None:
 
 
 def viewed(source: Source, spec: SourceSpec) -> Source:
-    """Return a source as `spec` asks for it: with one label against all others, or as it is."""
-    return source if spec.positive is None else one_against_rest(source, spec.positive)
+    """Return a source as `spec` asks for it: as it is, or with the positive label as class 1 and all others as -1.
+
+    Raises
+    ------
+    UsageError
+        The source has no classes.
+    DataError
+        No label reads so.
+    """
+    if spec.positive is None:
+        return source
+    if source.task == "regression":
+        raise UsageError(f"data.positive = {spec.positive}: {source.name} is a regression task; leave it out")
+    labels = [str(label) for label in source.classes]
+    if spec.positive not in labels:
+        known = ", ".join(labels[:20])
+        raise DataError(f"data.positive = {spec.positive}: no label of {source.name}; it has {known}")
+    positive = labels.index(spec.positive)
+
+    def read(part: Part, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        inputs, targets = source.read(part, start, stop)
+        return inputs, (targets == positive).astype(np.int64)
+
+    binary = {"positive": source.classes[positive], "task": "binary", "classes": [-1, 1]}
+    identity = {**source.identity, **binary}
+    return replace(source, task="binary", classes=(-1, 1), read_rows=read, identity=identity)
+
+
+def spec_of_addition(spec: SourceSpec, first: Source, path: str) -> SourceSpec:
+    """Return the description of data at `path` whose rows join those of `first`, which `spec` describes.
+
+    Raises
+    ------
+    UsageError
+        The path is the name of a data set.
+    """
+    if path in NAMED:
+        raise UsageError(f"rows to add: {path} is a data set; give the path of a file or folder with the new rows")
+    joins = Joins(first.classes, first.columns, first.input_shape[-1])
+    return SourceSpec(dataset=path, target=spec.target, groups=spec.groups, task=first.task, joins=joins)
+
+
+def joined(first: Source, additions: Sequence[Source]) -> Source:
+    """Return the data whose training rows are those of `first`, then those of the additions, in their order.
+
+    Test part, task, classes and columns are those of the first data, and so are the moments of z-scores
+    (`FeatureShape.n_first`). The identity names each addition, so that other features are other data.
+
+    Raises
+    ------
+    DataError
+        Inputs of another shape, images on another scale.
+    """
+    sources = (first, *additions)
+    dtype, *others = (source.read("train", 0, 1)[0].dtype for source in sources)
+    for addition, other in zip(additions, others, strict=True):
+        if addition.input_shape != first.input_shape:
+            raise DataError(
+                f"{addition.name}: inputs have shape {addition.input_shape}, those of {first.name} {first.input_shape}"
+            )
+        if (dtype == np.uint8) != (other == np.uint8):
+            raise DataError(
+                f"{addition.name}: images are {other}, those of {first.name} {dtype}; give both on one scale"
+            )
+
+    def read(part: Part, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        if part == "test":
+            return first.read(part, start, stop)
+        blocks, before = [], 0
+        for source in sources:
+            low, high = (min(max(row - before, 0), source.n_train) for row in (start, stop))
+            if low < high or source is first:
+                inputs, targets = source.read(part, low, high)
+                blocks.append((inputs.astype(dtype, copy=False), targets))
+            before += source.n_train
+        inputs, targets = (np.concatenate(arrays) for arrays in zip(*blocks, strict=True))
+        return inputs, targets
+
+    notes = [note for source in sources for note in source.notes]
+    groups = [source.groups for source in sources if source.groups is not None]
+    if first.test_groups is not None and len(groups) > 1:
+        n_both = len(np.intersect1d(first.test_groups, np.concatenate(groups[1:])))
+        notes += [f"{n_both} groups of the rows added have rows in the test part as well"] if n_both else []
+    memories = [source.memory for source in sources]
+    added = tuple(addition.n_train for addition in additions)
+    return replace(
+        first,
+        n_train=first.n_train + sum(added),
+        read_rows=read,
+        identity={**first.identity, "added": [addition.identity for addition in additions]},
+        row_weights={"test": first.weights("test")},
+        groups=np.concatenate(groups) if groups else None,
+        notes=tuple(notes),
+        # A thread keeps chunks of all, and decodes one at a time.
+        memory=SourceMemory(
+            sum(memory.held for memory in memories),
+            sum(memory.kept for memory in memories),
+            sum(memory.decoded for memory in memories),
+            max(memory.decoding for memory in memories),
+        ),
+        added=added,
+    )
 
 
 def _open(spec: SourceSpec) -> Source:
     if spec.dataset == "synthetic":
-        # Imported here: its loops need numba, for which whoever reads other data shall not wait.
+        # Imported here: its loops need numba, which takes long to import.
         from features.synthetic.rendered_digits import open_synthetic
 
         return open_synthetic(spec)

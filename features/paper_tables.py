@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from features import published
-from features.row_source import RowSource, digest_rows, parts_source, split_source
-from features.source import SourceSpec
+from features.row_source import Examples, digest_rows, source_of
+from features.source import Source, SourceSpec
 
 USPS_SIDE = 16
 BOSTON_TEST, BOSTON_ROWS = 156, 506
@@ -18,7 +18,7 @@ SINC_NOISE = 0.1
 SINC_HALF_WIDTH = 5.0
 
 
-def open_usps(spec: SourceSpec) -> RowSource:
+def open_usps(spec: SourceSpec) -> Source:
     """Open USPS: 7291 and 2007 digits, images of 16 x 16 float32 in [-1, 1] (-1 is the background), ten classes.
 
     Its train and test part are its own; looked for as `features.published.find` says. Inputs are not standardised
@@ -30,16 +30,16 @@ def open_usps(spec: SourceSpec) -> RowSource:
         As `features.published.find` and `features.published.read_files`.
     """
     contents = published.read_files("usps", published.find("usps", spec.data_dir))
-    inputs, labels = [], []
+    examples = []
     for file in ("zip.train.gz", "zip.test.gz"):
         table = np.array(gzip.decompress(contents[file]).split(), dtype=np.float32).reshape(-1, 1 + USPS_SIDE**2)
-        inputs.append(np.ascontiguousarray(table[:, 1:]).reshape(-1, USPS_SIDE, USPS_SIDE))
-        labels.append(table[:, 0].astype(np.int64))
+        images = np.ascontiguousarray(table[:, 1:]).reshape(-1, USPS_SIDE, USPS_SIDE)
+        examples.append(Examples(images, table[:, 0].astype(np.int64)))
     identity = {"source": "usps", "sha256": dict(published.PUBLISHED["usps"].files)}
-    return parts_source(spec, "usps", (inputs[0], inputs[1]), (labels[0], labels[1]), False, identity)
+    return source_of(spec, "usps", examples, False, identity)
 
 
-def open_boston(spec: SourceSpec) -> RowSource:
+def open_boston(spec: SourceSpec) -> Source:
     """Open Boston housing: 506 rows of 13 numbers; 156 of them, by seed, are the test part.
 
     The target, the median value of a home in 1000 dollars, is not centred.
@@ -54,7 +54,7 @@ def open_boston(spec: SourceSpec) -> RowSource:
     return _regression(spec, "boston", table[:, :-1], table[:, -1], BOSTON_TEST)
 
 
-def open_abalone(spec: SourceSpec) -> RowSource:
+def open_abalone(spec: SourceSpec) -> Source:
     """Open abalone: 4177 rows of 10 inputs; 1177 rows, by seed, are the test part.
 
     The inputs are three indicators of the sex (M, F, I) and 7 numbers. The target, the number of rings, is not
@@ -72,31 +72,29 @@ def open_abalone(spec: SourceSpec) -> RowSource:
     return _regression(spec, "abalone", np.hstack([sexes, numbers[:, :-1]]), numbers[:, -1], ABALONE_TEST)
 
 
-def open_sinc(spec: SourceSpec) -> RowSource:
+def open_sinc(spec: SourceSpec) -> Source:
     """Generate sinc: x uniform in [-5, 5]², y = sin|x| / |x|; training targets with Gaussian noise, test ones clean.
 
     `spec.n_train` and `spec.n_test` rows, 1000 each unless given; `spec.noise` is the variance of the noise, 0.1
     unless given (10 dB below unit power, the reading that fits the paper). Inputs are not standardised unless asked
     for.
     """
-    inputs: list[np.ndarray] = []
-    targets: list[np.ndarray] = []
+    examples: list[Examples] = []
     streams = np.random.SeedSequence(spec.seed).spawn(2)
     for stream, n_rows in zip(streams, (spec.n_train or SINC_ROWS, spec.n_test or SINC_ROWS), strict=True):
         rng = np.random.default_rng(stream)
         X = rng.uniform(-SINC_HALF_WIDTH, SINC_HALF_WIDTH, (n_rows, 2))
         radius = np.hypot(X[:, 0], X[:, 1])
         noise = rng.standard_normal(n_rows) * np.sqrt(SINC_NOISE if spec.noise is None else spec.noise)
-        inputs.append(X)
-        targets.append(np.sinc(radius / np.pi) + (noise if not targets else 0.0))
+        examples.append(Examples(X, np.sinc(radius / np.pi) + (0.0 if examples else noise)))
     generated = replace(spec, n_train=None, n_test=None, task="regression")
-    digests = [digest_rows(array) for array in (*inputs, *targets)]
+    digests = [digest_rows(one.inputs) for one in examples] + [digest_rows(one.labels) for one in examples]
     identity = {"source": "sinc", "sha256": digests}
-    return parts_source(generated, "sinc", (inputs[0], inputs[1]), (targets[0], targets[1]), False, identity)
+    return source_of(generated, "sinc", examples, False, identity)
 
 
-def _regression(spec: SourceSpec, name: str, inputs: np.ndarray, targets: np.ndarray, n_test: int) -> RowSource:
+def _regression(spec: SourceSpec, name: str, inputs: np.ndarray, targets: np.ndarray, n_test: int) -> Source:
     """Build a source split by seed with the paper's number of test rows, standardised unless asked otherwise."""
     asked = replace(spec, test_fraction=n_test / len(targets), task=spec.task or "regression")
     identity = {"source": name, "sha256": dict(published.PUBLISHED[name].files)}
-    return split_source(asked, name, inputs, targets, True, identity)
+    return source_of(asked, name, [Examples(inputs, targets)], True, identity)

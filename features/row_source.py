@@ -1,4 +1,4 @@
-"""A source over array-likes: a seeded choice of rows, read in bounded pieces.
+"""Sources over array-likes: a seeded choice of rows, read in bounded pieces.
 
 Chosen rows keep the order of the data, so that a block of them is one contiguous range of the array-like and
 a chunked store is read front to back.
@@ -6,27 +6,34 @@ a chunked store is read front to back.
 
 import hashlib
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from features.encoding import shown
-from features.errors import DataError
-from features.row_parts import NO_FACTS, RowFacts, counted_rows, keys_of_groups, part_rows, split_rows
-from features.source import PARTS, ChunkedArray, Columns, Part, RowArray, SourceMemory, SourceSpec
-from features.targets import MOST_CLASSES, MOST_TABLE_CLASSES, class_labels, detect_task, encode
+from features.encoding import EncodedRows, unknown_words
+from features.errors import DataError, UsageError
+from features.row_draws import group_keys
+from features.source import PARTS, ChunkedArray, Part, RowArray, Source, SourceMemory, SourceSpec
+from features.targets import MOST_CLASSES, MOST_TABLE_CLASSES, checked_weights, class_labels, detect_task, encode
 
 PIECE_BYTES = 8 << 20
 
 
-@dataclass(frozen=True, eq=False)
-class PartRows:
-    """One part: an array-like of inputs, its rows that belong to the part (None: all), their targets and weights.
+class Examples(NamedTuple):
+    """Rows as they were given: inputs (n, …), labels (n,), weights (n,), and groups (n,), numbers or text."""
 
-    groups: keys (n,) u8 of the groups of the rows; of the training part alone, None without groups.
+    inputs: RowArray
+    labels: np.ndarray
+    weights: np.ndarray | None = None
+    groups: np.ndarray | None = None
+
+
+class PartRows(NamedTuple):
+    """One part: the array-like of inputs and what errors call it, the rows of it (None: all), and what these have.
+
+    targets (n,), weights (n,) f8 above 0 or None, groups: their keys (n,) u8 or None.
     """
 
     inputs: RowArray
@@ -36,175 +43,238 @@ class PartRows:
     weights: np.ndarray | None = None
     groups: np.ndarray | None = None
 
-
-@dataclass(frozen=True, eq=False)
-class RowSource:
-    """A `features.source.Source` over array-likes; build it with `split_source` or `parts_source`."""
-
-    name: str
-    task: str
-    classes: tuple
-    standardise: bool
-    train: PartRows
-    test: PartRows
-    identity: dict[str, Any]
-    columns: Columns | None = None
-    notes: tuple[str, ...] = ()
-    added: tuple[int, ...] = ()
-
-    @property
-    def n_train(self) -> int:
-        """Rows of the training part."""
-        return len(self.train.targets)
-
-    @property
-    def n_test(self) -> int:
-        """Rows of the test part."""
-        return len(self.test.targets)
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of one input."""
-        return tuple(int(size) for size in self.train.inputs.shape[1:])
-
-    @property
-    def memory(self) -> SourceMemory:
-        """What the arrays hold; of array-likes in chunks (`storage`) what their readers keep of them."""
-        inputs = list({id(part.inputs): part.inputs for part in (self.train, self.test)}.values())
-        parts = [(part.targets, part.weights, part.groups) for part in (self.train, self.test)]
-        held = sum(getattr(array, "nbytes", 0) for array in chain(inputs, *parts))
-        chunked = [array for array in inputs if isinstance(array, ChunkedArray)]
-        kept = sum(array.kept_bytes for array in chunked)
-        decoded = sum(int(np.prod(array.shape, dtype=np.int64)) * array.dtype.itemsize for array in chunked)
-        return SourceMemory(held, kept, decoded, max((array.decoding_bytes for array in chunked), default=0))
-
-    def read(self, part: Part, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return one block of rows; see `features.source.Source.read`.
-
-        Memory: the block and 8 MiB, however far apart its rows are.
-        """
-        chosen = self.train if part == "train" else self.test
-        n = len(chosen.targets)
-        if not 0 <= start <= stop <= n:
-            raise IndexError(f"rows {start} to {stop} of the {part} part of {self.name} do not exist; it has {n}")
-        dtype = input_dtype(chosen.inputs)
-        block = np.empty((stop - start, *self.input_shape), dtype=dtype)
-        rows = np.arange(start, stop) if chosen.rows is None else chosen.rows[start:stop]
-        for begin, end in _pieces(rows, chosen.inputs):
+    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return inputs and targets of some rows. Memory: the result and 8 MiB, however far apart the rows are."""
+        block = np.empty((stop - start, *self.inputs.shape[1:]), dtype=input_dtype(self.inputs))
+        rows = np.arange(start, stop) if self.rows is None else self.rows[start:stop]
+        for begin, end in _pieces(rows, self.inputs):
             low = int(rows[begin])
-            values = np.asarray(chosen.inputs[low : int(rows[end - 1]) + 1])
+            values = np.asarray(self.inputs[low : int(rows[end - 1]) + 1])
             block[begin:end] = values[rows[begin:end] - low]
-        check_finite(block, chosen.array_name, rows)
-        return block, chosen.targets[start:stop].copy()
-
-    def weights(self, part: Part) -> np.ndarray | None:
-        """Return the weights of the rows of a part; None where each counts 1."""
-        return (self.train if part == "train" else self.test).weights
-
-    @property
-    def groups(self) -> np.ndarray | None:
-        """Keys of the groups of the training rows."""
-        return self.train.groups
-
-    def fingerprint(self) -> dict[str, Any]:
-        """Return what determines the rows: content digests, sizes, seed; no path, no time."""
-        return dict(self.identity)
+        check_finite(block, self.array_name, rows)
+        return block, self.targets[start:stop].copy()
 
 
-def split_source(
+def source_of(
     spec: SourceSpec,
     name: str,
-    inputs: RowArray,
-    labels: np.ndarray,
+    examples: Sequence[Examples],
     standardise: bool,
     identity: dict[str, Any],
-    columns: Columns | None = None,
-    facts: RowFacts = NO_FACTS,
-) -> RowSource:
-    """Build a source from data without a split: `spec.test_fraction` of the rows, by seed, are the test part.
+) -> Source:
+    """Build a source from one set of examples, or from a train and a test part of their own.
 
-    Rows of weight 0 are as if they were not there. Rows of one group are in one part.
+    Of one set, `spec.test_fraction` of the rows, by seed, are the test part, and no group is split. Rows of weight 0
+    are as if they were not there. Where `spec.joins` says so, all rows of the first set are training rows.
 
     Raises
     ------
     DataError
-        Fewer than two rows, lengths that differ, or labels no machine can learn from.
+        An empty part or fewer than two rows, lengths or shapes that differ, labels no machine can learn from, a test
+        label the training part lacks.
     UsageError
         More rows asked for than there are.
     """
-    check_lengths(inputs, labels, "X", "y")
+    own = [f" of {part}" for part in PARTS] if len(examples) > 1 else [""]
+    for one, of in zip(examples, own, strict=True):
+        check_lengths(one.inputs, one.labels, f"X{of}", f"y{of}")
     if spec.joins is not None:
-        return joining_source(spec, name, inputs, labels, standardise, identity, facts.groups)
-    weights, counted = counted_rows(spec, facts.weights, len(labels), "the data")
-    labels, groups = labels[counted], keys_of_groups(spec, facts.groups, len(labels), counted)
-    task = spec.task or detect_task(labels, _most_classes(spec, inputs))
+        return _joining(spec, name, examples[0], standardise, identity)
+    _check_alike(name, examples[0].inputs, examples[-1].inputs)
+    counted = [count_rows(spec, one, of) for one, of in zip(examples, own, strict=True)]
+    n_left_out = sum(len(one.labels) - len(of_one.rows) for one, of_one in zip(examples, counted, strict=True))
+    labels = examples[0].labels[counted[0].rows]
+    task = spec.task or detect_task(labels, _most_classes(spec, examples[0].inputs))
     classes = class_labels(labels, task)
-    targets = encode(labels, classes)
+    if len(examples) > 1:
+        chosen = [part_rows(spec, part, of_part, name) for part, of_part in zip(PARTS, counted, strict=True)]
+    else:
+        chosen = split_rows(spec, counted[0], name)
+        identity = {"split": spec.test_fraction, **identity}
+        examples, counted, own = [*examples] * 2, counted * 2, own * 2
     parts = []
-    for kept in split_rows(spec, len(counted), name, groups):
-        rows = counted[kept]
-        of_rows = None if weights is None else weights[rows], None if groups is None else groups[kept]
-        parts.append(PartRows(inputs, "X", rows, targets[kept], *of_rows))
-    notes = _column_notes(columns, inputs) + _task_notes(spec, task, inputs, labels)
-    notes += _weight_notes(spec, inputs.shape[0] - len(counted)) + _group_notes(spec, *(part.groups for part in parts))
-    identity = {"split": spec.test_fraction, **identity}
-    return replace(_source(spec, name, task, classes, standardise, parts, identity), columns=columns, notes=notes)
+    for one, of_one, rows, of in zip(examples, counted, chosen, own, strict=True):
+        every = None if of and len(rows) == len(one.labels) else rows
+        weights, keys = (None if values is None else values[rows] for values in of_one[1:])
+        targets = encode(one.labels[rows], classes, f"y{of}")
+        parts.append(PartRows(one.inputs, f"X{of}", every, targets, weights, keys))
+    notes = _task_notes(spec, task, examples[0].inputs, labels)
+    notes += _weight_notes(spec, n_left_out) + _group_notes(spec, parts[0].groups, parts[1].groups)
+    notes += _unknown_notes(parts[1], "test part")
+    _check_labels(spec, name, classes, parts[0].targets, by_groups="split" in identity and spec.groups is not None)
+    identity = {
+        **identity,
+        "task": task,
+        "classes": list(classes),
+        "n_train": len(chosen[0]),
+        "n_test": len(chosen[1]),
+        # Where every row is taken as it comes, the seed decides nothing: all seeds share one feature store.
+        "seed": None if parts[0].rows is parts[1].rows is None else spec.seed,
+    }
+    if spec.groups is not None:  # which array is which: one may be both
+        identity["roles"] = {"groups": spec.groups, "weights": spec.weights}
+    zscored = standardise if spec.standardise is None else spec.standardise
+    return _of_parts(name, task, classes, zscored, parts[0], parts[1], identity, notes)
 
 
-def parts_source(
-    spec: SourceSpec,
-    name: str,
-    inputs: tuple[RowArray, RowArray],
-    labels: tuple[np.ndarray, np.ndarray],
-    standardise: bool,
-    identity: dict[str, Any],
-    columns: Columns | None = None,
-    facts: tuple[RowFacts, RowFacts] = (NO_FACTS, NO_FACTS),
-) -> RowSource:
-    """Build a source from data with a train and a test part of their own.
+class CountedRows(NamedTuple):
+    """The rows, ascending, of weight above 0; weights (n,) f8 and keys (n,) u8 of the groups of all rows, or None."""
 
-    Rows of weight 0 are as if they were not there.
+    rows: np.ndarray
+    weights: np.ndarray | None
+    keys: np.ndarray | None
 
-    Raises
-    ------
-    DataError
-        An empty part, lengths or shapes that differ, a test label the training part lacks.
-    UsageError
-        More rows asked for than there are.
+
+def count_rows(spec: SourceSpec, examples: Examples, of: str = "") -> CountedRows:
+    """Return which rows count, with checked weights and group keys; errors end what they name with `of`."""
+    n, weights, keys = len(examples.labels), None, None
+    rows = np.arange(n)
+    if examples.weights is not None:
+        weights = checked_weights(examples.weights, n, f"weights {spec.weights}{of or ' of the data'}")
+        rows = np.flatnonzero(weights)
+    if examples.groups is not None:
+        keys = _keys_of_groups(f"groups {spec.groups}{of}", examples.groups, n)
+    return CountedRows(rows, weights, keys)
+
+
+def split_rows(spec: SourceSpec, counted: CountedRows, name: str) -> list[np.ndarray]:
+    """Return which rows are the train and the test part, each sorted; errors as `source_of`.
+
+    Groups are not split; the test part is then as near its size as their order allows.
     """
-    if spec.joins is not None:
-        check_lengths(inputs[0], labels[0], "X of train", "y of train")
-        return joining_source(spec, name, inputs[0], labels[0], standardise, identity, facts[0].groups)
-    for array, values, part in zip(inputs, labels, PARTS, strict=True):
-        check_lengths(array, values, f"X of {part}", f"y of {part}")
-    if tuple(inputs[0].shape[1:]) != tuple(inputs[1].shape[1:]):
-        raise DataError(
-            f"{name}: train inputs have shape {tuple(inputs[0].shape[1:])}, test inputs {tuple(inputs[1].shape[1:])}"
-        )
-    dtypes = [input_dtype(array) for array in inputs]
+    n = len(counted.rows)
+    if n < 2:
+        raise DataError(f"{name}: {n} row(s); at least one to train and one to test are needed")
+    n_test = min(max(1, round(spec.test_fraction * n)), n - 1)
+    rng = np.random.default_rng(np.random.SeedSequence(spec.seed))
+    order = rng.permutation(n)
+    if counted.keys is not None:
+        groups = counted.keys[counted.rows[order]]
+        distinct, of_rows, counts = np.unique(groups, return_inverse=True, return_counts=True)
+        if len(distinct) < 2:
+            raise DataError(f"{name}: all rows are of one group; at least one to train and one to test are needed")
+        drawn = rng.permutation(len(distinct))
+        sizes = np.cumsum(counts[drawn])[:-1]
+        n_groups = 1 + int(np.argmin(np.abs(sizes - n_test)))
+        n_test, is_train = int(sizes[n_groups - 1]), ~np.isin(of_rows, drawn[:n_groups])
+        order = order[np.argsort(is_train, kind="stable")]
+    parts = (("n_train", order[n_test:], spec.n_train), ("n_test", order[:n_test], spec.n_test))
+    return [counted.rows[np.sort(rows[: _checked_size(what, asked, len(rows), name)])] for what, rows, asked in parts]
+
+
+def part_rows(spec: SourceSpec, part: Part, counted: CountedRows, name: str) -> np.ndarray:
+    """Return which rows of a part of its own are taken, sorted; errors as `source_of`."""
+    what, asked = ("n_train", spec.n_train) if part == "train" else ("n_test", spec.n_test)
+    n = len(counted.rows)
+    size = _checked_size(what, asked, n, name)
+    seed = np.random.SeedSequence(spec.seed).spawn(2)[part == "test"]
+    return counted.rows if size == n else counted.rows[np.sort(np.random.default_rng(seed).permutation(n)[:size])]
+
+
+def _checked_size(option: str, asked: int | None, available: int, name: str) -> int:
+    if asked is not None and asked > available:
+        raise UsageError(f"{option} is {asked}, but {name} has {available} such rows; give at most {available}")
+    return available if asked is None else asked
+
+
+def _keys_of_groups(name: str, groups: np.ndarray, n_rows: int) -> np.ndarray:
+    if groups.shape not in ((n_rows,), (n_rows, 1)) or groups.dtype.kind not in "biufUS":
+        found = f"{groups.dtype} values of shape {groups.shape}"
+        raise DataError(f"{name} hold {found}; a number or a word for each of {n_rows} rows is needed")
+    try:
+        return group_keys(groups.reshape(n_rows))
+    except DataError as error:
+        raise DataError(f"{name}: {error}") from None
+
+
+def _joining(spec: SourceSpec, name: str, examples: Examples, standardise: bool, identity: dict[str, Any]) -> Source:
+    """Return all rows as training rows that join others. Raises DataError for a label that is none of their classes."""
+    assert spec.task is not None  # that of the rows that they join
+    assert spec.joins is not None
+    task, classes, labels = spec.task, spec.joins.classes, examples.labels
+    if classes and isinstance(classes[0], str):
+        labels = labels.astype(str)  # words that all read as numbers, in these rows alone
+    elif classes and labels.dtype.kind == "U":
+        raise DataError(f"{name}: labels are text ({labels[0].item()[:40]!r}), those of the training data numbers")
+    try:
+        targets = encode(labels, classes, f"{name}: y")
+    except DataError as error:
+        raise DataError(f"{error}; leave such rows out, or train on all rows anew") from None
+    keys = None
+    if examples.groups is not None:
+        keys = _keys_of_groups(f"groups {spec.groups} of {name}", examples.groups, len(targets))
+    train = PartRows(examples.inputs, f"{name}: X", None, targets, None, keys)
+    test = PartRows(examples.inputs, f"{name}: X", np.empty(0, np.int64), targets[:0])
+    identity = {**identity, "n_train": len(targets), "classes": list(classes)}
+    notes = _unknown_notes(train, f"rows of {name}")
+    return _of_parts(name, task, classes, standardise, train, test, identity, notes)
+
+
+def _of_parts(
+    name: str,
+    task: str,
+    classes: tuple,
+    standardise: bool,
+    train: PartRows,
+    test: PartRows,
+    identity: dict[str, Any],
+    notes: tuple[str, ...],
+) -> Source:
+    def read(part: Part, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        return (train if part == "train" else test).read(start, stop)
+
+    return Source(
+        name=name,
+        task=task,
+        classes=classes,
+        n_train=len(train.targets),
+        n_test=len(test.targets),
+        input_shape=tuple(int(size) for size in train.inputs.shape[1:]),
+        standardise=standardise,
+        read_rows=read,
+        identity=identity,
+        row_weights={"train": train.weights, "test": test.weights},
+        groups=train.groups,
+        test_groups=test.groups,
+        notes=notes,
+        memory=_memory_of(train, test),
+    )
+
+
+def _memory_of(train: PartRows, test: PartRows) -> SourceMemory:
+    """Return what the arrays hold; of array-likes in chunks (`storage`) what their readers keep of them."""
+    inputs = list({id(part.inputs): part.inputs for part in (train, test)}.values())
+    held = sum(getattr(array, "nbytes", 0) for array in chain(inputs, train[3:], test[3:]))
+    chunked = [array for array in inputs if isinstance(array, ChunkedArray)]
+    kept = sum(array.kept_bytes for array in chunked)
+    decoded = sum(int(np.prod(array.shape, dtype=np.int64)) * array.dtype.itemsize for array in chunked)
+    return SourceMemory(held, kept, decoded, max((array.decoding_bytes for array in chunked), default=0))
+
+
+def _check_labels(spec: SourceSpec, name: str, classes: tuple, targets: np.ndarray, *, by_groups: bool) -> None:
+    """Raise DataError where the training rows of classes have one label only."""
+    if not classes or len(np.unique(targets)) > 1:
+        return
+    fault, remedy = f"the {len(targets)} training rows all have label {classes[int(targets[0])]!r}", "take more rows"
+    if by_groups:
+        fault += f": so the split by groups {spec.groups} left them"
+        remedy = "give groups of several labels"
+    raise DataError(f"{name}: {fault}; {remedy}")
+
+
+def _check_alike(name: str, train: RowArray, test: RowArray) -> None:
+    """Raise DataError where train and test inputs differ in shape, or are images on two scales."""
+    shapes = [tuple(array.shape[1:]) for array in (train, test)]
+    if shapes[0] != shapes[1]:
+        raise DataError(f"{name}: train inputs have shape {shapes[0]}, test inputs {shapes[1]}")
+    dtypes = [input_dtype(array) for array in (train, test)]
     if (dtypes[0] == np.uint8) != (dtypes[1] == np.uint8):
         raise DataError(f"{name}: train images are {dtypes[0]}, test images {dtypes[1]}; give both on one scale")
-    counts = [
-        counted_rows(spec, of_part.weights, len(y), part) for of_part, y, part in zip(facts, labels, PARTS, strict=True)
-    ]
-    train_labels = labels[0][counts[0][1]]
-    task = spec.task or detect_task(train_labels, _most_classes(spec, inputs[0]))
-    classes = class_labels(train_labels, task)
-    parts = []
-    for array, y, part, (weights, counted), (_, groups) in zip(inputs, labels, PARTS, counts, facts, strict=True):
-        kept = part_rows(spec, part, len(counted), name)
-        counted = counted if kept is None else counted[kept]
-        rows = None if len(counted) == len(y) else counted
-        targets = encode(y[counted], classes, f"y of {part}")
-        of_rows = (
-            None if weights is None else weights[counted],
-            keys_of_groups(spec, groups, len(y), counted, f" of {part}"),
-        )
-        parts.append(PartRows(array, f"X of {part}", rows, targets, *of_rows))
-    notes = _column_notes(columns, inputs[0]) + _task_notes(spec, task, inputs[0], train_labels)
-    notes += _weight_notes(spec, sum(map(len, labels)) - sum(len(counted) for _, counted in counts))
-    notes += _group_notes(spec, *(part.groups for part in parts))
-    return replace(_source(spec, name, task, classes, standardise, parts, identity), columns=columns, notes=notes)
+
+
+def _most_classes(spec: SourceSpec, inputs: RowArray) -> int:
+    """Return how many whole numbers suggest classes: labels of images, or one set against all others, are such."""
+    return MOST_TABLE_CLASSES if len(inputs.shape) == 2 and spec.positive is None else MOST_CLASSES
 
 
 def _group_notes(spec: SourceSpec, train: np.ndarray | None, test: np.ndarray | None) -> tuple[str, ...]:
@@ -222,30 +292,12 @@ def _weight_notes(spec: SourceSpec, n_left_out: int) -> tuple[str, ...]:
     return (f"weights of the rows: {spec.weights}{left_out}",)
 
 
-def _most_classes(spec: SourceSpec, inputs: RowArray) -> int:
-    """Return how many whole numbers suggest classes: labels of images, or one set against all others, are such."""
-    if spec.most_classes is not None:
-        return spec.most_classes
-    return MOST_TABLE_CLASSES if len(inputs.shape) == 2 and spec.positive is None else MOST_CLASSES
-
-
-def _column_notes(columns: Columns | None, inputs: RowArray) -> tuple[str, ...]:
-    if columns is None:
+def _unknown_notes(part: PartRows, what: str) -> tuple[str, ...]:
+    """Return a note of cells of a part, called `what`, with words that no training row has."""
+    if not isinstance(part.inputs, EncodedRows):
         return ()
-    encoded = columns.encoding.notes() if columns.encoding is not None else ()
-    if columns.target is None:
-        n_columns = inputs.shape[1] if columns.encoding is None else len(columns.encoding.columns)
-        last = n_columns + (columns.weights_index is not None)
-        return f"header: no, target: column {columns.target_place} of 0 to {last}", *encoded
-    header = f"header: yes, target: column {columns.target_place} ({columns.target})"
-    if columns.chosen:
-        header = f"header: yes, target: {columns.target}, inputs: {shown(columns.inputs)}"
-    if not columns.inputs:
-        return header, "names repeat in the header: a model of it matches columns by position", *encoded
-    if "" not in columns.inputs:
-        return header, *encoded
-    unnamed = "a column without a name is an input like the others; take it out if it counts the rows"
-    return header, unnamed, *encoded
+    codes = part.inputs.codes if part.rows is None else part.inputs.codes[part.rows]
+    return tuple(f"{what}: {line}" for line in unknown_words(part.inputs.encoding.unknown(codes)))
 
 
 def _task_notes(spec: SourceSpec, task: str, inputs: RowArray, labels: np.ndarray) -> tuple[str, ...]:
@@ -276,14 +328,13 @@ def input_dtype(inputs: RowArray) -> np.dtype:
     return np.dtype(np.float64)
 
 
-def check_lengths(inputs: RowArray, labels: np.ndarray, inputs_name: str, labels_name: str) -> None:
-    """Raise `DataError` unless X is (n, …) with something in it, y is (n,), and both have the same n."""
+def check_lengths(inputs: RowArray, labels: RowArray, inputs_name: str, labels_name: str) -> None:
+    """Raise `DataError` unless X is (n, …) real numbers, n > 0, and y is (n,) or (n, 1); neither is read."""
     if len(inputs.shape) < 2 or 0 in inputs.shape:
-        raise DataError(
-            f"{inputs_name} has shape {tuple(inputs.shape)}; rows of inputs are needed, (n, d) or (n, H, W)"
-        )
-    if labels.ndim != 1 or len(labels) != inputs.shape[0]:
-        raise DataError(f"{inputs_name} has {inputs.shape[0]} rows, {labels_name} has shape {labels.shape}")
+        raise DataError(f"{inputs_name} has shape {tuple(inputs.shape)}; inputs are needed, (n, d) or (n, H, W)")
+    n_rows, shape = inputs.shape[0], tuple(labels.shape)
+    if shape not in ((n_rows,), (n_rows, 1)):
+        raise DataError(f"{inputs_name} has {n_rows} rows, {labels_name} has shape {shape}")
     input_dtype(inputs)
 
 
@@ -297,66 +348,6 @@ def digest_rows(array: RowArray) -> str:
         end = min(begin + span, n_rows)
         digest.update(np.ascontiguousarray(array[begin:end]).tobytes())
     return digest.hexdigest()
-
-
-def _source(
-    spec: SourceSpec,
-    name: str,
-    task: str,
-    classes: tuple,
-    standardise: bool,
-    parts: list[PartRows],
-    identity: dict[str, Any],
-) -> RowSource:
-    train, test = parts
-    if classes and len(np.unique(train.targets)) < 2:
-        only = classes[int(train.targets[0])]
-        found, more = f"the {len(train.targets)} training rows all have label {only!r}", "take more rows"
-        if spec.groups is not None and "split" in identity:
-            found, more = f"{found}: so the split by groups {spec.groups} left them", "give groups of several labels"
-        raise DataError(f"{name}: {found}; {more}")
-    full_identity = {
-        **identity,
-        "task": task,
-        "classes": list(classes),
-        "n_train": len(train.targets),
-        "n_test": len(test.targets),
-        # Where every row is taken as it comes, the seed decides nothing: all seeds share one feature store.
-        "seed": spec.seed if any(part.rows is not None for part in parts) else None,
-        # Which array is which: one may be both. Data without groups have the identity of versions without them.
-        **({} if spec.groups is None else {"roles": {"groups": spec.groups, "weights": spec.weights}}),
-    }
-    chosen = standardise if spec.standardise is None else spec.standardise
-    return RowSource(name, task, classes, chosen, train, test, full_identity)
-
-
-def joining_source(
-    spec: SourceSpec,
-    name: str,
-    inputs: RowArray,
-    labels: np.ndarray,
-    standardise: bool,
-    identity: dict[str, Any],
-    groups: np.ndarray | None = None,
-) -> RowSource:
-    """Return all rows as training rows that join others. Raises DataError for a label that is none of their classes."""
-    assert spec.task is not None  # that of the rows that they join
-    assert spec.joins is not None
-    task, classes = spec.task, spec.joins.classes
-    if classes and isinstance(classes[0], str):
-        labels = labels.astype(str)  # words that all read as numbers, in these rows alone
-    elif classes and labels.dtype.kind == "U":
-        raise DataError(f"{name}: labels are text ({labels[0].item()[:40]!r}), those of the training data numbers")
-    try:
-        targets = encode(labels, classes, f"{name}: y")
-    except DataError as error:
-        raise DataError(f"{error}; leave such rows out, or train on all rows anew") from None
-    train = PartRows(
-        inputs, f"{name}: X", None, targets, None, keys_of_groups(spec, groups, len(targets), of=f" of {name}")
-    )
-    test = replace(train, rows=np.empty(0, np.int64), targets=targets[:0])
-    identity = {**identity, "n_train": len(targets), "classes": list(classes)}
-    return RowSource(name, task, classes, standardise, train, test, identity)
 
 
 def _pieces(rows: np.ndarray, inputs: RowArray) -> Iterator[tuple[int, int]]:

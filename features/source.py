@@ -3,7 +3,8 @@
 A `SourceSpec` is plain data: tasks carry it and open the source themselves (`features.open_source`).
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -47,8 +48,6 @@ class SourceSpec:
         Tables: how words and missing cells become numbers, see `features.encoding.Asked.read`.
     task : str or None
         ``multiclass``, ``binary`` or ``regression`` instead of what the labels suggest.
-    most_classes : int or None
-        How many distinct whole numbers suggest classes; None: as `features.targets` has it.
     standardise : bool or None
         None: False for images and `sinc`, True for tables.
     positive : str or None
@@ -58,7 +57,7 @@ class SourceSpec:
     seed : int
         Of the split, of the order from which n_train and n_test take, and of what is generated.
     added : tuple of str
-        Paths of data whose rows follow the training rows, in this order; see `features.grown_source`.
+        Paths of data whose rows follow the training rows, in this order; see `features.open_source.joined`.
     joins : Joins or None
         Of data that are added: what they join. All their rows (those of their train part, where they have parts) are
         training rows, there are no others.
@@ -78,7 +77,6 @@ class SourceSpec:
     categorical: str | None = None
     missing: str | None = None
     task: str | None = None
-    most_classes: int | None = None
     standardise: bool | None = None
     positive: str | None = None
     noise: float | None = None
@@ -196,67 +194,78 @@ class SourceMemory:
         return min(threads * self.kept, self.decoded) + self.decoding
 
 
-class Source(Protocol):
-    """Examples with a task and a train/test split, read by row blocks; safe to read from several threads."""
+Read = Callable[[Part, int, int], tuple[np.ndarray, np.ndarray]]
 
-    @property
-    def name(self) -> str:
-        """Short name, never a path."""
 
-    @property
-    def task(self) -> str:
-        """``multiclass``, ``binary`` or ``regression``."""
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Examples with a task and a train/test split, read by row blocks; safe to read from several threads.
 
-    @property
-    def classes(self) -> tuple:
-        """Sorted labels as Python scalars; () for regression."""
+    Parameters
+    ----------
+    name : str
+        Short, never a path.
+    task : str
+        ``multiclass``, ``binary`` or ``regression``.
+    classes : tuple
+        Sorted labels as Python scalars; () for regression.
+    n_train, n_test : int
+        Rows of the parts.
+    input_shape : tuple of int
+        Shape of one input: (H, W) for images, (d,) for tables.
+    standardise : bool
+        Whether inputs are to be z-scored with the statistics of the training part.
+    read_rows : callable
+        What `read` calls with rows that exist.
+    identity : dict
+        All that determines what `read` returns, as JSON-able values; no path, no time.
+    row_weights : mapping
+        Part → weights (n,) f8 above 0 of its rows; the rows of a part that is not there, or None, count 1 each.
+    groups, test_groups : numpy.ndarray or None
+        Keys (n,) u8 of the groups of the rows (`features.row_draws`); None where they have none.
+    columns : Columns or None
+        The columns of the file that the inputs are from; None where it is no table of columns.
+    notes : tuple of str
+        What was assumed when the data were read, a line each: header, target column, classes.
+    memory : SourceMemory
+        What the open source takes of memory.
+    added : tuple of int
+        How many of the last training rows came with each addition, in order.
+    """
 
-    @property
-    def n_train(self) -> int:
-        """Rows of the training part."""
-
-    @property
-    def n_test(self) -> int:
-        """Rows of the test part."""
-
-    @property
-    def added(self) -> tuple[int, ...]:
-        """How many of the last training rows came with each addition, in order; () where none were added."""
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of one input: (H, W) for images, (d,) for tables."""
-
-    @property
-    def standardise(self) -> bool:
-        """Whether inputs are to be z-scored with the statistics of the training part."""
-
-    @property
-    def columns(self) -> Columns | None:
-        """The columns of the file that the inputs are from; None where it is no table of columns."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What was taken for granted when the data were read, a line each: header, target column, classes."""
-
-    @property
-    def memory(self) -> SourceMemory:
-        """What the open source takes of memory."""
+    name: str
+    task: str
+    classes: tuple
+    n_train: int
+    n_test: int
+    input_shape: tuple[int, ...]
+    standardise: bool
+    read_rows: Read
+    identity: dict[str, Any]
+    row_weights: Mapping[Part, np.ndarray | None] = field(default_factory=dict)
+    groups: np.ndarray | None = None
+    test_groups: np.ndarray | None = None
+    columns: Columns | None = None
+    notes: tuple[str, ...] = ()
+    memory: SourceMemory = SourceMemory()
+    added: tuple[int, ...] = ()
 
     def read(self, part: Part, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Return inputs (stop - start, *input_shape) and targets (stop - start,).
 
-        Inputs are uint8 for images, float32 or float64 otherwise; targets are an int64 index into `classes`,
-        or float64 for regression. Raises `DataError` naming array and row where a value is not finite,
-        `IndexError` where the rows do not exist.
+        Inputs are uint8 for images, float32 or float64 otherwise; targets are an int64 index into `classes`, or
+        float64 for regression. Raises `DataError` naming array and row where a value is not finite, `IndexError` where
+        the rows do not exist.
         """
+        n = self.n_train if part == "train" else self.n_test
+        if not 0 <= start <= stop <= n:
+            raise IndexError(f"rows {start} to {stop} of the {part} part of {self.name} do not exist; it has {n}")
+        return self.read_rows(part, start, stop)
 
     def weights(self, part: Part) -> np.ndarray | None:
         """Return how much each row of a part counts, (n,) f8 above 0; None where each counts 1."""
-
-    @property
-    def groups(self) -> np.ndarray | None:
-        """Keys (n_train,) u8 of the groups of the training rows (`features.row_draws`); None where they have none."""
+        return self.row_weights.get(part)
 
     def fingerprint(self) -> dict[str, Any]:
         """Return, as JSON-able values, all that determines what `read` returns; no path, no time."""
+        return dict(self.identity)

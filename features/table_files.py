@@ -11,19 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from features.csv_files import column_names, is_header, is_plain, named_column, reads_as_number, target_column
-from features.encoding import Asked, EncodedRows, TableEncoding, learn, unknown_words
+from features.encoding import Asked, EncodedRows, TableEncoding, learn, shown
 from features.errors import DataError, MissingInputError, UsageError
 from features.parquet_files import is_parquet
-from features.row_parts import RowFacts, counted_rows, keys_of_groups, part_rows, split_rows
-from features.row_source import (
-    PartRows,
-    RowSource,
-    digest_rows,
-    joining_source,
-    parts_source,
-    split_source,
-)
-from features.source import Columns, RowArray, SourceSpec
+from features.row_source import Examples, count_rows, digest_rows, part_rows, source_of, split_rows
+from features.source import Columns, RowArray, Source, SourceSpec
 from features.table_cells import CellReader, is_repeated, is_table, table_rows
 from features.table_layout import KnownTable, TableLayout, layout_of, rows_of, word_columns
 from features.tables import label_array
@@ -31,7 +23,7 @@ from features.tables import label_array
 ROWS_PER_PIECE = 4096
 
 
-def open_table(spec: SourceSpec, path: Path) -> RowSource:
+def open_table(spec: SourceSpec, path: Path) -> Source:
     """Open a table; `spec.test` is one more, whose columns are matched by name where both have names.
 
     The target is the column `spec.target` (a whole number is a position), else one named y, target or label, else the
@@ -57,48 +49,45 @@ def open_table(spec: SourceSpec, path: Path) -> RowSource:
     names = [layout.names[place] for place in layout.inputs]
     words = word_columns(path, layout, asked)
     reader = CellReader(names, words, missing=asked.missing is not None, new=True)
-    codes, texts, facts = _read(path, layout, reader)
+    codes, texts, weights, groups = _read(path, layout, reader)
     if not layout.header:
         _check_first_label(texts, line, path)
     labels = label_array(_label_values(texts, f"{path}, column {layout.names[layout.target or 0]}"), "y")
     name = path.name.removesuffix(".gz").rpartition(".")[0]
     identity = {"source": "csv"}
     if asked:
-        encoding = _learned(names, words, codes, _training_rows(spec, facts, len(codes), name), asked, path)
+        training = _training_rows(spec, Examples(codes, labels, weights, groups), name)
+        encoding = _learned(names, words, codes, training, asked, path)
         columns, identity["encoding"] = replace(columns, encoding=encoding), encoding.digest()
-    inputs = _inputs(codes, columns)
-    digest = _digest(inputs, labels, *facts)
+    rows = Examples(_inputs(codes, columns), labels, weights, groups)
+    digest = _digest(*rows)
     if spec.test is None:
-        source = split_source(spec, name, inputs, labels, True, identity | {"sha256": digest}, columns, facts)
+        source = source_of(spec, name, [rows], True, identity | {"sha256": digest})
     else:
         test = _read_test(Path(spec.test), columns, len(names), labels)
-        sha256 = {"train": digest, "test": _digest(*test[:2], *test[2])}
-        both = (inputs, test[0]), (labels, test[1])
-        source = parts_source(spec, name, *both, True, identity | {"sha256": sha256}, columns, (facts, test[2]))
-    return replace(source, notes=source.notes + _unknown_notes(source.test, "test part"))
+        sha256 = {"train": digest, "test": _digest(*test)}
+        source = source_of(spec, name, [rows, test], True, identity | {"sha256": sha256})
+    return replace(source, columns=columns, notes=(*_column_notes(columns, rows.inputs), *source.notes))
 
 
-def _open_addition(spec: SourceSpec, path: Path) -> RowSource:
+def _open_addition(spec: SourceSpec, path: Path) -> Source:
     """Open a table whose rows are more training rows: its columns are found as those of a test file."""
     assert spec.joins is not None
     joins = spec.joins
     columns = joins.columns or Columns((), None, joins.n_inputs)
-    inputs, labels, facts = _read_test(path, columns, joins.n_columns, np.array(joins.classes or [0.0]))
-    if columns.groups_index is not None and facts.groups is None:
+    rows = _read_test(path, columns, joins.n_columns, np.array(joins.classes or [0.0]))
+    if columns.groups_index is not None and rows.groups is None:
         raise DataError(f"{path}: has no column of the groups ({columns.groups or columns.groups_index}); add it")
-    identity = {"source": "csv", "sha256": _digest(inputs, labels, facts.groups)}
+    identity = {"source": "csv", "sha256": _digest(*rows._replace(weights=None))}
     if columns.encoding is not None:
         identity["encoding"] = columns.encoding.digest()
-    source = joining_source(spec, path.name, inputs, labels, True, identity, facts.groups)
-    return replace(source, notes=_unknown_notes(source.train, f"rows of {path.name}"))
+    return source_of(spec, path.name, [rows], True, identity)
 
 
-def _training_rows(spec: SourceSpec, facts: RowFacts, n: int, name: str) -> np.ndarray:
-    """Return which of n rows are training rows: those that count, but for the test part."""
-    _, counted = counted_rows(spec, facts.weights, n, "the data")
-    groups, n = keys_of_groups(spec, facts.groups, n, counted), len(counted)
-    part = split_rows(spec, n, name, groups)[0] if spec.test is None else part_rows(spec, "train", n, name)
-    return counted if part is None else counted[part]
+def _training_rows(spec: SourceSpec, rows: Examples, name: str) -> np.ndarray:
+    """Return which rows are training rows: those that count, but for the test part."""
+    counted = count_rows(spec, rows, "" if spec.test is None else " of train")
+    return split_rows(spec, counted, name)[0] if spec.test is None else part_rows(spec, "train", counted, name)
 
 
 def _learned(
@@ -116,20 +105,31 @@ def _learned(
         raise DataError(f"{path}: {error}") from None
 
 
-def _unknown_notes(part: PartRows, what: str) -> tuple[str, ...]:
-    """Tell of cells of a part, called `what`, whose words no row has that the encoding was learned from."""
-    if not isinstance(part.inputs, EncodedRows):
-        return ()
-    codes = part.inputs.codes if part.rows is None else part.inputs.codes[part.rows]
-    return tuple(f"{what}: {line}" for line in unknown_words(part.inputs.encoding.unknown(codes)))
-
-
 def reader_of(columns: Columns, names: Sequence[str]) -> CellReader:
     """Return what reads the cells of columns with such names as the training rows had them."""
     if columns.encoding is None:
         return CellReader(names, [None] * len(names))
     words = [None if known is None else {word: k for k, word in enumerate(known)} for known in columns.encoding.words]
     return CellReader(names, words, missing=columns.encoding.missing)
+
+
+def _column_notes(columns: Columns | None, inputs: RowArray) -> tuple[str, ...]:
+    if columns is None:
+        return ()
+    encoded = columns.encoding.notes() if columns.encoding is not None else ()
+    if columns.target is None:
+        n_columns = inputs.shape[1] if columns.encoding is None else len(columns.encoding.columns)
+        last = n_columns + (columns.weights_index is not None)
+        return f"header: no, target: column {columns.target_place} of 0 to {last}", *encoded
+    header = f"header: yes, target: column {columns.target_place} ({columns.target})"
+    if columns.chosen:
+        header = f"header: yes, target: {columns.target}, inputs: {shown(columns.inputs)}"
+    if not columns.inputs:
+        return header, "names repeat in the header: a model of it matches columns by position", *encoded
+    if "" not in columns.inputs:
+        return header, *encoded
+    unnamed = "a column without a name is an input like the others; take it out if it counts the rows"
+    return header, unnamed, *encoded
 
 
 def _check_test_file(spec: SourceSpec) -> None:
@@ -200,8 +200,10 @@ def _chosen_places(spec: SourceSpec, names: list[str], header: bool, every: list
     return places
 
 
-def _read(path: Path, layout: TableLayout, reader: CellReader) -> tuple[np.ndarray, list[str], RowFacts]:
-    """Return the codes (n, columns) f8, labels, and weights and groups of all rows. Raises DataError."""
+def _read(
+    path: Path, layout: TableLayout, reader: CellReader
+) -> tuple[np.ndarray, list[str], np.ndarray | None, np.ndarray | None]:
+    """Return the codes (n, columns) f8, labels, weights and groups of all rows. Raises DataError."""
     pieces, piece, labels, weights = list[np.ndarray](), list[list[float]](), list[str](), array("d")
     groups = list[str]()
     for codes, label, weight, group in rows_of(path, layout, reader, labelled=True):
@@ -216,23 +218,21 @@ def _read(path: Path, layout: TableLayout, reader: CellReader) -> tuple[np.ndarr
         pieces.append(np.array(piece))
     if not pieces:
         raise DataError(f"{path}: has a header but no rows")
-    facts = RowFacts(None if layout.weights is None else np.array(weights), np.array(groups) if groups else None)
-    return np.concatenate(pieces), labels, facts
+    of_rows = None if layout.weights is None else np.array(weights), np.array(groups) if groups else None
+    return np.concatenate(pieces), labels, *of_rows
 
 
-def _read_test(
-    path: Path, columns: Columns, n_columns: int, labels: np.ndarray
-) -> tuple[RowArray, np.ndarray, RowFacts]:
+def _read_test(path: Path, columns: Columns, n_columns: int, labels: np.ndarray) -> Examples:
     """Return inputs, labels, weights and groups of a test file, whose columns are those of a file with such labels."""
     is_text = labels.dtype.kind == "U"
     known = KnownTable(columns, n_columns, tuple(np.unique(labels).tolist()) if is_text else ())
     layout = layout_of(path, None, known, labelled=True)
-    codes, texts, facts = _read(path, layout, reader_of(columns, [layout.names[place] for place in layout.inputs]))
+    codes, texts, *facts = _read(path, layout, reader_of(columns, [layout.names[place] for place in layout.inputs]))
     test_labels = np.array(texts) if is_text else _label_values(texts, f"{path}, the target")
     if test_labels.dtype.kind == "U" and not is_text:
         row = next(row for row, text in enumerate(texts) if not reads_as_number(text))
         raise DataError(f"{path}: row {row} has the target {texts[row][:40]!r}, those of the training file are numbers")
-    return _inputs(codes, columns), label_array(test_labels, "y of test"), facts
+    return Examples(_inputs(codes, columns), label_array(test_labels, "y of test"), *facts)
 
 
 def _inputs(codes: np.ndarray, columns: Columns) -> RowArray:

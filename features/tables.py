@@ -5,18 +5,17 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from features.errors import DataError
 from features.input_files import ALWAYS_ALLOWED_BYTES, MAX_EXPANSION, open_plain
-from features.row_parts import RowFacts
-from features.row_source import RowSource, digest_rows, input_dtype, parts_source, split_source
-from features.source import RowArray, SourceSpec
+from features.row_source import Examples, check_lengths, digest_rows, source_of
+from features.source import RowArray, Source, SourceSpec
 from features.targets import check_finite_targets
 
 MAX_HEADER_BYTES = 1 << 16
@@ -26,9 +25,16 @@ SPLIT_KEYS = ("train/X", "train/y", "test/X", "test/y")
 PART_KEYS = ("X_train", "y_train", "X_test", "y_test")
 
 
-def open_arrays(
-    spec: SourceSpec, arrays: Mapping[str, RowArray], digests: Mapping[str, str] | None = None
-) -> RowSource:
+class Keys(NamedTuple):
+    """The names of the arrays of one set of rows; weights and groups are None where it has none."""
+
+    inputs: str
+    labels: str
+    weights: str | None = None
+    groups: str | None = None
+
+
+def open_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray], digests: Mapping[str, str] | None = None) -> Source:
     """Open array-likes: ``X, y`` (split by seed) or ``train/X, train/y, test/X, test/y``.
 
     y is read whole, X by rows only: once here for its digest, unless `digests` (of `digest_arrays`, for the same
@@ -39,17 +45,9 @@ def open_arrays(
     DataError
         A key is missing, shapes disagree, or the values are no real numbers.
     """
-    name = Path(spec.dataset).stem
-    keys = _array_keys(spec.dataset, arrays)
+    keys = _keys_of(spec, arrays, "y", SPLIT_KEYS)
     identity = {"source": "arrays", "sha256": dict(digests or digest_arrays(spec, arrays))}
-    facts = [_facts(arrays, of_part) for of_part in _fact_keys(spec, arrays, keys)]
-    inputs_of = [_checked_inputs(arrays[key], key) for key in keys if key.endswith("X")]
-    labels_of = [label_array(np.asarray(arrays[key][:]), key) for key in keys if key.endswith("y")]
-    table = _is_table(inputs_of[0])
-    if len(keys) == 2:
-        return split_source(spec, name, inputs_of[0], labels_of[0], table, identity, facts=facts[0])
-    parts = (inputs_of[0], inputs_of[1]), (labels_of[0], labels_of[1])
-    return parts_source(spec, name, *parts, table, identity, facts=(facts[0], facts[1]))
+    return _source_of(spec, arrays, keys, identity)
 
 
 def digest_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray]) -> dict[str, str]:
@@ -60,52 +58,50 @@ def digest_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray]) -> dict[str,
     DataError
         As `open_arrays`.
     """
-    digests = {}
-    keys = _array_keys(spec.dataset, arrays)
+    keys = _keys_of(spec, arrays, "y", SPLIT_KEYS)
     _check_shapes(arrays, keys)
-    for key in keys:
-        if key.endswith("X"):
-            digests[key] = digest_rows(_checked_inputs(arrays[key], key))
-        else:
-            digests[key] = digest_rows(label_array(np.asarray(arrays[key][:]), key))
-    digests |= {key: digest_rows(arrays[key]) for key in chain(*_fact_keys(spec, arrays, keys)) if key is not None}
-    return digests
+    labels = {one.labels: label_array(np.asarray(arrays[one.labels][:]), one.labels) for one in keys}
+    return {key: digest_rows(labels.get(key, arrays[key])) for one in keys for key in one if key is not None}
 
 
-def _fact_keys(spec: SourceSpec, known: Container[str], keys: tuple[str, ...]) -> list[tuple[str | None, str | None]]:
-    """Return the arrays of weights and of groups that go with each array of inputs in `keys`, None for those not there.
+def _keys_of(spec: SourceSpec, known: Collection[str], target: str, of_parts: tuple[str, ...]) -> list[Keys]:
+    """Return the names of the arrays to read: those of X and the target, else those of the parts.
 
-    They are named like the inputs, `spec.weights` or `spec.groups` in the place of X. The test part may lack them.
+    Weights and groups are named like the inputs, `spec.weights` or `spec.groups` in the place of X. The test part may
+    lack them.
 
     Raises
     ------
     DataError
-        The rows to train on have none.
+        An array is missing.
     """
-    found = []
+    keys = ("X", target) if "X" in known and target in known else of_parts
+    missing = [key for key in keys if key not in known]
+    if missing:
+        wanted = f"needs X and {target}, or {', '.join(of_parts)}"
+        raise DataError(f"{spec.dataset}: {wanted}; found {_some_of(known)}")
+    more = []
     for option, asked in (("weights", spec.weights), ("groups", spec.groups)):
         names = [key if asked is None else asked if key == "X" else asked.join(key.split("X")) for key in keys[::2]]
         if asked is not None and names[0] not in known:
             raise DataError(f"{spec.dataset}: has no array {names[0]} for data.{option} = {asked}; name one it has")
-        found.append([None if asked is None or name not in known else name for name in names])
-    return list(zip(*found, strict=True))
+        more.append([None if asked is None or name not in known else name for name in names])
+    return [Keys(*names) for names in zip(keys[::2], keys[1::2], *more, strict=True)]
 
 
-def _facts(arrays: Mapping[str, RowArray], keys: tuple[str | None, str | None]) -> RowFacts:
-    """Return what arrays hold beside inputs and targets."""
-    return RowFacts(*(None if key is None else np.asarray(arrays[key][:]) for key in keys))
+def _source_of(
+    spec: SourceSpec, arrays: Mapping[str, RowArray], keys: Sequence[Keys], identity: dict[str, Any]
+) -> Source:
+    examples = []
+    for one in keys:
+        labels = label_array(np.asarray(arrays[one.labels][:]), one.labels)
+        facts = (None if key is None else np.asarray(arrays[key][:]) for key in (one.weights, one.groups))
+        examples.append(Examples(arrays[one.inputs], labels, *facts))
+    is_table = len(examples[0].inputs.shape) == 2
+    return source_of(spec, Path(spec.dataset).stem, examples, is_table, identity)
 
 
-def _array_keys(dataset: str, arrays: Mapping[str, RowArray]) -> tuple[str, ...]:
-    if "X" in arrays and "y" in arrays:
-        return ("X", "y")
-    missing = [key for key in SPLIT_KEYS if key not in arrays]
-    if missing:
-        raise DataError(f"{dataset}: needs arrays X and y, or {', '.join(SPLIT_KEYS)}; found {_some_of(arrays)}")
-    return SPLIT_KEYS
-
-
-def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> RowSource:
+def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> Source:
     """Open an npz file with ``X, y`` or ``X_train, y_train, X_test, y_test``; `spec.target` renames ``y``.
 
     Read whole: memory is that of the arrays, which is compared with the file before anything is allocated. An
@@ -119,31 +115,26 @@ def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> RowSourc
     target = spec.target or "y"
     with npz_archive(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        keys = ("X", target) if "X" in members and target in members else PART_KEYS
-        missing = [key for key in keys if key not in members]
-        if missing:
-            raise DataError(f"{path}: needs X and {target}, or {', '.join(PART_KEYS)}; found {_some_of(members)}")
-        fact_keys = _fact_keys(spec, members, keys)
+        keys = _keys_of(spec, members, target, PART_KEYS)
         loaded = {
             key: (_zeros if outline and key.startswith("X") else read_member)(archive, members[key], path)
-            for key in (*keys, *filter(None, chain(*fact_keys)))
+            for key in filter(None, chain(*keys))
         }
-    facts = [_facts(loaded, of_part) for of_part in fact_keys]
     _check_shapes(loaded, keys)
     digests = {key: "" if outline else digest_rows(values) for key, values in loaded.items()}
     identity: dict[str, Any] = {"source": "npz", "sha256": digests}
-    if len(keys) == 2 and target != "y" and spec.weights is not None:  # either array may be the other
+    if len(keys) == 1 and target != "y" and spec.weights is not None:  # either array may be the other
         identity["target"] = target
-    if len(keys) == 2:
-        inputs, labels = loaded["X"], label_array(loaded[target], target)
-        return split_source(spec, path.stem, inputs, labels, _is_table(inputs), identity, facts=facts[0])
-    inputs_of = (loaded["X_train"], loaded["X_test"])
-    labels_of = (label_array(loaded["y_train"], "y_train"), label_array(loaded["y_test"], "y_test"))
-    of_parts = (facts[0], facts[1])
-    return parts_source(spec, path.stem, inputs_of, labels_of, _is_table(inputs_of[0]), identity, facts=of_parts)
+    return _source_of(spec, loaded, keys, identity)
 
 
-def _some_of(names: Iterable[str]) -> str:
+def _check_shapes(arrays: Mapping[str, RowArray], keys: Sequence[Keys]) -> None:
+    """Check the lengths of all sets of rows before a byte is hashed. Raises DataError."""
+    for one in keys:
+        check_lengths(arrays[one.inputs], arrays[one.labels], one.inputs, one.labels)
+
+
+def _some_of(names: Collection[str]) -> str:
     """Return names for a message: the first ones, since a file may have thousands."""
     found = [name[:40] for name in sorted(names)]
     return ", ".join(found[:12] + ["..."] * (len(found) > 12)) or "nothing"
@@ -180,34 +171,10 @@ def _check_text(labels: np.ndarray, name: str) -> None:
         raise DataError(f"{name}: row {bad[0]} holds a character that no text has (a lone surrogate?); mend it")
 
 
-def _is_table(inputs: RowArray) -> bool:
-    return len(inputs.shape) == 2
-
-
-def _checked_inputs(inputs: RowArray, name: str) -> RowArray:
-    if len(inputs.shape) < 2 or 0 in inputs.shape:
-        raise DataError(f"{name} has shape {tuple(inputs.shape)}; inputs are needed, (n, d) or (n, H, W)")
-    input_dtype(inputs)
-    return inputs
-
-
 def _zeros(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> np.ndarray:
     """Return zeros of the shape and dtype of a member, which take no memory."""
     shape, dtype = _member_header(archive, info, path)
     return np.broadcast_to(np.zeros((), dtype), shape)
-
-
-def check_shapes(inputs: RowArray, labels: RowArray, inputs_name: str, labels_name: str) -> None:
-    """Raise DataError unless X is (n, …) with something in it and y is (n,) or (n, 1); neither is read."""
-    n_rows, shape = _checked_inputs(inputs, inputs_name).shape[0], tuple(labels.shape)
-    if shape not in ((n_rows,), (n_rows, 1)):
-        raise DataError(f"{inputs_name} has {n_rows} rows, {labels_name} has shape {shape}")
-
-
-def _check_shapes(arrays: Mapping[str, RowArray], keys: tuple[str, ...]) -> None:
-    """Do so for each part, before a byte is hashed."""
-    for inputs, labels in zip(keys[::2], keys[1::2], strict=True):
-        check_shapes(arrays[inputs], arrays[labels], inputs, labels)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,6 @@ from features import targets as target_coding
 from features.descriptors.descriptor import FeatureSpec, feature_length, parameters
 from features.published import PUBLISHED, folder_with
 from features.source import PARTS, Part, Source, SourceSpec
-from features.targets import MOST_CLASSES
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.open_data import open_data
@@ -94,11 +93,10 @@ class FeatureShape:
         return (self.n_train + self.n_test) * (self.n_features * 4 + 8) + 8 * (n_weights + self.n_train)
 
 
-def source_spec(config: TrainConfig, *, frozen: bool = False) -> SourceSpec:
+def source_spec(config: TrainConfig) -> SourceSpec:
     """Return the description of the data that `features` opens.
 
-    A run freezes its task; a `frozen` configuration without one is of a time when more whole numbers were classes. A
-    folder named by SLKL_DATA_DIR is put in here, since the workers of a cluster may not have that variable.
+    A folder named by SLKL_DATA_DIR is put in here, since the workers of a cluster may not have that variable.
     """
     data, data_dir = config.data, config.resources.data_dir
     is_published, named = config.dataset in PUBLISHED, os.environ.get("SLKL_DATA_DIR")
@@ -119,7 +117,6 @@ def source_spec(config: TrainConfig, *, frozen: bool = False) -> SourceSpec:
         weights=data.weights,
         groups=data.groups,
         task=data.task,
-        most_classes=MOST_CLASSES if frozen else None,
         standardise=data.standardise,
         positive=data.positive,
         noise=data.noise,

@@ -5,9 +5,8 @@ from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 
-from features.grown_source import joined, spec_of_addition
+from features.open_source import joined, open_source, spec_of_addition, stamp_of, viewed
 from features.open_source import open_outline as open_file_outline
-from features.open_source import open_source, stamp_of, viewed
 from features.source import Source, SourceSpec
 from features.tables import digest_arrays
 from storage.records import digest_of

@@ -121,7 +121,7 @@ def prepare(config: TrainConfig, explicit: frozenset[str], *, frozen: bool) -> P
     Raises ConfigError for settings that make no sense for these data, PlanError where nothing fits the memory limit,
     and the errors of opening the data.
     """
-    spec = source_spec(config, frozen=frozen)
+    spec = source_spec(config)
     outline = open_outline(spec)
     if outline is not None:
         _prepared(config, explicit, spec, outline, frozen=frozen)  # refuses what does not fit before it is read

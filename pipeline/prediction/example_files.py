@@ -150,7 +150,7 @@ def _open_arrays(path: Path, asked: Asked, arrays: Mapping[str, RowArray], part_
                 words = name if "X" in arrays or name != inputs else f"X or {name}"
                 raise DataError(f"{path}: has no array {words}")
         if asked.labelled:
-            tables.check_shapes(arrays[inputs], arrays[labels], inputs, labels)
+            check_lengths(arrays[inputs], arrays[labels], inputs, labels)
         y = tables.label_array(np.asarray(arrays[labels][:]), labels) if asked.labelled else None
         pieces.append(_array_piece(inputs, arrays[inputs], y))
     return Examples(path.name, None if "X" in arrays else asked.part or "test", tuple(pieces))

@@ -190,7 +190,7 @@ def check_shape(piece: Piece, model: SparseKernelModel) -> None:
 def _source_of_run(config: TrainConfig, located: Located) -> Source:
     """Return the data of a run, after checking that they are those it was trained on."""
     assert located.layout is not None
-    spec = source_spec(config, frozen=True)
+    spec = source_spec(config)
     source = open_data(spec)
     shape = describe(fill_in_features(config, spec, source)[1], source)
     if shape.digest != read_record(located.layout.environment)["features"]:

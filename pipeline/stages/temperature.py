@@ -129,7 +129,7 @@ def temperature_of_finished_run(layout: RunLayout, config: TrainConfig, tried: T
     Its features are read where they are stored, else computed. Raises ConfigMismatchError where its data have changed,
     and what opening and reading them raises.
     """
-    spec = source_spec(config, frozen=True)
+    spec = source_spec(config)
     source = open_data(spec)
     request = fill_in_features(config, spec, source)[1]
     shape = describe(request, source)

@@ -169,7 +169,8 @@ def test_cells_that_cannot_be_and_columns_that_are_not_there_are_refused(tmp_pat
 def test_columns_are_chosen_by_name(tmp_path):
     source = table(tmp_path, A_TO_C, columns=("c", "a"))
     assert (source.columns.inputs, source.columns.target_index, source.columns.chosen) == (("a", "c"), 2, True)
-    assert source.read("train", 0, 15)[0].tolist() == [[k, 3 * k] for k in source.train.rows.tolist()]
+    inputs, targets = source.read("train", 0, 15)
+    assert inputs.tolist() == [[k, 3 * k] for k in (2 * targets).tolist()]
     assert "header: yes, target: y, inputs: a, c" in source.notes
     assert table(tmp_path, A_TO_C, drop=("b",)).fingerprint() == source.fingerprint()
 

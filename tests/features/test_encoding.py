@@ -103,7 +103,7 @@ BOTH = {"categorical": "onehot", "missing": "median"}
 def test_only_training_rows_are_learned_from(tmp_path):
     first = table(tmp_path, TEXT, **BOTH)
     rows = TEXT.splitlines()
-    test_rows = sorted(set(range(24)) - set(first.train.rows.tolist()))
+    test_rows = first.read("test", 0, first.n_test)[0][:, 0].astype(int).tolist()
     for row in test_rows:
         rows[1 + row] = f"{row},other{row},1e6,{'yn'[row % 2]}"
     second = table(tmp_path, "\n".join(rows), **BOTH)

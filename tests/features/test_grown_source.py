@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from features.errors import DataError
-from features.grown_source import GrownSource, joined, spec_of_addition
-from features.open_source import open_source, viewed
+from features.open_source import joined, open_source, spec_of_addition, viewed
 from features.source import Source, SourceSpec
 
 
@@ -24,9 +23,13 @@ def spec(tmp_path: Path) -> SourceSpec:
     return SourceSpec(str(tmp_path / "first.npz"))
 
 
-def grown(spec: SourceSpec, *names: str) -> GrownSource:
+def added(spec: SourceSpec, *names: str) -> list[Source]:
     first, folder = open_source(spec), Path(spec.dataset).parent
-    return joined(first, [open_source(spec_of_addition(spec, first, str(folder / name))) for name in names])
+    return [open_source(spec_of_addition(spec, first, str(folder / name))) for name in names]
+
+
+def grown(spec: SourceSpec, *names: str) -> Source:
+    return joined(open_source(spec), added(spec, *names))
 
 
 def whole(source: Source) -> tuple[np.ndarray, np.ndarray]:
@@ -51,10 +54,10 @@ def test_rows_follow_each_other(spec):
 
 def test_its_identity_names_the_additions_and_a_view_knows_them(spec):
     first, one, two = open_source(spec), grown(spec, "second.npz"), grown(spec, "second.npz", "third.npz")
-    added = two.fingerprint()["added"]
+    additions = added(spec, "second.npz", "third.npz")
     assert len({repr(source.fingerprint()) for source in (first, one, two)}) == 3
-    assert one.fingerprint() == {**first.fingerprint(), "added": added[:1]}
-    assert two.memory.held == sum(source.memory.held for source in (first, *two.additions))
+    assert one.fingerprint() == {**first.fingerprint(), "added": [additions[0].fingerprint()]}
+    assert two.memory.held == sum(source.memory.held for source in (first, *additions))
     source = viewed(grown(spec, "third.npz"), replace(spec, positive="x"))
     assert source.added == (5,)
     np.testing.assert_array_equal(whole(source)[1], np.r_[np.tile([0, 0, 1], 2), [0, 1, 0, 0, 1]])

@@ -1,7 +1,6 @@
 """Own tables from the command: header and target, columns by name, rows and models that are far from right."""
 
 import csv
-import hashlib
 import json
 import re
 from dataclasses import replace
@@ -20,8 +19,6 @@ from pipeline.estimators.slkl import SLKLRegressor
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.trained_model import ModelFormatError
 from runs import TrainedRuns, held_out_of, report_of, train_beside
-from storage.folder_layouts import RunLayout
-from storage.records import read_record, write_record
 
 NAMES = ["alpha", "beta", "2019", "price"]
 N = 120
@@ -195,23 +192,6 @@ def test_columns_without_names_are_matched_by_position(header, order, target, wo
     assert expected["r2"] > 0.5
     assert (expected["n_rows"], expected["header"]) == (N, header is not None)
     assert evaluated(capsys, run / "model", write(tmp_path / "bare.csv", rows)) == expected | {"header": False}
-
-
-def test_a_run_made_when_more_numbers_were_classes_is_read_as_it_was(tmp_path, capsys):
-    """Its settings do not say the task: it was found from the labels, by a rule that took thirty for classes."""
-    data = write(tmp_path / "thirty.csv", [[repr(k * 0.1), repr(k * k * 0.3), str(k % 30)] for k in range(240)])
-    options = ("--set", "data.task=multiclass", "--centers", "20", "--penalty", "1", "--scheduler", "serial")
-    run = train_beside(tmp_path, "thirty", data, *options)
-    expected = evaluated(capsys, run)
-    layout = RunLayout(run)
-    text = layout.config.read_text()
-    layout.config.write_text(text.replace('task = "multiclass"\n', ""))
-    assert layout.config.read_text() != text
-    digest = hashlib.sha256(layout.config.read_bytes()).hexdigest()
-    write_record(layout.environment, read_record(layout.environment) | {"config": digest})
-    assert evaluated(capsys, run) == expected
-    layout.report.unlink()
-    assert training.main([str(data), "--run-dir", str(run), "--resume", "require", "-q"]) == 0
 
 
 @pytest.mark.parametrize("intercept", [0.0, 2.5])
