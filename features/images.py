@@ -1,14 +1,18 @@
-"""Image sources: MNIST, any folder in MNIST's IDX layout, and scikit-learn's digits."""
+"""Image sources: MNIST, any folder in MNIST's IDX layout, and scikit-learn's digits; a bounded reader of IDX files."""
 
+import gzip
 import hashlib
+import math
+import os
+import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from features import published
 from features.errors import DataError, MissingInputError
-from features.idx import parse_idx
-from features.input_files import open_plain
+from features.input_files import ALWAYS_ALLOWED_BYTES, MAX_EXPANSION, open_plain
 from features.row_source import Examples, source_of
 from features.source import Source, SourceSpec
 
@@ -20,6 +24,7 @@ IDX_FILES = {
     "t10k-labels-idx1-ubyte": 1,
 }
 DIGITS_SIDE = 28
+PIECE_BYTES = 1 << 16
 
 
 def open_mnist(spec: SourceSpec) -> Source:
@@ -29,17 +34,13 @@ def open_mnist(spec: SourceSpec) -> Source:
 
     Raises
     ------
-    MissingInputError
-        `spec.data_dir` lacks a file.
+    MissingInputError, UnavailableError
+        As `features.published.find`.
     DataError
         A file has another sha256 than the published one.
-    UnavailableError
-        The cache is not filled and no mirror answers.
     """
     folder = published.find("mnist", spec.data_dir)
-    paths = {name: folder / f"{name}.gz" for name in IDX_FILES}
-    expected = {name: published.PUBLISHED["mnist"].files[f"{name}.gz"] for name in IDX_FILES}
-    return _open_files(spec, "mnist", paths, expected)
+    return _open_files(spec, "mnist", {name: folder / f"{name}.gz" for name in IDX_FILES}, are_published=True)
 
 
 def open_idx_folder(spec: SourceSpec, folder: Path) -> Source:
@@ -52,17 +53,13 @@ def open_idx_folder(spec: SourceSpec, folder: Path) -> Source:
     DataError
         A file is damaged, or numbers of images and labels differ.
     """
-    paths = {}
-    for name in IDX_FILES:
-        path = idx_file(folder, name)
-        if path is not None:
-            paths[name] = path
+    paths = {name: path for name in IDX_FILES if (path := idx_file(folder, name)) is not None}
     missing = [name for name in IDX_FILES if name not in paths]
     if missing:
         raise MissingInputError(
             f"{folder}: lacks {', '.join(missing)} (raw or .gz); an image folder needs MNIST's four IDX files"
         )
-    return _open_files(spec, folder.resolve().name, paths, {})
+    return _open_files(spec, folder.resolve().name, paths)
 
 
 def idx_file(folder: Path, name: str) -> Path | None:
@@ -72,7 +69,7 @@ def idx_file(folder: Path, name: str) -> Path | None:
 
 def open_digits(spec: SourceSpec) -> Source:
     """Open scikit-learn's 1797 digits, resized to 28 x 28 bytes and split by seed; no download."""
-    # Imported here: for these two, slow to import, only whoever reads the digits shall wait.
+    # Imported here: both are slow to import.
     from skimage.transform import resize
     from sklearn.datasets import load_digits
 
@@ -85,10 +82,15 @@ def open_digits(spec: SourceSpec) -> Source:
     return source_of(spec, "digits", [Examples(images, data.target.astype(np.int64))], False, identity)
 
 
-def _open_files(spec: SourceSpec, name: str, paths: dict[str, Path], expected: dict[str, str]) -> Source:
+def _open_files(spec: SourceSpec, name: str, paths: dict[str, Path], *, are_published: bool = False) -> Source:
     arrays, digests = {}, {}
     for key, path in paths.items():
-        arrays[key], digests[key] = _read_checked(path, IDX_FILES[key], expected.get(key))
+        with open_plain(path) as stream:
+            digests[key] = hashlib.file_digest(stream, "sha256").hexdigest()
+            if are_published:
+                published.check_digest(path, digests[key], published.PUBLISHED[name].files[path.name])
+            stream.seek(0)
+            arrays[key] = _parse_idx(stream, IDX_FILES[key], str(path))
     examples = []
     for part in ("train", "t10k"):
         images, labels = arrays[f"{part}-images-idx3-ubyte"], arrays[f"{part}-labels-idx1-ubyte"]
@@ -98,11 +100,79 @@ def _open_files(spec: SourceSpec, name: str, paths: dict[str, Path], expected: d
     return source_of(spec, name, examples, False, {"source": "idx", "sha256": digests})
 
 
-def _read_checked(path: Path, n_dimensions: int, expected: str | None) -> tuple[np.ndarray, str]:
-    """Read one file after comparing its sha256, taken from the same open file."""
-    with open_plain(path) as stream:
-        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-        if expected is not None:
-            published.check_digest(path, sha256, expected)
-        stream.seek(0)
-        return parse_idx(stream, n_dimensions, str(path)), sha256
+def read_idx(path: Path, n_dimensions: int) -> np.ndarray:
+    """Read an IDX file, raw or gzip by its first bytes: uint8, images with 3 dimensions or labels with 1.
+
+    The format is big-endian: two zero bytes, a type (8 = unsigned byte, the only one read here), the number of
+    dimensions, a uint32 for each, then the bytes in C order. The header is compared with the size of the file before
+    any array is allocated, and a gzip stream is inflated in pieces. Memory: the array and 128 KiB.
+
+    Raises
+    ------
+    MissingInputError
+        There is no such file.
+    DataError
+        Wrong magic, a header that does not agree with the file's size, a stream that is shorter or longer
+        than the header says, a damaged stream, or bytes after its end.
+    """
+    try:
+        with open_plain(path) as stream:
+            return _parse_idx(stream, n_dimensions, path.name)
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise MissingInputError(f"{path}: no such file; expected an IDX file") from error
+
+
+def _parse_idx(stream: BinaryIO, n_dimensions: int, name: str) -> np.ndarray:
+    compressed = stream.read(2) == b"\x1f\x8b"
+    stream.seek(0)
+    if not compressed:
+        return _read_array(stream, stream, n_dimensions, name)
+    try:
+        with gzip.GzipFile(fileobj=stream) as inflated:
+            return _read_array(stream, inflated, n_dimensions, name)
+    except EOFError as error:
+        raise DataError(f"{name}: the gzip stream is cut short") from error
+    except (zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{name}: damaged gzip stream, or bytes after its end ({error})") from error
+
+
+def _read_array(file: BinaryIO, content: BinaryIO | gzip.GzipFile, n_dimensions: int, name: str) -> np.ndarray:
+    """Read header and values from `content`, which is the `file` itself or what it unfolds to; both end there."""
+    shape = _read_shape(content, n_dimensions, name)
+    promised_bytes, header_bytes = math.prod(shape), 4 + 4 * n_dimensions
+    size_bytes = os.fstat(file.fileno()).st_size
+    if content is file and promised_bytes + header_bytes != size_bytes:
+        raise DataError(f"{name}: its IDX header promises {promised_bytes} bytes, found {size_bytes - header_bytes}")
+    limit_bytes = max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * size_bytes)
+    if promised_bytes > limit_bytes:
+        raise DataError(
+            f"{name}: its IDX header promises {promised_bytes} bytes from {size_bytes} compressed ones, "
+            f"more than the {limit_bytes} allowed; a file that large is to be unpacked first"
+        )
+    values = np.empty(promised_bytes, dtype=np.uint8)
+    filled = 0
+    while piece := content.read(PIECE_BYTES):
+        if filled + len(piece) > promised_bytes:
+            raise DataError(f"{name}: holds more than the {promised_bytes} bytes its IDX header promises")
+        values[filled : filled + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
+        filled += len(piece)
+    if filled != promised_bytes:
+        raise DataError(f"{name}: its IDX header promises {promised_bytes} bytes, found {filled}")
+    return values.reshape(shape)
+
+
+def _read_shape(content: BinaryIO | gzip.GzipFile, n_dimensions: int, name: str) -> tuple[int, ...]:
+    header_bytes = 4 + 4 * n_dimensions
+    header = content.read(header_bytes)
+    if len(header) < header_bytes:
+        raise DataError(f"{name}: ends inside its IDX header ({len(header)} of {header_bytes} bytes)")
+    expected = bytes((0, 0, 8, n_dimensions))
+    if header[:4] != expected:
+        raise DataError(
+            f"{name}: IDX magic is 0x{header[:4].hex()}, expected 0x{expected.hex()} "
+            f"(unsigned bytes, {n_dimensions} dimension{'s' if n_dimensions > 1 else ''})"
+        )
+    shape = tuple(int.from_bytes(header[4 + 4 * k : 8 + 4 * k], "big") for k in range(n_dimensions))
+    if 0 in shape:
+        raise DataError(f"{name}: its IDX header says shape {shape}, which is empty")
+    return shape

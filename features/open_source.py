@@ -195,7 +195,7 @@ def joined(first: Source, additions: Sequence[Source]) -> Source:
 def _open(spec: SourceSpec) -> Source:
     if spec.dataset == "synthetic":
         # Imported here: its loops need numba, which takes long to import.
-        from features.synthetic.rendered_digits import open_synthetic
+        from features.rendered_digits import open_synthetic
 
         return open_synthetic(spec)
     if spec.dataset in NAMED:

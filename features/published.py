@@ -77,11 +77,39 @@ def folder_with(name: str, place: str | Path) -> Path | None:
     return None
 
 
-def find(name: str, data_dir: str | None) -> Path:
-    """Return the folder that holds the data set `name`.
+@dataclass(frozen=True)
+class DataFolder:
+    """The folder of a data set. `missing`: the names of its files that the folder lacks.
 
-    `data_dir` if given; else the folder that the environment variable SLKL_DATA_DIR names, where it has the data
-    set; else a per-user cache that mirrors fill.
+    source is data-dir, SLKL_DATA_DIR or cache.
+    """
+
+    name: str
+    folder: Path
+    source: str
+    missing: tuple[str, ...]
+
+
+def locate(name: str, data_dir: str | None) -> DataFolder | None:
+    """Return where a published data set is on this machine, None where it is not; reads the names of files only.
+
+    That is `data_dir` if given; else the folder that the environment variable SLKL_DATA_DIR names, where it has the
+    data set; else a per-user cache that mirrors fill.
+    """
+    place, source = (data_dir, "data-dir") if data_dir else (os.environ.get("SLKL_DATA_DIR"), "SLKL_DATA_DIR")
+    folder = folder_with(name, place) if place else None
+    if folder is None and not data_dir:
+        # Imported here: a machine that has the files needs no downloader, which is slow to import.
+        from features.downloads import cache_folder
+
+        folder, source = folder_with(name, cache_folder(name)), "cache"
+    if folder is None:
+        return None
+    return DataFolder(name, folder, source, tuple(f for f in PUBLISHED[name].files if not (folder / f).is_file()))
+
+
+def find(name: str, data_dir: str | None) -> Path:
+    """Return the folder that holds the data set `name`, after filling the cache where `locate` knows no other.
 
     Raises
     ------
@@ -90,21 +118,19 @@ def find(name: str, data_dir: str | None) -> Path:
     UnavailableError
         The cache is not filled and no mirror answers.
     """
-    wanted = ", ".join(PUBLISHED[name].files)
-    folder = folder_with(name, data_dir) if data_dir else None
-    if data_dir and folder is None:
-        raise MissingInputError(f"{name}: neither {data_dir} nor {Path(data_dir) / name} holds {wanted}; copy it there")
-    if folder is None and (named := os.environ.get("SLKL_DATA_DIR")):
-        folder = folder_with(name, named)  # it may well hold other data sets only
-    if folder is None:
-        # Imported here: a machine that has the files needs no downloader, which is slow to import.
-        from features.downloads import fetch
+    files, mirrors = PUBLISHED[name].files, PUBLISHED[name].mirrors
+    found = locate(name, data_dir)
+    if data_dir and found is None:
+        wanted = f"neither {data_dir} nor {Path(data_dir) / name} holds {', '.join(files)}"
+        raise MissingInputError(f"{name}: {wanted}; copy it there")
+    if found is None or found.source == "cache":
+        from features.downloads import fetch  # slow to import, as above
 
-        folder = fetch(name, PUBLISHED[name].files, PUBLISHED[name].mirrors)
-    missing = [file for file in PUBLISHED[name].files if not (folder / file).is_file()]
-    if missing:
-        raise MissingInputError(f"{name}: {folder} lacks {', '.join(missing)}; copy them there or leave out --data-dir")
-    return folder
+        return fetch(name, files, mirrors)
+    if found.missing:
+        lacks = f"{found.folder} lacks {', '.join(found.missing)}"
+        raise MissingInputError(f"{name}: {lacks}; copy them there or leave out --data-dir")
+    return found.folder
 
 
 def check_digest(path: Path, sha256: str, expected: str) -> None:

@@ -8,18 +8,14 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from features.errors import DataError, MissingInputError, UnavailableError
-from features.published import PUBLISHED, check_digest
+from features.published import PUBLISHED, DataFolder, check_digest, locate
 from pipeline.config.command_line import program
 from pipeline.errors import ConfigError, ExitCode
 from pipeline.runtime.answers import answered
 from storage.errors import StorageError
 from storage.files import cannot_write
-
-if TYPE_CHECKING:  # imported late, so that --help answers at once
-    from features.data_folders import DataFolder
 
 ACTIONS = ("list", "fetch", "verify")
 GENERATED = ("digits", "synthetic", "sinc")
@@ -109,8 +105,6 @@ def _check_data_dir(action: str, data_dir: str | None) -> None:
 
 def _description(name: str, data_dir: str | None) -> list[str]:
     """Return what `list` tells of a data set: where it is, and its files with their sizes."""
-    from features.data_folders import locate  # brings pooch, which --help does without
-
     data = locate(name, data_dir)
     files = PUBLISHED[name].files
     if data is None:
@@ -124,9 +118,7 @@ def _description(name: str, data_dir: str | None) -> list[str]:
 
 def _fetched(name: str) -> Iterator[tuple[str, int]]:
     """Fill the cache with a data set; tell where it is, and of a folder that training looks into before it."""
-    # Bring pooch, which --help does without.
-    from features.data_folders import locate
-    from features.downloads import cache_folder, fetch
+    from features.downloads import cache_folder, fetch  # bring pooch, which --help does without
 
     folder = cache_folder(name)
     try:
@@ -144,8 +136,6 @@ def _fetched(name: str) -> Iterator[tuple[str, int]]:
 
 def _verified(name: str, data_dir: str | None, *, asked: bool) -> Iterator[tuple[str, int]]:
     """Compare every sha256 of a data set; that it is not here is an error where it was asked for by its name."""
-    from features.data_folders import locate  # brings pooch, which --help does without
-
     data = locate(name, data_dir)
     if data is None:
         where = f"not in {data_dir}" if data_dir else f"not here: {_fetch_command(name)}"

@@ -230,8 +230,7 @@ def _disk(runs: Path) -> Findings:
 
 def _data(data_dir: str | None) -> Findings:
     """Tell where each published data set is. None of them is needed: digits and synthetic are always here."""
-    from features.data_folders import locate  # which needs pooch, and that may be missing
-    from features.published import PUBLISHED
+    from features.published import PUBLISHED, locate  # which need pooch for the cache, and that may be missing
 
     facts: dict[str, Any] = {"SLKL_DATA_DIR": os.environ.get("SLKL_DATA_DIR")}
     advice = []

@@ -6,7 +6,7 @@ from functools import partial, reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from features.descriptors.descriptor import extract
+from features.descriptor import extract
 from features.source import Part
 from features.standardisation import RunningMoments, Standardisation
 from features.targets import balanced_factors

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from features.descriptors.descriptor import feature_length
+from features.descriptor import feature_length
 from features.row_draws import Keys, row_keys
 from features.source import Part
 from features.standardisation import Standardisation

@@ -17,7 +17,7 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.validation import assert_all_finite, check_consistent_length, check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
-from features.descriptors.descriptor import FeatureSpec
+from features.descriptor import FeatureSpec
 from features.source import Columns
 from features.targets import class_array
 from pipeline.config.parsers import NO_PENALTY, byte_size, is_searched, learns_scales

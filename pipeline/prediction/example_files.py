@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from features import tables
 from features.errors import DataError, MissingInputError, UsageError
-from features.idx import read_idx
-from features.images import IDX_FILES, idx_file
+from features.images import IDX_FILES, idx_file, read_idx
 from features.row_source import check_lengths
 from features.source import NAMED, PARTS, Columns, Part, RowArray
 from features.table_cells import CellReader, is_table

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.descriptors.descriptor import feature_length
+from features.descriptor import feature_length
 from features.encoding import unknown_words
 from features.errors import DataError
 from features.row_source import check_finite, input_dtype

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.descriptors.descriptor import FeatureSpec, extract, feature_length, parameters
+from features.descriptor import FeatureSpec, extract, feature_length, parameters
 from features.encoding import TableEncoding
 from features.errors import DataError, UsageError
 from features.source import Columns

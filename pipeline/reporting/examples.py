@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from features.data_folders import locate
-from features.published import PUBLISHED
+from features.published import PUBLISHED, locate
 from features.targets import labels_from_decision
 from pipeline.config.command_line import program
 from pipeline.config.train_config import TrainConfig

@@ -3,8 +3,7 @@
 import time
 from functools import partial
 
-from features.descriptors import deskew_loops, sphog_loops
-from features.synthetic import rendering_loops
+from features import deskew, rendering_loops, sphog
 from pipeline.config.parsers import NO_PENALTY
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets import build_feature_store, feature_store, store_users
@@ -41,8 +40,8 @@ def loops_of(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> li
     """Return the loops of a run: of its features if they are not stored yet, of columns and sums, of the solves."""
     loops = list[Loop]()
     if not (config.resources.features_store == "zarr" and store_of(config, shape).manifest.exists()):
-        loops += loops_in(sphog_loops) if config.features.name == "sphog" else []
-        loops += loops_in(deskew_loops) if config.features.deskew else []
+        loops += loops_in(sphog) if config.features.name == "sphog" else []
+        loops += loops_in(deskew) if config.features.deskew else []
         loops += loops_in(rendering_loops) if config.dataset == "synthetic" else []
     solved = config.solver.select == "none" and config.solver.penalty != NO_PENALTY
     options = solver_options(config.solver) if solved else None

@@ -9,8 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from features.errors import DataError, MissingInputError
-from features.idx import PIECE_BYTES, read_idx
-from features.images import IDX_FILES
+from features.images import IDX_FILES, PIECE_BYTES, read_idx
 from sources import ZEROS, idx_bytes, refused_in_little_memory
 
 

@@ -12,8 +12,7 @@ import pytest
 
 from commands import Capture
 from features import published
-from features.data_folders import locate
-from features.published import PUBLISHED, Published
+from features.published import PUBLISHED, Published, locate
 from pipeline.data import main
 
 BODIES = {"zip.train.gz": b"train" * 1000, "zip.test.gz": b"test" * 100}

@@ -15,7 +15,7 @@ from pipeline.kernels.jit import Loop, compile_loops
 from runs import ROOT, python
 
 LOOPS = (
-    "import features.descriptors.sphog_loops as a, pipeline.kernels.column_loops as b;"
+    "import features.sphog as a, pipeline.kernels.column_loops as b;"
     "import pipeline.solvers.coordinate_descent_loops as c;"
     "print(*{Path(f.stats.cache_path).parent for f in (a.sphog_rows, b.gaussian_float32, c.sweep)});"
 )

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.descriptors.descriptor import FeatureSpec, feature_length
+from features.descriptor import FeatureSpec, feature_length
 from features.standardisation import Standardisation
 from pipeline.errors import ExitCode, InvalidDataError
 from pipeline.kernels.column_generator import GAUSSIAN

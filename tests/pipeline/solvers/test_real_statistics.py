@@ -12,7 +12,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from dense_twins import never_rises
-from features.idx import read_idx
+from features.images import read_idx
 from pipeline.solvers import Problem, SolverOptions, check_gram, solve
 
 

@@ -1,1 +1,0 @@
-"""Digits rendered from a seed, any number of them."""
