@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from features.row_draws import row_keys
 from features.source import PARTS, Part, Source
-from features.standardisation import Standardisation
-from pipeline.datasets.compute_features import compute_features, fit_standardisation
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
-from pipeline.datasets.open_data import DataIdentity, identify, open_data
+from pipeline.datasets.features_on_the_fly import LiveFeatures, LiveStore, live
+from pipeline.datasets.open_data import open_data
 from pipeline.runtime import stopping
 from storage.errors import CorruptDataError, MissingDataError
 from storage.files import make_folder, remove_file
@@ -42,9 +40,7 @@ class BlockTask:
     """What a worker needs to build any item of a store."""
 
     layout: FeatureLayout
-    request: FeatureRequest
-    standardisation: Standardisation | None
-    data: DataIdentity | None = None  # of zarr data
+    features: LiveFeatures
 
 
 def build_item(task: BlockTask, item: FeatureItem) -> int:
@@ -52,22 +48,12 @@ def build_item(task: BlockTask, item: FeatureItem) -> int:
 
     Raises InvalidDataError where a feature is not finite, naming part and row.
     """
-    rows, block = item.block.n_rows, item.block
-    source = open_data(task.request.source, task.data)
-    inputs, targets = source.read(item.part, block.start, block.stop)
-    X = compute_features(task.request, task.standardisation, inputs, item.part, block.start)
-    arrays = open_arrays(task.layout.arrays)
-    files = arrays[f"{item.part}/X"].write(block.start, X)
-    files |= arrays[f"{item.part}/y"].write(block.start, targets)
-    weights = source.weights(item.part)
-    if weights is not None:
-        files |= arrays[f"{item.part}/weights"].write(block.start, weights[block.start : block.stop])
-    if item.part == "train":
-        files |= arrays["train/keys"].write(block.start, row_keys(inputs))
-    if item.part == "train" and source.groups is not None:
-        files |= arrays["train/groups"].write(block.start, source.groups[block.start : block.stop])
-    write_marker(task.layout.markers, item.name, {"rows": rows, "files": files})
-    return rows
+    part, block = item.part, item.block
+    arrays, files = open_arrays(task.layout.arrays), dict[str, str]()
+    for name, values in LiveStore(task.features).block(part, block.start, block.stop).items():
+        files |= arrays[f"{part}/{name}"].write(block.start, values)
+    write_marker(task.layout.markers, item.name, {"rows": block.n_rows, "files": files})
+    return block.n_rows
 
 
 @contextmanager
@@ -94,16 +80,17 @@ def prepare(layout: FeatureLayout, shape: FeatureShape, request: FeatureRequest)
     one pass over the training inputs.
     """
     arrays = _begun_arrays(layout, _array_specs(shape, open_data(request.source)), shape)
-    standardisation = fit_standardisation(request, shape) if request.standardise else None
-    _store_standardisation(layout, standardisation)
+    features = live(request, shape)
+    n_inputs = arrays["standardisation/mean"].n_rows
+    arrays["standardisation/mean"].write(0, np.array(features.mean or np.zeros(n_inputs)))
+    arrays["standardisation/scale"].write(0, np.array(features.scale or np.ones(n_inputs)))
     items = [FeatureItem(part, block) for part in PARTS for block in row_blocks(shape.n_rows(part), shape.item_rows)]
     done = {
         name
         for name, marker in read_markers(layout.markers).items()
         if not compare_files(layout.arrays, _digests(arrays, [marker]), contents=False)
     }
-    task = BlockTask(layout, request, standardisation, identify(request.source))
-    return task, [item for item in items if item.name not in done]
+    return BlockTask(layout, features), [item for item in items if item.name not in done]
 
 
 def finish(layout: FeatureLayout, shape: FeatureShape) -> None:
@@ -167,11 +154,3 @@ def _array_specs(shape: FeatureShape, source: Source) -> list[ArraySpec]:
         if part in shape.weighted:
             specs.append(ArraySpec(f"{part}/weights", (n_rows,), "float64", shape.item_rows))
     return specs
-
-
-def _store_standardisation(layout: FeatureLayout, standardisation: Standardisation | None) -> None:
-    arrays = open_arrays(layout.arrays)
-    n_inputs = arrays["standardisation/mean"].n_rows
-    chosen = standardisation or Standardisation(np.zeros(n_inputs), np.ones(n_inputs))
-    arrays["standardisation/mean"].write(0, chosen.mean)
-    arrays["standardisation/scale"].write(0, chosen.scale)

@@ -21,6 +21,10 @@ from storage.records import digest_of
 from storage.zarr_arrays import chunk_rows_for
 
 FORMAT_VERSION = 1
+SETTINGS_OF_SOURCE = (
+    *("n_train", "n_test", "test", "test_fraction", "target", "weights", "groups", "columns", "drop"),
+    *("categorical", "missing", "task", "standardise", "positive", "noise"),
+)
 ITEM_CHUNKS = 4  # chunks of features that one task writes
 IMAGE_SIDE = 14  # images smaller than this have no cell of every size
 AUTO_POWER = 0.5  # of sphog where nobody asked for the paper's: fewer errors on MNIST and USPS (README)
@@ -102,26 +106,9 @@ def source_spec(config: TrainConfig) -> SourceSpec:
     is_published, named = config.dataset in PUBLISHED, os.environ.get("SLKL_DATA_DIR")
     if is_published and data_dir is None and named and folder_with(config.dataset, named) is not None:
         data_dir = str(Path(named).absolute())
+    alike: dict[str, Any] = {name: getattr(data, name) for name in SETTINGS_OF_SOURCE}
     return SourceSpec(
-        dataset=config.dataset,
-        data_dir=data_dir if is_published else None,
-        n_train=data.n_train,
-        n_test=data.n_test,
-        test=data.test,
-        test_fraction=data.test_fraction,
-        target=data.target,
-        columns=data.columns,
-        drop=data.drop,
-        categorical=data.categorical,
-        missing=data.missing,
-        weights=data.weights,
-        groups=data.groups,
-        task=data.task,
-        standardise=data.standardise,
-        positive=data.positive,
-        noise=data.noise,
-        seed=config.seed,
-        added=data.add_rows or (),
+        config.dataset, data_dir if is_published else None, seed=config.seed, added=data.add_rows or (), **alike
     )
 
 
@@ -177,7 +164,7 @@ def describe(request: FeatureRequest, source: Source | None = None) -> FeatureSh
         "features": parameters(request.features),
         "standardise": request.standardise,
     }
-    if request.balanced:  # a description without it is that of stores from before there were class weights
+    if request.balanced:
         description["balanced"] = True
     return FeatureShape(
         digest=digest_of(description),

@@ -26,8 +26,6 @@ from storage.folders import verify as verify_manifest
 from storage.zarr_arrays import open_arrays
 from storage.zarr_metadata import NODE_FILE
 
-KEYS = "train/keys"
-
 
 def store_of(config: TrainConfig, shape: FeatureShape) -> FeatureLayout:
     """Return where the features of a run are stored, whether they are there yet or not."""
@@ -64,11 +62,10 @@ class FeatureStore:
     def keys(self, start: int, stop: int) -> tuple[Keys, Keys]:
         """Return the keys of training rows and of their groups, each (stop - start,) u8: equal for equal rows.
 
-        Without groups, each row is its own. In a store of an earlier version, which a finished run may have, the keys
-        are the numbers of the rows.
+        Without groups, each row is its own.
         """
-        rows, groups = self._arrays.get(KEYS), self._arrays.get("train/groups")
-        keys = np.arange(start, stop, dtype=np.uint64) if rows is None else rows.read(start, stop, self._digests)
+        keys = self._arrays["train/keys"].read(start, stop, self._digests)
+        groups = self._arrays.get("train/groups")
         return keys, keys if groups is None else groups.read(start, stop, self._digests)
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -97,14 +94,9 @@ def _open_version(layout: FeatureLayout, version: tuple[int, ...]) -> FeatureSto
     return FeatureStore(layout)
 
 
-def is_built(layout: FeatureLayout, *, keys: bool = True) -> bool:
-    """Tell whether a complete store is there: manifest whole, every file present with its size.
-
-    keys: it must have those of rows, which stores of earlier versions have not.
-    """
+def is_built(layout: FeatureLayout) -> bool:
+    """Tell whether a complete store is there: manifest whole, every file present with its size."""
     if not layout.manifest.exists():
-        return False
-    if keys and not any(f"/{KEYS}/" in name for name in read_manifest(layout.folder).files):
         return False
     _refuse(layout, verify_manifest(layout.folder, contents=False))
     return True

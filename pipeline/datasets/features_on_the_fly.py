@@ -5,25 +5,29 @@ their extraction in every pass (20 µs an image for sphog), which one pass of a 
 scattered rows cost one read of the source for each run of rows.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from features.descriptor import feature_length
+from features.descriptor import extract, feature_length
 from features.row_draws import Keys, row_keys
 from features.source import Part
-from features.standardisation import Standardisation
-from pipeline.datasets.compute_features import compute_features, fit_standardisation
-from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
+from features.standardisation import RunningMoments, Standardisation
+from features.targets import balanced_factors
+from pipeline.datasets.feature_request import ITEM_CHUNKS, FeatureRequest, FeatureShape
 from pipeline.datasets.feature_store import open_store
-from pipeline.datasets.open_data import DataIdentity, identify, open_data
+from pipeline.datasets.open_data import DataIdentity, identify, open_data, release_data
+from pipeline.errors import InvalidDataError
+from pipeline.kernels.finite_rows import first_non_finite_row
 from pipeline.kernels.scaled_features import scaled
+from pipeline.runtime import stopping
 from pipeline.runtime.stored_arrays import Stored
 from storage.folder_layouts import FeatureLayout
-from storage.zarr_arrays import gather_rows
+from storage.zarr_arrays import gather_rows, row_blocks
 
 TAKE_ROWS = 2048  # rows of the source read at once while scattered rows are gathered
 
@@ -82,11 +86,30 @@ class LiveStore:
         self._access = access
         self._source = open_data(access.request.source, access.data)
 
+    def block(self, part: Part, start: int, stop: int) -> dict[str, NDArray[Any]]:
+        """Return all that a store has of some rows, by name: X, y, and of training rows their keys."""
+        inputs, targets = self._source.read(part, start, stop)
+        arrays = {"X": self._features(part, start, inputs), "y": targets}
+        weights, groups = self._source.weights(part), self._source.groups
+        if weights is not None:
+            arrays["weights"] = weights[start:stop]
+        if part == "train":
+            arrays["keys"] = row_keys(inputs)
+        if part == "train" and groups is not None:
+            arrays["groups"] = groups[start:stop]
+        return arrays
+
     def read(self, part: Part, start: int, stop: int) -> NDArray[np.float32]:
         """Return features (stop - start, n_features) f4. Raises InvalidDataError naming a row that is not finite."""
+        return self._features(part, start, self._source.read(part, start, stop)[0])
+
+    def _features(self, part: Part, start: int, inputs: NDArray[np.generic]) -> NDArray[np.float32]:
         request = self._access.request
-        standardisation = self.standardisation() if request.standardise else None
-        return compute_features(request, standardisation, self._source.read(part, start, stop)[0], part, start)
+        X = extract(request.features, self.standardisation().apply(inputs) if request.standardise else inputs)
+        row = first_non_finite_row(X)
+        if row is not None:
+            raise InvalidDataError(f"{part} features: row {start + row} is not finite; check the input data")
+        return X
 
     def targets(self, part: Part, start: int, stop: int) -> NDArray[Any]:
         """Return targets (stop - start,): int64 class indices, or float64 values."""
@@ -169,3 +192,46 @@ def open_features(access: FeatureAccess) -> FeatureRows:
 @lru_cache(maxsize=2)
 def _live_store(access: LiveFeatures) -> LiveStore:
     return LiveStore(access)
+
+
+def fit_standardisation(request: FeatureRequest, shape: FeatureShape) -> Standardisation:
+    """Return the z-scoring of the training inputs, of the first ones where others were added; one pass over them.
+
+    Raises StoppedError where it shall stop.
+    """
+    source = open_data(request.source)
+    release_data()  # the chunks that are read here go with this source
+    return fit_moments(partial(source.read, "train"), shape, source.weights("train"), balanced=request.balanced)
+
+
+def fit_moments(
+    read: Callable[[int, int], tuple[NDArray[np.generic], NDArray[np.generic]]],
+    shape: FeatureShape,
+    weights: NDArray[np.float64] | None,
+    *,
+    balanced: bool,
+) -> Standardisation:
+    """Return the z-scoring of training inputs with weights (n,), None for 1 each; one pass over them.
+
+    read(start, stop) : returns inputs and targets of some rows
+    balanced : every class counts as much as the others
+    """
+    moments: list[RunningMoments] = []
+    item_rows = ITEM_CHUNKS * min(shape.chunk_rows, shape.n_first)  # as before any were added: the bits depend on it
+    for block in row_blocks(shape.n_first, item_rows):
+        stopping.check()
+        X, y = read(block.start, block.stop)
+        if not moments:
+            n_inputs = int(np.prod(X.shape[1:]))
+            moments = [RunningMoments.empty(n_inputs) for _ in (shape.classes if balanced else (None,))]
+        of_rows = None if weights is None else weights[block.start : block.stop]
+        if not balanced:
+            moments = [moments[0].update(X, of_rows)]
+            continue
+        for k, of_class in enumerate(moments):
+            rows = y == k
+            moments[k] = of_class.update(X[rows], None if of_rows is None else of_rows[rows])
+    if balanced:
+        factors = balanced_factors(np.array([of_class.count for of_class in moments], np.float64))
+        moments = list(map(RunningMoments.times, moments, factors.tolist()))
+    return reduce(RunningMoments.merge, moments).standardisation()

@@ -1,17 +1,24 @@
-"""Any data, opened: zarr data by `storage`, handed to `features` as array-likes; all else by `features` alone."""
+"""Data of the user, opened: zarr data by `storage`, all else by `features` alone; lists of candidates."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 
+import numpy as np
+from numpy.typing import NDArray
+
+from features.errors import MissingInputError
 from features.open_source import joined, open_source, spec_of_addition, stamp_of, viewed
 from features.open_source import open_outline as open_file_outline
 from features.source import Source, SourceSpec
 from features.tables import digest_arrays
+from pipeline.errors import InvalidDataError
+from storage.files import read_plain
 from storage.records import digest_of
 from storage.user_arrays import open_user_arrays
 
+MOST_LIST_BYTES = 2**28  # of a list of candidates: thirty million rows
 _opening, _growing = Lock(), Lock()
 
 
@@ -68,9 +75,8 @@ def identify(spec: SourceSpec) -> DataIdentity | None:
     """
     if not _is_zarr(spec):
         return None
-    return _identity(
-        SourceSpec(spec.dataset, weights=spec.weights, groups=spec.groups), _stamp_of_files(Path(spec.dataset))
-    )
+    of_arrays = SourceSpec(spec.dataset, weights=spec.weights, groups=spec.groups)
+    return _identity(of_arrays, _stamp_of_files(Path(spec.dataset)))
 
 
 def _is_zarr(spec: SourceSpec) -> bool:
@@ -111,3 +117,27 @@ def _stamp_of_files(folder: Path) -> str:
             continue  # a dangling link; whoever needs it will say so
         stamps.append([path.relative_to(folder).as_posix(), status.st_size, status.st_mtime_ns])
     return digest_of(stamps)
+
+
+def read_center_list(path: str, n_train: int) -> NDArray[np.int64]:
+    """Return the training rows (m,) that a file lists, in its order.
+
+    The file is text: whole numbers separated by white space or commas, counted from 0. Raises MissingInputError where
+    there is none, InvalidDataError naming the first entry that is no number, out of range or there twice.
+    """
+    try:
+        words = read_plain(Path(path), MOST_LIST_BYTES).decode().replace(",", " ").split()
+    except FileNotFoundError:
+        raise MissingInputError(f"--center-list {path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidDataError(f"--center-list {path}: cannot be read as text ({error})") from None
+    if not words:
+        raise InvalidDataError(f"--center-list {path}: is empty; list at least one training row")
+    first: dict[int, int] = {}
+    for place, word in enumerate(words, 1):
+        row = int(word) if word.isascii() and word.isdigit() and len(word) < 19 else -1
+        if not 0 <= row < n_train:
+            raise InvalidDataError(f"--center-list {path}: entry {place} is {word[:40]!r}; must be 0 to {n_train - 1}")
+        if first.setdefault(row, place) != place:
+            raise InvalidDataError(f"--center-list {path}: row {row} is entry {first[row]} and {place}; list it once")
+    return np.array(list(first), np.int64)

@@ -16,8 +16,8 @@ from features.errors import DataError
 from features.row_draws import Keys, group_keys, row_keys
 from features.source import Part
 from features.standardisation import Standardisation
-from pipeline.datasets.compute_features import fit_moments
 from pipeline.datasets.feature_request import FeatureShape
+from pipeline.datasets.features_on_the_fly import fit_moments
 from pipeline.kernels.finite_rows import first_non_finite_row
 from pipeline.kernels.scaled_features import scaled
 from storage.zarr_arrays import chunk_rows_for

@@ -7,8 +7,8 @@ from typing import Any
 from pipeline.config.parsers import NO_PENALTY, learns_scales, selection_size
 from pipeline.config.settings import get, with_value
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets.candidate_list import read_center_list
 from pipeline.datasets.feature_request import FeatureShape
+from pipeline.datasets.open_data import read_center_list
 from pipeline.errors import ConfigError
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.runtime.memory_limits import limit_bytes

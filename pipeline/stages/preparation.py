@@ -63,15 +63,14 @@ def build_features(run: Run) -> None:
         if run.config.resources.features_store == "none":
             return  # computed on the fly by whoever reads them
         store_users.register(layout, run.layout.root)  # before it looks: see `pipeline.feature_stores`
-        keys = not run.layout.centers.exists()  # an earlier version may have begun the run
-        if feature_store.is_built(layout, keys=keys):
+        if feature_store.is_built(layout):
             run.events.record("features reused", digest=layout.digest)
             return
         held_by = holder(layout.lock)
         if held_by is not None:
             run.events.say(f"waiting for process {held_by['pid']} on {held_by['host']} to build {layout.folder}")
         with build_feature_store.building(layout, WAIT_SECONDS, run.events.warn):
-            if not feature_store.is_built(layout, keys=keys):
+            if not feature_store.is_built(layout):
                 with run.doing(FEATURES, "preparing the store"):
                     task, items = build_feature_store.prepare(layout, shape, run.request)
                 build = partial(build_feature_store.build_item, task)

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets.candidate_list import read_center_list
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
 from pipeline.datasets.features_on_the_fly import FeatureAccess
+from pipeline.datasets.open_data import read_center_list
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime import stopping
