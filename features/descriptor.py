@@ -17,19 +17,11 @@ RAW_VERSION = HOG_VERSION = 1
 class FeatureSpec:
     """Which features to compute; picklable.
 
-    Parameters
-    ----------
-    name : str
-        ``sphog`` (the paper's, 2172 for 28 x 28), ``hog`` (scikit-image), ``raw`` (the values, flattened).
-    cells : tuple of int
-        Cell sizes of `hog`, in pixels; not used by the others.
-    orientations : int
-        Bins of `hog`; not used by the others.
-    deskew : float
-        Parts, 0 to 1, of the shear that makes an image upright before anything else (`features.deskew`).
-    power : float
-        Exponent, above 0 to 1, of every value of `sphog` and `hog`: 0.5 takes square roots, so that strong gradients
-        count for less.
+    name : ``sphog`` (the paper's, 2172 for 28 x 28), ``hog`` (scikit-image) or ``raw`` (the values, flattened)
+    cells, orientations : cell sizes in pixels and bins of `hog`; not used by the others
+    deskew : parts, 0 to 1, of the shear that makes an image upright before anything else (`features.deskew`)
+    power : exponent, above 0 to 1, of every value of `sphog` and `hog`: 0.5 takes square roots, and strong gradients count
+        for less
     """
 
     name: str
@@ -53,10 +45,7 @@ class FeatureSpec:
 def feature_length(spec: FeatureSpec, input_shape: tuple[int, ...]) -> int:
     """Return the number of features for inputs of `input_shape`.
 
-    Raises
-    ------
-    UsageError
-        `sphog`, `hog` or a shear of inputs that are no images, or gradients of images that are too small.
+    Raises UsageError for `sphog`, `hog` or a shear of inputs that are no images, and for images that are too small.
     """
     if spec.deskew and len(input_shape) != 2:
         raise UsageError(
@@ -72,25 +61,10 @@ def feature_length(spec: FeatureSpec, input_shape: tuple[int, ...]) -> int:
 
 
 def extract(spec: FeatureSpec, inputs: np.ndarray) -> np.ndarray:
-    """Compute the features of a block.
+    """Return the features (n, d) f4 of inputs (n, *input_shape), bytes or floats; `raw` divides bytes by 255.
 
-    Parameters
-    ----------
-    spec : FeatureSpec
-        Which features.
-    inputs : numpy.ndarray
-        (n, *input_shape), bytes or floats. `raw` divides bytes by 255.
-
-    Returns
-    -------
-    numpy.ndarray
-        (n, d) float32, C-contiguous; not finite in rows whose inputs are too large, without a warning: whoever
-        stores features refuses such a row by its number.
-
-    Raises
-    ------
-    UsageError
-        As `feature_length`.
+    Rows whose inputs are too large are not finite, without a warning: whoever stores features refuses such a row by its
+    number. Raises UsageError as `feature_length`.
     """
     feature_length(spec, inputs.shape[1:])
     is_bytes = inputs.dtype == np.uint8

@@ -24,24 +24,11 @@ _IMAGES_AT_ONCE = 128  # that are made float64 for the compiled loop, so that it
 
 
 def deskew(images: np.ndarray, strength: float) -> np.ndarray:
-    """Return images made upright, each on its own.
+    """Return images made upright, each on its own; about 5 µs an image of 28 x 28.
 
-    Parameters
-    ----------
-    images : numpy.ndarray
-        (n, H, W), unsigned bytes or floats, on any scale.
-    strength : float
-        Parts of the full shear, above 0 to 1.
-
-    Returns
-    -------
-    numpy.ndarray
-        (n, H, W) on the same scale; float64 of float64 images, float32 of all others. About 5 µs an image of 28 x 28.
-
-    Raises
-    ------
-    UsageError
-        `images` is not three-dimensional.
+    images : (n, H, W), unsigned bytes or floats, on any scale
+    strength : parts of the full shear, above 0 to 1
+    returns : (n, H, W) on the same scale; float64 of float64 images, float32 of all others
     """
     if images.ndim != 3:
         raise UsageError(f"features.deskew needs images (n, H, W), found inputs of shape {images.shape}; leave it out")

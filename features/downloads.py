@@ -22,12 +22,8 @@ CACHE_FAULTS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQU
 class BoundedDownloader:
     """A pooch downloader that gives up: on silence, on a trickle, and on a body without an end.
 
-    Parameters
-    ----------
-    silence_seconds : float
-        Longest wait for a connection or for the next bytes.
-    total_seconds : float
-        Longest time for a whole file.
+    silence_seconds : longest wait for a connection or for the next bytes
+    total_seconds : longest time for a whole file
     """
 
     silence_seconds: float = 15.0
@@ -36,12 +32,8 @@ class BoundedDownloader:
     def __call__(self, url: str, output_file: str, pooch: object, check_only: bool = False) -> None:
         """Write the body of `url` to the file `output_file`; the rest is pooch's interface.
 
-        Raises
-        ------
-        OSError
-            The server does not answer, answers with an error, or takes too long.
-        ValueError
-            The body is longer than any file wanted here.
+        Raises OSError where the server does not answer, answers with an error, or takes too long, ValueError where the
+        body is longer than any file wanted here.
         """
         stop = time.monotonic() + self.total_seconds
         received_bytes = 0
@@ -71,35 +63,16 @@ def fetch(
     cache_dir: Path | None = None,
     downloader: BoundedDownloader | None = None,
 ) -> Path:
-    """Return a folder that holds `files`, downloading those that it lacks.
+    """Return a folder that holds `files` (name → sha256 in hexadecimal digits), downloading those that it lacks.
 
-    A file in the cache with another sha256 is replaced. Each file comes from the first mirror that delivers
-    the right bytes; a file becomes visible in the cache only once its sha256 has been compared.
+    A file in the cache with another sha256 is replaced. Each file comes from the first of the mirrors, base URLs that
+    end in "/", that delivers the right bytes; a file becomes visible in the cache only once its sha256 has been
+    compared.
 
-    Parameters
-    ----------
-    dataset : str
-        Its name, for messages and for the folder of the cache.
-    files : mapping
-        File name → sha256 in hexadecimal digits.
-    mirrors : sequence of str
-        Base URLs that end in "/", tried in order.
-    cache_dir : Path or None
-        None: the data set's folder in the per-user cache of this program.
-    downloader : BoundedDownloader or None
-        Time limits; None: the defaults.
+    cache_dir : None for the data set's folder in the per-user cache of this program
+    downloader : time limits; None for the defaults
 
-    Returns
-    -------
-    Path
-        The folder.
-
-    Raises
-    ------
-    UnavailableError
-        No mirror delivered some file.
-    OSError
-        The cache folder cannot be written.
+    Raises UnavailableError where no mirror delivered some file, OSError where the cache folder cannot be written.
     """
     folder = cache_folder(dataset) if cache_dir is None else cache_dir
     folder.mkdir(parents=True, exist_ok=True)

@@ -197,10 +197,7 @@ def learn(
     words: what the codes of each column stand for, in their order, None for numbers. `codes` are changed to places in
     the categories of the encoding, -1 where no training row has the word.
 
-    Raises
-    ------
-    DataError
-        A column has nothing but missing cells in its training rows.
+    Raises DataError where a column has nothing but missing cells in its training rows.
     """
     columns = []
     for k, name in enumerate(names):

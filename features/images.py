@@ -28,16 +28,10 @@ PIECE_BYTES = 1 << 16
 
 
 def open_mnist(spec: SourceSpec) -> Source:
-    """Open MNIST: 60 000 and 10 000 images of 28 x 28 bytes, ten classes.
+    """Open MNIST: 60 000 and 10 000 images of 28 x 28 bytes, ten classes. Memory: 55 MB.
 
-    Looked for as `features.published.find` says. Every file's sha256 is checked on every opening. Memory: 55 MB.
-
-    Raises
-    ------
-    MissingInputError, UnavailableError
-        As `features.published.find`.
-    DataError
-        A file has another sha256 than the published one.
+    Looked for, with its errors, as `features.published.find` says. Every file's sha256 is checked on every opening:
+    DataError where it is not the published one.
     """
     folder = published.find("mnist", spec.data_dir)
     return _open_files(spec, "mnist", {name: folder / f"{name}.gz" for name in IDX_FILES}, are_published=True)
@@ -46,12 +40,8 @@ def open_mnist(spec: SourceSpec) -> Source:
 def open_idx_folder(spec: SourceSpec, folder: Path) -> Source:
     """Open a folder with MNIST's four file names, raw or with ``.gz``; any size, any labels.
 
-    Raises
-    ------
-    MissingInputError
-        A file is not there.
-    DataError
-        A file is damaged, or numbers of images and labels differ.
+    Raises MissingInputError where a file is not there, DataError where one is damaged, or numbers of images and labels
+    differ.
     """
     paths = {name: path for name in IDX_FILES if (path := idx_file(folder, name)) is not None}
     missing = [name for name in IDX_FILES if name not in paths]
@@ -107,13 +97,8 @@ def read_idx(path: Path, n_dimensions: int) -> np.ndarray:
     dimensions, a uint32 for each, then the bytes in C order. The header is compared with the size of the file before
     any array is allocated, and a gzip stream is inflated in pieces. Memory: the array and 128 KiB.
 
-    Raises
-    ------
-    MissingInputError
-        There is no such file.
-    DataError
-        Wrong magic, a header that does not agree with the file's size, a stream that is shorter or longer
-        than the header says, a damaged stream, or bytes after its end.
+    Raises MissingInputError where there is no such file, DataError for a wrong magic, a header that does not agree with
+    the size of the file or stream, a damaged stream, or bytes after its end.
     """
     try:
         with open_plain(path) as stream:

@@ -35,33 +35,15 @@ _CACHE_SIZE = 2
 def open_source(
     spec: SourceSpec, arrays: Mapping[str, RowArray] | None = None, digests: Mapping[str, str] | None = None
 ) -> Source:
-    """Open what `spec` describes.
+    """Open what `spec` describes; kept open in this process for as long as the files keep size and time stamp.
 
-    Parameters
-    ----------
-    spec : SourceSpec
-        The description.
-    arrays : mapping or None
-        Opened array-likes (shape, dtype, slicing by rows) with keys ``X, y`` or ``train/X, train/y, test/X,
-        test/y``, instead of the file that `spec.dataset` names. X is never read whole. Not cached.
-    digests : mapping or None
-        What `features.tables.digest_arrays` returned for `arrays`, which saves a pass over X.
+    arrays : opened array-likes (shape, dtype, slicing by rows) with keys ``X, y`` or ``train/X, train/y, test/X, test/y``,
+        in place of the file that `spec.dataset` names; X is never read whole, and nothing kept open
+    digests : what `features.tables.digest_arrays` returned for `arrays`, which saves a pass over X
 
-    Returns
-    -------
-    Source
-        Cached per process for as long as the files keep size and time stamp.
-
-    Raises
-    ------
-    UsageError
-        Unknown data set, a file type that is not read here, more rows asked for than there are.
-    MissingInputError
-        A file or folder is not there.
-    DataError
-        A file is damaged or its values are invalid.
-    UnavailableError
-        A published data set is not on this machine and no mirror answers.
+    Raises UsageError for an unknown data set, a file type that is not read here, or more rows asked for than there are;
+    MissingInputError where a file or folder is not there; DataError where a file is damaged or its values are invalid;
+    UnavailableError where a published data set is not on this machine and no mirror answers.
     """
     if arrays is not None:
         return viewed(open_arrays(spec, arrays, digests), spec)
@@ -90,12 +72,7 @@ def open_outline(spec: SourceSpec) -> Source | None:
 def viewed(source: Source, spec: SourceSpec) -> Source:
     """Return a source as `spec` asks for it: as it is, or with the positive label as class 1 and all others as -1.
 
-    Raises
-    ------
-    UsageError
-        The source has no classes.
-    DataError
-        No label reads so.
+    Raises UsageError where the source has no classes, DataError where no label reads so.
     """
     if spec.positive is None:
         return source
@@ -119,10 +96,7 @@ def viewed(source: Source, spec: SourceSpec) -> Source:
 def spec_of_addition(spec: SourceSpec, first: Source, path: str) -> SourceSpec:
     """Return the description of data at `path` whose rows join those of `first`, which `spec` describes.
 
-    Raises
-    ------
-    UsageError
-        The path is the name of a data set.
+    Raises UsageError where the path is the name of a data set.
     """
     if path in NAMED:
         raise UsageError(f"rows to add: {path} is a data set; give the path of a file or folder with the new rows")
@@ -136,10 +110,7 @@ def joined(first: Source, additions: Sequence[Source]) -> Source:
     Test part, task, classes and columns are those of the first data, and so are the moments of z-scores
     (`FeatureShape.n_first`). The identity names each addition, so that other features are other data.
 
-    Raises
-    ------
-    DataError
-        Inputs of another shape, images on another scale.
+    Raises DataError for inputs of another shape, or images on another scale.
     """
     sources = (first, *additions)
     dtype, *others = (source.read("train", 0, 1)[0].dtype for source in sources)

@@ -21,13 +21,8 @@ SINC_HALF_WIDTH = 5.0
 def open_usps(spec: SourceSpec) -> Source:
     """Open USPS: 7291 and 2007 digits, images of 16 x 16 float32 in [-1, 1] (-1 is the background), ten classes.
 
-    Its train and test part are its own; looked for as `features.published.find` says. Inputs are not standardised
-    unless asked for. Memory: 10 MB.
-
-    Raises
-    ------
-    MissingInputError, DataError, UnavailableError
-        As `features.published.find` and `features.published.read_files`.
+    Its train and test part are its own; looked for, with its errors, as `features.published.find` says. Inputs are not
+    standardised unless asked for. Memory: 10 MB.
     """
     contents = published.read_files("usps", published.find("usps", spec.data_dir))
     examples = []
@@ -42,12 +37,7 @@ def open_usps(spec: SourceSpec) -> Source:
 def open_boston(spec: SourceSpec) -> Source:
     """Open Boston housing: 506 rows of 13 numbers; 156 of them, by seed, are the test part.
 
-    The target, the median value of a home in 1000 dollars, is not centred.
-
-    Raises
-    ------
-    MissingInputError, DataError, UnavailableError
-        As `features.published.find` and `features.published.read_files`.
+    The target, the median value of a home in 1000 dollars, is not centred. Errors as `features.published.find`.
     """
     content = published.read_files("boston", published.find("boston", spec.data_dir))["housing.data"]
     table = np.array(content.split(), dtype=np.float64).reshape(BOSTON_ROWS, 14)
@@ -57,13 +47,8 @@ def open_boston(spec: SourceSpec) -> Source:
 def open_abalone(spec: SourceSpec) -> Source:
     """Open abalone: 4177 rows of 10 inputs; 1177 rows, by seed, are the test part.
 
-    The inputs are three indicators of the sex (M, F, I) and 7 numbers. The target, the number of rings, is not
-    centred.
-
-    Raises
-    ------
-    MissingInputError, DataError, UnavailableError
-        As `features.published.find` and `features.published.read_files`.
+    The inputs are three indicators of the sex (M, F, I) and 7 numbers. The target, the number of rings, is not centred.
+    Errors as `features.published.find`.
     """
     content = published.read_files("abalone", published.find("abalone", spec.data_dir))["abalone.data"]
     cells = np.array([line.split(",") for line in content.decode("ascii").split()])

@@ -15,15 +15,7 @@ from features.input_files import open_plain
 
 @dataclass(frozen=True)
 class Published:
-    """A data set of a few small files.
-
-    Attributes
-    ----------
-    files : mapping
-        File name → sha256 in hexadecimal digits.
-    mirrors : tuple of str
-        Base URLs that end in "/", in the order in which they are tried.
-    """
+    """A data set of a few small files: name → sha256 in hexadecimal digits, and base URLs of mirrors, in order."""
 
     files: Mapping[str, str]
     mirrors: tuple[str, ...]
@@ -111,12 +103,8 @@ def locate(name: str, data_dir: str | None) -> DataFolder | None:
 def find(name: str, data_dir: str | None) -> Path:
     """Return the folder that holds the data set `name`, after filling the cache where `locate` knows no other.
 
-    Raises
-    ------
-    MissingInputError
-        A file is not in the folder that was given.
-    UnavailableError
-        The cache is not filled and no mirror answers.
+    Raises MissingInputError where a file is not in the folder that was given, UnavailableError where the cache is not
+    filled and no mirror answers.
     """
     files, mirrors = PUBLISHED[name].files, PUBLISHED[name].mirrors
     found = locate(name, data_dir)
@@ -140,12 +128,9 @@ def check_digest(path: Path, sha256: str, expected: str) -> None:
 
 
 def read_files(name: str, folder: Path) -> dict[str, bytes]:
-    """Return the content of every file of a data set by its name, after comparing its sha256; for small files.
+    """Return the content of every file of a data set by its name; for small files.
 
-    Raises
-    ------
-    DataError
-        A file has another sha256 than the published one.
+    Raises DataError where a file has another sha256 than the published one.
     """
     contents = {}
     for file, expected in PUBLISHED[name].files.items():

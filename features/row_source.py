@@ -67,13 +67,8 @@ def source_of(
     Of one set, `spec.test_fraction` of the rows, by seed, are the test part, and no group is split. Rows of weight 0
     are as if they were not there. Where `spec.joins` says so, all rows of the first set are training rows.
 
-    Raises
-    ------
-    DataError
-        An empty part or fewer than two rows, lengths or shapes that differ, labels no machine can learn from, a test
-        label the training part lacks.
-    UsageError
-        More rows asked for than there are.
+    Raises DataError for an empty part or fewer than two rows, lengths or shapes that differ, labels no machine can
+    learn from, and a test label the training part lacks; UsageError where more rows are asked for than there are.
     """
     own = [f" of {part}" for part in PARTS] if len(examples) > 1 else [""]
     for one, of in zip(examples, own, strict=True):
@@ -315,10 +310,7 @@ def _task_notes(spec: SourceSpec, task: str, inputs: RowArray, labels: np.ndarra
 def input_dtype(inputs: RowArray) -> np.dtype:
     """Return the dtype blocks are read in: image bytes and float32 stay, other numbers become float64.
 
-    Raises
-    ------
-    DataError
-        Values that are not real numbers.
+    Raises DataError for values that are not real numbers.
     """
     dtype = np.dtype(inputs.dtype)
     if dtype.kind not in "biuf":

@@ -22,45 +22,25 @@ NAMED = ("mnist", "usps", "boston", "abalone", "sinc", "digits", "synthetic")
 class SourceSpec:
     """What to read; picklable and JSON-able.
 
-    Parameters
-    ----------
-    dataset : str
-        One of `NAMED`, or the path of a folder in MNIST's IDX layout, of an ``.npz`` file or a table. Any other path
-        (zarr) needs the opened arrays, see `features.open_source`.
-    test : str or None
-        Tables: the file that holds the test part; all of `dataset` is the training part then.
-    data_dir : str or None
-        Folder that holds the files of a published data set, or a folder of its name with them.
-    n_train, n_test : int or None
-        `synthetic` and `sinc`: how many to generate. Others: take only the first rows of the seeded order.
-    test_fraction : float
-        Share of the test part where the data have no split of their own.
-    target : str or None
-        Column of a table, a name or (whole number) a position, or key of an npz file, that holds y.
-    weights : str or None
-        Column of a table, likewise, or key of an npz file or of zarr arrays, that holds the weights of the rows.
-    groups : str or None
-        Column of a table, likewise, or key of an npz file or of zarr arrays, that holds the group of each row. No group
-        is split over the train and the test part.
-    columns, drop : tuple of str or None
-        Tables with a header: the columns that are inputs, or those that are none.
-    categorical, missing : str or None
-        Tables: how words and missing cells become numbers, see `features.encoding.Asked.read`.
-    task : str or None
-        ``multiclass``, ``binary`` or ``regression`` instead of what the labels suggest.
-    standardise : bool or None
-        None: False for images and `sinc`, True for tables.
-    positive : str or None
-        The label to set against all others, as it reads; labels become 1 and -1.
-    noise : float or None
-        `sinc`: variance of the noise on the training targets.
-    seed : int
-        Of the split, of the order from which n_train and n_test take, and of what is generated.
-    added : tuple of str
-        Paths of data whose rows follow the training rows, in this order; see `features.open_source.joined`.
-    joins : Joins or None
-        Of data that are added: what they join. All their rows (those of their train part, where they have parts) are
-        training rows, there are no others.
+    dataset : one of `NAMED`, or the path of a folder in MNIST's IDX layout, of an ``.npz`` file or a table; any other path
+        (zarr) needs the opened arrays, see `features.open_source`
+    data_dir : folder that holds the files of a published data set, or a folder of its name with them
+    n_train, n_test : of `synthetic` and `sinc` how many to generate; of others, take only the first rows of the seeded order
+    test : tables: the file that holds the test part; all of `dataset` is the training part then
+    test_fraction : size of the test part where the data have no split of their own
+    target : column of a table, a name or (whole number) a position, or key of an npz file, that holds y
+    weights, groups : likewise, also of zarr arrays, what holds the weight and the group of each row; no group is in both
+        parts
+    columns, drop : tables with a header: the columns that are inputs, or those that are none
+    categorical, missing : tables: how words and missing cells become numbers, see `features.encoding.Asked.read`
+    task : ``multiclass``, ``binary`` or ``regression`` instead of what the labels suggest
+    standardise : None: False for images and `sinc`, True for tables
+    positive : the label to set against all others, as it reads; labels become 1 and -1
+    noise : `sinc`: variance of the noise on the training targets
+    seed : of the split, of the order from which n_train and n_test take, and of what is generated
+    added : paths of data whose rows follow the training rows, in this order; see `features.open_source.joined`
+    joins : of data that are added, what they join: all their rows, or those of their train part, are training rows, and
+        there are no others
     """
 
     dataset: str
@@ -201,36 +181,20 @@ Read = Callable[[Part, int, int], tuple[np.ndarray, np.ndarray]]
 class Source:
     """Examples with a task and a train/test split, read by row blocks; safe to read from several threads.
 
-    Parameters
-    ----------
-    name : str
-        Short, never a path.
-    task : str
-        ``multiclass``, ``binary`` or ``regression``.
-    classes : tuple
-        Sorted labels as Python scalars; () for regression.
-    n_train, n_test : int
-        Rows of the parts.
-    input_shape : tuple of int
-        Shape of one input: (H, W) for images, (d,) for tables.
-    standardise : bool
-        Whether inputs are to be z-scored with the statistics of the training part.
-    read_rows : callable
-        What `read` calls with rows that exist.
-    identity : dict
-        All that determines what `read` returns, as JSON-able values; no path, no time.
-    row_weights : mapping
-        Part → weights (n,) f8 above 0 of its rows; the rows of a part that is not there, or None, count 1 each.
-    groups, test_groups : numpy.ndarray or None
-        Keys (n,) u8 of the groups of the rows (`features.row_draws`); None where they have none.
-    columns : Columns or None
-        The columns of the file that the inputs are from; None where it is no table of columns.
-    notes : tuple of str
-        What was assumed when the data were read, a line each: header, target column, classes.
-    memory : SourceMemory
-        What the open source takes of memory.
-    added : tuple of int
-        How many of the last training rows came with each addition, in order.
+    name : short, never a path
+    task : ``multiclass``, ``binary`` or ``regression``
+    classes : sorted labels as Python scalars; () for regression
+    n_train, n_test : rows of the parts
+    input_shape : of one input, (H, W) for images, (d,) for tables
+    standardise : whether inputs are to be z-scored with the statistics of the training part
+    read_rows : what `read` calls with rows that exist
+    identity : all that determines what `read` returns, as JSON-able values; no path, no time
+    row_weights : part → weights (n,) f8 above 0 of its rows; None, or nothing, where they count 1 each
+    groups, test_groups : keys (n,) u8 of the groups of the rows (`features.row_draws`); None where they have none
+    columns : the columns of the file that the inputs are from; None where it is no table
+    notes : what was assumed when the data were read, a line each: header, target column, classes
+    memory : what the open source takes of memory
+    added : how many of the last training rows came with each addition, in order
     """
 
     name: str
@@ -253,9 +217,9 @@ class Source:
     def read(self, part: Part, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Return inputs (stop - start, *input_shape) and targets (stop - start,).
 
-        Inputs are uint8 for images, float32 or float64 otherwise; targets are an int64 index into `classes`, or
-        float64 for regression. Raises `DataError` naming array and row where a value is not finite, `IndexError` where
-        the rows do not exist.
+        Inputs are uint8 for images, float32 or float64 otherwise; targets are an int64 index into `classes`, or float64
+        for regression. Raises DataError naming array and row where a value is not finite, IndexError where the rows do
+        not exist.
         """
         n = self.n_train if part == "train" else self.n_test
         if not 0 <= start <= stop <= n:

@@ -34,32 +34,16 @@ CELL_WEIGHTS = {14: 1.0, 7: 2.0, 4: 4.0}
 def sphog_length(height: int, width: int) -> int:
     """Return the number of features of an image of `height` x `width` pixels: 2172 for 28 x 28.
 
-    Raises
-    ------
-    UsageError
-        The image has no whole cell.
+    Raises UsageError where the image has no whole cell.
     """
     return len(_tables(height, width)[1])
 
 
 def sphog(images: np.ndarray) -> np.ndarray:
-    """Compute the features of a block of images.
+    """Return the features (n, d) f4 of images (n, H, W), unsigned bytes or floats; d = `sphog_length(H, W)`.
 
-    Parameters
-    ----------
-    images : numpy.ndarray
-        (n, H, W), unsigned bytes or floats, on any scale.
-
-    Returns
-    -------
-    numpy.ndarray
-        (n, d) float32, d = `sphog_length(H, W)`; a constant image of zeros gives zeros. About 20 µs an image
-        of 28 x 28; memory is the result's.
-
-    Raises
-    ------
-    UsageError
-        `images` is not three-dimensional or an image has no whole cell.
+    A constant image of zeros gives zeros. About 20 µs an image of 28 x 28; memory is the result's. Raises UsageError
+    where `images` is not three-dimensional or an image has no whole cell.
     """
     if images.ndim != 3:
         raise UsageError(f"sphog needs images (n, H, W), found inputs of shape {images.shape}; use features = raw")

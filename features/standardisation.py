@@ -35,14 +35,11 @@ class Standardisation:
 
 
 def on_scale(inputs: np.ndarray, dtype: str | None, first_row: int = 0) -> np.ndarray:
-    """Return images (n, H, W) on the scale of those of `dtype`: uint8, float32, float64 or None, where it is not known.
+    """Return images (n, H, W) on the scale of those of `dtype`: uint8, float32, float64, or None for any.
 
     Whole numbers from 0 to 255 are bytes, whatever their dtype. `first_row` is that of inputs[0], for the message.
-
-    Raises
-    ------
-    DataError
-        Floats that are no bytes where bytes are wanted, bytes where floats are: either may be on another scale.
+    Raises DataError for floats that are no bytes where bytes are wanted, and for bytes where floats are: either may be
+    on another scale.
     """
     is_bytes = inputs.dtype == np.uint8
     if dtype is None or is_bytes == (dtype == "uint8"):
@@ -106,12 +103,8 @@ class RunningMoments:
     def standardisation(self) -> Standardisation:
         """Return mean and population standard deviation; the scale of a constant column is 1.
 
-        Raises
-        ------
-        ValueError
-            No rows were seen.
-        DataError
-            The moments of a column are no float64 numbers; names the first such column.
+        Raises ValueError where there are no rows, DataError naming the first column whose moments are no float64
+        numbers.
         """
         if not self.count:
             raise ValueError("a standardisation needs at least one row, found none")

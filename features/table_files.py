@@ -4,14 +4,14 @@ import hashlib
 import re
 from array import array
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from features.csv_files import column_names, is_header, is_plain, named_column, reads_as_number, target_column
-from features.encoding import Asked, EncodedRows, TableEncoding, learn, shown
+from features.encoding import Asked, EncodedRows, learn, shown
 from features.errors import DataError, MissingInputError, UsageError
 from features.parquet_files import is_parquet
 from features.row_source import Examples, count_rows, digest_rows, part_rows, source_of, split_rows
@@ -19,8 +19,6 @@ from features.source import Columns, RowArray, Source, SourceSpec
 from features.table_cells import CellReader, is_repeated, is_table, table_rows
 from features.table_layout import KnownTable, TableLayout, layout_of, rows_of, word_columns
 from features.tables import label_array
-
-ROWS_PER_PIECE = 4096
 
 
 def open_table(spec: SourceSpec, path: Path) -> Source:
@@ -30,16 +28,10 @@ def open_table(spec: SourceSpec, path: Path) -> Source:
     last; its labels may be text. Words and missing cells become inputs as training rows have them, where that is asked
     for (`features.encoding`). Memory is 8 bytes a cell and about 60 a row.
 
-    Raises
-    ------
-    DataError
-        No rows, rows of different length, a cell that is no finite number in ASCII digits (nor a category or missing,
-        where such are asked for), a line of more than a million characters, bytes that are not UTF-8, or a first line
-        that is neither a header nor like the others; a test file without one of the columns.
-    UsageError
-        `spec.target`, or a column that is asked for, names none.
-    MissingInputError
-        There is no test file.
+    Raises DataError for no rows, rows of different length, a cell that is no finite number in ASCII digits (nor a
+    category or missing, where such are asked for), a line of more than a million characters, bytes that are not UTF-8,
+    a first line that is neither a header nor like the others, and a test file without one of the columns; UsageError
+    where `spec.target`, or a column that is asked for, names none; MissingInputError where there is no test file.
     """
     if spec.joins is not None:
         return _open_addition(spec, path)
@@ -56,8 +48,13 @@ def open_table(spec: SourceSpec, path: Path) -> Source:
     name = path.name.removesuffix(".gz").rpartition(".")[0]
     identity = {"source": "csv"}
     if asked:
-        training = _training_rows(spec, Examples(codes, labels, weights, groups), name)
-        encoding = _learned(names, words, codes, training, asked, path)
+        counted = count_rows(spec, Examples(codes, labels, weights, groups), "" if spec.test is None else " of train")
+        own = spec.test is not None
+        training = part_rows(spec, "train", counted, name) if own else split_rows(spec, counted, name)[0]
+        try:
+            encoding = learn(names, words, codes, training, asked)
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
         columns, identity["encoding"] = replace(columns, encoding=encoding), encoding.digest()
     rows = Examples(_inputs(codes, columns), labels, weights, groups)
     digest = _digest(*rows)
@@ -67,7 +64,7 @@ def open_table(spec: SourceSpec, path: Path) -> Source:
         test = _read_test(Path(spec.test), columns, len(names), labels)
         sha256 = {"train": digest, "test": _digest(*test)}
         source = source_of(spec, name, [rows, test], True, identity | {"sha256": sha256})
-    return replace(source, columns=columns, notes=(*_column_notes(columns, rows.inputs), *source.notes))
+    return replace(source, columns=columns, notes=(*_column_notes(columns, rows.inputs.shape[1]), *source.notes))
 
 
 def _open_addition(spec: SourceSpec, path: Path) -> Source:
@@ -84,27 +81,6 @@ def _open_addition(spec: SourceSpec, path: Path) -> Source:
     return source_of(spec, path.name, [rows], True, identity)
 
 
-def _training_rows(spec: SourceSpec, rows: Examples, name: str) -> np.ndarray:
-    """Return which rows are training rows: those that count, but for the test part."""
-    counted = count_rows(spec, rows, "" if spec.test is None else " of train")
-    return split_rows(spec, counted, name)[0] if spec.test is None else part_rows(spec, "train", counted, name)
-
-
-def _learned(
-    names: Sequence[str],
-    words: Sequence[Collection[str] | None],
-    codes: np.ndarray,
-    rows: np.ndarray,
-    asked: Asked,
-    path: Path,
-) -> TableEncoding:
-    """Return the encoding that the training rows ask for; errors as `learn`, with the name of the file."""
-    try:
-        return learn(names, words, codes, rows, asked)
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
-
-
 def reader_of(columns: Columns, names: Sequence[str]) -> CellReader:
     """Return what reads the cells of columns with such names as the training rows had them."""
     if columns.encoding is None:
@@ -113,12 +89,11 @@ def reader_of(columns: Columns, names: Sequence[str]) -> CellReader:
     return CellReader(names, words, missing=columns.encoding.missing)
 
 
-def _column_notes(columns: Columns | None, inputs: RowArray) -> tuple[str, ...]:
-    if columns is None:
-        return ()
+def _column_notes(columns: Columns, n_inputs: int) -> tuple[str, ...]:
+    """Return what the header and the target were taken for, and which columns are encoded."""
     encoded = columns.encoding.notes() if columns.encoding is not None else ()
     if columns.target is None:
-        n_columns = inputs.shape[1] if columns.encoding is None else len(columns.encoding.columns)
+        n_columns = n_inputs if columns.encoding is None else len(columns.encoding.columns)
         last = n_columns + (columns.weights_index is not None)
         return f"header: no, target: column {columns.target_place} of 0 to {last}", *encoded
     header = f"header: yes, target: column {columns.target_place} ({columns.target})"
@@ -126,10 +101,8 @@ def _column_notes(columns: Columns | None, inputs: RowArray) -> tuple[str, ...]:
         header = f"header: yes, target: {columns.target}, inputs: {shown(columns.inputs)}"
     if not columns.inputs:
         return header, "names repeat in the header: a model of it matches columns by position", *encoded
-    if "" not in columns.inputs:
-        return header, *encoded
     unnamed = "a column without a name is an input like the others; take it out if it counts the rows"
-    return header, unnamed, *encoded
+    return header, *([unnamed] if "" in columns.inputs else []), *encoded
 
 
 def _check_test_file(spec: SourceSpec) -> None:
@@ -164,16 +137,20 @@ def _training_layout(spec: SourceSpec, path: Path) -> tuple[int, TableLayout, Co
     names = column_names(first) if header else [str(k) for k in range(len(first))]
     every = [place for place in range(len(names)) if place not in taken]
     places = _chosen_places(spec, names, header, every, path)
-    chosen = tuple(names[place] for place in places)
-    unlike = (
-        header and len({*chosen, names[target]}) == len(chosen) + 1
-    )  # names that repeat tell no column from another
-    before = sum(place < target for place in places)
-    columns = Columns(chosen if unlike else (), names[target] if header else None, before, len(places) < len(every))
-    name_of = {what: names[column] if header else None for what, column in others.items()}
-    place_of = {what: sum(other < column for other in (*places, *taken)) for what, column in others.items()}
-    columns = replace(columns, weights=name_of.get("weights"), weights_index=place_of.get("weights"))
-    columns = replace(columns, groups=name_of.get("groups"), groups_index=place_of.get("groups"))
+    chosen = [names[place] for place in places]
+    are_distinct = len({*chosen, names[target]}) == len(chosen) + 1  # else no name tells a column from another
+    named = {what: names[place] for what, place in others.items() if header}
+    index = {what: sum(other < place for other in (*places, *taken)) for what, place in others.items()}
+    columns = Columns(
+        inputs=tuple(chosen) if header and are_distinct else (),
+        target=names[target] if header else None,
+        target_index=sum(place < target for place in places),
+        chosen=len(places) < len(every),
+        weights=named.get("weights"),
+        weights_index=index.get("weights"),
+        groups=named.get("groups"),
+        groups_index=index.get("groups"),
+    )
     return line, TableLayout(0, header, tuple(names), tuple(places), target, **others), columns
 
 
@@ -204,22 +181,16 @@ def _read(
     path: Path, layout: TableLayout, reader: CellReader
 ) -> tuple[np.ndarray, list[str], np.ndarray | None, np.ndarray | None]:
     """Return the codes (n, columns) f8, labels, weights and groups of all rows. Raises DataError."""
-    pieces, piece, labels, weights = list[np.ndarray](), list[list[float]](), list[str](), array("d")
-    groups = list[str]()
-    for codes, label, weight, group in rows_of(path, layout, reader, labelled=True):
-        piece.append(codes)
+    codes, labels, weights, groups = array("d"), list[str](), array("d"), list[str]()
+    for of_row, label, weight, group in rows_of(path, layout, reader, labelled=True):
+        codes.extend(of_row)
         labels.append(label)
         weights.append(weight)
         groups += [] if layout.groups is None else [group]
-        if len(piece) == ROWS_PER_PIECE:
-            pieces.append(np.array(piece))
-            piece = []
-    if piece:
-        pieces.append(np.array(piece))
-    if not pieces:
+    if not labels:
         raise DataError(f"{path}: has a header but no rows")
-    of_rows = None if layout.weights is None else np.array(weights), np.array(groups) if groups else None
-    return np.concatenate(pieces), labels, *of_rows
+    facts = None if layout.weights is None else np.array(weights), np.array(groups) if groups else None
+    return np.frombuffer(codes).reshape(len(labels), -1), labels, *facts
 
 
 def _read_test(path: Path, columns: Columns, n_columns: int, labels: np.ndarray) -> Examples:

@@ -208,14 +208,8 @@ def rows_of(
 def word_columns(path: Path, layout: TableLayout, asked: Asked) -> list[dict[str, int] | None]:
     """Return an empty list of words for each column that holds some or is asked for, None for each of numbers.
 
-    One pass over the file, and none where no categories are asked for.
-
-    Raises
-    ------
-    DataError
-        A column that is not asked for has numbers and words.
-    UsageError
-        What is asked for is no column.
+    One pass over the file, and none where no categories are asked for. Raises DataError where a column that is not
+    asked for has numbers and words, UsageError where what is asked for is no column.
     """
     names, places = layout.names, layout.inputs
     absent = [name for name in asked.columns if name not in (names[place] for place in places)]

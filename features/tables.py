@@ -38,12 +38,7 @@ def open_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray], digests: Mappi
     """Open array-likes: ``X, y`` (split by seed) or ``train/X, train/y, test/X, test/y``.
 
     y is read whole, X by rows only: once here for its digest, unless `digests` (of `digest_arrays`, for the same
-    arrays) are given.
-
-    Raises
-    ------
-    DataError
-        A key is missing, shapes disagree, or the values are no real numbers.
+    arrays) are given. Raises DataError where a key is missing, shapes disagree, or values are no real numbers.
     """
     keys = _keys_of(spec, arrays, "y", SPLIT_KEYS)
     identity = {"source": "arrays", "sha256": dict(digests or digest_arrays(spec, arrays))}
@@ -51,13 +46,7 @@ def open_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray], digests: Mappi
 
 
 def digest_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray]) -> dict[str, str]:
-    """Return the sha256 of every array that `open_arrays` uses, by key; one pass over all of X.
-
-    Raises
-    ------
-    DataError
-        As `open_arrays`.
-    """
+    """Return the sha256 of every array that `open_arrays` uses, by key; one pass over all of X. Errors as there."""
     keys = _keys_of(spec, arrays, "y", SPLIT_KEYS)
     _check_shapes(arrays, keys)
     labels = {one.labels: label_array(np.asarray(arrays[one.labels][:]), one.labels) for one in keys}
@@ -68,12 +57,7 @@ def _keys_of(spec: SourceSpec, known: Collection[str], target: str, of_parts: tu
     """Return the names of the arrays to read: those of X and the target, else those of the parts.
 
     Weights and groups are named like the inputs, `spec.weights` or `spec.groups` in the place of X. The test part may
-    lack them.
-
-    Raises
-    ------
-    DataError
-        An array is missing.
+    lack them. Raises DataError where an array is missing.
     """
     keys = ("X", target) if "X" in known and target in known else of_parts
     missing = [key for key in keys if key not in known]
@@ -104,13 +88,9 @@ def _source_of(
 def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> Source:
     """Open an npz file with ``X, y`` or ``X_train, y_train, X_test, y_test``; `spec.target` renames ``y``.
 
-    Read whole: memory is that of the arrays, which is compared with the file before anything is allocated. An
-    `outline` has the labels, and zeros that take no memory in place of the inputs.
-
-    Raises
-    ------
-    DataError
-        No zip file, a missing key, Python objects, or a member that promises more than the file can hold.
+    Read whole: memory is that of the arrays, which is compared with the file before anything is allocated. An `outline`
+    has the labels, and zeros that take no memory in place of the inputs. Raises DataError for no zip file, a missing
+    key, Python objects, or a member that promises more than the file can hold.
     """
     target = spec.target or "y"
     with npz_archive(path) as archive:
@@ -181,10 +161,7 @@ def _zeros(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> np.nd
 def npz_archive(path: Path) -> Iterator[zipfile.ZipFile]:
     """Open an npz file, whose members `read_member` reads.
 
-    Raises
-    ------
-    DataError
-        It is no plain file, no zip file, or damaged, also where reading a member inside finds it so.
+    Raises DataError where it is no plain file, no zip file, or damaged, also where reading a member inside finds it so.
     """
     try:
         with open_plain(path) as stream, zipfile.ZipFile(stream) as archive:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from features.csv_files import reads_as_number
 from features.errors import DataError, UsageError
 
 TASKS = ("multiclass", "binary", "regression")
@@ -20,27 +21,11 @@ LARGEST_WEIGHT = (1e-100, 1e100)  # of the rows, that of the heaviest: sums of s
 
 
 def detect_task(labels: np.ndarray, most_classes: int = MOST_CLASSES) -> str:
-    """Tell the task from the labels of a whole data set.
+    """Return the task that the labels (n,) of a whole data set suggest: integers, booleans, floats or strings.
 
     Two distinct values are binary; 3 to `most_classes` distinct integers, or 3 to 100 strings, are multiclass; other
-    numbers are regression. Floating-point labels with more than two values are always regression.
-
-    Parameters
-    ----------
-    labels : numpy.ndarray
-        (n,) integers, booleans, floats or strings.
-    most_classes : int
-        See above.
-
-    Returns
-    -------
-    str
-        One of `TASKS`.
-
-    Raises
-    ------
-    DataError
-        No labels, labels of one class, or more than 100 distinct strings.
+    numbers are regression. Floating-point labels with more than two values are always regression. Raises DataError for
+    no labels, labels of one class, or more than 100 distinct strings.
     """
     if labels.ndim != 1 or labels.size == 0:
         raise DataError(f"y must be one-dimensional and not empty, found shape {labels.shape}")
@@ -53,7 +38,7 @@ def detect_task(labels: np.ndarray, most_classes: int = MOST_CLASSES) -> str:
     if n_distinct <= (MOST_CLASSES if text else most_classes) and labels.dtype.kind in "biuU":
         return "multiclass"
     if text:
-        row = next((row for row, label in enumerate(labels) if not _is_number(label)), 0)
+        row = next((row for row, label in enumerate(labels) if not reads_as_number(label)), 0)
         raise DataError(
             f"y holds {n_distinct} distinct strings, row {row} is {labels[row].item()[:40]!r}: mend what is no number, "
             "or give the task (--set data.task=multiclass) if these are classes"
@@ -61,23 +46,10 @@ def detect_task(labels: np.ndarray, most_classes: int = MOST_CLASSES) -> str:
     return "regression"
 
 
-def _is_number(label: str) -> bool:
-    try:
-        float(label)
-    except ValueError:
-        return False
-    return True
-
-
 def class_labels(labels: np.ndarray, task: str) -> tuple:
     """Return the sorted classes as Python scalars, or () for regression.
 
-    Raises
-    ------
-    DataError
-        Labels of one class, or not exactly two for the binary task.
-    UsageError
-        `task` is none of `TASKS`.
+    Raises DataError for labels of one class, or not exactly two for the binary task, UsageError for an unknown task.
     """
     if task not in TASKS:
         raise UsageError(f"task {task!r} is unknown; it is one of {', '.join(TASKS)}")
@@ -92,26 +64,10 @@ def class_labels(labels: np.ndarray, task: str) -> tuple:
 
 
 def encode(labels: np.ndarray, classes: tuple, array_name: str = "y") -> np.ndarray:
-    """Turn labels into targets.
+    """Return targets (n,) of labels (n,): int64 indices into the sorted `classes`, float64 where there are none.
 
-    Parameters
-    ----------
-    labels : numpy.ndarray
-        (n,) labels.
-    classes : tuple
-        Sorted classes; () for regression.
-    array_name : str
-        What error messages call the array.
-
-    Returns
-    -------
-    numpy.ndarray
-        (n,) int64 index into `classes`, or float64 for regression.
-
-    Raises
-    ------
-    DataError
-        A label that is no class, a string where a number is needed, or a value that is not finite.
+    Raises DataError, with the name of the array, for a label that is no class, a string where a number is needed, or a
+    value that is not finite.
     """
     if not classes:
         if labels.dtype.kind not in "biuf":
@@ -159,11 +115,8 @@ def class_array(classes: tuple) -> np.ndarray:
 def checked_weights(weights: np.ndarray, n_rows: int, array_name: str) -> np.ndarray:
     """Return the weights (n,) f8 of rows; (n, 1) is flattened.
 
-    Raises
-    ------
-    DataError
-        Another number of them, a weight that is no finite number of at least 0, none above 0, or all near the ends of
-        float64.
+    Raises DataError for another number of them, a weight that is no finite number of at least 0, none above 0, or all
+    near the ends of float64.
     """
     if weights.shape not in ((n_rows,), (n_rows, 1)) or weights.dtype.kind not in "biuf":
         raise DataError(
@@ -200,13 +153,7 @@ def check_finite_targets(targets: np.ndarray, array_name: str) -> None:
 
 
 def one_vs_all(targets: np.ndarray, n_classes: int) -> np.ndarray:
-    """Return (n, n_classes) float64, +1 in the column of a row's class and -1 elsewhere.
-
-    Raises
-    ------
-    ValueError
-        A target outside 0 … n_classes - 1.
-    """
+    """Return (n, n_classes) float64, +1 in the column of a row's class and -1 elsewhere."""
     targets = np.asarray(targets, dtype=np.int64)
     if targets.size and (targets.min() < 0 or targets.max() >= n_classes):
         raise ValueError(f"targets must lie in 0 … {n_classes - 1}, found {targets.min()} … {targets.max()}")
@@ -218,39 +165,23 @@ def one_vs_all(targets: np.ndarray, n_classes: int) -> np.ndarray:
 def outputs(targets: np.ndarray, task: str, n_classes: int) -> np.ndarray:
     """Return what the solves fit, float64 (n, n_outputs).
 
-    Multiclass: one column of ±1 per class. Binary: one column, +1 for the second class. Regression: the
-    values.
-
-    Raises
-    ------
-    UsageError
-        `task` is none of `TASKS`.
+    Multiclass: one column of ±1 per class. Binary: one column, +1 for the second class. Regression: the values.
     """
-    if task == "multiclass":
-        return one_vs_all(targets, n_classes)
-    if task == "binary":
-        return one_vs_all(targets, 2)[:, 1:].copy()
     if task == "regression":
         return np.asarray(targets, dtype=np.float64).reshape(-1, 1).copy()
-    raise UsageError(f"task {task!r} is unknown; it is one of {', '.join(TASKS)}")
+    signs = one_vs_all(targets, n_classes)
+    return signs if task == "multiclass" else signs[:, 1:].copy()
 
 
 def labels_from_decision(decision: np.ndarray, task: str) -> np.ndarray:
-    """Turn decision values (n, n_outputs) into targets (n,).
+    """Return targets (n,) of decision values (n, n_outputs).
 
-    Multiclass: int64 arg max, the first of equals. Binary: int64, 1 where the value is at least 0.
-    Regression: float64, the value.
-
-    Raises
-    ------
-    UsageError
-        `task` is none of `TASKS`.
+    Multiclass: int64 arg max, the first of equals. Binary: int64, 1 where the value is at least 0. Regression: float64,
+    the value.
     """
     decision = np.asarray(decision)
     if task == "multiclass":
         return np.argmax(decision, axis=1).astype(np.int64)
     if task == "binary":
         return (decision.reshape(len(decision)) >= 0.0).astype(np.int64)
-    if task == "regression":
-        return decision.reshape(len(decision)).astype(np.float64)
-    raise UsageError(f"task {task!r} is unknown; it is one of {', '.join(TASKS)}")
+    return decision.reshape(len(decision)).astype(np.float64)

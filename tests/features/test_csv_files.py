@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from features import csv_files, table_files
+from features import csv_files
 from features.encoding import MOST_WORDS
 from features.errors import DataError, UsageError
 from features.open_source import open_source
@@ -185,14 +185,14 @@ def test_bytes_that_are_no_lines_of_text_are_refused(tmp_path, monkeypatch, cont
         open_source(SourceSpec(str(tmp_path / "table.csv")))
 
 
-def test_pieces_make_no_difference_and_changes_do(tmp_path, monkeypatch):
+def test_rows_are_read_as_they_stand_and_changes_change_the_identity(tmp_path):
     text = "".join(f"{k},{k + 0.5}\n" for k in range(25))
-    whole = table(tmp_path, text)
-    monkeypatch.setattr(table_files, "ROWS_PER_PIECE", 4)
-    pieces = table(tmp_path, text, name="other.csv")
-    for one, other in zip(everything(whole), everything(pieces), strict=True):
-        np.testing.assert_array_equal(one, other)
-    assert table(tmp_path, text + "9,1\n").fingerprint() != whole.fingerprint()
+    source = table(tmp_path, text)
+    inputs, targets = everything(source)
+    assert sorted(inputs[:, 0].tolist()) == list(range(25))
+    np.testing.assert_array_equal(targets, inputs[:, 0] + 0.5)
+    assert table(tmp_path, text, name="other.csv").fingerprint() == source.fingerprint()
+    assert table(tmp_path, text + "9,1\n").fingerprint() != source.fingerprint()
 
 
 @pytest.mark.parametrize(
