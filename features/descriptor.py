@@ -20,8 +20,8 @@ class FeatureSpec:
     name : ``sphog`` (the paper's, 2172 for 28 x 28), ``hog`` (scikit-image) or ``raw`` (the values, flattened)
     cells, orientations : cell sizes in pixels and bins of `hog`; not used by the others
     deskew : parts, 0 to 1, of the shear that makes an image upright before anything else (`features.deskew`)
-    power : exponent, above 0 to 1, of every value of `sphog` and `hog`: 0.5 takes square roots, and strong gradients count
-        for less
+    power : exponent, above 0 to 1, of every value of `sphog` and `hog`: 0.5 takes square roots, and strong gradients
+        count for less
     """
 
     name: str

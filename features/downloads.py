@@ -77,26 +77,19 @@ def fetch(
     folder = cache_folder(dataset) if cache_dir is None else cache_dir
     folder.mkdir(parents=True, exist_ok=True)
     for name, sha256 in files.items():
-        failures = _fetch_one(name, sha256, mirrors, folder, downloader or BoundedDownloader())
-        if failures:
+        failures = []
+        for mirror in mirrors:
+            hashed = {"known_hash": f"sha256:{sha256}", "fname": name, "path": folder}
+            try:
+                pooch.retrieve(mirror + name, **hashed, downloader=downloader or BoundedDownloader())
+                break
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                if getattr(error, "errno", None) in CACHE_FAULTS:
+                    raise
+                failures.append(f"{mirror}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+        else:
             raise UnavailableError(
                 f"{dataset}: no mirror delivered {name} ({'; '.join(failures)}); copy {', '.join(files)} to {folder} "
                 "or to a folder given as --data-dir, or train on digits or synthetic, which need no download"
             )
     return folder
-
-
-def _fetch_one(
-    name: str, sha256: str, mirrors: Sequence[str], folder: Path, downloader: BoundedDownloader
-) -> list[str]:
-    """Fetch one file; return why each mirror failed, nothing where one delivered."""
-    failures = []
-    for mirror in mirrors:
-        try:
-            pooch.retrieve(mirror + name, known_hash=f"sha256:{sha256}", fname=name, path=folder, downloader=downloader)
-            return []
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            if getattr(error, "errno", None) in CACHE_FAULTS:
-                raise
-            failures.append(f"{mirror}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
-    return failures

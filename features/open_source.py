@@ -5,10 +5,11 @@ block.
 """
 
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 
@@ -27,9 +28,7 @@ _OPENERS = {
     "abalone": paper_tables.open_abalone,
     "sinc": paper_tables.open_sinc,
 }
-_cache: dict[tuple, Source] = {}
-_cache_lock = threading.Lock()
-_CACHE_SIZE = 2
+_opening = Lock()
 
 
 def open_source(
@@ -37,8 +36,8 @@ def open_source(
 ) -> Source:
     """Open what `spec` describes; kept open in this process for as long as the files keep size and time stamp.
 
-    arrays : opened array-likes (shape, dtype, slicing by rows) with keys ``X, y`` or ``train/X, train/y, test/X, test/y``,
-        in place of the file that `spec.dataset` names; X is never read whole, and nothing kept open
+    arrays : opened array-likes (shape, dtype, slicing by rows) with keys ``X, y`` or ``train/X, train/y, test/X,
+        test/y``, in place of the file that `spec.dataset` names; X is never read whole, and nothing kept open
     digests : what `features.tables.digest_arrays` returned for `arrays`, which saves a pass over X
 
     Raises UsageError for an unknown data set, a file type that is not read here, or more rows asked for than there are;
@@ -47,15 +46,13 @@ def open_source(
     """
     if arrays is not None:
         return viewed(open_arrays(spec, arrays, digests), spec)
-    # Under one lock: threads that start together must not each read the same 55 MB.
-    with _cache_lock:
-        key = (spec, os.environ.get("SLKL_DATA_DIR"), stamp_of(spec))
-        if key not in _cache:
-            source = viewed(_open(spec), spec)
-            while len(_cache) >= _CACHE_SIZE:
-                del _cache[next(iter(_cache))]
-            _cache[key] = source
-        return _cache[key]
+    with _opening:  # threads that start together must not each read the same 55 MB
+        return _opened(spec, os.environ.get("SLKL_DATA_DIR"), stamp_of(spec))
+
+
+@lru_cache(maxsize=2)
+def _opened(spec: SourceSpec, data_dir: str | None, stamp: tuple) -> Source:
+    return viewed(_open(spec), spec)
 
 
 def open_outline(spec: SourceSpec) -> Source | None:

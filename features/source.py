@@ -22,15 +22,15 @@ NAMED = ("mnist", "usps", "boston", "abalone", "sinc", "digits", "synthetic")
 class SourceSpec:
     """What to read; picklable and JSON-able.
 
-    dataset : one of `NAMED`, or the path of a folder in MNIST's IDX layout, of an ``.npz`` file or a table; any other path
+    dataset : one of `NAMED`, or the path of a folder in MNIST's IDX layout, of an ``.npz`` file or a table; any other
         (zarr) needs the opened arrays, see `features.open_source`
     data_dir : folder that holds the files of a published data set, or a folder of its name with them
-    n_train, n_test : of `synthetic` and `sinc` how many to generate; of others, take only the first rows of the seeded order
+    n_train, n_test : of `synthetic` and `sinc` how many to generate; of others, how many rows to take, by the seed
     test : tables: the file that holds the test part; all of `dataset` is the training part then
     test_fraction : size of the test part where the data have no split of their own
     target : column of a table, a name or (whole number) a position, or key of an npz file, that holds y
-    weights, groups : likewise, also of zarr arrays, what holds the weight and the group of each row; no group is in both
-        parts
+    weights, groups : likewise, also of zarr arrays, what holds the weight and the group of each row; no group is in
+        both parts
     columns, drop : tables with a header: the columns that are inputs, or those that are none
     categorical, missing : tables: how words and missing cells become numbers, see `features.encoding.Asked.read`
     task : ``multiclass``, ``binary`` or ``regression`` instead of what the labels suggest

@@ -17,7 +17,7 @@ from features.parquet_files import is_parquet
 from features.row_source import Examples, count_rows, digest_rows, part_rows, source_of, split_rows
 from features.source import Columns, RowArray, Source, SourceSpec
 from features.table_cells import CellReader, is_repeated, is_table, table_rows
-from features.table_layout import KnownTable, TableLayout, layout_of, rows_of, word_columns
+from features.table_layout import TableLayout, layout_of, rows_of, word_columns
 from features.tables import label_array
 
 
@@ -196,8 +196,8 @@ def _read(
 def _read_test(path: Path, columns: Columns, n_columns: int, labels: np.ndarray) -> Examples:
     """Return inputs, labels, weights and groups of a test file, whose columns are those of a file with such labels."""
     is_text = labels.dtype.kind == "U"
-    known = KnownTable(columns, n_columns, tuple(np.unique(labels).tolist()) if is_text else ())
-    layout = layout_of(path, None, known, labelled=True)
+    known = np.unique(labels).tolist() if is_text else ()
+    layout = layout_of(path, None, columns, n_columns, known, labelled=True)
     codes, texts, *facts = _read(path, layout, reader_of(columns, [layout.names[place] for place in layout.inputs]))
     test_labels = np.array(texts) if is_text else _label_values(texts, f"{path}, the target")
     if test_labels.dtype.kind == "U" and not is_text:

@@ -32,22 +32,13 @@ class TableLayout:
     groups: int | None = None
 
 
-@dataclass(frozen=True)
-class KnownTable:
-    """What a table was trained on: columns (no names where it had none), how many are inputs, labels that are told."""
-
-    columns: Columns
-    n_columns: int
-    labels: tuple[object, ...]
-
-    @property
-    def has_number_labels(self) -> bool:
-        """Whether labels of the training file were numbers; -1 and 1 may stand for words (`data.positive`)."""
-        return set(self.labels) != {-1, 1} and not any(isinstance(label, str) for label in self.labels)
-
-
-def layout_of(path: Path, target: str | None, known: KnownTable, *, labelled: bool) -> TableLayout:
+def layout_of(
+    path: Path, target: str | None, columns: Columns, n_inputs: int, labels: Collection[object], *, labelled: bool
+) -> TableLayout:
     """Return the layout of a file, which is read once for its number of rows.
+
+    columns : those of the table trained on, without names where it had none; n_inputs of them are inputs
+    labels : those of the table trained on, as far as they are words of a row
 
     With a header, the names that are known decide; one column more may be the target. Without one, or where no names
     are known, columns are taken as they stand, and one more than the inputs is the target.
@@ -57,12 +48,11 @@ def layout_of(path: Path, target: str | None, known: KnownTable, *, labelled: bo
     """
     lines = table_rows(path, ())
     number, first = next(lines, (0, []))
-    lone, n_lines = _words(first, known.labels), int(bool(first))
+    lone, n_lines = _words(first, labels), int(bool(first))
     for _, cells in lines:
         n_lines += 1
         if lone:
             lone = {k: word for k, word in lone.items() if k >= len(cells) or cells[k].strip() != word}
-    columns = known.columns
     header = bool(first) and (is_parquet(path) or _is_header(first, target, columns, set(lone.values())))
     if n_lines == header:
         below = " below its header" if header else ""
@@ -72,9 +62,10 @@ def layout_of(path: Path, target: str | None, known: KnownTable, *, labelled: bo
         places = {name: place for place, name in reversed(list(enumerate(column_names(first))))}
         others = places.get(columns.weights or ""), places.get(columns.groups or "")
     else:
-        inputs, column, others = _by_place(first, header, target, known, path, labelled=labelled)
+        inputs, column, others = _by_place(first, header, target, columns, n_inputs, path, labelled=labelled)
     word = "" if header or column is None else lone.get(column, "")[:40]
-    if any(map(str.isalpha, word)) and known.has_number_labels:  # "?" or an empty cell is a label not known
+    are_numbers = set(labels) != {-1, 1} and not any(isinstance(label, str) for label in labels)  # -1, 1: data.positive
+    if any(map(str.isalpha, word)) and are_numbers:  # "?" or an empty cell is a label not known
         raise DataError(
             f"{path}: line {number} has the target {word!r}, the model's are numbers; if it is a header, name the "
             f"target column (--target {word}), else mend the line"
@@ -144,10 +135,16 @@ def _by_name(names: list[str], target: str | None, known: Columns, path: Path) -
 
 
 def _by_place(
-    cells: list[str], header: bool, target: str | None, known: KnownTable, path: Path, *, labelled: bool
+    cells: list[str],
+    header: bool,
+    target: str | None,
+    columns: Columns,
+    n_inputs: int,
+    path: Path,
+    *,
+    labelled: bool,
 ) -> tuple[tuple[int, ...], int | None, tuple[int | None, int | None]]:
     """Return the places of the inputs, all other columns but target, weights and groups, and the places of these."""
-    n_inputs, columns = known.n_columns, known.columns
     there = len(columns.other_places) > 0 and len(cells) == n_inputs + 1 + len(columns.other_places)
     others = (columns.weights_index, columns.groups_index) if there else (None, None)
     n_columns = len(cells) - len(columns.other_places) * there

@@ -18,7 +18,7 @@ from features.row_source import check_lengths
 from features.source import NAMED, PARTS, Columns, Part, RowArray
 from features.table_cells import CellReader, is_table
 from features.table_files import reader_of
-from features.table_layout import KnownTable, TableLayout, layout_of, rows_of
+from features.table_layout import TableLayout, layout_of, rows_of
 from pipeline.errors import ConfigError
 from pipeline.prediction.trained_model import SparseKernelModel
 from storage.user_arrays import open_user_arrays
@@ -106,7 +106,7 @@ def open_path(path: Path, asked: Asked, model: SparseKernelModel) -> Examples:
     n_inputs = math.prod(model.input_shape)
     columns = model.table_columns or Columns((), None, n_inputs)
     n_columns = n_inputs if columns.encoding is None else len(columns.encoding.columns)
-    layout = layout_of(path, asked.target, KnownTable(columns, n_columns, model.labels), labelled=asked.labelled)
+    layout = layout_of(path, asked.target, columns, n_columns, model.labels, labelled=asked.labelled)
     reader = reader_of(columns, [layout.names[place] for place in layout.inputs])
     piece = _table_piece(path, asked, layout, columns, reader)
     return Examples(path.name, None, (piece,), layout.header, reader.unknown)
