@@ -28,7 +28,8 @@ UNKNOWN = -1.0
 class Asked:
     """Which encoding was asked for.
 
-    categorical: None or one of KINDS, for columns of words and for those named in `columns`; missing: None or "median".
+    categorical : None or one of KINDS, for columns of words and for those named in `columns`
+    missing : None or "median"
     """
 
     categorical: str | None = None
@@ -59,9 +60,10 @@ class Asked:
 class ColumnEncoding:
     """How the codes of one column become inputs.
 
-    words: the sorted categories, None for a column of numbers. onehot: an input for each of them. fill: what a missing
-    cell, and an unknown word of an ordinal column, counts as. indicator: whether an input more says that a cell is
-    missing.
+    words : the sorted categories, None for a column of numbers
+    onehot : whether there is an input for each of them
+    fill : what a missing cell, and an unknown word of an ordinal column, counts as
+    indicator : whether an input more says that a cell is missing
     """
 
     name: str
@@ -143,42 +145,24 @@ class TableEncoding:
 
     def notes(self) -> tuple[str, ...]:
         """Tell which columns are encoded, a line for people; none where none is."""
-        words = [
-            f"{column.name} ({len(column.words)}{'' if column.onehot else ', ordinal'})"
-            for column in self.columns
-            if column.words is not None
-        ]
-        gaps = [
-            f"{column.name}" + ("" if column.onehot else f" ({column.fill:g})")
-            for column in self.columns
-            if column.indicator
-        ]
-        told = [f"categories: {shown(words)}"] if words else []
-        told += [f"missing cells, filled in and marked: {shown(gaps)}"] if gaps else []
-        return tuple(told)
+        words, gaps = [], []
+        for column in self.columns:
+            if column.words is not None:
+                words.append(f"{column.name} ({len(column.words)}{'' if column.onehot else ', ordinal'})")
+            if column.indicator:
+                gaps.append(column.name if column.onehot else f"{column.name} ({column.fill:g})")
+        notes = [f"categories: {shown(words)}"] if words else []
+        notes += [f"missing cells, filled in and marked: {shown(gaps)}"] if gaps else []
+        return tuple(notes)
 
 
-@dataclass(frozen=True, eq=False)
 class EncodedRows:
     """Codes (n, columns) f8 read as inputs (n, d) f8: an array-like that encodes what is read of it."""
 
-    codes: np.ndarray
-    encoding: TableEncoding
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and inputs."""
-        return len(self.codes), len(self.encoding.inputs)
-
-    @property
-    def dtype(self) -> np.dtype:
-        """float64."""
-        return np.dtype(np.float64)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that are held."""
-        return int(self.codes.nbytes)
+    def __init__(self, codes: np.ndarray, encoding: TableEncoding) -> None:
+        self.codes, self.encoding = codes, encoding
+        self.shape = (len(codes), len(encoding.inputs))
+        self.dtype, self.nbytes = np.dtype(np.float64), int(codes.nbytes)
 
     def __getitem__(self, rows: slice) -> np.ndarray:
         """Return the inputs of some rows."""
@@ -204,9 +188,8 @@ def learn(
         listed, cells = words[k], codes[rows, k]
         present = cells[~np.isnan(cells)]
         if not len(present):
-            raise DataError(
-                f"column {name!r} has no cell that is filled in in the training rows; leave it out {_drop(name)}"
-            )
+            empty = f"column {name!r} has no cell that is filled in in the training rows"
+            raise DataError(f"{empty}; leave it out (--set data.drop={name})")
         indicator = len(present) < len(cells)
         if listed is None:
             columns.append(ColumnEncoding(name, None, False, float(np.median(present)), indicator))
@@ -225,13 +208,9 @@ def learn(
 
 
 def unknown_words(counts: Mapping[str, int]) -> tuple[str, ...]:
-    """Return a line that tells of cells with unknown words, by column; none where there are none."""
-    told = [f"{name} ({n_cells})" for name, n_cells in sorted(counts.items()) if n_cells]
-    return (f"cells with a category that no training row has: {shown(told)}; they count as none",) if told else ()
-
-
-def _drop(name: str) -> str:
-    return f"(--set data.drop={name})"
+    """Return a note of cells with unknown words, by column; none where there are none."""
+    unknown = [f"{name} ({n_cells})" for name, n_cells in sorted(counts.items()) if n_cells]
+    return (f"cells with a category that no training row has: {shown(unknown)}; they count as none",) if unknown else ()
 
 
 def _order(word: str) -> tuple[bool, float, str]:

@@ -22,6 +22,7 @@ MAX_HEADER_BYTES = 1 << 16
 MAX_LENGTH = 1 << 62
 MAX_CODE_POINT, SURROGATES = 0x10FFFF, 0xD800
 SPLIT_KEYS = ("train/X", "train/y", "test/X", "test/y")
+_ZIP_ERRORS = (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, struct.error, zlib.error)
 PART_KEYS = ("X_train", "y_train", "X_test", "y_test")
 
 
@@ -168,17 +169,7 @@ def npz_archive(path: Path) -> Iterator[zipfile.ZipFile]:
             yield archive
     except (DataError, FileNotFoundError):
         raise
-    except (
-        zipfile.BadZipFile,
-        zipfile.LargeZipFile,
-        NotImplementedError,
-        EOFError,
-        RuntimeError,
-        ValueError,
-        OverflowError,
-        struct.error,
-        zlib.error,
-    ) as error:
+    except (*_ZIP_ERRORS, ValueError, EOFError, OverflowError) as error:
         raise DataError(f"{path}: not a readable npz file ({error})") from error
 
 
