@@ -125,11 +125,12 @@ def fill_in_features(config: TrainConfig, spec: SourceSpec, source: Source) -> t
     if config.data.positive is None:  # which makes the task another than that of the labels
         config = with_value(config, "data.task", source.task)
     name, power = config.features.name, config.features.power
+    is_image = len(source.input_shape) == 2 and min(source.input_shape) >= IMAGE_SIDE
     if power is None:
-        power = AUTO_POWER if name == "auto" and _is_image(source) else 1.0
+        power = AUTO_POWER if name == "auto" and is_image else 1.0
         config = with_value(config, "features.power", power)
     if name == "auto":
-        name = "sphog" if _is_image(source) else "raw"
+        name = "sphog" if is_image else "raw"
         config = with_value(config, "features.name", name)
     standardise = config.data.standardise
     if standardise is None:
@@ -138,10 +139,6 @@ def fill_in_features(config: TrainConfig, spec: SourceSpec, source: Source) -> t
     asked, balanced = config.features, standardise and config.data.class_weight is not None
     features = FeatureSpec(name, asked.cells, asked.orientations, asked.deskew, power)
     return config, FeatureRequest(spec, features, standardise, balanced)
-
-
-def _is_image(source: Source) -> bool:
-    return len(source.input_shape) == 2 and min(source.input_shape) >= IMAGE_SIDE
 
 
 def describe(request: FeatureRequest, source: Source | None = None) -> FeatureShape:

@@ -172,11 +172,18 @@ class ScaledStore:
 
 
 def live(request: FeatureRequest, shape: FeatureShape) -> LiveFeatures:
-    """Return the access to features that are computed on the fly; fits the z-scoring, one pass, where it is asked."""
+    """Return the access to features that are computed on the fly.
+
+    Where z-scoring is asked for, it is fitted to the training inputs, the first ones where others were added, in one
+    pass. Raises StoppedError where it shall stop.
+    """
     data = identify(request.source)
     if not request.standardise:
         return LiveFeatures(request, data=data)
-    fitted = fit_standardisation(request, shape)
+    source = open_data(request.source)
+    release_data()  # the chunks that are read here go with this source
+    read, weights = partial(source.read, "train"), source.weights("train")
+    fitted = fit_moments(read, shape, weights, balanced=request.balanced)
     return LiveFeatures(request, tuple(fitted.mean.tolist()), tuple(fitted.scale.tolist()), data)
 
 
@@ -192,16 +199,6 @@ def open_features(access: FeatureAccess) -> FeatureRows:
 @lru_cache(maxsize=2)
 def _live_store(access: LiveFeatures) -> LiveStore:
     return LiveStore(access)
-
-
-def fit_standardisation(request: FeatureRequest, shape: FeatureShape) -> Standardisation:
-    """Return the z-scoring of the training inputs, of the first ones where others were added; one pass over them.
-
-    Raises StoppedError where it shall stop.
-    """
-    source = open_data(request.source)
-    release_data()  # the chunks that are read here go with this source
-    return fit_moments(partial(source.read, "train"), shape, source.weights("train"), balanced=request.balanced)
 
 
 def fit_moments(
@@ -225,11 +222,8 @@ def fit_moments(
             n_inputs = int(np.prod(X.shape[1:]))
             moments = [RunningMoments.empty(n_inputs) for _ in (shape.classes if balanced else (None,))]
         of_rows = None if weights is None else weights[block.start : block.stop]
-        if not balanced:
-            moments = [moments[0].update(X, of_rows)]
-            continue
         for k, of_class in enumerate(moments):
-            rows = y == k
+            rows = y == k if balanced else slice(None)
             moments[k] = of_class.update(X[rows], None if of_rows is None else of_rows[rows])
     if balanced:
         factors = balanced_factors(np.array([of_class.count for of_class in moments], np.float64))
