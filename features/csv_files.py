@@ -22,7 +22,7 @@ TARGET_NAMES = ("y", "target", "label")
 
 
 def is_csv(path: Path) -> bool:
-    """Tell whether a file is read here, by its name."""
+    """Return whether a file is read here, by its name."""
     return path.name.lower().endswith(SUFFIXES)
 
 
@@ -54,12 +54,12 @@ def cell_text(value: Any) -> str:
 
 
 def is_plain(cell: str) -> bool:
-    """Tell whether a number is written as a file has it; Python alone also takes 1_000 and digits of other scripts."""
+    """Return whether a number is in plain spelling; Python also takes 1_000 and digits of other scripts."""
     return cell.isascii() and "_" not in cell
 
 
 def reads_as_number(cell: str) -> bool:
-    """Tell whether a cell is a number in any spelling."""
+    """Return whether a cell is a number in any spelling."""
     try:
         float(cell)
     except ValueError:
@@ -78,10 +78,10 @@ def column_names(cells: list[str]) -> list[str]:
 
 
 def is_header(cells: list[str], target: str | None) -> bool:
-    """Tell whether the first line holds names.
+    """Return whether the first line holds names.
 
-    It does where no cell reads as a number (in any spelling, lest a row be lost), or where `target` is a name and among
-    them. Columns may well be called 400.
+    It does where no cell reads as a number (in any spelling: a row must not be lost), or where `target` is a name and
+    among them. Columns may be called 400.
     """
     names = column_names(cells)
     return (_position(target) is None and target in names) or not any(map(reads_as_number, names))
@@ -90,9 +90,9 @@ def is_header(cells: list[str], target: str | None) -> bool:
 def target_column(
     cells: list[str], header: bool, target: str | None, path: Path, but: Container[int | None] = ()
 ) -> int:
-    """Return which column is the target: `target` by position or name, else one of the usual names, else the last.
+    """Return the target's column: `target` by position or name, else one of the usual names, else the last.
 
-    The last is the last of those that are not in `but`. Raises UsageError where `target` names none.
+    The last is the last of those not in `but`. Raises UsageError where `target` names none.
     """
     if target is not None:
         return named_column(cells, header, target, path, "target")
@@ -102,7 +102,7 @@ def target_column(
 
 
 def named_column(cells: list[str], header: bool, asked: str, path: Path, what: str) -> int:
-    """Return which column is asked for by position or name, as `what`. Raises UsageError where there is none."""
+    """Return the column at a position or of a name; `what` it is for stands in errors. Raises UsageError."""
     names, number = column_names(cells) if header else [], _position(asked)
     if number is None:
         if asked in names:

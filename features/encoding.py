@@ -52,7 +52,7 @@ class Asked:
         return cls(kind or None, tuple(name.strip() for name in names.split(",") if name.strip()), missing)
 
     def __bool__(self) -> bool:
-        """Tell whether anything is to be encoded."""
+        """Return whether anything is to be encoded."""
         return self.categorical is not None or self.missing is not None
 
 
@@ -61,9 +61,9 @@ class ColumnEncoding:
     """How the codes of one column become inputs.
 
     words : the sorted categories, None for a column of numbers
-    onehot : whether there is an input for each of them
-    fill : what a missing cell, and an unknown word of an ordinal column, counts as
-    indicator : whether an input more says that a cell is missing
+    onehot : whether each of them is an input
+    fill : the value of a missing cell, and of an unknown word of an ordinal column
+    indicator : whether one more input marks missing cells
     """
 
     name: str
@@ -93,7 +93,7 @@ class ColumnEncoding:
 
 @dataclass(frozen=True)
 class TableEncoding:
-    """How the cells of a table become inputs: a column after the other; whether cells may be missing."""
+    """How the cells of a table become inputs: the encodings of its columns; whether cells may be missing."""
 
     columns: tuple[ColumnEncoding, ...]
     missing: bool
@@ -119,7 +119,7 @@ class TableEncoding:
         return out
 
     def unknown(self, codes: np.ndarray) -> dict[str, int]:
-        """Return how many of some codes (n, columns) are of words that no training row had, by column."""
+        """Count the codes (n, columns) of words that no training row has, by column."""
         columns = [(k, column.name) for k, column in enumerate(self.columns) if column.words is not None]
         return {name: int(np.count_nonzero(codes[:, k] == UNKNOWN)) for k, name in columns}
 
@@ -129,7 +129,7 @@ class TableEncoding:
         return {"columns": columns, "missing": self.missing}
 
     def digest(self) -> str:
-        """Return the sha256 of all that it is."""
+        """Return the sha256 of the encoding."""
         return hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()
 
     @classmethod
@@ -144,7 +144,7 @@ class TableEncoding:
         return cls(columns, described["missing"])
 
     def notes(self) -> tuple[str, ...]:
-        """Tell which columns are encoded, a line for people; none where none is."""
+        """Return notes on the columns that are encoded; none where there are none."""
         words, gaps = [], []
         for column in self.columns:
             if column.words is not None:

@@ -56,9 +56,9 @@ def _opened(spec: SourceSpec, data_dir: str | None, stamp: tuple) -> Source:
 
 
 def open_outline(spec: SourceSpec) -> Source | None:
-    """Return a source whose labels, shapes and memory are those of `open_source`, though its inputs are not read.
+    """Return a source with the labels, shapes and memory of `open_source`, without reading its inputs.
 
-    For what is held whole and tells its size: npz files; None for all else. Errors as `open_source`.
+    For npz files; None for all else. Errors as `open_source`.
     """
     path = Path(spec.dataset)
     if path.suffix != ".npz" or not path.is_file():
@@ -189,7 +189,7 @@ def _open(spec: SourceSpec) -> Source:
 
 
 def stamp_of(spec: SourceSpec) -> tuple:
-    """Return sizes and modification times of the files, so that a changed file is read again in the same process."""
+    """Return sizes and modification times of the files, so that the same process reads a changed file again."""
     if spec.dataset not in NAMED:
         path = Path(spec.dataset)
         files = sorted(path.glob("*")) if path.is_dir() else [path, *([Path(spec.test)] if spec.test else [])]

@@ -24,7 +24,7 @@ MOST_TEXT_BYTES = ALWAYS_ALLOWED_BYTES // BATCH_ROWS  # of a cell: a dictionary 
 
 
 def is_parquet(path: Path) -> bool:
-    """Tell whether a file is read here, by its name."""
+    """Return whether a file is read here, by its name."""
     return path.suffix.lower() == ".parquet"
 
 

@@ -1,4 +1,4 @@
-"""Keys of training rows, and by them which rows are held out and which are sampled, whatever their order.
+"""Keys of training rows, which decide the rows that are held out or sampled, independent of their order.
 
 Rows with the same key, which are equal or of one group, throw the same coin, however often and wherever they stand.
 """
@@ -22,9 +22,9 @@ _HELD_OUT, _SAMPLED = 2, 5  # which coins a seed throws
 
 
 def row_keys(inputs: np.ndarray) -> Keys:
-    """Return a key (n,) u8 of each row of inputs (n, …): equal for equal numbers, in whatever dtype they are.
+    """Return a key (n,) u8 of each row of inputs (n, …): equal for equal numbers of any dtype.
 
-    Rows that differ have the same key once in 2^64 pairs. Costs a few operations a number.
+    Two different rows have the same key with probability 2^-64. Costs a few operations a number.
     """
     keys = np.empty(len(inputs), np.uint64)
     salts = _mixed(np.arange(1, 1 + int(np.prod(inputs.shape[1:])), dtype=np.uint64))
@@ -59,9 +59,9 @@ def _read(name: str | bytes | float) -> str:
 
 
 def held_out_limit(seed: int, fraction: float, blocks: Iterable[Keys]) -> float:
-    """Return the number below which the coins of the held-out rows are: `fraction`, if rows are on both its sides.
+    """Return the limit of `draw_held_out`: `fraction`, moved so that some rows lie on either side.
 
-    Where there are none on one, the rows of the lowest coin are held out, or those of the highest are not. 0 where
+    Where all rows are on one side, those of the lowest coin are held out, or those of the highest are not. 0 where
     nothing is to be held out, or all rows have one key. `blocks`: the keys of all rows that count.
     """
     least, most = 1.0, 0.0
@@ -72,17 +72,17 @@ def held_out_limit(seed: int, fraction: float, blocks: Iterable[Keys]) -> float:
 
 
 def draw_held_out(seed: int, limit: float, keys: Keys) -> NDArray[np.bool_]:
-    """Return which rows with such keys (n,) are held out, (n,) bool: those whose coins are below a `held_out_limit`."""
+    """Return which rows with keys (n,) are held out, (n,) bool: those whose coins are below a `held_out_limit`."""
     return np.asarray(_coins(seed, _HELD_OUT, keys) < limit)
 
 
 def tells_labels_apart(fit: NDArray[Any], held_out: NDArray[Any]) -> bool:
-    """Tell whether held-out rows of such labels can choose between fits to others: to two, one of which they have."""
+    """Return whether held-out rows can choose between fits: two labels among the fit rows, one held out as well."""
     return len(np.unique(fit)) > 1 and bool(np.isin(held_out, fit).any())
 
 
 def draw_sample(seed: int, share: float, keys: Keys) -> NDArray[np.bool_]:
-    """Return which rows with such keys (n,) are sampled, (n,) bool, held out or not: `share` of the keys, about."""
+    """Return which rows with keys (n,) are sampled, (n,) bool, held out or not: about `share` of the keys."""
     return np.asarray(_coins(seed, _SAMPLED, keys) < share)
 
 
@@ -93,7 +93,7 @@ def _coins(seed: int, purpose: int, keys: Keys) -> NDArray[np.float64]:
 
 
 def _mixed(keys: Keys) -> Keys:
-    """Return keys (…) u8 whose bits all depend on all bits of these (the finaliser of splitmix64); one to one."""
+    """Return keys (…) u8 mixed by the finaliser of splitmix64, which is one to one."""
     keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return keys ^ (keys >> np.uint64(31))

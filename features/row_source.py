@@ -296,7 +296,7 @@ def _unknown_notes(part: PartRows, what: str) -> tuple[str, ...]:
 
 
 def _task_notes(spec: SourceSpec, task: str, inputs: RowArray, labels: np.ndarray) -> tuple[str, ...]:
-    """Say what whole numbers in a table were taken for, where nobody said what they are."""
+    """Return a note on whether whole numbers in a table were taken for classes, where no setting decides it."""
     if spec.task or spec.positive is not None or labels.dtype.kind not in "iu" or len(inputs.shape) > 2:
         return ()
     counted = f"target: {len(np.unique(labels))} distinct whole numbers are taken for"

@@ -25,7 +25,7 @@ class Standardisation:
     def apply(self, inputs: np.ndarray, dtype: type = np.float32) -> np.ndarray:
         """Return (inputs - mean) / scale of (n, d) or (n, *shape) inputs as `dtype` (n, d).
 
-        A value too far from the mean for float32 becomes an infinity, which whoever stores features refuses.
+        A value too far from the mean for float32 becomes an infinity, which a feature store refuses.
         """
         flat = np.asarray(inputs, dtype=np.float64).reshape(len(inputs), math.prod(np.shape(inputs)[1:]))
         if flat.shape[1] != len(self.mean):

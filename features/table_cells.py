@@ -23,7 +23,7 @@ LOOKED_AT = 1001  # lines at the begin of a file, where words may be names or a 
 
 
 def is_table(path: Path) -> bool:
-    """Tell whether a file is a table, by its name."""
+    """Return whether a file is a table, by its name."""
     return is_csv(path) or is_parquet(path)
 
 
@@ -44,7 +44,7 @@ def table_rows(path: Path, places: Collection[int] | None = None) -> Iterator[tu
 
 
 def is_repeated(path: Path) -> bool:
-    """Tell whether the first line of a file without numbers is a row: most of its cells recur below, as no names do.
+    """Return whether the first line of a file without numbers is a row: most of its cells recur below, as no names do.
 
     Looks at a thousand lines; those of a parquet file are never rows.
     """
@@ -64,7 +64,7 @@ def line_words(path: Path, line: int) -> str:
 
 
 def is_missing(cell: str) -> bool:
-    """Tell whether a cell says that there is no value."""
+    """Return whether a cell says that there is no value."""
     return cell.strip().lower() in MISSING
 
 

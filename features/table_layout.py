@@ -86,11 +86,11 @@ def _words(cells: list[str], labels: Collection[object]) -> dict[int, str]:
 
 
 def _is_header(cells: list[str], target: str | None, known: Columns, lone: Collection[str]) -> bool:
-    """Tell whether the first line holds names.
+    """Return whether the first line holds names.
 
-    It does where training would say so (of words alone: unless most are categories of the model, and none a name that
-    it knows), where a word that no row below has in its place (`lone`) is the name of an input or a target, or where
-    all names are the model's in its order, be they numbers. Other numbers are a row.
+    It does where training would take it so (a line of words, unless most are categories of the model and none is a name
+    that it knows); where a word that no row below repeats in its column (`lone`) is the name of an input or a target;
+    or where all names, even numbers, are the model's in its order.
     """
     names, inputs = column_names(cells), list(known.inputs)
     expected = {*inputs, *TARGET_NAMES, known.target, target}

@@ -1,4 +1,4 @@
-"""Building a feature store, block by block; one that was half built is taken up where it was left."""
+"""Building a feature store block by block; a half-built one is completed."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -103,7 +103,7 @@ def finish(layout: FeatureLayout, shape: FeatureShape) -> None:
 
 
 def begun_problems(layout: FeatureLayout, *, contents: bool) -> list[str]:
-    """Compare what a half-built store has done with its markers; return what is wrong, one line each."""
+    """Return where the blocks of a half-built store differ from their markers, one line each."""
     try:
         arrays = open_arrays(layout.arrays)
     except MissingDataError:
@@ -128,7 +128,7 @@ def _begun_arrays(layout: FeatureLayout, specs: list[ArraySpec], shape: FeatureS
         pass
     make_folder(layout.folder)
     remove_file(layout.manifest)  # of a store that is damaged
-    remove_folder(layout.markers)  # first: they tell of the arrays
+    remove_folder(layout.markers)  # first: they describe the arrays
     remove_folder(layout.arrays)
     remove_stale(layout.folder, recursive=True)
     create_arrays(layout.arrays, specs, {"description": shape.description})
@@ -136,7 +136,7 @@ def _begun_arrays(layout: FeatureLayout, specs: list[ArraySpec], shape: FeatureS
 
 
 def _digests(arrays: Mapping[str, StoredArray], markers: Iterable[Mapping[str, Any]]) -> dict[str, FileDigest]:
-    """Return what markers say of the chunk files that they are of."""
+    """Return the digests of the chunk files that markers record."""
     files = (file for marker in markers for file in marker["files"].items())
     return {name: FileDigest(arrays[name.rpartition("/c/")[0]].chunk_file_bytes, sha256) for name, sha256 in files}
 

@@ -95,7 +95,7 @@ def _open_version(layout: FeatureLayout, version: tuple[int, ...]) -> FeatureSto
 
 
 def is_built(layout: FeatureLayout) -> bool:
-    """Tell whether a complete store is there: manifest whole, every file present with its size."""
+    """Return whether a complete store is there: manifest whole, every file present with its size."""
     if not layout.manifest.exists():
         return False
     _refuse(layout, verify_manifest(layout.folder, contents=False))

@@ -37,7 +37,7 @@ def open_data(spec: SourceSpec, known: DataIdentity | None = None) -> Source:
     """Open any source; zarr data are opened by `storage` and handed to `features` as array-likes.
 
     Zarr data are digested once in this process for as long as their files do not change, and not at all where their
-    identity is `known`. What reads as damaged raises CorruptDataError.
+    identity is `known`. Raises CorruptDataError where they are damaged.
     """
     if spec.added:
         with _growing:  # threads that come together must not each open the parts
@@ -50,9 +50,9 @@ def open_data(spec: SourceSpec, known: DataIdentity | None = None) -> Source:
 
 
 def open_outline(spec: SourceSpec) -> Source | None:
-    """Open what tells its shapes before its inputs are read, without reading them: zarr stores and npz files.
+    """Open zarr stores and npz files without reading their inputs: shapes, labels and memory, but no fingerprint.
 
-    For a plan that may refuse them; its fingerprint is none. None for other data, and where rows were added.
+    For a plan that may refuse them. None for other data, and where rows were added.
     """
     if spec.added:
         return None
@@ -63,7 +63,7 @@ def open_outline(spec: SourceSpec) -> Source | None:
 
 
 def release_data() -> None:
-    """Let go of the zarr data that this process has open, and of the chunks that its threads keep."""
+    """Close the zarr data that this process has open, and free the chunks that its threads keep."""
     _open_zarr.cache_clear()
     _open_grown.cache_clear()
 
@@ -71,7 +71,7 @@ def release_data() -> None:
 def identify(spec: SourceSpec) -> DataIdentity | None:
     """Return the identity of zarr data, so that no task digests them again; None for other data.
 
-    One pass over their bytes, or over their files' stamps where this process has seen them before.
+    One pass over their bytes, or over the stamps of their files where this process has digested them before.
     """
     if not _is_zarr(spec):
         return None

@@ -25,7 +25,7 @@ class User:
 
 
 def register(layout: FeatureLayout, run: Path) -> None:
-    """Leave the path of a run beside the store that it is about to use, where the store's folder can be written."""
+    """Leave the path of a run beside the store it is about to use, where the store's folder can be written."""
     path = layout.users / hashlib.sha256(os.fsencode(run)).hexdigest()[:16]
     if not path.exists():
         with suppress(CannotWriteError):
@@ -34,7 +34,7 @@ def register(layout: FeatureLayout, run: Path) -> None:
 
 
 def users(layout: FeatureLayout, folders: Iterable[Path]) -> list[User]:
-    """Return the runs that use a store: those that left their path, and those that lie in some folders."""
+    """Return the runs that use a store: those registered, and those that lie in some folders."""
     roots = [path.parent for folder in folders for path in folder.glob("*/env.json")]
     roots += [_root(path) for path in layout.users.glob("[!.]*")]
     used_by = sorted({root.absolute() for root in roots if _uses(root, layout.digest)})
