@@ -94,7 +94,7 @@ def _column_notes(columns: Columns, n_inputs: int) -> tuple[str, ...]:
     encoded = columns.encoding.notes() if columns.encoding is not None else ()
     if columns.target is None:
         n_columns = n_inputs if columns.encoding is None else len(columns.encoding.columns)
-        last = n_columns + (columns.weights_index is not None)
+        last = n_columns + len(columns.other_places)
         return f"header: no, target: column {columns.target_place} of 0 to {last}", *encoded
     header = f"header: yes, target: column {columns.target_place} ({columns.target})"
     if columns.chosen:

@@ -54,6 +54,11 @@ READ = {
     "letters from the end": (letters(), {"target": "-17"}, {"note": f"{NO} 0 of 0 to 16"} | ALPHABET),
     "named target": ("400,402,y2\n" + PAIRS, {"target": "y2"}, {"rows": 18, "note": f"{YES} 2 (y2)"}),
     "a position is no name": ("2,1,0\n" + FIVES, {"target": "1"}, {"rows": 11, "note": f"{NO} 1 of 0 to 2"}),
+    "weights and groups": (
+        "".join(f"{k},1,g{k},{k % 2}\n" for k in range(12)),
+        {"target": "3", "weights": "1", "groups": "2"},
+        {"rows": 12, "note": f"{NO} 3 of 0 to 3"},
+    ),
     "label, last": ("kg,m,label\n" + "1,2,p\n3,4,q\n" * 9, {}, {"rows": 18, "note": f"{YES} 2 (label)"}),
     "label, first": ("label,m,kg\n" + "p,1,2\nq,3,4\n" * 9, {}, {"rows": 18, "note": f"{YES} 0 (label)"}),
     "no name": ("x_1,,b\n" + FIVES, {}, {"rows": 10, "note": f"{YES} 2 (b)", "told": ["without a name"]}),
