@@ -192,7 +192,7 @@ def _run(
 ) -> None:
     """Go through the stages of a run; its report is committed with what the run keeps."""
     # Heavy imports wait until here, as above.
-    from pipeline.datasets.features_on_the_fly import ScaledFeatures, live
+    from pipeline.datasets.feature_rows import ScaledFeatures, live
     from pipeline.reporting import results
     from pipeline.runtime import run_folder
     from pipeline.runtime.events import Events, MemoryMeter  # psutil

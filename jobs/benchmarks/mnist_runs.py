@@ -17,7 +17,7 @@ from features.source import Part
 from features.targets import outputs
 from pipeline.config.settings import from_toml
 from pipeline.datasets.feature_request import describe, fill_in_features, source_spec
-from pipeline.datasets.feature_store import FeatureStore
+from pipeline.datasets.feature_rows import FeatureStore
 from pipeline.datasets.open_data import open_data
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.gram_statistics import (

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pipeline.config.command_line import parse
 from pipeline.config.settings import load
 from pipeline.datasets.feature_request import describe, fill_in_features, source_spec
-from pipeline.datasets.features_on_the_fly import live, open_features
+from pipeline.datasets.feature_rows import live, open_features
 from pipeline.datasets.open_data import open_data
 from pipeline.train import main as train
 from storage.arrays import read_arrays

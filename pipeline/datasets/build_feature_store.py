@@ -9,7 +9,7 @@ import numpy as np
 
 from features.source import PARTS, Part, Source
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
-from pipeline.datasets.features_on_the_fly import LiveFeatures, LiveStore, live
+from pipeline.datasets.feature_rows import LiveFeatures, LiveStore, live
 from pipeline.datasets.open_data import open_data
 from pipeline.runtime import stopping
 from storage.errors import CorruptDataError, MissingDataError

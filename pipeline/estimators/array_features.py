@@ -17,7 +17,7 @@ from features.row_draws import Keys, group_keys, row_keys
 from features.source import Part
 from features.standardisation import Standardisation
 from pipeline.datasets.feature_request import FeatureShape
-from pipeline.datasets.features_on_the_fly import fit_moments
+from pipeline.datasets.feature_rows import fit_moments
 from pipeline.kernels.finite_rows import first_non_finite_row
 from pipeline.kernels.scaled_features import scaled
 from storage.zarr_arrays import chunk_rows_for
@@ -169,7 +169,7 @@ class Examples:
 
 
 class ArrayFeatures:
-    """The rows of examples that have a weight, as `datasets.features_on_the_fly.FeatureRows`; points come after them.
+    """The rows of examples that have a weight, as `datasets.feature_rows.FeatureRows`; points come after them.
 
     index (n,) : which rows of the examples they are
     """

@@ -24,7 +24,7 @@ from pipeline.config.parsers import NO_PENALTY, byte_size, is_searched, learns_s
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
-from pipeline.datasets.features_on_the_fly import open_features
+from pipeline.datasets.feature_rows import open_features
 from pipeline.estimators.array_features import ArrayFeatures, Examples, Rows, is_sliced
 from pipeline.estimators.memory import Memory
 from pipeline.estimators.parameters import (

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pipeline.config.parsers import learns_scales
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
-from pipeline.datasets.features_on_the_fly import FeatureRows, ScaledFeatures
+from pipeline.datasets.feature_rows import FeatureRows, ScaledFeatures
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime.committed_sums import S
 from pipeline.runtime.row_pass import RowPass, open_team

@@ -14,7 +14,7 @@ from pipeline.config.parsers import learns_scales
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape, describe, fill_in_features, source_spec
-from pipeline.datasets.feature_store import store_of
+from pipeline.datasets.feature_rows import store_of
 from pipeline.datasets.open_data import open_data, open_outline
 from pipeline.errors import PlanError
 from pipeline.kernels.jit import not_kept

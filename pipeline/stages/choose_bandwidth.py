@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from features.row_draws import draw_held_out
 from pipeline.config.parsers import selection_size
 from pipeline.datasets.feature_request import FeatureShape, encoded_targets
-from pipeline.datasets.features_on_the_fly import FeatureAccess, open_features
+from pipeline.datasets.feature_rows import FeatureAccess, open_features
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.bandwidth import MEDIAN_POINTS, default_sigma2
 from pipeline.kernels.kernel_forms import Kernel

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.parsers import learns_scales
-from pipeline.datasets.features_on_the_fly import open_features
+from pipeline.datasets.feature_rows import open_features
 from pipeline.runtime.stored_arrays import Arrays
 from pipeline.stages.choose_bandwidth import WIDTHS, choose_bandwidth
 from pipeline.stages.learn_feature_scales import PASS, learn_feature_scales

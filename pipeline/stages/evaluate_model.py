@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from features.targets import labels_from_decision
 from pipeline.config.parsers import NO_PENALTY
-from pipeline.datasets.features_on_the_fly import ScaledFeatures, open_features
+from pipeline.datasets.feature_rows import ScaledFeatures, open_features
 from pipeline.datasets.open_data import open_data
 from pipeline.kernels.each_tile import Each
 from pipeline.models.calibration import calibrate

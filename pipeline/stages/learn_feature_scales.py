@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.datasets.features_on_the_fly import ScaledFeatures, open_features
+from pipeline.datasets.feature_rows import ScaledFeatures, open_features
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.each_tile import Each
 from pipeline.kernels.gram_statistics import GramStatistics

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError
 
-from pipeline.datasets.features_on_the_fly import open_features
+from pipeline.datasets.feature_rows import open_features
 from pipeline.errors import InvalidDataError, StoppedError
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass

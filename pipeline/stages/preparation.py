@@ -6,9 +6,9 @@ from functools import partial
 from features import deskew, rendering_loops, sphog
 from pipeline.config.parsers import NO_PENALTY
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets import build_feature_store, feature_store, store_users
+from pipeline.datasets import build_feature_store, feature_rows, store_users
 from pipeline.datasets.feature_request import FeatureShape
-from pipeline.datasets.feature_store import store_of
+from pipeline.datasets.feature_rows import store_of
 from pipeline.datasets.open_data import release_data
 from pipeline.kernels.jit import Loop, compile_loops, loops_in, not_kept
 from pipeline.kernels.kernel_forms import Kernel
@@ -63,14 +63,14 @@ def build_features(run: Run) -> None:
         if run.config.resources.features_store == "none":
             return  # computed on the fly by whoever reads them
         store_users.register(layout, run.layout.root)  # before it looks: see `pipeline.feature_stores`
-        if feature_store.is_built(layout):
+        if feature_rows.is_built(layout):
             run.events.record("features reused", digest=layout.digest)
             return
         held_by = holder(layout.lock)
         if held_by is not None:
             run.events.say(f"waiting for process {held_by['pid']} on {held_by['host']} to build {layout.folder}")
         with build_feature_store.building(layout, WAIT_SECONDS, run.events.warn):
-            if not feature_store.is_built(layout):
+            if not feature_rows.is_built(layout):
                 with run.doing(FEATURES, "preparing the store"):
                     task, items = build_feature_store.prepare(layout, shape, run.request)
                 build = partial(build_feature_store.build_item, task)

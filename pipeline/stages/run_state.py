@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
-from pipeline.datasets.features_on_the_fly import FeatureAccess
+from pipeline.datasets.feature_rows import FeatureAccess
 from pipeline.datasets.open_data import read_center_list
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics

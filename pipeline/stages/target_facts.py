@@ -13,7 +13,7 @@ from features.targets import balanced_factors
 from pipeline.config.parsers import NO_PENALTY
 from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import FeatureShape
-from pipeline.datasets.features_on_the_fly import FeatureAccess, open_features
+from pipeline.datasets.feature_rows import FeatureAccess, open_features
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import LEAST_TARGET, too_large
 from pipeline.runtime.stored_arrays import Arrays

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from pipeline.config.parsers import learns_scales
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape, describe, fill_in_features, names_of_data, source_spec
-from pipeline.datasets.feature_store import store_of
-from pipeline.datasets.features_on_the_fly import FeatureAccess, ScaledFeatures, live
+from pipeline.datasets.feature_rows import FeatureAccess, ScaledFeatures, live, store_of
 from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigMismatchError
 from pipeline.kernels.column_generator import ColumnGenerator

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from features.row_draws import draw_held_out, draw_sample
 from features.source import Part
 from pipeline.datasets.feature_request import FeatureShape, encoded_targets
-from pipeline.datasets.features_on_the_fly import FeatureAccess, open_features
+from pipeline.datasets.feature_rows import FeatureAccess, open_features
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.finite_rows import first_non_finite_row

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
-from pipeline.datasets.features_on_the_fly import FeatureAccess
+from pipeline.datasets.feature_rows import FeatureAccess
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.runtime.committed_sums import S

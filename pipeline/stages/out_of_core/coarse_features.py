@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.datasets.features_on_the_fly import FeatureAccess, open_features
+from pipeline.datasets.feature_rows import FeatureAccess, open_features
 from pipeline.runtime import progress, stopping
 from pipeline.stages.out_of_core.tiles import row_blocks
 from pipeline.stages.run_state import Run, is_whole

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.datasets.features_on_the_fly import open_features
+from pipeline.datasets.feature_rows import open_features
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.exact_sums import ExactSum, error_of, unit_of
 from pipeline.kernels.gram_statistics import RowBounds

@@ -17,7 +17,7 @@ from features import tables
 from features.descriptor import FeatureSpec
 from features.source import SourceSpec
 from pipeline import verify
-from pipeline.datasets import build_feature_store, feature_request, feature_store, open_data
+from pipeline.datasets import build_feature_store, feature_request, feature_rows, open_data
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
 from pipeline.train import main
 from runs import train
@@ -143,19 +143,19 @@ def test_zarr_rows_join_others_of_any_kind(tmp_path):
 def test_a_store_built_again_in_a_living_process_is_opened_again(data, tmp_path):
     request = request_for(data, standardise=False)
     layout, _, _ = build(tmp_path / "features", request)
-    opened = feature_store.open_store(layout)
+    opened = feature_rows.open_store(layout)
     first = opened.read("train", 0, 20)
-    assert feature_store.open_store(layout) is opened
+    assert feature_rows.open_store(layout) is opened
     rewrite(data)
     other, _, _ = build(tmp_path / "features", request)
     shutil.rmtree(layout.folder)
     shutil.copytree(other.folder, layout.folder)  # the same name, another content
-    again = feature_store.open_store(layout).read("train", 0, 20)
+    again = feature_rows.open_store(layout).read("train", 0, 20)
     assert not np.array_equal(first, again)
-    assert np.array_equal(again, feature_store.open_store(other).read("train", 0, 20))
+    assert np.array_equal(again, feature_rows.open_store(other).read("train", 0, 20))
     shutil.rmtree(layout.folder)
     with pytest.raises(MissingDataError):
-        feature_store.open_store(layout)
+        feature_rows.open_store(layout)
 
 
 @pytest.mark.parametrize("name", ["zarr.json", "train/X/zarr.json", "standardisation/mean/zarr.json"])
@@ -163,7 +163,7 @@ def test_damaged_metadata_are_told_with_what_to_do(data, tmp_path, name):
     layout, _, _ = build(tmp_path / "features", request_for(data, standardise=False))
     flip(layout.arrays / name)
     with pytest.raises(CorruptDataError, match=f"{name}: its content .*; delete the folder"):
-        feature_store.open_store(layout)
+        feature_rows.open_store(layout)
 
 
 HOPELESS = {
@@ -227,7 +227,7 @@ def test_a_half_built_store_that_lost_something_heals(data, tmp_path, half_built
     assert layout == half_built
     assert n_built == (n_items if lost not in ("chunk", "target", "end") else n_items - 2)
     assert whole.manifest.read_bytes() == layout.manifest.read_bytes()
-    healed, expected = (feature_store.open_store(one).read("train", 0, shape.n_train) for one in (layout, whole))
+    healed, expected = (feature_rows.open_store(one).read("train", 0, shape.n_train) for one in (layout, whole))
     assert healed.tobytes() == expected.tobytes()
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import runs
-from pipeline.datasets.features_on_the_fly import open_features
+from pipeline.datasets.feature_rows import open_features
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.exact_sums import ExactSum
 from pipeline.stages.out_of_core import correlation_pass, correlations

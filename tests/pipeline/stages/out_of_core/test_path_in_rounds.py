@@ -91,7 +91,7 @@ def test_the_largest_penalty_and_certificates_are_those_of_dense_columns(
     real, seen = SolvedSet.correlations, []
 
     def compared(solved: SolvedSet, before: Any) -> Any:
-        from pipeline.datasets.features_on_the_fly import open_features
+        from pipeline.datasets.feature_rows import open_features
         from pipeline.kernels.column_generator import ColumnGenerator
         from pipeline.stages.target_facts import held_out_rows, target_blocks
 
