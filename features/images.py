@@ -13,7 +13,7 @@ import numpy as np
 from features import published
 from features.errors import DataError, MissingInputError
 from features.input_files import ALWAYS_ALLOWED_BYTES, MAX_EXPANSION, open_plain
-from features.row_source import Examples, source_of
+from features.row_source import LabelledRows, source_of
 from features.source import Source, SourceSpec
 
 # The four files of MNIST's layout, without ".gz", and their dimensions.
@@ -69,7 +69,7 @@ def open_digits(spec: SourceSpec) -> Source:
     images = np.rint(np.clip(large, 0.0, 1.0) * 255.0).astype(np.uint8)
     # The digest of the pixels, not of a version: a library that resizes differently makes other data.
     identity = {"source": "digits", "sha256": hashlib.sha256(images).hexdigest()}
-    return source_of(spec, "digits", [Examples(images, data.target.astype(np.int64))], False, identity)
+    return source_of(spec, "digits", [LabelledRows(images, data.target.astype(np.int64))], False, identity)
 
 
 def _open_files(spec: SourceSpec, name: str, paths: dict[str, Path], *, are_published: bool = False) -> Source:
@@ -81,13 +81,13 @@ def _open_files(spec: SourceSpec, name: str, paths: dict[str, Path], *, are_publ
                 published.check_digest(path, digests[key], published.PUBLISHED[name].files[path.name])
             stream.seek(0)
             arrays[key] = _parse_idx(stream, IDX_FILES[key], str(path))
-    examples = []
+    given = []
     for part in ("train", "t10k"):
         images, labels = arrays[f"{part}-images-idx3-ubyte"], arrays[f"{part}-labels-idx1-ubyte"]
         if len(images) != len(labels):
             raise DataError(f"{name}: {part}-images holds {len(images)} images, {part}-labels {len(labels)} labels")
-        examples.append(Examples(images, labels.astype(np.int64)))
-    return source_of(spec, name, examples, False, {"source": "idx", "sha256": digests})
+        given.append(LabelledRows(images, labels.astype(np.int64)))
+    return source_of(spec, name, given, False, {"source": "idx", "sha256": digests})
 
 
 def read_idx(path: Path, n_dimensions: int) -> np.ndarray:

@@ -127,7 +127,7 @@ def joined(first: Source, additions: Sequence[Source]) -> Source:
         blocks, before = [], 0
         for source in sources:
             low, high = (min(max(row - before, 0), source.n_train) for row in (start, stop))
-            if low < high or source is first:
+            if low < high or (start == stop and source is first):
                 inputs, targets = source.read(part, low, high)
                 blocks.append((inputs.astype(dtype, copy=False), targets))
             before += source.n_train

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from features import published
-from features.row_source import Examples, digest_rows, source_of
+from features.row_source import LabelledRows, digest_rows, source_of
 from features.source import Source, SourceSpec
 
 USPS_SIDE = 16
@@ -25,13 +25,13 @@ def open_usps(spec: SourceSpec) -> Source:
     standardised unless asked for. Memory: 10 MB.
     """
     contents = published.read_files("usps", published.find("usps", spec.data_dir))
-    examples = []
+    given = []
     for file in ("zip.train.gz", "zip.test.gz"):
         table = np.array(gzip.decompress(contents[file]).split(), dtype=np.float32).reshape(-1, 1 + USPS_SIDE**2)
         images = np.ascontiguousarray(table[:, 1:]).reshape(-1, USPS_SIDE, USPS_SIDE)
-        examples.append(Examples(images, table[:, 0].astype(np.int64)))
+        given.append(LabelledRows(images, table[:, 0].astype(np.int64)))
     identity = {"source": "usps", "sha256": dict(published.PUBLISHED["usps"].files)}
-    return source_of(spec, "usps", examples, False, identity)
+    return source_of(spec, "usps", given, False, identity)
 
 
 def open_boston(spec: SourceSpec) -> Source:
@@ -64,22 +64,22 @@ def open_sinc(spec: SourceSpec) -> Source:
     unless given (10 dB below unit power, the reading that fits the paper). Inputs are not standardised unless asked
     for.
     """
-    examples: list[Examples] = []
+    given: list[LabelledRows] = []
     streams = np.random.SeedSequence(spec.seed).spawn(2)
     for stream, n_rows in zip(streams, (spec.n_train or SINC_ROWS, spec.n_test or SINC_ROWS), strict=True):
         rng = np.random.default_rng(stream)
         X = rng.uniform(-SINC_HALF_WIDTH, SINC_HALF_WIDTH, (n_rows, 2))
         radius = np.hypot(X[:, 0], X[:, 1])
         noise = rng.standard_normal(n_rows) * np.sqrt(SINC_NOISE if spec.noise is None else spec.noise)
-        examples.append(Examples(X, np.sinc(radius / np.pi) + (0.0 if examples else noise)))
+        given.append(LabelledRows(X, np.sinc(radius / np.pi) + (0.0 if given else noise)))
     generated = replace(spec, n_train=None, n_test=None, task="regression")
-    digests = [digest_rows(one.inputs) for one in examples] + [digest_rows(one.labels) for one in examples]
+    digests = [digest_rows(one.inputs) for one in given] + [digest_rows(one.labels) for one in given]
     identity = {"source": "sinc", "sha256": digests}
-    return source_of(generated, "sinc", examples, False, identity)
+    return source_of(generated, "sinc", given, False, identity)
 
 
 def _regression(spec: SourceSpec, name: str, inputs: np.ndarray, targets: np.ndarray, n_test: int) -> Source:
     """Build a source split by seed with the paper's number of test rows, standardised unless asked otherwise."""
     asked = replace(spec, test_fraction=n_test / len(targets), task=spec.task or "regression")
     identity = {"source": name, "sha256": dict(published.PUBLISHED[name].files)}
-    return source_of(asked, name, [Examples(inputs, targets)], True, identity)
+    return source_of(asked, name, [LabelledRows(inputs, targets)], True, identity)

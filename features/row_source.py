@@ -21,7 +21,7 @@ from features.targets import MOST_CLASSES, MOST_TABLE_CLASSES, checked_weights, 
 PIECE_BYTES = 8 << 20
 
 
-class Examples(NamedTuple):
+class LabelledRows(NamedTuple):
     """Rows as they were given: inputs (n, …), labels (n,), weights (n,), and groups (n,), numbers or text."""
 
     inputs: RowArray
@@ -58,11 +58,11 @@ class PartRows(NamedTuple):
 def source_of(
     spec: SourceSpec,
     name: str,
-    examples: Sequence[Examples],
+    given: Sequence[LabelledRows],
     standardise: bool,
     identity: dict[str, Any],
 ) -> Source:
-    """Build a source from one set of examples, or from a train and a test part of their own.
+    """Build a source from one set of rows, or from a train and a test part of their own.
 
     Of one set, `spec.test_fraction` of the rows, by seed, are the test part, and no group is split. Rows of weight 0
     are as if they were not there. Where `spec.joins` says so, all rows of the first set are training rows.
@@ -70,30 +70,30 @@ def source_of(
     Raises DataError for an empty part or fewer than two rows, lengths or shapes that differ, labels no machine can
     learn from, and a test label the training part lacks; UsageError where more rows are asked for than there are.
     """
-    own = [f" of {part}" for part in PARTS] if len(examples) > 1 else [""]
-    for one, of in zip(examples, own, strict=True):
+    own = [f" of {part}" for part in PARTS] if len(given) > 1 else [""]
+    for one, of in zip(given, own, strict=True):
         check_lengths(one.inputs, one.labels, f"X{of}", f"y{of}")
     if spec.joins is not None:
-        return _joining(spec, name, examples[0], standardise, identity)
-    _check_alike(name, examples[0].inputs, examples[-1].inputs)
-    counted = [count_rows(spec, one, of) for one, of in zip(examples, own, strict=True)]
-    n_left_out = sum(len(one.labels) - len(of_one.rows) for one, of_one in zip(examples, counted, strict=True))
-    labels = examples[0].labels[counted[0].rows]
-    task = spec.task or detect_task(labels, _most_classes(spec, examples[0].inputs))
+        return _joining(spec, name, given[0], standardise, identity)
+    _check_alike(name, given[0].inputs, given[-1].inputs)
+    counted = [count_rows(spec, one, of) for one, of in zip(given, own, strict=True)]
+    n_left_out = sum(len(one.labels) - len(of_one.rows) for one, of_one in zip(given, counted, strict=True))
+    labels = given[0].labels[counted[0].rows]
+    task = spec.task or detect_task(labels, _most_classes(spec, given[0].inputs))
     classes = class_labels(labels, task)
-    if len(examples) > 1:
+    if len(given) > 1:
         chosen = [part_rows(spec, part, of_part, name) for part, of_part in zip(PARTS, counted, strict=True)]
     else:
         chosen = split_rows(spec, counted[0], name)
         identity = {"split": spec.test_fraction, **identity}
-        examples, counted, own = [*examples] * 2, counted * 2, own * 2
+        given, counted, own = [*given] * 2, counted * 2, own * 2
     parts = []
-    for one, of_one, rows, of in zip(examples, counted, chosen, own, strict=True):
+    for one, of_one, rows, of in zip(given, counted, chosen, own, strict=True):
         every = None if of and len(rows) == len(one.labels) else rows
         weights, keys = (None if values is None else values[rows] for values in of_one[1:])
         targets = encode(one.labels[rows], classes, f"y{of}")
         parts.append(PartRows(one.inputs, f"X{of}", every, targets, weights, keys))
-    notes = _task_notes(spec, task, examples[0].inputs, labels)
+    notes = _task_notes(spec, task, given[0].inputs, labels)
     notes += _weight_notes(spec, n_left_out) + _group_notes(spec, parts[0].groups, parts[1].groups)
     notes += _unknown_notes(parts[1], "test part")
     _check_labels(spec, name, classes, parts[0].targets, by_groups="split" in identity and spec.groups is not None)
@@ -120,15 +120,15 @@ class CountedRows(NamedTuple):
     keys: np.ndarray | None
 
 
-def count_rows(spec: SourceSpec, examples: Examples, of: str = "") -> CountedRows:
+def count_rows(spec: SourceSpec, given: LabelledRows, of: str = "") -> CountedRows:
     """Return which rows count, with checked weights and group keys; errors end what they name with `of`."""
-    n, weights, keys = len(examples.labels), None, None
+    n, weights, keys = len(given.labels), None, None
     rows = np.arange(n)
-    if examples.weights is not None:
-        weights = checked_weights(examples.weights, n, f"weights {spec.weights}{of or ' of the data'}")
+    if given.weights is not None:
+        weights = checked_weights(given.weights, n, f"weights {spec.weights}{of or ' of the data'}")
         rows = np.flatnonzero(weights)
-    if examples.groups is not None:
-        keys = _keys_of_groups(f"groups {spec.groups}{of}", examples.groups, n)
+    if given.groups is not None:
+        keys = _keys_of_groups(f"groups {spec.groups}{of}", given.groups, n)
     return CountedRows(rows, weights, keys)
 
 
@@ -182,11 +182,11 @@ def _keys_of_groups(name: str, groups: np.ndarray, n_rows: int) -> np.ndarray:
         raise DataError(f"{name}: {error}") from None
 
 
-def _joining(spec: SourceSpec, name: str, examples: Examples, standardise: bool, identity: dict[str, Any]) -> Source:
+def _joining(spec: SourceSpec, name: str, given: LabelledRows, standardise: bool, identity: dict[str, Any]) -> Source:
     """Return all rows as training rows that join others. Raises DataError for a label that is none of their classes."""
     assert spec.task is not None  # that of the rows that they join
     assert spec.joins is not None
-    task, classes, labels = spec.task, spec.joins.classes, examples.labels
+    task, classes, labels = spec.task, spec.joins.classes, given.labels
     if classes and isinstance(classes[0], str):
         labels = labels.astype(str)  # words that all read as numbers, in these rows alone
     elif classes and labels.dtype.kind == "U":
@@ -196,10 +196,10 @@ def _joining(spec: SourceSpec, name: str, examples: Examples, standardise: bool,
     except DataError as error:
         raise DataError(f"{error}; leave such rows out, or train on all rows anew") from None
     keys = None
-    if examples.groups is not None:
-        keys = _keys_of_groups(f"groups {spec.groups} of {name}", examples.groups, len(targets))
-    train = PartRows(examples.inputs, f"{name}: X", None, targets, None, keys)
-    test = PartRows(examples.inputs, f"{name}: X", np.empty(0, np.int64), targets[:0])
+    if given.groups is not None:
+        keys = _keys_of_groups(f"groups {spec.groups} of {name}", given.groups, len(targets))
+    train = PartRows(given.inputs, f"{name}: X", None, targets, None, keys)
+    test = PartRows(given.inputs, f"{name}: X", np.empty(0, np.int64), targets[:0])
     identity = {**identity, "n_train": len(targets), "classes": list(classes)}
     notes = _unknown_notes(train, f"rows of {name}")
     return _of_parts(name, task, classes, standardise, train, test, identity, notes)
@@ -360,7 +360,7 @@ def _piece_rows(inputs: RowArray) -> int:
 
 def check_finite(block: np.ndarray, array_name: str, rows: np.ndarray) -> None:
     """Raise DataError naming row (its number among `rows`), column and value where an input is not finite."""
-    if block.dtype.kind != "f":
+    if block.dtype.kind != "f" or not len(block):
         return
     flat = block.reshape(len(block), -1)
     bad = np.argwhere(~np.isfinite(flat))

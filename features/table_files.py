@@ -14,7 +14,7 @@ from features.csv_files import column_names, is_header, is_plain, named_column, 
 from features.encoding import Asked, EncodedRows, learn, shown
 from features.errors import DataError, MissingInputError, UsageError
 from features.parquet_files import is_parquet
-from features.row_source import Examples, count_rows, digest_rows, part_rows, source_of, split_rows
+from features.row_source import LabelledRows, count_rows, digest_rows, part_rows, source_of, split_rows
 from features.source import Columns, RowArray, Source, SourceSpec
 from features.table_cells import CellReader, is_repeated, is_table, table_rows
 from features.table_layout import TableLayout, layout_of, rows_of, word_columns
@@ -48,15 +48,15 @@ def open_table(spec: SourceSpec, path: Path) -> Source:
     name = path.name.removesuffix(".gz").rpartition(".")[0]
     identity = {"source": "csv"}
     if asked:
-        counted = count_rows(spec, Examples(codes, labels, weights, groups), "" if spec.test is None else " of train")
         own = spec.test is not None
+        counted = count_rows(spec, LabelledRows(codes, labels, weights, groups), " of train" if own else "")
         training = part_rows(spec, "train", counted, name) if own else split_rows(spec, counted, name)[0]
         try:
             encoding = learn(names, words, codes, training, asked)
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
         columns, identity["encoding"] = replace(columns, encoding=encoding), encoding.digest()
-    rows = Examples(_inputs(codes, columns), labels, weights, groups)
+    rows = LabelledRows(_inputs(codes, columns), labels, weights, groups)
     digest = _digest(*rows)
     if spec.test is None:
         source = source_of(spec, name, [rows], True, identity | {"sha256": digest})
@@ -193,7 +193,7 @@ def _read(
     return np.frombuffer(codes).reshape(len(labels), -1), labels, *facts
 
 
-def _read_test(path: Path, columns: Columns, n_columns: int, labels: np.ndarray) -> Examples:
+def _read_test(path: Path, columns: Columns, n_columns: int, labels: np.ndarray) -> LabelledRows:
     """Return inputs, labels, weights and groups of a test file, whose columns are those of a file with such labels."""
     is_text = labels.dtype.kind == "U"
     known = np.unique(labels).tolist() if is_text else ()
@@ -203,7 +203,7 @@ def _read_test(path: Path, columns: Columns, n_columns: int, labels: np.ndarray)
     if test_labels.dtype.kind == "U" and not is_text:
         row = next(row for row, text in enumerate(texts) if not reads_as_number(text))
         raise DataError(f"{path}: row {row} has the target {texts[row][:40]!r}, those of the training file are numbers")
-    return Examples(_inputs(codes, columns), label_array(test_labels, "y of test"), *facts)
+    return LabelledRows(_inputs(codes, columns), label_array(test_labels, "y of test"), *facts)
 
 
 def _inputs(codes: np.ndarray, columns: Columns) -> RowArray:

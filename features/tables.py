@@ -14,7 +14,7 @@ import numpy as np
 
 from features.errors import DataError
 from features.input_files import ALWAYS_ALLOWED_BYTES, MAX_EXPANSION, open_plain
-from features.row_source import Examples, check_lengths, digest_rows, source_of
+from features.row_source import LabelledRows, check_lengths, digest_rows, source_of
 from features.source import RowArray, Source, SourceSpec
 from features.targets import check_finite_targets
 
@@ -77,13 +77,13 @@ def _keys_of(spec: SourceSpec, known: Collection[str], target: str, of_parts: tu
 def _source_of(
     spec: SourceSpec, arrays: Mapping[str, RowArray], keys: Sequence[Keys], identity: dict[str, Any]
 ) -> Source:
-    examples = []
+    given = []
     for one in keys:
         labels = label_array(np.asarray(arrays[one.labels][:]), one.labels)
         facts = (None if key is None else np.asarray(arrays[key][:]) for key in (one.weights, one.groups))
-        examples.append(Examples(arrays[one.inputs], labels, *facts))
-    is_table = len(examples[0].inputs.shape) == 2
-    return source_of(spec, Path(spec.dataset).stem, examples, is_table, identity)
+        given.append(LabelledRows(arrays[one.inputs], labels, *facts))
+    is_table = len(given[0].inputs.shape) == 2
+    return source_of(spec, Path(spec.dataset).stem, given, is_table, identity)
 
 
 def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> Source:

@@ -89,4 +89,6 @@ def test_columns_of_a_table_are_found_by_name_and_words_encoded_as_those_of_the_
     found = {name: inputs[-2:, k].tolist() for k, name in enumerate(names)}
     assert found == {"a": [5.0, 2.0], "a is missing": [0.0, 1.0], "color=blue": [0.0, 0.0], "color=red": [0.0, 1.0]}
     assert targets[-2:].tolist() == [1, 0]
+    for rows in ((3, 3), (len(inputs) - 2, len(inputs))):
+        np.testing.assert_array_equal(source.read("train", *rows)[0], inputs[slice(*rows)])
     assert source.notes[-1].startswith("rows of second.csv: cells with a category that no training row has: color (1)")
