@@ -70,7 +70,7 @@ def source_of(
     Raises DataError for an empty part or fewer than two rows, lengths or shapes that differ, labels no machine can
     learn from, and a test label the training part lacks; UsageError where more rows are asked for than there are.
     """
-    own = [f" of {part}" for part in PARTS] if len(given) > 1 else [""]
+    own = [f" of {part}" for part in PARTS] if len(given) > 1 else [""]  # ends what errors call an array
     for one, of in zip(given, own, strict=True):
         check_lengths(one.inputs, one.labels, f"X{of}", f"y{of}")
     if spec.joins is not None:
@@ -96,7 +96,12 @@ def source_of(
     notes = _task_notes(spec, task, given[0].inputs, labels)
     notes += _weight_notes(spec, n_left_out) + _group_notes(spec, parts[0].groups, parts[1].groups)
     notes += _unknown_notes(parts[1], "test part")
-    _check_labels(spec, name, classes, parts[0].targets, by_groups="split" in identity and spec.groups is not None)
+    if classes and len(np.unique(parts[0].targets)) < 2:
+        only = classes[int(parts[0].targets[0])]
+        fault, remedy = f"the {len(chosen[0])} training rows all have label {only!r}", "take more rows"
+        if spec.groups is not None and "split" in identity:
+            fault, remedy = f"{fault}: so the split by groups {spec.groups} left them", "give groups of several labels"
+        raise DataError(f"{name}: {fault}; {remedy}")
     identity = {
         **identity,
         "task": task,
@@ -104,7 +109,7 @@ def source_of(
         "n_train": len(chosen[0]),
         "n_test": len(chosen[1]),
         # Where every row is taken as it comes, the seed decides nothing: all seeds share one feature store.
-        "seed": None if parts[0].rows is parts[1].rows is None else spec.seed,
+        "seed": spec.seed if any(part.rows is not None for part in parts) else None,
     }
     if spec.groups is not None:  # which array is which: one may be both
         identity["roles"] = {"groups": spec.groups, "weights": spec.weights}
@@ -244,17 +249,6 @@ def _memory_of(train: PartRows, test: PartRows) -> SourceMemory:
     kept = sum(array.kept_bytes for array in chunked)
     decoded = sum(int(np.prod(array.shape, dtype=np.int64)) * array.dtype.itemsize for array in chunked)
     return SourceMemory(held, kept, decoded, max((array.decoding_bytes for array in chunked), default=0))
-
-
-def _check_labels(spec: SourceSpec, name: str, classes: tuple, targets: np.ndarray, *, by_groups: bool) -> None:
-    """Raise DataError where the training rows of classes have one label only."""
-    if not classes or len(np.unique(targets)) > 1:
-        return
-    fault, remedy = f"the {len(targets)} training rows all have label {classes[int(targets[0])]!r}", "take more rows"
-    if by_groups:
-        fault += f": so the split by groups {spec.groups} left them"
-        remedy = "give groups of several labels"
-    raise DataError(f"{name}: {fault}; {remedy}")
 
 
 def _check_alike(name: str, train: RowArray, test: RowArray) -> None:
