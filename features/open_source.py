@@ -192,7 +192,8 @@ def stamp_of(spec: SourceSpec) -> tuple:
     """Return sizes and modification times of the files, so that the same process reads a changed file again."""
     if spec.dataset not in NAMED:
         path = Path(spec.dataset)
-        files = sorted(path.glob("*")) if path.is_dir() else [path, *([Path(spec.test)] if spec.test else [])]
+        inside = path.rglob("*") if path.suffix == ".zarr" else path.glob("*")
+        files = sorted(inside) if path.is_dir() else [path, *([Path(spec.test)] if spec.test else [])]
     else:
         place = spec.data_dir or os.environ.get("SLKL_DATA_DIR")
         if not place or spec.dataset in ("digits", "synthetic", "sinc"):
@@ -203,6 +204,6 @@ def stamp_of(spec: SourceSpec) -> tuple:
         try:
             status = file.stat()
         except OSError:
-            continue
-        stamps.append((file.name, status.st_size, status.st_mtime_ns))
+            continue  # a dangling link; opening it will say so
+        stamps.append((str(file), status.st_size, status.st_mtime_ns))
     return tuple(stamps)

@@ -41,7 +41,8 @@ def open_data(spec: SourceSpec, known: DataIdentity | None = None) -> Source:
     """
     if spec.added:
         with _growing:  # threads that come together must not each open the parts
-            return _open_grown(spec, known, _stamps(spec))
+            stamps = tuple(stamp_of(one) for one in (spec, *map(SourceSpec, spec.added)))
+            return _open_grown(spec, known, stamps)
     known = known or identify(spec)
     if known is None:
         return open_source(spec)
@@ -76,7 +77,7 @@ def identify(spec: SourceSpec) -> DataIdentity | None:
     if not _is_zarr(spec):
         return None
     of_arrays = SourceSpec(spec.dataset, weights=spec.weights, groups=spec.groups)
-    return _identity(of_arrays, _stamp_of_files(Path(spec.dataset)))
+    return _identity(of_arrays, digest_of(repr(stamp_of(spec))))
 
 
 def _is_zarr(spec: SourceSpec) -> bool:
@@ -91,11 +92,6 @@ def _open_grown(spec: SourceSpec, known: DataIdentity | None, stamps: tuple[obje
     return viewed(joined(first, additions), spec)
 
 
-def _stamps(spec: SourceSpec) -> tuple[object, ...]:
-    specs = (spec, *(SourceSpec(path) for path in spec.added))
-    return tuple(_stamp_of_files(Path(one.dataset)) if _is_zarr(one) else stamp_of(one) for one in specs)
-
-
 @lru_cache(maxsize=2)
 def _open_zarr(spec: SourceSpec, known: DataIdentity) -> Source:
     return open_source(spec, open_user_arrays(Path(spec.dataset)), dict(known.digests))
@@ -105,18 +101,6 @@ def _open_zarr(spec: SourceSpec, known: DataIdentity) -> Source:
 def _identity(spec: SourceSpec, stamp: str) -> DataIdentity:
     digests = digest_arrays(spec, open_user_arrays(Path(spec.dataset)))
     return DataIdentity(stamp, tuple(digests.items()))
-
-
-def _stamp_of_files(folder: Path) -> str:
-    """Return a digest of names, sizes and modification times below a folder; no file is opened."""
-    stamps = []
-    for path in sorted(folder.rglob("*")):
-        try:
-            status = path.stat()
-        except OSError:
-            continue  # a dangling link; whoever needs it will say so
-        stamps.append([path.relative_to(folder).as_posix(), status.st_size, status.st_mtime_ns])
-    return digest_of(stamps)
 
 
 def read_center_list(path: str, n_train: int) -> NDArray[np.int64]:
