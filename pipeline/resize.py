@@ -120,8 +120,8 @@ def resize_run(root: Path, size: int, out: Path) -> Resized:
             model.expansion,
             centers=np.ascontiguousarray(model.centers[order]),
             sigma2=model.center_sigma2[order],
-            weights=refit.weights,
-            intercept=refit.intercept + read_target_facts(layout).mean,
+            weights=refit.weights.weights,
+            intercept=refit.weights.intercept + read_target_facts(layout).mean,
         ),
         center_index=model.center_index[order],
         selection_order=np.arange(len(order)),
@@ -155,8 +155,9 @@ def _temperature(
     # Bring numpy and numba, which --help does without.
     from pipeline.reporting.examples import needs_download
     from pipeline.runtime.run_folder import finished_report
+    from pipeline.solvers.weights import CalibrationWeights
     from pipeline.stages.finished_run import column_names
-    from pipeline.stages.temperature import TriedWeights, temperature_of_finished_run
+    from pipeline.stages.temperature import temperature_of_finished_run
 
     candidates = column_names(layout, _names(layout, config), tried, finished_report(layout)["n_train"])
     if candidates is None:
@@ -164,7 +165,7 @@ def _temperature(
     remedy = needs_download(config)
     if remedy:
         return None, f"{config.dataset}: {remedy}"
-    weights = TriedWeights(candidates, refit.of_fit.weights, refit.of_fit.intercept, fit=refit.of_fit)
+    weights = CalibrationWeights(refit.of_fit.weights.named(candidates), fit=refit.of_fit)
     try:
         return temperature_of_finished_run(layout, config, weights), None
     except Exception as error:
@@ -193,7 +194,7 @@ def _fitted(
     if config.solver.select != "none":
         chosen = selection.load_chosen(layout, names)
         refit = selection.fit_prefix(layout, chosen, names, size, intercept=intercept).refit
-        return refit, np.arange(size), chosen.tried[: len(refit.of_fit.weights)]
+        return refit, np.arange(size), chosen.tried[: len(refit.of_fit.weights.columns)]
     columns = final_weights.load(layout).active
     fit, held_out, everything = (statistics.load_columns(layout, name, columns) for name in names)
     tried, order = (select(part, size, intercept=intercept).chosen for part in (fit, everything))

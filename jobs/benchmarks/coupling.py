@@ -64,7 +64,7 @@ class Pool:
     def error(self, chosen: np.ndarray) -> float:
         """Return the test error of least squares on some candidates, the ridge chosen on held-out rows."""
         parts = (statistics.load_statistics(self.layout, part).cut(chosen) for part in ("fit", "hold_out", "all"))
-        found = refit(*parts, intercept=False)
+        found = refit(*parts, intercept=False).weights
         decision = self.columns[:, chosen] @ found.weights + found.intercept
         return float(np.mean(labels_from_decision(decision, "multiclass") != self.truth))
 

@@ -100,4 +100,4 @@ def least_squares(
     with threadpool_limits(1), ThreadPoolExecutor(workers) as threads:
         sums = list(threads.map(accumulated, range(0, len(X), share)))
     fit, hold_out = (reduce(add, parts) for parts in zip(*sums, strict=True))
-    return refit(fit, hold_out, fit + hold_out, intercept=False).weights
+    return refit(fit, hold_out, fit + hold_out, intercept=False).weights.weights

@@ -163,7 +163,7 @@ def penalised(data: Data, asked: argparse.Namespace) -> Iterator[Point]:
             support = np.flatnonzero(weights.any(axis=1))
             found = refit(fit.cut(support), hold_out.cut(support), everything.cut(support), intercept=False)
             seconds += time.perf_counter() - started
-            error = data.error(columns[:, support] @ found.weights)
+            error = data.error(columns[:, support] @ found.weights.weights)
             yield Point(data.dataset, f"{name}, refitted", len(support), 0, error, seconds, 0.0, f"penalty {penalty:g}")
             if len(support) > asked.largest_penalised or seconds - stage > asked.penalised_cap:
                 break

@@ -185,7 +185,7 @@ def own_evaluations(problem: Problem, target: float) -> int:
     """Return the scores that the default schedule evaluates, certificates and polish included."""
     solution = solve(problem, SolverOptions(tolerance=target, max_sweeps=10_000), np.random.default_rng(0))
     assert solution.converged, solution.status.value
-    return solution.evaluations
+    return solution.state.evaluations
 
 
 def uniform_visits(sweep_cap: int, problem: Problem) -> list[int | None]:

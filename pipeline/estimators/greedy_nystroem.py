@@ -21,8 +21,7 @@ from pipeline.estimators.parameters import as_value_error, check_size, seed_of, 
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.runtime.memory_limits import default_limit_bytes
-from pipeline.solvers.forward_backward_selection import select
-from pipeline.solvers.landmarks import inverse_root, statistics_of_functions
+from pipeline.solvers.forward_backward_selection import inverse_root, select, statistics_of_functions
 from pipeline.stages.accumulate_statistics import accumulate_statistics, name_of, statistics_of
 from pipeline.stages.draw_candidates import draw_candidates
 from pipeline.stages.statistics_pass import ALL
@@ -96,8 +95,8 @@ class GreedyNystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     abalone   .664   .657   .657   .657  .662   .658   .657   .657  .660   .656   .657   .657
     ========  =========================  =========================  =========================
 
-    Without y, the kernel matrix is better approximated (landmarks.py of the solvers has figures), which linear models
-    need not gain from; choose with y where there is one.
+    Without y, the kernel matrix is better approximated (forward_backward_selection.py of the solvers has figures),
+    which linear models need not gain from; choose with y where there is one.
 
     References
     ----------

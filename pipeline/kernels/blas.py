@@ -1,9 +1,8 @@
 """Three routines that numpy and scipy do not offer without the interpreter lock or a temporary.
 
-`numpy.matmul` copies what is not contiguous and mirrors KᵀK for every row block (1.5 times slower at M = 1000), and
-`scipy.linalg.blas.dsyrk` holds the interpreter lock, so two threads run one after the other. Calling the same
-routine through ctypes writes where it is told, and releases the lock. `numpy.linalg.cholesky` in a compiled loop would
-release it too, but takes a second to compile.
+`numpy.matmul` copies what is not contiguous and mirrors KᵀK for every row block (1.5 times slower at M = 1000),
+`scipy.linalg.blas.dsyrk` holds the interpreter lock. Through ctypes the same routine writes in place and releases it.
+`numpy.linalg.cholesky` in a compiled loop would release it too, but takes a second to compile.
 """
 
 import ctypes

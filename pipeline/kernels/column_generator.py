@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pipeline.kernels.each_tile import Each, serially
-from pipeline.kernels.kernel_forms import Kernel, Points, form_of
+from pipeline.kernels.kernel_forms import Kernel, form_of
 
 GAUSSIAN = Kernel()
 
@@ -21,7 +21,6 @@ class ColumnGenerator:
     centers : (n_points, n_features) array, kept as C-contiguous `dtype`.
     sigma2 : width of every column, or one (n_centers,) width each; above 0.
     dtype : float32 (one sgemm, values rounded to float32) or float64 (for exact comparisons; twice the cost).
-    kernel : which one; the Gaussian where nothing is said.
     place : (n_centers,) i8, which of `centers` each column belongs to; None: one column each, in order. Columns of
         the same center, of several widths, share its inner products.
 
@@ -48,7 +47,7 @@ class ColumnGenerator:
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused, in words
             kept: NDArray[np.floating] = np.ascontiguousarray(centers, dtype=dtype)
         self._n_features, self._dtype = kept.shape[1], kept.dtype
-        self._form = form_of(kernel, Points(kept, place, widths))
+        self._form = form_of(kernel, kept, place, widths)
 
     @property
     def n_centers(self) -> int:
@@ -64,12 +63,11 @@ class ColumnGenerator:
     ) -> NDArray[np.floating]:
         """Return the kernel block (rows, n_centers) of some rows, C-contiguous.
 
-        X is (rows, n_features); output row i belongs to X[row_order[i]] (default: in order). With float32
-        centers the values are float32 numbers, stored as `out_dtype` (float64 saves the statistics a copy).
-        `each` calls a function on every tile of columns, in any order and by any threads: the bits of a value depend on
-        the rows of the block and on the centers, and on nothing else.
-        Costs 2·rows·n_features·n_points operations and rows·n_centers·(4 + itemsize) bytes. Raises
-        InvalidDataError naming the row where one is too large for squared distances.
+        X is (rows, n_features); output row i belongs to X[row_order[i]] (default: in order). With float32 centers the
+        values are float32 numbers, stored as `out_dtype` (float64 saves the statistics a copy). `each` shares out the
+        tiles of columns: the bits of a value depend on the rows of the block and on the centers alone. Costs
+        2·rows·n_features·n_points operations and rows·n_centers·(4 + itemsize) bytes. Raises InvalidDataError naming
+        a row that is too large for squared distances.
         """
         if X.ndim != 2 or X.shape[1] != self._n_features:
             raise ValueError(f"rows have {X.shape[1:]} features, the centers have {self._n_features}")

@@ -1,9 +1,9 @@
-"""Sums whose bits do not depend on the order, the grouping or the number of those who add them up.
+"""Sums whose bits depend neither on the order and grouping of their terms nor on who adds them up.
 
 Each term is rounded to a whole multiple of a unit, and multiples are added as 64-bit integers, which is exact
 (mathematics.md, eqs. 72, 73 and 74). The unit comes from a bound of the terms that is known before the first of them,
-so that every thread, process and machine, and every session of a run, rounds alike. Terms are block products: the
-same rows must make the same block wherever it is computed.
+so that every thread, process and session of a run rounds alike. Terms are block products: the same rows must make the
+same block wherever it is computed.
 """
 
 import threading
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.blas import product_tile
 from pipeline.kernels.each_tile import Each, serially
-from pipeline.kernels.exact_sum_loops import add_lower_tile
+from pipeline.kernels.kernel_loops import add_lower_tile
 
 _SUM_BITS = 62  # of the largest possible sum, in units; an int64 has one more, and a sign
 _LEAST_BOUND = 2.0**-960  # of a sum, whose unit has an inverse in float64
@@ -23,7 +23,7 @@ TILE_COLUMNS = 1024  # of the tiles in which a Gram is added up: long enough for
 
 
 class _Scratch(threading.local):
-    """The tile that a thread computes: pages that are new for every product would cost as much as adding it."""
+    """The tile that a thread computes: fresh pages for every product would cost as much as adding it."""
 
     def __init__(self) -> None:
         self.tile = np.empty(TILE_COLUMNS**2)
@@ -33,9 +33,9 @@ _scratch = _Scratch()
 
 
 def unit_of(largest: ArrayLike, n_terms: int) -> NDArray[np.float64]:
-    """Return the unit, a power of two, for the sum of so many terms of at most ±`largest`.
+    """Return the unit, a power of two, for the sum of so many terms of at most ±`largest` (mathematics.md, eq. 73).
 
-    mathematics.md, eq. 73. Raises InvalidDataError where the bound of the sum leaves float64.
+    Raises InvalidDataError where the bound of the sum leaves float64.
     """
     with np.errstate(over="ignore"):
         bound = np.maximum(np.asarray(largest, np.float64) * max(n_terms, 1), _LEAST_BOUND)
@@ -63,7 +63,7 @@ class ExactSum:
         self._most_units = _SLACK * np.asarray(largest) / self._unit
 
     def add(self, term: NDArray[np.float64] | float, rows: slice = slice(None)) -> None:
-        """Add a term, to some rows of the sum. Raises InvalidDataError where it is beyond the bound, or no number."""
+        """Add a term to some rows of the sum. Raises InvalidDataError where it is beyond the bound, or no number."""
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused, in words
             units = np.rint(np.asarray(term) / self._unit)
         if not (np.abs(units) <= self._most_units).all():
@@ -97,10 +97,9 @@ class ExactGram:
         self._most_units, self._kept = _SLACK * largest / self._unit, n_kept
 
     def add(self, columns: NDArray[np.float64], each: Each = serially) -> None:
-        """Add KᵀK of a block K = columns (rows, M) f8 C-contiguous, tile by tile.
+        """Add KᵀK of a block K = columns (rows, M) f8 C-contiguous; `each` shares out the tiles.
 
-        `each` calls a function on every tile, in any order and by any threads: tiles do not overlap. Costs rows·M²
-        operations where nothing is kept. Raises InvalidDataError where an entry is beyond the bound, or no number.
+        Costs rows·M² operations where nothing is kept. Raises InvalidDataError for an entry beyond the bound.
         """
         if len(columns) and len(self.units):
             each(lambda tile: self._add_tile(columns, *tile), self._tiles())
@@ -120,10 +119,7 @@ class ExactGram:
             raise _out_of_range()
 
     def rows(self) -> NDArray[np.float64]:
-        """Return the sum (M - n_kept, M) f8, which takes the place of the units: call it once.
-
-        The square of the new columns is completed from its lower triangle.
-        """
+        """Return the sum (M - n_kept, M) f8, both triangles; it overwrites the units: call it once."""
         values = self.units.view(np.float64)
         for start in range(0, len(values), 64):  # no second Gram
             stripe = slice(start, start + 64)

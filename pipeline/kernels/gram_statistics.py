@@ -1,8 +1,7 @@
-"""Sufficient statistics of the columns: all that the solvers need to know of the samples.
+"""Sufficient statistics of the columns: all that the solvers need of the rows, added up over them.
 
-With K the (n, M) columns and Y the (n, T) targets: gram = KᵀK, kty = KᵀY, yty = diag(YᵀY), the column sums
-Kᵀ1, the target sums Yᵀ1 and the number (sum of weights) of rows. They are additive over rows, and are kept
-apart for the rows used to fit and the rows held out.
+With K the (n, M) columns and Y the (n, T) targets: gram = KᵀK, kty = KᵀY, yty = diag(YᵀY), the column sums Kᵀ1, the
+target sums Yᵀ1 and the number (sum of weights) of rows.
 """
 
 from collections.abc import Iterable
@@ -42,13 +41,13 @@ class GramStatistics:
         return GramStatistics(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def absorbing(self, other: "GramStatistics") -> "GramStatistics":
-        """Return the statistics of the rows of both, the Gram in the place of this one's: no second one is made."""
+        """Return the statistics of the rows of both; the Gram overwrites this one's, so that no second one is made."""
         gram = np.add(self.gram, other.gram, out=self.gram)
         nothing = np.zeros(())
         return replace(replace(self, gram=nothing) + replace(other, gram=nothing), gram=gram)
 
     def __sub__(self, other: "GramStatistics") -> "GramStatistics":
-        """Return the statistics of the rows of this that are not among those of the other."""
+        """Return the statistics of the rows of this without those of the other."""
         less = GramStatistics(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
         return replace(less, unit_errors=self.unit_errors + other.unit_errors)
 
@@ -75,12 +74,22 @@ class GramStatistics:
             target_sums=np.array(self.target_sums),
         )
 
+    def prefix(self, size: int) -> "GramStatistics":
+        """Return the statistics of the first columns, without a copy."""
+        first, gram = slice(0, size), self.gram[:size, :size]
+        return replace(self, gram=gram, kty=self.kty[first], column_sums=self.column_sums[first])
+
+    def damped(self, ridge: float) -> NDArray[np.float64]:
+        """Return the Gram with a ridge added to its diagonal, a copy (M, M)."""
+        gram = self.gram.copy()
+        gram[np.diag_indices_from(gram)] += ridge
+        return gram
+
     def centred(self) -> "GramStatistics":
         """Return the statistics about the means of columns and targets; the sums stay as they are.
 
         A solver run on them fits an unpenalised intercept, which `intercept` recovers (mathematics.md, eq. 58).
-        Constant columns become exactly zero, so that no rounding makes them look useful. Takes one new
-        Gram of memory. Raises InvalidDataError where there are no rows.
+        Constant columns become zero. Takes one new Gram of memory. Raises InvalidDataError where there are no rows.
         """
         kty, yty = self.centred_targets()
         means, gram = self.column_sums / self.weight_sum, np.empty_like(self.gram)
@@ -94,10 +103,7 @@ class GramStatistics:
         return replace(self, gram=gram, kty=kty, yty=yty)
 
     def centred_targets(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return kty (M, T) and yty (T,) of the centred statistics, which need no more of the Gram than its diagonal.
-
-        Raises InvalidDataError where there are no rows.
-        """
+        """Return kty (M, T) and yty (T,) of the centred statistics. Raises InvalidDataError where there are no rows."""
         if not self.weight_sum > 0:
             raise InvalidDataError(
                 "an intercept needs rows to be fitted on, these statistics have none; lower statistics.hold_out, or "
@@ -124,18 +130,16 @@ class GramStatistics:
     def intercept(
         self, weights: NDArray[np.float64], columns: NDArray[np.int64] | slice = slice(None)
     ) -> NDArray[np.float64]:
-        """Return the intercept (T,) that goes with weights (M, T) fitted on the centred statistics.
+        """Return the intercept (T,) for weights (M, T), or (a, T) of some `columns` (a,), of the centred statistics.
 
         mathematics.md, eq. 59.
-
-        The weights may be those of some `columns` (a,) alone, (a, T), where all others are zero.
         """
         return (self.target_sums - self.column_sums[columns] @ weights) / self.weight_sum
 
     def squared_error(self, weights: NDArray[np.float64], intercept: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return Σ (y - K w - b)² over the rows for each output, (T,); not for centred statistics.
+        """Return Σ (y - K w - b)² over the rows for each output, (T,) (mathematics.md, eq. 10).
 
-        mathematics.md, eq. 10. Weights (M, T), intercept (T,). Costs M²·T operations and no pass over the rows.
+        Not for centred statistics. Weights (M, T), intercept (T,). Costs M²·T operations and no pass over the rows.
         """
         linear = np.einsum("mt,mt->t", weights, self.kty) + intercept * self.target_sums
         quadratic = np.einsum("mt,mt->t", weights, self.gram @ weights)
@@ -146,8 +150,8 @@ class GramStatistics:
 class Rounding(NamedTuple):
     """What rounding may change a score c_mᵀ(y - K w) by (mathematics.md, eq. 103).
 
-    each : that of float64, for each unit of Σ_m ‖W_m‖, as an entry of the Gram
-    units, always : that of the units of exact sums, for each unit of Σ_m ‖W_m‖ and whatever the weights
+    each : by float64, for each unit of Σ_m ‖W_m‖, as an entry of the Gram
+    units, always : by the units of exact sums, for each unit of Σ_m ‖W_m‖ and whatever the weights
     """
 
     each: float
@@ -156,20 +160,20 @@ class Rounding(NamedTuple):
 
     @classmethod
     def of_squares(cls, largest: float) -> "Rounding":
-        """Return that of float64 where the squared norms of the columns, before they were centred, are so large."""
+        """Return the rounding of float64 for the largest squared norm of a column, before it was centred."""
         return cls(12.0 * float(np.finfo(np.float64).eps) * largest)
 
     @property
     def of_entry(self) -> float:
-        """What it may change an entry of the Gram by."""
+        """What rounding may change an entry of the Gram by."""
         return self.each + self.units
 
     def beside(self, errors: NDArray[np.float64]) -> "Rounding":
-        """Return that of scores which are no sums of the statistics, and whose own units change outputs by `errors`."""
+        """Return the rounding of streamed scores, whose own units change the outputs by `errors`."""
         return self._replace(always=self.always + float(np.linalg.norm(errors)))
 
     def of_score(self, total: float) -> tuple[float, float]:
-        """Return what it may change a score by, of weights with Σ_m ‖W_m‖ = total, and the part of the units."""
+        """Return what rounding may change a score by, of weights with Σ_m ‖W_m‖ = total, and the part of the units."""
         units = self.units * total + self.always
         return self.each * total + units, units
 
@@ -190,7 +194,7 @@ class RowBounds:
 
     @classmethod
     def of(cls, terms: Iterable[NDArray[np.float64]]) -> "RowBounds":
-        """Return the bounds of all rows, from the largest terms of some and of others."""
+        """Return the bounds of all rows from the `largest_terms` of each part of them."""
         gram, columns, weight, *of_outputs = np.max(list(terms), axis=0).tolist()
         n = len(of_outputs) // 3
         return cls(gram, columns, weight, *(tuple(of_outputs[i * n : (i + 1) * n]) for i in range(3)))
@@ -199,10 +203,10 @@ class RowBounds:
 def largest_terms(
     columns: ArrayLike, targets: NDArray[np.float64], weights: ArrayLike | None = None
 ) -> NDArray[np.float64]:
-    """Return the largest terms of some rows, (3 + 3 T,), in the order of `RowBounds`.
+    """Return the largest terms of some rows, (3 + 3 T,), in the order of `RowBounds` (mathematics.md, eq. 72).
 
-    columns: bounds (rows,) or one of all; targets (rows, T); weights (rows,) or one of all (none: 1 each). They are the
-    largest products: a row with a large target and a small weight is a small one. mathematics.md, eq. 72.
+    columns: bounds (rows,) or one of all; targets (rows, T); weights (rows,) or one of all (none: 1 each). Products are
+    bounded, not their factors: a row with a large target and a small weight is a small one.
     """
     shape = (len(targets), 1)
     y, s = np.abs(targets), np.broadcast_to(np.reshape(1.0 if weights is None else weights, (-1, 1)), shape)
@@ -214,11 +218,7 @@ def largest_terms(
 
 @dataclass(frozen=True)
 class SumBounds:
-    """What is known of the terms of all sums before the first of them: it fixes the bits.
-
-    block_rows, n_blocks : at most so many rows a block, so many blocks
-    row : bounds of what a row adds
-    """
+    """Bounds of the terms of all sums, which fix the bits: most rows a block, most blocks, and what a row adds."""
 
     block_rows: int
     n_blocks: int
@@ -226,9 +226,9 @@ class SumBounds:
 
 
 class StatisticsSums:
-    """Statistics of one part (fit or held out) that are added up, exactly: blocks may come in any order and grouping.
+    """Statistics of one part (fit or held out), added up exactly: blocks may come in any order and grouping.
 
-    Of the Gram, the rows of the columns from `n_kept` on alone: those before them have theirs already.
+    The Gram is that of the columns from `n_kept` on, against all columns.
     """
 
     def __init__(self, n_columns: int, bounds: SumBounds, n_kept: int = 0) -> None:
@@ -254,8 +254,8 @@ class StatisticsSums:
     ) -> None:
         """Add a row block: columns (rows, M) f8 C-contiguous, targets (rows, T), weights (rows,) > 0 (none: 1 each).
 
-        With weights, `columns` is changed in place. `each` shares out the tiles of the Gram, as in `ExactGram.add`.
-        Costs rows·M² operations where nothing is kept. mathematics.md, eqs. 7, 8 and 9.
+        With weights, `columns` is changed in place. `each` shares out the tiles of the Gram. Costs rows·M² operations
+        where nothing is kept. mathematics.md, eqs. 7, 8 and 9.
         """
         if not len(columns):
             return
@@ -281,7 +281,7 @@ class StatisticsSums:
         mine += units
 
     def statistics(self) -> GramStatistics:
-        """Return the sums so far, the Gram (M - n_kept, M); it takes the place of the units, so call it once."""
+        """Return the sums so far, the Gram (M - n_kept, M); it overwrites the units, so call it once."""
         values = {name: value.values() for name, value in self._sums.items()}
         errors = [self._gram.error, *(np.linalg.norm(self._sums[name].error) for name in ("kty", "column_sums"))]
         values |= {"gram": self._gram.rows(), "unit_errors": np.array(errors)}

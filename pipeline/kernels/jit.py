@@ -1,7 +1,7 @@
 """How loops are compiled, and when: before the work that needs them, once for all processes of a machine.
 
-numba keeps them in NUMBA_CACHE_DIR (see `pipeline`). A file of loops ends in SIGNATURES: what each loop that is called
-from Python is compiled for. A loop that is called with other types is compiled for those in the middle of the work.
+numba keeps them in NUMBA_CACHE_DIR (see `pipeline`). A file of loops ends in SIGNATURES, the types for which each loop
+is compiled that Python calls; called with others, it is compiled again in the middle of the work.
 """
 
 import fcntl
@@ -57,7 +57,7 @@ def not_kept(loops: Iterable[Loop]) -> list[Loop]:
 
 
 def compile_loops(loops: Iterable[Loop], check: Callable[[], None] = lambda: None) -> None:
-    """Compile the loops that are not kept, or load what another process has compiled meanwhile: who comes second waits.
+    """Compile the loops that are not kept, or wait for and load what another process compiles.
 
     `check` is called before each loop and many times a second while waiting; what it raises ends it. Takes about half
     a second a loop.

@@ -1,19 +1,17 @@
-"""The kernels: each turns rows into blocks of columns k(x, z) / √k(z, z) for fixed points z, of its own width each.
+"""The kernels: each turns rows into blocks of columns k(x, z) / √k(z, z) for fixed points z; widths that suit points.
 
-Every form holds the points once and says which of them each column belongs to: a point may have several widths, and
-its inner products are computed once for all of them.
+A point may have several widths, each with a column: its inner products are computed once for all of them.
 """
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.column_loops import gaussian_float32, gaussian_float64, intersections, polynomial
 from pipeline.kernels.finite_rows import first_non_finite_row
+from pipeline.kernels.kernel_loops import gaussian_float32, gaussian_float64, intersections, polynomial
 
 KERNELS = ("gaussian", "polynomial", "intersection")
 # The mean is subtracted where its squared norm exceeds the points' mean squared deviation this many times; below,
@@ -60,43 +58,53 @@ class Kernel:
         return 1.0 if self.is_bounded else float(np.finfo(np.float32).max)
 
 
-@dataclass(frozen=True, eq=False)
-class Points:
-    """The points of the columns: values (p, d) of one float dtype; column j is of values[place[j]], width σ²_j."""
+# Rows of a block as a kernel wants them, (rows, d), and a size of each, (rows,); the same for all tiles.
+Rows = tuple[NDArray[np.floating], NDArray[np.floating]]
 
-    values: NDArray[np.floating]
-    place: NDArray[np.int64] | None  # None: column j is of values[j]
-    sigma2: NDArray[np.float64]
 
-    def spread(self, of_points: NDArray[np.floating]) -> NDArray[np.floating]:
+class _Form:
+    """Some points, values (p, d) of one float dtype; column j is of point place[j], or j without places."""
+
+    def __init__(self, values: NDArray[np.floating], place: NDArray[np.int64] | None) -> None:
+        self._values, self._place = values, place
+        self._n_columns = len(values) if place is None else len(place)
+
+    def _spread(self, of_points: NDArray[np.floating]) -> NDArray[np.floating]:
         """Return what is known of each point, (..., p), for each column, (..., columns)."""
-        return of_points if self.place is None else np.ascontiguousarray(of_points[..., self.place])
+        return of_points if self._place is None else np.ascontiguousarray(of_points[..., self._place])
+
+    def tiles(self) -> list[slice]:
+        """Return what `write` takes at once: all columns."""
+        return [slice(0, self._n_columns)] if self._n_columns else []
+
+    def prepared(self, X: NDArray[np.floating]) -> Rows:
+        """Return rows X (rows, d) as `write` takes them. Raises InvalidDataError naming one that is too large."""
+        raise NotImplementedError
+
+    def write(self, prepared: Rows, order: NDArray[np.int64], out: NDArray[np.floating], tile: slice) -> None:
+        """Write the columns of a tile over prepared rows, taken in this order, to `out` (rows, columns)."""
+        raise NotImplementedError
 
 
-class Rows(NamedTuple):
-    """Rows of a block as a kernel wants them, (rows, d), and a size of each, (rows,); the same for all tiles."""
-
-    values: NDArray[np.floating]
-    sizes: NDArray[np.floating]
-
-
-class GaussianForm:
+class GaussianForm(_Form):
     """exp(-‖x-z‖² / (2 σ²)) from inner products: one sgemm, one compiled epilogue (mathematics.md, eqs. 2 and 3).
 
     ‖x‖² + ‖z‖² - 2 xᵀz cancels where points lie far from the origin and close to each other: about norm²·eps is lost.
     Where the points' mean is far from the origin, rows and points are therefore taken relative to it.
     """
 
-    def __init__(self, points: Points) -> None:
-        dtype = points.values.dtype
-        self._points, self._origin = points, _origin(points.values)
+    def __init__(
+        self, values: NDArray[np.floating], place: NDArray[np.int64] | None, sigma2: NDArray[np.float64]
+    ) -> None:
+        super().__init__(values, place)
+        self._origin, self._widths = _origin(values), sigma2
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused below, in words
-            self._centers = points.values if self._origin is None else points.values - self._origin
-            self._norms = points.spread(_squared_norms(self._centers))
-            self._scales: NDArray[np.floating] = (0.5 / points.sigma2).astype(dtype)
+            self._centers = values if self._origin is None else values - self._origin
+            self._norms = self._spread(_squared_norms(self._centers))
+            self._scales: NDArray[np.floating] = (0.5 / sigma2).astype(values.dtype)
         self._check()
-        self._runs = None if points.place is None else _runs_of_tiles(points.place)
-        self._epilogue = gaussian_float32 if dtype == np.float32 else gaussian_float64
+        self._runs = None if place is None else _runs_of_tiles(place)
+        self._epilogue = gaussian_float32 if values.dtype == np.float32 else gaussian_float64
 
     def tiles(self) -> list[slice]:
         """Return the points whose columns `write` takes at once, of all widths: they share inner products."""
@@ -104,15 +112,15 @@ class GaussianForm:
         return [slice(j, min(j + TILE_COLUMNS, n_points)) for j in range(0, n_points, TILE_COLUMNS)]
 
     def prepared(self, X: NDArray[np.floating]) -> Rows:
-        """Return rows X (rows, d) relative to the origin, and their squared norms. Raises InvalidDataError."""
+        """Return rows X (rows, d) relative to the origin, and their squared norms."""
         with np.errstate(over="ignore", invalid="ignore"):
             values = X if self._origin is None else X - self._origin
             norms = _squared_norms(values)
         _check_sizes("row", norms, _largest_norm(norms.dtype))
-        return Rows(values, norms)
+        return values, norms
 
     def write(self, prepared: Rows, order: NDArray[np.int64], out: NDArray[np.floating], tile: slice) -> None:
-        """Write the columns of a tile of points over prepared rows, taken in this order, to `out` (rows, columns)."""
+        """Write the columns of a tile of points."""
         rows, norms = prepared
         dots = rows @ self._centers[tile].T
         for columns in [tile] if self._runs is None else self._runs.get(tile.start // TILE_COLUMNS, []):
@@ -121,9 +129,9 @@ class GaussianForm:
 
     def _dots_of(self, columns: slice, dots: NDArray[np.floating], tile: slice) -> NDArray[np.floating]:
         """Return the inner products (rows, k) of k columns from those of the points of their tile."""
-        if self._points.place is None:
+        if self._place is None:
             return dots
-        places = self._points.place[columns] - tile.start
+        places = self._place[columns] - tile.start
         return dots if np.array_equal(places, np.arange(dots.shape[1])) else np.take(dots, places, axis=1)
 
     def _check(self) -> None:
@@ -131,7 +139,7 @@ class GaussianForm:
 
         Rows need no such check: one with a kernel value above rounding is about as long as its center.
         """
-        dtype, widths = self._norms.dtype, self._points.sigma2
+        dtype, widths = self._norms.dtype, self._widths
         _check_sizes("center", self._norms, _largest_norm(dtype))
         _check_scales(self._scales, widths)
         with np.errstate(over="ignore"):
@@ -145,72 +153,66 @@ class GaussianForm:
             )
 
 
-class PolynomialForm:
+class PolynomialForm(_Form):
     """(1 + x·z/σ²)^degree over its root at (z, z), as the power of (1 + x·z/σ²) / √(1 + ‖z‖²/σ²).
 
     mathematics.md, eq. 4.
     """
 
-    def __init__(self, points: Points, degree: int) -> None:
-        self._points, self._degree = points, degree
+    def __init__(
+        self, values: NDArray[np.floating], place: NDArray[np.int64] | None, sigma2: NDArray[np.float64], degree: int
+    ) -> None:
+        super().__init__(values, place)
+        self._degree = degree
         with np.errstate(over="ignore", invalid="ignore"):
-            norms = points.spread(_squared_norms(points.values))
-            self._scales = 1.0 / points.sigma2
-            self._most = _largest_power(points.values.dtype, degree)
-        _check_scales(self._scales, points.sigma2)
+            norms = self._spread(_squared_norms(values))
+            self._scales = 1.0 / sigma2
+            self._most = _largest_power(values.dtype, degree)
+        _check_scales(self._scales, sigma2)
         _check_sizes("center", norms * self._scales, self._most, "squared norm over sigma2")
         self._roots = 1.0 / np.sqrt(1.0 + norms * self._scales)
 
-    def tiles(self) -> list[slice]:
-        """Return all columns, which are written at once."""
-        return _all_columns(len(self._roots))
-
     def prepared(self, X: NDArray[np.floating]) -> Rows:
-        """Return rows X (rows, d) and their squared norms. Raises InvalidDataError."""
+        """Return rows X (rows, d) and their squared norms."""
         with np.errstate(over="ignore", invalid="ignore"):
             norms = _squared_norms(X)
         _check_sizes("row", norms * self._scales.max(initial=0.0), self._most, "squared norm over sigma2")
-        return Rows(X, norms)
+        return X, norms
 
-    def write(self, prepared: Rows, order: NDArray[np.int64], out: NDArray[np.floating], _: slice) -> None:
-        """Write the columns over prepared rows, taken in this order, to `out` (rows, columns)."""
-        X = prepared.values
-        dots = self._points.spread(X @ self._points.values.T)
+    def write(self, prepared: Rows, order: NDArray[np.int64], out: NDArray[np.floating], tile: slice) -> None:
+        """Write all columns."""
+        dots = self._spread(prepared[0] @ self._values.T)
         polynomial(dots, self._scales, self._roots, self._degree, order, out)
 
 
-class IntersectionForm:
+class IntersectionForm(_Form):
     """Σ_j min(x_j, z_j) / √Σ_j z_j: 2·d operations a value as well, though no sgemm. The column of z = 0 is zero.
 
     mathematics.md, eq. 5.
     """
 
-    def __init__(self, points: Points) -> None:
-        self._points = points
-        sums = points.values.sum(axis=1, dtype=np.float64)
-        _check_not_negative(points.values, "center")
-        _check_sizes("center", sums, _largest_norm(points.values.dtype), "sum of features")
+    def __init__(self, values: NDArray[np.floating], place: NDArray[np.int64] | None) -> None:
+        super().__init__(values, place)
+        sums = values.sum(axis=1, dtype=np.float64)
+        _check_not_negative(values, "center")
+        _check_sizes("center", sums, _largest_norm(values.dtype), "sum of features")
         with np.errstate(divide="ignore"):
-            roots = np.where(sums > 0, 1.0 / np.sqrt(sums), 0.0)
-        self._transposed, self._roots = np.ascontiguousarray(points.values.T), roots
-
-    def tiles(self) -> list[slice]:
-        """Return all columns, which are written at once."""
-        return _all_columns(len(self._roots))
+            self._roots = np.where(sums > 0, 1.0 / np.sqrt(sums), 0.0)
+        self._transposed = np.ascontiguousarray(values.T)
 
     def prepared(self, X: NDArray[np.floating]) -> Rows:
-        """Return rows X (rows, d) and their sums. Raises InvalidDataError."""
+        """Return rows X (rows, d) and their sums."""
         sums = X.sum(axis=1, dtype=np.float64)
         _check_not_negative(X, f"row of a block of {len(X)}, its number")
         _check_sizes("row", sums, _largest_norm(X.dtype), "sum of features")
-        return Rows(X, sums)
+        return X, sums
 
-    def write(self, prepared: Rows, order: NDArray[np.int64], out: NDArray[np.floating], _: slice) -> None:
-        """Write the columns over prepared rows, taken in this order, to `out` (rows, columns)."""
-        X = prepared.values
+    def write(self, prepared: Rows, order: NDArray[np.int64], out: NDArray[np.floating], tile: slice) -> None:
+        """Write all columns."""
+        X = prepared[0]
         values = np.empty((len(X), len(self._roots)), X.dtype)
         intersections(X, self._transposed, self._roots, values)
-        out[:] = self._points.spread(values)[order]
+        out[:] = self._spread(values)[order]
 
 
 _ROUNDING = 1e-3  # by which values of float32 may exceed what they would be in exact arithmetic, and more
@@ -232,20 +234,19 @@ def column_bounds(kernel: Kernel, X: NDArray[np.floating], sigma2: float) -> NDA
     return np.asarray((1.0 + _ROUNDING) * np.sqrt(sums))
 
 
-Form = GaussianForm | PolynomialForm | IntersectionForm
-
-
-def form_of(kernel: Kernel, points: Points) -> Form:
-    """Return the kernel at some points.
+def form_of(
+    kernel: Kernel, values: NDArray[np.floating], place: NDArray[np.int64] | None, sigma2: NDArray[np.float64]
+) -> _Form:
+    """Return the kernel at points (p, d); column j is of values[place[j]] (None: of values[j]), width σ²_j.
 
     Raises ValueError for a width that is no finite number above 0, InvalidDataError where values at these points
     would overflow, be no more than rounding, or make no sense (negative features of an intersection).
     """
-    if not (np.isfinite(points.sigma2).all() and (points.sigma2 > 0).all()):
+    if not (np.isfinite(sigma2).all() and (sigma2 > 0).all()):
         raise ValueError("every sigma2 must be a finite number above 0")
     if kernel.name == "polynomial":
-        return PolynomialForm(points, kernel.degree)
-    return IntersectionForm(points) if kernel.name == "intersection" else GaussianForm(points)
+        return PolynomialForm(values, place, sigma2, kernel.degree)
+    return IntersectionForm(values, place) if kernel.name == "intersection" else GaussianForm(values, place, sigma2)
 
 
 def _runs_of_tiles(place: NDArray[np.int64]) -> dict[int, list[slice]]:
@@ -256,10 +257,6 @@ def _runs_of_tiles(place: NDArray[np.int64]) -> dict[int, list[slice]]:
     for first, stop in pairwise(edges) if len(tiles) else ():
         runs.setdefault(int(tiles[first]), []).append(slice(first, stop))
     return runs
-
-
-def _all_columns(n_columns: int) -> list[slice]:
-    return [slice(0, n_columns)] if n_columns else []
 
 
 def _check_sizes(who: str, sizes: NDArray[np.floating], largest: float, what: str = "squared norm") -> None:
@@ -313,3 +310,35 @@ def _largest_power(dtype: np.dtype, degree: int) -> float:
 
 def _squared_norms(X: NDArray[np.floating]) -> NDArray[np.floating]:
     return np.einsum("ij,ij->i", X, X)
+
+
+MEDIAN_POINTS = 1000
+
+
+def default_sigma2(points: NDArray[np.floating], kernel: Kernel) -> float:
+    """Return the typical width of the first points (m, d), of four digits: the same on machines that round otherwise.
+
+    Of `MEDIAN_POINTS` at most; drawn, since the first may be of one class.
+    """
+    return float(f"{typical_sigma2(points[:MEDIAN_POINTS], kernel):.4g}")
+
+
+def typical_sigma2(points: NDArray[np.floating], kernel: Kernel) -> float:
+    """Return the σ² at which kernel values are neither all alike nor all different, for points (m, d).
+
+    The median of the squared distances between different points (mathematics.md, eq. 68), at which the Gaussian is
+    exp(-1/2); for inner products the median of the squared norms. Of `MEDIAN_POINTS` at most, drawn, since the first
+    may be of one class; 1 where there is nothing to measure.
+    """
+    drawn = np.sort(np.random.default_rng(0).permutation(len(points))[:MEDIAN_POINTS])
+    values = points[drawn].astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):  # of points that are too large for kernels: refused elsewhere
+        if kernel.name == "gaussian":
+            values -= values.mean(axis=0)  # far from the origin, the distances below would cancel
+        norms = np.einsum("ij,ij->i", values, values)
+        squares = norms
+        if kernel.name == "gaussian":
+            distances = norms[:, None] + norms - 2.0 * (values @ values.T)
+            squares = distances[np.triu_indices(len(values), 1)]
+        squares = squares[np.isfinite(squares) & (squares > 1e-12 * norms.max(initial=0.0))]
+    return float(np.median(squares)) if len(squares) else 1.0

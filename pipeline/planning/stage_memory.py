@@ -11,9 +11,8 @@ from pipeline.runtime.row_pass import n_groups_of, threads_together
 from pipeline.solvers.bandwidth_choice import BLOCK_ROWS, TRIAL_ROWS, centers_used
 from pipeline.solvers.feature_scales import MOST_OF_METRIC, TRIAL_CENTERS
 from pipeline.solvers.forward_backward_selection import forward_size
-from pipeline.solvers.greedy_choice import most_centers
+from pipeline.solvers.greedy_choice import Preselection, most_centers
 from pipeline.solvers.lbfgs import PAIRS
-from pipeline.solvers.preselection import Preselection
 from pipeline.stages.out_of_core.coarse_features import AXES, axes_bytes, pay_off
 from pipeline.stages.out_of_core.kept_columns import kept_blocks
 from pipeline.stages.out_of_core.path_in_rounds import PRICED

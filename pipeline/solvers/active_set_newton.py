@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.kernels.blas import factorise_definite
-from pipeline.solvers import active_set_newton_loops as loop
+from pipeline.solvers import solver_loops as loop
 from pipeline.solvers.duality_gap import read_only
 from pipeline.solvers.problem import Problem
 
@@ -28,7 +28,7 @@ _SMALLEST_BATCH = 20
 
 @dataclass(frozen=True)
 class FaceReport:
-    """Say how a face minimisation went: Newton steps, scores evaluated, and whether its minimiser was reached."""
+    """How a face minimisation went: Newton steps, whether its minimiser was reached, and scores evaluated."""
 
     steps: int
     settled: bool
@@ -36,11 +36,9 @@ class FaceReport:
 
 
 def admit(scores: np.ndarray, support: np.ndarray, tau: float, blocked: np.ndarray) -> np.ndarray:
-    """Return the candidates to add: the worst violators, at most as many as the support has (at least 20).
+    """Return the candidates to add: the worst violators (mathematics.md, eq. 41), equal scores by index.
 
-    They violate mathematics.md, eq. 41.
-
-    Doubling the support at most was the fastest rule tried on MNIST; equal scores go by index.
+    At most as many as the support has (at least 20): doubling it was the fastest rule tried on MNIST.
     """
     violation = np.abs(scores) - tau
     violation[support] = -np.inf
@@ -59,7 +57,7 @@ def minimise(
     *,
     drop_all: bool,
 ) -> tuple[np.ndarray, np.ndarray, FaceReport]:
-    """Return (weights, support, report) at the minimiser of the face reached from ``weights``.
+    """Return (weights, support, report) at the minimiser of the face reached from ``weights`` (mathematics.md, eq. 54).
 
     Parameters
     ----------
@@ -71,9 +69,7 @@ def minimise(
     drop_all : bool
         Drop all weights that cross zero in a step, or end each step at the exact minimum of its segment.
 
-    Notes
-    -----
-    mathematics.md, eq. 54. Cost: one Cholesky factorisation of the support per Newton step.
+    Cost: one Cholesky factorisation of the support per Newton step.
     """
     n = support.size + admitted.size
     face = _Face(
@@ -88,7 +84,7 @@ def minimise(
 
 @dataclass
 class _Face:
-    """Own the weights on their way, (M,), with signs (M,), active (cap,), of which n count, and space (cap, cap)."""
+    """The weights (M,) under way, their signs (M,), the active (cap,), of which n count, and scratch (cap, cap)."""
 
     problem: Problem
     gram: np.ndarray
@@ -104,11 +100,10 @@ class _Face:
 def _settle(face: _Face, *, drop_all: bool) -> FaceReport:
     """Take Newton steps until the face is the one they end on.
 
-    With ``drop_all`` every weight that crosses zero on the way to the target is dropped at once, which is several times
-    faster and lowers the objective of a settled face almost always; without it each step ends at the exact minimum of
-    its segment, and the objective falls at every step. The ridge is a proximal term: it bounds the pivots from below
-    where columns are duplicates, is raised where it does not, and vanishes from the fixed point since it pulls towards
-    the current weights. The target needs no score; only the exact minimum of a segment does, for its slope.
+    ``drop_all`` is several times faster and lowers the objective of a settled face almost always; without it the
+    objective falls at every step. The ridge is a proximal term: it bounds the pivots from below where columns are
+    duplicates, is raised where it does not, and vanishes from the fixed point since it pulls towards the current
+    weights. The target needs no score; only the exact minimum of a segment does, for its slope.
     """
     largest, tau = float(np.diagonal(face.gram).max(initial=0.0)), face.problem.tau
     ridge, limit, evaluated = RIDGE * largest, 20 + (face.n if drop_all else 10 * face.n), 0

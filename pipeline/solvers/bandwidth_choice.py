@@ -11,7 +11,6 @@ from scipy.linalg import LinAlgError
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, SumBounds, largest_terms
 from pipeline.kernels.kernel_forms import Kernel, column_bounds
-from pipeline.solvers.held_out_gain import least_gain
 from pipeline.solvers.ridge import refit
 
 BLOCK_ROWS = 1024
@@ -19,26 +18,29 @@ STEPS = (4.0, 2.0, 1.0, 0.5, 0.25, 0.125, 0.0625)  # times the typical width; on
 TRIAL_ROWS, TRIAL_CENTERS = 10_000, 500  # on which these are tried
 MOST_CENTERS = 2000  # on which the best is refined: a fit of more costs more than it tells
 MOST_TRIED = 8  # widths while it is refined
+LEAST_GAIN = 0.01  # of a held-out error
 
 
 def centers_used(n_candidates: int, n_chosen: int | None) -> int:
-    """Return on how many candidates a width is refined: as many as are used, all where nobody chooses fewer.
-
-    No fewer than it is tried on first: those that are chosen do more than as many drawn ones.
-    """
+    """Return on how many candidates a width is refined: as many as are used, and no fewer than it is tried on first."""
     return min(n_candidates, max(n_chosen or n_candidates, TRIAL_CENTERS), MOST_CENTERS)
 
 
 def trial_rows(seed: int, n_rows: int, n_centers: int) -> NDArray[np.int64]:
-    """Return the rows, ascending, that widths are tried on with so many centers: a draw, larger for more of them."""
+    """Return the rows, drawn and ascending, that widths are tried on with so many centers."""
     return np.sort(np.random.default_rng([seed, 6]).permutation(n_rows)[: max(TRIAL_ROWS, 4 * n_centers)])
 
 
-def best_of(errors: Mapping[float, float], usual: float, n_held_out: float) -> float:
-    """Return the width of the lowest held-out error; the usual one where the gain over it may be chance.
+def least_gain(n_rows: float) -> float:
+    """Return the relative fall of the mean squared error on so many held-out rows below which it may be chance.
 
-    mathematics.md, eq. 83.
+    About one standard error of the difference of two fits whose residuals are alike, and 1 % (mathematics.md, eq. 83).
     """
+    return max(LEAST_GAIN, 0.5 / max(n_rows, 1.0) ** 0.5)
+
+
+def best_of(errors: Mapping[float, float], usual: float, n_held_out: float) -> float:
+    """Return the width of the lowest held-out error; the usual one if that may be chance (mathematics.md, eq. 83)."""
     best = min(sorted(errors, reverse=True), key=lambda width: errors[width])
     return best if errors[best] < (1 - least_gain(n_held_out)) * errors[usual] else usual
 
@@ -48,8 +50,8 @@ def refine(
 ) -> dict[float, float]:
     """Return widths and their held-out errors, `known` ones among them: by halves from `start`, then by a half step.
 
-    The error is taken to fall towards the best width and to rise beyond it (mathematics.md, eq. 82). The best is
-    smaller with more centers, so that smaller ones are tried first. `errors_at` is asked for widths that are not known.
+    The error is taken to fall towards the best width and to rise beyond it (mathematics.md, eq. 82). Smaller widths are
+    tried first: the best is smaller with more centers.
     """
     errors = dict(known)
 
@@ -76,10 +78,10 @@ def choose_width(
     *,
     same_size: bool,
 ) -> tuple[float, dict[float, float]] | None:
-    """Return the best width around the typical one, and the held-out errors of those tried at the size that is used.
+    """Return the best width around the typical one, and the held-out errors at the size that is used; None if infinite.
 
-    None where no width has a finite error. try_together: errors of the first ones on some of the candidates, and the
-    number of held-out rows; try_each: errors at the size that is used, the same where `same_size`.
+    try_together: errors of the first ones on some of the candidates, and the number of held-out rows; try_each: errors
+    at the size that is used, the same where `same_size`.
     """
     widths = [step * typical for step in STEPS]
     errors, n_held_out = try_together(widths)
@@ -112,9 +114,8 @@ def held_out_errors(
     """Return the mean squared held-out error of least squares on all the points, at each width, (widths,) f8.
 
     points (m, d), X (rows, d), of which an unbounded kernel sees all at once, targets (rows, T), held_out (rows,),
-    weights of the rows (none: 1 each). The ridge is the best one for each width. Costs
-    2·rows·d·m + widths·rows·m² operations, and calls `on_rows` with the number of rows of each block it is done with;
-    infinite where no ridge makes the Gram definite.
+    weights of the rows (none: 1 each). The ridge is the best one for each width; infinite where none makes the Gram
+    definite. Calls `on_rows` with the number of rows of each block. Costs 2·rows·d·m + widths·rows·m² operations.
     """
     m, place = len(points), np.tile(np.arange(len(points)), len(widths))
     generator = ColumnGenerator(points, np.repeat(widths, m), kernel=kernel, place=place)

@@ -28,10 +28,10 @@ VECTOR_SLOWNESS = 8  # of products of a matrix and a vector, which a greedy choi
 
 @dataclass(frozen=True)
 class Fit:
-    """What a fit is of, and how its weights are found.
+    """The size of a fit, and how its weights are found.
 
-    penalised: solves for each output with an l1 penalty; chosen: of how many centers a greedy choice is, 0 where it
-    finds their number itself, None where there is no such choice; scaled: scales of the features are learned.
+    penalised: by solves with an l1 penalty; chosen: how many centers a greedy choice takes, 0 where it finds their
+    number, None without such a choice; scaled: scales of the features are learned.
     """
 
     n_rows: int
@@ -42,7 +42,7 @@ class Fit:
     scaled: bool = False
 
     def operations(self, m: int) -> float:
-        """Return the operations of a fit with m candidates, whose width and scales are found too."""
+        """Return the operations of a fit with m candidates, choice of width and scales included."""
         n, t = self.n_rows, self.n_outputs
         few, used = min(m, TRIAL_CENTERS), centers_used(m, self.chosen)
         operations = self._least_squares(n, m)
@@ -57,10 +57,7 @@ class Fit:
         return operations
 
     def rounds_within(self, budget: float) -> int:
-        """Return how many rounds in which scales are learned take half of a budget of core seconds; 0 if below ROUNDS.
-
-        No more are made, where the fits still gain after the ROUNDS that are counted.
-        """
+        """Return how many rounds of scales half of a budget of core seconds pays for; 0 if below ROUNDS."""
         rounds = int(budget * OPERATIONS_A_SECOND / 2 / self._round(min(self.n_rows, TRIAL_CENTERS)))
         return rounds if rounds >= ROUNDS else 0
 
@@ -82,8 +79,8 @@ class Fit:
 def candidates_within(fit: Fit, budget: float, memory_bytes: int) -> int:
     """Return the largest number of candidates, up to all rows, that `budget` core seconds and the memory pay for.
 
-    Two figures of it, unless it is all rows. LEAST_CENTERS, or all of fewer rows, whatever they cost: where they do not
-    fit the memory, the caller refuses the fit.
+    Rounded down to two figures, unless it is all rows. At least LEAST_CENTERS, or all of fewer rows, at any cost:
+    the caller refuses a fit that does not fit the memory.
     """
 
     def fits(m: int) -> bool:

@@ -1,7 +1,9 @@
-"""Stochastic coordinate Newton descent on mu, minimising F (mathematics.md, eq. 13).
+"""Stochastic coordinate Newton descent on mu, minimising F (mathematics.md, eq. 13), with lambda = 1.
 
-The compiled loop is in `coordinate_descent_loops`; this file owns its memory, and the refactorisation of G at fixed
-points of the visit sequence (mathematics.md, eq. 28): rank-one updates alone lose G at small penalties.
+The compiled loop is in `solver_loops`; this file owns its memory, and the refactorisation of G at fixed points of the
+visit sequence (mathematics.md, eq. 28): rank-one updates alone lose G at small penalties. `newton_step` polishes mu on
+its support where several outputs share a kernel (the group Lasso): row norms |W_m| are not piecewise linear, so that
+the finite active-set method does not carry over, but F in mu stays smooth.
 """
 
 from __future__ import annotations
@@ -11,21 +13,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.kernels.blas import factorise_definite
-from pipeline.solvers import coordinate_descent_loops as loop
+from pipeline.solvers import solver_loops as loop
 from pipeline.solvers.duality_gap import read_only
 from pipeline.solvers.problem import Problem
 
 STEPS = {"newton": loop.NEWTON, "exact": loop.EXACT, "newton-unguarded": loop.NEWTON_UNGUARDED}
+RISE = 5e-13  # F computed afresh may exceed its last value by this much, relatively: its own rounding
+REFACTOR_EVERY = 200  # visits between two factorisations of G (mathematics.md, eq. 28)
 _FIRST_CAPACITY = 128
-# F computed afresh may exceed its last value by this much, relatively: its own rounding.
-RISE = 5e-13
+_HALVINGS, _SUFFICIENT = 12, 1e-4  # of a group's Newton step, and the decrease it needs of what the slope promises
 
 
 @dataclass
 class ActiveInverse:
-    """Own mu, the active list and G = (D^-1 + C^T C / lambda)^-1 on it (mathematics.md, eqs. 21 and 22).
-
-    Changed in place by sweeps.
+    """Own mu, the active list and G = (D^-1 + C^T C)^-1 on it (mathematics.md, eqs. 21 and 22); changed by sweeps.
 
     Attributes
     ----------
@@ -33,7 +34,7 @@ class ActiveInverse:
     active : (capacity,) int64, of which the first ``n_active`` count, in the order of the rows of G
     position : (M,) int64, the row of each coordinate in G, -1 where mu is 0
     G : (capacity, capacity) float64
-    u : (T, capacity) float64, (G C^T Y)^T = lambda w^T
+    u : (T, capacity) float64, (G C^T Y)^T = w^T
     """
 
     mu: np.ndarray
@@ -48,16 +49,16 @@ class ActiveInverse:
         """Return the active coordinates, (m0,) int64, in the order of G."""
         return self.active[: self.n_active]
 
-    def weights(self, lam: float) -> np.ndarray:
-        """Return W = D q = u^T / lambda, (M, T) (mathematics.md, eq. 26)."""
+    def weights(self) -> np.ndarray:
+        """Return W = D q = u^T, (M, T) (mathematics.md, eq. 26)."""
         weights = np.zeros((self.mu.size, self.u.shape[0]))
-        weights[self.support] = self.u[:, : self.n_active].T / lam
+        weights[self.support] = self.u[:, : self.n_active].T
         return weights
 
 
 @dataclass(frozen=True)
 class SweepReport:
-    """Say what one sweep did: counts, the largest violation |nu - lambda q^2| met, the drift of G."""
+    """What one sweep did: counts, the largest violation |nu - q^2| met, the drift of G."""
 
     visits: int
     moves: int
@@ -65,11 +66,10 @@ class SweepReport:
     drift: float
 
 
-def factorise(problem: Problem, lam: float, mu: np.ndarray, support: np.ndarray, capacity: int = 0) -> ActiveInverse:
+def factorise(problem: Problem, mu: np.ndarray, support: np.ndarray, capacity: int = 0) -> ActiveInverse:
     """Compute G and u afresh by Cholesky from (mu, gram) (mathematics.md, eqs. 21 and 28).
 
-    Cost: about 4/3 m0^3 operations. Raises LinAlgError where the Gram is too far from positive
-    semi-definite.
+    Cost: about 4/3 m0^3 operations. Raises LinAlgError where the Gram is too far from positive semi-definite.
     """
     n = support.size
     capacity = min(max(capacity, n + 1, _FIRST_CAPACITY), max(problem.n_candidates + 1, n + 1))
@@ -77,14 +77,12 @@ def factorise(problem: Problem, lam: float, mu: np.ndarray, support: np.ndarray,
     active[:n] = support
     position = np.full(problem.n_candidates, -1, dtype=np.int64)
     position[support] = np.arange(n)
-    G = np.zeros((capacity, capacity))
-    u = np.zeros((problem.n_outputs, capacity))
+    G, u = np.zeros((capacity, capacity)), np.zeros((problem.n_outputs, capacity))
     if n:
-        roots = np.sqrt(mu[support])
-        B = np.empty((n, n))
-        loop.scaled_system(read_only(problem.gram), lam, mu, active[:n], B)
+        roots, B = np.sqrt(mu[support]), np.empty((n, n))
+        loop.scaled_system(read_only(problem.gram), mu, active[:n], B)
         compact = _inverse_of_definite(B) * np.outer(roots, roots)
-        u[:, :n] = _refined(problem.gram[np.ix_(support, support)] / lam, mu[support], compact, problem.kty[support])
+        u[:, :n] = _refined(problem.gram[np.ix_(support, support)], mu[support], compact, problem.kty[support])
         G[:n, :n] = compact
     return ActiveInverse(mu.copy(), active, position, n, G, u)
 
@@ -106,28 +104,25 @@ def _inverse_of_definite(B: np.ndarray) -> np.ndarray:
 
 
 def _refined(gram: np.ndarray, mu: np.ndarray, G: np.ndarray, kty: np.ndarray) -> np.ndarray:
-    """Return (G kty)^T after one step of iterative refinement of (D^-1 + gram) U = kty, (T, m0).
-
-    mathematics.md, eq. 29.
-    """
+    """Return (G kty)^T, (T, m0), refined once for (D^-1 + gram) U = kty (mathematics.md, eq. 29)."""
     U = G @ kty
     U += G @ (kty - U / mu[:, None] - gram @ U)
     return U.T
 
 
-def objective(problem: Problem, lam: float, inverse: ActiveInverse) -> float:
-    """Return F(mu), in the first form of mathematics.md, eq. 27, at W = u^T / lambda.
+def objective(problem: Problem, inverse: ActiveInverse) -> float:
+    """Return F(mu), in the first form of mathematics.md, eq. 27, at W = u^T.
 
     This is F where W is exact and above it by the square of W's error otherwise, whereas the shorter form
-    yty - <u, kty> / lambda passes on rounding that hides the falls near the optimum. |Y - C W|^2 cancels
-    from yty down to a percent of it, hence the extended precision. Cost: O(m0^2 T).
+    yty - <u, kty> passes on rounding that hides the falls near the optimum. |Y - C W|^2 cancels from yty down to a
+    percent of it, hence the extended precision. Cost: O(m0^2 T).
     """
     support = inverse.support
-    weights = (inverse.u[:, : inverse.n_active].T / lam).astype(np.longdouble)
+    weights = inverse.u[:, : inverse.n_active].T.astype(np.longdouble)
     fitted = problem.gram[np.ix_(support, support)].astype(np.longdouble) @ weights
     residual = problem.yty - (weights * (2.0 * problem.kty[support] - fitted)).sum()
     mu = inverse.mu[support]
-    return float(residual + lam * ((weights**2).sum(axis=1) / mu).sum() + problem.penalty / lam * mu.sum())
+    return float(residual + ((weights**2).sum(axis=1) / mu).sum() + problem.penalty * mu.sum())
 
 
 def run_sweep(
@@ -136,10 +131,9 @@ def run_sweep(
     order: np.ndarray,
     shrunk: np.ndarray,
     *,
-    lam: float = 1.0,
     step: str = "exact",
     threshold: float = np.inf,
-    refactor_every: int = 200,
+    refactor_every: int = REFACTOR_EVERY,
     most_factorisations: float = np.inf,
 ) -> tuple[ActiveInverse, SweepReport]:
     """Visit ``order`` and return the state with G computed afresh, and the report.
@@ -151,8 +145,7 @@ def run_sweep(
     shrunk : (M,) bool
         Set in place for the zero coordinates whose gradient exceeds ``threshold``.
     refactor_every : int
-        Visits between two Cholesky factorisations of G; the sweep ends with one too, so that a run
-        resumed after it starts from the same bits.
+        Visits between two factorisations of G; the sweep ends with one too, so that a resumed run has the same bits.
     most_factorisations : float
         The sweep ends early after so many: on columns that are alike to rounding each visit may want its own.
 
@@ -161,18 +154,18 @@ def run_sweep(
     Cost: O(m0) to test a zero coordinate, O(m0^2) to move one.
     """
     moves, worst, drift, done, span, factorisations = 0, 0.0, 0.0, 0, refactor_every, 0
-    lowest = objective(problem, lam, inverse)
+    lowest = objective(problem, inverse)
     while done < order.size and factorisations < most_factorisations:
         segment = order[done : min(done + span, refactor_every * (done // refactor_every + 1))]
         mu, support, before = inverse.mu.copy(), inverse.support.copy(), shrunk.copy()
-        visits, moved, largest = _visit(problem, inverse, segment, shrunk, lam, step, threshold)
+        visits, moved, largest = _visit(problem, inverse, segment, shrunk, step, threshold)
         if moved == 0:
             done, worst = done + visits, max(worst, largest)
             continue
         capacity = inverse.active.size
         try:
-            fresh = factorise(problem, lam, inverse.mu, inverse.support, capacity)
-            value = objective(problem, lam, fresh)
+            fresh = factorise(problem, inverse.mu, inverse.support, capacity)
+            value = objective(problem, fresh)
         except np.linalg.LinAlgError:
             if step == "newton-unguarded":
                 raise
@@ -181,7 +174,7 @@ def run_sweep(
         if not value <= lowest * (1.0 + RISE) and step != "newton-unguarded":
             # G drifted until a step went uphill, or out of float64: take the segment back and repeat it in shorter
             # ones; a single visit that still goes uphill is rounding, and is left out.
-            inverse, span = factorise(problem, lam, mu, support, capacity), max(1, visits // 4)
+            inverse, span = factorise(problem, mu, support, capacity), max(1, visits // 4)
             factorisations += 1
             shrunk[:] = before
             done += visits == 1
@@ -193,13 +186,7 @@ def run_sweep(
 
 
 def _visit(
-    problem: Problem,
-    inverse: ActiveInverse,
-    order: np.ndarray,
-    shrunk: np.ndarray,
-    lam: float,
-    step: str,
-    threshold: float,
+    problem: Problem, inverse: ActiveInverse, order: np.ndarray, shrunk: np.ndarray, step: str, threshold: float
 ) -> tuple[int, int, float]:
     """Visit ``order`` in place from a fresh G; return (visits, moves, worst).
 
@@ -209,7 +196,7 @@ def _visit(
     while True:
         a, b = np.empty((2, inverse.active.size))
         visits, inverse.n_active, moved, largest = loop.sweep(
-            order[done:], gram, problem.kty, lam, problem.penalty / lam, STEPS[step], threshold, inverse.mu,
+            order[done:], gram, problem.kty, problem.penalty, STEPS[step], threshold, inverse.mu,
             inverse.active, inverse.position, inverse.n_active, inverse.G, inverse.u, shrunk, moves == 0, a, b, q,
         )  # fmt: skip
         done, moves, worst = done + visits, moves + moved, max(worst, largest)
@@ -230,11 +217,61 @@ def relative_drift(stale: ActiveInverse, fresh: ActiveInverse) -> float:
 
 def _grow(inverse: ActiveInverse) -> None:
     """Double the room for active coordinates."""
-    old = inverse.active.size
-    capacity = min(2 * old, inverse.mu.size + 1)
-    inverse.active = np.concatenate([inverse.active, np.full(capacity - old, -1, dtype=np.int64)])
-    G = np.zeros((capacity, capacity))
-    G[:old, :old] = inverse.G
-    u = np.zeros((inverse.u.shape[0], capacity))
-    u[:, :old] = inverse.u
-    inverse.G, inverse.u = G, u
+    more = min(inverse.active.size, inverse.mu.size + 1 - inverse.active.size)
+    inverse.active = np.pad(inverse.active, (0, more), constant_values=-1)
+    inverse.G, inverse.u = np.pad(inverse.G, (0, more)), np.pad(inverse.u, ((0, 0), (0, more)))
+
+
+def newton_step(problem: Problem, inverse: ActiveInverse) -> tuple[ActiveInverse, bool]:
+    """Return the state after one projected Newton step with backtracking on F, and whether F fell.
+
+    The step is taken in the relative change of mu, d = mu e (mathematics.md, eqs. 56 and 57): the scaling makes the
+    diagonal comparable between coordinates of very different sizes. Weights that reach zero leave the support.
+    Cost: a few Cholesky factorisations of order m0.
+    """
+    support = inverse.support.copy()
+    if support.size == 0:
+        return inverse, False
+    mu = inverse.mu[support]
+    gradient, hessian = _derivatives(problem, inverse)
+    direction = _scaled_direction(mu, gradient, hessian)
+    before = objective(problem, inverse)
+    length = 1.0
+    for _ in range(_HALVINGS):
+        new = inverse.mu.copy()
+        new[support] = np.maximum(0.0, mu + length * direction)
+        trial = factorise(problem, new, support[new[support] > 0.0], inverse.active.size)
+        promised = float(gradient @ (new[support] - mu))
+        if objective(problem, trial) < before + _SUFFICIENT * min(promised, 0.0):
+            return trial, True
+        length *= 0.5
+    return inverse, False
+
+
+def _derivatives(problem: Problem, inverse: ActiveInverse) -> tuple[np.ndarray, np.ndarray]:
+    """Return gradient nu - |q_m|^2 (m0,) and Hessian 2 <q_m, q_k> s_mk (m0, m0) of F on the support, in the order of G.
+
+    mathematics.md, eqs. 15 and 17, with q and S from eq. 25, without the cancellation of the form in the columns.
+    Cost: O(m0^2 T).
+    """
+    n, mu = inverse.n_active, inverse.mu[inverse.support]
+    q = inverse.u[:, :n] / mu
+    S = -inverse.G[:n, :n] / np.outer(mu, mu)
+    S[np.diag_indices(n)] += 1.0 / mu
+    return problem.penalty - np.einsum("tm,tm->m", q, q), 2.0 * (q.T @ q) * S
+
+
+def _scaled_direction(mu: np.ndarray, gradient: np.ndarray, hessian: np.ndarray) -> np.ndarray:
+    """Return D e with (D H D + ridge) e = -D gradient; the ridge rises until a Cholesky factor exists.
+
+    mathematics.md, eq. 56.
+    """
+    scaled = hessian * np.outer(mu, mu)
+    ridge = 1e-12 * float(np.trace(scaled)) / mu.size + 1e-300
+    while True:
+        try:
+            factor = np.linalg.cholesky(scaled + ridge * np.eye(mu.size))
+            break
+        except np.linalg.LinAlgError:
+            ridge *= 100.0
+    return mu * np.linalg.solve(factor.T, np.linalg.solve(factor, -mu * gradient))

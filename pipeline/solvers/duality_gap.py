@@ -15,28 +15,28 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.kernels.gram_statistics import Rounding
-from pipeline.solvers.coordinate_descent_loops import residual_scores
 from pipeline.solvers.problem import Problem
+from pipeline.solvers.solver_loops import residual_scores
 
 _ROUNDING = 1e-9  # of yty: what |r|^2 may lack, or the primal exceed, by rounding
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """State how far a weight vector is from the optimum.
+    """How far weights are from the optimum.
 
     Attributes
     ----------
     primal, dual, gap, relative_gap : float
-        P, D, P - D >= P - P*, and gap / P (0 where P is 0). Of weights that are worse than none, or whose values are
-        rounding, the dual is -inf and both gaps are inf: nothing is proved of them.
+        P, D, P - D >= P - P*, and gap / P (0 where P is 0). The dual is -inf and both gaps are inf for weights that
+        are worse than none, or whose values are rounding.
     theta_scale : float
         a, which turns the residual into a dual feasible point.
     max_score : float
         max_m |c_m^T r|_2 over the candidates, with the rounding.
     rounding, primal_rounding : float
-        What rounding may have changed a score by, and that of units the primal (mathematics.md, eq. 103). The gaps
-        have both in them.
+        What rounding may have changed a score by, and the units of sums the primal (mathematics.md, eq. 103). The gaps
+        count both.
     """
 
     primal: float
@@ -50,22 +50,16 @@ class Certificate:
 
     @property
     def objective(self) -> float:
-        """Return 2P, the objective F of the paper at its optimum and what every report shows.
-
-        mathematics.md, eq. 38.
-        """
+        """Return 2P, the paper's F at its optimum, which reports show (mathematics.md, eq. 38)."""
         return 2.0 * self.primal
 
 
 def certify(problem: Problem, weights: np.ndarray, scores: np.ndarray) -> Certificate:
     """Certify weights (M, T) from their scores c_m^T r (M, T) of every candidate (mathematics.md, eq. 44).
 
-    Notes
-    -----
-    The gap is summed as 1/2 (1-a)^2 |r|^2 + sum_m (tau |W_m| - a W_m . c_m^T r), where no term is
-    negative, instead of P - D, whose terms are 1e4 times larger than the gap. |r|^2 = yty -
-    <W, kty + scores> cancels from yty down to a percent of it: that sum runs in extended precision.
-    Cost: O(M T).
+    The gap is summed as 1/2 (1-a)^2 |r|^2 + sum_m (tau |W_m| - a W_m . c_m^T r), where no term is negative, instead of
+    P - D, whose terms are 1e4 times larger than the gap. |r|^2 = yty - <W, kty + scores> cancels from yty down to a
+    percent of it: that sum runs in extended precision. Cost: O(M T).
     """
     largest = float(row_norms(scores).max(initial=0.0))
     return certify_support(weights, scores, problem.kty, problem.yty, problem.tau, largest, problem.rounding)
@@ -80,12 +74,10 @@ def certify_support(
     max_score: float,
     rounding: Rounding,
 ) -> Certificate:
-    """Certify from the rows of the support and the largest score over all candidates.
+    """Certify from the rows of the support and the largest score of all candidates, which a working set streams.
 
-    mathematics.md, eqs. 43, 44 and 46.
-
-    The first three arguments may hold the support only, or all candidates. A working-set run computes
-    ``max_score`` by streaming and has scores of its support at hand. ``rounding`` is that of the statistics.
+    mathematics.md, eqs. 43, 44 and 46. The first three arguments hold the support, or all candidates; ``rounding`` is
+    that of the statistics.
     """
     residual_squared = _residual_norm_squared(weights, scores, kty, yty)
     total = float(row_norms(weights).sum())
@@ -107,20 +99,16 @@ def certify_support(
 
 def certify_problem(problem: Problem, weights: np.ndarray) -> Certificate:
     """Certify weights of shape (M, T), computing the scores from the Gram. Cost: O(M m0 T)."""
-    scores = scores_from_gram(problem, weights)
-    return certify(problem, weights, scores)
+    return certify(problem, weights, scores_of_support(problem, weights))
 
 
-def scores_from_gram(problem: Problem, weights: np.ndarray) -> np.ndarray:
-    """Return c_m^T r = kty - gram W of shape (M, T), reading only the Gram rows of the support.
+def scores_of_support(problem: Problem, weights: np.ndarray, support: np.ndarray | None = None) -> np.ndarray:
+    """Return c_m^T r = kty - gram W of shape (M, T), reading the Gram rows of the support only.
 
-    mathematics.md, eq. 26.
+    mathematics.md, eq. 26. Summed in the order of the ``support`` (m0,) int64; by default it rises.
     """
-    return scores_of_support(problem, weights, np.flatnonzero(weights.any(axis=1)))
-
-
-def scores_of_support(problem: Problem, weights: np.ndarray, support: np.ndarray) -> np.ndarray:
-    """Return c_m^T r of shape (M, T), summed in the order of the support (m0,) int64."""
+    if support is None:
+        support = np.flatnonzero(weights.any(axis=1))
     line, scores = np.empty(problem.n_candidates), np.empty(problem.kty.shape)
     residual_scores(read_only(problem.gram), problem.kty, weights, support, line, scores)
     return scores

@@ -2,10 +2,9 @@
 
 From no scales on, each round fits least squares on some candidates, multiplies every scale by the root mean square of
 the partial derivatives of that fit, and fits again: the diagonal of a recursive feature machine (Radhakrishnan,
-Beaglehole, Pandit and Belkin 2024, arXiv:2212.13881). Features that the target does not depend on lose their say in
-the distances. Where that gains no more, the whole machine goes on from the best round: the root of the mean outer
-product of the gradients takes the place of the scales, so that directions that the target does not depend on lose
-theirs. Held-out rows decide which round is kept, and whether any is.
+Beaglehole, Pandit and Belkin 2024, arXiv:2212.13881). Features that the target does not depend on cease to count in the
+distances. Where that gains no more, the whole machine goes on from the best round: the root of the mean outer product
+of the gradients replaces the scales. Held-out rows decide which round is kept, and whether any is.
 """
 
 import math
@@ -16,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError
 
-from pipeline.kernels.bandwidth import default_sigma2, typical_sigma2
 from pipeline.kernels.column_generator import GAUSSIAN, ColumnGenerator
 from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.kernels.kernel_forms import default_sigma2, typical_sigma2
 from pipeline.kernels.scaled_features import lengths, scaled
-from pipeline.solvers.held_out_gain import LEAST_GAIN, least_gain
+from pipeline.solvers.bandwidth_choice import LEAST_GAIN, least_gain
 from pipeline.solvers.ridge import refit
 
 TRIAL_CENTERS = 500  # candidates that the rounds fit on
@@ -57,7 +56,6 @@ class Learning:
     statistics(number, scales) : of the fit rows and of the held-out rows, for the round of that number
     slopes(number, round, kind) : mean squares (d,) f8 of the derivatives of a round's fit by the scaled features, or
         mean products (d, d) f8 for a metric, over a common factor
-    intercept : the fits have one
     kinds : of the scales that are tried, in this order
     """
 
@@ -85,16 +83,15 @@ def learn_scales(
     earlier: Sequence[Round] = (),
     on_round: Callable[[int, Round], None] = lambda number, done: None,
 ) -> list[Round]:
-    """Return the rounds, the first without scales; `on_round` is called with the number of each and what it gave.
+    """Return the `earlier` rounds and those after them, the first without scales; `on_round` gets each new one.
 
-    They end after `most_rounds` with scales, or when the held-out error falls no longer with any kind. `earlier` rounds
-    are gone on from.
+    They end after `most_rounds` with scales, or when the held-out error falls no longer with any kind.
     """
     rounds, scales = list(earlier), np.ones(learning.points.shape[1], np.float32)
     while (kind := _next_kind(rounds, learning)) is not None:
         number = len(rounds)
         if number:
-            followed = best_of_all(rounds) if kind != rounds[-1].kind else number - 1
+            followed = number - 1 if kind == rounds[-1].kind else best_of_all(rounds)
             slopes = learning.slopes(followed, rounds[followed], kind)
             scales = next_scales(rounds[followed].scales, slopes, learning.points)
         rounds.append(_fitted(scales, *learning.statistics(number, scales), intercept=learning.intercept))
@@ -108,10 +105,7 @@ def width_of_rounds(asked: float | str, points: NDArray[np.floating]) -> float:
 
 
 def widths_with_more(asked: float | str, typical: float) -> list[float]:
-    """Return the widths on MORE_CENTERS for the one asked for: itself, the typical one for "median", WIDTHS for "auto".
-
-    typical : of the scaled points
-    """
+    """Return the widths on MORE_CENTERS: that asked for, the typical one of the scaled points, or WIDTHS ("auto")."""
     if isinstance(asked, str):
         return [step * typical for step in (WIDTHS if asked == "auto" else (1.0,))]
     return [float(asked)]
@@ -120,11 +114,11 @@ def widths_with_more(asked: float | str, typical: float) -> list[float]:
 def best_round(
     rounds: Sequence[Round], n_held_out: float, with_more: Callable[[int], tuple[float, float]]
 ) -> tuple[int, list[float]]:
-    """Return the number of the round of the lowest error on so many held-out rows, of what is simple where in doubt.
+    """Return the number of the round to keep, and what `with_more` was asked for: errors without and with a metric.
 
-    0, no scales, and a scale for each feature rather than a metric, if the gain may be chance (mathematics.md, eq. 83).
-    A metric gains most with few centers of large width: it must do so at the best width of MORE_CENTERS as well, whose
-    error, and on how many rows, `with_more` tells of a round. Also returns the errors of both with more, if asked for.
+    It is that of the lowest held-out error, but no scales (0), or scales in place of a metric, where the gain may be
+    chance (mathematics.md, eq. 83). A metric gains most with few centers of large width: it must do so at the best
+    width of MORE_CENTERS as well; with_more(round) returns the error there, and on how many rows.
     """
     errors = {
         kind: [one.held_out_error if one.kind == kind else np.inf for one in rounds] for kind in (DIAGONAL, METRIC)
@@ -147,27 +141,25 @@ def importances(scales: NDArray[np.float32]) -> NDArray[np.float64]:
 def next_scales(
     scales: NDArray[np.float32], slopes: NDArray[np.float64], points: NDArray[np.floating]
 ) -> NDArray[np.float32]:
-    """Return scales (d,) times the roots of the mean squared derivatives (d,) by the scaled features, f4.
+    """Return scales (d,) f4 times the roots of the mean squared derivatives (d,), or the root (d, d) of a metric.
 
-    Of mean products (d, d) of the derivatives, the root (d, d) of the metric that they give after scales (d,) or
-    (d, d). mathematics.md, eqs. 81 and 88. The typical squared distance of the points (m, d) stays what it was, so that
-    a width means the same in every round. As they were where the function is constant.
+    The root is that of the mean products (d, d) of the derivatives by the scaled features (mathematics.md, eqs. 81 and
+    88). The typical squared distance of the points (m, d) stays what it was, so that a width means the same in every
+    round. Where the function is constant the scales stay as they are.
     """
     slopes = slopes / max(float(np.abs(slopes).max(initial=0.0)), _LEAST)
-    learned = scales * np.sqrt(slopes) if slopes.ndim == 1 else _root_of_metric(scales.astype(np.float64), slopes)
+    if slopes.ndim == 1:
+        learned = scales * np.sqrt(slopes)
+    else:
+        root = np.diag(scales).astype(np.float64) if scales.ndim == 1 else scales.astype(np.float64)
+        values, vectors = np.linalg.eigh(root @ slopes @ root)
+        learned = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+        learned = (learned + learned.T) / 2
     if not learned.any():
         return scales
     learned /= np.abs(learned).max()
     typical = typical_sigma2(points, GAUSSIAN) / typical_sigma2(scaled(points, learned), GAUSSIAN)
     return (learned * np.sqrt(typical)).astype(np.float32)
-
-
-def _root_of_metric(scales: NDArray[np.float64], products: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the symmetric root (d, d) of the mean products of the derivatives by the features before their scales."""
-    root = np.diag(scales) if scales.ndim == 1 else scales
-    values, vectors = np.linalg.eigh(root @ products @ root)
-    learned = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
-    return np.asarray(learned + learned.T) / 2
 
 
 class Derivatives:
@@ -210,16 +202,13 @@ class Derivatives:
 
 
 def derivatives_of(done: Round, points: NDArray[np.floating], sigma2: float) -> Derivatives:
-    """Return the derivatives, over a common factor, of a round's fit on points (m, d) with their scales.
-
-    Of the targets' size, they could not be squared where the targets hardly can.
-    """
+    """Return the derivatives of a round's fit on points (m, d) with their scales, over their largest weight."""
     largest = float(np.abs(done.weights).max(initial=0.0))
     return Derivatives(points, sigma2, done.weights / largest if largest else done.weights)
 
 
 def largest_product(done: Round, sigma2: float) -> float:
-    """Return a bound of the products of the derivatives of a row (mathematics.md, eq. 89), over their common factor."""
+    """Return a bound of the products of the derivatives of a row, over that weight (mathematics.md, eq. 89)."""
     sums = np.abs(done.weights).sum(axis=0) / max(float(np.abs(done.weights).max(initial=0.0)), _LEAST)
     return float(_SLACK * np.square(sums).sum() / (math.e * sigma2))
 
@@ -251,4 +240,4 @@ def _fitted(scales: NDArray[np.float32], fit: GramStatistics, held_out: GramStat
         best = refit(fit, held_out, fit, intercept=intercept)
     except LinAlgError:
         return Round(scales, np.zeros(fit.kty.shape), float("inf"))
-    return Round(scales, best.weights, min(error for _, error in best.held_out_errors))
+    return Round(scales, best.weights.weights, min(error for _, error in best.held_out_errors))

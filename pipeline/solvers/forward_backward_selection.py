@@ -2,10 +2,16 @@
 
 What was chosen early, with few others beside it (`forward_selection`), is not what one would keep in the end. So more
 than enough are chosen, and then dropped, each the one whose loss raises the error least: with H = gram_PP⁻¹, by exactly
-‖w_m‖² / H_mm. Their order, from the last one left, is the order of the model: any prefix of it is a model.
+‖w_m‖² / H_mm. Their order, from the last one left, is the order of the model: any prefix of it is a model. Where few
+centers are asked for and the last left are clearly worse than those chosen first, first ones are settled beforehand.
 
-Where few centers are asked for and the last left are clearly worse than those chosen first, first ones are settled
-beforehand.
+Landmarks of a Nyström approximation, chosen without targets: for f = Σ_i ω_i k(x_i, ·) with independent standard normal
+ω, the squared distance of f from the span of the chosen kernel columns has the mean tr(K - K_:P K_PP⁻¹ K_P:), the error
+of the approximation. Least squares in that space has the Gram K and kty = K ω. So the choice that lowers the error of
+targets lowers the trace, to what the draw of ω loses (mathematics.md, eqs. 62 and 63). Among 1000 candidates it left
+less of the trace than pivoted Cholesky did, by the largest residual or drawn as Chen, Epperly, Tropp and Webber (2022,
+arXiv:2207.06503) draw: at 50 landmarks 12.2, 19.8 and 13.6 % on digits, 3.0, 4.0 and 3.5 % on a robot's arm, .25, .47
+and .32 % on abalone; a uniform draw leaves 14.7, 3.6 and .55 %.
 """
 
 from __future__ import annotations
@@ -42,44 +48,16 @@ def select(
 ) -> Selection:
     """Choose `size` of the candidates, or fewer where no more are left that add anything.
 
-    Parameters
-    ----------
-    statistics : GramStatistics
-        Of all candidates; the Gram is read by rows and never copied.
-    size : int
-        How many to choose, at least 1.
-    intercept : bool
-        Whether an unpenalised intercept is fitted beside the weights.
-    first : (f,) int64 or None
-        What an earlier call with these statistics had chosen on its way forward: whole slabs of it are taken over,
-        and the choice goes on as if it had not been interrupted.
-    enough : callable
-        Called with the columns chosen so far on the way forward, after each; True ends it, though not before there
-        are as many as are dropped again. May raise.
-    n_threads : int
-        Threads of the way forward; the bits do not depend on them.
-
-    Returns
-    -------
-    Selection
-        Memory: 8·f·(M + 3 f) bytes with f = max(size, `forward_size`). Costs f²·M operations, no pass over the rows.
-
-    Raises
-    ------
-    ValueError
-        `size` is not between 1 and the number of candidates.
+    Parameters as in `forward`; `enough` ends the way forward, though not before there are as many as are dropped again.
+    Memory: 8·f·(M + 3 f) bytes with f = max(size, `forward_size`). Costs f²·M operations, no pass over the rows. Raises
+    ValueError where `size` is not between 1 and the number of candidates.
     """
     if not 1 <= size <= statistics.n_centers:
         raise ValueError(f"size must be 1 to the {statistics.n_centers} candidates, found {size}")
     n_back = forward_size(statistics.n_centers)
+    most = max(size, n_back)
     found = forward(
-        statistics,
-        max(size, n_back),
-        intercept=intercept,
-        first=first,
-        enough=enough,
-        least=n_back,
-        n_threads=n_threads,
+        statistics, most, intercept=intercept, first=first, enough=enough, least=n_back, n_threads=n_threads
     )
     back = drop(statistics.cut(found.chosen), size, n_back, intercept=intercept, added=damping(statistics))
     return replace(found, chosen=found.chosen[back.chosen], reductions=back.reductions)
@@ -188,3 +166,25 @@ def _drop_block(
         diagonal = np.where(alive, np.maximum(diagonal - steps[t] ** 2, np.finfo(float).tiny), 1.0)
     kept = steps[:, alive]
     return dropped, H[np.ix_(alive, alive)] - kept.T @ kept, W[alive]
+
+
+FUNCTIONS = 64  # drawn at once: 256 leave 2 % less of the trace, in twice the time
+
+
+def statistics_of_functions(K: NDArray[np.float64], draw: np.random.Generator) -> GramStatistics:
+    """Return the statistics of random functions of the kernel's space, for a choice without an intercept.
+
+    K (M, M) float64, the kernel matrix of the candidates, becomes the Gram as it is. Costs 64·M² operations.
+    """
+    omega = draw.standard_normal((len(K), FUNCTIONS))
+    kty = K @ omega
+    nothing = np.zeros(len(K)), np.zeros(FUNCTIONS)
+    return GramStatistics(K, kty, np.einsum("mt,mt->t", omega, kty), *nothing, float(len(K)))
+
+
+def inverse_root(K: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return K^(-1/2) of a positive semidefinite K (m, m), on its range: what is rounding stays out, as in a pinv."""
+    values, vectors = np.linalg.eigh(K)
+    kept = values > len(K) * np.finfo(float).eps * values.max(initial=0.0)
+    half = vectors[:, kept] / values[kept] ** 0.25
+    return np.asarray(half @ half.T)

@@ -11,8 +11,7 @@ gram_PP, kept as the rows V = L⁻¹ gram_P: over all candidates, gives both by 
     v = (gram_m - V[:j, m]ᵀ V[:j]) / √s_m,    s ← s - v²,    q ← q - v q_m / v_m
 
 These steps read all of V for each center. They are taken at once for the candidates of the largest gains alone, and
-for all others a block of centers later, as products of matrices. It is the λ → 0 relative of the coordinate step, and
-needs nothing but the statistics.
+for all others a block of centers later, as products of matrices.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from scipy.linalg.lapack import dpotrf
 
 from pipeline.kernels.gram_statistics import GramStatistics
 
-# Added to the diagonal of the Gram, as a share of its mean: far above rounding (1e-15), far below what is left of a
-# column that says anything new (on MNIST 1e-8 after thousands of centers). A candidate of which no more is left is
-# refused, and so is a copy of a chosen one: columns at an angle whose squared sine is below COPY. LEAST_DAMPING is a
-# share of the largest of the diagonal: with less, rounding would decide which of dependent columns are chosen.
+# Added to the diagonal of the Gram, relative to its mean: far above rounding (1e-15), far below what is left of a
+# column that adds anything new (on MNIST 1e-8 after thousands of centers). A candidate of which no more is left is
+# refused, and so is a copy of a chosen one: columns at an angle whose squared sine is below COPY. LEAST_DAMPING is
+# relative to the largest of the diagonal: with less, rounding would decide which of dependent columns are chosen.
 DAMPING, LEAST_DAMPING, COPY = 1e-11, 1e-13, 1e-12
 LEAST_GAIN = 1e-14  # of Σ‖y‖²; a smaller decrease of the error is rounding
-SLAB_ROWS = 256  # rows of V that are allocated at once, and made anew from the Gram when they are all there
+SLAB_ROWS = 256  # rows of V that are allocated at once, and recomputed from the Gram when they are complete
 BLOCK, FOLLOWED = 64, 512  # centers chosen between two updates of all candidates, and from how many of these
 STRIPE = 1536  # candidates that a thread updates at once; fixed, since the bits depend on it
 
@@ -50,9 +49,9 @@ class Selection:
     reductions : (k,) float64
         By how much each lowers the squared error of the fit rows beside those before it, summed over the outputs.
     refused : int
-        Candidates left out since the chosen columns span them, or one of these is the same.
+        Candidates that the chosen columns span, or that are copies of one.
     drift : float
-        Largest difference between rows of V from rank-1 steps and the same made anew, relative to √gram_mm.
+        Largest difference between rows of V from rank-1 steps and recomputed ones, relative to √gram_mm.
     """
 
     chosen: NDArray[np.int64]
@@ -93,12 +92,18 @@ class _Factor:
         return [*self._slabs[:full], *([self._slabs[full][:rest]] if rest else [])]
 
     def gains(self, least: float) -> NDArray[np.float64]:
-        """Return by how much each candidate lowers the error (mathematics.md, eq. 63), -1 where by no more than `least`
-        or where it is refused, (M,)."""
-        left = (self.s > self.damping) & ~self.copies & ~self.spanned
+        """Return by how much each candidate lowers the error (mathematics.md, eq. 63), (M,).
+
+        -1 where by no more than `least`, and for candidates that are chosen or refused.
+        """
+        left = ~self.refused()
         left[self.chosen] = False
-        gains = np.where(left, np.einsum("mt,mt->m", self.q, self.q) / np.where(left, self.s, 1.0), -1.0)
+        gains = _gains(self.q, self.s, left)
         return np.where(gains > least, gains, -1.0)
+
+    def refused(self) -> NDArray[np.bool_]:
+        """Return which candidates the chosen ones span, or are copies of them, (M,); the chosen are among these."""
+        return (self.s <= self.damping) | self.copies | self.spanned
 
     def unspanned(self, columns: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return what the chosen leave of the Gram of some columns (c,), (c, c). Costs j·c² operations and more."""
@@ -129,38 +134,35 @@ class _Factor:
     ) -> NDArray[np.float64]:
         """Return the rows of V of some columns, after those in the slabs, up to one that has none; refuse that one."""
         rows = np.stack([self.row(m) for m in columns])
+        stripes = [slice(start, start + STRIPE) for start in range(0, rows.shape[1], STRIPE)]
 
-        def subtract(start: int) -> None:
-            stripe = slice(start, start + STRIPE)
+        def subtract(stripe: slice) -> None:
             for slab in slabs:
                 rows[:, stripe] -= slab[:, columns].T @ slab[:, stripe]
 
-        for _ in threads.map(subtract, range(0, rows.shape[1], STRIPE)):
-            pass
+        list(threads.map(subtract, stripes))
         L, failed = dpotrf(rows[:, columns], lower=True)
         if failed:  # the factor of those before it is there
             self.spanned[columns[failed - 1]] = True
             rows, L = rows[: failed - 1], L[: failed - 1, : failed - 1]
 
-        def solve(start: int) -> None:
-            stripe = slice(start, start + STRIPE)
+        def solve(stripe: slice) -> None:
             rows[:, stripe] = solve_triangular(L, rows[:, stripe], lower=True)
 
-        for _ in threads.map(solve, range(0, rows.shape[1], STRIPE)):
-            pass
+        list(threads.map(solve, stripes))
         return rows
 
     def mark_copies(self, m: int) -> None:
-        """Refuse the candidates whose columns are the same as that of m."""
+        """Refuse the candidates whose columns are copies of that of m."""
         row = self.row(m)
         squares = (row[m] - self.damping) * (self.diagonal - self.damping)
         self.copies |= (row * row >= (1.0 - COPY) * squares) & (squares > 0.0)
 
     def renew(self, threads: Executor) -> float:
-        """Make the last slab, which is full, anew from the Gram, and s and q from V; return the drift.
+        """Recompute the last slab, which is full, from the Gram, and s and q from V; return the drift.
 
-        What follows then depends on the chosen alone, not on how V came about: `restore` gives the same bits. Centers
-        from one on that the others span to rounding are no longer chosen.
+        What follows depends on the chosen alone, not on how V came about: `restore` gives the same bits. Centers from
+        one on that the others span to rounding are no longer chosen.
         """
         index = len(self.chosen) // SLAB_ROWS - 1
         fresh = self._eliminated(self.chosen[index * SLAB_ROWS :], self._slabs[:index], threads)
@@ -191,15 +193,12 @@ class _Factor:
                 self.mark_copies(m)
 
     def reductions(self) -> NDArray[np.float64]:
-        """Return by how much each center lowered the error beside those before it, ‖q_m‖² / s_m, (j,).
-
-        mathematics.md, eqs. 63 and 65.
-        """
+        """Return ‖q_m‖² / s_m of each center beside those before it, (j,) (mathematics.md, eqs. 63 and 65)."""
         beta = self._beta()
         return np.asarray(np.einsum("jt,jt->j", beta, beta))
 
     def _refresh(self) -> None:
-        """Compute s and q from V, without the error that their rank-1 steps have gathered (mathematics.md, eq. 65)."""
+        """Compute s and q from V, without the rounding of their rank-1 steps (mathematics.md, eq. 65)."""
         self.s, self.q = self.diagonal.copy(), self._kty.copy()
         beta = self._beta()
         for index, slab in enumerate(self.rows()):
@@ -229,8 +228,6 @@ def forward(
     ----------
     statistics : GramStatistics
         Of all candidates; the Gram is read by rows and never copied.
-    size : int
-        How many to choose.
     intercept : bool
         Whether an unpenalised intercept is fitted beside the weights.
     first : (f,) int64 or None
@@ -241,10 +238,7 @@ def forward(
     n_threads : int
         The bits do not depend on them.
 
-    Returns
-    -------
-    Selection
-        Memory: 8·size·M bytes. Costs 2·size²·M operations, no pass over the rows.
+    Memory: 8·size·M bytes. Costs 2·size²·M operations, no pass over the rows.
     """
     factor = _Factor(statistics, intercept=intercept)
     drift, ended = 0.0, False
@@ -271,10 +265,10 @@ def forward(
                 ended, factor.copies[:] = False, False
                 for m in factor.chosen:
                     factor.mark_copies(m)
-    spanned = (factor.s <= factor.damping) | factor.copies | factor.spanned
-    spanned[factor.chosen] = False
+    refused = factor.refused()
+    refused[factor.chosen] = False
     chosen = np.array(factor.chosen, np.int64)
-    return Selection(chosen, factor.reductions(), int(np.count_nonzero(spanned)), drift)
+    return Selection(chosen, factor.reductions(), int(np.count_nonzero(refused)), drift)
 
 
 def damping(statistics: GramStatistics) -> float:
@@ -284,11 +278,15 @@ def damping(statistics: GramStatistics) -> float:
     return max(DAMPING * mean, LEAST_DAMPING * float(diagonal.max(initial=0.0)), float(np.finfo(float).tiny))
 
 
-class _Followed:
-    """The candidates of the largest gains: those from which the next few centers are chosen, before V has their rows.
+def _gains(q: NDArray[np.float64], s: NDArray[np.float64], left: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return ‖q_m‖² / s_m of the candidates left, -1 of others, (M,)."""
+    return np.where(left, np.einsum("mt,mt->m", q, q) / np.where(left, s, 1.0), -1.0)
 
-    mathematics.md, eq. 94. A gain is hardly ever larger than it was before others were chosen: while the largest of
-    those followed is above what the largest of the others was, it is the largest of all.
+
+class _Followed:
+    """The candidates of the largest gains, from which the next few centers are chosen before V has their rows.
+
+    Lazy greedy: gains rarely rise, so a re-evaluated gain above all stale ones is the maximum (mathematics.md, eq. 94).
     """
 
     def __init__(self, factor: _Factor, gains: NDArray[np.float64]) -> None:
@@ -300,11 +298,11 @@ class _Followed:
         self._s = np.array(np.diagonal(self._rest))
 
     def best(self, most: int, least_gain: float) -> Iterator[int]:
-        """Yield the next centers, at most so many; fewer where one that is not followed may be better."""
+        """Yield the next centers, at most so many; fewer where the stale gain of another candidate is larger."""
         steps, left = np.empty((most, len(self._columns))), np.ones(len(self._columns), bool)
         for t in range(most):
             left &= (self._s > self._factor.damping) & ~self._factor.copies[self._columns]
-            gains = np.where(left, np.einsum("mt,mt->m", self._q, self._q) / np.where(left, self._s, 1.0), -1.0)
+            gains = _gains(self._q, self._s, left)
             place = int(np.argmax(gains))
             if gains[place] <= max(least_gain, self._others if t else 0.0):
                 return  # but the first is the largest of all, to rounding

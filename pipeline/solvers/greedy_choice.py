@@ -2,43 +2,47 @@
 
 What is chosen on the fit rows is tried on the held-out ones: that tells how many are enough (`greedy:auto`), which
 ridge the weights want (`ridge.refit`), and what error to expect. The centers of the model are then chosen on all rows.
+
+The Gram of M candidates over n rows costs n·M², most of what a selection takes. Finalists are therefore chosen first,
+on a sample of the fit rows; the last choice and the weights need the Gram of the finalists alone (mathematics.md,
+eq. 95). Where the Gram of all candidates does not fit, they come in turns.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from functools import partial
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers.forward_backward_selection import forward_size
 from pipeline.solvers.forward_selection import Selection
-from pipeline.solvers.selection_prefixes import held_out_curve, prefix_sizes
+from pipeline.solvers.ridge import RIDGES, bracketed
 
 AUTO_GROWTH = 1.25  # of the size, between two looks whether the held-out error still falls
 AUTO_GAIN = 1e-2  # of the held-out error: centers that lower it by less are not worth having
 AUTO_MOST = 4000  # centers where their number is found
+ROWS_EACH = 4  # sampled fit rows for each finalist
+WORTH = 2  # times as many candidates as finalists, and fit rows as sampled ones: below, it saves next to nothing
+SELECTION_ROOM = 1.5  # candidates at once for each finalist, where they come in turns; with fewer, hardly any come in
 
 Part = Literal["fit", "all"]
-ROWS: dict[Part, str] = {"fit": "the fit rows", "all": "all rows"}  # as the user is told
+ROWS: dict[Part, str] = {"fit": "the fit rows", "all": "all rows"}  # in messages
 Enough = Callable[[list[int]], bool]
-
-
-class Select(Protocol):
-    """`forward_backward_selection.select`, with what a caller wants beside it: checkpoints, progress, a stop."""
-
-    def __call__(self, part: Part, statistics: GramStatistics, size: int, enough: Enough) -> Selection:
-        """Choose at most `size` centers on the statistics of a part of the rows; `enough` may end it earlier."""
+# (part of the rows, its statistics, size, enough): `forward_backward_selection.select`, which `enough` may end early,
+# and what a caller wants beside it: checkpoints, progress, a stop.
+Select = Callable[[Part, GramStatistics, int, Enough], Selection]
 
 
 @dataclass(frozen=True)
 class GreedyChoice:
-    """What was chosen.
+    """What was chosen; all arrays are empty where no candidate lowers the error.
 
     chosen (k,) i8: columns of the statistics, on all rows, in the order of the model; tried (k',) i8: the same on the
     fit rows alone; sizes (g,) i8 and hold_out_errors (g,) f8: mean squared held-out error of the prefixes of `tried`.
-    All are empty where no candidate lowers the error.
     """
 
     chosen: NDArray[np.int64]
@@ -61,10 +65,9 @@ def choose_greedily(
 ) -> GreedyChoice:
     """Choose `size` of the columns, or (None) as many as lower the error of the held-out rows.
 
-    Each of the two choices costs what `select` does, the curve of held-out errors a few factors of the Gram of the
-    chosen.
+    Each of the two choices costs what `select` does, the curve of held-out errors a few factors of the chosen's Gram.
     """
-    enough = _never if size is not None else _HeldOutCurve(fit, held_out, intercept=intercept).is_enough
+    enough = _never if size is not None else _auto_end(fit, held_out, intercept=intercept)
     first = select("fit", fit, most_centers(size, fit.n_centers), enough)
     tried = first.chosen
     if not len(tried):
@@ -97,23 +100,107 @@ def _never(chosen: list[int]) -> bool:
     return False
 
 
-class _HeldOutCurve:
-    """Looks at fixed sizes whether the held-out error of a choice still falls."""
+def _auto_end(fit: GramStatistics, held_out: GramStatistics, *, intercept: bool) -> Enough:
+    """Return what ends a choice once, at fixed sizes, the last fifth of its centers gained next to nothing."""
+    size, looks = forward_size(fit.n_centers), set[int]()
+    while size < fit.n_centers:
+        looks.add(size)
+        size = int(size * AUTO_GROWTH) + 1
 
-    def __init__(self, fit: GramStatistics, held_out: GramStatistics, *, intercept: bool) -> None:
-        self._fit, self._held_out, self._intercept = fit, held_out, intercept
-        size, self._sizes = forward_size(fit.n_centers), set[int]()
-        while size < fit.n_centers:
-            self._sizes.add(size)
-            size = int(size * AUTO_GROWTH) + 1
-
-    def is_enough(self, chosen: list[int]) -> bool:
-        """Tell whether the last fifth of the centers chosen so far brought next to nothing."""
-        if len(chosen) not in self._sizes:
+    def enough(chosen: list[int]) -> bool:
+        if len(chosen) not in looks:
             return False
-        columns = np.array(chosen)
-        sizes = prefix_sizes(len(columns))
-        fit, held_out = self._fit.cut(columns), self._held_out.cut(columns)
-        errors = held_out_curve(fit, held_out, sizes, intercept=self._intercept)
+        columns, sizes = np.array(chosen), prefix_sizes(len(chosen))
+        errors = held_out_curve(fit.cut(columns), held_out.cut(columns), sizes, intercept=intercept)
         before = sizes <= len(columns) / AUTO_GROWTH
         return bool(errors[~before].min() > (1 - AUTO_GAIN) * errors[before].min())
+
+    return enough
+
+
+def prefix_sizes(size: int) -> NDArray[np.int64]:
+    """Return the sizes at which prefixes of a selection are compared, (g,) int64: 1 to 10, then 6 % apart."""
+    sizes, k = [], 1.0
+    while k < size:
+        sizes.append(int(k))
+        k = max(k + 1, k * 1.06) if k >= 10 else k + 1
+    return np.array([*sizes, size], np.int64)
+
+
+def prefix_weights(
+    statistics: GramStatistics, sizes: NDArray[np.int64], ridge: float, *, intercept: bool
+) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
+    """Return the ridge weights (size, T) of every prefix of the columns, and the intercepts (g, T).
+
+    The Cholesky factor of a prefix is the prefix of the factor: one factorisation serves all sizes (mathematics.md,
+    eq. 61). Raises LinAlgError where the Gram with this ridge is not definite.
+    """
+    used = statistics.centred() if intercept else statistics
+    L = cholesky(used.damped(ridge), lower=True, overwrite_a=True)
+    z = solve_triangular(L, used.kty, lower=True)
+    weights = [solve_triangular(L[:k, :k], z[:k], lower=True, trans=1) for k in sizes]
+    if not intercept:
+        return weights, np.zeros((len(sizes), used.kty.shape[1]))
+    return weights, np.stack([statistics.intercept(w, slice(0, len(w))) for w in weights])
+
+
+def held_out_curve(
+    fit: GramStatistics,
+    held_out: GramStatistics,
+    sizes: NDArray[np.int64],
+    *,
+    intercept: bool,
+    fractions: Sequence[float] = RIDGES,
+) -> NDArray[np.float64]:
+    """Return the mean squared held-out error of every prefix of the columns at its best ridge, (g,) float64.
+
+    Both are statistics of the same columns, in the order chosen. All ridges are tried at a few of the sizes, and at
+    all sizes those that were best at one of these, and their neighbours. Infinite where none makes the Gram definite.
+    """
+    step = max(len(sizes) // 8, 1)
+
+    def errors_of(sizes: NDArray[np.int64], fraction: float) -> NDArray[np.float64]:
+        try:
+            ridge = fraction * float(np.mean(np.diagonal(fit.gram)))
+            models = zip(sizes, *prefix_weights(fit, sizes, ridge, intercept=intercept), strict=True)
+        except LinAlgError:
+            return np.full(len(sizes), np.inf)
+        return np.array([held_out.prefix(k).squared_error(w, b).sum() / held_out.weight_sum for k, w, b in models])
+
+    tried = bracketed(partial(errors_of, sizes[::-step]), fractions)
+    best = np.unique(np.argmin([errors for _, errors in tried], axis=0))
+    near = sorted({index + step for index in best.tolist() for step in (-1, 0, 1)} & set(range(len(tried))))
+    errors: NDArray[np.float64] = np.min([errors_of(sizes, tried[index][0]) for index in near], axis=0)
+    return errors
+
+
+@dataclass(frozen=True)
+class Preselection:
+    """How many finalists are chosen, how many of these are dropped again, and the share of the fit rows sampled."""
+
+    n_finalists: int
+    n_back: int
+    share: float
+
+
+def preselection(n_fit: float, n_candidates: int, at_once: int, size: int | None) -> Preselection | None:
+    """Return how the finalists of `size` centers (None: of as many as are found) are chosen; None: there are none.
+
+    n_fit: how many fit rows there are, about; at_once: candidates whose Gram fits. mathematics.md, eq. 95.
+    """
+    n_finalists, n_back = forward_most(size, n_candidates), forward_size(n_candidates)
+    if at_once < n_candidates:
+        n_finalists = min(n_finalists, int(at_once / SELECTION_ROOM))
+    share = ROWS_EACH * n_finalists / max(n_fit, 1.0)
+    if at_once >= n_candidates and (WORTH * n_finalists > n_candidates or WORTH * share > 1.0):
+        return None
+    return Preselection(n_finalists, min(n_back, n_finalists), min(share, 1.0))
+
+
+def turns(n_candidates: int, at_once: int, n_finalists: int, seed: int) -> list[NDArray[np.int64]]:
+    """Return which candidates each batch adds to the finalists of the one before, sorted (mathematics.md, eq. 71)."""
+    if at_once >= n_candidates:
+        return [np.arange(n_candidates)]
+    order = np.random.default_rng([seed, 4]).permutation(n_candidates)
+    ends = range(at_once, n_candidates, at_once - n_finalists)
+    return [np.sort(turn) for turn in np.split(order, ends)]

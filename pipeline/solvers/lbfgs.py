@@ -1,7 +1,7 @@
 """L-BFGS: minimise a smooth function of many numbers from its values and gradients, a step at a time.
 
-The state between two steps is a value, so that a minimisation that is taken up again repeats the bits of one that
-never stopped. Values are cheaper here than gradients: a step asks for values alone until one is low enough.
+The state between two steps is a value, so that a resumed minimisation repeats the bits of one that never stopped.
+Values are cheaper here than gradients: a step asks for values alone until one is low enough.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Value = Callable[[NDArray[np.float64]], float]
 
 @dataclass(frozen=True)
 class Curvature:
-    """What the last steps told of the second derivatives: steps and changes of the gradient (k, n) f4, oldest first."""
+    """The last steps and the changes of the gradient along them, (k, n) f4, oldest first."""
 
     steps: NDArray[np.float32]
     changes: NDArray[np.float32]
 
     @classmethod
     def nothing(cls, size: int) -> Curvature:
-        """Return what is known of a function of `size` numbers before the first step."""
+        """Return the curvature of a function of `size` numbers before the first step."""
         return cls(np.empty((0, size), np.float32), np.empty((0, size), np.float32))
 
     def with_pair(self, step: NDArray[np.float64], change: NDArray[np.float64]) -> Curvature:
@@ -44,26 +44,26 @@ class Curvature:
 
 
 def direction(gradient: NDArray[np.float64], curvature: Curvature) -> NDArray[np.float64]:
-    """Return the quasi-Newton direction -H g, (n,) f8: the two-loop recursion (Nocedal 1980). Costs 4·k·n operations.
+    """Return the quasi-Newton direction -H g, (n,) f8: the two-loop recursion (Nocedal 1980; mathematics.md, eq. 86).
 
-    mathematics.md, eq. 86.
+    Costs 4·k·n operations.
     """
-    q, shares = -gradient, []
+    q, factors = -gradient, []
     for s, y in zip(curvature.steps[::-1], curvature.changes[::-1], strict=True):
-        shares.append(np.dot(s, q) / np.dot(s, y))
-        q -= shares[-1] * y
+        factors.append(np.dot(s, q) / np.dot(s, y))
+        q -= factors[-1] * y
     if len(curvature.steps):
         s, y = curvature.steps[-1], curvature.changes[-1]
         q *= np.dot(s, y) / np.dot(y, y)
-    for s, y, share in zip(curvature.steps, curvature.changes, shares[::-1], strict=True):
-        q += (share - np.dot(y, q) / np.dot(s, y)) * s
+    for s, y, factor in zip(curvature.steps, curvature.changes, factors[::-1], strict=True):
+        q += (factor - np.dot(y, q) / np.dot(s, y)) * s
     return q
 
 
 def next_point(
     x: NDArray[np.float64], value: float, gradient: NDArray[np.float64], curvature: Curvature, first: float, at: Value
 ) -> NDArray[np.float64] | None:
-    """Return a point at which the value is lower by enough, `at` having been asked for it last; None where none is.
+    """Return a point at which the value is lower by enough, evaluated by `at` last; None where there is none.
 
     first : the largest change of a number in the first step, before anything is known of the curvature
     """
@@ -73,10 +73,10 @@ def next_point(
         return None
     length = 1.0 if len(curvature.steps) else first / float(np.abs(toward).max())
     for _ in range(MOST_TRIALS):
-        found = x + length * toward
-        new = at(found)
+        point = x + length * toward
+        new = at(point)
         if new <= value + SUFFICIENT * length * slope and new < value - _ROUNDING * abs(value):
-            return found
+            return point
         bend = new - value - length * slope  # of the parabola through both values, along the slope
         shorter = -slope * length**2 / (2 * bend) if np.isfinite(bend) and bend > 0 else 0.0
         length = min(max(shorter, 0.1 * length), 0.5 * length)

@@ -1,11 +1,10 @@
 """Which compiled loops a training needs: those of its columns, of their sums, and of its solves."""
 
-from pipeline.kernels import column_loops, exact_sum_loops
+from pipeline.kernels import kernel_loops
 from pipeline.kernels.jit import Loop, loops_in
 from pipeline.kernels.kernel_forms import Kernel
-from pipeline.solvers import active_set_newton_loops, coordinate_descent_loops
-from pipeline.solvers.iterations import polishes
-from pipeline.solvers.options import SolverOptions
+from pipeline.solvers import solver_loops
+from pipeline.solvers.state import SolverOptions
 
 _OF_KERNEL = {
     "gaussian": ("gaussian_float32", "gaussian_float64"),
@@ -21,12 +20,14 @@ def needed_loops(
 
     in_rounds: candidates are scored too, with columns in the dtype of their products.
     """
-    columns = loops_in(column_loops, *_OF_KERNEL[kernel.name])
+    columns = loops_in(kernel_loops, *_OF_KERNEL[kernel.name])
     loops = [loop for loop in columns if str(loop.types[0].dtype) in dtypes]
     if kernel.name != "intersection" and not in_rounds:
         loops = [loop for loop in loops if str(loop.types[5].dtype) == "float64"]
-    loops += loops_in(exact_sum_loops)
+    loops += loops_in(kernel_loops, "add_lower_tile")
     if options is not None:
-        loops += loops_in(coordinate_descent_loops)
-        loops += loops_in(active_set_newton_loops) if polishes(options) and n_outputs == 1 else []
+        loops += loops_in(
+            solver_loops, *(name for name in solver_loops.SIGNATURES if name not in solver_loops.NEWTON_LOOPS)
+        )
+        loops += loops_in(solver_loops, *solver_loops.NEWTON_LOOPS) if options.polishes and n_outputs == 1 else []
     return loops

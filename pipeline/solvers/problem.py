@@ -1,7 +1,6 @@
-"""The statistics a solver needs, and the checks they must pass before the first sweep.
+"""The problem of a solve, (gram, kty, yty, penalty) whatever the number of rows, its checks, and the outputs it is of.
 
-Everything here is n-free: a problem is (gram, kty, yty, penalty), whatever the number of samples
-behind it. The classes of a one-vs-all run share one Gram, so its check is a function of its own.
+The classes of a one-vs-all run share one Gram, so that its check is a function of its own.
 """
 
 from __future__ import annotations
@@ -10,14 +9,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.kernels.finite_rows import first_non_finite_row
-from pipeline.kernels.gram_statistics import Rounding
+from pipeline.kernels.gram_statistics import GramStatistics, Rounding
 
 # A Gram counts as positive semi-definite when no eigenvalue lies below -PSD_FLOOR * trace.
 PSD_FLOOR = 1e-8
 SYMMETRY_TOLERANCE = 1e-10
 _ROWS_PER_CHECK = 512
+Outputs = tuple[int, ...]  # that one solve is for
 
 
 class InvalidProblemError(ValueError):
@@ -26,7 +27,7 @@ class InvalidProblemError(ValueError):
 
 @dataclass(frozen=True)
 class Problem:
-    """Hold the sufficient statistics of one solve.
+    """The sufficient statistics of one solve.
 
     Attributes
     ----------
@@ -72,22 +73,14 @@ class Problem:
         """Return self, or raise InvalidProblemError; ``gram_checked`` skips the part shared by the classes."""
         if not gram_checked:
             check_gram(self.gram)
-        check_penalty(self.penalty)
-        check_targets(self.gram, self.kty, self.yty)
+        if not (np.isfinite(self.penalty) and self.penalty > 0):
+            raise InvalidProblemError(f"the penalty must be above 0, found {self.penalty}; choose e.g. 0.01")
+        _check_targets(self.gram, self.kty, self.yty)
         return self
 
 
-def check_penalty(penalty: float) -> None:
-    """Raise InvalidProblemError unless the penalty is finite and above 0."""
-    if not (np.isfinite(penalty) and penalty > 0):
-        raise InvalidProblemError(f"the penalty must be above 0, found {penalty}; choose e.g. 0.01")
-
-
-def check_targets(gram: np.ndarray, kty: np.ndarray, yty: float) -> None:
-    """Raise InvalidProblemError unless kty is (M, T) float64, finite, zero on zero columns, and yty fits.
-
-    Cost: O(M T).
-    """
+def _check_targets(gram: np.ndarray, kty: np.ndarray, yty: float) -> None:
+    """Raise InvalidProblemError unless kty is (M, T) float64, finite, zero on zero columns, and yty fits."""
     if kty.ndim != 2 or kty.shape[0] != gram.shape[0] or kty.shape[1] == 0 or kty.dtype != np.float64:
         raise InvalidProblemError(
             f"kty must be float64 of shape ({gram.shape[0]}, outputs), found {kty.dtype} {kty.shape}"
@@ -110,9 +103,8 @@ def check_targets(gram: np.ndarray, kty: np.ndarray, yty: float) -> None:
 def check_gram(gram: np.ndarray) -> None:
     """Raise InvalidProblemError unless the Gram is float64, finite, symmetric and positive semi-definite.
 
-    Zero columns and duplicates are legal. Definiteness is one Cholesky factorisation of
-    gram + 1e-8 trace I, which exists iff no eigenvalue is below -1e-8 trace; it costs M^3 / 3
-    operations and M^2 float64 of memory, once for all classes.
+    Zero columns and duplicates are legal. Definiteness is one Cholesky factorisation of gram + 1e-8 trace I, which
+    exists iff no eigenvalue is below -1e-8 trace: M^3 / 3 operations and M^2 float64, once for all classes.
     """
     if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or gram.shape[0] == 0:
         raise InvalidProblemError(f"the Gram must be square and not empty, found shape {gram.shape}")
@@ -129,11 +121,7 @@ def check_gram(gram: np.ndarray) -> None:
             raise InvalidProblemError(f"the Gram is not symmetric: entries differ by {skew:.3g}; rebuild it")
     if diagonal.min() < 0:
         raise InvalidProblemError(f"the Gram has a negative diagonal entry at {int(np.argmin(diagonal))}")
-    _check_definite(gram, float(diagonal.sum()))
-
-
-def _check_definite(gram: np.ndarray, trace: float) -> None:
-    """Raise InvalidProblemError where gram + PSD_FLOOR trace I has no Cholesky factor."""
+    trace = float(diagonal.sum())
     if trace == 0.0:
         if np.any(gram):
             raise InvalidProblemError("the Gram has a zero diagonal but non-zero entries; rebuild it")
@@ -147,3 +135,27 @@ def _check_definite(gram: np.ndarray, trace: float) -> None:
             f"the Gram is not positive semi-definite: an eigenvalue lies below -{PSD_FLOOR:g} of its trace"
             f" ({trace:.3g}); accumulate it in float64"
         ) from None
+
+
+def output_groups(n_outputs: int, *, shared: bool) -> list[Outputs]:
+    """Return the outputs of each solve: one each, or all together with one kernel."""
+    outputs = range(n_outputs)
+    return [tuple(outputs)] if shared else [(output,) for output in outputs]
+
+
+def problem_of(statistics: GramStatistics, group: Outputs, penalty: float) -> Problem:
+    """Return the problem of a group, whose Gram is taken to be sound. Raises InvalidProblemError."""
+    kty = np.ascontiguousarray(statistics.kty[:, list(group)])
+    yty = float(statistics.yty[list(group)].sum())
+    problem = Problem(statistics.gram, kty, yty, penalty, statistics.rounding())
+    return problem.validate(gram_checked=True)
+
+
+def visits_of(seed: int, group: Outputs) -> np.random.Generator:
+    """Return what draws the visits of a group's solve."""
+    return np.random.default_rng([seed, 3, *group])
+
+
+def columns_of(weights: NDArray[np.float64], group: Outputs) -> NDArray[np.float64]:
+    """Return a group's part of weights (M, T), contiguous."""
+    return np.ascontiguousarray(weights[:, list(group)])

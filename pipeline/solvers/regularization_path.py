@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.solvers.iterations import warm_state
-from pipeline.solvers.options import SolverOptions
 from pipeline.solvers.problem import Problem
 from pipeline.solvers.solve import Solution, solve
-from pipeline.solvers.state import Record, SolverState
+from pipeline.solvers.state import Record, SolverOptions, SolverState, warm_state
 
 # Two penalties a decade, from the one at which all weights are zero downwards.
 STEP = 10.0**-0.5
@@ -37,24 +36,13 @@ class Trial:
 def search(
     largest: float, patience: int, attempt: Callable[[int, float], tuple[float, bool]]
 ) -> tuple[int, list[Trial], str | None]:
-    """Look for the penalty of the lowest held-out error, from `largest` downwards.
+    """Look for the penalty of the lowest held-out error, from `largest` downwards; return its number, trials, warning.
 
     Ends after `patience` penalties in a row that lower the lowest error by less than `GAIN` (0: after `ALL_POINTS`),
-    where float64 no longer reaches the tolerance, or at `MOST_POINTS`.
-
-    Parameters
-    ----------
-    attempt : callable
-        (number, penalty) → the held-out error, and whether the solves converged. Called in order, from number 0.
-
-    Returns
-    -------
-    best : int
-        The lowest error of the penalties whose solves converged, of all where none but the first, at which all
-        weights are zero, did; of equal ones the largest penalty.
-    trials : list of Trial
-    warning : str or None
-        Where the best is at an edge of what was tried and converged.
+    where float64 no longer reaches the tolerance, or at `MOST_POINTS`. attempt(number, penalty), called in order from
+    number 0, returns the held-out error, and whether the solves converged. The best is the lowest error of the
+    penalties whose solves converged, of all where none but the first, at which all weights are zero, did; of equal ones
+    the largest penalty. The warning is for a best at an edge of what was tried and converged.
     """
     trials: list[Trial] = []
     lowest, idle = math.inf, 0
@@ -66,16 +54,14 @@ def search(
         if patience and ((number + 1 >= LEAST_POINTS and idle >= patience) or not trials[-1].converged):
             break
     some_converged = any(trial.converged for trial in trials[1:])  # at the first all weights are zero: no solve at all
-    best = min(
-        range(len(trials)),
-        key=lambda place: (some_converged and not trials[place].converged, trials[place].error, place),
-    )
+    order = [(some_converged and not trial.converged, trial.error, number) for number, trial in enumerate(trials)]
+    best = min(order)[2]
     return best, trials, _edge(best, trials, idle)
 
 
 @dataclass(frozen=True)
 class TriedPenalties:
-    """What solves on the fit rows give: weights (penalties, M, T), held-out errors (penalties,), all converged."""
+    """Solves on the fit rows: weights (penalties, M, T), held-out errors (penalties,), whether all converged."""
 
     weights: NDArray[np.float64]
     errors: NDArray[np.float64]
@@ -84,7 +70,7 @@ class TriedPenalties:
 
 @dataclass(frozen=True)
 class ChosenPenalty:
-    """The penalty to train with, the weights (M, T) of the fit rows there, and what the user should be warned of."""
+    """The penalty to train with, the weights (M, T) of the fit rows there, and a warning for the user."""
 
     penalty: float
     weights: NDArray[np.float64]
@@ -136,24 +122,20 @@ def largest_penalty(statistics: GramStatistics, *, shared: bool, intercept: bool
 
 
 def penalty_max(kty: np.ndarray, *, shared: bool) -> float:
-    """Return the smallest penalty λν at which every weight of every output is zero: max_m (c_mᵀy)².
+    """Return the smallest penalty λν at which every weight is zero: max_m (c_mᵀy)² (mathematics.md, eq. 51).
 
-    mathematics.md, eq. 51. kty (M, T). With one kernel for all outputs (`shared`) the row norms over the outputs
-    count, else the largest output does.
+    kty (M, T); the largest output counts, or the row norm where the outputs share a kernel.
     """
     squares = kty**2
     return float(squares.sum(axis=1).max(initial=0.0) if shared else squares.max(initial=0.0))
 
 
 def spaced(first: float, last: float, count: int) -> tuple[float, ...]:
-    """Return `count` penalties from `first` down (or up) to `last`, evenly spaced in their logarithm.
-
-    mathematics.md, eq. 52.
-    """
+    """Return `count` penalties from `first` to `last`, evenly spaced in their logarithm (mathematics.md, eq. 52)."""
     if count == 1:
         return (float(last),)
     inner = np.exp(np.linspace(np.log(first), np.log(last), count))[1:-1]
-    return (float(first), *(float(value) for value in inner), float(last))
+    return (float(first), *inner.tolist(), float(last))
 
 
 def solve_path(
@@ -170,20 +152,14 @@ def solve_path(
     """Solve the problem at each penalty in turn, each started from the weights of the one before; yield as they come.
 
     `problem.penalty` is ignored; the first solve starts from `start` (to the same bytes), else from `start_weights`
-    (M, T), else from zero; `on_record(penalty, record, state)` gets every iteration, and `should_stop` may end each
-    solve after one. Costs little more than the last solve where the penalties fall, since supports grow along them.
+    (M, T), else from zero. `on_record(penalty, record, state)` and `should_stop` as in `solve`. Costs little more than
+    the last solve where the penalties fall, since supports grow along them.
     """
     for penalty in penalties:
         if start is None and start_weights is not None:
             start = warm_state(start_weights)
-        report = None if on_record is None else _with_penalty(on_record, penalty)
+        report = None if on_record is None else partial(on_record, penalty)
         here = replace(problem, penalty=penalty)
         solution = solve(here, options, generator, start=start, on_record=report, should_stop=should_stop)
         start, start_weights = None, solution.weights
         yield solution
-
-
-def _with_penalty(
-    on_record: Callable[[float, Record, SolverState], None], penalty: float
-) -> Callable[[Record, SolverState], None]:
-    return lambda record, state: on_record(penalty, record, state)

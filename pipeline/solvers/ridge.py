@@ -1,56 +1,56 @@
-"""Least squares on a selected support: removes the shrinkage that the penalty puts on the weights it keeps.
+"""Least squares on a support, which removes the shrinkage that a penalty puts on the weights it keeps.
 
 All outputs share the support (the union of theirs), so one Cholesky factorisation serves them all:
 
     W = (gram_PP + ρ I)⁻¹ kty_P
 
-with a ridge ρ, the one whose squared error on the held-out rows is lowest; the largest tried is never the best one.
+with the ridge ρ of the lowest squared error on the held-out rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.linalg import LinAlgError, cho_factor, cho_solve, solve_triangular
 
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.solvers.leave_one_out import RidgeFit
+from pipeline.solvers.weights import CalibrationWeights, RidgeFit, Weights, intercept_of
 
 # Ridges tried, as fractions of the mean diagonal of the Gram: below the first, rounding rules. Larger ones follow while
 # the last is the best, to the largest, which leaves next to nothing of the weights.
 RIDGES = tuple(10.0**exponent for exponent in range(-13, 0))
 LARGEST_RIDGE = 1e6
+FEW_ROWS = 10_000  # below which all rows are worth a value: a tenth of them, held out, tells too little
+LEAST_FREE = 1e-6  # of 1 - h: below it, rounding rules the value of a row without itself
+Parts = tuple[GramStatistics, GramStatistics]  # of the fit rows and of the held-out rows
 
 
 @dataclass(frozen=True)
 class Refit:
-    """Refitted weights (m, T), intercept (T,), the ridge ρ, and the mean squared held-out error of each ridge tried.
+    """Least-squares weights, their ridge ρ, and the mean squared held-out error of each ridge tried.
 
-    of_fit: the fit to the fit rows with this ridge, which has not seen the held-out rows.
+    of_fit: the fit to the fit rows alone, with the same fraction of the diagonal as ridge.
     """
 
-    weights: np.ndarray
-    intercept: np.ndarray
+    weights: Weights
     ridge: float
     held_out_errors: tuple[tuple[float, float], ...]
     of_fit: RidgeFit
 
 
-def least_squares(statistics: GramStatistics, ridge: float, *, intercept: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return weights (m, T) and intercept (T,) of ridge regression; m³/3 + m²·T operations.
-
-    mathematics.md, eq. 60.
+def least_squares(statistics: GramStatistics, ridge: float, *, intercept: bool) -> Weights:
+    """Return the weights of ridge regression on all columns (mathematics.md, eq. 60); m³/3 + m²·T operations.
 
     Raises LinAlgError where the Gram with this ridge is not positive definite in float64.
     """
     used = statistics.centred() if intercept else statistics
-    damped = used.gram.copy()
-    damped[np.diag_indices_from(damped)] += ridge
-    weights = cho_solve(cho_factor(damped, lower=True, overwrite_a=True), used.kty)
-    return weights, statistics.intercept(weights) if intercept else np.zeros(weights.shape[1])
+    weights = cho_solve(cho_factor(used.damped(ridge), lower=True, overwrite_a=True), used.kty)
+    offset = intercept_of(statistics, weights, intercept=intercept)
+    return Weights(np.arange(len(weights)), weights, offset)
 
 
 def refit(
@@ -67,24 +67,25 @@ def refit(
     ridge grows with their number. Raises LinAlgError where no ridge of the list makes the Gram definite.
     """
 
+    scale, final_scale = (float(np.trace(part.gram)) / max(len(part.gram), 1) for part in (fit, final))
+
     def error_at(fraction: float) -> NDArray[np.float64]:
         try:
-            weights, offset = least_squares(fit, fraction * _scale(fit), intercept=intercept)
+            tried = least_squares(fit, fraction * scale, intercept=intercept)
         except LinAlgError:
             return np.array([np.inf])
-        return held_out.squared_error(weights, offset).sum(keepdims=True) / held_out.weight_sum
+        return held_out.squared_error(tried.weights, tried.intercept).sum(keepdims=True) / held_out.weight_sum
 
     tried = [(fraction, float(error[0])) for fraction, error in bracketed(error_at, fractions)]
     errors = [(fraction, error) for fraction, error in tried if np.isfinite(error)]
     for fraction, _ in sorted(errors, key=lambda pair: pair[1]):
-        ridge = fraction * _scale(final)
         try:
-            weights, offset = least_squares(final, ridge, intercept=intercept)
+            weights = least_squares(final, fraction * final_scale, intercept=intercept)
         except LinAlgError:
             continue
-        fit_ridge = fraction * _scale(fit)
-        of_fit = RidgeFit(fit, fit_ridge, *least_squares(fit, fit_ridge, intercept=intercept), intercept)
-        return Refit(weights, offset, ridge, tuple(errors), of_fit)
+        of_fit = least_squares(fit, fraction * scale, intercept=intercept)
+        fitted = RidgeFit(of_fit, fit, fraction * scale, intercept)
+        return Refit(weights, fraction * final_scale, tuple(errors), fitted)
     raise LinAlgError("the Gram of the support is not positive definite with any ridge tried")
 
 
@@ -105,5 +106,112 @@ def bracketed(
     return tried
 
 
-def _scale(statistics: GramStatistics) -> float:
-    return float(np.trace(statistics.gram)) / max(len(statistics.gram), 1)
+def finalise(
+    columns: NDArray[np.int64],
+    penalised: NDArray[np.float64],
+    statistics: GramStatistics,
+    parts: Parts | None,
+    *,
+    intercept: bool,
+) -> tuple[Weights, Refit | None]:
+    """Return the final weights for penalised ones (k, T) on columns (k,): as they are, or refitted on these columns.
+
+    statistics: of the columns on all rows; parts: on the fit and the held-out rows, for a refit. Raises LinAlgError
+    where no ridge makes the Gram definite.
+    """
+    if parts is None or not len(penalised):
+        return Weights(columns, penalised, intercept_of(statistics, penalised, intercept=intercept)), None
+    best = refit(*parts, statistics, intercept=intercept)
+    return best.weights.named(columns), best
+
+
+@dataclass(frozen=True)
+class PathWeights:
+    """Final weights (penalties, k, T) and intercepts (penalties, T) of a path, on columns (k,) of any penalty."""
+
+    columns: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    intercepts: NDArray[np.float64]
+
+    def squared_errors(self, held_out: GramStatistics) -> NDArray[np.float64]:
+        """Return the mean squared error of each penalty on the held-out rows, (penalties,)."""
+        cut, pairs = held_out.cut(self.columns), zip(self.weights, self.intercepts, strict=True)
+        return np.array([cut.squared_error(w, b).sum() for w, b in pairs]) / held_out.weight_sum
+
+
+def finalise_path(
+    table: NDArray[np.float64], fit: GramStatistics, held_out: GramStatistics, *, refitted: bool, intercept: bool
+) -> PathWeights:
+    """Return the final weights on the fit rows for penalised ones (penalties, M, T), see `finalise`."""
+    columns = np.flatnonzero(table.any(axis=(0, 2)))
+    weights = np.zeros((len(table), len(columns), table.shape[2]))
+    intercepts = np.zeros((len(table), table.shape[2]))
+    for index, of_penalty in enumerate(table):
+        support = np.flatnonzero(of_penalty.any(axis=1))
+        cut = fit.cut(support)
+        parts = (cut, held_out.cut(support)) if refitted else None
+        final, _ = finalise(support, of_penalty[support], cut, parts, intercept=intercept)
+        weights[index, np.searchsorted(columns, support)] = final.weights
+        intercepts[index] = final.intercept
+    return PathWeights(columns, weights, intercepts)
+
+
+def calibration_weights(final: Weights, best: Refit | None, of_fit: Weights | None = None) -> CalibrationWeights:
+    """Return the weights to predict the held-out rows with.
+
+    They are those of the refit on the fit rows, else those of the fit rows on a path, else the final ones.
+    """
+    if best is not None:
+        return CalibrationWeights(best.of_fit.weights.named(final.columns), fit=best.of_fit)
+    return CalibrationWeights(of_fit or final, seen=of_fit is None)
+
+
+class LeftOut:
+    """Decision values of training rows of classes by a fit, each without its own row and those equal to it.
+
+    Costs m³/3 operations, and m² for each row added; 16·m² bytes.
+    """
+
+    def __init__(self, fit: RidgeFit) -> None:
+        used = fit.statistics.centred() if fit.centred else fit.statistics
+        self._fit, self._blocks = fit, list[tuple[NDArray[Any], ...]]()
+        self._means = used.column_sums / used.weight_sum if fit.centred else np.zeros(used.n_centers)
+        self._constant = np.diagonal(used.gram) == 0.0
+        self._factor = cho_factor(used.damped(fit.ridge), lower=True, overwrite_a=True)[0]
+
+    def add(
+        self,
+        keys: NDArray[np.uint64],
+        columns: NDArray[np.floating],
+        truth: NDArray[np.int64],
+        weights: NDArray[np.float64],
+        held_out: NDArray[np.bool_],
+    ) -> None:
+        """Add rows: keys (b,), equal for equal rows, columns (b, m), classes, weights > 0, who is held out (b,)."""
+        free = columns - self._means
+        free[:, self._constant] = 0.0
+        root = solve_triangular(self._factor, free.T, lower=True)
+        leverages = np.einsum("mi,mi->i", root, root)
+        leverages += 1.0 / self._fit.statistics.weight_sum if self._fit.centred else 0.0
+        decision = self._fit.weights.decide(columns)
+        self._blocks.append((keys, decision, truth, weights, np.where(held_out, 0.0, weights * leverages)))
+
+    def values(self) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
+        """Return decision values (n, T), classes (n,) and weights (n,) of the distinct rows (mathematics.md, eq. 104).
+
+        Equal rows of one class count as one. Fit rows that alone determine their values do not count, held-out ones
+        equal to them keep the values of the fit.
+        """
+        keys, f, truth, weights, own = (np.concatenate(values) for values in zip(*self._blocks, strict=True))
+        n_outputs, group = f.shape[1], np.unique(keys, return_inverse=True)[1]
+        signs = np.where(truth[:, None] == (np.arange(n_outputs) if n_outputs > 1 else 1), 1.0, -1.0)
+        pull = np.stack([np.bincount(group, own * sign) for sign in signs.T], axis=1)[group]
+        free = 1.0 - np.bincount(group, own)[group]
+        sure = free <= LEAST_FREE
+        pull[sure], free[sure] = 0.0, 1.0
+        kept = np.flatnonzero(~sure | (own == 0.0))
+        pairs = group[kept] * max(n_outputs, 2) + truth[kept]
+        _, first, place = np.unique(pairs, return_index=True, return_inverse=True)
+        one = kept[first]
+        without: NDArray[np.float64] = (f[one] - pull[one]) / free[one, None]
+        return without, truth[one], np.asarray(np.bincount(place, weights[kept]), np.float64)

@@ -1,7 +1,7 @@
 """Solve one problem to a certified gap: sweeps of the paper's method, then a Newton polish.
 
-The state between two records is a value: stopping after any record and going on from its state gives the
-same bytes as never having stopped. What one iteration does is in `iterations`.
+The state between two records is a value: stopping after any record and going on from its state gives the same bytes as
+never having stopped. What one iteration does is in `iterations`.
 """
 
 from __future__ import annotations
@@ -15,20 +15,15 @@ import numpy as np
 
 from pipeline.solvers.coordinate_descent import ActiveInverse
 from pipeline.solvers.duality_gap import Certificate, certify, certify_problem, scores_of_support
-from pipeline.solvers.iterations import (
-    begin,
-    generator_of,
-    mu_of_weights,
-    polish_iteration,
-    sweep_iteration,
-)
-from pipeline.solvers.options import SolverOptions
+from pipeline.solvers.iterations import begin, generator_of, mu_of_weights, polish_iteration, sweep_iteration
 from pipeline.solvers.problem import InvalidProblemError, Problem
-from pipeline.solvers.state import Record, SolverState
+from pipeline.solvers.state import Record, SolverOptions, SolverState
+
+PAPER_EPSILON = 1e-4  # the paper's rule ends a solve whose objective falls by less in a sweep, relatively
 
 
 class Status(Enum):
-    """Say how a solve ended; the value is the advice."""
+    """How a solve ended; the value is the advice."""
 
     CONVERGED = "the relative gap is within the tolerance"
     PAPER_RULE = "the objective fell by less than epsilon of itself in a sweep; the gap may exceed the tolerance"
@@ -40,7 +35,7 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Solution:
-    """Hold the answer and its proof.
+    """The answer and its proof.
 
     Attributes
     ----------
@@ -75,28 +70,8 @@ class Solution:
 
     @property
     def sweeps(self) -> int:
-        """Return the number of iterations, each of them a sweep or a polish round (`SolverOptions.max_sweeps`).
-
-        It is the number of records. A sweep visits M coordinates in the uniform schedule, those neither shrunk nor
-        screened in the shrinking one (`opening_visits` at most in the one before a polish); a polish round visits
-        none. `visits` counts coordinates.
-        """
+        """Return the number of iterations, sweeps and polish rounds; `state.visits` counts coordinates."""
         return self.state.iterations
-
-    @property
-    def visits(self) -> int:
-        """Return the coordinates visited by sweeps."""
-        return self.state.visits
-
-    @property
-    def evaluations(self) -> int:
-        """Return every score evaluated, those of certificates and polish rounds included."""
-        return self.state.evaluations
-
-    @property
-    def moves(self) -> int:
-        """Return the changes of a coordinate of mu by sweeps, and Newton steps by polish rounds."""
-        return self.state.moves
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -123,26 +98,24 @@ def solve(
     generator : numpy.random.Generator
         Draws the visits. Left untouched where ``start`` holds a generator state, which is used instead.
     start : SolverState, optional
-        A state from `Solution.state` or ``on_record`` to go on from, to the same bytes; or
-        `SolverState.warm` to begin from known weights, for instance at another penalty.
+        From `Solution.state` or ``on_record``, to go on to the same bytes; or `warm_state` of known weights.
     on_record : callable, optional
         Gets each record and the state behind it, once per iteration.
     should_stop : callable, optional
-        Asked after each record; True ends the solve with `Status.STOPPED`.
+        Called after each record; True ends the solve with `Status.STOPPED`.
 
     Returns
     -------
     Solution
-        Also where the tolerance was not reached: ``converged`` and ``status`` say so, and the weights are those of the
-        smallest primal value on the way (of the last sweep where the paper's rule ended it).
+        Where the tolerance was not reached (``converged``, ``status``), the weights of the smallest primal value on the
+        way; of the last sweep where the paper's rule ended it.
 
     Raises
     ------
     InvalidOptionsError
         For options that make no sense.
     InvalidProblemError
-        Where the objective, its gap or G leaves the range of float64 before there are any weights: mu grows as
-        1 / sqrt(penalty).
+        Where the objective, its gap or G leaves float64 before there are any weights: mu grows as 1 / sqrt(penalty).
 
     Notes
     -----
@@ -155,16 +128,14 @@ def solve(
     inverse: ActiveInverse | None = None
     while (status := _finished(options, state)) is None:
         try:
-            following, inverse, record = _iteration(problem, options, state, inverse, generator)
-            _check_finite(problem, following.objective, record.drift)
+            new, inverse, record = _iteration(problem, options, state, inverse, generator)
         except InvalidProblemError:
             if not state.best_weights.any():
                 raise
             status = Status.EXHAUSTED
             break
-        state = following
         record = replace(record, seconds=time.perf_counter() - clock)
-        state = replace(state, records=(*state.records, record))
+        state = replace(new, records=(*state.records, record))
         if on_record is not None:
             on_record(record, state)
         if should_stop is not None and should_stop():
@@ -180,15 +151,18 @@ def _iteration(
     inverse: ActiveInverse | None,
     generator: np.random.Generator,
 ) -> tuple[SolverState, ActiveInverse | None, Record]:
-    # What overflows is refused in words by `_check_finite`; what divides by zero or has no factor, here.
+    # What overflows is refused in words below; what divides by zero or has no factor, here.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         try:
             if state.phase == "sweep":
-                return sweep_iteration(problem, options, state, inverse, generator)
-            state, record = polish_iteration(problem, options, state)
+                new, inverse, record = sweep_iteration(problem, options, state, inverse, generator)
+            else:
+                inverse, (new, record) = None, polish_iteration(problem, options, state)
         except (ZeroDivisionError, np.linalg.LinAlgError):
             raise _too_small(problem) from None
-        return state, None, record
+    if not (np.isfinite(new.objective) and np.isfinite(record.drift)):
+        raise _too_small(problem)
+    return new, inverse, record
 
 
 def _finished(options: SolverOptions, state: SolverState) -> Status | None:
@@ -197,16 +171,11 @@ def _finished(options: SolverOptions, state: SolverState) -> Status | None:
         return Status.CONVERGED
     if options.stop == "paper" and state.iterations > 1:
         fall = state.previous_objective - state.objective
-        if fall < options.paper_epsilon * state.previous_objective:
+        if fall < PAPER_EPSILON * state.previous_objective:
             return Status.PAPER_RULE
     if state.stalled:
         return Status.STALLED
     return Status.SWEEP_LIMIT if state.iterations >= options.max_sweeps else None
-
-
-def _check_finite(problem: Problem, *values: float) -> None:
-    if not np.isfinite(values).all():
-        raise _too_small(problem)
 
 
 def _too_small(problem: Problem) -> InvalidProblemError:
@@ -225,9 +194,10 @@ def _solution(problem: Problem, options: SolverOptions, state: SolverState, stat
     certificate = certify(problem, weights, state.scores)
     converged = certificate.relative_gap <= options.tolerance or status is Status.PAPER_RULE
     if not converged and state.best_gap < certificate.relative_gap:
-        weights, mu = state.best_weights, mu_of_weights(state.best_weights, problem, options.lam)
+        weights, mu = state.best_weights, mu_of_weights(state.best_weights, problem)
         proof = certify_problem(problem, weights)
         gap = {"gap": state.best_gap * proof.primal, "relative_gap": state.best_gap}
         certificate = replace(proof, dual=state.best_dual, **gap)
-    _check_finite(problem, certificate.relative_gap)
+    if not np.isfinite(certificate.relative_gap):
+        raise _too_small(problem)
     return Solution(weights, mu, certificate, status, state)

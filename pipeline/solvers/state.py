@@ -1,35 +1,90 @@
-"""The state of a solve between two records, as a value, and the records themselves."""
+"""How to solve, the state of a solve between two iterations, as a value, and the record of each iteration."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
+from pipeline.solvers.coordinate_descent import STEPS
 from pipeline.solvers.duality_gap import Certificate
-from pipeline.solvers.shrinking import Shrinkage
 
 STATE_FORMAT_VERSION = 1
 LEAST_GAP = 1e-12  # of the primal value; a smaller difference to a dual value of other weights is rounding
 
 
+class InvalidOptionsError(ValueError):
+    """Raised for solver options that make no sense, alone or together."""
+
+
 @dataclass(frozen=True)
-class Record:
-    """Describe one iteration, a sweep or a polish round.
+class SolverOptions:
+    """How to solve. λ is 1: only λν matters (mathematics.md, eq. 20).
 
     Attributes
     ----------
-    phase : "sweep" or "polish"
+    tolerance : float
+        Relative duality gap over all candidates to stop at.
+    max_sweeps : int
+        Limit on iterations. An iteration is a sweep or a polish round and makes one `Record`. A sweep visits M
+        coordinates (uniform), or those neither shrunk nor screened (shrinking; the one before a polish at most
+        ``opening_visits``). A polish round visits none: it admits the worst violators and minimises on the faces it
+        meets, or, where several outputs share a kernel, takes one Newton step on mu.
+    schedule : "shrinking" or "uniform"
+    step : "exact", "newton" (safeguarded) or "newton-unguarded" (Algorithm 2 with its factor 2 restored)
+    polish : bool
+        Whether the shrinking schedule goes on to Newton steps; `uniform` never does.
+    opening_visits : int
+        Coordinates visited by the one sweep before the polish. Few: a first sweep from zero admits far more
+        coordinates than the optimum keeps, and each costs m0^2.
+    stop : "gap" or "paper"
+        The paper's rule, its sign corrected (mathematics.md, eq. 36).
+    """
+
+    tolerance: float = 1e-3
+    max_sweeps: int = 1000
+    schedule: str = "shrinking"
+    step: str = "exact"
+    polish: bool = True
+    opening_visits: int = 200
+    stop: str = "gap"
+
+    @property
+    def polishes(self) -> bool:
+        """Whether the solve ends in Newton steps."""
+        return self.polish and self.schedule == "shrinking"
+
+    def validate(self) -> SolverOptions:
+        """Return self, or raise InvalidOptionsError."""
+        if not (np.isfinite(self.tolerance) and self.tolerance > 0):
+            raise InvalidOptionsError(f"the tolerance must be above 0, found {self.tolerance}")
+        if self.max_sweeps < 1 or self.opening_visits < 0:
+            found = f"{self.max_sweeps}, {self.opening_visits}"
+            raise InvalidOptionsError(f"max_sweeps must be at least 1 and opening_visits at least 0, found {found}")
+        for name, words in (("schedule", ("shrinking", "uniform")), ("step", tuple(STEPS)), ("stop", ("gap", "paper"))):
+            if getattr(self, name) not in words:
+                raise InvalidOptionsError(f"{name} must be one of {', '.join(words)}, found {getattr(self, name)!r}")
+        if self.stop == "paper" and self.schedule != "uniform":
+            raise InvalidOptionsError("stop = paper needs schedule = uniform; choose both or neither")
+        return self
+
+
+@dataclass(frozen=True)
+class Record:
+    """One iteration, a sweep or a polish round.
+
+    Attributes
+    ----------
     objective : float
         F(mu), computed afresh; never above the one before.
     primal, dual, relative_gap : float or None
         Of the weights after the iteration, over all candidates; None where it was not certified.
     visited, skipped, screened, moved : int
-        Coordinates of this iteration: visited; left out as shrunk; left out for good; changed. In a polish
-        round the visited are the support and the admitted, and the moved those whose zero state changed.
+        Coordinates visited; left out as shrunk; left out for good; changed. In a polish round those in the support or
+        admitted are the visited, and those whose zero state changed the moved.
     evaluations : int
         Scores evaluated so far, certificates included.
     drift : float
@@ -56,7 +111,7 @@ class Record:
 
 @dataclass(frozen=True)
 class SolverState:
-    """Hold all that the next iteration depends on.
+    """All that the next iteration depends on.
 
     Attributes
     ----------
@@ -67,6 +122,12 @@ class SolverState:
         c_m^T r at ``weights``; meaningful where ``certified``.
     support : (m0,) int64
         In the order of G and of the factorisations, on which the bits depend.
+    shrunk, screened : (M,) bool
+        Coordinates that sweeps leave out: zero, with a gradient above ``threshold``, the largest violation of the
+        previous sweep (as in LIBLINEAR, Hsieh et al. 2008: a heuristic, undone before a run may stop; mathematics.md,
+        eq. 50); zero in every solution by the Gap Safe test, for good at this penalty.
+    level : float
+        Violation, relative to nu, at which the shrunken problem counts as converged.
     certified : bool
         Whether ``relative_gap`` belongs to ``weights``.
     settled : bool
@@ -84,7 +145,10 @@ class SolverState:
     weights: np.ndarray
     scores: np.ndarray
     support: np.ndarray
-    shrinkage: Shrinkage
+    shrunk: np.ndarray
+    screened: np.ndarray
+    threshold: float
+    level: float
     generator_state: Mapping[str, Any]
     objective: float
     previous_objective: float
@@ -103,22 +167,7 @@ class SolverState:
     visits: int = 0
     evaluations: int = 0
     moves: int = 0
-    records: tuple[Record, ...] = field(default=())
-
-    def to_arrays(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return (arrays, scalars): plain numpy arrays, and scalars that json can write."""
-        arrays = {name: np.array(getattr(self, name)) for name in _ARRAYS}
-        arrays["shrunk"] = np.array(self.shrinkage.shrunk)
-        arrays["screened"] = np.array(self.shrinkage.screened)
-        scalars: dict[str, Any] = {name: getattr(self, name) for name in _SCALARS}
-        # Through json and back: numpy scalars become Python's, and integers of any size survive.
-        scalars["generator_state"] = json.loads(json.dumps(self.generator_state, default=_plain))
-        scalars |= {name: repr(float(scalars[name])) for name in _FLOATS}
-        scalars["threshold"] = repr(float(self.shrinkage.threshold))
-        scalars["level"] = repr(float(self.shrinkage.level))
-        scalars["records"] = [asdict(record) for record in self.records]
-        scalars["state_format_version"] = STATE_FORMAT_VERSION
-        return arrays, scalars
+    records: tuple[Record, ...] = ()
 
     @property
     def best_gap(self) -> float:
@@ -137,40 +186,50 @@ class SolverState:
             state = replace(state, best_weights=self.weights, best_primal=primal)
         return replace(state, best_dual=max(certificate.dual, self.best_dual))
 
+    def to_arrays(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return (arrays, scalars): plain numpy arrays, and scalars that json can write."""
+        arrays = {name: np.array(getattr(self, name)) for name in _ARRAYS}
+        scalars: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in arrays}
+        # Infinities are no JSON, and repr gives back the same bits.
+        scalars |= {name: repr(float(scalars[name])) for name in _FLOATS}
+        scalars["generator_state"] = json.loads(json.dumps(self.generator_state, default=lambda value: value.tolist()))
+        scalars["records"] = [asdict(record) for record in self.records]
+        return arrays, scalars | {"state_format_version": STATE_FORMAT_VERSION}
+
     @staticmethod
     def from_arrays(arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> SolverState:
         """Return the state that `to_arrays` wrote. Raises ValueError for another format version."""
-        version = scalars.get("state_format_version")
+        values = dict(scalars)
+        version = values.pop("state_format_version", None)
         if version != STATE_FORMAT_VERSION:
             raise ValueError(f"solver state of format {version} found, {STATE_FORMAT_VERSION} asked for; start anew")
-        shrinkage = Shrinkage(
-            np.array(arrays["shrunk"]),
-            np.array(arrays["screened"]),
-            float(scalars["threshold"]),
-            float(scalars["level"]),
-        )
-        values: dict[str, Any] = {name: np.array(arrays.get(name, arrays["weights"])) for name in _ARRAYS}
-        # A state of earlier versions knows of no best weights: the next certificate finds some.
-        unknown = {"best_primal": "inf", "best_dual": "-inf", "cycle_primal": "inf", "cycle_gap": "inf"}
-        scalars = {**unknown, "idle_cycles": 0, **scalars}
-        values |= {name: scalars[name] for name in _SCALARS}
-        values |= {name: float(scalars[name]) for name in _FLOATS}
-        values["generator_state"] = scalars["generator_state"]
-        records = tuple(Record(**record) for record in scalars["records"])
-        return SolverState(shrinkage=shrinkage, records=records, **values)
+        values |= {name: np.array(arrays[name]) for name in _ARRAYS}
+        values |= {name: float(values[name]) for name in _FLOATS}
+        values["records"] = tuple(Record(**record) for record in values["records"])
+        return SolverState(**values)
 
 
-_ARRAYS = ("mu", "weights", "scores", "support", "best_weights")
-# Written with repr: infinities are no JSON, and repr gives back the same bits.
-_FLOATS = (
-    "objective", "previous_objective", "relative_gap", "cycle_objective", "best_primal", "best_dual", "cycle_primal",
-    "cycle_gap",
-)  # fmt: skip
-_SCALARS = (
-    *_FLOATS, "phase", "certified", "settled", "stalled", "idle_cycles", "iterations", "visits", "evaluations", "moves",
-)  # fmt: skip
+_ARRAYS = [field.name for field in fields(SolverState) if field.type == "np.ndarray"]
+_FLOATS = [field.name for field in fields(SolverState) if field.type == "float"]
 
 
-def _plain(value: Any) -> Any:
-    """Return a numpy value as json can write it (a generator's state may hold arrays)."""
-    return value.tolist()
+def warm_state(weights: np.ndarray) -> SolverState:
+    """Return a state to start from ``weights``, (M, T): at another penalty, or in another working set."""
+    n_candidates, copied = len(weights), np.array(weights, dtype=np.float64)
+    return SolverState(
+        phase="sweep",
+        mu=np.zeros(n_candidates),
+        weights=copied,
+        best_weights=copied,
+        scores=np.zeros(weights.shape),
+        support=np.flatnonzero(weights.any(axis=1)),
+        shrunk=np.zeros(n_candidates, bool),
+        screened=np.zeros(n_candidates, bool),
+        threshold=np.inf,
+        level=np.inf,
+        generator_state={},
+        objective=np.inf,
+        previous_objective=np.inf,
+        relative_gap=np.inf,
+        certified=False,
+    )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pipeline.config.parsers import selection_size
 from pipeline.config.train_config import TrainConfig
 from pipeline.runtime.stored_arrays import Arrays, Stored
-from pipeline.solvers.preselection import Preselection, preselection
+from pipeline.solvers.greedy_choice import Preselection, preselection
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 

@@ -12,8 +12,7 @@ from pipeline.config.parsers import selection_size
 from pipeline.datasets.feature_request import FeatureShape, encoded_targets
 from pipeline.datasets.feature_rows import FeatureAccess, open_features
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.bandwidth import MEDIAN_POINTS, default_sigma2
-from pipeline.kernels.kernel_forms import Kernel
+from pipeline.kernels.kernel_forms import MEDIAN_POINTS, Kernel, default_sigma2
 from pipeline.runtime import progress
 from pipeline.runtime.stored_arrays import Arrays
 from pipeline.solvers.bandwidth_choice import TRIAL_CENTERS, centers_used, choose_width, held_out_errors, trial_rows

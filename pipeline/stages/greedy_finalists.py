@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pipeline.runtime.executors import available_processors
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
 from pipeline.solvers.forward_selection import forward
-from pipeline.solvers.preselection import Preselection, turns
+from pipeline.solvers.greedy_choice import Preselection, turns
 from pipeline.stages.accumulate_statistics import (
     STORING,
     commit_parts,

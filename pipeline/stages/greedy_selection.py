@@ -21,9 +21,17 @@ from pipeline.runtime.executors import available_processors
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
 from pipeline.solvers.forward_backward_selection import drop, select
 from pipeline.solvers.forward_selection import SLAB_ROWS, Selection
-from pipeline.solvers.greedy_choice import ROWS, Enough, GreedyChoice, Part, choose_greedily, forward_most, told
+from pipeline.solvers.greedy_choice import (
+    ROWS,
+    Enough,
+    GreedyChoice,
+    Part,
+    choose_greedily,
+    forward_most,
+    prefix_weights,
+    told,
+)
 from pipeline.solvers.ridge import Refit, refit
-from pipeline.solvers.selection_prefixes import prefix_weights
 from pipeline.stages.accumulate_statistics import load_columns, name_of, statistics_from_arrays, statistics_of
 from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.workspace import SOLVE, Unfinished, Workspace
@@ -130,9 +138,9 @@ def finish_selection(
     candidates: the chosen, among all; names: of the columns of the statistics.
     """
     _save_prefixes(work, chosen, fitted.statistics, fitted.refit.ridge)
-    weights, intercept = fitted.refit.weights, fitted.refit.intercept
+    weights, intercept = fitted.refit.weights.weights, fitted.refit.weights.intercept
     final = FinalWeights(candidates, weights, intercept, weights, intercept)
-    return Selected(final, fitted.refit, chosen, names[chosen.tried[: len(fitted.refit.of_fit.weights)]])
+    return Selected(final, fitted.refit, chosen, names[chosen.tried[: len(fitted.refit.of_fit.weights.columns)]])
 
 
 def choose_centers(work: Workspace, names: StatisticsNames, n_back: int | None = None) -> Chosen:

@@ -18,7 +18,7 @@ from pipeline.errors import InvalidDataError
 from pipeline.runtime import progress
 from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers import InvalidProblemError, Problem, SolverOptions, check_gram
-from pipeline.solvers.output_groups import Outputs, columns_of, output_groups, problem_of, visits_of
+from pipeline.solvers.problem import Outputs, columns_of, output_groups, problem_of, visits_of
 from pipeline.solvers.regularization_path import solve_path
 from pipeline.stages.accumulate_statistics import (
     name_of,

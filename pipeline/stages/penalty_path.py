@@ -13,13 +13,13 @@ from pipeline.config.parsers import penalty_path
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.each_tile import Each
 from pipeline.runtime.stored_arrays import Arrays, Stored
-from pipeline.solvers.delivered_weights import deliver_path
 from pipeline.solvers.regularization_path import (
     ChosenPenalty,
     TriedPenalties,
     choose_penalty,
     largest_penalty,
 )
+from pipeline.solvers.ridge import finalise_path
 from pipeline.stages.accumulate_statistics import name_of, statistics_of
 from pipeline.stages.block_pass import OfBlock, value_pass
 from pipeline.stages.one_vs_all import load_weights, solve_groups, start_name
@@ -147,15 +147,15 @@ def _held_out_errors(
     number: of the solves that the weights come from, which names the pass.
     """
     fit, held_out = (statistics_of(work, name_of(part)) for part in (columns.fit, columns.held_out))
-    path = deliver_path(table, fit, held_out, refitted=work.config.solver.refit == "ridge", intercept=work.intercept)
+    path = finalise_path(table, fit, held_out, refitted=work.config.solver.refit == "ridge", intercept=work.intercept)
     if work.shape.task == "regression":
         return path.squared_errors(held_out)
     name = f"{columns.path}-{number}"
 
     def make() -> Arrays:
-        members = {} if columns.members is None else {"names": columns.members[path.active]}
+        members = {} if columns.members is None else {"names": columns.members[path.columns]}
         weights = work.commit(f"passes/{name}/weights.npz", vars(path) | members)
-        blocks = row_grid("train", work.shape.n_train, len(path.active))
+        blocks = row_grid("train", work.shape.n_train, len(path.columns))
         task = value_pass(row_task(work), blocks, partial(_error_counter, weights))
         wrong = work.add_up(SOLVE, task, name, "errors of each penalty")
         return {"errors": np.asarray(wrong.in_order("wrong").sum(axis=0) / held_out.weight_sum)}
@@ -168,7 +168,7 @@ def _held_out_errors(
 def _error_counter(weights: Stored, task: RowTask) -> OfBlock:
     """Return what counts the held-out rows of a block that each penalty's weights misclassify, by their weights."""
     arrays = weights.read()
-    generator = task.generator(arrays["names"]) if "names" in arrays else task.generator_at_once(arrays["active"])
+    generator = task.generator(arrays["names"]) if "names" in arrays else task.generator_at_once(arrays["columns"])
     return partial(_count_errors, task.shape.task, generator, arrays["weights"], arrays["intercepts"])
 
 

@@ -22,12 +22,12 @@ from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass
 from pipeline.solvers.lbfgs import Curvature, next_point
 from pipeline.solvers.ridge import Refit, least_squares, refit
+from pipeline.solvers.weights import CalibrationWeights
 from pipeline.stages.accumulate_statistics import largest_values
 from pipeline.stages.candidate_names import rows_and_widths
 from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.gradient_pass import INPUT, gradient_of, gradient_pass
 from pipeline.stages.statistics_pass import FIT, HELD_OUT, MEMBERS, statistics_pass
-from pipeline.stages.temperature import TriedWeights
 from pipeline.stages.training_rows import RowTask, row_task
 from pipeline.stages.workspace import SOLVE, Workspace
 
@@ -92,7 +92,9 @@ class Moving:
         return len(self.errors) - 1
 
 
-def polish_centers(work: Workspace, final: FinalWeights, tried: TriedWeights) -> tuple[FinalWeights, TriedWeights]:
+def polish_centers(
+    work: Workspace, final: FinalWeights, tried: CalibrationWeights
+) -> tuple[FinalWeights, CalibrationWeights]:
     """Move the centers of some weights; return the weights there, and those that the held-out rows try.
 
     They are as they were where no step lowers the held-out error.
@@ -104,9 +106,9 @@ def polish_centers(work: Workspace, final: FinalWeights, tried: TriedWeights) ->
     moved, after = polish.refitted(state.best) if state.best_step else None, state.errors[0]
     summary = final.summary
     if moved is not None:
-        final = replace(final, weights=moved.weights, intercept=moved.intercept, points=state.best)
-        of_fit, after = moved.of_fit, min(error for _, error in moved.held_out_errors)
-        tried = TriedWeights(tried.candidates, of_fit.weights, of_fit.intercept, points=state.best)
+        final = replace(final, weights=moved.weights.weights, intercept=moved.weights.intercept, points=state.best)
+        after = min(error for _, error in moved.held_out_errors)
+        tried = CalibrationWeights(moved.of_fit.weights.named(tried.weights.columns), points=state.best)
         summary = summary | ridge_summary(moved)
     work.drop(f"checkpoints/{NAME}")
     done = Polished(state.step, state.best_step, state.errors, after, time.perf_counter() - started)
@@ -264,14 +266,14 @@ class _Polish:
         """Return the ridge solution of the fit rows (mathematics.md, eq. 84)."""
         fit, held_out = parts[FIT], parts[HELD_OUT]
         try:
-            weights, intercept = least_squares(fit, ridge, intercept=self._work.intercept)
+            solved = least_squares(fit, ridge, intercept=self._work.intercept)
         except LinAlgError:  # not at points like these: the step was too long
             nothing = np.zeros_like(fit.kty)
             return Fit(nothing, nothing[0], np.inf, np.inf)
         kty, yty = fit.centred_targets() if self._work.intercept else (fit.kty, fit.yty)
-        objective = 0.5 * float(yty.sum() - (weights * kty).sum())
-        error = float(held_out.squared_error(weights, intercept).sum() / held_out.weight_sum)
-        return Fit(weights, intercept, objective, error)
+        objective = 0.5 * float(yty.sum() - (solved.weights * kty).sum())
+        error = float(held_out.squared_error(solved.weights, solved.intercept).sum() / held_out.weight_sum)
+        return Fit(solved.weights, solved.intercept, objective, error)
 
     def _rounded(self, points: NDArray[np.floating]) -> NDArray[np.floating]:
         """Return the points as the model has them."""

@@ -11,7 +11,7 @@ from pipeline.datasets.feature_request import FeatureShape
 from pipeline.errors import ConfigError
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.solvers.feature_scales import METRIC, MOST_OF_METRIC
-from pipeline.solvers.preselection import SELECTION_ROOM
+from pipeline.solvers.greedy_choice import SELECTION_ROOM
 
 # Settings of the penalised solves, and why least squares, on all candidates or on those chosen, has no use for them.
 _NO_PENALTY = {"solver.penalty": "which has no penalty"}

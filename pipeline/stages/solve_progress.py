@@ -105,8 +105,8 @@ def _summary(penalty: float, solution: Solution) -> dict[str, Any]:
         "status": solution.status.value,
         "n_active": solution.n_active,
         "sweeps": solution.sweeps,
-        "visits": solution.visits,
-        "moves": solution.moves,
-        "evaluations": solution.evaluations,
+        "visits": solution.state.visits,
+        "moves": solution.state.moves,
+        "evaluations": solution.state.evaluations,
         "wall_seconds": solution.records[-1].seconds if solution.records else 0.0,
     }

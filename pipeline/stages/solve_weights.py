@@ -17,16 +17,8 @@ from scipy.linalg import LinAlgError
 from pipeline.config.parsers import NO_PENALTY, is_searched, penalty_fraction
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.solvers.delivered_weights import (
-    Delivered,
-    Parts,
-    UnseenWeights,
-    deliver,
-    intercept_of,
-    unseen_of,
-    unseen_on_path,
-)
-from pipeline.solvers.ridge import refit
+from pipeline.solvers.ridge import Parts, Refit, calibration_weights, finalise, refit
+from pipeline.solvers.weights import CalibrationWeights, Weights, intercept_of
 from pipeline.stages import final_weights, initial_weights
 from pipeline.stages.accumulate_statistics import accumulate_held_out, name_of, statistics_of
 from pipeline.stages.final_weights import FinalWeights, final_of
@@ -48,7 +40,7 @@ from pipeline.stages.penalty_path import PathPoint, follow_penalty_path, largest
 from pipeline.stages.polish_centers import polish_centers, ridge_summary
 from pipeline.stages.run_state import Run
 from pipeline.stages.statistics_pass import ALL, FIT, HELD_OUT
-from pipeline.stages.temperature import TriedWeights, find_temperature
+from pipeline.stages.temperature import find_temperature
 from pipeline.stages.workspace import SOLVE, Workspace
 
 
@@ -72,7 +64,7 @@ def solve_weights(work: Workspace) -> FinalWeights:
         return final
 
 
-def _selected(work: Workspace) -> tuple[FinalWeights, TriedWeights]:
+def _selected(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
     """Choose the centers one by one; return the weights, and those that the held-out rows try."""
     passes: list[SelectionRound] = []
     if work.preselection is not None:
@@ -82,16 +74,16 @@ def _selected(work: Workspace) -> tuple[FinalWeights, TriedWeights]:
     summary: dict[str, Any] = {"penalty": None, "solves": [], "path": None, "selection": selected.summary()}
     summary |= {"passes": [asdict(record) for record in passes] or None} | ridge_summary(selected.refit)
     of_fit = selected.refit.of_fit
-    tried = TriedWeights(selected.tried, of_fit.weights, of_fit.intercept, fit=of_fit)
+    tried = CalibrationWeights(of_fit.weights.named(selected.tried), fit=of_fit)
     return replace(selected.weights, summary=summary), tried
 
 
-def _solved(work: Workspace) -> tuple[FinalWeights, TriedWeights]:
+def _solved(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
     """Solve for the penalised weights and refit them where that is asked for; return what `_selected` does."""
     if work.config.solver.penalty == NO_PENALTY:
         return _unpenalised(work)
     solved = _solved_in_rounds(work) if work.in_rounds else _solved_at_once(work)
-    delivered = _delivered(work, solved)
+    refitted, best = _finalised(work, solved)
     active, weights = solved.active, solved.weights
     before = intercept_of(solved.statistics, weights, intercept=work.intercept)
     summary: dict[str, Any] = {
@@ -103,14 +95,13 @@ def _solved(work: Workspace) -> tuple[FinalWeights, TriedWeights]:
         "selection": None,
         "columns": solved.columns,
     }
-    summary |= ridge_summary(delivered.refit)
-    final = FinalWeights(active, delivered.weights, delivered.intercept, weights, before, summary=summary)
-    unseen = unseen_of(active, delivered, solved.of_fit)
-    names = work.candidates[unseen.active]
-    return final, TriedWeights(names, unseen.weights, unseen.intercept, unseen.seen, fit=unseen.fit)
+    summary |= ridge_summary(best)
+    final = FinalWeights(active, refitted.weights, refitted.intercept, weights, before, summary=summary)
+    tried = calibration_weights(refitted, best, solved.of_fit)
+    return final, replace(tried, weights=tried.weights.named(work.candidates))
 
 
-def _unpenalised(work: Workspace) -> tuple[FinalWeights, TriedWeights]:
+def _unpenalised(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
     """Fit all candidates by least squares, with the ridge that the held-out rows prefer."""
     with work.status(SOLVE, "least squares on all candidates"), _with_advice():
         fit, held_out, everything = (statistics_of(work, name_of(part)) for part in AT_ONCE)
@@ -118,8 +109,9 @@ def _unpenalised(work: Workspace) -> tuple[FinalWeights, TriedWeights]:
     nothing = dict.fromkeys(("penalty", "path", "passes", "selection"))
     everyone = np.arange(everything.n_centers)
     summary: dict[str, Any] = {**nothing, "solves": []} | ridge_summary(best)
-    final = FinalWeights(everyone, best.weights, best.intercept, best.weights, best.intercept, summary=summary)
-    return final, TriedWeights(work.candidates, best.of_fit.weights, best.of_fit.intercept, fit=best.of_fit)
+    weights, intercept = best.weights.weights, best.weights.intercept
+    final = FinalWeights(everyone, weights, intercept, weights, intercept, summary=summary)
+    return final, CalibrationWeights(best.of_fit.weights.named(work.candidates), fit=best.of_fit)
 
 
 @dataclass(frozen=True)
@@ -137,7 +129,7 @@ class Solved:
     summaries: list[dict[str, Any]]
     path: list[PathPoint]
     passes: list[Record]
-    of_fit: UnseenWeights | None = None
+    of_fit: Weights | None = None
     path_rounds: Sequence[Record] = ()
     columns: dict[str, int] | None = None
 
@@ -150,7 +142,7 @@ def _solved_at_once(work: Workspace) -> Solved:
     if is_searched(penalty):
         chosen, points = follow_penalty_path(work, str(penalty))
         penalty, fit = chosen.penalty, statistics_of(work, name_of(FIT))
-        of_fit = unseen_on_path(chosen.weights, fit, intercept=work.intercept)
+        of_fit = Weights.of_support(chosen.weights, fit, intercept=work.intercept)
     elif isinstance(penalty, str):
         penalty = penalty_fraction(penalty) * largest_penalty_of(work, ALL)
     start = initial_weights.start_of(work, ALL, work.candidates)
@@ -185,17 +177,17 @@ def _solved_in_rounds(run: Workspace) -> Solved:
         summaries=summaries_over_all(last, run.config.solver.tolerance),
         path=path.points if path else [],
         passes=passes,
-        of_fit=path.unseen(names) if path else None,
+        of_fit=path.of_fit(names) if path else None,
         path_rounds=path.rounds if path else (),
         columns=count_columns(passes, len(names)) if on_demand else None,
     )
 
 
-def _delivered(work: Workspace, solved: Solved) -> Delivered:
-    """Return what the penalised weights deliver, refitted where that is asked for."""
+def _finalised(work: Workspace, solved: Solved) -> tuple[Weights, Refit | None]:
+    """Return the final weights, refitted where that is asked for."""
     parts = _parts(work, solved) if work.config.solver.refit != "none" and len(solved.active) else None
     with _with_advice():
-        return deliver(solved.weights, solved.statistics, parts, intercept=work.intercept)
+        return finalise(solved.active, solved.weights, solved.statistics, parts, intercept=work.intercept)
 
 
 def _parts(work: Workspace, solved: Solved) -> Parts:

@@ -25,7 +25,8 @@ from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.each_tile import Each, serially
 from pipeline.models.calibration import LossSlopes, best_temperature, loss_slopes
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredFile
-from pipeline.solvers.leave_one_out import FEW_ROWS, LeftOut, RidgeFit
+from pipeline.solvers.ridge import FEW_ROWS, LeftOut
+from pipeline.solvers.weights import CalibrationWeights, RidgeFit, Weights
 from pipeline.stages.block_pass import OfBlock, Values, value_pass
 from pipeline.stages.target_facts import RowData, count_held_out, facts_of
 from pipeline.stages.training_rows import (
@@ -47,23 +48,6 @@ WORDS = "temperature of the probabilities"
 
 
 @dataclass(frozen=True)
-class TriedWeights:
-    """Weights (m, T) and intercept (T,) on candidates (m,), by name, that held-out rows are tried with.
-
-    seen: they were fitted to those rows, among others, since there are none that were not. points (m, d): where the
-    centers are, if they were moved away from the candidates. fit: the least squares that they are from, if their
-    centers were not moved to fit its rows.
-    """
-
-    candidates: NDArray[np.int64]
-    weights: NDArray[np.float64]
-    intercept: NDArray[np.float64]
-    seen: bool = False
-    points: NDArray[np.floating] | None = None
-    fit: RidgeFit | None = None
-
-
-@dataclass(frozen=True)
 class FinishedRun:
     """A run that is done, as far as its rows are streamed again."""
 
@@ -72,7 +56,7 @@ class FinishedRun:
     config: TrainConfig
 
 
-def find_temperature(work: Workspace, tried: TriedWeights) -> dict[str, Any] | None:
+def find_temperature(work: Workspace, tried: CalibrationWeights) -> dict[str, Any] | None:
     """Return the temperature, of how many rows, and whether the weights had seen them.
 
     None for a regression, and where no rows are held out.
@@ -88,12 +72,11 @@ def find_temperature(work: Workspace, tried: TriedWeights) -> dict[str, Any] | N
     return None if temperature is None else {NAME: temperature, "n_rows": sums.rows, "seen": tried.seen}
 
 
-def _slopes_of_held_out(work: Workspace, tried: TriedWeights) -> LossSlopes:
+def _slopes_of_held_out(work: Workspace, tried: CalibrationWeights) -> LossSlopes:
     """Return the slopes of the log loss of the held-out rows: a pass over the rows."""
-    arrays: Arrays = {"candidates": tried.candidates, "weights": tried.weights, "intercept": tried.intercept}
-    arrays |= {} if tried.points is None else {"points": tried.points}
+    arrays: Arrays = vars(tried.weights) | ({} if tried.points is None else {"points": tried.points})
     given = work.commit(f"passes/{NAME}/weights.npz", arrays)
-    grid = row_grid("train", work.shape.n_train, len(tried.candidates))
+    grid = row_grid("train", work.shape.n_train, len(tried.weights.columns))
     task = value_pass(row_task(work), grid, partial(_opened, given))
     values = work.add_up(SOLVE, task, NAME, WORDS)
     return replace(reduce(add, map(_slopes, values.by_block())), rows=count_held_out(work, task.rows.facts))
@@ -104,10 +87,10 @@ def _has_few_rows(run: RowData) -> bool:
     return run.shape.n_train < FEW_ROWS and run.config.data.groups is None
 
 
-def _slopes_of_few(task: RowTask, tried: TriedWeights, fit: RidgeFit) -> LossSlopes:
+def _slopes_of_few(task: RowTask, tried: CalibrationWeights, fit: RidgeFit) -> LossSlopes:
     """Return the slopes of the log loss of all rows, each without itself, of few: here and now."""
-    left_out, generator = LeftOut(fit), task.generator(tried.candidates)
-    for block in _blocks(task, row_grid("train", task.shape.n_train, len(tried.candidates))):
+    left_out, generator = LeftOut(fit), task.generator(tried.weights.columns)
+    for block in _blocks(task, row_grid("train", task.shape.n_train, len(tried.weights.columns))):
         counts = np.ones(len(block.X)) if block.weights is None else block.weights
         counted = np.flatnonzero(counts > 0)
         columns = generator.block(block.X[counted], out_dtype=np.float64)
@@ -122,7 +105,7 @@ def _blocks(task: RowTask, grid: RowGrid) -> Iterator[RowBlock]:
     return (block for run in runs for _, block in stream_blocks(task, grid, run))
 
 
-def temperature_of_finished_run(layout: RunLayout, config: TrainConfig, tried: TriedWeights) -> float | None:
+def temperature_of_finished_run(layout: RunLayout, config: TrainConfig, tried: CalibrationWeights) -> float | None:
     """Return the temperature that the rows of a finished run give other weights: one pass, here and now.
 
     Its features are read where they are stored, else computed. Raises ConfigMismatchError where its data have changed,
@@ -146,26 +129,27 @@ def temperature_of_finished_run(layout: RunLayout, config: TrainConfig, tried: T
     if tried.fit is not None and _has_few_rows(run):
         return best_temperature(_slopes_of_few(task, tried, tried.fit))
     slopes = _of_block(task, tried)
-    blocks = _blocks(task, row_grid("train", shape.n_train, len(tried.candidates)))
+    blocks = _blocks(task, row_grid("train", shape.n_train, len(tried.weights.columns)))
     sums = reduce(add, (_slopes(slopes(block, serially)) for block in blocks))
     return best_temperature(replace(sums, rows=count_held_out(run, task.facts)))
 
 
 def _opened(given: Stored, task: RowTask) -> OfBlock:
-    arrays = given.read()
-    candidates, weights, intercept = (arrays[name] for name in ("candidates", "weights", "intercept"))
-    tried = TriedWeights(candidates, weights, intercept, points=arrays.get("points"))
-    return _of_block(task, tried)
+    arrays = dict(given.read())
+    points = arrays.pop("points", None)
+    return _of_block(task, CalibrationWeights(Weights(**arrays), points=points))
 
 
-def _of_block(task: RowTask, tried: TriedWeights) -> OfBlock:
+def _of_block(task: RowTask, tried: CalibrationWeights) -> OfBlock:
     generator = None
     if tried.points is not None:
         generator = task.generator_of(tried.points)
-    elif len(tried.candidates):
-        generator = task.generator(tried.candidates)
-    weights = np.ascontiguousarray(tried.weights)  # as those from a file: the bits depend on the order in memory
-    return partial(slopes_of, generator, weights, tried.intercept)
+    elif len(tried.weights.columns):
+        generator = task.generator(tried.weights.columns)
+    weights = np.ascontiguousarray(
+        tried.weights.weights
+    )  # as those from a file: the bits depend on the order in memory
+    return partial(slopes_of, generator, weights, tried.weights.intercept)
 
 
 def slopes_of(

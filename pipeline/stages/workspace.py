@@ -24,7 +24,7 @@ from pipeline.kernels.kernel_forms import Kernel
 from pipeline.runtime.committed_sums import S
 from pipeline.runtime.row_pass import RowPass
 from pipeline.runtime.stored_arrays import Arrays, Stored
-from pipeline.solvers.preselection import Preselection
+from pipeline.solvers.greedy_choice import Preselection
 from pipeline.stages.candidate_names import count_candidates, is_in_rounds, names_of, preselection_of
 from pipeline.stages.target_facts import TargetFacts, facts_of
 from storage.checkpoints import Checkpoint

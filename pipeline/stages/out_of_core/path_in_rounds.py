@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pipeline.config.parsers import penalty_path
 from pipeline.runtime.stored_arrays import Arrays
 from pipeline.solvers import working_set_rules as rules
-from pipeline.solvers.delivered_weights import UnseenWeights, intercept_of
+from pipeline.solvers.weights import Weights, intercept_of
 from pipeline.solvers.regularization_path import ChosenPenalty, TriedPenalties, choose_penalty
 from pipeline.stages.accumulate_statistics import name_of, statistics_from_arrays
 from pipeline.stages.candidate_names import positions_of
@@ -24,7 +24,6 @@ from pipeline.stages.one_vs_all import start_name
 from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet
 from pipeline.stages.out_of_core.working_set import (
     NOTHING,
-    Weights,
     WorkingSet,
     commit,
     drop,
@@ -82,10 +81,9 @@ class FollowedPath:
     rounds: list[Record]
     chosen: SolvedPoint
 
-    def unseen(self, candidates: NDArray[np.int64]) -> UnseenWeights:
-        """Return the weights of the fit rows at the penalty, as the held-out rows are tried with them."""
-        weights = self.chosen.weights
-        return UnseenWeights(positions_of(candidates, weights.columns), weights.weights, weights.intercept)
+    def of_fit(self, candidates: NDArray[np.int64]) -> Weights:
+        """Return the weights of the fit rows at the penalty."""
+        return replace(self.chosen.weights, columns=positions_of(candidates, self.chosen.weights.columns))
 
 
 class PenaltyPath(PricingRule):

@@ -16,6 +16,7 @@ from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.gram_statistics import GramStatistics, SumBounds
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays
+from pipeline.solvers.weights import Weights
 from pipeline.stages.accumulate_statistics import (
     STORING,
     largest_values,
@@ -35,18 +36,6 @@ from storage.folder_layouts import MANIFEST_NAME
 ENTRIES = "kernel_entries"  # the array with how many a round's statistics took
 RESIDUALS = "residuals"
 NOTHING = np.empty(0, np.int64)
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Weights (a, T) f8 on some columns (a,) i8, and the intercept (T,) f8.
-
-    Weights of k penalties may stand beside each other: (a, k·T), with intercepts (k·T,).
-    """
-
-    columns: NDArray[np.int64]
-    weights: NDArray[np.float64]
-    intercept: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -203,11 +192,7 @@ def drop(run: Run, name: str, parts: tuple[str, ...]) -> None:
 def active_weights(run: Run, current: WorkingSet) -> Weights:
     """Return the committed weights of a round's solves at one penalty, on the columns that are active."""
     table = load_weights(run, current.name, len(current.candidates))[-1]
-    columns = np.flatnonzero(table.any(axis=1))
-    intercept = np.zeros(table.shape[1])
-    if run.intercept:
-        intercept = current.statistics.intercept(table[columns], columns)
-    return Weights(columns, table[columns], intercept)
+    return Weights.of_support(table, current.statistics, intercept=run.intercept)
 
 
 def compute_residuals(

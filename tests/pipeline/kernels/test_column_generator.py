@@ -8,7 +8,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from pipeline.errors import ExitCode, InvalidDataError
 from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.column_loops import gaussian_float32
+from pipeline.kernels.kernel_loops import gaussian_float32
 
 
 def test_exponential_is_exact_to_two_units_in_the_last_place() -> None:

@@ -15,8 +15,8 @@ from pipeline.kernels.jit import Loop, compile_loops
 from runs import ROOT, python
 
 LOOPS = (
-    "import features.sphog as a, pipeline.kernels.column_loops as b;"
-    "import pipeline.solvers.coordinate_descent_loops as c;"
+    "import features.sphog as a, pipeline.kernels.kernel_loops as b;"
+    "import pipeline.solvers.solver_loops as c;"
     "print(*{Path(f.stats.cache_path).parent for f in (a.sphog_rows, b.gaussian_float32, c.sweep)});"
 )
 
@@ -63,7 +63,7 @@ def test_the_package_imports_without_numba() -> None:
 
 
 KEPT = (
-    "import pipeline.kernels.exact_sum_loops as tiles, pipeline.kernels.column_loops as columns;"
+    "import pipeline.kernels.kernel_loops as kernels;"
     "from pipeline.kernels.jit import compile_loops, loops_in, not_kept; from numba.core import event;"
     "told = event.RecordingListener(); event.register('numba:compile', told);"
 )
@@ -73,9 +73,9 @@ KEPT = (
 def test_what_is_kept_is_known_loop_by_loop(tmp_path: Path) -> None:
     """Without compiling anything to see; in a folder of the user, which is taken as it is."""
     tmp_path.chmod(0o755)
-    count = "loops = loops_in(tiles) + loops_in(columns, 'gaussian_float64');"
+    count = "tile = loops_in(kernels, 'add_lower_tile'); loops = tile + loops_in(kernels, 'gaussian_float64');"
     report = "print(len(loops), len(not_kept(loops)), len(told.buffer) // 2);"
-    done = told(f"{KEPT} {count} {report} compile_loops(loops_in(tiles)); {report}", NUMBA_CACHE_DIR=str(tmp_path))
+    done = told(f"{KEPT} {count} {report} compile_loops(tile); {report}", NUMBA_CACHE_DIR=str(tmp_path))
     before, after = (line.split() for line in done.stdout.splitlines())
     assert (before, after[:2]) == (["2", "2", "0"], ["2", "1"])
     assert int(after[2]) > 0
@@ -86,9 +86,13 @@ def test_what_is_kept_is_known_loop_by_loop(tmp_path: Path) -> None:
 
 
 def test_two_processes_with_one_fresh_cache_compile_once(tmp_path: Path) -> None:
-    code = f"import pipeline; {KEPT} loops = loops_in(tiles); print(len(not_kept(loops)), flush=True);"
+    code = (
+        f"import pipeline; {KEPT} loops = loops_in(kernels, 'add_lower_tile'); print(len(not_kept(loops)), flush=True);"
+    )
     code += "compile_loops(loops); print(len(told.buffer) > 0);"
-    code += "import numpy as np; print(tiles.add_lower_tile(np.ones((1, 1)), 1.0, 2.0, np.zeros((1, 1), int), 0, 0, 1))"
+    code += (
+        "import numpy as np; print(kernels.add_lower_tile(np.ones((1, 1)), 1.0, 2.0, np.zeros((1, 1), int), 0, 0, 1))"
+    )
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     with (tmp_path / "compiling.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # both have seen that the loop is missing before either begins
@@ -124,7 +128,7 @@ def test_waiting_for_another_process_ends_on_request(tmp_path: Path, monkeypatch
 def test_damaged_code_is_told_with_its_folder(tmp_path: Path) -> None:
     """numba's own error names no file; whoever meets it must know what to delete."""
     code = (
-        "import numpy as np; from pipeline.kernels.column_loops import gaussian_float64 as loop;"
+        "import numpy as np; from pipeline.kernels.kernel_loops import gaussian_float64 as loop;"
         "from pipeline.runtime.answers import answered;"
         "row = np.ones(1); block = np.ones((1, 1));"
         "print(answered(lambda: loop(block, row, row, row, np.zeros(1, int), block.copy(), 0)))"

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from sklearn.metrics.pairwise import polynomial_kernel, rbf_kernel
 
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.bandwidth import typical_sigma2
 from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.kernel_forms import Kernel, column_bounds
+from pipeline.kernels.kernel_forms import Kernel, column_bounds, typical_sigma2
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers.bandwidth_choice import best_of, held_out_errors
 from runs import TrainedRuns, held_out_of, report_of, save_once, train

@@ -7,15 +7,15 @@ import pytest
 
 from dense_twins import make_columns, make_kernel
 from pipeline.solvers import SolverOptions, solve
-from pipeline.solvers import coordinate_descent_loops as loop
+from pipeline.solvers import solver_loops as loop
 from pipeline.solvers.coordinate_descent import ActiveInverse, _visit, factorise, objective, relative_drift, run_sweep
 
 TOLERANCE = 1e-10
 
 
-def dense_inverse(C, mu, lam):
-    """K~^-1 = (lambda I + C D C^T)^-1, written out."""
-    return np.linalg.inv(lam * np.eye(C.shape[0]) + (C * mu) @ C.T)
+def dense_inverse(C, mu):
+    """K~^-1 = (I + C D C^T)^-1, written out."""
+    return np.linalg.inv(np.eye(C.shape[0]) + (C * mu) @ C.T)
 
 
 def dense_objective(C, Y, mu, lam, nu):
@@ -24,69 +24,63 @@ def dense_objective(C, Y, mu, lam, nu):
     return np.trace(Y.T @ np.linalg.inv(np.eye(len(Y)) + K / lam) @ Y) + nu * mu.sum()
 
 
-@pytest.mark.parametrize("lam", [1.0, 0.3])
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("seed", range(3))
-def test_score_curvature_objective_and_predictor_match_dense_formulas(seed, outputs, lam):
+def test_score_curvature_objective_and_predictor_match_dense_formulas(seed, outputs):
     C, Y, problem = make_columns(seed, outputs=outputs)
     rng, mu = np.random.default_rng(seed), np.zeros(problem.n_candidates)
     support = rng.permutation(problem.n_candidates)[:5]
     mu[support] = rng.random(5) + 0.1
-    inverse = factorise(problem, lam, mu, support)
-    K_inverse = dense_inverse(C, inverse.mu, lam)
+    inverse = factorise(problem, mu, support)
+    K_inverse = dense_inverse(C, inverse.mu)
     a, b, q = np.empty(inverse.active.size), np.empty(inverse.active.size), np.empty(outputs)
     for m in range(problem.n_candidates):
-        loop.score(m, problem.gram, problem.kty, lam, inverse.active, inverse.n_active, inverse.u, a, q)
-        s = loop.curvature(m, problem.gram, lam, inverse.mu[m], inverse.position[m], inverse.G, inverse.n_active, a, b)
+        loop.score(m, problem.gram, problem.kty, inverse.active, inverse.n_active, inverse.u, a, q)
+        s = loop.curvature(m, problem.gram, inverse.mu[m], inverse.position[m], inverse.G, inverse.n_active, a, b)
         np.testing.assert_allclose(q, Y.T @ K_inverse @ C[:, m], atol=TOLERANCE, rtol=TOLERANCE)
         np.testing.assert_allclose(s, C[:, m] @ K_inverse @ C[:, m], atol=TOLERANCE, rtol=TOLERANCE)
-    expected = dense_objective(C, Y, inverse.mu, lam, problem.penalty / lam)
-    assert objective(problem, lam, inverse) == pytest.approx(expected, rel=TOLERANCE)
-    alpha = 2 * np.linalg.inv(np.eye(len(Y)) + (C * inverse.mu) @ C.T / lam) @ Y  # (alphastar)
+    expected = dense_objective(C, Y, inverse.mu, 1.0, problem.penalty)
+    assert objective(problem, inverse) == pytest.approx(expected, rel=TOLERANCE)
+    alpha = 2 * np.linalg.inv(np.eye(len(Y)) + (C * inverse.mu) @ C.T) @ Y  # (alphastar)
     alpha_tilde = inverse.mu[:, None] * (C.T @ alpha)  # (alphatilde), k(x, x) = 1
-    np.testing.assert_allclose(
-        inverse.weights(lam), alpha_tilde / (2 * lam), atol=TOLERANCE, rtol=TOLERANCE
-    )  # (optappfunc)
-    np.testing.assert_allclose(2 * (Y - C @ inverse.weights(lam)), alpha, atol=1e-9)
+    np.testing.assert_allclose(inverse.weights(), alpha_tilde / 2, atol=TOLERANCE, rtol=TOLERANCE)  # (optappfunc)
+    np.testing.assert_allclose(2 * (Y - C @ inverse.weights()), alpha, atol=1e-9)
 
 
-@pytest.mark.parametrize("lam", [1.0, 0.3])
-@pytest.mark.parametrize("outputs", [1, 2])
-def naive_step(q2, s, mu, lam, nu, step):
-    exact = max(0.0, mu + (np.sqrt(q2 * lam / nu) - 1) / s)
+def naive_step(q2, s, mu, nu, step):
+    exact = max(0.0, mu + (np.sqrt(q2 / nu) - 1) / s)
     if step == "exact" or (step == "newton" and exact < mu):  # the safeguard: Theorem 1(a) is for increases only
         return exact
-    return max(0.0, mu + (lam * q2 - nu) / (2 * lam * q2 * s))
+    return max(0.0, mu + (q2 - nu) / (2 * q2 * s))
 
 
 @pytest.mark.parametrize("step", ["exact", "newton", "newton-unguarded"])
 @pytest.mark.parametrize("outputs", [1, 3])
-@pytest.mark.parametrize("lam", [1.0, 2.5])
-def test_a_sweep_equals_the_naive_algorithm(step, outputs, lam):
+def test_a_sweep_equals_the_naive_algorithm(step, outputs):
     """Dense Algorithm 2, one coordinate at a time, against the compiled sweep and its updates of the inverse."""
     C, Y, problem = make_columns(3, m=9, outputs=outputs, penalty=2.0)
-    nu = problem.penalty / lam
+    nu = problem.penalty
     order = np.random.default_rng(1).integers(0, 9, 60)
     mu, updates = np.zeros(9), set()
     for m in order:
-        K_inverse = dense_inverse(C, mu, lam)
+        K_inverse = dense_inverse(C, mu)
         q, s = Y.T @ K_inverse @ C[:, m], C[:, m] @ K_inverse @ C[:, m]
-        if mu[m] > 0 or lam * q @ q > nu:
-            before, mu[m] = mu[m], naive_step(q @ q, s, mu[m], lam, nu, step)
+        if mu[m] > 0 or q @ q > nu:
+            before, mu[m] = mu[m], naive_step(q @ q, s, mu[m], nu, step)
             updates.add("enter" if before == 0 else "leave" if mu[m] == 0 else "fall" if mu[m] < before else "rise")
     assert updates == {"enter", "leave", "fall", "rise"}  # a fall meets the safeguard, a leave is not of the last place
-    inverse = factorise(problem, lam, np.zeros(9), np.zeros(0, np.int64))
-    visits, _, _ = _visit(problem, inverse, order, np.zeros(9, bool), lam, step, np.inf)
+    inverse = factorise(problem, np.zeros(9), np.zeros(0, np.int64))
+    visits, _, _ = _visit(problem, inverse, order, np.zeros(9, bool), step, np.inf)
     assert visits == 60
-    start = factorise(problem, lam, np.zeros(9), np.zeros(0, np.int64))
-    swept, _ = run_sweep(problem, start, order, np.zeros(9, bool), lam=lam, step=step, refactor_every=7)
+    start = factorise(problem, np.zeros(9), np.zeros(0, np.int64))
+    swept, _ = run_sweep(problem, start, order, np.zeros(9, bool), step=step, refactor_every=7)
     np.testing.assert_allclose(swept.mu, mu, atol=1e-9)
     np.testing.assert_allclose(inverse.mu, mu, atol=1e-9)
     support, n = inverse.support, inverse.n_active
     assert set(support) == set(np.flatnonzero(mu))
     assert all(inverse.position[m] == i for i, m in enumerate(support))
     assert (inverse.position >= 0).sum() == n
-    G = np.linalg.inv(np.diag(1 / mu[support]) + C[:, support].T @ C[:, support] / lam)
+    G = np.linalg.inv(np.diag(1 / mu[support]) + C[:, support].T @ C[:, support])
     np.testing.assert_allclose(inverse.G[:n, :n], G, atol=1e-9, rtol=1e-9)
     np.testing.assert_allclose(inverse.u[:, :n], (G @ problem.kty[support]).T, atol=1e-9, rtol=1e-9)
 
@@ -97,7 +91,7 @@ def test_the_objective_never_rises_but_without_the_safeguard(step):
     largest_rise = 0.0
     for seed in range(16):
         C, Y, problem = make_columns(seed, m=10)
-        inverse = factorise(problem, 1.0, np.zeros(10), np.zeros(0, np.int64))
+        inverse = factorise(problem, np.zeros(10), np.zeros(0, np.int64))
         last = dense_objective(C, Y, inverse.mu, 1.0, problem.penalty)
         for m in np.random.default_rng(seed).integers(0, 10, 60):
             inverse, _ = run_sweep(problem, inverse, np.array([m]), np.zeros(10, bool), step=step)
@@ -106,24 +100,32 @@ def test_the_objective_never_rises_but_without_the_safeguard(step):
     assert largest_rise > 1e-6 if step == "newton-unguarded" else largest_rise <= 1e-12
 
 
-def test_proposition_3_equal_product_equal_predictor():
-    _, _, problem = make_kernel(0, n=150, m=30, penalty=0.3)
-    options = {"schedule": "uniform", "tolerance": 1e-9, "max_sweeps": 3000}
-    solutions = [solve(problem, SolverOptions(lam=lam, **options), np.random.default_rng(0)) for lam in (1.0, 4.0, 0.2)]
-    for lam, solution in zip((1.0, 4.0, 0.2), solutions, strict=True):
-        assert solution.converged
-        np.testing.assert_allclose(solution.weights, solutions[0].weights, atol=1e-4)
-        np.testing.assert_allclose(solution.mu / lam, solutions[0].mu, atol=1e-3)
-        assert solution.objective == pytest.approx(solutions[0].objective, rel=1e-8)
+@pytest.mark.parametrize("lam", [4.0, 0.2])
+def test_proposition_3_equal_product_equal_predictor(lam):
+    """mathematics.md, eq. 20: the solvers take lambda = 1."""
+    C, Y, problem = make_columns(0, penalty=0.3)
+    solution = solve(
+        problem, SolverOptions(schedule="uniform", tolerance=1e-9, max_sweeps=3000), np.random.default_rng(0)
+    )
+    assert solution.converged
+    for mu in (solution.mu, 1.1 * solution.mu):
+        of_lam = dense_objective(C, Y, mu * lam, lam, problem.penalty / lam)
+        assert of_lam == pytest.approx(dense_objective(C, Y, mu, 1.0, problem.penalty), rel=1e-12)
+    assert (
+        of_lam > solution.objective == pytest.approx(dense_objective(C, Y, solution.mu, 1.0, problem.penalty), rel=1e-8)
+    )
+    scaled = lam * solution.mu
+    predictor = (C * scaled) @ C.T @ np.linalg.solve(lam * np.eye(len(Y)) + (C * scaled) @ C.T, Y)
+    np.testing.assert_allclose(C @ solution.weights, predictor, atol=1e-4)
 
 
 def test_refactorisation_keeps_the_drift_small_and_reports_it():
     _, _, problem = make_kernel(1, penalty=0.001)
     order = np.random.default_rng(0).permutation(80)
-    empty = factorise(problem, 1.0, np.zeros(80), np.zeros(0, np.int64))
+    empty = factorise(problem, np.zeros(80), np.zeros(0, np.int64))
     inverse, report = run_sweep(problem, empty, order, np.zeros(80, bool), refactor_every=5)
     assert 0 < report.drift < 1e-6
-    fresh = factorise(problem, 1.0, inverse.mu, inverse.support)
+    fresh = factorise(problem, inverse.mu, inverse.support)
     assert relative_drift(inverse, fresh) == 0.0
     spoilt = ActiveInverse(fresh.mu, fresh.active, fresh.position, fresh.n_active, fresh.G * 1.01, fresh.u)
     assert relative_drift(spoilt, fresh) == pytest.approx(0.01)
@@ -132,8 +134,8 @@ def test_refactorisation_keeps_the_drift_small_and_reports_it():
 def test_growing_the_active_list_changes_nothing():
     _, _, problem = make_kernel(3, n=400, m=300, penalty=1e-4, width=0.05)
     order = np.random.default_rng(0).permutation(300)
-    small = factorise(problem, 1.0, np.zeros(300), np.zeros(0, np.int64))
-    large = factorise(problem, 1.0, np.zeros(300), np.zeros(0, np.int64), 301)
+    small = factorise(problem, np.zeros(300), np.zeros(0, np.int64))
+    large = factorise(problem, np.zeros(300), np.zeros(0, np.int64), 301)
     assert small.active.size < 301
     small, _ = run_sweep(problem, small, order, np.zeros(300, bool))
     large, _ = run_sweep(problem, large, order, np.zeros(300, bool))

@@ -20,11 +20,11 @@ from pipeline.solvers import (
     certify_problem,
     certify_support,
     gap_safe_screen,
-    scores_from_gram,
     solve,
+    warm_state,
 )
-from pipeline.solvers.iterations import cold_state
-from pipeline.solvers.output_groups import problem_of as problem_of_statistics
+from pipeline.solvers.duality_gap import scores_of_support
+from pipeline.solvers.problem import problem_of as problem_of_statistics
 
 
 def dense_certificate(C, Y, W, tau):
@@ -60,7 +60,7 @@ def test_scores_from_outside_give_the_same_certificate():
     W = np.zeros((80, 2))
     W[[3, 8, 50]] = 0.3
     streamed = C.T @ (Y - C @ W)
-    np.testing.assert_allclose(scores_from_gram(problem, W), streamed, atol=1e-9)
+    np.testing.assert_allclose(scores_of_support(problem, W), streamed, atol=1e-9)
     whole = certify(problem, W, streamed)
     support = np.flatnonzero(W.any(axis=1))
     part = certify_support(
@@ -185,7 +185,7 @@ def test_screened_and_skipped_coordinates_are_zero_at_the_unscreened_optimum(pol
     )
     solution = solve(problem, SolverOptions(tolerance=1e-12, polish=polish), np.random.default_rng(0))
     assert reference.certificate.relative_gap < 1e-12
-    screened = solution.state.shrinkage.screened
+    screened = solution.state.screened
     assert screened.sum() >= 300
     assert not np.any(reference.weights[screened])
     assert not np.any(solution.weights[screened])
@@ -198,7 +198,7 @@ def test_screening_rejects_what_an_unsafe_radius_would_drop():
     problem = sparse_problem(1)
     best = solve(problem, SolverOptions(tolerance=1e-13), np.random.default_rng(0))
     rough = best.weights * 0.3
-    scores = scores_from_gram(problem, rough)
+    scores = scores_of_support(problem, rough)
     certificate = certify(problem, rough, scores)
     norms = np.sqrt(np.diagonal(problem.gram))
     unsafe = gap_safe_screen(scores, norms, replace(certificate, gap=0.0), problem.tau)
@@ -216,8 +216,9 @@ def test_a_diverged_iterate_is_certified_of_nothing(size):
     with np.errstate(over="ignore"):
         found = certify(problem, W, np.sign(W) * 0.1)
     assert (found.dual, found.gap, found.relative_gap) == (-np.inf, np.inf, np.inf)
-    state = replace(cold_state(problem), weights=W).with_proof(replace(found, primal=-1.0))
-    assert (state.relative_gap, state.best_primal) == (np.inf, cold_state(problem).best_primal), "none of the best"
+    cold = warm_state(np.zeros_like(W))
+    state = replace(cold, weights=W).with_proof(replace(found, primal=-1.0))
+    assert (state.relative_gap, state.best_primal) == (np.inf, cold.best_primal), "none of the best"
     assert not state.best_weights.any()
     nothing = certify_problem(problem, np.zeros((80, 1)))
     assert nothing.primal == pytest.approx(problem.yty / 2)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dense_twins import statistics_of
-from pipeline.kernels.bandwidth import typical_sigma2
 from pipeline.kernels.column_generator import GAUSSIAN, ColumnGenerator
 from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.kernels.kernel_forms import typical_sigma2
 from pipeline.kernels.scaled_features import scaled
 from pipeline.solvers.feature_scales import (
     DIAGONAL,

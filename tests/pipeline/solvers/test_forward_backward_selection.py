@@ -14,8 +14,8 @@ from pipeline.kernels.kernel_forms import Kernel
 from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers import forward_selection as forwards
 from pipeline.solvers.forward_backward_selection import forward_size, select
+from pipeline.solvers.greedy_choice import held_out_curve, prefix_sizes, prefix_weights
 from pipeline.solvers.ridge import RIDGES, least_squares, refit
-from pipeline.solvers.selection_prefixes import held_out_curve, prefix_sizes, prefix_weights
 
 Data = tuple[np.ndarray, np.ndarray]
 
@@ -196,7 +196,7 @@ def test_wide_kernels_in_few_dimensions_are_used_to_the_full(dimensions: int, wi
     assert (found.reductions >= 0).all()
 
     def error(columns: np.ndarray) -> float:
-        model = refit(fit.cut(columns), hold_out.cut(columns), fit.cut(columns), intercept=False)
+        model = refit(fit.cut(columns), hold_out.cut(columns), fit.cut(columns), intercept=False).weights
         return float(test.cut(columns).squared_error(model.weights, model.intercept).sum() / 1000)
 
     assert error(found.chosen) <= 1.02 * error(np.arange(160)) + 1e-4
@@ -254,10 +254,9 @@ def test_hold_out_curve_is_that_of_the_best_ridge(intercept: bool) -> None:
     assert curve[1] == pytest.approx(min(error for _, error in whole.held_out_errors), rel=1e-9)
     scale = float(np.mean(np.diagonal(fit.gram)))
     few = np.arange(3)
-    direct = [
-        hold_out.cut(few).squared_error(*least_squares(fit.cut(few), f * scale, intercept=intercept)).sum() / 90
-        for f in (*RIDGES, *(10.0**exponent for exponent in range(7)))
-    ]
+    fractions = (*RIDGES, *(10.0**exponent for exponent in range(7)))
+    tried = [least_squares(fit.cut(few), fraction * scale, intercept=intercept) for fraction in fractions]
+    direct = [hold_out.cut(few).squared_error(one.weights, one.intercept).sum() / 90 for one in tried]
     assert curve[0] == pytest.approx(min(direct), rel=1e-9)
 
 

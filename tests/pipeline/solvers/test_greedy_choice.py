@@ -8,8 +8,7 @@ from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers.forward_backward_selection import select
 from pipeline.solvers.forward_selection import Selection
-from pipeline.solvers.greedy_choice import Enough, GreedyChoice, Part, choose_greedily
-from pipeline.solvers.selection_prefixes import held_out_curve, prefix_sizes
+from pipeline.solvers.greedy_choice import Enough, GreedyChoice, Part, choose_greedily, held_out_curve, prefix_sizes
 
 Parts = tuple[GramStatistics, GramStatistics]
 

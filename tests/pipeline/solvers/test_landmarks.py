@@ -6,8 +6,7 @@ from scipy.linalg import pinvh
 from sklearn.datasets import load_digits
 from sklearn.metrics.pairwise import rbf_kernel
 
-from pipeline.solvers.forward_backward_selection import select
-from pipeline.solvers.landmarks import FUNCTIONS, inverse_root, statistics_of_functions
+from pipeline.solvers.forward_backward_selection import FUNCTIONS, inverse_root, select, statistics_of_functions
 
 Array = np.ndarray
 

@@ -5,8 +5,8 @@ import pytest
 
 from features.row_draws import row_keys
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, SumBounds, largest_terms
-from pipeline.solvers.leave_one_out import LeftOut, RidgeFit
-from pipeline.solvers.ridge import least_squares
+from pipeline.solvers.ridge import LeftOut, least_squares
+from pipeline.solvers.weights import RidgeFit
 
 RIDGE = 0.3
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -38,7 +38,7 @@ def statistics_of(columns: np.ndarray, signs: np.ndarray, weights: np.ndarray) -
 def left_out(given: Rows, n_classes: int, *, intercept: bool, blocks: int = 2) -> tuple[np.ndarray, ...]:
     X, columns, truth, weights, held_out = given
     fit = statistics_of(columns[~held_out], signs_of(truth, n_classes)[~held_out], weights[~held_out])
-    values = LeftOut(RidgeFit(fit, RIDGE, *least_squares(fit, RIDGE, intercept=intercept), intercept))
+    values = LeftOut(RidgeFit(least_squares(fit, RIDGE, intercept=intercept), fit, RIDGE, intercept))
     for part in np.array_split(np.arange(len(X)), blocks):
         values.add(row_keys(X[part]), *(one[part] for one in given[1:]))
     return values.values()
@@ -53,10 +53,10 @@ def test_values_are_those_of_fits_without_the_row_and_its_copies(n_classes: int,
         copies = (x == X).all(axis=1)
         used = ~held_out & ~copies
         fit = statistics_of(columns[used], signs[used], weights[used])
-        w, b = least_squares(fit, RIDGE, intercept=intercept)
+        without = least_squares(fit, RIDGE, intercept=intercept)
         row = np.flatnonzero(copies)[0]
         total = weights[copies & (truth == label)].sum()
-        expected[x[0], label] = (*(columns[row] @ w + b), total)
+        expected[x[0], label] = (*(columns[row] @ without.weights + without.intercept), total)
     decision, classes, totals = left_out(given, n_classes, intercept=intercept)
     assert len(decision) == len(expected) < len(X)
     found = sorted((*one, total, label) for one, total, label in zip(decision, totals, classes, strict=True))

@@ -8,7 +8,7 @@ from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers import forward_selection as forwards
 from pipeline.solvers.forward_backward_selection import drop, select
 from pipeline.solvers.forward_selection import forward
-from pipeline.solvers.preselection import Preselection, preselection, turns
+from pipeline.solvers.greedy_choice import Preselection, preselection, turns
 
 
 def test_there_are_finalists_where_not_all_candidates_fit_or_they_save_most_of_the_gram() -> None:

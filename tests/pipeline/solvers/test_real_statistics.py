@@ -60,5 +60,5 @@ def test_uniform_needs_three_times_the_evaluations(images, penalty):
     uniform = solve(problem, options, np.random.default_rng(0))
     shrinking = solve(problem, SolverOptions(tolerance=1e-4), np.random.default_rng(0))
     assert shrinking.converged
-    assert 3 * shrinking.evaluations < uniform.visits
+    assert 3 * shrinking.state.evaluations < uniform.state.visits
     assert never_rises(uniform)

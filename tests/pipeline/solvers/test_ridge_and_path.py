@@ -6,9 +6,9 @@ from sklearn.linear_model import Ridge
 
 from dense_twins import problem_of, statistics_of
 from pipeline.solvers import SolverOptions, solve
+from pipeline.solvers.greedy_choice import held_out_curve
 from pipeline.solvers.regularization_path import penalty_max, solve_path, spaced
 from pipeline.solvers.ridge import LARGEST_RIDGE, RIDGES, refit
-from pipeline.solvers.selection_prefixes import held_out_curve
 
 
 def columns(n: int = 400, m: int = 25, t: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -29,10 +29,10 @@ def test_refit_is_scikit_learns_ridge_with_what_held_out_rows_prefer(intercept: 
     twin = Ridge(alpha=best[0] * np.trace(K[:60].T @ K[:60]) / 60, fit_intercept=intercept, solver="svd")
     error = ((twin.fit(K[:60], Y[:60]).predict(K[60:]) - Y[60:]) ** 2).sum() / 60
     assert np.isclose(best[1], error, rtol=1e-5)
-    assert np.allclose(found.of_fit.weights, twin.coef_.T, rtol=1e-6, atol=1e-7)
+    assert np.allclose(found.of_fit.weights.weights, twin.coef_.T, rtol=1e-6, atol=1e-7)
     whole = Ridge(alpha=found.ridge, fit_intercept=intercept, solver="svd").fit(K, Y)
-    assert np.allclose(found.weights, whole.coef_.T, rtol=1e-6, atol=1e-7)
-    assert np.allclose(found.intercept, whole.intercept_, rtol=1e-6, atol=1e-7)
+    assert np.allclose(found.weights.weights, whole.coef_.T, rtol=1e-6, atol=1e-7)
+    assert np.allclose(found.weights.intercept, whole.intercept_, rtol=1e-6, atol=1e-7)
 
 
 def test_ridges_go_on_until_a_larger_one_is_worse() -> None:
@@ -53,10 +53,10 @@ def test_refit_survives_duplicate_columns() -> None:
     K, Y = columns()
     double = np.hstack([K, K])
     both = statistics_of(double, Y)
-    assert np.isfinite(refit(both, both, both, intercept=False).weights).all()
+    assert np.isfinite(refit(both, both, both, intercept=False).weights.weights).all()
     found = refit(both, both, both, intercept=False, fractions=(1e-6,))
     twin = Ridge(alpha=found.ridge / 2, fit_intercept=False, solver="svd").fit(K, Y)  # a pair shares its penalty
-    assert np.allclose(double @ found.weights, twin.predict(K), atol=1e-6)
+    assert np.allclose(double @ found.weights.weights, twin.predict(K), atol=1e-6)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -90,7 +90,7 @@ def test_a_path_meets_the_separate_solves() -> None:
         alone = solve(problem_of(K, Y[:, :1], penalty), options, np.random.default_rng(0))
         assert solution.converged
         assert np.isclose(solution.objective, alone.objective, rtol=1e-8)
-        evaluations.append((solution.evaluations, alone.evaluations))
+        evaluations.append((solution.state.evaluations, alone.state.evaluations))
     assert all(warm < cold for warm, cold in evaluations[-4:]), "each begins where the last one ended"
     # Cut off inside any of its solves, and gone on with from there, it ends with the same bytes.
     at = seen.index(penalties[4])

@@ -53,10 +53,10 @@ def test_report_and_model_agree(whole: Path, rows_of: Callable[[Path], Any]) -> 
     chosen = selection.load_chosen(layout, selection.AT_ONCE).chosen
     everything = statistics.load_statistics(layout, "all")
     for size in (1, 10, 20):
-        weights, offset = least_squares(
-            everything.cut(chosen[:size]), report["hold_out"]["ridge"], intercept=report["intercept"]
-        )
-        wrong = np.count_nonzero(np.argmax(rows.K_test[:, chosen[:size]] @ weights + offset, axis=1) != rows.y_test)
+        cut = everything.cut(chosen[:size])
+        model = least_squares(cut, report["hold_out"]["ridge"], intercept=report["intercept"])
+        decision = rows.K_test[:, chosen[:size]] @ model.weights + model.intercept
+        wrong = np.count_nonzero(np.argmax(decision, axis=1) != rows.y_test)
         assert curve[size]["test_error"] == pytest.approx(wrong / len(rows.y_test))
 
 

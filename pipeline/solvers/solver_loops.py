@@ -1,13 +1,18 @@
-"""The compiled loop of stochastic coordinate Newton descent: Algorithm 2 of the paper, line by line.
+"""The compiled loops of the solvers. No fastmath: sums keep their order, and a resumed run repeats their bits.
 
-`sweep` is the algorithm; what it calls are its equations. Shapes: gram (M, M), kty (M, T), active (cap,)
-int64 with n entries used, position (M,) int64 with -1 for a zero coordinate, G (cap, cap), u (T, cap) =
-G kty[active] transposed. A score is a vector over the T outputs; one-vs-all has T = 1. a and b (cap,), q (T,) and
-line (M,) are space to work in: an array made inside a loop takes longer to compile than the loop.
-No fastmath: sums keep their order, and a resumed run repeats their bits.
+Coordinate descent, Algorithm 2 of the paper with lambda = 1: `sweep` is the algorithm, what it calls its equations.
+gram (M, M), kty (M, T), active (cap,) i8 of which n count, position (M,) i8, -1 for a zero coordinate, G (cap, cap),
+u (T, cap) = G kty[active] transposed. A score is a vector over the T outputs. Scratch: a and b (cap,), q (T,), line
+(M,); an array made inside a loop takes longer to compile than the loop.
+
+Active-set Newton on w, one output: on support P with signs s the Lasso objective is the quadratic
+1/2 w^T A w - (kty_P - tau s_P)^T w with A = gram_PP; `active_set_newton` takes the steps to its minimiser
+(mathematics.md, eq. 53). kty, weights and signs (M,), active (cap,) i8 of which n count, target (cap,) in their order.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -21,7 +26,7 @@ CURVATURE_FLOOR = 1e-11
 
 
 @compiled()
-def sweep(order, gram, kty, lam, nu, step, threshold, mu, active, position, n, G, u, shrunk, fresh, a, b, q):
+def sweep(order, gram, kty, nu, step, threshold, mu, active, position, n, G, u, shrunk, fresh, a, b, q):
     """Visit the coordinates of ``order``; return (visits, n, moves, worst violation).
 
     Stops early, before a visit, when ``active`` is full or a curvature is in doubt and G not ``fresh``:
@@ -33,21 +38,21 @@ def sweep(order, gram, kty, lam, nu, step, threshold, mu, active, position, n, G
         if n == active.size:
             return k, n, moves, worst
         m = order[k]
-        score(m, gram, kty, lam, active, n, u, a, q)
+        score(m, gram, kty, active, n, u, a, q)
         q_squared = np.dot(q, q)
-        gradient = nu - lam * q_squared
+        gradient = nu - q_squared
         if mu[m] == 0.0 and gradient >= 0.0:  # stays at zero (eq. 19): s_m is not needed
             shrunk[m] = gradient > threshold
             continue
         worst = max(worst, abs(gradient))
-        s = curvature(m, gram, lam, mu[m], position[m], G, n, a, b)
-        if mu[m] == 0.0 and lam * s < DOUBT * gram[m, m] and (moves > 0 or not fresh):
+        s = curvature(m, gram, mu[m], position[m], G, n, a, b)
+        if mu[m] == 0.0 and s < DOUBT * gram[m, m] and (moves > 0 or not fresh):
             return k, n, moves, worst
-        new = coordinate_step(mu[m], q_squared, s, lam, nu, step)
+        new = coordinate_step(mu[m], q_squared, s, nu, step)
         if new == mu[m]:
             continue
         if mu[m] == 0.0:
-            n = enter(m, new, s, q, lam, active, position, n, G, u, b)
+            n = enter(m, new, s, q, active, position, n, G, u, b)
         else:
             change(position[m], mu[m], new, n, G, u, a)
             if new == 0.0:
@@ -58,7 +63,7 @@ def sweep(order, gram, kty, lam, nu, step, threshold, mu, active, position, n, G
 
 
 @compiled()
-def score(m, gram, kty, lam, active, n, u, a, q):
+def score(m, gram, kty, active, n, u, a, q):
     """Fill a = C^T c_m and q_m = y^T K~^-1 c_m (mathematics.md, eq. 23)."""
     for i in range(n):
         a[i] = gram[m, active[i]]
@@ -66,11 +71,11 @@ def score(m, gram, kty, lam, active, n, u, a, q):
         total = 0.0
         for i in range(n):
             total += a[i] * u[t, i]
-        q[t] = (kty[m, t] - total / lam) / lam
+        q[t] = kty[m, t] - total
 
 
 @compiled()
-def curvature(m, gram, lam, mu, p, G, n, a, b):
+def curvature(m, gram, mu, p, G, n, a, b):
     """Return s_m = c_m^T K~^-1 c_m, filling b = G a (mathematics.md, eqs. 24 and 25).
 
     For an active coordinate s_m = (mu_m - G_pp) / mu_m^2 as well, at no cost, without the cancellation of
@@ -86,11 +91,11 @@ def curvature(m, gram, lam, mu, p, G, n, a, b):
     total = 0.0
     for i in range(n):
         total += a[i] * b[i]
-    return max(gram[m, m] - total / lam, CURVATURE_FLOOR * gram[m, m]) / lam
+    return max(gram[m, m] - total, CURVATURE_FLOOR * gram[m, m])
 
 
 @compiled()
-def coordinate_step(mu, q_squared, s, lam, nu, step):
+def coordinate_step(mu, q_squared, s, nu, step):
     """Return the new mu_m >= 0: the Newton step or the exact one (mathematics.md, eqs. 30 and 31).
 
     Theorem 1(a) holds for increases only: a Newton step that lowers mu_m can raise F (mathematics.md, eq. 32), so
@@ -98,10 +103,10 @@ def coordinate_step(mu, q_squared, s, lam, nu, step):
     """
     if q_squared <= 0.0 or s <= 0.0:
         return 0.0
-    exact = (np.sqrt(q_squared * lam / nu) - 1.0) / s
+    exact = (np.sqrt(q_squared / nu) - 1.0) / s
     if step == EXACT or (step == NEWTON and exact < 0.0):
         return max(0.0, mu + exact)
-    return max(0.0, mu + (lam * q_squared - nu) / (2.0 * lam * q_squared * s))
+    return max(0.0, mu + (q_squared - nu) / (2.0 * q_squared * s))
 
 
 @compiled()
@@ -148,20 +153,20 @@ def leave(p, active, position, n, G, u):
 
 
 @compiled()
-def enter(m, mu, s, q, lam, active, position, n, G, u, b):
+def enter(m, mu, s, q, active, position, n, G, u, b):
     """Append coordinate m with weight mu to G and u (mathematics.md, eq. 35), b = G a. Return n."""
     corner = 1.0 / (1.0 / mu + s)
     for i in range(n):
-        factor = b[i] * corner / (lam * lam)
-        for j in range(n):  # A = G + v v^T / s, v = -(s / lambda) G a
+        factor = b[i] * corner
+        for j in range(n):  # A = G + v v^T / s, v = -s G a
             G[i, j] += factor * b[j]
-        G[i, n] = -b[i] * corner / lam
+        G[i, n] = -b[i] * corner
         G[n, i] = G[i, n]
     G[n, n] = corner
     for t in range(u.shape[0]):
         for i in range(n):
-            u[t, i] += G[n, i] * lam * q[t]
-        u[t, n] = corner * lam * q[t]
+            u[t, i] += G[n, i] * q[t]
+        u[t, n] = corner * q[t]
     active[n] = m
     position[m] = n
     return n + 1
@@ -186,14 +191,14 @@ def residual_scores(gram, kty, weights, active, line, scores):
 
 
 @compiled()
-def scaled_system(gram, lam, mu, active, B):
-    """Write B = I + D^1/2 C^T C D^1/2 / lambda, whose eigenvalues are at least 1; G = D^1/2 B^-1 D^1/2.
+def scaled_system(gram, mu, active, B):
+    """Write B = I + D^1/2 C^T C D^1/2, whose eigenvalues are at least 1; G = D^1/2 B^-1 D^1/2.
 
     mathematics.md, eq. 28. The lower triangle alone: what is above it in ``B`` (n, n) is left alone.
     """
     for i in range(active.size):
         for j in range(i + 1):
-            B[i, j] = np.sqrt(mu[active[i]] * mu[active[j]]) * gram[active[i], active[j]] / lam
+            B[i, j] = np.sqrt(mu[active[i]] * mu[active[j]]) * gram[active[i], active[j]]
         B[i, i] += 1.0
 
 
@@ -212,11 +217,79 @@ def inverse_rows(L, X, start, stop):
             X[i, j] /= L[i, i]
 
 
+@compiled()
+def face_system(gram, kty, tau, ridge, weights, signs, active, n, A, target):
+    """Write the system of a face to ``A`` (cap, cap), the lower triangle of its first n rows, and ``target``.
+
+    A = gram_PP + ridge I and kty_P - tau s_P + ridge w_P: mathematics.md, eq. 54, with ridge for ρ.
+    """
+    for i in range(n):
+        m = active[i]
+        for j in range(i + 1):
+            A[i, j] = gram[m, active[j]]
+        A[i, i] += ridge
+        target[i] = kty[m] - tau * signs[m] + ridge * weights[m]
+
+
+@compiled()
+def substitute(L, x, n):
+    """Solve L L^T x = b in place of b, the first n entries of ``x``; L is the lower triangle of its argument."""
+    for i in range(n):
+        total = x[i]
+        for j in range(i):
+            total -= x[j] * L[i, j]
+        x[i] = total / L[i, i]
+    for i in range(n - 1, -1, -1):
+        total = 0.0
+        for j in range(i + 1, n):
+            total += L[j, i] * x[j]
+        x[i] = (x[i] - total) / L[i, i]
+
+
+@compiled()
+def drop_blocked(target, weights, signs, active, n):
+    """Remove the zero weights that the way to the target moves against their sign; return the new n."""
+    kept = 0
+    for i in range(n):
+        m = active[i]
+        if weights[m] != 0.0 or (target[i] - weights[m]) * signs[m] > 0.0:
+            active[kept] = m
+            kept += 1
+    return kept
+
+
+@compiled()
+def move_to(target, weights, signs, active, n, ridge, smallest):
+    """Move the weights to the target and drop those that cross zero on the way.
+
+    Return (n, whether the pull of the ridge on every weight was at most ``smallest``).
+    """
+    kept, settled = 0, True
+    for i in range(n):
+        m = active[i]
+        move = target[i] - weights[m]
+        if not ridge * math.fabs(move) <= smallest:
+            settled = False
+        weights[m] += move
+        if weights[m] * signs[m] <= 0.0:
+            weights[m] = 0.0
+        else:
+            active[kept] = m
+            kept += 1
+    return kept, settled
+
+
 _GRAM = "Array(f8, 2, 'C', True)"  # read-only
+_LISTS = "f8[::1], f8[::1], i8[::1]"  # weights, signs, active
+NEWTON_LOOPS = ("face_system", "substitute", "drop_blocked", "move_to")
 SIGNATURES = {
-    "sweep": f"(i8[::1], {_GRAM}, f8[:, ::1], f8, f8, i8, f8, f8[::1], i8[::1], i8[::1], i8, f8[:, ::1], f8[:, ::1], "
+    "sweep": f"(i8[::1], {_GRAM}, f8[:, ::1], f8, i8, f8, f8[::1], i8[::1], i8[::1], i8, f8[:, ::1], f8[:, ::1], "
     "b1[::1], b1, f8[::1], f8[::1], f8[::1])",
     "residual_scores": f"({_GRAM}, f8[:, ::1], f8[:, ::1], i8[::1], f8[::1], f8[:, ::1])",
-    "scaled_system": f"({_GRAM}, f8, f8[::1], i8[::1], f8[:, ::1])",
+    "scaled_system": f"({_GRAM}, f8[::1], i8[::1], f8[:, ::1])",
     "inverse_rows": "(f8[:, ::1], f8[:, ::1], i8, i8)",
+    "face_system": f"({_GRAM}, f8[::1], f8, f8, {_LISTS}, i8, f8[:, ::1], f8[::1])",
+    "substitute": "(f8[:, ::1], f8[::1], i8)",
+    "drop_blocked": f"(f8[::1], {_LISTS}, i8)",
+    "move_to": f"(f8[::1], {_LISTS}, i8, f8, f8)",
 }

@@ -1,4 +1,4 @@
-"""Compiled epilogues of the column generator: from inner products to Gaussian kernel values, in one pass."""
+"""The compiled loops of the kernels: from inner products to kernel values, and the sums of products."""
 
 import math
 
@@ -116,6 +116,25 @@ def intersections(X, transposed, roots, out):
                 out[i, first + m] = sums[m] * roots[first + m]
 
 
+@compiled()
+def add_lower_tile(tile, inverse_unit, most_units, sums, first_row, first_column, diagonal):
+    """Add round(tile · inverse_unit) to `sums` at (first_row, first_column); return whether every entry was in range.
+
+    mathematics.md, eq. 74. tile (r, c) f8 and sums (R, M) i8, C-contiguous; `diagonal` is how many entries of the
+    tile's first row are in the lower triangle: what lies above it is left alone. An entry is in range up to
+    ±most_units; where one is not, or is no number, the sums are spoilt.
+    """
+    strange = False
+    for i in range(tile.shape[0]):
+        stop = min(tile.shape[1], max(diagonal + i, 0))
+        values, row = tile[i][:stop], sums[first_row + i][first_column : first_column + stop]
+        for j in range(stop):
+            units = np.rint(values[j] * inverse_unit)
+            strange |= not abs(units) <= most_units
+            row[j] += np.int64(units)
+    return not strange
+
+
 _FLOAT32, _FLOAT64 = "f4[:, ::1], f4[::1], f4[::1], f4[::1]", "f8[:, ::1], f8[::1], f8[::1], f8[::1]"
 SIGNATURES = {  # columns that are added up are float64, those that are only looked at what their products are
     "gaussian_float32": [f"({_FLOAT32}, i8[::1], {out}[:, ::1], i8)" for out in ("f8", "f4")],
@@ -125,4 +144,5 @@ SIGNATURES = {  # columns that are added up are float64, those that are only loo
         for dots, out in (("f4", "f8"), ("f4", "f4"), ("f8", "f8"))
     ],
     "intersections": [f"({x}[:, ::1], {x}[:, ::1], f8[::1], {x}[:, ::1])" for x in ("f4", "f8")],
+    "add_lower_tile": "(f8[:, ::1], f8, f8, i8[:, ::1], i8, i8, i8)",
 }

@@ -1,11 +1,11 @@
-"""What a model is delivered with: penalised weights as they are, or least squares on the centers that are left."""
+"""Final weights: penalised ones as they are, or least squares on the columns that they leave."""
 
 import numpy as np
 import pytest
 
 from dense_twins import statistics_of
-from pipeline.solvers.delivered_weights import UnseenWeights, deliver, deliver_path, unseen_of, unseen_on_path
-from pipeline.solvers.ridge import refit
+from pipeline.solvers.ridge import calibration_weights, finalise, finalise_path, refit
+from pipeline.solvers.weights import Weights
 
 Table = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -21,11 +21,11 @@ def table() -> Table:
 
 @pytest.mark.parametrize("refitted", [False, True])
 @pytest.mark.parametrize("intercept", [False, True])
-def test_errors_of_a_path_are_those_of_what_it_delivers(table: Table, refitted: bool, intercept: bool) -> None:
+def test_errors_of_a_path_are_those_of_its_final_weights(table: Table, refitted: bool, intercept: bool) -> None:
     K, y, weights = table
     fit, held_out = statistics_of(K[:60], y[:60]), statistics_of(K[60:], y[60:])
-    path = deliver_path(weights, fit, held_out, refitted=refitted, intercept=intercept)
-    assert path.active.tolist() == [1, 4]
+    path = finalise_path(weights, fit, held_out, refitted=refitted, intercept=intercept)
+    assert path.columns.tolist() == [1, 4]
     decisions = K[60:, [1, 4]] @ path.weights + path.intercepts[:, None]
     np.testing.assert_allclose(path.squared_errors(held_out), ((decisions - y[60:]) ** 2).sum(axis=(1, 2)) / 20)
     assert not path.weights[:2, 0].any(), "not on the support of these penalties"
@@ -37,27 +37,29 @@ def test_errors_of_a_path_are_those_of_what_it_delivers(table: Table, refitted: 
     assert np.allclose(path.weights[1, 1], weights[1, 4]) != refitted
 
 
-def test_held_out_rows_are_tried_with_weights_that_are_new_to_them_where_there_are_some(table: Table) -> None:
+def test_held_out_rows_are_predicted_by_weights_that_were_not_fitted_to_them_where_there_are_some(table: Table) -> None:
     K, y, weights = table
     fit, held_out = statistics_of(K[:60], y[:60]), statistics_of(K[60:], y[60:])
     active = np.array([1, 4])
     everything, parts = (fit + held_out).cut(active), (fit.cut(active), held_out.cut(active))
-    penalised = deliver(weights[2, active], everything, None, intercept=True)
-    refitted = deliver(weights[2, active], everything, parts, intercept=True)
+    penalised, _ = finalise(active, weights[2, active], everything, None, intercept=True)
+    refitted, done = finalise(active, weights[2, active], everything, parts, intercept=True)
+    assert penalised.columns.tolist() == refitted.columns.tolist() == [1, 4]
     np.testing.assert_array_equal(penalised.weights, weights[2, active])
     best = refit(*parts, everything, intercept=True)
-    np.testing.assert_array_equal(refitted.weights, best.weights)
-    before = unseen_on_path(weights[1], fit, intercept=True)
-    assert before.active.tolist() == [4]
+    np.testing.assert_array_equal(refitted.weights, best.weights.weights)
+    before = Weights.of_support(weights[1], fit, intercept=True)
+    assert before.columns.tolist() == [4]
     np.testing.assert_allclose(before.intercept, (y[:60] - K[:60, [4]] @ weights[1, [4]]).mean(axis=0))
-    found: list[UnseenWeights] = [
-        unseen_of(active, refitted, before),
-        unseen_of(active, penalised, before),
-        unseen_of(active, penalised, None),
+    found = [
+        calibration_weights(refitted, done, before),
+        calibration_weights(penalised, None, before),
+        calibration_weights(penalised, None),
     ]
     assert [one.seen for one in found] == [False, False, True]
-    np.testing.assert_array_equal(found[0].weights, best.of_fit.weights)
+    np.testing.assert_array_equal(found[0].weights.weights, best.of_fit.weights.weights)
+    assert found[0].weights.columns.tolist() == [1, 4]
     assert found[0].fit is not None
     assert found[0].fit.ridge == best.of_fit.ridge
-    assert found[1] is before
-    np.testing.assert_array_equal(found[2].intercept, penalised.intercept)
+    assert found[1].weights is before
+    np.testing.assert_array_equal(found[2].weights.intercept, penalised.intercept)
