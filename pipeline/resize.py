@@ -139,7 +139,7 @@ def _r2(layout: "RunLayout", config: "TrainConfig", held_out_error: float) -> fl
     """Return the share of the variance of the held-out rows that is explained, None where their targets are equal."""
     import numpy as np  # which --help does without
 
-    from pipeline.models.scoring import r_squared  # likewise
+    from pipeline.models.scores import r_squared  # likewise
     from pipeline.stages.accumulate_statistics import load_columns  # likewise
 
     # Of no columns: a run may have kept those of its centers alone, and sums of targets need none.

@@ -29,8 +29,7 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import ITEM_CHUNKS, FeatureRequest, FeatureShape
 from pipeline.datasets.open_data import DataIdentity, identify, open_data, release_data
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.finite_rows import first_non_finite_row
-from pipeline.kernels.scaled_features import scaled
+from pipeline.kernels.scaled_rows import first_non_finite_row, scaled
 from pipeline.runtime import stopping
 from pipeline.runtime.stored_arrays import Stored
 from storage.errors import CorruptDataError

@@ -22,7 +22,7 @@ from features.targets import labels_from_decision
 from pipeline.estimators.array_features import Examples
 from pipeline.estimators.base import KernelMachine
 from pipeline.estimators.parameters import row_weights
-from pipeline.models.calibration import probabilities
+from pipeline.models.scores import probabilities
 
 
 class SLKLRegressor(RegressorMixin, KernelMachine):

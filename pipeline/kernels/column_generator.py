@@ -7,7 +7,7 @@ one sgemm gives the inner products, one compiled epilogue turns them into kernel
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pipeline.kernels.each_tile import Each, serially
+from pipeline.kernels.exact_sums import Each, serially
 from pipeline.kernels.kernel_forms import Kernel, form_of
 
 GAUSSIAN = Kernel()

@@ -7,19 +7,36 @@ same block wherever it is computed.
 """
 
 import threading
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.blas import product_tile
-from pipeline.kernels.each_tile import Each, serially
 from pipeline.kernels.kernel_loops import add_lower_tile
 
 _SUM_BITS = 62  # of the largest possible sum, in units; an int64 has one more, and a sign
 _LEAST_BOUND = 2.0**-960  # of a sum, whose unit has an inverse in float64
 _SLACK = 1.001  # by which rounding may bring a term above its bound
 TILE_COLUMNS = 1024  # of the tiles in which a Gram is added up: long enough for BLAS, and work for several threads
+
+
+Tile = TypeVar("Tile")
+
+
+class Each(Protocol):
+    """Calls a function on every tile, in any order and by any threads, and returns when all are done."""
+
+    def __call__(self, function: Callable[[Tile], None], tiles: Iterable[Tile], /) -> None:
+        """Call the function; the first error of a tile is raised."""
+
+
+def serially(function: Callable[[Tile], None], tiles: Iterable[Tile], /) -> None:
+    """Call a function on one tile after the other, in this thread."""
+    for tile in tiles:
+        function(tile)
 
 
 class _Scratch(threading.local):

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.each_tile import Each, serially
-from pipeline.kernels.exact_sums import ExactGram, ExactSum
+from pipeline.kernels.exact_sums import Each, ExactGram, ExactSum, serially
 
 LEAST_TARGET = 1e-145  # of the largest: penalties are small parts of the squares, which float64 must still tell apart
 _CENTRED_ROWS = 64  # of a Gram that are centred at once

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.finite_rows import first_non_finite_row
 from pipeline.kernels.kernel_loops import gaussian_float32, gaussian_float64, intersections, polynomial
+from pipeline.kernels.scaled_rows import first_non_finite_row
 
 KERNELS = ("gaussian", "polynomial", "intersection")
 # The mean is subtracted where its squared norm exceeds the points' mean squared deviation this many times; below,

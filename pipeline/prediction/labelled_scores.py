@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from features.csv_files import is_plain
 from features.errors import DataError
 from features.targets import class_positions, labels_from_decision
-from pipeline.kernels.finite_rows import first_non_finite_row
-from pipeline.models.calibration import calibrate
-from pipeline.models.scoring import Score, score_classes, score_values
+from pipeline.kernels.scaled_rows import first_non_finite_row
+from pipeline.models.scores import Score, calibrate, score_classes, score_values
 from pipeline.prediction.streamed_prediction import Predicted
 
 

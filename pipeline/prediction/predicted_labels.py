@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from features.targets import class_array, labels_from_decision
 from pipeline.errors import ConfigError
-from pipeline.models.calibration import probabilities
+from pipeline.models.scores import probabilities
 from pipeline.prediction.trained_model import SparseKernelModel
 
 

@@ -24,7 +24,7 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import describe, fill_in_features, names_of_data, source_spec
 from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigError, ConfigMismatchError, InvalidDataError, MissingRunError
-from pipeline.kernels.finite_rows import first_non_finite_row
+from pipeline.kernels.scaled_rows import first_non_finite_row
 from pipeline.models.kernel_expansion import FAR_VALUE
 from pipeline.prediction.example_files import Asked, Examples, Piece, open_path, parts_asked
 from pipeline.prediction.model_folder import load_model

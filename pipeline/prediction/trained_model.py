@@ -17,7 +17,7 @@ from features.targets import labels_from_decision
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.column_generator import GAUSSIAN
 from pipeline.kernels.kernel_forms import Kernel
-from pipeline.kernels.scaled_features import scaled
+from pipeline.kernels.scaled_rows import scaled
 from pipeline.models.kernel_expansion import KernelExpansion
 
 FORMAT_VERSION = 1

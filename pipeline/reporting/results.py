@@ -8,8 +8,8 @@ import numpy as np
 from pipeline.config.parsers import selection_size
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
-from pipeline.kernels.scaled_features import lengths
-from pipeline.models.scoring import Score, r_squared
+from pipeline.kernels.scaled_rows import lengths
+from pipeline.models.scores import Score, r_squared
 from pipeline.prediction.labelled_scores import probability_words
 from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.trained_model import SparseKernelModel

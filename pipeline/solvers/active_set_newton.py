@@ -59,17 +59,9 @@ def minimise(
 ) -> tuple[np.ndarray, np.ndarray, FaceReport]:
     """Return (weights, support, report) at the minimiser of the face reached from ``weights`` (mathematics.md, eq. 54).
 
-    Parameters
-    ----------
-    weights : (M, 1) float64
-    support : (m0,) int64
-        Its non-zero entries, in the order of the factorisation.
-    admitted : (k,) int64
-        Candidates added with weight 0 and the sign of their score.
-    drop_all : bool
-        Drop all weights that cross zero in a step, or end each step at the exact minimum of its segment.
-
-    Cost: one Cholesky factorisation of the support per Newton step.
+    weights (M, 1) f8; support (m0,) i8: its non-zero entries, in the order of the factorisation; admitted (k,) i8:
+    candidates added with weight 0 and the sign of their score; drop_all: drop all weights that cross zero in a step,
+    or end each step at the exact minimum of its segment. Costs one Cholesky factorisation of the support per step.
     """
     n = support.size + admitted.size
     face = _Face(

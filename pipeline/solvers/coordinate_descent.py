@@ -28,13 +28,10 @@ _HALVINGS, _SUFFICIENT = 12, 1e-4  # of a group's Newton step, and the decrease 
 class ActiveInverse:
     """Own mu, the active list and G = (D^-1 + C^T C)^-1 on it (mathematics.md, eqs. 21 and 22); changed by sweeps.
 
-    Attributes
-    ----------
-    mu : (M,) float64, at least 0
-    active : (capacity,) int64, of which the first ``n_active`` count, in the order of the rows of G
-    position : (M,) int64, the row of each coordinate in G, -1 where mu is 0
-    G : (capacity, capacity) float64
-    u : (T, capacity) float64, (G C^T Y)^T = w^T
+    mu (M,) f8, at least 0
+    active (capacity,) i8 : of which the first ``n_active`` count, in the order of the rows of G
+    position (M,) i8 : the row of each coordinate in G, -1 where mu is 0
+    G (capacity, capacity) f8; u (T, capacity) f8 : (G C^T Y)^T = w^T
     """
 
     mu: np.ndarray
@@ -138,20 +135,11 @@ def run_sweep(
 ) -> tuple[ActiveInverse, SweepReport]:
     """Visit ``order`` and return the state with G computed afresh, and the report.
 
-    Parameters
-    ----------
-    order : (visits,) int64
-        Coordinates in the order of their visits.
-    shrunk : (M,) bool
-        Set in place for the zero coordinates whose gradient exceeds ``threshold``.
-    refactor_every : int
-        Visits between two factorisations of G; the sweep ends with one too, so that a resumed run has the same bits.
-    most_factorisations : float
-        The sweep ends early after so many: on columns that are alike to rounding each visit may want its own.
-
-    Notes
-    -----
-    Cost: O(m0) to test a zero coordinate, O(m0^2) to move one.
+    order (visits,) i8 : coordinates in the order of their visits.
+    shrunk (M,) bool : set in place for the zero coordinates whose gradient exceeds ``threshold``.
+    refactor_every : visits between two factorisations of G; one ends the sweep, so that a resumed run has the same
+    bits. most_factorisations : the sweep ends early after so many: columns alike to rounding may want one at each
+    visit. Costs O(m0) to test a zero coordinate, O(m0^2) to move one.
     """
     moves, worst, drift, done, span, factorisations = 0, 0.0, 0.0, 0, refactor_every, 0
     lowest = objective(problem, inverse)

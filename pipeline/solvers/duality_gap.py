@@ -25,18 +25,12 @@ _ROUNDING = 1e-9  # of yty: what |r|^2 may lack, or the primal exceed, by roundi
 class Certificate:
     """How far weights are from the optimum.
 
-    Attributes
-    ----------
-    primal, dual, gap, relative_gap : float
-        P, D, P - D >= P - P*, and gap / P (0 where P is 0). The dual is -inf and both gaps are inf for weights that
-        are worse than none, or whose values are rounding.
-    theta_scale : float
-        a, which turns the residual into a dual feasible point.
-    max_score : float
-        max_m |c_m^T r|_2 over the candidates, with the rounding.
-    rounding, primal_rounding : float
-        What rounding may have changed a score by, and the units of sums the primal (mathematics.md, eq. 103). The gaps
-        count both.
+    primal, dual, gap, relative_gap : P, D, P - D >= P - P*, and gap / P (0 where P is 0). The dual is -inf and both
+        gaps are inf for weights that are worse than none, or whose values are rounding.
+    theta_scale : a, which turns the residual into a dual feasible point.
+    max_score : max_m |c_m^T r|_2 over the candidates, with the rounding.
+    rounding, primal_rounding : what rounding may have changed a score by, and the units of sums the primal
+        (mathematics.md, eq. 103). The gaps count both.
     """
 
     primal: float

@@ -42,16 +42,11 @@ STRIPE = 1536  # candidates that a thread updates at once; fixed, since the bits
 class Selection:
     """What was chosen.
 
-    Attributes
-    ----------
-    chosen : (k,) int64
-        Columns in the order of the model. Any prefix is what a selection of that size chooses.
-    reductions : (k,) float64
-        By how much each lowers the squared error of the fit rows beside those before it, summed over the outputs.
-    refused : int
-        Candidates that the chosen columns span, or that are copies of one.
-    drift : float
-        Largest difference between rows of V from rank-1 steps and recomputed ones, relative to √gram_mm.
+    chosen (k,) i8 : columns in the order of the model; any prefix is what a selection of that size chooses.
+    reductions (k,) f8 : by how much each lowers the squared error of the fit rows beside those before it, summed over
+        the outputs.
+    refused : candidates that the chosen columns span, or that are copies of one.
+    drift : largest difference between rows of V from rank-1 steps and recomputed ones, relative to √gram_mm.
     """
 
     chosen: NDArray[np.int64]
@@ -224,20 +219,12 @@ def forward(
 ) -> Selection:
     """Choose `size` of the candidates one by one, or fewer where no more are left that add anything.
 
-    Parameters
-    ----------
-    statistics : GramStatistics
-        Of all candidates; the Gram is read by rows and never copied.
-    intercept : bool
-        Whether an unpenalised intercept is fitted beside the weights.
-    first : (f,) int64 or None
-        What an earlier call with these statistics had chosen: whole slabs of it are taken over, and the choice goes on
-        as if it had not been interrupted.
-    enough : callable
-        Called with the columns chosen so far, after each; True ends it, though not before there are `least`. May raise.
-    n_threads : int
-        The bits do not depend on them.
-
+    statistics : of all candidates; the Gram is read by rows and never copied.
+    intercept : an unpenalised one is fitted beside the weights.
+    first (f,) i8 : what an earlier call with these statistics had chosen; whole slabs of it are taken over, and the
+        choice goes on as if it had not been interrupted.
+    enough : called with the columns chosen so far, after each; True ends it, though not before there are `least`.
+    n_threads : the bits do not depend on them.
     Memory: 8·size·M bytes. Costs 2·size²·M operations, no pass over the rows.
     """
     factor = _Factor(statistics, intercept=intercept)

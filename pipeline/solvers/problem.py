@@ -11,8 +11,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.kernels.finite_rows import first_non_finite_row
 from pipeline.kernels.gram_statistics import GramStatistics, Rounding
+from pipeline.kernels.scaled_rows import first_non_finite_row
 
 # A Gram counts as positive semi-definite when no eigenvalue lies below -PSD_FLOOR * trace.
 PSD_FLOOR = 1e-8
@@ -29,18 +29,11 @@ class InvalidProblemError(ValueError):
 class Problem:
     """The sufficient statistics of one solve.
 
-    Attributes
-    ----------
-    gram : (M, M) float64, C-contiguous
-        C^T C of the candidates' columns; may be a read-only memory map, never written to.
-    kty : (M, T) float64
-        C^T Y; T = 1 for one-vs-all, binary and regression, T = classes for the shared kernel.
-    yty : float
-        Squared norm of Y, summed over the T outputs.
-    penalty : float
-        The product lambda * nu, above 0.
-    rounding_of_sums : Rounding or None
-        What rounding may change a score by; None: as of columns that were not centred.
+    gram (M, M) f8, C-contiguous : CᵀC of the candidates' columns; may be a read-only memory map.
+    kty (M, T) f8 : CᵀY; T = 1 for one-vs-all, binary and regression, T = classes for the shared kernel.
+    yty : squared norm of Y, summed over the T outputs.
+    penalty : λν, above 0.
+    rounding_of_sums : what rounding may change a score by; None: as of columns that were not centred.
     """
 
     gram: np.ndarray

@@ -37,14 +37,8 @@ class Status(Enum):
 class Solution:
     """The answer and its proof.
 
-    Attributes
-    ----------
-    weights : (M, T) float64
-    mu : (M,) float64, with |W_m| = mu_m |q_m|
-    certificate : Certificate
-        Of ``weights``, over all candidates.
-    state : SolverState
-        What a later call may start from.
+    weights (M, T) f8; mu (M,) f8, with |W_m| = mu_m |q_m|; certificate: of the weights, over all candidates; state:
+    what a later call may start from.
     """
 
     weights: np.ndarray
@@ -90,36 +84,16 @@ def solve(
 ) -> Solution:
     """Minimise F over mu >= 0, to a certified relative gap (mathematics.md, eqs. 13 and 46).
 
-    Parameters
-    ----------
-    problem : Problem
-        Already validated (`Problem.validate`), once per Gram.
-    options : SolverOptions
-    generator : numpy.random.Generator
-        Draws the visits. Left untouched where ``start`` holds a generator state, which is used instead.
-    start : SolverState, optional
-        From `Solution.state` or ``on_record``, to go on to the same bytes; or `warm_state` of known weights.
-    on_record : callable, optional
-        Gets each record and the state behind it, once per iteration.
-    should_stop : callable, optional
-        Called after each record; True ends the solve with `Status.STOPPED`.
+    problem : already validated (`Problem.validate`), once per Gram.
+    generator : draws the visits; left untouched where ``start`` holds a generator state, which is used instead.
+    start : from `Solution.state` or ``on_record``, to go on to the same bytes; or `warm_state` of known weights.
+    on_record : gets each record and the state behind it.
+    should_stop : called after each record; True ends the solve with `Status.STOPPED`.
 
-    Returns
-    -------
-    Solution
-        Where the tolerance was not reached (``converged``, ``status``), the weights of the smallest primal value on the
-        way; of the last sweep where the paper's rule ended it.
-
-    Raises
-    ------
-    InvalidOptionsError
-        For options that make no sense.
-    InvalidProblemError
-        Where the objective, its gap or G leaves float64 before there are any weights: mu grows as 1 / sqrt(penalty).
-
-    Notes
-    -----
-    Independent of the number of samples. Memory: about 3 m0^2 float64 beside the Gram.
+    Where the tolerance is not reached (``converged``, ``status``), the weights are those of the smallest primal value
+    on the way; of the last sweep where the paper's rule ended it. Raises InvalidOptionsError for options that make no
+    sense, and InvalidProblemError where the objective, its gap or G leaves float64 before there are any weights: mu
+    grows as 1 / sqrt(penalty). Independent of the number of rows. Memory: about 3 m0^2 float64 beside the Gram.
     """
     options.validate()
     state = begin(problem, options, generator, start)

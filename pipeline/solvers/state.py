@@ -24,24 +24,17 @@ class InvalidOptionsError(ValueError):
 class SolverOptions:
     """How to solve. λ is 1: only λν matters (mathematics.md, eq. 20).
 
-    Attributes
-    ----------
-    tolerance : float
-        Relative duality gap over all candidates to stop at.
-    max_sweeps : int
-        Limit on iterations. An iteration is a sweep or a polish round and makes one `Record`. A sweep visits M
+    tolerance : relative duality gap over all candidates to stop at.
+    max_sweeps : limit on iterations. An iteration is a sweep or a polish round and makes one `Record`. A sweep visits M
         coordinates (uniform), or those neither shrunk nor screened (shrinking; the one before a polish at most
         ``opening_visits``). A polish round visits none: it admits the worst violators and minimises on the faces it
         meets, or, where several outputs share a kernel, takes one Newton step on mu.
     schedule : "shrinking" or "uniform"
     step : "exact", "newton" (safeguarded) or "newton-unguarded" (Algorithm 2 with its factor 2 restored)
-    polish : bool
-        Whether the shrinking schedule goes on to Newton steps; `uniform` never does.
-    opening_visits : int
-        Coordinates visited by the one sweep before the polish. Few: a first sweep from zero admits far more
-        coordinates than the optimum keeps, and each costs m0^2.
-    stop : "gap" or "paper"
-        The paper's rule, its sign corrected (mathematics.md, eq. 36).
+    polish : whether the shrinking schedule goes on to Newton steps; `uniform` never does.
+    opening_visits : coordinates visited by the one sweep before the polish. Few: a first sweep from zero admits far
+        more coordinates than the optimum keeps, and each costs m0^2.
+    stop : "gap" or "paper", the paper's rule, its sign corrected (mathematics.md, eq. 36).
     """
 
     tolerance: float = 1e-3
@@ -76,21 +69,13 @@ class SolverOptions:
 class Record:
     """One iteration, a sweep or a polish round.
 
-    Attributes
-    ----------
-    objective : float
-        F(mu), computed afresh; never above the one before.
-    primal, dual, relative_gap : float or None
-        Of the weights after the iteration, over all candidates; None where it was not certified.
-    visited, skipped, screened, moved : int
-        Coordinates visited; left out as shrunk; left out for good; changed. In a polish round those in the support or
-        admitted are the visited, and those whose zero state changed the moved.
-    evaluations : int
-        Scores evaluated so far, certificates included.
-    drift : float
-        Largest |G_rec - G_fresh| / |G_fresh| in the iteration; 0 for a polish round.
-    seconds : float
-        Since the start of the solve; the only entry that differs between equal runs.
+    objective : F(mu), computed afresh; never above the one before.
+    primal, dual, relative_gap : of the weights after the iteration, over all candidates; None where not certified.
+    visited, skipped, screened, moved : coordinates visited; left out as shrunk; left out for good; changed. In a polish
+        round those in the support or admitted are the visited, and those whose zero state changed the moved.
+    evaluations : scores evaluated so far, certificates included.
+    drift : largest |G_rec - G_fresh| / |G_fresh| in the iteration; 0 for a polish round.
+    seconds : since the start of the solve; the only entry that differs between equal runs.
     """
 
     iteration: int
@@ -113,31 +98,19 @@ class Record:
 class SolverState:
     """All that the next iteration depends on.
 
-    Attributes
-    ----------
     phase : "sweep" or "polish"
-    mu : (M,) float64
-    weights : (M, T) float64
-    scores : (M, T) float64
-        c_m^T r at ``weights``; meaningful where ``certified``.
-    support : (m0,) int64
-        In the order of G and of the factorisations, on which the bits depend.
-    shrunk, screened : (M,) bool
-        Coordinates that sweeps leave out: zero, with a gradient above ``threshold``, the largest violation of the
-        previous sweep (as in LIBLINEAR, Hsieh et al. 2008: a heuristic, undone before a run may stop; mathematics.md,
-        eq. 50); zero in every solution by the Gap Safe test, for good at this penalty.
-    level : float
-        Violation, relative to nu, at which the shrunken problem counts as converged.
-    certified : bool
-        Whether ``relative_gap`` belongs to ``weights``.
-    settled : bool
-        Whether ``weights`` minimise the objective on their face (polish).
-    best_weights : (M, T) float64
-    best_primal, best_dual : float
-        The certified weights of the smallest primal value so far, that value with what rounding may have taken, and
-        the largest dual value so far.
-    cycle_primal, cycle_gap, idle_cycles : float, float, int
-        Smallest primal value and relative gap when the polish last gained something, and its sweeps since then.
+    mu (M,) f8, weights (M, T) f8, scores (M, T) f8 : c_m^T r at ``weights``, meaningful where ``certified``.
+    support (m0,) i8 : in the order of G and of the factorisations, on which the bits depend.
+    shrunk, screened (M,) bool : coordinates that sweeps leave out: zero, with a gradient above ``threshold``, the
+        largest violation of the previous sweep (as in LIBLINEAR, Hsieh et al. 2008: a heuristic, undone before a run
+        may stop; mathematics.md, eq. 50); zero in every solution by the Gap Safe test, for good at this penalty.
+    level : violation, relative to nu, at which the shrunken problem counts as converged.
+    certified : whether ``relative_gap`` belongs to ``weights``.
+    settled : whether ``weights`` minimise the objective on their face (polish).
+    best_weights (M, T) f8, best_primal, best_dual : the certified weights of the smallest primal value so far, that
+        value with what rounding may have taken, and the largest dual value so far.
+    cycle_primal, cycle_gap, idle_cycles : smallest primal value and relative gap when the polish last gained something,
+        and its sweeps since then.
     """
 
     phase: str

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.kernels.each_tile import Each
+from pipeline.kernels.exact_sums import Each
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, largest_terms
 from pipeline.kernels.kernel_forms import column_bounds
 from pipeline.runtime.stored_arrays import Arrays

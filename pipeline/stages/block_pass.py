@@ -9,8 +9,7 @@ from typing import Any, Generic
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.kernels.each_tile import Each
-from pipeline.kernels.exact_sums import ExactSum
+from pipeline.kernels.exact_sums import Each, ExactSum
 from pipeline.kernels.gram_statistics import GramStatistics, StatisticsSums
 from pipeline.runtime import progress
 from pipeline.runtime.committed_sums import Arrays, S

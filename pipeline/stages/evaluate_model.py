@@ -13,10 +13,9 @@ from features.targets import labels_from_decision
 from pipeline.config.parsers import NO_PENALTY
 from pipeline.datasets.feature_rows import ScaledFeatures, open_features
 from pipeline.datasets.open_data import open_data
-from pipeline.kernels.each_tile import Each
-from pipeline.models.calibration import calibrate
+from pipeline.kernels.exact_sums import Each
 from pipeline.models.kernel_expansion import KernelExpansion
-from pipeline.models.scoring import Score, score_classes, score_values
+from pipeline.models.scores import Score, calibrate, score_classes, score_values
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.stages import final_weights

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.kernels.each_tile import Each
+from pipeline.kernels.exact_sums import Each
 from pipeline.kernels.gram_statistics import RowBounds
 from pipeline.kernels.kernel_forms import TILE_COLUMNS
 from pipeline.runtime.stored_arrays import Stored

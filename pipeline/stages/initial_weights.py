@@ -11,8 +11,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.kernels.each_tile import Each
-from pipeline.kernels.equal_points import KEY_BYTES, digests_of
+from pipeline.kernels.exact_sums import Each
+from pipeline.kernels.scaled_rows import KEY_BYTES, digests_of
 from pipeline.runtime.stored_arrays import Stored, as_arrays, as_dataclass
 from pipeline.stages import earlier_run
 from pipeline.stages.block_pass import OfBlock, Values, value_pass

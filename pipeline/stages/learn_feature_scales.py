@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from pipeline.datasets.feature_rows import ScaledFeatures, open_features
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.each_tile import Each
+from pipeline.kernels.exact_sums import Each
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.kernels.scaled_features import lengths
+from pipeline.kernels.scaled_rows import lengths
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
 from pipeline.solvers.feature_scales import (
     DIAGONAL,

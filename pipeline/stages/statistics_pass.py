@@ -11,8 +11,8 @@ from functools import partial
 import numpy as np
 
 from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.each_tile import Each, Tile
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
+from pipeline.kernels.exact_sums import Each, Tile
 from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, SumBounds
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.runtime import progress

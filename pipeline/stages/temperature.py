@@ -22,8 +22,8 @@ from pipeline.datasets.feature_rows import FeatureAccess, ScaledFeatures, live, 
 from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigMismatchError
 from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.each_tile import Each, serially
-from pipeline.models.calibration import LossSlopes, best_temperature, loss_slopes
+from pipeline.kernels.exact_sums import Each, serially
+from pipeline.models.scores import LossSlopes, best_temperature, loss_slopes
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredFile
 from pipeline.solvers.ridge import FEW_ROWS, LeftOut
 from pipeline.solvers.weights import CalibrationWeights, RidgeFit, Weights

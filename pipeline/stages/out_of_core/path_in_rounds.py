@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from pipeline.config.parsers import penalty_path
 from pipeline.runtime.stored_arrays import Arrays
 from pipeline.solvers import working_set_rules as rules
-from pipeline.solvers.weights import Weights, intercept_of
 from pipeline.solvers.regularization_path import ChosenPenalty, TriedPenalties, choose_penalty
+from pipeline.solvers.weights import Weights, intercept_of
 from pipeline.stages.accumulate_statistics import name_of, statistics_from_arrays
 from pipeline.stages.candidate_names import positions_of
 from pipeline.stages.one_vs_all import start_name

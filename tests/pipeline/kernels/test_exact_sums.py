@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from pipeline.errors import InvalidDataError
 from pipeline.kernels import exact_sums
 from pipeline.kernels.blas import product_tile
-from pipeline.kernels.each_tile import Each
-from pipeline.kernels.exact_sums import ExactGram, ExactSum, mirror_lower, unit_of
+from pipeline.kernels.exact_sums import Each, ExactGram, ExactSum, mirror_lower, unit_of
 from pipeline.kernels.kernel_loops import add_lower_tile
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -6,9 +6,17 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, softmax
 from sklearn.metrics import confusion_matrix, log_loss, mean_squared_error, r2_score
 
-from pipeline.models import calibration
-from pipeline.models.calibration import best_temperature, calibrate, loss_slopes, probabilities
-from pipeline.models.scoring import Score, r_squared, score_classes, score_values
+from pipeline.models import scores
+from pipeline.models.scores import (
+    Score,
+    best_temperature,
+    calibrate,
+    loss_slopes,
+    probabilities,
+    r_squared,
+    score_classes,
+    score_values,
+)
 
 
 def decisions(n: int, n_classes: int, spread: float = 0.4) -> tuple[np.ndarray, np.ndarray]:
@@ -45,7 +53,7 @@ def test_the_temperature_has_the_least_log_loss_and_rows_are_summed_in_parts(n, 
     assert found == pytest.approx(least_loss(f, truth, weights), rel=1e-4)
     whole = loss_slopes(f, truth, weights)
     assert found == pytest.approx(best_temperature(whole), rel=1e-9)
-    monkeypatch.setattr(calibration, "_MOST_VALUES", 1500)
+    monkeypatch.setattr(scores, "_MOST_VALUES", 1500)
     np.testing.assert_allclose(loss_slopes(f, truth, weights).slopes, whole.slopes, rtol=1e-12)
 
 

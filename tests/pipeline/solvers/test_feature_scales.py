@@ -9,7 +9,7 @@ from dense_twins import statistics_of
 from pipeline.kernels.column_generator import GAUSSIAN, ColumnGenerator
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.kernels.kernel_forms import typical_sigma2
-from pipeline.kernels.scaled_features import scaled
+from pipeline.kernels.scaled_rows import scaled
 from pipeline.solvers.feature_scales import (
     DIAGONAL,
     METRIC,

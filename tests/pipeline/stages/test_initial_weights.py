@@ -9,7 +9,7 @@ import pytest
 
 import runs
 from cases import SERIAL
-from pipeline.kernels.equal_points import digests_of
+from pipeline.kernels.scaled_rows import digests_of
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.stages.initial_weights import InitialWeights, _assigned
 from runs import TrainedRuns, model_bytes, report_of

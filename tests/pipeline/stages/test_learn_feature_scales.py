@@ -12,7 +12,7 @@ from cases import CASES, SERIAL, Case
 from commands import flip
 from features.standardisation import Standardisation
 from pipeline import evaluate, predict, resize, verify
-from pipeline.kernels.scaled_features import lengths, scaled
+from pipeline.kernels.scaled_rows import lengths, scaled
 from pipeline.prediction.model_folder import load_model
 from pipeline.report import write
 from pipeline.reporting.results import table

@@ -11,7 +11,7 @@ from sklearn.metrics import log_loss
 
 from pipeline.evaluate import main as evaluate
 from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.models.calibration import best_temperature, loss_slopes, probabilities
+from pipeline.models.scores import best_temperature, loss_slopes, probabilities
 from pipeline.prediction.model_folder import load_model
 from pipeline.report import main as write_report
 from pipeline.resize import main as resize

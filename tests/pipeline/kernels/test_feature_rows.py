@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipeline.kernels.scaled_features import lengths, scaled
+from pipeline.kernels.scaled_rows import lengths, scaled
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -1,7 +1,9 @@
-"""Features times their learned scales or the root of their metric: the space in which a kernel measures distances."""
+"""Rows of features: learned scales or a metric, digests that are equal for equal rows, the check for infinities."""
+
+import hashlib
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 TILE_ROWS = 32  # blocks of rows begin at multiples of it
 
@@ -35,3 +37,19 @@ def _product(X: NDArray[np.floating], root: NDArray[np.floating]) -> NDArray[np.
     last[: len(X) - whole] = X[whole:]
     out[whole:] = (last @ root)[: len(X) - whole]
     return out
+
+
+def first_non_finite_row(rows: ArrayLike) -> int | None:
+    """Return the number of the first row of (n, …) that holds an infinity or nan, None where all are finite."""
+    rows = np.asarray(rows)
+    finite = np.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))
+    return None if finite.all() else int(np.argmin(finite))
+
+
+KEY_BYTES = 16
+
+
+def digests_of(points: NDArray[np.floating]) -> list[bytes]:
+    """Return a digest of each row of points (m, d), equal for equal rows."""
+    zero = points.dtype.type(0)  # -0.0 equals 0.0
+    return [hashlib.blake2b((row + zero).tobytes(), digest_size=KEY_BYTES).digest() for row in points]
