@@ -137,9 +137,9 @@ def run_sweep(
 
     order (visits,) i8 : coordinates in the order of their visits.
     shrunk (M,) bool : set in place for the zero coordinates whose gradient exceeds ``threshold``.
-    refactor_every : visits between two factorisations of G; one ends the sweep, so that a resumed run has the same
-    bits. most_factorisations : the sweep ends early after so many: columns alike to rounding may want one at each
-    visit. Costs O(m0) to test a zero coordinate, O(m0^2) to move one.
+    refactor_every : visits between two factorisations of G; one ends the sweep, so that a resumed run repeats its bits.
+    most_factorisations : the sweep ends early after so many: columns alike to rounding may want one at each visit.
+    Costs O(m0) to test a zero coordinate, O(m0^2) to move one.
     """
     moves, worst, drift, done, span, factorisations = 0, 0.0, 0.0, 0, refactor_every, 0
     lowest = objective(problem, inverse)

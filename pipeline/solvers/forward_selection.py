@@ -97,7 +97,7 @@ class _Factor:
         return np.where(gains > least, gains, -1.0)
 
     def refused(self) -> NDArray[np.bool_]:
-        """Return which candidates the chosen ones span, or are copies of them, (M,); the chosen are among these."""
+        """Return which candidates the chosen ones span, or are copies of them, (M,); chosen ones may be too."""
         return (self.s <= self.damping) | self.copies | self.spanned
 
     def unspanned(self, columns: NDArray[np.int64]) -> NDArray[np.float64]:
