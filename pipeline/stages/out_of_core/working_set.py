@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
+from pipeline.kernels.exact_sums import Each
 from pipeline.kernels.gram_statistics import GramStatistics, SumBounds
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays
