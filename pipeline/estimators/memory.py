@@ -86,8 +86,11 @@ class Memory(Workspace):
         return self._arrays.get(name)
 
     def commit(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
-        """Keep copies of arrays under a name, in the place of what was there."""
-        self._arrays[name] = {key: np.array(values) for key, values in arrays.items()}
+        """Keep arrays under a name, in the place of what was there; nobody may write to them any more."""
+        kept = {key: np.asarray(values) for key, values in arrays.items()}
+        for values in kept.values():
+            values.setflags(write=False)
+        self._arrays[name] = kept
         return self.stored(name)
 
     def stored(self, name: str) -> Stored:

@@ -40,8 +40,8 @@ class GramStatistics:
         return GramStatistics(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def absorbing(self, other: "GramStatistics") -> "GramStatistics":
-        """Return the statistics of the rows of both; the Gram overwrites this one's, so that no second one is made."""
-        gram = np.add(self.gram, other.gram, out=self.gram)
+        """Return the statistics of the rows of both; the Gram overwrites this one's where that may be written to."""
+        gram = np.add(self.gram, other.gram, out=self.gram if self.gram.flags.writeable else None)
         nothing = np.zeros(())
         return replace(replace(self, gram=nothing) + replace(other, gram=nothing), gram=gram)
 

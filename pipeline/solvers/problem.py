@@ -10,6 +10,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import LinAlgError, cholesky
 
 from pipeline.kernels.gram_statistics import GramStatistics, Rounding
 from pipeline.kernels.scaled_rows import first_non_finite_row
@@ -119,11 +120,11 @@ def check_gram(gram: np.ndarray) -> None:
         if np.any(gram):
             raise InvalidProblemError("the Gram has a zero diagonal but non-zero entries; rebuild it")
         return
-    shifted = np.array(gram, dtype=np.float64)
+    shifted = np.array(gram, order="F")
     shifted[np.diag_indices_from(shifted)] += PSD_FLOOR * trace
     try:
-        np.linalg.cholesky(shifted)
-    except np.linalg.LinAlgError:
+        cholesky(shifted, lower=True, overwrite_a=True, check_finite=False)
+    except LinAlgError:
         raise InvalidProblemError(
             f"the Gram is not positive semi-definite: an eigenvalue lies below -{PSD_FLOOR:g} of its trace"
             f" ({trace:.3g}); accumulate it in float64"
