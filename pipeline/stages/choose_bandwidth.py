@@ -64,10 +64,10 @@ class TakenRows:
 
 
 def choose_bandwidth(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> dict[str, NDArray[Any]]:
-    """Return what is committed with the candidates at training rows `index`: their widths `sigma2` (widths,) f8.
+    """Return the widths `sigma2` (widths,) f8 of candidates at training rows `index`, to be committed with them.
 
-    Where they were tried on held-out rows, on targets less their mean, also `sigma2_tried` and `hold_out_errors`,
-    one each, at the number of centers that is used. Raises InvalidDataError where no width has a finite error.
+    Where widths were tried, also `sigma2_tried` and their `hold_out_errors`. Raises InvalidDataError where none is
+    finite.
     """
     asked = work.config.kernel.sigma2
     if not isinstance(asked, str):

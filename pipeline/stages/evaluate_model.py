@@ -34,9 +34,9 @@ SCORES = "scores"  # the marker of the scores of a model
 
 @dataclass(frozen=True)
 class Scores:
-    """The score of the model, and of it before refit and moves of its centers (the same where there were none).
+    """Scores of the model, and of the penalised weights before refit and moves of centers (else the same).
 
-    prefixes: errors, or squared errors, of the first centers of a greedy selection, one number for each size.
+    prefixes: errors, or squared errors, of the first centers of a greedy selection, for each size.
     """
 
     model: Score
@@ -112,9 +112,9 @@ def assemble_model(run: Run) -> SparseKernelModel:
 
 @dataclass(frozen=True)
 class BlockScorer:
-    """What scores blocks of labelled rows: the model, the same before its refit, and its first centers alone.
+    """Scores blocks of labelled rows by the model, the penalised weights, and its first centers alone.
 
-    prefixes: weights and intercept of each size of a greedy selection that was committed.
+    prefixes: weights and intercept of each committed size of a greedy selection.
     """
 
     task: str

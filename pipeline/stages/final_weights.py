@@ -19,11 +19,11 @@ SUMMARY, POINTS = "summary", "points"
 
 @dataclass(frozen=True)
 class FinalWeights:
-    """The weights the model is made of, on its `active` candidates, in the order of the model's centers.
+    """The weights of the model, on its `active` candidates, in the order of the model's centers.
 
-    active (a,) i8; weights (a, T), intercept (T,) f8; penalised: the same before a refit (equal without one); points
-    (a, d): where the centers are, if they were moved away from the candidates. summary, for the report: penalty,
-    solves, path, ridge, temperature.
+    active (a,) i8; weights (a, T), intercept (T,) f8; penalised: weights before a refit (equal without one); points (a,
+    d):
+    moved centers; summary, for the report: penalty, solves, path, ridge, temperature.
     """
 
     active: NDArray[np.int64]

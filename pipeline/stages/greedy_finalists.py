@@ -1,8 +1,7 @@
-"""Greedy selection from more candidates than deserve a Gram over all rows: finalists first, then the choice of these.
+"""Greedy selection from more candidates than deserve a Gram over all rows: finalists on a sample, then the choice.
 
-The finalists are chosen on a sample of the fit rows. Where not all candidates have a Gram at once, they come in turns:
-each turn chooses from the finalists of the one before and from candidates that had none yet. What is chosen at a turn
-is committed; its statistics, the largest files, are then dropped.
+Where not all candidates have a Gram at once, they come in batches: each is chosen from together with the finalists of
+the one before. What a batch chooses is committed; its statistics are then dropped.
 """
 
 from __future__ import annotations
@@ -54,9 +53,9 @@ class SelectionRound:
 
 @dataclass(frozen=True)
 class Turn:
-    """What a turn chose, as committed: columns (f,) i8 in the order chosen, and what the sample tells of them.
+    """What a batch chose, as committed: columns (f,) i8 in the order chosen, and their fit to the sample.
 
-    error: mean squared error of the sample; refused, drift: as of a `Selection`; seconds: that it took.
+    error: mean squared error on the sample; refused, drift: as of a `Selection`; seconds: of the choice.
     """
 
     chosen: NDArray[np.int64]
@@ -76,7 +75,7 @@ class TurnTask:
 
 
 def select_among_finalists(work: Workspace, asked: Preselection) -> tuple[Selected, list[SelectionRound]]:
-    """Choose finalists on a sample, and centers among them on all rows; return the result and the record of each turn.
+    """Choose finalists on a sample, and centers among them on all rows; return the result and a record of each batch.
 
     Raises InvalidDataError where no candidate lowers the error.
     """

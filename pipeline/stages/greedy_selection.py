@@ -1,7 +1,6 @@
-"""Greedy selection of the centers of a run: the choice of `solvers.greedy_choice`, checkpointed and committed.
+"""Greedy selection of the centers: the choice of `solvers.greedy_choice`, checkpointed and committed.
 
-Both choices, on the fit rows and on all, are one item, checkpointed as the lists of what is chosen: the rest of their
-state follows from that.
+The choices on the fit rows and on all rows are one item; a checkpoint is the list of chosen columns.
 """
 
 import time
@@ -54,7 +53,7 @@ FINALISTS = StatisticsNames("finalists-fit", "finalists-hold-out", "finalists")
 
 @dataclass(frozen=True)
 class SelectTask:
-    """What a worker needs to choose: statistics of fit rows, held-out rows and all, and how many (None: found).
+    """What a worker needs to choose: statistics of fit rows, held-out rows and all, and how many (None: by error).
 
     n_back : how many of them are dropped again, where the columns are finalists, in the order chosen
     """
@@ -82,9 +81,9 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Selected:
-    """What a selection comes to: weights, the refit they are from, and how the centers were chosen.
+    """The result of a selection: weights, the refit they are from, and how the centers were chosen.
 
-    tried (k',) i8: by name, the candidates chosen on the fit rows that `refit.of_fit` is of.
+    tried (k',) i8: the candidates, by name, chosen on the fit rows, whose weights are `refit.of_fit`.
     """
 
     weights: FinalWeights
@@ -118,10 +117,7 @@ def fit_chosen(work: Workspace, chosen: Chosen, names: StatisticsNames) -> Fitte
 
 
 def fit_prefix(layout: RunLayout, chosen: Chosen, names: StatisticsNames, size: int, *, intercept: bool) -> Fitted:
-    """Return the least-squares weights of the first centers, with the ridge that those tried at this size want.
-
-    Raises InvalidDataError where no ridge makes the Gram definite.
-    """
+    """Return least-squares weights of the first centers, at the best ridge. Raises InvalidDataError."""
     fit, held_out = (load_columns(layout, name, chosen.tried[:size]) for name in names[:2])
     return _fitted(fit, held_out, load_columns(layout, names.everything, chosen.chosen[:size]), intercept)
 
@@ -133,7 +129,7 @@ def _fitted(fit: GramStatistics, held_out: GramStatistics, everything: GramStati
 def finish_selection(
     work: Workspace, chosen: Chosen, candidates: NDArray[np.int64], names: NDArray[np.int64], fitted: Fitted
 ) -> Selected:
-    """Return the result, after committing the weights of the prefixes for `evaluate`.
+    """Commit the weights of the prefixes for `evaluate`, and return the result.
 
     candidates: the chosen, among all; names: of the columns of the statistics.
     """
@@ -144,9 +140,7 @@ def finish_selection(
 
 
 def choose_centers(work: Workspace, names: StatisticsNames, n_back: int | None = None) -> Chosen:
-    """Choose on the statistics of these names, or take what was chosen before.
-
-    n_back: of finalists, in the order chosen, so many are dropped again.
+    """Choose on the statistics of these names, or take what was chosen before; drop `n_back` of the finalists again.
 
     Raises CorruptDataError where the statistics or what was chosen are damaged.
     """
@@ -210,11 +204,11 @@ def checkpointed(
     choose: Callable[..., Selection],
     enough: Enough | None = None,
 ) -> Selection:
-    """Choose from the last checkpoint on; one is made after each slab, being small.
+    """Choose from the last checkpoint on; a checkpoint is made after each slab.
 
-    choose : a way forward, called with what was chosen `first` and with what ends it, `enough`; where that is given
-        here, a way back follows
-    part, rows, most : the choice, as the user is told, on which rows it is, and how many centers
+    choose : a way forward, called with the columns chosen `first` and an optional `enough` that ends it, after which a
+    way back follows
+    part, rows, most : for messages: the choice, its rows, the number of centers
     """
     checkpoint, n_chosen = unfinished.load(), 0
     chosen_before = {} if checkpoint is None else dict(checkpoint.arrays)
@@ -247,11 +241,11 @@ def checkpointed(
 def refit_chosen(
     fit: GramStatistics, held_out: GramStatistics, everything: GramStatistics, *, intercept: bool
 ) -> Refit:
-    """Return the least-squares weights on `everything`, with the ridge that the held-out rows prefer.
+    """Return least-squares weights on `everything`, with the ridge that the held-out rows prefer.
 
-    `fit` and `held_out` are of the centers tried, `everything` of those of the model.
-
-    Raises InvalidDataError where no ridge makes their Gram definite.
+    `fit` and `held_out` are of the centers tried, `everything` of those of the model. Raises InvalidDataError where no
+    ridge
+    makes the Gram definite.
     """
     try:
         return refit(fit, held_out, everything, intercept=intercept)

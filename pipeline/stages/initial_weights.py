@@ -1,7 +1,6 @@
-"""Weights of another model that the first solves start from: those of its centers that are candidates again.
+"""Weights of another model that the first solves start from, of its centers that are candidates again.
 
-What is needed of the model is committed when the run starts: a resumed run asks for the model no more. A candidate is
-a center again where its features are equal in all bits and its width is the same.
+A candidate is one of them where features are equal in all bits, and widths. All is committed when the run starts.
 """
 
 from collections import defaultdict
@@ -46,10 +45,7 @@ def commit_model(work: Workspace, model: StartModel) -> None:
 
 
 def load(work: Workspace) -> InitialWeights | None:
-    """Return the weights to start from, looked for at the first call; None where none are asked for, or none fit.
-
-    Raises CorruptDataError or MissingDataError where a resumed run has lost them.
-    """
+    """Return the start weights; None where none are asked for or fit. Raises CorruptDataError, MissingDataError."""
     if work.config.solver.init_from is None:
         return None
     look = _of_earlier_run if work.config.data.add_rows else _look_for
@@ -58,10 +54,7 @@ def load(work: Workspace) -> InitialWeights | None:
 
 
 def start_of(work: Workspace, part: str, members: NDArray[np.int64]) -> str | None:
-    """Commit the weights from which the solves on a part start, whose columns are the candidates `members`.
-
-    Return their name; None where there are none.
-    """
+    """Commit the start weights of a part with columns `members`, candidates; return their name, None without any."""
     start = load(work)
     if start is None:
         return None

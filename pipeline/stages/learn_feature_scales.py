@@ -1,7 +1,4 @@
-"""Scales of the features, or a metric, learned in rounds of passes over the rows; each round is committed.
-
-Part of the centers.
-"""
+"""Scales of the features, or a metric, learned in rounds of passes over the rows; each round is committed."""
 
 from collections.abc import Callable
 from functools import partial
@@ -44,10 +41,11 @@ SLOPES = {DIAGONAL: "squares", METRIC: "products"}  # of the derivatives
 
 
 def learn_feature_scales(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> None:
-    """Learn the scales of the features by candidates at the training rows `index`, and commit them.
+    """Learn the scales of the features by candidates at training rows `index`, and commit them.
 
-    Beside them stand the lengths (rounds, d) and held-out errors (rounds,) of all rounds, the first without scales, and
-    which was taken. Raises InvalidDataError where no rows are held out, or all are.
+    With them are committed the scales (rounds, d) and held-out errors (rounds,) of all rounds, the first without
+    scales,
+    and the round chosen. Raises InvalidDataError where no rows are held out, or all are.
     """
     work.once(SCALES, lambda: _learned(work, index, facts))
 

@@ -1,6 +1,6 @@
-"""The solves: one for each output (class), or one for all outputs that share a kernel, each a task of its own.
+"""The solves: one for each output (class), or one for all outputs that share a kernel. All read the one Gram.
 
-All of them read the one Gram. A solve may go through several penalties, each started from the last.
+A solve may go through several penalties, each started from the last.
 """
 
 import json
@@ -36,10 +36,10 @@ SUMMARY = "summary"  # the array with the summary of a solve, as JSON
 
 @dataclass(frozen=True)
 class SolveTask:
-    """What a worker needs to solve for any group of outputs: which statistics, which penalties, how.
+    """What a worker needs to solve for any group of outputs.
 
-    start: has the "weights" (candidates, outputs) that the solves start from. to_rounding: they end where rounding
-    holds the gap.
+    start: has the "weights" (candidates, outputs) that the solves start from. to_rounding: solve as far as float64
+    goes.
     """
 
     statistics: Stored
@@ -78,9 +78,9 @@ def solve_groups(
 ) -> list[dict[str, Any]]:
     """Solve on the statistics of a part (all, fit) at each penalty; return the committed summaries of the groups.
 
-    `tolerance` replaces the configured one; `start` names the "weights" (candidates, outputs) to start from;
-    `number` counts calls for the same part at one more penalty. Raises InvalidDataError for statistics that no solver
-    may start from, CorruptDataError for damaged ones.
+    `tolerance` replaces the configured one; `start` names the "weights" (candidates, outputs) to start from; `number`
+    counts calls for one part. Raises InvalidDataError for statistics that are not positive semi-definite,
+    CorruptDataError.
     """
     name = _prepare_statistics(work, part) if not number else _name(work, part)
     asked = work.config.solver.tolerance if tolerance is None else tolerance
@@ -135,10 +135,9 @@ def solution_name(name: str, group: Outputs) -> str:
 
 
 def solve_group(task: SolveTask, group: Outputs, unfinished: Unfinished) -> Arrays:
-    """Return weights and summaries of a group of outputs at every penalty of the task.
+    """Return weights and summaries of a group of outputs at every penalty, from the last checkpoint on.
 
-    The solve goes on from its last checkpoint, to the same bytes. Raises StoppedError on request, after a checkpoint;
-    InvalidDataError naming output and penalty where the objective leaves the range of float64.
+    Raises StoppedError after a checkpoint; InvalidDataError where the objective leaves the range of float64.
     """
     problem = _problem(task, group)
     started = time.perf_counter()

@@ -49,10 +49,10 @@ class PathColumns:
 
 @dataclass(frozen=True)
 class PathPoint:
-    """One penalty of the path: what the solves say and what the held-out rows say.
+    """One penalty of the path: its solves and its held-out error.
 
-    relative_gap: over all candidates if `certified`, else over a working set of them, or above the tolerance;
-    converged: where a working set grows, it has room for the centers as well.
+    relative_gap: over all candidates if `certified`, else over the working set; converged: within the tolerance, and a
+    working set has room for the centers.
     """
 
     penalty: float
@@ -67,11 +67,11 @@ class PathPoint:
 
 
 def follow_penalty_path(work: Workspace, setting: str) -> tuple[ChosenPenalty, list[PathPoint]]:
-    """Return the penalty to train with, with the penalised weights of the fit rows there, and the points of the path.
+    """Return the penalty to train with, the penalised weights of the fit rows there, and the points of the path.
 
-    `auto` trains with the penalty of the lowest held-out error (the largest of equals), a path with its last one.
-    The error is that of what will be delivered: of the refitted weights where a refit is asked for. Classes count
-    errors, regression the mean squared error.
+    `auto` takes the penalty of the lowest held-out error (the largest of equals), a path its last. Errors are of
+    refitted
+    weights where a refit is asked for: the share of errors of classes, the mean squared error of a regression.
     """
     points: list[PathPoint] = []
 
@@ -94,7 +94,7 @@ def try_penalties(
     number: int | None,
     before: NDArray[np.float64] | None,
 ) -> tuple[TriedPenalties, list[PathPoint]]:
-    """Solve on the fit rows at some penalties, from weights (columns, outputs) or zero, and look at the held-out rows.
+    """Solve on the fit rows at some penalties, from weights (columns, outputs) or zero, and evaluate the held-out rows.
 
     number: of the call for these columns; None: the only one.
     """
@@ -142,10 +142,7 @@ def _points(
 def _held_out_errors(
     work: Workspace, columns: PathColumns, table: NDArray[np.float64], number: int
 ) -> NDArray[np.float64]:
-    """Return the held-out error of each penalty's weights (penalties, columns, outputs), (penalties,) f8.
-
-    number: of the solves that the weights come from, which names the pass.
-    """
+    """Return the held-out errors (penalties,) f8 of weights (penalties, columns, outputs); `number` names the pass."""
     fit, held_out = (statistics_of(work, name_of(part)) for part in (columns.fit, columns.held_out))
     path = finalise_path(table, fit, held_out, refitted=work.config.solver.refit == "ridge", intercept=work.intercept)
     if work.shape.task == "regression":

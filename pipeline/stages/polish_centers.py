@@ -1,8 +1,7 @@
-"""Centers that move (`--polish-centers`): steps on their positions, with the weights solved out (variable projection).
+"""Moved centers (`--polish-centers`): steps on their positions, with the weights solved out (variable projection).
 
-Each step takes two passes over the rows: statistics of the fit and of the held-out rows at the new positions, which
-give the weights, the objective and the held-out error, and the gradient. The positions of the lowest held-out error are
-those of the model. The state between two steps is checkpointed; the passes commit their sums as all others do.
+A step takes two passes over the rows: statistics at the new positions, and the gradient. The positions of the lowest
+held-out error are kept. The state between two steps is checkpointed.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ Points = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Polished:
-    """What became of the centers: steps taken, the one kept (0: none moved), held-out errors of the weights.
+    """What became of the centers: steps taken, and the one kept (0: none moved).
 
     held_out_errors : before the first step and after each, with the ridge of the time
     held_out_after : where they are now, with the ridge that is best there
@@ -64,11 +63,11 @@ class Fit:
 
 @dataclass(frozen=True)
 class Moving:
-    """The state between two passes: the points (m, d) f8, the solution there, and the best points so far (m, d) f4.
+    """The state between two passes: points (m, d) f8, the solution there, and the best points so far (m, d) f4.
 
-    gradient : at the points, None before its pass; last_step, last_gradient : what led here, where it has not yet
-        been learned from
-    ridge, fraction : ρ, and what part it was of the mean diagonal of the Gram when it was chosen, at step `chosen_at`
+    gradient : at the points, None before its pass; last_step, last_gradient : the step that led here, until L-BFGS has
+        it
+    ridge, fraction : ρ, and its part of the mean diagonal of the Gram when it was chosen, at step `chosen_at`
     best, best_step : the points of the lowest held-out error
     errors : held-out errors before the first step and after each
     """
@@ -95,10 +94,7 @@ class Moving:
 def polish_centers(
     work: Workspace, final: FinalWeights, tried: CalibrationWeights
 ) -> tuple[FinalWeights, CalibrationWeights]:
-    """Move the centers of some weights; return the weights there, and those that the held-out rows try.
-
-    They are as they were where no step lowers the held-out error.
-    """
+    """Move the centers where that lowers the held-out error; return their weights, and those for the held-out rows."""
     started = time.perf_counter()
     rows, _ = rows_and_widths(work.candidates[final.active], work.shape.n_named)
     polish = _Polish(work, work.config.solver.polish_centers)

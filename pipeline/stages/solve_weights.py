@@ -1,8 +1,7 @@
 """Stage 4: the weights of the model, from the statistics alone: penalty path, solves, refit; or a greedy selection.
 
-Where a penalty path is asked for, it comes first: solved on the fit rows and scored on the held-out ones. Then the
-solves run on all rows, and the centers they select may be refitted by least squares; without a penalty all candidates
-are.
+A path is solved on the fit rows and scored on the held-out ones. Then the solves run on all rows, and the centers they
+select may be refitted by least squares; without a penalty all candidates are.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,10 +44,7 @@ from pipeline.stages.workspace import SOLVE, Workspace
 
 
 def solve_weights(work: Workspace) -> FinalWeights:
-    """Find the weights and commit them, with a summary of every solve; return them.
-
-    Raises InvalidDataError for statistics that no solver may start from, CorruptDataError for damaged ones.
-    """
+    """Return the weights, committed with a summary of every solve. Raises InvalidDataError, CorruptDataError."""
     with work.stage(SOLVE) as cost:
         found = final_of(work)
         if found is not None:
@@ -118,8 +114,7 @@ def _unpenalised(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
 class Solved:
     """The penalised weights, before a refit: active candidates (a,), weights (a, T), statistics cut to them.
 
-    of_fit: those of the fit rows at the same penalty, where a path has them. columns: how many were made and kept,
-    where they are on demand.
+    of_fit: weights of the fit rows at this penalty, from a path. columns: how many were made and kept on demand.
     """
 
     penalty: float

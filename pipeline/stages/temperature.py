@@ -1,9 +1,8 @@
 """The temperature of a run's probabilities: found on training rows, in one pass over them.
 
-They are tried with weights that have not seen them wherever there are such weights: decision values are nearer to the
-targets on rows that were fitted, and probabilities found on them would be too sure. Weights of the fit rows have not
-seen the held-out ones; where these are few, the fit rows join them, each with the value that least squares without it
-gives.
+Decision values of rows that were fitted are too sure, so weights are tried on rows they were not fitted to: those of
+the
+fit rows on held-out rows; where these are few, the fit rows join with their leave-one-out values.
 """
 
 from collections.abc import Iterator
@@ -57,10 +56,7 @@ class FinishedRun:
 
 
 def find_temperature(work: Workspace, tried: CalibrationWeights) -> dict[str, Any] | None:
-    """Return the temperature, of how many rows, and whether the weights had seen them.
-
-    None for a regression, and where no rows are held out.
-    """
+    """Return temperature, number of rows, whether the weights were fitted to them; None for a regression."""
     if work.shape.task == "regression" or not work.config.statistics.hold_out:
         return None
     if tried.fit is not None and _has_few_rows(work):
@@ -106,10 +102,9 @@ def _blocks(task: RowTask, grid: RowGrid) -> Iterator[RowBlock]:
 
 
 def temperature_of_finished_run(layout: RunLayout, config: TrainConfig, tried: CalibrationWeights) -> float | None:
-    """Return the temperature that the rows of a finished run give other weights: one pass, here and now.
+    """Return the temperature that the rows of a finished run give other weights: one pass in this process.
 
-    Its features are read where they are stored, else computed. Raises ConfigMismatchError where its data have changed,
-    and what opening and reading them raises.
+    Raises ConfigMismatchError where its data have changed, and what opening and reading features raises.
     """
     spec = source_spec(config)
     source = open_data(spec)

@@ -1,8 +1,7 @@
 """Coarse features: coordinates on a few principal axes, and how far each row lies from their span.
 
-Growing a working set needs no exact correlations. With ‖x-z‖² ≈ ‖Px-Pz‖² + ρ_x² + ρ_z² (mathematics.md, eq. 92) a pass
-over all candidates costs a quarter, or less, of one with all features. A certificate takes it for what the residuals
-have moved by since an exact pass, with a bound of what it misses (eq. 102).
+Growing a working set needs no exact correlations: with ‖x-z‖² ≈ ‖Px-Pz‖² + ρ_x² + ρ_z² (mathematics.md, eq. 92) a pass
+costs a quarter or less. A certificate bounds what it misses (eq. 102).
 """
 
 from functools import partial
@@ -64,7 +63,7 @@ def read_points(folder: Path, block: Block) -> NDArray[np.float32]:
 def principal_axes(X: NDArray[np.float32], count: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return the mean (d,) of rows X (n, d) and about their first principal axes (d, count), orthonormal; f4.
 
-    Subspace iteration from fixed random directions: any axes are sound, good ones make the scores accurate.
+    By subspace iteration from fixed random directions: any axes are sound, good ones make correlations accurate.
     """
     mean = X.mean(axis=0)
     centred = X - mean
@@ -83,10 +82,7 @@ def project(X: NDArray[np.float32], mean: NDArray[np.float32], axes: NDArray[np.
 
 
 def coarse_deviations(run: Run) -> NDArray[np.float64]:
-    """Return bounds (n,) of ‖c - c̃‖ of the columns c of all training rows and those of coarse features, c̃.
-
-    mathematics.md, eq. 102.
-    """
+    """Return bounds (n,) of ‖c - c̃‖ of columns c and those of coarse features c̃ (mathematics.md, eq. 102)."""
     folder, weights = coarse_points(run), row_weights(run, run.facts)
     (sigma2,) = run.centers["sigma2"].tolist()
     sizes = [_sizes(read_points(folder, block)) for block in row_blocks(run.shape.n_train)]
@@ -103,10 +99,7 @@ def _sizes(points: NDArray[np.float32]) -> NDArray[np.float64]:
 def deviations(
     rho: NDArray[np.float64], squares: NDArray[np.float64], sigma2: float, row_weights: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the bounds (n,) for rows that are ρ (n,) from the span of the axes, of squared norms (n,) about the mean.
-
-    They count what float32 rounds: the distances, and the products with the residuals.
-    """
+    """Return the bounds for rows at distances ρ (n,) from the span, of squared norms (n,); with float32 rounding."""
     rounding = float(np.finfo(np.float32).eps) * (OF_PRODUCTS + OF_DISTANCES * squares.max() / sigma2)
     with np.errstate(over="ignore"):
         outside = rho / sigma2 * np.exp(rho * rho.max() / sigma2) * np.sqrt((row_weights * rho**2).sum())

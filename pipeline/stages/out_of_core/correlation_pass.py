@@ -1,11 +1,9 @@
 """The pass of correlations: c_mᵀR of every candidate and output, streamed tile by tile; no column is kept.
 
-A tile is a block of rows against the candidates of some points, at all their widths (`tiles`). Where the points
-are the training rows themselves, the kernel is symmetric: tile (i, j) serves rows j against candidates i and rows i
-against candidates j, so that only half of the tiles are computed. A column of ones beside R gives the column sums Kᵀ1
-at no cost, which bound the norms of a Gaussian, since 0 ≤ k ≤ 1 (mathematics.md, eq. 49). Columns of other kernels,
-divided by √k(x_m, x_m), are not symmetric, and their squares are summed as they are. Of rows with weights s, R is s
-times the residuals, and the column beside it is s in place of ones.
+A tile is a block of rows against the candidates of some points, at all widths (`tiles`). Where the points are all
+training rows, tile (i, j) serves (j, i) too: half of the tiles are computed. A column of ones beside R gives Kᵀ1, which
+bounds the norms of a Gaussian, since 0 ≤ k ≤ 1 (mathematics.md, eq. 49); other kernels have their squares summed. With
+row weights s, R is s times the residuals, and the column beside it is s.
 """
 
 from collections.abc import Iterator
@@ -45,13 +43,14 @@ class PassResult(NamedTuple):
 
 @dataclass(frozen=True)
 class CorrelationPass:
-    """The pass over tiles, a `pipeline.runtime.row_pass.RowPass`, whose pieces they are.
+    """The pass over tiles, a `pipeline.runtime.row_pass.RowPass`.
 
     given : has the "residuals" (n, T + 1), with a column of row weights last, f4 for coarse values; and the
-        "candidates" (M,), by name
+        "candidates"
+    (M,), by name
     largest : bounds of |c_m(x) r| for each column of the residuals; of c_m(x)² in place of the last
     coarse : the folder of the coarse features that take the place of all
-    run_length : tiles in a row are of the same candidates
+    run_length : consecutive tiles of the same candidates
     """
 
     rows: RowTask
@@ -139,9 +138,9 @@ def correlate(
 ) -> PassResult:
     """Return c_mᵀR of some candidates (M,), by name, and residuals (n, T) as `compute_residuals` has them.
 
-    Candidates of one point share its inner products with the rows. All training rows in order, at every width, make
-    the pass of a Gaussian symmetric: half the kernel entries. Of these, at one width, `coarse` values may be asked for
-    (mathematics.md, eqs. 92 and 93), the norms of which are no bounds.
+    All training rows in order, at every width, make the pass of a Gaussian symmetric: half the kernel entries. Of
+    these, at
+    one width, `coarse` values may be asked for (mathematics.md, eqs. 92 and 93), whose norms are no bounds.
     """
     name, n_train = pass_name(name), run.shape.n_train
     order, starts = grouped_by_point(candidates, n_train)

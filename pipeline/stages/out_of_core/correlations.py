@@ -1,4 +1,4 @@
-"""Correlations c_mᵀr of all candidates with the residuals: exact where they might matter, else bounded; certificates.
+"""Correlations c_mᵀr of all candidates: exact where evaluated, else bounded; certificates over all candidates.
 
 Weights at several penalties stand beside each other, with their outputs: kernel values are computed once for all.
 """
@@ -30,12 +30,13 @@ from pipeline.stages.statistics_pass import HELD_OUT
 
 @dataclass(frozen=True)
 class Correlations:
-    """c_mᵀr (M, T) of all candidates: exact where they were evaluated this round, else the last value with a bound.
+    """Correlations c_mᵀr (M, T) of all candidates: exact where evaluated this round, else the last value with a bound.
 
-    norm_bounds (M,) ≥ ‖c_m‖; residuals (n, T) of the last pass; errors (M, T): how far each value may be off, 0 where
-    it is evaluated at these weights (the others are bounded by τ); screened (M,): zero in every solution, never
-    evaluated again. evaluated, skipped (outside the working set, for their bound) count candidates of the last pass;
-    of the kernel_entries, coarse_entries are those of coarse features.
+    norm_bounds (M,) ≥ ‖c_m‖; residuals (n, T) of the last pass; errors (M, T) of the values, 0 where evaluated now;
+    screened
+    (M,): zero in every solution, never evaluated again; evaluated, skipped: numbers of candidates of the last pass,
+    skipped
+    ones outside the working set; coarse_entries: those of kernel_entries that are of coarse features.
     """
 
     values: NDArray[np.float64]
@@ -61,9 +62,9 @@ class Correlations:
         return np.asarray(self.errors.max(axis=1) == 0.0)
 
     def moved_to(self, residuals: NDArray[np.float64], rates: NDArray[np.float64]) -> "Correlations":
-        """Return the values with the errors that they have at other residuals (n, T): mathematics.md, eqs. 48 and 102.
+        """Return the values, with their errors at other residuals (n, T): mathematics.md, eqs. 48 and 102.
 
-        rates (M,): by how much the error of each grows where the residuals move by 1.
+        rates (M,): growth of each error where the residuals move by 1.
         """
         moved = np.linalg.norm(residuals - self.residuals, axis=0)
         with np.errstate(invalid="ignore"):  # 0 times infinity, of candidates that were never evaluated
@@ -136,7 +137,7 @@ class SolvedSet:
     def certify(self, found: Correlations) -> list[Certificate]:
         """Return the certificate of every solve over all candidates (mathematics.md, eqs. 43 and 44).
 
-        A candidate that was not evaluated is bounded by τ, so that it does not scale the dual point.
+        A candidate that was not evaluated is bounded by τ, so it does not scale the dual point.
         """
         weights, statistics, certificates = self.weights, self.working_set.statistics, []
         kty, yty = statistics.centred_targets() if self.run.intercept else (statistics.kty, statistics.yty)
@@ -169,10 +170,9 @@ class SolvedSet:
         return replace(found, screened=found.screened | excluded)
 
     def unknown(self, found: Correlations, known: NDArray[np.bool_]) -> tuple[NDArray[np.int64], int]:
-        """Return the candidates that may be active, as far as is known, and how many others a bound alone leaves out.
+        """Return the candidates that may be active, and how many others only a bound holds at zero.
 
-        Of the working set and of `known` (M,) candidates nothing more need be known; a bound holds others at zero
-        (mathematics.md, eq. 48).
+        The working set and `known` (M,) candidates are left out.
         """
         bounded = rules.cannot_be_active(found.values, found.errors, self.tau, shared=self.shared)
         known = known.copy()
@@ -180,10 +180,7 @@ class SolvedSet:
         return np.flatnonzero(~(bounded | known)), int(np.count_nonzero(bounded & ~known))
 
     def correlations(self, before: Correlations | None) -> Correlations:
-        """Return the correlations of all candidates: committed ones, or a pass over those that need one.
-
-        before: those of the round before, which bound those of now.
-        """
+        """Return the committed correlations of all candidates, or compute what `before` does not bound."""
 
         def make() -> Arrays:
             residuals = self.residuals()
@@ -199,9 +196,9 @@ class SolvedSet:
     def coarse_correlations(self, earlier: str | None) -> tuple[Correlations, float]:
         """Return coarse correlations of all candidates (mathematics.md, eqs. 92 and 93), and their error.
 
-        They are exact in the working set and about right outside: as if they were exact, and prove nothing. Outside,
-        corrections are those of when a candidate was last in a working set. The error is root mean square, of the pass
-        in the working set. earlier: the name of the round before.
+        Exact in the working set, estimates outside, corrected as when a candidate was last in it. The error is the root
+        mean
+        square in the working set. earlier: the name of the round before.
         """
         run, n, name = self.run, len(self.candidates), coarse_name(self.working_set.name)
 
@@ -229,10 +226,9 @@ class SolvedSet:
         return replace(found, norm_bounds=norms, evaluated=n, kernel_entries=entries)
 
     def _next_pass(self, residuals: NDArray[np.float64], before: Correlations) -> Correlations:
-        """Return the correlations where there are those of the round before.
+        """Return the correlations, given those of the round before.
 
-        Where bounds would leave out too few candidates for a pass to be shorter, coarse features first take the values
-        of all of them to the new residuals (mathematics.md, eq. 102).
+        Where bounds leave out too few candidates, coarse features first move all values to the new residuals (eq. 102).
         """
         run, name, candidates = self.run, self.working_set.name, self.candidates
         found = before.moved_to(residuals, before.norm_bounds)
@@ -250,9 +246,9 @@ class SolvedSet:
         return found.with_values(needed, result.values)
 
     def _needed(self, found: Correlations) -> tuple[NDArray[np.int64], int]:
-        """Return which candidates a certificate needs evaluated, and how many their bound alone leaves out.
+        """Return which candidates a certificate needs evaluated, and how many a bound alone leaves out.
 
-        Where a pass over all costs half, it pays to leave some out only if these have half of the points.
+        A pass over all candidates costs half, so some are left out only if these have half of the points.
         """
         waiting, skipped = self.unknown(found, found.screened)
         n = self.run.shape.n_train

@@ -1,9 +1,9 @@
-"""Kernel columns that are kept: of candidates that entered a working set, computed as they come in and read after.
+"""Kernel columns that are kept: computed when candidates enter a working set, and read afterwards.
 
 Columns that enter together are a group; a file has those of a block of rows, (rows, group), in the kernel's precision.
-A process that lacks a file, or finds it damaged, computes it again from the same centers and rows, to the same bits: no
-pass waits for another, and nothing is lost with a process or its disk. Where the disk has no room for a group, none of
-its files are written. The rest of a group that most have left comes in again with the next one.
+A
+process that lacks a file, or finds it damaged, computes it again, to the same bits. Where the disk has no room for a
+group, none of its files are written. What is left of a group that most have left moves to the next one.
 """
 
 import shutil
@@ -37,7 +37,7 @@ LEAST_ROWS = 128  # of a block: each is a file for each group
 class KeptColumns:
     """Which columns are kept: of the candidates `members` (W,), by name, in the order of their Gram.
 
-    groups (W,): the number of each column's group; places (W,): where it stands in that; sizes (W,): how many it has.
+    groups (W,): the group of each column; places (W,): its position in the group; sizes (W,): the size of the group.
     """
 
     members: NDArray[np.int64]
@@ -66,10 +66,7 @@ class KeptColumns:
         return self.members[last[np.argsort(self.places[last])]]
 
     def grown(self, stay: NDArray[np.int64], admitted: NDArray[np.int64]) -> "KeptColumns":
-        """Return the columns that stay, then the candidates that are admitted.
-
-        These are a new group, together with the columns that stay of groups that most have left.
-        """
+        """Return the columns that stay, then the candidates admitted: one group, with the rest of dissolved ones."""
         old = self.cut(stay)
         again = np.flatnonzero(np.bincount(old.groups, minlength=1)[old.groups] < SPARSE * old.sizes)
         new = np.concatenate([again, np.arange(len(stay), len(stay) + len(admitted))])
@@ -85,9 +82,9 @@ def nothing_kept() -> KeptColumns:
 
 
 def kept_blocks(n_rows: int, capacity: int) -> RowGrid:
-    """Return the blocks of rows of all files, for working sets of at most `capacity` columns, half of them new.
+    """Return the one grid of all files, for working sets of at most `capacity` columns, half of them new.
 
-    One grid for all passes: the bits of a value depend on the rows of its block.
+    The bits of a value depend on the rows of its block.
     """
     blocks = row_grid("train", n_rows, capacity, 8 * capacity**2 // 2)
     return replace(blocks, block_rows=max(blocks.block_rows, LEAST_ROWS))
@@ -95,7 +92,7 @@ def kept_blocks(n_rows: int, capacity: int) -> RowGrid:
 
 @dataclass(frozen=True)
 class KeptFiles:
-    """The files, below `folder` one of each group, and what makes those that are missing. Small and picklable.
+    """The files, a folder below `folder` for each group, and what makes missing ones. Small and picklable.
 
     room : bytes that stay free on the disk
     """
@@ -110,18 +107,12 @@ class KeptFiles:
         return self.folder / f"group-{number:03d}"
 
     def file(self, number: int, members: NDArray[np.int64], block: int) -> Path:
-        """Return the file of a group's columns of a block, named after the candidates.
-
-        A worker that was stopped for long may write when its group is gone and others came in under the number.
-        """
+        """Return the file of a group's columns of a block; its name has the candidates, so that no groups mix."""
         digest = blake2b(members.tobytes(), digest_size=8).hexdigest()
         return self.group(number) / f"block-{block:06d}-{digest}.npz"
 
     def begin(self, number: int, candidates: NDArray[np.int64]) -> None:
-        """Write whose columns a group has, and whether they are kept; the first pass that reads them computes them.
-
-        What a pass that was cut off has of them stays.
-        """
+        """Write whose columns a group has, and whether they are kept; files of an interrupted pass stay."""
         folder = self.group(number)
         if is_whole(folder / MEMBERS) and np.array_equal(read_arrays(folder / MEMBERS)["members"], candidates):
             return
@@ -137,10 +128,7 @@ class KeptFiles:
             remove_folder(self.group(number), durable=False)
 
     def arrays(self, columns: KeptColumns) -> Arrays:
-        """Return what is committed of columns: which they are, and all candidates of their groups, one after another.
-
-        With these the files can be made again, to the same bits, where all are lost.
-        """
+        """Return what is committed of columns, enough to compute the files again, to the same bits."""
         groups = (self.group(number) / MEMBERS for number in np.unique(columns.groups).tolist())
         members = [read_arrays(group, remedy=ANEW)["members"] for group in groups]
         return as_arrays(columns) | {"grouped": np.concatenate([np.empty(0, np.int64), *members])}
@@ -172,9 +160,9 @@ class OpenedColumns:
         self._generators: dict[int, ColumnGenerator] = {}
 
     def block(self, number: int, each: Each, X: NDArray[np.floating] | None = None) -> NDArray[np.float64]:
-        """Return the columns of a block of rows, (rows, W) f8 C-contiguous; what no file has is computed and kept.
+        """Return the columns of a block of rows, (rows, W) f8 C-contiguous; missing ones are computed and kept.
 
-        X : the features of its rows, where they are at hand; else they are read if a file is missing
+        X : the features of its rows; None: they are read if a file is missing
         """
         columns = self._columns
         out = np.empty((int(self._files.blocks.size(number)), len(columns.members)))

@@ -1,9 +1,8 @@
 """A penalty path over more candidates than the Gram may hold (mathematics.md, eqs. 96, 97 and 98).
 
-The loop of `working_set_loop`, on the fit rows: a round follows the whole path on its working set, from the weights of
-the round before, and one pass over the rows prices all candidates at the penalties that might be chosen. The next
-round solves again where a certificate over all candidates is missing; the loop ends when nothing that might be chosen
-lacks one. The solve on all rows then goes on with the last working set.
+A round follows the path on its working set, on the fit rows, from the weights of the round before; one pass prices all
+candidates at the penalties that might be chosen. The loop ends when each of these has a certificate over all
+candidates. The solve on all rows starts with the last working set.
 """
 
 import json
@@ -58,7 +57,7 @@ POINTS = "points"
 class SolvedPoint:
     """A penalty that was tried, and its weights on the fit rows, on candidates by name, in rising order.
 
-    facts.certified: the gap is over all candidates and small enough, so that it is not solved again.
+    facts.certified: the gap over all candidates is small enough.
     """
 
     facts: PathPoint
@@ -133,10 +132,10 @@ class PenaltyPath(PricingRule):
         return change if priced.solved.working_set.index + 1 < MOST_ROUNDS else change._replace(admitted=NOTHING)
 
     def record(self, priced: Priced, change: Change) -> tuple[Record, str]:
-        """Commit the points; return what a round did, with a line for people.
+        """Commit the points; return the record of a round, with a line for people.
 
-        penalty: that would be chosen; penalties: that were priced, and their largest gaps; the rest as in a pass of
-        the solve.
+        penalty: that would be chosen; penalties: that were priced, and their largest gaps; the rest as in a pass of the
+        solve.
         """
         current = priced.solved.working_set
         self.run.commit(points_name(current.index), _as_arrays(self.points))
@@ -166,8 +165,9 @@ class PenaltyPath(PricingRule):
     def _followed(self, current: WorkingSet, before: list[SolvedPoint]) -> tuple[ChosenPenalty, list[SolvedPoint]]:
         """Follow the path on a working set; return the penalty it chooses, and the points that were tried.
 
-        before: the points of the round before, which are solved again, all in one go, where they lack a certificate.
-        What once had more centers than there is room for stays as it was; a search goes no further.
+        before: the points of the round before; those without a certificate are solved again, except those with more
+        centers than
+        there is room for, where a search ends.
         """
         run, members = self.run, current.candidates
         columns = PathColumns(current.part(FIT), current.part(HELD_OUT), current.name, members)
@@ -204,7 +204,7 @@ class PenaltyPath(PricingRule):
     def _certifiable(self) -> list[int]:
         """Return which points shall have a certificate: the one that would be chosen, and those of the lowest errors.
 
-        What is active in any of them leaves half of the working set to others.
+        Their active candidates take at most half of the working set.
         """
         ranks = [(point.facts.penalty != self.chosen.penalty, point.facts.hold_out_error) for point in self.points]
         ordered = sorted(range(len(self.points)), key=lambda place: ranks[place])[:PRICED]

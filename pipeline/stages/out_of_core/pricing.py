@@ -1,8 +1,7 @@
 """How candidates are priced at one penalty, all of them or on demand: rules of the loop of `working_set_loop`.
 
-On demand the columns of a block of candidates are made on the fly and dropped again: first the candidates that no block
-has had, in a random order, then those whose last values were largest. Where a block has no violator, a larger one
-follows at the same weights, until all are evaluated. A kill costs no more than the block under way.
+On demand, columns of a block of candidates are made and dropped again: first of new candidates in a random order, then
+of those with the largest last values. A block without a violator is followed by a larger one, until all are evaluated.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,7 +42,7 @@ GROWTH = 4  # of a block, over the one before it at the same weights
 class AllCandidates(OnePenalty):
     """Every round evaluates all candidates that a bound does not hold at zero (mathematics.md, eq. 70).
 
-    path : the one that came before, whose last working set and weights are the first ones here
+    path : the one before, whose last working set and weights are the first here
     """
 
     def __init__(
@@ -71,8 +70,9 @@ class AllCandidates(OnePenalty):
     def evaluate(self, solved: SolvedSet, records: Sequence[Record]) -> Priced:
         """Return the round with the correlations of all candidates.
 
-        Those of the first rounds are coarse where that pays off. When they would end the loop or are too coarse, exact
-        ones follow, and in the next round where they find few violators; from then on all are.
+        First rounds take coarse ones where that pays off; exact ones follow when these would end the loop, are too
+        coarse, or
+        find few violators.
         """
         current, entries = solved.working_set, 0
         before = self.earlier(current) if records and records[-1]["exact"] else None
@@ -180,10 +180,7 @@ class OnDemand(OnePenalty):
         return violations
 
     def _at_zero(self) -> Correlations:
-        """Return the correlations of the first block at zero weights: committed ones, or a pass over it.
-
-        For a penalty that is a fraction of the largest, all candidates are evaluated.
-        """
+        """Return the correlations at zero weights of the first block, or of all for a fraction of the penalty."""
         run, n, t = self.run, len(self.candidates), self.run.shape.n_outputs
 
         def make() -> Arrays:
@@ -248,10 +245,9 @@ def block_size(n_candidates: int) -> int:
 
 
 def next_block(found: Correlations, waiting: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int64]:
-    """Return which of the candidates that wait are evaluated next, at most `size`, sorted.
+    """Return which waiting candidates are evaluated next, at most `size`, sorted (mathematics.md, eq. 100).
 
-    First those that no block has had, in a random order; then those of the largest last values, which most likely
-    violate (mathematics.md, eq. 100).
+    First those not evaluated yet, in a random order; then those of the largest last values, which most likely violate.
     """
     new = waiting[np.isinf(found.errors[waiting, 0])]
     if len(new):

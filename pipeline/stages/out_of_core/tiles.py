@@ -1,7 +1,4 @@
-"""The tiles of a pass of correlations: the candidates of some points, at all their widths, against a block of rows.
-
-Inner products are those of rows with points: a tile has every width of its points, so that they are computed once.
-"""
+"""The tiles of a pass of correlations: the candidates of some points, at all widths, against a block of rows."""
 
 import math
 from dataclasses import dataclass
@@ -69,10 +66,7 @@ class Tiles:
         return slice(candidates.index * TILE_ROWS, min((candidates.index + 1) * TILE_ROWS, self.n_rows))
 
     def mirrored(self, candidates: Block, rows: Block) -> list[tuple[slice, int]]:
-        """Return, for each width, the columns of a tile, and the candidate that its first row is, as a point.
-
-        None where the pass is not symmetric, or rows and points are the same.
-        """
+        """Return, for each width, the columns of a tile and the candidate of its first row; None if not mirrored."""
         if not self.symmetric or rows.index == candidates.index:
             return []
         points, first = self.points(candidates), self.starts[rows.index]
@@ -87,9 +81,9 @@ def row_blocks(n_rows: int) -> list[Block]:
 
 
 def grouped_by_point(candidates: NDArray[np.int64], n_rows: int) -> tuple[NDArray[np.int64], tuple[int, ...]]:
-    """Return the order in which candidates (M,), by name, are tiled, and where each tile of points starts and ends.
+    """Return the order in which candidates (M,), by name, are tiled, and where each tile starts and ends.
 
-    In a tile they are ordered by width, then by row: those of one width stand together.
+    In a tile they are ordered by width, then by row.
     """
     rows, widths = rows_and_widths(candidates, n_rows)
     distinct, place = np.unique(rows, return_inverse=True)

@@ -1,7 +1,6 @@
-"""Working sets: the candidates that have a Gram, which grows by the rows of those that are admitted; their residuals.
+"""Working sets: the candidates that have a Gram, which grows by the rows of those admitted; their residuals.
 
-Each round has its own, committed under the round's name: statistics of all rows, or, for a penalty path, of fit rows
-and of held-out rows apart.
+A round's working set is committed under its name: statistics of all rows, or of fit and held-out rows for a path.
 """
 
 import re
@@ -40,9 +39,9 @@ NOTHING = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class WorkingSet:
-    """The working set of a round, of this name: its columns in the order of the Gram, and their statistics by part.
+    """The working set of a round: its columns in the order of the Gram, and their statistics by part.
 
-    The solves use those of the first part: ALL, or FIT before HELD_OUT. kernel_entries: that the new columns took.
+    The solves use the first part: ALL, or FIT before HELD_OUT. kernel_entries: that the new columns took.
     """
 
     name: str
@@ -104,7 +103,7 @@ def grow(
 ) -> WorkingSet:
     """Commit the statistics of the columns of `previous` that stay and of the candidates admitted; return the new set.
 
-    Costs n·m·2d operations for the columns of m that are admitted and n·m·(2k + m) for their Gram, k that stay.
+    Costs n·m·2d operations for m admitted columns and n·m·(2k + m) for their Gram, with k that stay.
     """
     with run.charged(STATISTICS):
         before = previous.columns if previous else nothing_kept()
@@ -127,8 +126,7 @@ def add_columns(
 ) -> tuple[KeptColumns, dict[str, GramStatistics]]:
     """Return the columns that stay and those admitted, and the sums of the latter, by part: one pass over the rows.
 
-    Of the columns that stay, which have a Gram, only the products with the others are added up (mathematics.md, eqs. 7
-    and 11).
+    Columns that stay have a Gram: only products with new ones are added up (mathematics.md, eqs. 7 and 11).
     """
     columns, files, largest = before.grown(stay, admitted), kept_files(run), largest_values(run)
     files.begin(before.next_group, columns.last_group)
@@ -154,10 +152,7 @@ def commit(run: Run, name: str, columns: KeptColumns, sums: GramStatistics, n_ne
 
 
 def load(run: Run, name: str, parts: tuple[str, ...] = (ALL,)) -> WorkingSet:
-    """Return a committed working set, its Grams mapped; what its pass left and groups it lacks are removed.
-
-    Raises CorruptDataError where it is damaged.
-    """
+    """Return a committed working set, its Grams mapped, and remove leftovers of its pass. Raises CorruptDataError."""
     names, files = {part: name_of(part_name(name, part)) for part in parts}, kept_files(run)
     found = {part: statistics_of(run, names[part]) for part in parts}
     first = run.stored(names[parts[0]]).read(mapped=True)
@@ -168,10 +163,7 @@ def load(run: Run, name: str, parts: tuple[str, ...] = (ALL,)) -> WorkingSet:
 
 
 def latest(run: Run, kind: str, parts: tuple[str, ...]) -> WorkingSet | None:
-    """Return the last working set of a kind that is committed, and drop those before; None where there is none.
-
-    Raises CorruptDataError where it is damaged.
-    """
+    """Return the last committed working set of a kind, else None, and drop those before. Raises CorruptDataError."""
     pattern = re.compile(part_name(rf"{kind}-(\d+)", parts[0]))
     folders = (path.parent.name for path in run.layout.statistics.glob(f"{kind}-*/{MANIFEST_NAME}"))
     rounds = sorted(int(found[1]) for name in folders if (found := pattern.fullmatch(name)))
@@ -206,9 +198,9 @@ def compute_residuals(
 ) -> NDArray[np.float64]:
     """Return the residuals R = Y - K w - b of all training rows, (n, T) f8 (mathematics.md, eq. 26): one pass.
 
-    columns (a,): those of the active candidates; weights (a, T); intercept (T,). Those of rows with weights s are
-    times √s, since the norms are weighted (eq. 9). They are committed until the correlations are: they take long.
-    fit_only: those of held-out rows are 0.
+    columns (a,): of the active candidates; weights (a, T); intercept (T,). Rows of weight s are times √s (eq. 9). They
+    stay
+    committed until the correlations are. fit_only: held-out rows have 0.
     """
     name, files = f"{name}-{RESIDUALS}", kept_files(run)
 
@@ -239,7 +231,7 @@ def _open_weights(files: KeptFiles, given: Stored, fit_only: bool, _: RowTask) -
 
 
 def joined(old: GramStatistics | None, stay: NDArray[np.int64], new: GramStatistics) -> GramStatistics:
-    """Return the statistics of the columns that stay and of the new ones after them (mathematics.md, eq. 11).
+    """Return the statistics of the columns that stay, then the new ones (mathematics.md, eq. 11).
 
     new: the last rows of the joined Gram, and the sums of the new columns.
     """

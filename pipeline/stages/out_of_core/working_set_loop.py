@@ -1,9 +1,8 @@
 """The loop beyond memory: solve on a working set, price the candidates outside it, admit and drop, until certified.
 
-Column generation (mathematics.md, eq. 70). The gap that ends the loop is over all candidates. A rule says where the
-loop starts, which candidates are evaluated at the weights of a working set, and which of them come in: those of one
-penalty are in `pricing`, that of a path in `path_in_rounds`. Every round is committed under its name (round-000, …), so
-that a resumed run goes on with the last whole one, to the same bytes.
+Column generation (mathematics.md, eq. 70), with gaps over all candidates. A rule says where the loop starts, which
+candidates are evaluated, and which come in: `pricing` has those of one penalty, `path_in_rounds` that of a path. Every
+round is committed (round-000, …); a resumed run continues from the last, to the same bytes.
 """
 
 from abc import ABC, abstractmethod
@@ -79,8 +78,8 @@ class Change(NamedTuple):
 class Priced:
     """A round: a working set that was solved on, and the candidates priced.
 
-    certificates: of each solve, over all candidates, not over the working set; of coarse correlations (not `exact`)
-    they are estimates, and where not all candidates are known (`complete`) they are over those that are.
+    certificates: of each solve, over all candidates; estimates unless `exact`; over the known candidates unless
+    `complete`.
     """
 
     solved: SolvedSet
@@ -92,10 +91,7 @@ class Priced:
 
     @property
     def proofs(self) -> list[Certificate]:
-        """The certificates; before all candidates are known, those of the dual value 0, of θ = 0.
-
-        mathematics.md, eq. 101.
-        """
+        """The certificates; before all candidates are known, those of the dual point 0 (mathematics.md, eq. 101)."""
         nothing = {"dual": 0.0, "relative_gap": 1.0, "theta_scale": 0.0}
         known, found = self.complete, self.certificates
         return [one if known else replace(one, gap=one.primal, **nothing) for one in found]
@@ -106,10 +102,7 @@ class Priced:
         return np.array([certificate.relative_gap for certificate in self.certificates])
 
     def violations(self, tolerance: float) -> NDArray[np.float64]:
-        """Return |c_mᵀr| / τ, (M, solves), of the candidates evaluated now, for solves whose gap is above a tolerance.
-
-        All else is 0: what was large before may not be so now.
-        """
+        """Return |c_mᵀr| / τ (M, solves); 0 for candidates not evaluated now and solves within the tolerance."""
         violations = self.solved.violations(self.correlations.values) * (self.gaps > tolerance)
         violations[~self.correlations.exact] = 0.0
         return violations
@@ -124,8 +117,8 @@ class Priced:
     ) -> Change:
         """Return which columns stay in the working set and which candidates come in.
 
-        active (M,): what stays in any case. Other columns that are not near to violating leave: they are evaluated with
-        all others, so what is missed comes back.
+        active (M,): stay in any case. Other columns that are far from violating leave; they are evaluated with all
+        others.
         """
         inside, near = self.solved.inside, np.zeros_like(active)
         near[rules.nearest(violations, active, per_solve, limits.room(int(active[inside].sum())), margin)] = True
@@ -139,8 +132,9 @@ class Priced:
 class PricingRule(ABC):
     """One way to solve over all candidates, given by name.
 
-    kind : under which the rounds are committed; parts : of the rows, whose statistics a working set has, that of the
-    solves first; markers : the folder of the records
+    kind : names the rounds
+    parts : of the rows, whose statistics a working set has, that of the solves first
+    markers : the folder of the records
     """
 
     kind, markers = "round", "passes"
@@ -152,10 +146,7 @@ class PricingRule(ABC):
         self.tolerance, self.shared = run.config.solver.tolerance, run.config.solver.coupling == "shared"
 
     def largest_penalty(self, current: WorkingSet) -> float:
-        """Return the penalty at which the weights of all candidates are zero; 1 where they are at any.
-
-        One pass over the rows that count, committed (mathematics.md, eq. 51).
-        """
+        """Return the penalty at which all weights are zero (1 if at any): one committed pass (mathematics.md, eq. 51)."""
         run, name, t = self.run, self.largest, self.run.shape.n_outputs
 
         def make() -> Arrays:
@@ -216,11 +207,11 @@ class OnePenalty(PricingRule):
         return as_dataclass(self.run.stored(name).read(), Correlations)
 
     def record(self, priced: Priced, change: Change) -> tuple[Record, str]:
-        """Commit the weights that the next round starts from; return what this one did, with a line for people.
+        """Commit the weights that the next round starts from; return the record of this one, with a line for people.
 
-        Counts are of candidates. relative_gaps: one for each solve, over all candidates. exact: whether they are
-        certified, by correlations with all features and bounds; else they are estimates. coarse_entries: of the
-        kernel_entries, those of coarse features, which cost a quarter.
+        relative_gaps: of each solve, over all candidates; certified where `exact`, else estimates. coarse_entries:
+        those of
+        kernel_entries that are of coarse features, which cost a quarter.
         """
         solved, found = priced.solved, priced.correlations
         current, weights, outside = solved.working_set, solved.weights, found.exact
@@ -257,8 +248,8 @@ class OnePenalty(PricingRule):
 def grow_until_certified(rule: PricingRule) -> tuple[Priced, list[Record]]:
     """Return the last round of the loop, and the records of all.
 
-    The loop ends when the relative gap of every solve over all candidates is within the tolerance, or when nothing is
-    left to admit. Raises CorruptDataError where a resumed run lacks something of its earlier rounds.
+    The loop ends when every gap over all candidates is within the tolerance, or nothing is left to admit. Raises
+    CorruptDataError where earlier rounds are incomplete.
     """
     run, current = rule.run, latest(rule.run, rule.kind, rule.parts)
     records = [] if current is None else earlier_records(rule, current.index)
@@ -280,10 +271,7 @@ def grow_until_certified(rule: PricingRule) -> tuple[Priced, list[Record]]:
 
 
 def earlier_records(rule: PricingRule, count: int) -> list[Record]:
-    """Return the records of the first rounds; they are not done again, so none may be lost.
-
-    Raises CorruptDataError where one is damaged or missing.
-    """
+    """Return the records of the first rounds. Raises CorruptDataError where one is damaged or missing."""
     folder = rule.run.layout.markers(rule.markers)
     done = read_markers(folder)
     names = [round_name(rule.kind, index) for index in range(count)]
