@@ -146,7 +146,7 @@ class PricingRule(ABC):
         self.tolerance, self.shared = run.config.solver.tolerance, run.config.solver.coupling == "shared"
 
     def largest_penalty(self, current: WorkingSet) -> float:
-        """Return the penalty at which all weights are zero (1 if at any): one committed pass (mathematics.md, eq. 51)."""
+        """Return the penalty at which all weights are zero (1 if at any): a committed pass (mathematics.md, eq. 51)."""
         run, name, t = self.run, self.largest, self.run.shape.n_outputs
 
         def make() -> Arrays:
