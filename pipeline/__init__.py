@@ -11,10 +11,9 @@ __version__ = "0.1.0"
 
 
 def keep_compiled_code() -> None:
-    """Have numba keep compiled loops, ours and those of `features`, in a folder that is this user's alone.
+    """Have numba keep compiled loops in a folder of this user alone: to load such code is to run it.
 
-    To load such code is to run it. NUMBA_CACHE_DIR, numba's own setting, is left as it is where the user has set it; it
-    is set here since numba reads it when it is imported, which takes too long to do with the package.
+    NUMBA_CACHE_DIR is set here since numba reads it when it is imported; the user's own setting stays.
     """
     if os.environ.get("NUMBA_CACHE_DIR"):
         return

@@ -1,6 +1,6 @@
 """`python -m pipeline.doctor`: what this machine offers to training, and the command that mends what is missing.
 
-Writes nothing. Imports of what may be missing are local, so that it answers on a machine where much is.
+Imports of libraries that may be missing are local.
 """
 
 import argparse
@@ -70,10 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def examine(runs: Path, data_dir: str | None) -> dict[str, Any]:
-    """Return the facts, JSON-able; `advice` lists what is missing with the command that mends it.
-
-    What cannot be told because a library is missing is None. Imports every library once: some seconds.
-    """
+    """Return the facts, JSON-able, with `advice` for what is missing; None where a missing library hides a fact."""
     versions, advice = _libraries()
     facts: dict[str, Any] = {"python": _python(advice), "libraries": versions}
     for line in own_packages.told_of(Path.cwd()):
@@ -100,10 +97,7 @@ def examine(runs: Path, data_dir: str | None) -> dict[str, Any]:
 
 
 def requirements() -> dict[str, str]:
-    """Return the libraries that training needs and the oldest version of each that will do.
-
-    Empty where Python is too old to look.
-    """
+    """Return the libraries that training needs with their oldest versions; empty where Python is too old to look."""
     if sys.version_info < SMALLEST_PYTHON:
         return {}
     import tomllib  # since Python 3.11

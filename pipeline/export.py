@@ -38,10 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def export(root: Path, out: Path | None, *, replace: bool = False) -> list[str]:
-    """Write the model of a run, or of a model folder, as an ONNX file; return lines that tell of it.
+    """Write the model of a run, or of a model folder, as an ONNX file; return lines for people.
 
     Raises UnavailableError where onnx is not installed, ConfigError for a file in the model's folder, CannotWriteError,
-    also for one that would take the place of another, the errors of reading the model.
+    and
+    the errors of reading the model.
     """
     # Bring numpy and numba, which --help does without.
     from pipeline.prediction.onnx_graph import to_onnx

@@ -120,10 +120,10 @@ def _description(store: "FeatureLayout", used_by: "Sequence[User]") -> list[str]
 
 
 def _removed(store: "FeatureLayout", runs: Sequence[Path], *, only_unused: bool) -> list[str]:
-    """Remove a store under its lock, unless it is used; return the lines that tell of it, none where it stays.
+    """Remove a store under its lock, unless it is used; return lines for people, none where it stays.
 
-    Raises LockedError where it is being built, FolderInUseError where an unfinished run uses it, CannotWriteError;
-    where only unused ones are asked for, such a store stays.
+    Raises FolderInUseError where an unfinished run uses it, LockedError where it is being built, CannotWriteError; with
+    `only_unused` the first two stay without an error.
     """
     # Bring numpy, which --help does without.
     from pipeline.datasets.store_users import users

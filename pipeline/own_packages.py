@@ -1,7 +1,6 @@
-"""Whether this package can work here: on this system, and with `features` and `storage` that are its own.
+"""Whether this package can work here: on this system, and with its own `features` and `storage`.
 
-Their names are ordinary words: a folder of such a name where Python is started comes first in its search, and would be
-imported instead. Of one that is called `pipeline` nothing of ours can tell where it is imported: the doctor does.
+A folder of such a name where Python is started would be imported instead. The doctor looks for one called `pipeline`.
 """
 
 import importlib.util

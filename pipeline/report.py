@@ -28,10 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def write(root: Path, out: Path | None) -> Path:
-    """Write the page of a run in one step; return where it is.
+    """Write the page of a run; return its path.
 
-    Raises MissingRunError where there is no run, ConfigError where `out` is a file of the run or none that was written
-    here, CannotWriteError.
+    Raises MissingRunError, CannotWriteError, and ConfigError where `out` is a file of the run or not of this command.
     """
     # Bring numpy and numba, which --help does without.
     from pipeline.reporting.page import page

@@ -1,9 +1,7 @@
 """`python -m pipeline.resize RUN --size K --out MODEL`: cut a trained run to fewer centers, from its statistics.
 
-A run with --select has its centers in the order chosen: the first K are what training to that size would give (from
-some hundred on, and where the run has at most as many centers as its choice drops again). Those of any other run are
-chosen now, by the same rule. The weights are refitted either way. The temperature of a classifier's probabilities takes
-a pass over the rows.
+Centers of a run with --select are in the order chosen: the first K are kept. Those of any other run are chosen now, by
+the same rule. The weights are refitted; the temperature of a classifier takes a pass over the rows.
 """
 
 import argparse
@@ -66,8 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 class Resized:
     """What became of a run: centers now and before, the ridge, and the held-out mean squared error of the fit rows.
 
-    rmse, r2: the root of that error and the share of the variance explained, of a regression. temperature: of a
-    classifier, or None, and no_temperature says why.
+    rmse, r2: of a regression. temperature: of a classifier, or None, and no_temperature says why.
     """
 
     n_centers: int
@@ -83,8 +80,9 @@ class Resized:
 def resize_run(root: Path, size: int, out: Path) -> Resized:
     """Write the model of a run cut to `size` centers as the folder `out`.
 
-    Raises MissingRunError for a folder without a finished run, ConfigError for a size that the model does not have, or
-    a run that keeps no held-out statistics, CannotWriteError where `out` exists, CorruptDataError for a damaged run.
+    Raises MissingRunError for a folder without a finished run, ConfigError for a size out of range or a run without
+    held-out
+    statistics, CannotWriteError where `out` exists, CorruptDataError.
     """
     import numpy as np  # which --help does without
 
@@ -203,10 +201,7 @@ def _fitted(
 
 
 def _names(layout: "RunLayout", config: "TrainConfig") -> "StatisticsNames":
-    """Return the names of the statistics of a run's last working set.
-
-    Raises ConfigError where it keeps none of held-out rows, or a kill has left some aside.
-    """
+    """Return the names of the statistics of the last working set. Raises ConfigError where they are not all kept."""
     # Bring numpy and numba, which --help does without.
     import numpy as np
 

@@ -1,8 +1,7 @@
-"""`python -m pipeline.train DATASET`: train a sparse, certified kernel machine, and say what it cost.
+"""`python -m pipeline.train DATASET`: train a sparse, certified kernel machine, and report what it cost.
 
-In Python `train`, which this module is when it is called: `from pipeline import train; run = train("digits")`.
-
-The story of a run: settings → plan → compiled loops → features → centers → statistics → solve → evaluate → report.
+The module can be called: `from pipeline import train; run = train("digits")`. A run: settings → plan → compiled loops →
+features → centers → statistics → solve → evaluate → report.
 """
 
 import signal
@@ -70,17 +69,19 @@ def train(
     Parameters
     ----------
     dataset : name of a data set, or path of your data
-    run_dir, resume, config, quiet, options : the options of the command with underscores and without the leading
-        hyphens, such as centers=1000, sigma2="auto", memory_limit="4GiB"; None leaves one out
+    run_dir, resume, config, quiet, options : the command's options, such as centers=1000, sigma2="auto"; None leaves
+        one out
     settings : any setting by its key, {"features.deskew": 1} or {"features": {"deskew": 1}}
-    callback : called with every record of log.jsonl and metrics.jsonl (those of a solve hold `iteration`) as it is
-        written, one at a time; an error that it raises ends the run, which can be resumed
+    callback : called with every record of log.jsonl and metrics.jsonl as it is written (those of a solve hold
+        `iteration`);
+    an error that it raises ends the run, which can be resumed
 
-    A report with `converged` false is what the command answers with exit code 3. What else it answers is raised:
-    `ConfigError`, `StoppedError` (the time limit, SIGTERM, SIGUSR1) and others of `pipeline.errors`, `features.errors`
-    and `storage.errors`, each with the words of the command. Ctrl-C raises KeyboardInterrupt once what is done is
-    saved; `resume="auto"` goes on. Signals are taken on the main thread alone, and only those for which the process
-    has no handler of its own. One run at a time in a process: a second one raises ConfigError.
+    Where the command would end with an exit code, the error is raised: `ConfigError`, `StoppedError` and others of
+    `pipeline.errors`, `features.errors` and `storage.errors`; a run that did not converge has `converged` false in its
+    report.
+    Ctrl-C raises KeyboardInterrupt once what is done is saved; `resume="auto"` continues. Signals without a handler are
+    taken
+    on the main thread. A second run at a time in a process raises ConfigError.
     """
     asked = {"run_dir": run_dir, "resume": resume, "config": config}
     folders = [f"--{name.replace('_', '-')}={value}" for name, value in asked.items() if value is not None]

@@ -1,7 +1,6 @@
 """`python -m pipeline.verify RUN`: read every byte of a run and of its features again, and name what is damaged.
 
-It takes no lock and changes nothing, so it may be asked of a run that is under way: what looks damaged is looked at
-again, since the run may have been replacing or removing it.
+It takes no lock and changes nothing. What looks damaged in a live run is looked at again: it may be being replaced.
 """
 
 import argparse

@@ -148,9 +148,11 @@ class Loaded:
 def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple[Any, str]]) -> Loaded:
     """Return the configuration of a run: defaults < named run < configuration file < assignments.
 
-    `assignments` maps dotted keys to (text or value, origin); flags and `--set` come in here. The environment's
-    DASK_SCHEDULER_ADDRESS stands above the named run. Raises ConfigError for an unknown key (naming the nearest), a
-    value out of range, and the address of a scheduler in a file, which may be anybody's.
+    `assignments` maps dotted keys to (text or value, origin), of flags and `--set`. DASK_SCHEDULER_ADDRESS of the
+    environment
+    stands above the named run. Raises ConfigError for an unknown key (naming the nearest), a value out of range, and
+    the
+    address of a scheduler in a file, which may be anybody's.
     """
     try:
         config = TrainConfig(dataset=absolute_path(text(dataset)))
@@ -282,10 +284,7 @@ def to_toml(config: TrainConfig) -> str:
 
 
 def from_toml(path: Path) -> TrainConfig:
-    """Return the configuration that `to_toml` wrote; ConfigError if damaged.
-
-    The address of a scheduler is not taken from a file: somebody else may listen there.
-    """
+    """Return the configuration that `to_toml` wrote, without a scheduler address. Raises ConfigError if damaged."""
     flat = read_toml(path)
     config = TrainConfig(dataset=text(flat.pop("dataset", "")))
     for key, value in flat.items():
@@ -295,10 +294,7 @@ def from_toml(path: Path) -> TrainConfig:
 
 
 def resumed(stored: TrainConfig, loaded: Loaded) -> TrainConfig:
-    """Return the stored configuration with the resources asked for now.
-
-    Raises ConfigMismatchError where anything else that was asked differs.
-    """
+    """Return the stored configuration with the resources asked for now. Raises ConfigMismatchError elsewhere."""
     differing = _differing(stored, loaded)
     if differing:
         raise ConfigMismatchError(
@@ -308,10 +304,7 @@ def resumed(stored: TrainConfig, loaded: Loaded) -> TrainConfig:
 
 
 def grown(stored: TrainConfig, loaded: Loaded) -> TrainConfig:
-    """Return the configuration of a finished run for a new one that adds the rows asked for: all but these stays.
-
-    Raises ConfigMismatchError where anything but resources was asked and differs.
-    """
+    """Return the configuration of a finished run for one that adds rows. Raises ConfigMismatchError likewise."""
     new: dict[str, Any] = {"data.add_rows": (stored.data.add_rows or ()) + (loaded.config.data.add_rows or ())}
     new["solver.init_from"] = loaded.config.solver.init_from
     differing = _differing(stored, loaded, but=new)

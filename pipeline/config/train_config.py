@@ -1,7 +1,8 @@
 """The settings of a run, as frozen dataclasses: one for each section of a TOML file.
 
-Every field carries its help text, its flag and its check, so that the command line, the TOML files, `--set`
-and `--print-config` all speak of the same table. Nothing here imports numpy: `--help` stays instant.
+Every field carries its help text, flag and check, for the command line, TOML files, `--set` and `--print-config`.
+Nothing
+here imports numpy, so that `--help` is quick.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Rows of arrays as the steps of a fit read them: features, targets, weights and keys of the rows that count.
 
-Nothing but slices X[i:j] is asked of an array, so that memory maps, dask and zarr arrays are never in memory whole.
+Arrays are only sliced, X[i:j]: memory maps, dask and zarr arrays are never in memory whole.
 """
 
 from collections.abc import Iterator
@@ -34,17 +34,9 @@ def is_sliced(X: Any) -> bool:
 
 
 class Rows:
-    """A matrix (n, d) that is read by row blocks.
+    """A matrix (n, d) that is read by row blocks; `name` is what errors call it.
 
-    Parameters
-    ----------
-    X : array with `shape`, `dtype` and slices of rows.
-    name : what errors call it.
-
-    Raises
-    ------
-    ValueError
-        X is not two-dimensional, has an unknown length, or values that are no real numbers.
+    Raises ValueError for another shape, an unknown length, and values that are no real numbers.
     """
 
     def __init__(self, X: Any, name: str = "X") -> None:

@@ -125,10 +125,7 @@ class KernelMachine(Parameters):
             raise
 
     def _fit(self, examples: Examples, task: str, classes: tuple[Any, ...], *, balanced: bool = False) -> None:
-        """Fit examples of a task of features.targets, and store the result: the fit of the command, in memory.
-
-        balanced: classes count alike, by factors of the row weights.
-        """
+        """Fit examples of a task of features.targets in memory, and store the result; balanced: classes count alike."""
         config, explicit = settings_of(self.get_params(deep=False))
         own, own_index = given_centers(examples.rows, self.centers)
         features = ArrayFeatures(replace(examples, points=own))
@@ -255,7 +252,7 @@ class KernelMachine(Parameters):
         return importances(scales)
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write the model folder that `pipeline.predict`, `evaluate` and `export` take, in the place of one there.
+        """Write the model folder that `pipeline.predict`, `evaluate` and `export` take, replacing one there.
 
         Raises as `to_model`; CannotWriteError, also where anything but a model is there.
         """
@@ -265,10 +262,11 @@ class KernelMachine(Parameters):
     def load(cls, folder: str | PathLike[str]) -> Self:
         """Return an estimator that predicts with the model of a run, of a model folder or of `save`.
 
-        Its rows are what the model's file of examples holds: images flat, cells of categories encoded (their names are
-        `feature_names_in_`). Its parameters are the defaults, its `centers_` features, z-scored and scaled; a fit
-        begins anew. Raises ValueError for a model of the other kind of task, MissingRunError where there is none,
-        CorruptDataError or ModelFormatError for a damaged one.
+        X has images as flat rows, and categories encoded (`feature_names_in_` are their names). Parameters are the
+        defaults;
+        `centers_` are features, z-scored and scaled. Raises ValueError for a model of the other kind of task,
+        MissingRunError,
+        CorruptDataError or ModelFormatError.
         """
         machine, model = cls(), locate(Path(folder)).model
         if is_classifier(machine) == (model.task == "regression"):
@@ -278,10 +276,11 @@ class KernelMachine(Parameters):
         return machine
 
     def to_model(self) -> SparseKernelModel:
-        """Return the model as the commands use it.
+        """Return the model as the commands use it, with float32 centers.
 
-        Its centers are float32. Raises ValueError where that moves a center by more than a thousandth of the kernel's
-        width, ModelFormatError for labels that are neither numbers nor text.
+        Raises ValueError where that moves a center by more than a thousandth of the kernel's width, ModelFormatError
+        for labels
+        that are neither numbers nor text.
         """
         check_is_fitted(self, "centers_")
         if self._loaded is not None:

@@ -67,10 +67,7 @@ def _is_positive(value: Any) -> bool:
 
 
 def settings_of(parameters: Mapping[str, Any]) -> tuple[TrainConfig, frozenset[str]]:
-    """Return the settings that parameters ask for, and the keys of those that are not at their defaults.
-
-    Raises ValueError naming the first parameter that makes no sense.
-    """
+    """Return the settings that parameters ask for, and the keys of those not at their defaults. Raises ValueError."""
     config, explicit = TrainConfig("X"), set[str]()
     config = with_value(config, "features.name", "raw")
     config = with_value(with_value(config, "features.power", 1.0), "resources.features_store", "none")
@@ -158,7 +155,7 @@ _LEAST_SQUARES_GRAMS = 7  # at once: of the fit rows, the held-out rows and all,
 
 
 def given_centers(rows: Rows, centers: Any) -> tuple[NDArray[np.floating] | None, NDArray[np.int64] | None]:
-    """Return the candidates a user names: points (m, d), or whole numbers (m,) of rows, and their rows, -1 for none.
+    """Return the candidates a user names: points (m, d), or rows (m,) i8, and their rows, -1 for none.
 
     Raises ValueError for another shape, values that are not finite, rows that do not exist or are listed twice.
     """

@@ -1,11 +1,9 @@
 """scikit-learn estimators: a sparse kernel machine with a certificate, fitted in memory and in one process.
 
-What they choose, and how, is what `pipeline.train` does: the same settings give the same weights, to rounding.
-
-They minimise ½ Σ_i s_i ‖y_i - f(x_i)‖² + √penalty ‖w‖₁ with f(x) = Σ_m w_m k(x, x_m) + b and sample weights s, the
-Lasso that the paper's problem equals (mathematics.md, eqs. 37 and 38). One pass over the rows gives the statistics; the
-rest needs the Gram of the candidates alone. Runs on disk, with resumption and more candidates than have a Gram in
-memory, are `pipeline.train`'s.
+They run the steps of `pipeline.train`: the same float32 rows, settings and seed give the same model bytes. Minimised is
+½ Σ_i s_i ‖y_i - f(x_i)‖² + √penalty ‖w‖₁ with f(x) = Σ_m w_m k(x, x_m) + b and sample weights s, the Lasso that the
+paper's problem equals (mathematics.md, eqs. 37 and 38). Runs on disk, with resumption and more candidates than have a
+Gram in memory, are `pipeline.train`'s.
 """
 
 from dataclasses import dataclass
@@ -97,8 +95,7 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     callback : callable or None
         Called once per iteration of a penalised solve with a dictionary: `outputs`, `penalty` and the fields of
         `solvers.Record`; in a greedy choice once per center, with `phase`, `rows` ("fit" or "all"), `iteration`,
-        `n_active`. Raise KeyboardInterrupt in it to stop with what there is. Never called by least squares on all
-        candidates.
+        `n_active`. An error that it raises ends the fit. Never called by least squares on all candidates.
     verbose : int
         1: print a line for each iteration of a penalised solve, and for each hundred centers of a greedy choice.
 
@@ -140,12 +137,11 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     X is an array, or anything with shape, dtype and slices of rows: a memory map, a dask or zarr array. Those are read
     by row blocks, once for each thing that is found (equal rows, moments, candidates, scales, width, statistics, a
     temperature), never whole.
-    float32 rows give float32 kernel values and predictions; up to two million kernel values are float64.
+    float32 rows give float32 predictions. Kernel values of a penalised fit are float64, so that the certificate holds
+    for them; those of other fits have the precision of the rows.
     A fit costs 2·n·d·M + n·M² operations and a few times 8·M² bytes, with one BLAS thread.
 
-    Ctrl-C while a penalised solve or a greedy choice goes on keeps the weights so far, with a ConvergenceWarning: a
-    usable model. Before that, and in least squares on all candidates, there is none, and KeyboardInterrupt is raised. A
-    fit that raises leaves the estimator as it was.
+    A fit that raises, also KeyboardInterrupt on Ctrl-C, leaves the estimator as it was.
 
     References
     ----------
@@ -205,9 +201,8 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
         The labels, sorted.
     temperature_ : float or None
         Of the probabilities: the softmax of the decision values divided by it. Found on the held-out rows, with weights
-        that were fitted without them; least squares on fewer than 10 000 rows, without groups, finds it on all, each
-        predicted without itself (below 200 rows: on the rows of the fit, and somewhat too sure). None after a fit with
-        a penalty of its own without `refit`.
+        that were fitted without them where there are such; least squares on fewer than 10 000 rows, without groups,
+        finds it on all, each predicted without itself. None where no rows are held out.
     centers_, center_index_, coef_, intercept_, mu_, dual_gap_, n_iter_, penalty_, sigma2_, feature_scales_,
     feature_importances_, n_features_in_
         As in `SLKLRegressor`.

@@ -22,8 +22,9 @@ from storage.records import digest_of, read_record
 def settings_of_grown(loaded: Loaded) -> TrainConfig:
     """Return the settings of a run that adds rows: those of the run it starts from, and the resources asked for.
 
-    Raises ConfigError where no run is named, or one whose statistics were never those of all candidates,
-    MissingRunError where it is not finished, ConfigMismatchError where other settings were asked for.
+    Raises ConfigError where no suitable run is named, MissingRunError where it is not finished, ConfigMismatchError
+    where
+    other settings were asked for.
     """
     path = loaded.config.solver.init_from
     if path is None:
@@ -49,10 +50,7 @@ def settings_of_grown(loaded: Loaded) -> TrainConfig:
 
 
 def checked(prepared: Prepared, root: Path) -> Prepared:
-    """Return the plan of a run that adds rows with a note of what it takes; any other as it is.
-
-    Raises ConfigMismatchError where the data of the earlier run are no longer those that it was trained on.
-    """
+    """Return the plan, with a note where rows are added. Raises ConfigMismatchError where earlier data changed."""
     config, shape = prepared.config, prepared.shape
     if config.data.add_rows is None or (RunLayout(root).centers / MANIFEST_NAME).exists():
         return prepared
@@ -79,13 +77,12 @@ def checked(prepared: Prepared, root: Path) -> Prepared:
 
 
 def open_start(prepared: Prepared, root: Path) -> SparseKernelModel | None:
-    """Return the model to start from, with the weights it had before a refit where they are known.
+    """Return the model to start from, with its weights before a refit where known.
 
-    None where no model is asked for, or the run in `root` holds what it needs of it, or rows are added to those of the
-    model's run, whose candidates stay.
-
-    Raises MissingRunError where there is no model, CorruptDataError or ModelFormatError for a damaged one, ConfigError
-    for one of other data, features or kernel, or whose centers are no training rows.
+    None where no model is asked for, a resumed run holds what it needs, or rows are added. Raises MissingRunError,
+    CorruptDataError or ModelFormatError, and ConfigError for a model of other data, features or kernel, or whose
+    centers are
+    no training rows.
     """
     path = prepared.config.solver.init_from
     if path is None or prepared.config.data.add_rows or RunLayout(root).init_model.exists():

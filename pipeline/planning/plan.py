@@ -117,9 +117,9 @@ class Prepared:
 def prepare(config: TrainConfig, explicit: frozenset[str], *, frozen: bool) -> Prepared:
     """Open the data, fill in what they decide, and plan the stages. Writes nothing.
 
-    `explicit` are the keys the user set; a `frozen` configuration comes from a run folder and is left as it is.
-    Raises ConfigError for settings that make no sense for these data, PlanError where nothing fits the memory limit,
-    and the errors of opening the data.
+    `explicit` are the keys the user set; a `frozen` configuration of a run stays as it is. Raises ConfigError for
+    settings
+    that do not fit the data, PlanError where nothing fits the memory limit, and the errors of opening the data.
     """
     spec = source_spec(config)
     outline = open_outline(spec)
@@ -164,10 +164,7 @@ def _prepared(
 
 
 def _with_whole_gram(config: TrainConfig, shape: FeatureShape, data: SourceMemory) -> TrainConfig:
-    """Return the settings with a number of candidates, no larger than theirs, whose stages fit with the Gram of all.
-
-    LEAST_CENTERS, or all of fewer rows, where those do not fit either: a plan with them says what would.
-    """
+    """Return the settings with the most candidates, LEAST_CENTERS at least, whose stages fit with the Gram of all."""
     bounds = _Bounds(shape, data, limit_bytes(config.resources), COMPILING_BYTES)
     most = candidates.count_candidates(config, shape.n_train)
     for count in (most, *(size for size in _WORKING_SETS if LEAST_CENTERS <= size < most)):
@@ -206,9 +203,9 @@ class _Bounds:
 def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: SourceMemory) -> tuple[TrainConfig, Plan]:
     """Choose the working set, then how many workers fit beside each other, and how many of them share their sums.
 
-    The working set is all candidates where their Gram fits, else as large as the limit allows. Sizes depend on data,
-    centers and limit, never on the workers: the model's bytes depend on them. Raises PlanError, naming the smallest
-    limit that would do, where nothing fits.
+    The working set is all candidates where their Gram fits, else as large as the limit allows. Sizes never depend on
+    the
+    workers, since bytes of the model depend on sizes. Raises PlanError with the smallest limit that would do.
     """
     limit = limit_bytes(config.resources)
     needed = _Bounds(shape, data, limit, _compiling_bytes(config, shape))
@@ -262,7 +259,7 @@ def _fits_a_worker(config: TrainConfig, plan: Plan) -> bool:
 
 
 def _worker_choices(config: TrainConfig, most: int) -> list[Workers]:
-    """Return whom to try, the best first: fewer share their sums before there are fewer of them.
+    """Yield the choices of workers, the best first: separate sums come before more workers.
 
     Worker processes of a large Gram are fewer than workers, with several threads each.
     """

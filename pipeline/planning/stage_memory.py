@@ -25,7 +25,7 @@ _FACTOR_BYTES = 8 * 3000**2  # of an active set larger than any seen
 
 @dataclass(frozen=True)
 class StagePlan:
-    """What one stage will need: memory of the whole process tree and disk, in bytes.
+    """What one stage needs: memory of the whole process tree and disk, in bytes.
 
     pieces : of its work that do not wait for each other: as many workers find something to do
     """
@@ -115,7 +115,7 @@ class Solving:
     ) -> int:
         """Sums, blocks, features and tiles of all threads while rows are streamed, and the centers.
 
-        share : of the rows, that are sampled as they are read, some at a time
+        share : of the rows that are sampled as they are read
         """
         w, shape = self.columns, self.shape
         rows = shape.n_train if part_rows is None else part_rows
@@ -152,10 +152,7 @@ class Solving:
         return self.moving * (3 * MOVING_BYTES * self.shape.n_features + sums)
 
     def _solves(self) -> int:
-        """The mapped Gram, the centred one made from it, and the active sets of the outputs' solves; or a selection.
-
-        A selection maps two Grams, of the fit rows and of all.
-        """
+        """The mapped Gram, the centred one, and the active sets of the solves; a selection maps two Grams."""
         solver = self.config.solver
         calibrated = self.shape.task != "regression" and self.config.statistics.hold_out > 0
         streams = self.streams(0) if self.searched or calibrated else 0
@@ -210,10 +207,11 @@ def solve_finalists(solving: Solving) -> tuple[StagePlan, StagePlan]:
 def solve_in_rounds(solving: Solving) -> tuple[StagePlan, StagePlan]:
     """At most half of the working set comes in at once: its Gram rows in each group, or the old Gram and the new.
 
-    On demand all of it may: all violators of a block enter. A penalty path has them of fit rows and of held-out rows,
-    and scores several penalties at once. Each thread has a block of the columns, as the files have them and in float64.
-    On disk are the Grams of the last round (all rows; centred, or fit and held-out rows), the new one, and the sums of
-    each process of its new rows; the columns are kept where there is room beside these.
+    On demand all of it may. A penalty path has Grams of fit rows and of held-out rows, and prices several penalties at
+    once.
+    Each thread has a block of the columns, as the files have them and in float64. On disk are the Grams of the last
+    round, the
+    new one, and the sums of each process of its new rows; columns are kept where there is room beside these.
     """
     gram, workers, shape = solving.gram, solving.workers, solving.shape
     n, t = shape.n_train, shape.n_outputs

@@ -42,10 +42,11 @@ class Piece:
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """What to predict: its name for people, the part it is (None: a whole file), the pieces it consists of.
+    """What to predict: a name for people, the part (None: a whole file), and its pieces.
 
-    header: whether the first line of a table was taken for names; None for other data. unknown: how many cells of each
-    column held a category that the model does not know, as far as its rows were read.
+    header: whether a table's first line was taken for names; None for other data. unknown: how many cells read so far
+    of each
+    column held a category that the model does not know.
     """
 
     name: str
@@ -156,10 +157,7 @@ def _open_arrays(path: Path, asked: Asked, arrays: Mapping[str, RowArray], part_
 
 
 def _array_piece(name: str, X: RowArray, y: NDArray[Any] | None) -> Piece:
-    """Return the rows of an array-like, of which one run of chunks is kept, since decoding one costs as much as it is.
-
-    Memory where chunks have more rows than a block: two of them.
-    """
+    """Return the rows of an array over chunks; it caches the last decoded run of chunks, at most two blocks of rows."""
     check_lengths(X, np.broadcast_to(0, X.shape[:1]) if y is None else y, name, "y")
     chunk_rows = getattr(X, "chunk_rows", 1)
     kept: tuple[int, NDArray[Any]] = (0, np.empty(0))

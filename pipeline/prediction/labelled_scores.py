@@ -19,7 +19,7 @@ def score_labelled(
 ) -> tuple[Score, float]:
     """Return the score of a block, with that of its probabilities where there are any, and Σ|error| of values.
 
-    Raises DataError naming a row whose label the model does not know, or whose value is no finite number.
+    Raises DataError naming a row whose label is unknown, or whose value is not finite.
     """
     if not known_labels:
         values, y = block.decision[:, 0], target_values(block)
@@ -55,9 +55,9 @@ def probability_words(numbers: Mapping[str, Any]) -> str:
 
 
 def class_index(block: Predicted, known_labels: tuple[object, ...]) -> NDArray[np.int64]:
-    """Return the labels that the data have as indices into the model's, (rows,) i8; numbers may be written as text.
+    """Return the labels of the data as indices into the model's, (rows,) i8; numbers may be written as text.
 
-    Raises DataError naming the first row with a label that the model does not know.
+    Raises DataError naming the first row whose label is unknown.
     """
     assert block.labels is not None
     index = class_positions(block.labels, known_labels, _number)

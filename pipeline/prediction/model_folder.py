@@ -15,10 +15,9 @@ _FORM = FolderForm("model", _PARTS, lambda folder: read_manifest(folder).kind ==
 
 
 def save_model(folder: Path, model: SparseKernelModel, *, in_run: bool = False) -> None:
-    """Commit a model folder, in the place of one that is there; equal models give equal bytes.
+    """Commit a model folder, replacing a model there; equal models give equal bytes.
 
-    in_run: the folder is the run's own, and so is all that is there. Raises CannotWriteError, elsewhere also where
-    anything but a model is there.
+    in_run: the folder is the run's own. Raises CannotWriteError, elsewhere also where anything but a model is there.
     """
     model.check()
     sweep_output(folder)
@@ -36,8 +35,8 @@ def save_model(folder: Path, model: SparseKernelModel, *, in_run: bool = False) 
 def load_model(folder: Path) -> SparseKernelModel:
     """Return the model in a folder after checking every byte against its manifest.
 
-    Raises CorruptDataError naming the damaged file, MissingDataError where there is none, ModelFormatError where the
-    parts do not fit together or were written by another version of this software.
+    Raises CorruptDataError naming the damaged file, MissingDataError, ModelFormatError where the parts do not fit
+    together.
     """
     layout = ModelLayout(folder)
     problems = verify(folder, contents=True)  # before anything else is read

@@ -59,12 +59,11 @@ def input_name(model: SparseKernelModel) -> str:
 def to_onnx(model: SparseKernelModel) -> "onnx.ModelProto":
     """Return a model as an ONNX model (opset 18) of one input and two or three outputs.
 
-    inputs (rows, d) f8 of a table, before z-scoring, called encoded where words or missing cells became numbers before;
-    or features (rows, d) f4 of images, as
-    `SparseKernelModel.features_of` makes them: extracting them is no part of the graph. decision (rows, T) f8; label
-    (rows,), the model's own, or the values of a regression; probability (rows, K) f8 where the model has a temperature.
-
-    Raises ImportError where onnx is not installed.
+    inputs (rows, d) f8 of a table, before z-scoring ("encoded" where words or missing cells became numbers), or
+    features
+    (rows, d) f4 of images, from `SparseKernelModel.features_of`. decision (rows, T) f8; label (rows,); probability
+    (rows, K)
+    f8 where the model has a temperature. Raises ImportError where onnx is not installed.
     """
     from onnx import TensorProto, helper  # not installed with the rest: pip install onnx
 

@@ -28,10 +28,7 @@ def decision_names(model: SparseKernelModel) -> tuple[str, ...]:
 
 
 def probability_names(model: SparseKernelModel) -> tuple[str, ...]:
-    """Return the names of the columns of probabilities, one for each class.
-
-    Raises ConfigError for a regression, and a model without a temperature.
-    """
+    """Return a column name for each class. Raises ConfigError for a regression, and a model without a temperature."""
     if model.task == "regression":
         raise ConfigError("--probabilities: the model is of a regression, which has no classes; leave it out")
     if model.temperature is None:

@@ -24,10 +24,9 @@ from pipeline.prediction.trained_model import SparseKernelModel
 class Predictor:
     """A trained model for arrays of inputs; `machine` holds its centers and weights.
 
-    X is what `pipeline.predict` would read from a file, and gives the same bits: images (rows, H, W) or flat rows, of a
-    table the cells of the input columns, by their position, or by name where X is a DataFrame and the model knows
-    names. Words and missing cells (None, NaN) become inputs as training had them, with a warning where a category is
-    unknown. Every method raises DataError or
+    X gives the same bits as a file would: images (rows, H, W) or flat rows; of a table the cells of the input columns
+    by
+    position, or by name where X is a DataFrame. Unknown categories are warned of. Every method raises DataError or
     InvalidDataError naming a row that the model cannot take, and for another shape.
     """
 

@@ -1,7 +1,6 @@
 """A model over any data, block by block: what `pipeline.predict` and `pipeline.evaluate` share.
 
-Blocks are the same for every kind of file, since the last bits of float32 products depend on their size: the same rows
-give the same decision values from an .npz, a .zarr or a .csv.
+Blocks are the same for every kind of file, since the last bits of float32 products depend on their size.
 """
 
 import math
@@ -51,10 +50,11 @@ class Located:
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """A block of predictions: decision (rows, T) f8, and the labels (rows,) that the data have, or None.
+    """A block of predictions: decision (rows, T) f8, and the labels (rows,) of the data, or None.
 
-    name, piece_start: the array, file or part that the rows come from, and the first of them in it, for messages.
-    n_far: how many of the rows are far from every center. weights (rows,) f8: how much each counts; None: 1 each.
+    name, piece_start: the array, file or part of the rows, and the first of them in it, for messages. n_far: rows far
+    from
+    every center. weights (rows,) f8: how much each counts; None: 1 each.
     """
 
     decision: NDArray[np.float64]
@@ -66,10 +66,7 @@ class Predicted:
 
 
 def locate(path: Path) -> Located:
-    """Load a model folder, or the model of a run folder.
-
-    Raises MissingRunError where there is neither, CorruptDataError or ModelFormatError for a damaged model.
-    """
+    """Load a model folder, or the model of a run. Raises MissingRunError, CorruptDataError, ModelFormatError."""
     if not path.is_dir():
         sweep_output(path)  # what took its place may have been killed amid two renames
     if not path.is_dir():
@@ -88,11 +85,11 @@ def locate(path: Path) -> Located:
 def open_examples(asked: Asked, located: Located) -> Examples:
     """Open the data that were asked for, and check that the model fits their inputs.
 
-    A named data set gives its test part unless `asked.part` says otherwise. So do the own data of a run, split as the
-    run split them, where a part or labels are wanted. Any other file is taken whole, unless it holds parts.
-
-    Raises ConfigError, UsageError, MissingInputError, DataError, CorruptDataError, and ConfigMismatchError where the
-    own data of a run have changed.
+    Data with parts give their test part unless `asked.part` says otherwise, a run's own data split as the run did.
+    Raises
+    ConfigError, UsageError, MissingInputError, DataError, CorruptDataError, and ConfigMismatchError where the own data
+    of a
+    run have changed.
     """
     config, data = located.config, asked.data
     if data is None and config is None:
@@ -124,9 +121,9 @@ def block_rows_for(model: SparseKernelModel) -> int:
 
 
 def predictions(model: SparseKernelModel, examples: Examples, block_rows: int | None = None) -> Iterator[Predicted]:
-    """Yield the predictions of all rows in order; `stopping` is looked at before every block.
+    """Yield the predictions of all rows in order.
 
-    Raises DataError or InvalidDataError naming a row that is not finite or too large, StoppedError.
+    Raises DataError or InvalidDataError naming a row that is not finite or too large, StoppedError between blocks.
     """
     for piece in examples.pieces:
         for block in row_blocks(piece.n_rows, block_rows or block_rows_for(model)):

@@ -46,14 +46,15 @@ class ModelFormatError(InvalidDataError):
 class SparseKernelModel:
     """A sparse kernel machine with all that prediction needs.
 
-    task: multiclass, binary or regression; labels: the classes in the order of the outputs (two for binary, none
-    for regression). expansion: centers with a non-zero weight, and those weights. center_index (m,) i8: rows of the
-    training set, -1 for a center that is none of them; selection_order (m,) i8: 0, 1, … in the order in which the
-    centers were chosen. standardisation: z-scoring of the inputs, or None. input_dtype: of the images that the model
-    was trained on, uint8, float32 or float64; None for inputs that are no images, or where it is not known.
-    table_columns: of the table that it was trained on, None where that was none, or is not known. temperature: of the
-    probabilities of classes, None where none was found. feature_scales: learned factors (d,) f4 of the features, or the
-    root (d, d) f4 of their metric, in which the centers are too; None where none were learned.
+    task: multiclass, binary or regression; labels: the classes in the order of the outputs (two for binary, none for
+    regression). expansion: centers with non-zero weights. center_index (m,) i8: their training rows, -1 for others;
+    selection_order (m,) i8: 0, 1, … in the order chosen. standardisation: z-scoring of the inputs, or None.
+    input_dtype: of
+    training images, uint8, float32 or float64, else None. table_columns: of the training table, or None. temperature:
+    of the
+    probabilities, or None. feature_scales: learned factors (d,) f4, or the root (d, d) f4 of a metric, in which the
+    centers
+    are too, or None.
     """
 
     task: str
@@ -106,8 +107,8 @@ class SparseKernelModel:
     def features_of(self, inputs: NDArray[Any], first_row: int = 0) -> NDArray[np.float32]:
         """Return the features (rows, d) f4 of inputs (rows, *input_shape) as the kernel sees them, times their scales.
 
-        Raises ModelFormatError for another shape, DataError, which counts rows from `first_row`, for
-        images on another scale than those.
+        Raises ModelFormatError for another shape, DataError, with rows counted from `first_row`, for images on another
+        scale.
         """
         if inputs.shape[1:] != self.input_shape:
             raise ModelFormatError(f"inputs have shape {inputs.shape[1:]} each, the model wants {self.input_shape}")
@@ -151,8 +152,9 @@ class SparseKernelModel:
     def from_parts(cls, description: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> "SparseKernelModel":
         """Return the model that `description` and `arrays` describe.
 
-        Raises ModelFormatError where a part is missing, of another format version, does not fit the others, or where
-        the features were computed by another version of the algorithm than the one here.
+        Raises ModelFormatError where a part is missing, has another format version, does not fit the others, or where
+        another
+        version of the algorithm computed the features.
         """
         try:
             if description["format_version"] != FORMAT_VERSION:

@@ -1,6 +1,6 @@
-"""The page that tells of a run, also of one that is not done: its numbers, plots and pictures in one HTML text.
+"""The page of a run, also of one that is not done: its numbers, plots and pictures in one HTML text.
 
-It asks no network for anything. What cannot be shown is named in it.
+It loads nothing from a network. What cannot be shown is named in it.
 """
 
 import os

@@ -29,8 +29,9 @@ ROUNDED = "the gaps are of the kernel columns as float32 has them"
 def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
     """Return the content of report.json of a run whose stages are done; what does not apply is None.
 
-    `objective`, `relative_gap` and `n_active` of the solves are those of the penalised weights, which a refit replaces
-    in the model; `penalised` then says how those fared on the test part.
+    `objective`, `relative_gap` and `n_active` of the solves are of the penalised weights; where a refit replaces these
+    in the
+    model, `penalised` has their test errors.
     """
     config, shape, solver = run.config, run.shape, run.config.solver
     final = final_weights.load(run.layout)
@@ -114,10 +115,7 @@ def _tried_widths(run: Run) -> list[list[float | None]] | None:
 
 
 def _feature_scales(run: Run, model: SparseKernelModel) -> dict[str, Any] | None:
-    """Return the learned scales, of a metric what they are for one feature alone, and the held-out error of each round.
-
-    With names and importances of the features.
-    """
+    """Return the learned scales (of a metric, lengths) with names, importances and the held-out error of each round."""
     if model.feature_scales is None:
         return None
     stored, columns = read_arrays(run.layout.feature_scales), model.table_columns
@@ -168,10 +166,7 @@ def _probabilities(score: Score, summary: dict[str, Any]) -> dict[str, Any] | No
 
 
 def _warnings(model: SparseKernelModel, score: Score, config: TrainConfig) -> list[str]:
-    """Return a line for a model that is of no use, however exactly its problem was solved: what it is, what to try.
-
-    It is held against the best constant for the test part itself, the mean or the commonest class.
-    """
+    """Return a line for a model no better on the test part than the best constant: what it is, and what to try."""
     if not model.n_centers:
         return ["the model has no centers and predicts the same for every row; lower --penalty, or --penalty auto"]
     untried = {

@@ -22,11 +22,11 @@ LOG_TAIL_BYTES = 2**16  # more than the last line, which may carry a traceback
 
 
 def status(root: Path) -> dict[str, Any]:
-    """Return the facts; what is not known (yet) is None. Raises MissingRunError where there is no run.
+    """Return the facts; what is not known is None. Raises MissingRunError where there is no run.
 
-    `state` is running (a process holds the lock), finished (there is a report), stopped (on request), failed (with an
-    error: see `last_error`), or killed (none of these: the last session ended without a word). `damaged` lists what
-    could not be read; a status is no verdict on the rest, `pipeline.verify` is.
+    `state`: running (a process holds the lock), finished (has a report), stopped (on request), failed (see
+    `last_error`), or
+    killed. `damaged` lists what could not be read; `pipeline.verify` checks everything.
     """
     layout = RunLayout(root)
     damaged: list[str] = []

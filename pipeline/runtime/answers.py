@@ -29,7 +29,7 @@ def any_text_goes(stream: TextIO) -> None:
 def answered(work: Callable[[], int | None], *, resumable: bool = False) -> int:
     """Do the work of a command and return its exit code, 0 where it returns none; errors become one line.
 
-    A bug that no log tells of comes with its traceback; a stop of `resumable` work is told as no error.
+    A bug comes with its traceback unless a log has it; a stop of `resumable` work is no error.
     """
     try:
         code = work()
@@ -49,11 +49,7 @@ def answered(work: Callable[[], int | None], *, resumable: bool = False) -> int:
 
 
 def describe(error: BaseException) -> tuple[ExitCode, str]:
-    """Return the exit code and the one line for the user that belong to an exception.
-
-    Ours, and those of `storage`, carry an `exit_code`; those of `features` are told by their class. What is none of
-    these is a bug.
-    """
+    """Return the exit code and the one line for the user that belong to an exception; an unknown one is a bug."""
     line = " ".join(str(error).split()) or type(error).__name__
     code = getattr(error, "exit_code", None)
     if code is not None:

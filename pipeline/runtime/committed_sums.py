@@ -77,9 +77,9 @@ def signature(grid: tuple[object, ...]) -> NDArray[np.int64]:
 def take_over(folder: Path, grid: tuple[object, ...], session: str) -> dict[Path, set[int]]:
     """Return the whole files of a grid that a folder has, with the pieces in each; all others are removed.
 
-    They are renamed after the session: a worker of a killed one may be at work still and write once more, but never
-    into a file that is taken over. Every piece is in one file at most: of files with some in common, as a kill or such
-    a worker leaves them, that with the most pieces stays.
+    Files are renamed after the session, so that a late worker of a killed one cannot write into them. Where files have
+    pieces
+    in common, the one with the most pieces stays.
     """
     paths = []
     for i, path in enumerate(sorted(folder.glob("sums-*.npz"))):

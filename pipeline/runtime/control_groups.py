@@ -1,7 +1,6 @@
-"""What the control groups of this process allow it: memory and processors, version 1 and 2, however deep they nest.
+"""Limits of memory and processors by the control groups of this process, version 1 and 2, nested groups included.
 
-A limit of any group above a process binds it as well, so that all of them are read. `root` is where the file systems
-of the machine are seen: a folder may stand for another machine.
+`root`: where the file systems of the machine are seen.
 """
 
 import math

@@ -32,8 +32,7 @@ ALLOWED_WORKER_DEATHS = 10  # of one item, before the run stops
 def open_local_client(processes: int, workers: int, worker_memory_bytes: int) -> Iterator[Client]:
     """Start threads or processes of this machine, and give a client of them; they end with the block.
 
-    processes: how many share out the workers, their threads; 0: threads of this process. worker_memory_bytes bounds
-    each process. Raises PlanError, SchedulerError where a process does not start.
+    processes: how many; 0: threads of this process. worker_memory_bytes bounds each. Raises PlanError, SchedulerError.
     """
     # Slow to import, and not needed by a serial run.
     import dask
@@ -135,9 +134,9 @@ def _silence_dask() -> None:
 
 @contextmanager
 def open_remote_client(address: str) -> Iterator[Client]:
-    """Give a client of the cluster at an address: at tls:// of one that proves itself by the authority that is named.
+    """Give a client of the cluster at an address; one at tls:// proves itself by the authority named.
 
-    Raises ConfigError where no key is named, or none that can be read, SchedulerError where nobody answers.
+    Raises ConfigError where no readable key is named, SchedulerError where nobody answers.
     """
     # Slow to import, and not needed by a serial run.
     from distributed import Client
@@ -155,10 +154,7 @@ def open_remote_client(address: str) -> Iterator[Client]:
 
 
 def _key() -> Security:
-    """Return the key that the environment names; it connects to those alone whose key its authority has signed.
-
-    Raises ConfigError where there is none, or none that can be read.
-    """
+    """Return the key that the environment names, for peers of its authority. Raises ConfigError without one."""
     # As above.
     from distributed import Security
 

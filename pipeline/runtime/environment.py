@@ -32,10 +32,9 @@ def environment() -> dict[str, Any]:
 
 
 def environment_warnings(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return one line for each difference between two environments that may change the last bits of a model.
+    """Return a line for each difference between two environments that may change the last bits of a model.
 
-    `stored` is that of a run's first start (env.json), `now` that of a resumption. What either does not know is not
-    compared. Another core type of BLAS adds in another order; equal ones gave equal bytes wherever it was tried.
+    `stored`: of a run's first start (env.json); `now`: of a resumption. Unknown facts are not compared.
     """
     before, after = _decisive(stored), _decisive(now)
     return [

@@ -1,6 +1,6 @@
-"""What a run says while it works: log.jsonl, metrics.jsonl, and progress for whoever watches.
+"""What a run prints and logs: log.jsonl, metrics.jsonl, and progress.
 
-On a terminal and in a notebook tqdm draws a bar; elsewhere one line every few seconds tells stage, progress, rate, time
+On a terminal and in a notebook tqdm draws a bar; elsewhere a line every few seconds tells stage, progress, rate, time
 left and memory.
 """
 
@@ -65,7 +65,7 @@ class MemoryMeter:
 
 
 class Events:
-    """The voice of one run. Safe to use from several threads.
+    """Log, metrics and progress of one run. Safe to use from several threads.
 
     callback : gets every record of both files once it is written, one at a time; none after it has raised an error
     """

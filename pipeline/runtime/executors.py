@@ -1,10 +1,9 @@
 """Where items run: one after the other, in threads, in processes, or on a dask cluster.
 
-Every executor runs the same functions on the same items; the serial one is the reference that the others must
-match bit for bit. BLAS is held to one thread wherever an item runs, since float32 bits depend on it.
-Results are small; each is handed on and released as it arrives, so that a lost worker never costs a finished
-item. Whatever ends a run early ends its tasks, wherever they are, before the caller learns of it: then nobody writes
-into the run's folder any more.
+Every executor runs the same functions on the same items, to the same bits: BLAS has one thread wherever an item runs.
+Each result is handed on as it arrives, so that a lost worker costs no finished item. Before an error ends a run, its
+tasks
+have ended everywhere, and nobody writes into its folder any more.
 """
 
 from __future__ import annotations
@@ -82,8 +81,8 @@ class Executor(Protocol):
     ) -> Generator[ItemResult[Item, Value], None, None]:
         """Yield the result of every item as it completes; the first error of an item is raised.
 
-        Tasks outside this thread look at the turn file, which all of them see, for whether they shall end.
-        `address_of` gives the process where an item had best run; if that one is lost, it runs in another.
+        Tasks in other processes read the turn file for whether to stop. `address_of`: the process where an item had
+        best run.
         """
 
     def places(self) -> list[Place]:
@@ -194,10 +193,7 @@ class DaskExecutor:
             raise _none_left()
 
     def _let_move(self) -> None:
-        """Let tasks that are where they should run go on anywhere else, if their process dies.
-
-        Else dask would forget those that were bound to it, where no other process was there at that moment.
-        """
+        """Let tasks that are bound to a process run elsewhere if it dies, in which case dask might forget them."""
         placed = self._bound and self._bound.intersection(chain.from_iterable(self._client.processing().values()))
         for key in placed:
             with suppress(KeyError):  # it has ended meanwhile
@@ -231,9 +227,11 @@ class DaskExecutor:
 def open_executor(scheduler: str, workers: int, processes: int, worker_memory_bytes: int) -> Iterator[Executor]:
     """Open the executor that `--scheduler` names, and close it afterwards.
 
-    scheduler: serial, threads, processes, or tcp://host:port, tls://host:port; workers: tasks at once here (a cluster
-    brings its own), in so many worker processes where they are processes, each bounded by worker_memory_bytes. Raises
-    ConfigError for another word, SchedulerError where a cluster does not answer or has another version of ours.
+    scheduler: serial, threads, processes, or tcp://host:port, tls://host:port; workers: tasks at once here, each
+    process
+    bounded by worker_memory_bytes. Raises ConfigError for another word, SchedulerError where a cluster does not answer
+    or has
+    another version of this package.
     """
     with ExitStack() as stack:
         if scheduler == "serial":

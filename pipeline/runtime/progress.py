@@ -1,9 +1,8 @@
 """How far the items of a stage are: rows, centers or penalties done inside them, and words for what has no number.
 
-Code that an item runs calls `advance` where something countable is done, and `doing` before what takes long; anywhere
-else both do nothing. In the watcher's own process a report is an entry of a dictionary; in another process, or on
-another machine, a small file in the folder of the run, written at most once a second. Nothing but what is shown
-depends on any of it: files are never synced, and what cannot be written is not told.
+Code of an item calls `advance` where something countable is done, and `doing` before what takes long. In the watcher's
+process a report is an entry of a dictionary; elsewhere a small file in the folder of the run, written at most once a
+second. Only what is shown depends on it.
 """
 
 import json
@@ -205,11 +204,9 @@ def _told_in(channel: _Channel, function: Callable[[Item], Value], numbered: Num
 
 @dataclass
 class Watch(Generic[Item]):
-    """The driver's view of the items of one call. Inside a `with` block, `now` tells how far they are.
+    """The driver's view of the items of one call; inside a `with` block, `now` tells how far they are.
 
-    Parameters
-    ----------
-    folder : where tasks of other processes leave their reports; made by them, removed at the end
+    folder : where tasks of other processes leave their reports
     items : what is run
     unit, size : what is counted, and how many of it an item has
     words : shown while no task has any of its own

@@ -1,11 +1,11 @@
-"""One pass over the rows: what is added up, piece by piece, by whoever is there, and taken up again after a kill.
+"""One pass over the rows: sums over pieces, added up by any number of workers, and resumed after a kill.
 
-The pieces (row blocks, or tiles of rows and candidates) are fixed by the data alone, and sums are exact, so that who
-adds which pieces, in what order, with how many threads, processes, machines or sessions, changes no bit. Each process
-has a share of the pieces. Its threads take pieces until all are added, each into sums of its own, or several together
-into shared ones where sums are large. At least every `every` seconds, and when the run is asked to stop, a share
-commits its sums together with the numbers of the pieces that are in them: one file a process. A pass that is taken up
-hands these files to whatever processes there are now, and shares out the pieces that are in none.
+The pieces (row blocks, or tiles) are fixed by the data alone, and sums are exact: who adds which, in what order,
+changes
+no bit. Each process has an assignment of pieces; its threads add them, each into sums of its own, or together into
+shared
+ones where sums are large. Every `every` seconds, and when asked to stop, it commits its sums with the numbers of their
+pieces: one file a process. A resumed pass takes these files up and assigns the other pieces.
 """
 
 from __future__ import annotations
@@ -127,10 +127,10 @@ class RowPass(Protocol[S]):
 class Share:
     """What one process does of a pass.
 
-    name : of the files that it commits, each attempt its own: of a task whose process was taken for lost, two may run
-    pieces, earlier : what it adds, and the files of sums that it goes on from
-    every : seconds between two commits, at most
-    together, threads_a_piece : threads that share one set of sums, at least, and that find work in one piece, at most
+    name : of the files that it commits, each attempt its own: a task whose process was taken for lost may run twice
+    pieces, earlier : what it adds, and the files of sums that it continues from
+    every : most seconds between two commits
+    together, threads_a_piece : least threads that share one set of sums, and most that find work in one piece
     returned : the sums are given back in memory, since they are made in the driver's own process
     """
 
@@ -173,8 +173,7 @@ def threads_together(sums_bytes: int) -> int:
 def n_groups_of(threads: int, together: int, n_pieces: int, threads_a_piece: int) -> int:
     """Return how many groups the threads of a process form, each with sums of its own.
 
-    No more than there is memory for (`together` threads each, at least), and few where pieces are few and several
-    threads can work on one.
+    At least `together` threads each, and few groups where pieces are few and several threads can work on one.
     """
     for_memory, for_balance = -(-threads // together), max(n_pieces // FEW_PIECES, -(-threads // threads_a_piece))
     return max(min(for_memory, for_balance, n_pieces), 1)
@@ -188,9 +187,9 @@ def share_out(
     every: float,
     together: int,
 ) -> list[Share]:
-    """Return the shares of the processes in what `earlier` files do not have: pieces in a row, as many as threads.
+    """Return the assignments of the processes: consecutive pieces that no `earlier` file has, as many as threads.
 
-    together : threads that share one set of sums, at least; more where the sums are large
+    together : least threads that share one set of sums
     """
     waiting = np.setdiff1d(np.arange(task.n_pieces), [piece for done in earlier.values() for piece in done])
     threads = np.cumsum([0, *(place.threads for place in places)])
@@ -219,9 +218,8 @@ def session_name() -> str:
 
 
 def compute_share(task: RowPass[S], share: Share) -> ShareResult[S]:
-    """Add all pieces of a share, and commit the sums as it goes.
+    """Add all pieces of an assignment, and commit the sums as it goes; one at a time in a process.
 
-    One share at a time in a process, since each takes its threads and memory: one whose own process was lost waits.
     Raises StoppedError on request, when the sums are committed; what the pieces raise.
     """
     while not _turn_of_shares.acquire(timeout=_WAIT_SECONDS):
@@ -261,10 +259,7 @@ def _compute(task: RowPass[S], share: Share) -> ShareResult[S]:
 
 
 def _taken_up(task: RowPass[S], share: Share) -> tuple[Committed[S], tuple[Path, ...]]:
-    """Return what is committed of a share, and the files that have it.
-
-    They are those of another attempt, whose process was lost, or the earlier ones that the share goes on from.
-    """
+    """Return committed sums, and their files: of a lost attempt, or else of the earlier files."""
     total = Committed(task.empty())
     attempts = {path: pieces_in(path, task.grid) for path in share.files()}
     if any(attempts.values()):
@@ -299,9 +294,9 @@ def _add_for_a_while(
 
 
 def combine(task: RowPass[S], folder: Path, results: Sequence[ShareResult[S]], earlier: Sequence[Path]) -> S:
-    """Return the sums over all pieces: what the one share of this process gave, or what the files have.
+    """Return the sums over all pieces: of the one assignment of this process, or of the files.
 
-    earlier : the files of a pass that had no shares left. Raises CorruptDataError where pieces are missing.
+    earlier : the files of a pass that had no pieces left. Raises CorruptDataError where pieces are missing.
     """
     if results and results[0].sums is not None:
         return results[0].sums
@@ -348,10 +343,7 @@ class _Waiting:
 def _add_until(
     adder: Adder[S], waiting: _Waiting, deadline: float, part_and_team: tuple[Committed[S], ThreadTeam]
 ) -> bool:
-    """Add pieces until there are no more, or until the deadline; return whether the run was asked to stop.
-
-    One is added at least, so that work goes on however soon the deadline is.
-    """
+    """Add pieces, one at least, until there are no more or the deadline; return whether the run was asked to stop."""
     part, team = part_and_team
     while pieces := waiting.take():
         left = list(pieces)

@@ -37,10 +37,11 @@ def default_run_dir(dataset: str) -> Path:
 
 
 def stored_config(root: Path | None, resume: str, dataset: str) -> TrainConfig | None:
-    """Return the configuration of the run in a folder that is to be resumed, None where a new run starts.
+    """Return the configuration of the run that is to be resumed, None where a new run starts.
 
-    Raises FolderInUseError for a used folder without `resume`, or one that holds something else, such as a link;
-    MissingRunError where `resume` requires a run and there is none.
+    Raises FolderInUseError for a used folder without `resume`, or with anything else in it, MissingRunError where
+    `resume`
+    requires a run.
     """
     if root is None:
         if resume == "require":
@@ -80,10 +81,7 @@ def _refuse_links(root: Path) -> None:
 
 
 def check_apart(root: Path, features_dir: Path) -> None:
-    """Raise ConfigError where the folder of a run and that of the shared features lie inside each other, or are one.
-
-    A run sweeps all of its folder under its own lock, and lists all that is in it as its own.
-    """
+    """Raise ConfigError where the folders of a run and of the features overlap: a run sweeps all of its folder."""
     run, features = root.resolve(), features_dir.resolve()
     if run.is_relative_to(features) or features.is_relative_to(run):
         raise ConfigError(
@@ -93,10 +91,7 @@ def check_apart(root: Path, features_dir: Path) -> None:
 
 
 def frozen_config(layout: RunLayout) -> TrainConfig:
-    """Return the configuration frozen in a run folder, after checking it against the digest in env.json.
-
-    Raises CorruptDataError naming the file where either is damaged or was edited, MissingDataError where it is missing.
-    """
+    """Return the frozen configuration of a run, checked by its digest. Raises CorruptDataError, MissingDataError."""
     recorded = read_record(layout.environment, remedy=_REMEDY)["config"]
     if digest_file(layout.config).sha256 != recorded:
         raise CorruptDataError(
@@ -140,12 +135,13 @@ def taken(
 ) -> Iterator[RunLayout]:
     """Hold the run's lock; freeze configuration, environment and the digest of the features at the first start.
 
-    All of the configuration but the time limit and the address of a scheduler, which hold for one start.
-
-    `stored` is the configuration frozen in the folder before it was locked, None for a new run; `words` are those of
-    the command, which env.json keeps. Raises LockedError naming the process that holds the folder, FolderInUseError
-    where another run came between, ConfigMismatchError where the data are no longer those of the run, CannotWriteError
-    where the folder cannot be created.
+    The time limit and the address of a scheduler hold for one start and are not frozen. `stored` is the configuration
+    read
+    before the lock, None for a new run; `words` of the command are kept in env.json. Raises LockedError naming the
+    process
+    that holds the folder, FolderInUseError where another run came between, ConfigMismatchError where the data have
+    changed,
+    CannotWriteError.
     """
     layout = RunLayout(root.absolute())
     make_folder(layout.root)
@@ -173,10 +169,9 @@ def _warn(message: str) -> None:
 
 
 def finish(layout: RunLayout, report: dict[str, Any], without: Collection[Path] = ()) -> None:
-    """Commit the report of a run whose stages are done, and before it the list of the files that make the run whole.
+    """Commit the list of the files that make the run whole, then its report.
 
-    Files that a manifest names are not listed, their manifest is, and nothing of the folders `without`. What was still
-    open when it was removed goes now. Raises CannotWriteError.
+    Files in a manifest are not listed, nor are the folders `without`. Raises CannotWriteError.
     """
     remove_stale(layout.root, recursive=True)
     files = (path for path in committed_files(layout.root) if path.parent not in {*without, layout.progress})

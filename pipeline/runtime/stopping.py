@@ -1,10 +1,7 @@
 """Stopping on request: a signal or the time limit asks for it, and the work looks between its steps.
 
-A handler sets a flag and nothing else: what saves from inside a handler may wait for a lock that the interrupted code
-holds. Before the work has begun there is nothing to save, and a request ends the command at once.
-
-Signals and the time limit reach the command alone. Its tasks, in whatever process or on whatever machine, learn of a
-request from a file of the run: see `Turn`.
+A handler only sets a flag: saving inside a handler may wait for a lock that the interrupted code holds. Before the work
+has begun, a request ends the command at once. Tasks in other processes learn of it from a file: see `Turn`.
 """
 
 import signal
@@ -29,10 +26,11 @@ _working = False
 
 @dataclass(frozen=True)
 class Turn:
-    """The right of some tasks to work on a run: until the next turn is taken, by this process or by a later one.
+    """The right of tasks to work on a run, until the next turn is taken, by this process or a later one.
 
-    The file holds the number of the latest turn. Numbers only grow, so that nothing stale is ever obeyed: an older
-    content, which a network file system may show for a while, ends no task, and neither does a missing file.
+    The file holds the number of the latest turn. Numbers only grow: stale content of a network file system, or a
+    missing
+    file, ends no task.
     """
 
     path: Path
@@ -84,11 +82,10 @@ def current_turn() -> Turn | None:
 
 @contextmanager
 def listening(signals: Iterable[signal.Signals] = SIGNALS) -> Iterator[None]:
-    """Take signals as requests to stop.
+    """Take signals as requests to stop; does nothing outside the main thread.
 
-    Before `working`, a signal raises StoppedError where it finds the command. Only the main thread of a process gets
-    signals; in another one this does nothing. Who starts the command may have blocked them, lest one comes before
-    there is a handler: here they are let through.
+    Before `working`, a signal raises StoppedError at once. Signals that whoever started the command has blocked are let
+    through.
     """
     global _reason
     _reason = None
