@@ -81,8 +81,7 @@ def resize_run(root: Path, size: int, out: Path) -> Resized:
     """Write the model of a run cut to `size` centers as the folder `out`.
 
     Raises MissingRunError for a folder without a finished run, ConfigError for a size out of range or a run without
-    held-out
-    statistics, CannotWriteError where `out` exists, CorruptDataError.
+    held-out statistics, CannotWriteError where `out` exists, CorruptDataError.
     """
     import numpy as np  # which --help does without
 

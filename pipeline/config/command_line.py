@@ -110,8 +110,7 @@ def words_of(dataset: object, options: Mapping[str, object], settings: Mapping[s
     """Return the words of the command that stand for a call in Python; None is an option left out.
 
     `options` are named as NAMES_IN_PYTHON says, `settings` by their keys, dotted or nested. Raises ConfigError for an
-    unknown
-    option, a dataset that is no name and no path, and a list with a comma in it.
+    unknown option, a dataset that is no name and no path, and a list with a comma in it.
     """
     if not isinstance(dataset, str | os.PathLike):
         raise ConfigError(

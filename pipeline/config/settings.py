@@ -149,10 +149,8 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
     """Return the configuration of a run: defaults < named run < configuration file < assignments.
 
     `assignments` maps dotted keys to (text or value, origin), of flags and `--set`. DASK_SCHEDULER_ADDRESS of the
-    environment
-    stands above the named run. Raises ConfigError for an unknown key (naming the nearest), a value out of range, and
-    the
-    address of a scheduler in a file, which may be anybody's.
+    environment stands above the named run. Raises ConfigError for an unknown key (naming the nearest), a value out of
+    range, and the address of a scheduler in a file, which may be anybody's.
     """
     try:
         config = TrainConfig(dataset=absolute_path(text(dataset)))

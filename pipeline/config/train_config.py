@@ -1,8 +1,7 @@
 """The settings of a run, as frozen dataclasses: one for each section of a TOML file.
 
 Every field carries its help text, flag and check, for the command line, TOML files, `--set` and `--print-config`.
-Nothing
-here imports numpy, so that `--help` is quick.
+Nothing here imports numpy, so that `--help` is quick.
 """
 
 from collections.abc import Callable

@@ -263,10 +263,8 @@ class KernelMachine(Parameters):
         """Return an estimator that predicts with the model of a run, of a model folder or of `save`.
 
         X has images as flat rows, and categories encoded (`feature_names_in_` are their names). Parameters are the
-        defaults;
-        `centers_` are features, z-scored and scaled. Raises ValueError for a model of the other kind of task,
-        MissingRunError,
-        CorruptDataError or ModelFormatError.
+        defaults; `centers_` are features, z-scored and scaled. Raises ValueError for a model of the other kind of task,
+        MissingRunError, CorruptDataError or ModelFormatError.
         """
         machine, model = cls(), locate(Path(folder)).model
         if is_classifier(machine) == (model.task == "regression"):
@@ -279,8 +277,7 @@ class KernelMachine(Parameters):
         """Return the model as the commands use it, with float32 centers.
 
         Raises ValueError where that moves a center by more than a thousandth of the kernel's width, ModelFormatError
-        for labels
-        that are neither numbers nor text.
+        for labels that are neither numbers nor text.
         """
         check_is_fitted(self, "centers_")
         if self._loaded is not None:

@@ -22,9 +22,9 @@ _CENTRED_ROWS = 64  # of a Gram that are centred at once
 class GramStatistics:
     """Statistics of some rows (mathematics.md, eq. 7).
 
-    gram (M, M) f8 symmetric; kty (M, T) f8; yty (T,) f8; column_sums (M,) f8; target_sums (T,) f8;
-    weight_sum float, the number of rows; unit_errors (3,), the most that the units of exact sums may have changed an
-    entry of the Gram, a row of kty and a column sum by (0 where that is not known). Memory: 8·M² bytes and little else.
+    gram (M, M) f8 symmetric; kty (M, T) f8; yty (T,) f8; column_sums (M,) f8; target_sums (T,) f8; weight_sum float,
+    the number of rows; unit_errors (3,), the most that the units of exact sums may have changed an entry of the Gram, a
+    row of kty and a column sum by (0 where that is not known). Memory: 8·M² bytes and little else.
     """
 
     gram: NDArray[np.float64]

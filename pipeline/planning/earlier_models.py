@@ -23,8 +23,7 @@ def settings_of_grown(loaded: Loaded) -> TrainConfig:
     """Return the settings of a run that adds rows: those of the run it starts from, and the resources asked for.
 
     Raises ConfigError where no suitable run is named, MissingRunError where it is not finished, ConfigMismatchError
-    where
-    other settings were asked for.
+    where other settings were asked for.
     """
     path = loaded.config.solver.init_from
     if path is None:
@@ -81,8 +80,7 @@ def open_start(prepared: Prepared, root: Path) -> SparseKernelModel | None:
 
     None where no model is asked for, a resumed run holds what it needs, or rows are added. Raises MissingRunError,
     CorruptDataError or ModelFormatError, and ConfigError for a model of other data, features or kernel, or whose
-    centers are
-    no training rows.
+    centers are no training rows.
     """
     path = prepared.config.solver.init_from
     if path is None or prepared.config.data.add_rows or RunLayout(root).init_model.exists():

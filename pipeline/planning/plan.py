@@ -118,8 +118,8 @@ def prepare(config: TrainConfig, explicit: frozenset[str], *, frozen: bool) -> P
     """Open the data, fill in what they decide, and plan the stages. Writes nothing.
 
     `explicit` are the keys the user set; a `frozen` configuration of a run stays as it is. Raises ConfigError for
-    settings
-    that do not fit the data, PlanError where nothing fits the memory limit, and the errors of opening the data.
+    settings that do not fit the data, PlanError where nothing fits the memory limit, and the errors of opening the
+    data.
     """
     spec = source_spec(config)
     outline = open_outline(spec)
@@ -204,8 +204,7 @@ def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: Sour
     """Choose the working set, then how many workers fit beside each other, and how many of them share their sums.
 
     The working set is all candidates where their Gram fits, else as large as the limit allows. Sizes never depend on
-    the
-    workers, since bytes of the model depend on sizes. Raises PlanError with the smallest limit that would do.
+    the workers, since bytes of the model depend on sizes. Raises PlanError with the smallest limit that would do.
     """
     limit = limit_bytes(config.resources)
     needed = _Bounds(shape, data, limit, _compiling_bytes(config, shape))

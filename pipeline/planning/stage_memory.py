@@ -208,10 +208,9 @@ def solve_in_rounds(solving: Solving) -> tuple[StagePlan, StagePlan]:
     """At most half of the working set comes in at once: its Gram rows in each group, or the old Gram and the new.
 
     On demand all of it may. A penalty path has Grams of fit rows and of held-out rows, and prices several penalties at
-    once.
-    Each thread has a block of the columns, as the files have them and in float64. On disk are the Grams of the last
-    round, the
-    new one, and the sums of each process of its new rows; columns are kept where there is room beside these.
+    once. Each thread has a block of the columns, as the files have them and in float64. On disk are the Grams of the
+    last round, the new one, and the sums of each process of its new rows; columns are kept where there is room beside
+    these.
     """
     gram, workers, shape = solving.gram, solving.workers, solving.shape
     n, t = shape.n_train, shape.n_outputs

@@ -45,8 +45,7 @@ class Examples:
     """What to predict: a name for people, the part (None: a whole file), and its pieces.
 
     header: whether a table's first line was taken for names; None for other data. unknown: how many cells read so far
-    of each
-    column held a category that the model does not know.
+    of each column held a category that the model does not know.
     """
 
     name: str

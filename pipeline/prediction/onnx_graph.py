@@ -60,10 +60,8 @@ def to_onnx(model: SparseKernelModel) -> "onnx.ModelProto":
     """Return a model as an ONNX model (opset 18) of one input and two or three outputs.
 
     inputs (rows, d) f8 of a table, before z-scoring ("encoded" where words or missing cells became numbers), or
-    features
-    (rows, d) f4 of images, from `SparseKernelModel.features_of`. decision (rows, T) f8; label (rows,); probability
-    (rows, K)
-    f8 where the model has a temperature. Raises ImportError where onnx is not installed.
+    features (rows, d) f4 of images, from `SparseKernelModel.features_of`. decision (rows, T) f8; label (rows,);
+    probability (rows, K) f8 where the model has a temperature. Raises ImportError where onnx is not installed.
     """
     from onnx import TensorProto, helper  # not installed with the rest: pip install onnx
 

@@ -25,8 +25,7 @@ class Predictor:
     """A trained model for arrays of inputs; `machine` holds its centers and weights.
 
     X gives the same bits as a file would: images (rows, H, W) or flat rows; of a table the cells of the input columns
-    by
-    position, or by name where X is a DataFrame. Unknown categories are warned of. Every method raises DataError or
+    by position, or by name where X is a DataFrame. Unknown categories are warned of. Every method raises DataError or
     InvalidDataError naming a row that the model cannot take, and for another shape.
     """
 

@@ -53,8 +53,7 @@ class Predicted:
     """A block of predictions: decision (rows, T) f8, and the labels (rows,) of the data, or None.
 
     name, piece_start: the array, file or part of the rows, and the first of them in it, for messages. n_far: rows far
-    from
-    every center. weights (rows,) f8: how much each counts; None: 1 each.
+    from every center. weights (rows,) f8: how much each counts; None: 1 each.
     """
 
     decision: NDArray[np.float64]
@@ -86,10 +85,8 @@ def open_examples(asked: Asked, located: Located) -> Examples:
     """Open the data that were asked for, and check that the model fits their inputs.
 
     Data with parts give their test part unless `asked.part` says otherwise, a run's own data split as the run did.
-    Raises
-    ConfigError, UsageError, MissingInputError, DataError, CorruptDataError, and ConfigMismatchError where the own data
-    of a
-    run have changed.
+    Raises ConfigError, UsageError, MissingInputError, DataError, CorruptDataError, and ConfigMismatchError where the
+    own data of a run have changed.
     """
     config, data = located.config, asked.data
     if data is None and config is None:

@@ -49,12 +49,9 @@ class SparseKernelModel:
     task: multiclass, binary or regression; labels: the classes in the order of the outputs (two for binary, none for
     regression). expansion: centers with non-zero weights. center_index (m,) i8: their training rows, -1 for others;
     selection_order (m,) i8: 0, 1, … in the order chosen. standardisation: z-scoring of the inputs, or None.
-    input_dtype: of
-    training images, uint8, float32 or float64, else None. table_columns: of the training table, or None. temperature:
-    of the
-    probabilities, or None. feature_scales: learned factors (d,) f4, or the root (d, d) f4 of a metric, in which the
-    centers
-    are too, or None.
+    input_dtype: of training images, uint8, float32 or float64, else None. table_columns: of the training table, or
+    None. temperature: of the probabilities, or None. feature_scales: learned factors (d,) f4, or the root (d, d) f4 of
+    a metric, in which the centers are too, or None.
     """
 
     task: str
@@ -153,8 +150,7 @@ class SparseKernelModel:
         """Return the model that `description` and `arrays` describe.
 
         Raises ModelFormatError where a part is missing, has another format version, does not fit the others, or where
-        another
-        version of the algorithm computed the features.
+        another version of the algorithm computed the features.
         """
         try:
             if description["format_version"] != FORMAT_VERSION:

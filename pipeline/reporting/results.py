@@ -30,8 +30,7 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
     """Return the content of report.json of a run whose stages are done; what does not apply is None.
 
     `objective`, `relative_gap` and `n_active` of the solves are of the penalised weights; where a refit replaces these
-    in the
-    model, `penalised` has their test errors.
+    in the model, `penalised` has their test errors.
     """
     config, shape, solver = run.config, run.shape, run.config.solver
     final = final_weights.load(run.layout)

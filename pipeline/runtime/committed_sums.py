@@ -78,8 +78,7 @@ def take_over(folder: Path, grid: tuple[object, ...], session: str) -> dict[Path
     """Return the whole files of a grid that a folder has, with the pieces in each; all others are removed.
 
     Files are renamed after the session, so that a late worker of a killed one cannot write into them. Where files have
-    pieces
-    in common, the one with the most pieces stays.
+    pieces in common, the one with the most pieces stays.
     """
     paths = []
     for i, path in enumerate(sorted(folder.glob("sums-*.npz"))):

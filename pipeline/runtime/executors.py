@@ -2,8 +2,7 @@
 
 Every executor runs the same functions on the same items, to the same bits: BLAS has one thread wherever an item runs.
 Each result is handed on as it arrives, so that a lost worker costs no finished item. Before an error ends a run, its
-tasks
-have ended everywhere, and nobody writes into its folder any more.
+tasks have ended everywhere, and nobody writes into its folder any more.
 """
 
 from __future__ import annotations
@@ -228,10 +227,8 @@ def open_executor(scheduler: str, workers: int, processes: int, worker_memory_by
     """Open the executor that `--scheduler` names, and close it afterwards.
 
     scheduler: serial, threads, processes, or tcp://host:port, tls://host:port; workers: tasks at once here, each
-    process
-    bounded by worker_memory_bytes. Raises ConfigError for another word, SchedulerError where a cluster does not answer
-    or has
-    another version of this package.
+    process bounded by worker_memory_bytes. Raises ConfigError for another word, SchedulerError where a cluster does not
+    answer or has another version of this package.
     """
     with ExitStack() as stack:
         if scheduler == "serial":

@@ -1,11 +1,9 @@
 """One pass over the rows: sums over pieces, added up by any number of workers, and resumed after a kill.
 
 The pieces (row blocks, or tiles) are fixed by the data alone, and sums are exact: who adds which, in what order,
-changes
-no bit. Each process has an assignment of pieces; its threads add them, each into sums of its own, or together into
-shared
-ones where sums are large. Every `every` seconds, and when asked to stop, it commits its sums with the numbers of their
-pieces: one file a process. A resumed pass takes these files up and assigns the other pieces.
+changes no bit. Each process has an assignment of pieces; its threads add them, each into sums of its own, or together
+into shared ones where sums are large. Every `every` seconds, and when asked to stop, it commits its sums with the
+numbers of their pieces: one file a process. A resumed pass takes these files up and assigns the other pieces.
 """
 
 from __future__ import annotations

@@ -40,8 +40,7 @@ def stored_config(root: Path | None, resume: str, dataset: str) -> TrainConfig |
     """Return the configuration of the run that is to be resumed, None where a new run starts.
 
     Raises FolderInUseError for a used folder without `resume`, or with anything else in it, MissingRunError where
-    `resume`
-    requires a run.
+    `resume` requires a run.
     """
     if root is None:
         if resume == "require":
@@ -136,12 +135,9 @@ def taken(
     """Hold the run's lock; freeze configuration, environment and the digest of the features at the first start.
 
     The time limit and the address of a scheduler hold for one start and are not frozen. `stored` is the configuration
-    read
-    before the lock, None for a new run; `words` of the command are kept in env.json. Raises LockedError naming the
-    process
-    that holds the folder, FolderInUseError where another run came between, ConfigMismatchError where the data have
-    changed,
-    CannotWriteError.
+    read before the lock, None for a new run; `words` of the command are kept in env.json. Raises LockedError naming the
+    process that holds the folder, FolderInUseError where another run came between, ConfigMismatchError where the data
+    have changed, CannotWriteError.
     """
     layout = RunLayout(root.absolute())
     make_folder(layout.root)

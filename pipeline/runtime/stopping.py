@@ -29,8 +29,7 @@ class Turn:
     """The right of tasks to work on a run, until the next turn is taken, by this process or a later one.
 
     The file holds the number of the latest turn. Numbers only grow: stale content of a network file system, or a
-    missing
-    file, ends no task.
+    missing file, ends no task.
     """
 
     path: Path

@@ -30,8 +30,8 @@ class InvalidProblemError(ValueError):
 class Problem:
     """The sufficient statistics of one solve.
 
-    gram (M, M) f8, C-contiguous : CᵀC of the candidates' columns; may be a read-only memory map.
-    kty (M, T) f8 : CᵀY; T = 1 for one-vs-all, binary and regression, T = classes for the shared kernel.
+    gram (M, M) f8, C-contiguous : CᵀC of the candidates' columns; may be a read-only memory map. kty (M, T) f8 : CᵀY; T
+    = 1 for one-vs-all, binary and regression, T = classes for the shared kernel.
     yty : squared norm of Y, summed over the T outputs.
     penalty : λν, above 0.
     rounding_of_sums : what rounding may change a score by; None: as of columns that were not centred.

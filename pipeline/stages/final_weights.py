@@ -22,8 +22,7 @@ class FinalWeights:
     """The weights of the model, on its `active` candidates, in the order of the model's centers.
 
     active (a,) i8; weights (a, T), intercept (T,) f8; penalised: weights before a refit (equal without one); points (a,
-    d):
-    moved centers; summary, for the report: penalty, solves, path, ridge, temperature.
+    d): moved centers; summary, for the report: penalty, solves, path, ridge, temperature.
     """
 
     active: NDArray[np.int64]

@@ -244,8 +244,7 @@ def refit_chosen(
     """Return least-squares weights on `everything`, with the ridge that the held-out rows prefer.
 
     `fit` and `held_out` are of the centers tried, `everything` of those of the model. Raises InvalidDataError where no
-    ridge
-    makes the Gram definite.
+    ridge makes the Gram definite.
     """
     try:
         return refit(fit, held_out, everything, intercept=intercept)

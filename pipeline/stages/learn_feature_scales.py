@@ -44,8 +44,7 @@ def learn_feature_scales(work: Workspace, index: NDArray[np.int64], facts: Targe
     """Learn the scales of the features by candidates at training rows `index`, and commit them.
 
     With them are committed the scales (rounds, d) and held-out errors (rounds,) of all rounds, the first without
-    scales,
-    and the round chosen. Raises InvalidDataError where no rows are held out, or all are.
+    scales, and the round chosen. Raises InvalidDataError where no rows are held out, or all are.
     """
     work.once(SCALES, lambda: _learned(work, index, facts))
 

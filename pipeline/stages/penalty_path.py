@@ -70,8 +70,7 @@ def follow_penalty_path(work: Workspace, setting: str) -> tuple[ChosenPenalty, l
     """Return the penalty to train with, the penalised weights of the fit rows there, and the points of the path.
 
     `auto` takes the penalty of the lowest held-out error (the largest of equals), a path its last. Errors are of
-    refitted
-    weights where a refit is asked for: the share of errors of classes, the mean squared error of a regression.
+    refitted weights where a refit is asked for: the share of errors of classes, the mean squared error of a regression.
     """
     points: list[PathPoint] = []
 

@@ -1,8 +1,7 @@
 """The temperature of a run's probabilities: found on training rows, in one pass over them.
 
 Decision values of rows that were fitted are too sure, so weights are tried on rows they were not fitted to: those of
-the
-fit rows on held-out rows; where these are few, the fit rows join with their leave-one-out values.
+the fit rows on held-out rows; where these are few, the fit rows join with their leave-one-out values.
 """
 
 from collections.abc import Iterator

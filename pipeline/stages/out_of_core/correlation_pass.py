@@ -139,8 +139,7 @@ def correlate(
     """Return c_mᵀR of some candidates (M,), by name, and residuals (n, T) as `compute_residuals` has them.
 
     All training rows in order, at every width, make the pass of a Gaussian symmetric: half the kernel entries. Of
-    these, at
-    one width, `coarse` values may be asked for (mathematics.md, eqs. 92 and 93), whose norms are no bounds.
+    these, at one width, `coarse` values may be asked for (mathematics.md, eqs. 92 and 93), whose norms are no bounds.
     """
     name, n_train = pass_name(name), run.shape.n_train
     order, starts = grouped_by_point(candidates, n_train)

@@ -33,10 +33,8 @@ class Correlations:
     """Correlations c_mᵀr (M, T) of all candidates: exact where evaluated this round, else the last value with a bound.
 
     norm_bounds (M,) ≥ ‖c_m‖; residuals (n, T) of the last pass; errors (M, T) of the values, 0 where evaluated now;
-    screened
-    (M,): zero in every solution, never evaluated again; evaluated, skipped: numbers of candidates of the last pass,
-    skipped
-    ones outside the working set; coarse_entries: those of kernel_entries that are of coarse features.
+    screened (M,): zero in every solution, never evaluated again; evaluated, skipped: numbers of candidates of the last
+    pass, skipped ones outside the working set; coarse_entries: those of kernel_entries that are of coarse features.
     """
 
     values: NDArray[np.float64]
@@ -197,8 +195,7 @@ class SolvedSet:
         """Return coarse correlations of all candidates (mathematics.md, eqs. 92 and 93), and their error.
 
         Exact in the working set, estimates outside, corrected as when a candidate was last in it. The error is the root
-        mean
-        square in the working set. earlier: the name of the round before.
+        mean square in the working set. earlier: the name of the round before.
         """
         run, n, name = self.run, len(self.candidates), coarse_name(self.working_set.name)
 

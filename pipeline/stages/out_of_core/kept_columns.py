@@ -1,8 +1,7 @@
 """Kernel columns that are kept: computed when candidates enter a working set, and read afterwards.
 
 Columns that enter together are a group; a file has those of a block of rows, (rows, group), in the kernel's precision.
-A
-process that lacks a file, or finds it damaged, computes it again, to the same bits. Where the disk has no room for a
+A process that lacks a file, or finds it damaged, computes it again, to the same bits. Where the disk has no room for a
 group, none of its files are written. What is left of a group that most have left moves to the next one.
 """
 

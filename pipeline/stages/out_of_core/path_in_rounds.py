@@ -166,8 +166,7 @@ class PenaltyPath(PricingRule):
         """Follow the path on a working set; return the penalty it chooses, and the points that were tried.
 
         before: the points of the round before; those without a certificate are solved again, except those with more
-        centers than
-        there is room for, where a search ends.
+        centers than there is room for, where a search ends.
         """
         run, members = self.run, current.candidates
         columns = PathColumns(current.part(FIT), current.part(HELD_OUT), current.name, members)

@@ -71,8 +71,7 @@ class AllCandidates(OnePenalty):
         """Return the round with the correlations of all candidates.
 
         First rounds take coarse ones where that pays off; exact ones follow when these would end the loop, are too
-        coarse, or
-        find few violators.
+        coarse, or find few violators.
         """
         current, entries = solved.working_set, 0
         before = self.earlier(current) if records and records[-1]["exact"] else None

@@ -199,8 +199,7 @@ def compute_residuals(
     """Return the residuals R = Y - K w - b of all training rows, (n, T) f8 (mathematics.md, eq. 26): one pass.
 
     columns (a,): of the active candidates; weights (a, T); intercept (T,). Rows of weight s are times √s (eq. 9). They
-    stay
-    committed until the correlations are. fit_only: held-out rows have 0.
+    stay committed until the correlations are. fit_only: held-out rows have 0.
     """
     name, files = f"{name}-{RESIDUALS}", kept_files(run)
 

@@ -210,8 +210,7 @@ class OnePenalty(PricingRule):
         """Commit the weights that the next round starts from; return the record of this one, with a line for people.
 
         relative_gaps: of each solve, over all candidates; certified where `exact`, else estimates. coarse_entries:
-        those of
-        kernel_entries that are of coarse features, which cost a quarter.
+        those of kernel_entries that are of coarse features, which cost a quarter.
         """
         solved, found = priced.solved, priced.correlations
         current, weights, outside = solved.working_set, solved.weights, found.exact
