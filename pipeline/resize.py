@@ -92,7 +92,8 @@ def resize_run(root: Path, size: int, out: Path) -> Resized:
     from pipeline.runtime import run_folder
     from pipeline.solvers import ridge  # noqa: F401
     from pipeline.stages import final_weights
-    from pipeline.stages.target_facts import read_target_facts
+    from pipeline.stages.target_facts import facts_of
+    from storage.arrays import read_arrays
     from storage.folder_layouts import RunLayout  # likewise
     from storage.output_files import check_output  # which brings numpy too
 
@@ -118,7 +119,7 @@ def resize_run(root: Path, size: int, out: Path) -> Resized:
             centers=np.ascontiguousarray(model.centers[order]),
             sigma2=model.center_sigma2[order],
             weights=refit.weights.weights,
-            intercept=refit.weights.intercept + read_target_facts(layout).mean,
+            intercept=refit.weights.intercept + facts_of(read_arrays(layout.centers, mapped=True)).mean,
         ),
         center_index=model.center_index[order],
         selection_order=np.arange(len(order)),
@@ -137,10 +138,10 @@ def _r2(layout: "RunLayout", config: "TrainConfig", held_out_error: float) -> fl
     import numpy as np  # which --help does without
 
     from pipeline.models.scores import r_squared  # likewise
-    from pipeline.stages.accumulate_statistics import load_columns  # likewise
+    from pipeline.stages.accumulate_statistics import load_statistics  # likewise
 
     # Of no columns: a run may have kept those of its centers alone, and sums of targets need none.
-    rows = load_columns(layout, _names(layout, config).held_out, np.empty(0, np.int64))
+    rows = load_statistics(layout, _names(layout, config).held_out, np.empty(0, np.int64))
     variance = float(rows.yty[0] / rows.weight_sum - (rows.target_sums[0] / rows.weight_sum) ** 2)
     return r_squared(held_out_error, max(variance, 0.0))
 
@@ -193,7 +194,7 @@ def _fitted(
         refit = selection.fit_prefix(layout, chosen, names, size, intercept=intercept).refit
         return refit, np.arange(size), chosen.tried[: len(refit.of_fit.weights.columns)]
     columns = final_weights.load(layout).active
-    fit, held_out, everything = (statistics.load_columns(layout, name, columns) for name in names)
+    fit, held_out, everything = (statistics.load_statistics(layout, name, columns) for name in names)
     tried, order = (select(part, size, intercept=intercept).chosen for part in (fit, everything))
     parts = fit.cut(tried), held_out.cut(tried), everything.cut(order)
     return selection.refit_chosen(*parts, intercept=intercept), order, columns[tried]
@@ -209,7 +210,7 @@ def _names(layout: "RunLayout", config: "TrainConfig") -> "StatisticsNames":
 
     finished_run.check_in_place(layout)
     names, none = finished_run.last_names(layout), np.empty(0, np.int64)
-    if names is None or not statistics.load_columns(layout, names.held_out, none).weight_sum > 0:
+    if names is None or not statistics.load_statistics(layout, names.held_out, none).weight_sum > 0:
         raise ConfigError(f"{layout.root}: {finished_run.why_no_resize(layout, config)}")
     return names
 

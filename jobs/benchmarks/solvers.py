@@ -33,7 +33,7 @@ from features.targets import outputs
 from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, SumBounds, largest_terms
 from pipeline.solvers import Problem, SolverOptions, check_gram, solve
-from pipeline.stages.draw_candidates import draw_rows
+from pipeline.stages.fit import draw_rows
 
 TARGETS = (1e-3, 1e-4)
 SOLVERS = ("ours", "uniform", "lars", "lasso-gram", "celer", "celer-path", "celer-root", "skglm", "skglm-root")

@@ -46,13 +46,13 @@ from pipeline.runtime.memory_limits import default_limit_bytes
 from pipeline.solvers.duality_gap import row_norms
 from pipeline.solvers.feature_scales import importances
 from pipeline.stages import initial_weights
-from pipeline.stages.candidate_names import count_candidates, rows_and_widths
-from pipeline.stages.filled_settings import Room, fill_in
+from pipeline.stages.filled_settings import Room, count_candidates, fill_in
 from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.fit import fit
 from pipeline.stages.learn_feature_scales import SCALES
 from pipeline.stages.preparation import loops_of
-from pipeline.stages.solve_progress import REACHED
+from pipeline.stages.training_rows import rows_and_widths
+from pipeline.stages.unfinished import REACHED
 
 SMALL_CANDIDATES = 500  # problems of so few candidates are solved to the last digit: it costs milliseconds
 MOST_MOVED = 1e-3  # by the float32 of a model's centers, in kernel widths: kernel values change by no more

@@ -22,9 +22,8 @@ from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.runtime.memory_limits import default_limit_bytes
 from pipeline.solvers.forward_backward_selection import inverse_root, select, statistics_of_functions
-from pipeline.stages.accumulate_statistics import accumulate_statistics, name_of, statistics_of
-from pipeline.stages.draw_candidates import draw_candidates
-from pipeline.stages.statistics_pass import ALL
+from pipeline.stages.accumulate_statistics import ALL, accumulate_statistics, name_of, statistics_of
+from pipeline.stages.fit import draw_candidates
 
 LEAST_CANDIDATES, CANDIDATES_EACH = 1000, 4  # by default as many as the first, or the second for each component
 _GRAMS = 7  # of the candidates at once, while landmarks are chosen (measured)

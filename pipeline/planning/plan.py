@@ -42,11 +42,18 @@ from pipeline.runtime.memory_limits import (
 from pipeline.runtime.row_pass import threads_together
 from pipeline.solvers.candidate_budget import LEAST_CENTERS
 from pipeline.solvers.feature_scales import METRIC, kinds_of
-from pipeline.stages import candidate_names as candidates
-from pipeline.stages.filled_settings import by_budget, fill_in, penalised
+from pipeline.stages.filled_settings import (
+    by_budget,
+    check_rounds,
+    check_used,
+    count_candidates,
+    fill_in,
+    is_in_rounds,
+    penalised,
+    preselection_of,
+)
 from pipeline.stages.out_of_core.kept_columns import FOLDER
 from pipeline.stages.preparation import loops_of
-from pipeline.stages.setting_checks import check_rounds, check_used
 from pipeline.stages.training_rows import row_grid
 from storage.errors import CannotWriteError
 from storage.folder_layouts import FeatureLayout, RunLayout
@@ -148,13 +155,13 @@ def _prepared(
     workers = config.resources.workers or available_processors()
     filled = config
     config, plan = make_plan(filled, shape, workers, source.memory)
-    if not frozen and asked.solver.penalty is None and candidates.is_in_rounds(config, shape.n_train):
+    if not frozen and asked.solver.penalty is None and is_in_rounds(config, shape.n_train):
         instead = penalised(filled, asked)
         if instead != filled:  # neither a selection nor columns on demand
             config, plan = make_plan(instead, shape, workers, source.memory)
             notes.append(f"penalty {config.solver.penalty}, which needs no Gram of all candidates: that does not fit")
-    if candidates.is_in_rounds(config, shape.n_train):
-        check_rounds(config, candidates.count_candidates(config, shape.n_train))
+    if is_in_rounds(config, shape.n_train):
+        check_rounds(config, count_candidates(config, shape.n_train))
         notes.append(_rounds_note(config, shape))
     if plan.workers.threads < workers and config.resources.scheduler in ("threads", "processes"):
         fewer = f"{plan.workers.threads} of {workers} workers"
@@ -166,7 +173,7 @@ def _prepared(
 def _with_whole_gram(config: TrainConfig, shape: FeatureShape, data: SourceMemory) -> TrainConfig:
     """Return the settings with the most candidates, LEAST_CENTERS at least, whose stages fit with the Gram of all."""
     bounds = _Bounds(shape, data, limit_bytes(config.resources), COMPILING_BYTES)
-    most = candidates.count_candidates(config, shape.n_train)
+    most = count_candidates(config, shape.n_train)
     for count in (most, *(size for size in _WORKING_SETS if LEAST_CENTERS <= size < most)):
         config = with_value(with_value(config, "centers.count", count), "centers.working_set", count)
         if any(_plan_for(config, bounds, who).memory_bytes <= bounds.limit for who in _worker_choices(config, 1)):
@@ -224,7 +231,7 @@ def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: Sour
 
 def _sized(config: TrainConfig, bounds: _Bounds) -> tuple[TrainConfig, Plan]:
     """Return the settings with the working set filled in, and the plan that fits, or the smallest where none does."""
-    n_candidates = candidates.count_candidates(config, bounds.shape.n_train)
+    n_candidates = count_candidates(config, bounds.shape.n_train)
     asked = config.centers.working_set
     if asked is not None:
         choices = [(min(asked, n_candidates), 1)]
@@ -323,8 +330,8 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     plain = Kernel(config.kernel.name).is_bounded and not isinstance(config.kernel.sigma2, tuple)
     drawn = 4 * w * d * (1 if plain else 2)
     centers = drawn + (8 * w * d if _value_bytes(config) == 8 else 0)
-    n_candidates = candidates.count_candidates(config, shape.n_train)
-    in_rounds, has_room = candidates.is_in_rounds(config, shape.n_train), w >= n_candidates
+    n_candidates = count_candidates(config, shape.n_train)
+    in_rounds, has_room = is_in_rounds(config, shape.n_train), w >= n_candidates
     has_trials = config.kernel.sigma2 == "auto" or METRIC in kinds_of(config.kernel.scale, shape.n_features)
     trial = width_trials(config, shape, workers) if has_trials else 0
     solving = Solving(
@@ -340,7 +347,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         plain=plain,
         value_bytes=_value_bytes(config),
         moving=moving_centers(config, w),
-        preselected=candidates.preselection_of(config, shape.n_train),
+        preselected=preselection_of(config, shape.n_train),
     )
     drawing = StagePlan("centers", 1, max(2 * drawn if has_room else 0, trial), drawn)
     if learns_scales(config.kernel.scale):

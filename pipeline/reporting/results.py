@@ -14,12 +14,10 @@ from pipeline.prediction.labelled_scores import probability_words
 from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.solvers.feature_scales import METRIC, importances, kind_of
-from pipeline.stages import candidate_names as candidates
 from pipeline.stages import final_weights
 from pipeline.stages.evaluate_model import Scores
-from pipeline.stages.run_state import Run
-from pipeline.stages.stage_costs import in_order
-from pipeline.stages.target_facts import held_out_rows, read_target_facts
+from pipeline.stages.run_state import Run, in_order
+from pipeline.stages.target_facts import held_out_rows
 from storage.arrays import read_arrays
 
 FORMAT_VERSION = 1
@@ -53,7 +51,7 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "power": config.features.power,
         "n_centers": run.n_candidates,
         "kernel": config.kernel.name,
-        "sigma2": candidates.read_widths(run.layout).tolist(),
+        "sigma2": run.centers["sigma2"].tolist(),
         "sigma2_tried": _tried_widths(run),
         "model_sigma2": _model_widths(model),
         "feature_scales": _feature_scales(run, model),
@@ -92,7 +90,7 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
 
 def _weighting(run: Run) -> dict[str, Any] | None:
     """Return where row weights are from, the factors of the classes, and whether test errors are weighted."""
-    data, facts = run.config.data, read_target_facts(run.layout)
+    data, facts = run.config.data, run.facts
     if data.weights is None and data.class_weight is None:
         return None
     return {
@@ -190,7 +188,7 @@ def _hold_out(run: Run, summary: dict[str, Any]) -> dict[str, Any] | None:
     chosen = [point["hold_out_error"] for point in summary["path"] or [] if point["penalty"] == summary["penalty"]]
     return {
         "fraction": run.config.statistics.hold_out,
-        "n_rows": int(np.count_nonzero(held_out_rows(run, read_target_facts(run.layout)))),
+        "n_rows": int(np.count_nonzero(held_out_rows(run, run.facts))),
         "error": chosen[0] if chosen else None,
         "ridge": summary["ridge"],
         "ridges": summary["ridges"],

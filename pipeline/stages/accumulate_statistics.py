@@ -3,23 +3,26 @@
 Where rows were added to those of an earlier run, its statistics are taken, and the pass is over the new rows alone.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.kernels.exact_sums import Each
-from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, largest_terms
+from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
+from pipeline.kernels.exact_sums import Each, Tile
+from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, SumBounds, largest_terms
+from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.kernels.kernel_forms import column_bounds
-from pipeline.runtime.stored_arrays import Arrays
-from pipeline.stages.block_pass import OfBlock, value_pass
+from pipeline.runtime import progress
+from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
+from pipeline.stages.block_pass import Add, BlockPass, ExactSums, OfBlock, value_pass
 from pipeline.stages.final_weights import final_of
-from pipeline.stages.statistics_pass import ALL, COLUMNS, FIT, HELD_OUT, MEMBERS, statistics_pass
 from pipeline.stages.target_facts import RowData, TargetFacts, target_blocks
-from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
+from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, row_grid, row_task
 from pipeline.stages.workspace import SOLVE, STATISTICS, Workspace
 from storage.arrays import read_arrays
 from storage.errors import ANEW, CorruptDataError
@@ -109,53 +112,34 @@ def statistics_of(work: Workspace, name: str) -> GramStatistics:
     found = work.committed(name, mapped=True)
     if found is None:
         raise CorruptDataError(f"{name}: the statistics are missing; {ANEW}")
-    if COLUMNS in found:
-        raise _not_there(name)
-    return statistics_from_arrays(found)
+    return statistics_from_arrays(found, where=name)
 
 
-def statistics_to_arrays(statistics: GramStatistics) -> dict[str, NDArray[np.float64]]:
-    """Return statistics as named arrays, ready to be stored."""
-    return {name: np.asarray(value) for name, value in vars(statistics).items()}
+def load_statistics(layout: RunLayout, part: str, columns: NDArray[np.int64] | None = None) -> GramStatistics:
+    """Return the committed statistics of a part of a run: of some columns (k,), in memory, or of all, mapped.
 
-
-def statistics_from_arrays(arrays: dict[str, NDArray[np.float64]]) -> GramStatistics:
-    """Return the statistics that `statistics_to_arrays` turned into arrays; other arrays may be among them."""
-    return GramStatistics(
-        gram=arrays["gram"],
-        kty=arrays["kty"],
-        yty=arrays["yty"],
-        column_sums=arrays["column_sums"],
-        target_sums=arrays["target_sums"],
-        weight_sum=float(arrays["weight_sum"]),
-        unit_errors=np.asarray(arrays["unit_errors"]),
-    )
-
-
-def load_statistics(layout: RunLayout, part: str) -> GramStatistics:
-    """Return the committed statistics of a part (fit, hold_out or all), the Gram mapped read-only.
-
-    Raises CorruptDataError also where a finished run has kept those of some columns alone.
+    Raises CorruptDataError also where a finished run has kept none of these columns.
     """
-    arrays = read_arrays(layout.statistics_file(part), mapped=True)
-    if COLUMNS in arrays:
-        raise _not_there(str(layout.statistics_file(part)))
-    return statistics_from_arrays(arrays)
+    path = layout.statistics_file(part)
+    return statistics_from_arrays(read_arrays(path, mapped=True), columns, where=str(path))
 
 
-def load_columns(layout: RunLayout, part: str, columns: NDArray[np.int64]) -> GramStatistics:
-    """Return the committed statistics of some columns (k,), in memory; a finished run may have stored no others."""
-    arrays = read_arrays(layout.statistics_file(part), mapped=True)
+def statistics_to_arrays(statistics: GramStatistics) -> Arrays:
+    """Return statistics as named arrays, ready to be stored."""
+    return as_arrays(statistics)
+
+
+def statistics_from_arrays(
+    arrays: Arrays, columns: NDArray[np.int64] | None = None, *, where: str = "statistics"
+) -> GramStatistics:
+    """Return the statistics among arrays, of some columns (k,) or of all; CorruptDataError where others were kept."""
+    statistics = as_dataclass({field.name: arrays[field.name] for field in fields(GramStatistics)}, GramStatistics)
     if COLUMNS not in arrays:
-        return statistics_from_arrays(arrays).cut(columns)
-    stored = arrays[COLUMNS]
-    if not np.isin(columns, stored).all():
-        raise _not_there(str(layout.statistics_file(part)))
-    return statistics_from_arrays(arrays).cut(np.searchsorted(stored, columns))
-
-
-def _not_there(path: str) -> CorruptDataError:
-    return CorruptDataError(f"{path}: holds the model's centers alone (--keep-statistics centers); {ANEW}")
+        return statistics if columns is None else statistics.cut(columns)
+    kept = arrays[COLUMNS]
+    if columns is None or not np.isin(columns, kept).all():
+        raise CorruptDataError(f"{where}: holds the model's centers alone (--keep-statistics centers); {ANEW}")
+    return statistics.cut(np.searchsorted(kept, columns))
 
 
 def accumulate_held_out(work: Workspace, centers: NDArray[np.int64], name: str) -> GramStatistics:
@@ -205,3 +189,113 @@ def _largest_of(task: RowTask, block: RowBlock, _: Each) -> dict[str, NDArray[np
     """Return the largest terms of the rows of one block, (1, 3 + 3 T)."""
     columns = column_bounds(task.kernel, block.X, min(task.sigma2))
     return {TERMS: largest_terms(columns, block.targets, block.weights)[None]}
+
+
+FIT, HELD_OUT, ALL, SAMPLE = "fit", "hold_out", "all", "sample"
+COLUMNS = "columns"  # the array of stored statistics that names their columns, in rising order, where not all were kept
+MEMBERS = "members.npz"
+
+
+def statistics_pass(
+    rows: RowTask,
+    parts: tuple[str, ...],
+    n_columns: int,
+    largest: RowBounds,
+    *,
+    members: Stored | None = None,
+    batch: range | None = None,
+    share: float = 1.0,
+    name: str = "",
+) -> BlockPass[ExactSums]:
+    """Return a pass that adds up the statistics of some columns, by part.
+
+    Parameters
+    ----------
+    parts : FIT and HELD_OUT, one of them, ALL, or SAMPLE, of the fit rows
+    n_columns, members : how many, and what has the candidates "members", by name, whose columns these are, or "points"
+        (m, d) that are none; None: all candidates, where their features are committed with them
+    largest : bounds of what a row adds
+    batch : the training rows that are added up; None: all
+    share, name : of the fit rows that are sampled, and of the sample: turns of a selection are alike
+    """
+    shape, sampled, sums_bytes = rows.shape, parts == (SAMPLE,), 8 * len(parts) * n_columns**2
+    chosen = range(shape.n_train) if batch is None else batch
+    # Blocks of rows that were added are as long as those of the first ones.
+    blocks = row_grid("train", shape.n_first, n_columns, sums_bytes, share)
+    blocks = replace(blocks, n_rows=len(chosen), first=chosen.start)
+    key = (n_columns, parts, largest, COLUMNS_TILE, GRAM_TILE, *((share, name) if sampled else ()))
+    return BlockPass(
+        rows,
+        blocks,
+        partial(_opened, parts, n_columns, members, blocks),
+        partial(no_sums, parts, n_columns, SumBounds(blocks.block_rows, blocks.n_blocks, largest)),
+        key,
+        sums_bytes=sums_bytes,
+        threads_a_piece=-(-n_columns // COLUMNS_TILE),
+        share=share if sampled else None,
+        counts=True,
+    )
+
+
+def no_sums(parts: tuple[str, ...], n_columns: int, bounds: SumBounds, n_kept: int = 0) -> ExactSums:
+    """Return the sums of each part, of no rows; see `StatisticsSums`."""
+    return ExactSums({part: StatisticsSums(n_columns, bounds, n_kept) for part in parts})
+
+
+def _opened(
+    parts: tuple[str, ...], n_columns: int, members: Stored | None, blocks: RowGrid, rows: RowTask
+) -> Add[ExactSums]:
+    """Read the centers of the columns; return what adds a block."""
+    arrays = {} if members is None else members.read()
+    if members is None:
+        generator = rows.generator_at_once()
+    elif "points" in arrays:
+        generator = rows.generator_of(arrays["points"])
+    else:
+        generator = rows.generator(arrays["members"])
+    of_columns = rows.shape.n_features / (rows.shape.n_features + n_columns)  # about their part of the time
+    return partial(add_block, generator, parts, of_columns, blocks)
+
+
+def add_block(
+    generator: ColumnGenerator,
+    parts: tuple[str, ...],
+    of_columns: float,
+    blocks: RowGrid,
+    sums: ExactSums,
+    number: int,
+    block: RowBlock,
+    each: Each,
+) -> None:
+    """Add a block: its columns are computed once, one part after the other, so that each has contiguous ones.
+
+    Its rows count as done as its tiles are: a part `of_columns` with the columns, the rest with the sums.
+    """
+    every = np.ones(len(block.X), bool)
+    rows_of = {FIT: ~block.held_out, HELD_OUT: block.held_out, ALL: every, SAMPLE: every}
+    rows = [np.flatnonzero(rows_of[part]) for part in parts]
+    order = np.concatenate(rows)
+    X, order = (block.X, order) if len(order) == len(block.X) else (block.X[order], np.arange(len(order)))
+    columns: np.ndarray = generator.block(X, order, np.float64, counting(each, of_columns * blocks.size(number)))
+    first = 0
+    for part, chosen in zip(parts, rows, strict=True):
+        span = slice(first, first + len(chosen))
+        counted = counting(each, (1 - of_columns) * blocks.size(number) * len(chosen) / max(len(order), 1))
+        weights = None if block.weights is None else block.weights[chosen]
+        sums[part].add(columns[span], block.targets[chosen], weights, counted)
+        first = span.stop
+
+
+def counting(each: Each, rows: float) -> Each:
+    """Return an `each` that counts rows as done in equal parts, with its tiles: a block of many columns takes long."""
+
+    def counted(function: Callable[[Tile], None], tiles: Iterable[Tile], /) -> None:
+        waiting = list(tiles)
+
+        def count(tile: Tile) -> None:
+            function(tile)
+            progress.advance(rows / len(waiting))
+
+        each(count, waiting)
+
+    return counted

@@ -15,9 +15,8 @@ from pipeline.config.parsers import learns_scales
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass
 from pipeline.stages import final_weights
-from pipeline.stages.accumulate_statistics import statistics_from_arrays
+from pipeline.stages.accumulate_statistics import COLUMNS, FIT, HELD_OUT, statistics_from_arrays
 from pipeline.stages.learn_feature_scales import SCALES
-from pipeline.stages.statistics_pass import COLUMNS, FIT, HELD_OUT
 from pipeline.stages.workspace import Workspace
 from storage.arrays import read_arrays
 from storage.errors import CorruptDataError, MissingDataError

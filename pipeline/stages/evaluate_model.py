@@ -20,11 +20,10 @@ from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.stages import final_weights
 from pipeline.stages.block_pass import Values, value_pass
-from pipeline.stages.candidate_names import read_candidates, rows_and_widths
 from pipeline.stages.greedy_selection import load_prefixes
 from pipeline.stages.run_state import Run
-from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
-from pipeline.stages.workspace import EVALUATE
+from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task, rows_and_widths
+from pipeline.stages.workspace import EVALUATE, names_of
 from storage.folder_layouts import MANIFEST_NAME, RunLayout
 from storage.folders import digest_file, remove_folder
 from storage.records import write_marker
@@ -74,7 +73,7 @@ def _scored(run: Run, digest: str) -> Scores:
         selected=solver.select != "none",
     )
     task = value_pass(row_task(run), row_grid("test", run.shape.n_test, n_centers), opened)
-    values = run.row_pass(EVALUATE, task, run.layout.row_pass(f"{EVALUATE}-{digest[:16]}"))
+    values = run.add_up(EVALUATE, task, f"{EVALUATE}-{digest[:16]}")
     return reduce(add, (_scores(json.loads(block["scores"].tobytes())) for block in values.by_block()))
 
 
@@ -152,7 +151,8 @@ def _opened(layout: RunLayout, task: RowTask, *, refitted: bool, selected: bool)
     model = before = load_model(layout.model)
     final = final_weights.load(layout)
     if final.points is not None:
-        chosen = read_candidates(layout, task.shape.n_train)[final.active]
+        assert task.centers is not None
+        chosen = names_of(task.centers.read(mapped=True), task.shape.n_train)[final.active]
         points = open_features(task.features).take(rows_and_widths(chosen, task.shape.n_train)[0])
         before = replace(model, expansion=replace(model.expansion, centers=points))
     if refitted or before is not model:

@@ -14,11 +14,10 @@ from pipeline.errors import ConfigError
 from pipeline.runtime import run_folder
 from pipeline.runtime.run_folder import finished_report
 from pipeline.stages import final_weights
-from pipeline.stages.accumulate_statistics import load_columns, statistics_to_arrays
-from pipeline.stages.candidate_names import read_candidates
+from pipeline.stages.accumulate_statistics import COLUMNS, statistics_from_arrays, statistics_to_arrays
 from pipeline.stages.greedy_selection import AT_ONCE, FINALISTS, StatisticsNames, load_chosen
 from pipeline.stages.out_of_core.working_set_loop import PricingRule
-from pipeline.stages.statistics_pass import COLUMNS
+from pipeline.stages.workspace import names_of
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import ANEW, CorruptDataError
 from storage.files import aside_of
@@ -39,7 +38,7 @@ def finish(layout: RunLayout, config: TrainConfig, report: dict[str, Any]) -> No
     dropped = []
     for folder in excess(layout, config):
         if config.resources.keep_statistics == "centers" and names is not None and folder.name in names:
-            _cut(layout, folder.name, _columns(layout, config, names))
+            _cut(layout, config, names, folder.name)
         else:
             dropped.append(folder)
     run_folder.finish(layout, report, without=dropped)
@@ -105,19 +104,19 @@ def _is_cut(folder: Path) -> bool:
     return f"{COLUMNS}.npy" in read_manifest(folder).files
 
 
-def _columns(layout: RunLayout, config: TrainConfig, names: StatisticsNames) -> NDArray[np.int64]:
-    """Return the columns that `resize` reads, (k,) i8 in rising order."""
+def _cut(layout: RunLayout, config: TrainConfig, names: StatisticsNames, name: str) -> None:
+    """Keep the columns that `resize` reads, in rising order, of the statistics of a name."""
     if config.solver.select == "none":
-        return np.unique(final_weights.load(layout).active)
-    chosen = load_chosen(layout, names)
-    return np.union1d(chosen.chosen, chosen.tried)
-
-
-def _cut(layout: RunLayout, name: str, columns: NDArray[np.int64]) -> None:
-    check_folder(layout.statistics_file(name), remedy=ANEW)  # what is cut has digests of its own
-    statistics, stored = load_columns(layout, name, columns), read_arrays(layout.statistics_file(name), mapped=True)
+        columns = np.unique(final_weights.load(layout).active)
+    else:
+        chosen = load_chosen(layout, names)
+        columns = np.union1d(chosen.chosen, chosen.tried)
+    folder = layout.statistics_file(name)
+    check_folder(folder, remedy=ANEW)  # what is cut has digests of its own
+    stored = read_arrays(folder, mapped=True)
     members = {MEMBERS: np.array(stored[MEMBERS])} if MEMBERS in stored else {}
-    write_arrays(layout.statistics_file(name), statistics_to_arrays(statistics) | {COLUMNS: columns} | members)
+    kept = statistics_to_arrays(statistics_from_arrays(stored, columns, where=str(folder)))
+    write_arrays(folder, kept | {COLUMNS: columns} | members)
 
 
 def column_names(
@@ -125,7 +124,7 @@ def column_names(
 ) -> NDArray[np.int64] | None:
     """Return the candidates, by name, of some columns of the statistics; None where a round's are no longer known."""
     if names == AT_ONCE:
-        return read_candidates(layout, n_train)[columns]
+        return names_of(read_arrays(layout.centers, mapped=True), n_train)[columns]
     members = read_arrays(layout.statistics_file(names.everything), mapped=True).get(MEMBERS)
     return None if members is None else np.array(members[columns])
 

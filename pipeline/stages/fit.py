@@ -1,14 +1,73 @@
-"""A fit, from rows to weights: the one story of the command, of `pipeline.train` and of the estimators.
+"""Stage 2: which training points are candidates, at which kernel widths, and their features in one small file."""
 
-Candidates → scales of the features → kernel width → statistics → weights (solve, path, selection or least squares,
-refit, moved centers) → temperature of the probabilities.
-"""
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.config.parsers import learns_scales
+from pipeline.datasets.feature_rows import open_features
+from pipeline.runtime.stored_arrays import Arrays
 from pipeline.stages.accumulate_statistics import accumulate_statistics
-from pipeline.stages.draw_candidates import draw_candidates
+from pipeline.stages.choose_bandwidth import WIDTHS, choose_bandwidth
 from pipeline.stages.final_weights import FinalWeights
+from pipeline.stages.learn_feature_scales import PASS, learn_feature_scales
 from pipeline.stages.solve_weights import solve_weights
-from pipeline.stages.workspace import Workspace
+from pipeline.stages.target_facts import all_keys, check_targets, find_target_facts
+from pipeline.stages.workspace import CENTERS, Workspace
+
+
+def draw_rows(rows: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
+    """Return some of the rows, in the order drawn: the first k of a larger draw are the draw of size k."""
+    return rows[np.random.default_rng([seed, 1]).permutation(len(rows))[:count]]
+
+
+def draw_candidates(work: Workspace) -> None:
+    """Draw the candidates, learn scales and find kernel widths where the data decide; commit them with features."""
+    with work.stage(CENTERS) as cost:
+        if work.committed(CENTERS, mapped=True) is not None:
+            return
+        cost.items = 1
+        work.once(CENTERS, lambda: _candidates(work))
+        for name in (WIDTHS, PASS):
+            work.drop(f"passes/{name}")
+
+
+def _candidates(work: Workspace) -> Arrays:
+    """Return the candidates' `index` of training rows, their widths, and the facts of targets, maybe features `X`."""
+    earlier = work.earlier_candidates()
+    if earlier is not None:
+        check_targets(work)
+        return earlier
+    facts = find_target_facts(work)
+    index = _rows_of_candidates(work)
+    if learns_scales(work.config.kernel.scale):
+        learn_feature_scales(work, index, facts)
+    arrays: dict[str, NDArray[Any]] = {"index": index, **choose_bandwidth(work, index, facts), **facts.arrays()}
+    if work.config.data.centre_targets:
+        arrays["target_mean"] = np.array(facts.mean)
+    # Where their Gram would not fit, the candidates may be all rows: tasks take what they need of them.
+    if (work.config.centers.working_set or 0) >= work.n_candidates and work.preselection is None:
+        arrays["X"] = open_features(work.features).take(index)
+    return arrays
+
+
+def _rows_of_candidates(work: Workspace) -> NDArray[np.int64]:
+    """Return the rows that are listed; all in order; or some, drawn: rows that are equal once, while there are others.
+
+    Drawn without replacement, whatever else the rows hold.
+    """
+    listed, count, n = work.listed(), work.config.centers.count, work.shape.n_train
+    assert count is not None  # filled in
+    if listed is not None:
+        return listed
+    if count == "all":
+        return np.arange(n)
+    keys = all_keys(work)
+    first = np.sort(np.unique(keys, return_index=True)[1])
+    drawn = draw_rows(first, int(count), work.config.seed)
+    copies = np.setdiff1d(np.arange(n), first) if int(count) > len(first) else first[:0]
+    return np.concatenate([drawn, draw_rows(copies, int(count) - len(drawn), work.config.seed)])
 
 
 def fit(work: Workspace) -> FinalWeights:

@@ -18,15 +18,19 @@ from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_datacla
 from pipeline.solvers.forward_selection import forward
 from pipeline.solvers.greedy_choice import Preselection, turns
 from pipeline.stages.accumulate_statistics import (
+    FIT,
+    HELD_OUT,
+    MEMBERS,
+    SAMPLE,
     STORING,
     commit_parts,
     largest_values,
     name_of,
     statistics_from_arrays,
+    statistics_pass,
     statistics_to_arrays,
 )
 from pipeline.stages.block_pass import BlockPass, ExactSums
-from pipeline.stages.candidate_names import positions_of
 from pipeline.stages.greedy_selection import (
     FINALISTS,
     Selected,
@@ -35,8 +39,7 @@ from pipeline.stages.greedy_selection import (
     finish_selection,
     fit_chosen,
 )
-from pipeline.stages.statistics_pass import FIT, HELD_OUT, MEMBERS, SAMPLE, statistics_pass
-from pipeline.stages.training_rows import row_task
+from pipeline.stages.training_rows import positions_of, row_task
 from pipeline.stages.workspace import SOLVE, STATISTICS, Unfinished, Workspace
 
 

@@ -31,7 +31,7 @@ from pipeline.solvers.greedy_choice import (
     told,
 )
 from pipeline.solvers.ridge import Refit, refit
-from pipeline.stages.accumulate_statistics import load_columns, name_of, statistics_from_arrays, statistics_of
+from pipeline.stages.accumulate_statistics import load_statistics, name_of, statistics_from_arrays, statistics_of
 from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.workspace import SOLVE, Unfinished, Workspace
 from storage.arrays import read_arrays
@@ -118,8 +118,8 @@ def fit_chosen(work: Workspace, chosen: Chosen, names: StatisticsNames) -> Fitte
 
 def fit_prefix(layout: RunLayout, chosen: Chosen, names: StatisticsNames, size: int, *, intercept: bool) -> Fitted:
     """Return least-squares weights of the first centers, at the best ridge. Raises InvalidDataError."""
-    fit, held_out = (load_columns(layout, name, chosen.tried[:size]) for name in names[:2])
-    return _fitted(fit, held_out, load_columns(layout, names.everything, chosen.chosen[:size]), intercept)
+    fit, held_out = (load_statistics(layout, name, chosen.tried[:size]) for name in names[:2])
+    return _fitted(fit, held_out, load_statistics(layout, names.everything, chosen.chosen[:size]), intercept)
 
 
 def _fitted(fit: GramStatistics, held_out: GramStatistics, everything: GramStatistics, intercept: bool) -> Fitted:

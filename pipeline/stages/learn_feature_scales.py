@@ -28,10 +28,9 @@ from pipeline.solvers.feature_scales import (
     width_of_rounds,
     widths_with_more,
 )
-from pipeline.stages.accumulate_statistics import largest_of_bounded
+from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, largest_of_bounded, statistics_pass
 from pipeline.stages.block_pass import OfBlock, Values, sum_pass, value_pass
 from pipeline.stages.choose_bandwidth import bandwidth_task, errors_of, typical_width
-from pipeline.stages.statistics_pass import FIT, HELD_OUT, statistics_pass
 from pipeline.stages.target_facts import TargetFacts, count_held_out
 from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, row_grid, row_task_of
 from pipeline.stages.workspace import CENTERS, Workspace

@@ -26,7 +26,7 @@ from pipeline.stages.accumulate_statistics import (
     statistics_of,
     statistics_to_arrays,
 )
-from pipeline.stages.solve_progress import REACHED, SolveProgress
+from pipeline.stages.unfinished import REACHED, SolveProgress
 from pipeline.stages.workspace import SOLVE, Unfinished, Workspace
 
 LARGEST_CHECKED = 4000  # candidates; larger Grams are made by the same code, and the certificate judges the result

@@ -20,10 +20,9 @@ from pipeline.solvers.regularization_path import (
     largest_penalty,
 )
 from pipeline.solvers.ridge import finalise_path
-from pipeline.stages.accumulate_statistics import name_of, statistics_of
+from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, name_of, statistics_of
 from pipeline.stages.block_pass import OfBlock, value_pass
 from pipeline.stages.one_vs_all import load_weights, solve_groups, start_name
-from pipeline.stages.statistics_pass import FIT, HELD_OUT
 from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
 from pipeline.stages.workspace import SOLVE, Workspace
 

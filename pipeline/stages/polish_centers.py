@@ -22,12 +22,10 @@ from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass
 from pipeline.solvers.lbfgs import Curvature, next_point
 from pipeline.solvers.ridge import Refit, least_squares, refit
 from pipeline.solvers.weights import CalibrationWeights
-from pipeline.stages.accumulate_statistics import largest_values
-from pipeline.stages.candidate_names import rows_and_widths
+from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, MEMBERS, largest_values, statistics_pass
 from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.gradient_pass import INPUT, gradient_of, gradient_pass
-from pipeline.stages.statistics_pass import FIT, HELD_OUT, MEMBERS, statistics_pass
-from pipeline.stages.training_rows import RowTask, row_task
+from pipeline.stages.training_rows import RowTask, row_task, rows_and_widths
 from pipeline.stages.workspace import SOLVE, Workspace
 
 NAME, TRIALS = "polish", "passes/polish-trials"

@@ -15,8 +15,7 @@ from pipeline.kernels.kernel_forms import Kernel
 from pipeline.runtime import stopping
 from pipeline.solvers.loops_of_training import needed_loops
 from pipeline.stages.one_vs_all import solver_options
-from pipeline.stages.run_state import Run
-from pipeline.stages.stage_costs import COMPILE, StageCost
+from pipeline.stages.run_state import COMPILE, Run, StageCost
 from pipeline.stages.workspace import FEATURES
 from storage.lock import holder
 
@@ -30,7 +29,7 @@ def compile_needed(run: Run) -> None:
     with run.stage(COMPILE) as cost:
         run.events.say(f"compiling {len(missing)} loops (once a checkout)", loops=len(missing))
         started = time.perf_counter()
-        with run.doing(COMPILE, "compiling"):
+        with run.status(COMPILE, "compiling"):
             compile_loops(missing, stopping.check)
         cost.items += len(missing)
         run.events.say(f"compiled in {time.perf_counter() - started:.1f} s")
@@ -71,10 +70,10 @@ def build_features(run: Run) -> None:
             run.events.say(f"waiting for process {held_by['pid']} on {held_by['host']} to build {layout.folder}")
         with build_feature_store.building(layout, WAIT_SECONDS, run.events.warn):
             if not feature_rows.is_built(layout):
-                with run.doing(FEATURES, "preparing the store"):
+                with run.status(FEATURES, "preparing the store"):
                     task, items = build_feature_store.prepare(layout, shape, run.request)
                 build = partial(build_feature_store.build_item, task)
                 run.run_items(FEATURES, build, items, unit="rows", size=lambda item: item.block.n_rows)
-                with run.doing(FEATURES, "sealing the store"):
+                with run.status(FEATURES, "sealing the store"):
                     build_feature_store.finish(layout, shape)
                 release_data()

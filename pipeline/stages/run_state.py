@@ -1,8 +1,13 @@
-"""The workspace of a run: a folder in which steps commit what they find, and an executor that computes it."""
+"""The workspace of a run: a folder in which steps commit what they make, and an executor that computes it.
+
+Stages count wall and CPU seconds, items, and the peak of memory, over all sessions of the run.
+"""
 
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -26,19 +31,68 @@ from pipeline.runtime.progress import Progress, Watch
 from pipeline.runtime.row_pass import RowPass, Share, ShareResult, combine, compute_share, session_name, share_out
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredFile
 from pipeline.stages import earlier_run
-from pipeline.stages.stage_costs import StageClock, StageCost
 from pipeline.stages.unfinished import UnfinishedOnDisk, latest_note, records_in
-from pipeline.stages.workspace import Unfinished, Workspace
+from pipeline.stages.workspace import STAGES, Workspace
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import CannotWriteError, CorruptDataError, MissingDataError, StorageError, remedy_at
 from storage.files import make_folder, remove_file
 from storage.folder_layouts import MANIFEST_NAME, FeatureLayout, RunLayout, check_plain_name
 from storage.folders import check_folder, remove_folder
-from storage.records import read_markers, write_record
+from storage.records import read_markers, read_record, write_record
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 STATE_SECONDS = 2.0  # between two writes of the progress for whoever asks
+COMPILE = "compile"  # the first stage of a run that lacks compiled loops
+STATE_REMEDY = "delete it: only the times that the stages took are lost"
+
+
+@dataclass
+class StageCost:
+    """What a stage took so far, over all sessions of the run."""
+
+    wall_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    items: int = 0
+
+
+class StageClock:
+    """Counts the seconds of this process into the stage under way: at every switch, and whenever `count` is called."""
+
+    def __init__(self, costs: dict[str, StageCost]) -> None:
+        self._costs, self._lock = costs, threading.RLock()
+        self._stage: str | None = None
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def switch(self, stage: str | None) -> str | None:
+        """Begin to count into another stage (None: into none); return the one before."""
+        with self._lock:
+            self.count()
+            before, self._stage = self._stage, stage
+            return before
+
+    def count(self) -> None:
+        """Count the seconds until now, so that a kill loses no more than those that follow."""
+        with self._lock:
+            wall, cpu = time.perf_counter(), time.process_time()
+            if self._stage is not None:
+                self._costs[self._stage].wall_seconds += wall - self._wall
+                self._costs[self._stage].cpu_seconds += cpu - self._cpu
+            self._wall, self._cpu = wall, cpu
+
+
+def saved_state(layout: RunLayout) -> tuple[dict[str, StageCost], int]:
+    """Return what the stages of a run took in its earlier sessions, and its peak of memory; zeros for a new run."""
+    if not layout.state.exists():
+        return {name: StageCost() for name in STAGES}, 0
+    saved = read_record(layout.state, remedy=STATE_REMEDY)
+    found = {name: StageCost(**cost) for name, cost in in_order(saved["stages"]).items()}
+    return {name: StageCost() for name in STAGES} | found, saved["peak_rss_bytes"]
+
+
+def in_order(stages: Mapping[str, Value]) -> dict[str, Value]:
+    """Return what is known of each stage in the order in which they run: the keys of records are sorted."""
+    return {name: stages[name] for name in (COMPILE, *STAGES) if name in stages}
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,9 +146,11 @@ class Run(Workspace):
         else:
             remove_folder(path, durable=False)
 
-    def unfinished(self, name: str) -> Unfinished:
-        """Return what is kept of work of this process while it goes on."""
-        return self._unfinished(name)
+    def unfinished(self, name: str) -> UnfinishedOnDisk:
+        """Return what is kept of an item, or of work of this process, while it goes on."""
+        resources, stem = self.config.resources, "-".join(name.removesuffix(".npz").split("/")[1:]) or name
+        folder, records = self.layout.checkpoints(stem), self.layout.solution_records(stem)
+        return UnfinishedOnDisk(folder, records, resources.checkpoint_every, resources.keep)
 
     def earlier_candidates(self) -> Arrays | None:
         """Return the candidates of the run whose rows others were added to; None where none were."""
@@ -117,14 +173,10 @@ class Run(Workspace):
             )
         return listed
 
-    def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
-        """Return the sums of a pass over the rows, which `drop` of passes/name removes."""
-        return self.row_pass(stage, task, self.layout.row_pass(name), unit, words)
-
     def compute(
         self,
         stage: str,
-        function: Callable[[Item, Unfinished], Mapping[str, NDArray[Any]]],
+        function: Callable[[Item, UnfinishedOnDisk], Mapping[str, NDArray[Any]]],
         items: Mapping[str, Item],
         *,
         unit: str = "items",
@@ -141,7 +193,7 @@ class Run(Workspace):
         self.costs[stage].items += len(items) - len(waiting)
         for folder in {self.layout.solutions, *(self.path(name).parent for name in waiting)}:
             make_folder(folder)
-        unfinished = {name: self._unfinished(name) for name in waiting}
+        unfinished = {name: self.unfinished(name) for name in waiting}
 
         def close(named: tuple[str, Item], warnings: tuple[str, ...]) -> None:
             for warning in warnings:
@@ -161,15 +213,6 @@ class Run(Workspace):
             on_value=close,
         )
         return [StoredFile(self.path(name)).read() for name in items]
-
-    def _unfinished(self, name: str) -> UnfinishedOnDisk:
-        resources, stem = self.config.resources, "-".join(name.removesuffix(".npz").split("/")[1:]) or name
-        folder, records = self.layout.checkpoints(stem), self.layout.solution_records(stem)
-        return UnfinishedOnDisk(folder, records, resources.checkpoint_every, resources.keep)
-
-    def status(self, stage: str, words: str) -> AbstractContextManager[None]:
-        """Show what is done inside, which takes long and cannot be counted."""
-        return self.doing(stage, words)
 
     def metric(self, **facts: Any) -> None:
         """Append a record to metrics.jsonl."""
@@ -206,24 +249,22 @@ class Run(Workspace):
         """Count the wall and CPU seconds of this process into a stage, and commit the state at both ends."""
         stopping.check()
         cost = self.costs[name]
-        self.events.record("stage", stage=name, status="started")
-        before = self._clock.switch(name)
-        self.save_state(name)
-        try:
-            yield cost
-        except BaseException:
-            self._clock.switch(before)
-            with suppress(StorageError):  # what failed first is told, not that a full disk fails this too
-                self.save_state(name)
-            raise
-        self._clock.switch(before)
-        self.save_state(name)
-        self.events.record("stage", stage=name, status="done", **asdict(cost))
+        self.record("stage", stage=name, status="started")
+        with self.charged(name):
+            self.save_state(name)
+            try:
+                yield cost
+            except BaseException:
+                with suppress(StorageError):  # what failed first is raised, not that a full disk fails this too
+                    self.save_state(name)
+                raise
+            self.save_state(name)
+        self.record("stage", stage=name, status="done", **asdict(cost))
 
     @contextmanager
-    def charged(self, name: str) -> Iterator[None]:
+    def charged(self, stage: str) -> Iterator[None]:
         """Count what happens inside into another stage than the one that is under way."""
-        before = self._clock.switch(name)
+        before = self._clock.switch(stage)
         try:
             yield
         finally:
@@ -239,7 +280,6 @@ class Run(Workspace):
         function: Callable[[Item], Value],
         items: Sequence[Item],
         *,
-        part: Callable[[Item], Path] | None = None,
         unit: str = "items",
         size: Callable[[Item], float] = lambda item: 1,
         words: str = "",
@@ -249,7 +289,6 @@ class Run(Workspace):
     ) -> None:
         """Run a function over items in stage `name`, and show its progress.
 
-        part : the file that the function commits for an item; items whose file is whole are not done again
         unit, size : the word for what is counted, and how many of it an item has; the function reports them as it goes
             (`pipeline.runtime.progress.advance`). An empty unit shows a share
         words, note : what is done, and a function that returns a few words on its state
@@ -258,8 +297,6 @@ class Run(Workspace):
         """
         cost = self.costs[name]
         stopping.check()
-        if part is not None:
-            items = [item for item in items if not is_whole(part(item))]
         if not items:
             return
         with Watch(self.layout.progress, items, unit, size, words) as watch, self._shown(name, watch.now, note):
@@ -274,30 +311,25 @@ class Run(Workspace):
                     on_value(result.item.item, result.value)
                     watch.finished(result.item.index)
 
-    def row_pass(self, name: str, task: RowPass[S], folder: Path, unit: str = "rows", words: str = "") -> S:
-        """Return the sums of a pass over the rows, in stage `name`, and show its progress; see `runtime.row_pass`.
-
-        folder : where it commits sums as it goes, and finds those of an earlier session; to be removed when what is
-            made of the sums is committed
-        unit, words : what is counted, and what is done
-        """
-        cost, results = self.costs[name], []
+    def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
+        """Return the sums of a pass over the rows, which takes up those that an earlier session has committed."""
+        folder, results = self.layout.row_pass(name), list[ShareResult[S]]()
         make_folder(folder)
         earlier: dict[Path, set[int]] = {}
         if any(folder.iterdir()):
-            with self.doing(name, "checking what an earlier session has committed"):
+            with self.status(stage, "checking what an earlier session has committed"):
                 earlier = take_over(folder, task.grid, session_name())
         every = self.config.resources.checkpoint_every
         shares = share_out(task, earlier, folder, self.executor.places(), every, self.together)
 
         def take(share: Share, result: ShareResult[S]) -> None:
             results.append(result)
-            cost.items += len(share.pieces) - 1
+            self.costs[stage].items += len(share.pieces) - 1
             if not share.returned:
-                cost.cpu_seconds += result.cpu_seconds
+                self.costs[stage].cpu_seconds += result.cpu_seconds
 
         self.run_items(
-            name,
+            stage,
             partial(compute_share, task),
             shares,
             unit=unit,
@@ -306,17 +338,14 @@ class Run(Workspace):
             address_of=lambda share: share.place.address,
             on_value=take,
         )
-        with self.doing(name, "adding up what the processes have"):
+        with self.status(stage, "adding up what the processes have"):
             return combine(task, folder, results, sorted(earlier))
 
     @contextmanager
-    def doing(self, name: str, words: str) -> Iterator[None]:
-        """Tell what is done between the items of a stage, in this thread, which takes long and cannot be counted."""
-        with (
-            Watch[None](self.layout.progress, (), "", words=words) as watch,
-            watch.here(),
-            self._shown(name, watch.now),
-        ):
+    def status(self, stage: str, words: str) -> Iterator[None]:
+        """Show what is done inside, in this thread, which takes long and cannot be counted."""
+        watch = Watch[None](self.layout.progress, (), "", words=words)
+        with watch, watch.here(), self._shown(stage, watch.now):
             yield
 
     @contextmanager
@@ -337,7 +366,7 @@ class Run(Workspace):
 
 
 def _compute_item(
-    function: Callable[[Item, Unfinished], Mapping[str, NDArray[Any]]],
+    function: Callable[[Item, UnfinishedOnDisk], Mapping[str, NDArray[Any]]],
     root: Path,
     unfinished: Mapping[str, UnfinishedOnDisk],
     named: tuple[str, Item],

@@ -19,7 +19,7 @@ from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers.ridge import Parts, Refit, calibration_weights, finalise, refit
 from pipeline.solvers.weights import CalibrationWeights, Weights, intercept_of
 from pipeline.stages import final_weights, initial_weights
-from pipeline.stages.accumulate_statistics import accumulate_held_out, name_of, statistics_of
+from pipeline.stages.accumulate_statistics import ALL, FIT, HELD_OUT, accumulate_held_out, name_of, statistics_of
 from pipeline.stages.final_weights import FinalWeights, final_of
 from pipeline.stages.greedy_finalists import SelectionRound, select_among_finalists
 from pipeline.stages.greedy_selection import AT_ONCE, select_centers
@@ -38,7 +38,6 @@ from pipeline.stages.out_of_core.working_set_loop import (
 from pipeline.stages.penalty_path import PathPoint, follow_penalty_path, largest_penalty_of
 from pipeline.stages.polish_centers import polish_centers, ridge_summary
 from pipeline.stages.run_state import Run
-from pipeline.stages.statistics_pass import ALL, FIT, HELD_OUT
 from pipeline.stages.temperature import find_temperature
 from pipeline.stages.workspace import SOLVE, Workspace
 

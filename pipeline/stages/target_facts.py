@@ -17,8 +17,6 @@ from pipeline.datasets.feature_rows import FeatureAccess, open_features
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import LEAST_TARGET, too_large
 from pipeline.runtime.stored_arrays import Arrays
-from storage.arrays import read_arrays
-from storage.folder_layouts import RunLayout
 
 _READ_TARGETS = 65_536  # that are read at once
 
@@ -85,11 +83,6 @@ def find_target_facts(run: RowData) -> TargetFacts:
         return facts
     blocks = (facts.weights(y, weights) for y, weights in target_blocks(run))
     return replace(facts, heaviest=max(float(weights.max()) for weights in blocks if weights is not None))
-
-
-def read_target_facts(layout: RunLayout) -> TargetFacts:
-    """Return the committed facts of a run."""
-    return facts_of(read_arrays(layout.centers, mapped=True))
 
 
 def facts_of(arrays: Arrays) -> TargetFacts:

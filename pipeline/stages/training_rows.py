@@ -17,7 +17,6 @@ from pipeline.kernels.kernel_forms import Kernel
 from pipeline.kernels.scaled_rows import first_non_finite_row
 from pipeline.runtime import stopping
 from pipeline.runtime.stored_arrays import Stored
-from pipeline.stages.candidate_names import distinct_rows, points_of_candidates, rows_and_widths
 from pipeline.stages.target_facts import RowData, TargetFacts
 from pipeline.stages.workspace import CENTERS, Workspace
 
@@ -225,3 +224,32 @@ def run_length(task: RowTask, grid: RowGrid) -> int:
 def read_rows(shape: FeatureShape, asked: int | None) -> int:
     """Return how many rows are read at once, where a block has no more: some chunks, whose ends are read twice."""
     return min(asked or 4 * shape.chunk_rows, READ_BYTES // (4 * shape.n_features))
+
+
+def points_of_candidates(centers: Stored | None, rows: NDArray[np.int64]) -> NDArray[np.floating] | None:
+    """Return the features (k, d) of candidates at some training rows, where those of all are committed together."""
+    if centers is None:  # they are not drawn yet
+        return None
+    arrays = centers.read(mapped=True)
+    order = np.argsort(arrays["index"])
+    place = order[np.minimum(np.searchsorted(arrays["index"], rows, sorter=order), len(order) - 1)]
+    if "X" not in arrays or not np.array_equal(arrays["index"][place], rows):
+        return None
+    return np.asarray(arrays["X"][place])
+
+
+def rows_and_widths(candidates: NDArray[np.int64], n_rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the row of each candidate and the index of its width; the candidates of two widths are `n_rows` apart."""
+    return candidates % n_rows, candidates // n_rows
+
+
+def distinct_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+    """Return the distinct rows (k,), and for each entry its index among them, or None where no row comes twice."""
+    distinct, index = np.unique(rows, return_inverse=True)
+    return (rows, None) if len(distinct) == len(rows) else (distinct, index)
+
+
+def positions_of(candidates: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where some of the candidates stand among all, (rows,) i8."""
+    order = np.argsort(candidates)
+    return order[np.searchsorted(candidates, rows, sorter=order)]

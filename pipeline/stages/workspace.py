@@ -25,7 +25,7 @@ from pipeline.runtime.committed_sums import S
 from pipeline.runtime.row_pass import RowPass
 from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.greedy_choice import Preselection
-from pipeline.stages.candidate_names import count_candidates, is_in_rounds, names_of, preselection_of
+from pipeline.stages.filled_settings import count_candidates, is_in_rounds, preselection_of
 from pipeline.stages.target_facts import TargetFacts, facts_of
 from storage.checkpoints import Checkpoint
 from storage.errors import CorruptDataError
@@ -198,3 +198,8 @@ class Workspace(ABC):
     def intercept(self) -> bool:
         """Whether an intercept is fitted."""
         return bool(self.config.solver.intercept)
+
+
+def names_of(centers: Arrays, n_rows: int) -> NDArray[np.int64]:
+    """Return all candidates of committed ones, (candidates,) i8: all rows at the first width, then all at the next."""
+    return np.asarray((centers["index"] + n_rows * np.arange(len(centers["sigma2"]))[:, None]).ravel())

@@ -22,7 +22,7 @@ from pipeline.planning.plan import prepare
 from pipeline.runtime.events import Events, MemoryMeter
 from pipeline.runtime.executors import open_executor
 from pipeline.solvers import certify_support
-from pipeline.stages import draw_candidates as centers
+from pipeline.stages import fit as centers
 from pipeline.stages import one_vs_all as group_solve
 from pipeline.stages import preparation as features
 from pipeline.stages import training_rows
@@ -30,8 +30,7 @@ from pipeline.stages.out_of_core.correlation_pass import correlation_errors
 from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet
 from pipeline.stages.out_of_core.kept_columns import nothing_kept
 from pipeline.stages.out_of_core.working_set import WorkingSet, active_weights, grow
-from pipeline.stages.run_state import Run
-from pipeline.stages.stage_costs import StageCost
+from pipeline.stages.run_state import Run, StageCost
 from pipeline.stages.workspace import STAGES
 from pipeline.train import main
 from runs import ROOT, largest_bytes, python, report_of

@@ -50,8 +50,8 @@ def coarse_points(run: Run) -> Path:
         with run.status(SOLVE, "principal axes of the features"):
             mean, axes = principal_axes(open_features(run.features).take(rows), AXES)
             write_arrays(folder / AXES_FILE, {"mean": mean, "axes": axes})
-    function, file = partial(_write_points, run.features, folder), partial(_file, folder)
-    run.run_items(SOLVE, function, row_blocks(run.shape.n_train), part=file, unit="blocks", words="coarse features")
+    waiting = [block for block in row_blocks(run.shape.n_train) if not is_whole(_file(folder, block))]
+    run.run_items(SOLVE, partial(_write_points, run.features, folder), waiting, unit="blocks", words="coarse features")
     return folder
 
 

@@ -13,7 +13,7 @@ from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass
 from pipeline.solvers import Certificate, certify_support, gap_safe_screen
 from pipeline.solvers import working_set_rules as rules
 from pipeline.solvers.weights import Weights
-from pipeline.stages.candidate_names import positions_of
+from pipeline.stages.accumulate_statistics import HELD_OUT
 from pipeline.stages.one_vs_all import groups_of
 from pipeline.stages.out_of_core.coarse_features import coarse_deviations
 from pipeline.stages.out_of_core.correlation_pass import (
@@ -25,7 +25,7 @@ from pipeline.stages.out_of_core.correlation_pass import (
 )
 from pipeline.stages.out_of_core.working_set import RESIDUALS, WorkingSet, compute_residuals
 from pipeline.stages.run_state import Run
-from pipeline.stages.statistics_pass import HELD_OUT
+from pipeline.stages.training_rows import positions_of
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from pipeline.runtime.stored_arrays import Arrays
 from pipeline.solvers import working_set_rules as rules
 from pipeline.solvers.regularization_path import ChosenPenalty, TriedPenalties, choose_penalty
 from pipeline.solvers.weights import Weights, intercept_of
-from pipeline.stages.accumulate_statistics import name_of, statistics_from_arrays
-from pipeline.stages.candidate_names import positions_of
+from pipeline.stages.accumulate_statistics import ALL, FIT, HELD_OUT, name_of, statistics_from_arrays
 from pipeline.stages.one_vs_all import start_name
 from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet
 from pipeline.stages.out_of_core.working_set import (
@@ -42,7 +41,7 @@ from pipeline.stages.out_of_core.working_set_loop import (
 )
 from pipeline.stages.penalty_path import PathColumns, PathPoint, try_penalties
 from pipeline.stages.run_state import Run
-from pipeline.stages.statistics_pass import ALL, FIT, HELD_OUT
+from pipeline.stages.training_rows import positions_of
 from pipeline.stages.workspace import STATISTICS
 
 PRICED = 6  # penalties that a pass prices at most: those of the lowest held-out error, one of which will be chosen

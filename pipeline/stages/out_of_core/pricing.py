@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass
 from pipeline.solvers import working_set_rules as rules
 from pipeline.stages import initial_weights
-from pipeline.stages.candidate_names import positions_of
 from pipeline.stages.out_of_core.correlation_pass import correlate, has_coarse, pass_name
 from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet, clean, stored_name
 from pipeline.stages.out_of_core.kept_columns import nothing_kept
@@ -29,6 +28,7 @@ from pipeline.stages.out_of_core.working_set_loop import (
 )
 from pipeline.stages.run_state import Run
 from pipeline.stages.target_facts import row_weights
+from pipeline.stages.training_rows import positions_of
 
 MOST_COARSE = 12  # coarse rounds: estimates that have not reached the tolerance by then never may
 FEW_VIOLATORS = 0.005  # of the candidates: where the last coarse pass found fewer, another one would be the last

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.stages.candidate_names import rows_and_widths
+from pipeline.stages.training_rows import rows_and_widths
 from storage.zarr_arrays import Block
 
 TILE_ROWS = 2048  # of a tile, and its points: work for many, while reading both sides is little beside it

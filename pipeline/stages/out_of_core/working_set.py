@@ -17,9 +17,12 @@ from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays
 from pipeline.solvers.weights import Weights
 from pipeline.stages.accumulate_statistics import (
+    ALL,
+    HELD_OUT,
     STORING,
     largest_values,
     name_of,
+    no_sums,
     statistics_of,
     statistics_to_arrays,
 )
@@ -27,7 +30,6 @@ from pipeline.stages.block_pass import Add, BlockPass, BlockValues, ExactSums
 from pipeline.stages.one_vs_all import load_weights
 from pipeline.stages.out_of_core.kept_columns import KeptColumns, KeptFiles, OpenedColumns, kept_files, nothing_kept
 from pipeline.stages.run_state import Run
-from pipeline.stages.statistics_pass import ALL, HELD_OUT, no_sums
 from pipeline.stages.training_rows import RowBlock, RowTask
 from pipeline.stages.workspace import SOLVE, STATISTICS
 from storage.folder_layouts import MANIFEST_NAME

@@ -20,6 +20,7 @@ from pipeline.solvers import Certificate
 from pipeline.solvers import working_set_rules as rules
 from pipeline.solvers.regularization_path import penalty_max
 from pipeline.stages import initial_weights
+from pipeline.stages.accumulate_statistics import ALL, HELD_OUT
 from pipeline.stages.one_vs_all import groups_of, solve_groups, start_name
 from pipeline.stages.out_of_core.correlation_pass import correlate
 from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet, clean, stored_name
@@ -34,7 +35,6 @@ from pipeline.stages.out_of_core.working_set import (
     round_name,
 )
 from pipeline.stages.run_state import Run
-from pipeline.stages.statistics_pass import ALL, HELD_OUT
 from pipeline.stages.workspace import SOLVE
 from storage.errors import ANEW, CorruptDataError
 from storage.records import read_markers, write_marker

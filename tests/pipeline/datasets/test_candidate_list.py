@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipeline.stages.draw_candidates import draw_rows
+from pipeline.stages.fit import draw_rows
 from runs import model_bytes, train
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout

@@ -15,7 +15,7 @@ from commands import Capture, flip, the_error
 from pipeline import report, resize, train, verify
 from pipeline.prediction.model_folder import load_model
 from pipeline.stages import finished_run as stage
-from pipeline.stages.accumulate_statistics import load_columns
+from pipeline.stages.accumulate_statistics import load_statistics
 from runs import TrainedRuns, files_of
 from storage.errors import ANEW, CorruptDataError
 from storage.files import replaced_path, temporary_path
@@ -147,7 +147,7 @@ def test_dropped_statistics_are_never_taken_for_whole_ones(
     assert "holds the model's centers alone (--keep-statistics centers); delete the folders statistics" in told
     missing = np.setdiff1d(np.arange(60), np.load(run / "statistics" / "all" / "columns.npy"))[:1]
     with pytest.raises(CorruptDataError, match="centers alone"):
-        load_columns(RunLayout(run), "all", missing)
+        load_statistics(RunLayout(run), "all", missing)
     for name in ("statistics", "solutions", "scores", "markers"):
         shutil.rmtree(run / name, ignore_errors=True)
     assert trained(run, "penalised") == 0

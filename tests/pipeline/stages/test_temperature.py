@@ -15,9 +15,9 @@ from pipeline.models.scores import best_temperature, loss_slopes, probabilities
 from pipeline.prediction.model_folder import load_model
 from pipeline.report import main as write_report
 from pipeline.resize import main as resize
-from pipeline.stages.candidate_names import read_candidates
 from pipeline.stages.finished_run import column_names, last_names
 from pipeline.stages.greedy_selection import load_chosen
+from pipeline.stages.workspace import names_of
 from runs import held_out_of, report_of, train
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
@@ -124,7 +124,7 @@ def test_along_a_path_it_is_that_of_the_solution_of_the_other_rows(place: Path, 
     decision = np.zeros((len(X), 3))
     for output in range(3):
         solution = read_arrays(layout.solution(f"fit-centred{number}-output-{output:04d}.npz"))
-        rows = read_candidates(layout, N_TRAIN)[solution["active"]]
+        rows = names_of(read_arrays(layout.centers, mapped=True), N_TRAIN)[solution["active"]]
         generator = ColumnGenerator(X[rows], np.full(len(rows), 4.0), kernel=model.kernel)
         f = generator.block(X, out_dtype=np.float64) @ solution["weights"][place_of, :, 0]
         decision[:, output] = f + np.mean(np.where(y == output, 1, -1)[~held_out] - f[~held_out])

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from cases import SERIAL
 from pipeline.kernels.gram_statistics import RowBounds, largest_terms
 from pipeline.runtime import stopping
-from pipeline.stages import statistics_pass as passes
+from pipeline.stages import accumulate_statistics as passes
 from pipeline.stages import training_rows as rows
-from pipeline.stages.statistics_pass import FIT, HELD_OUT, statistics_pass
+from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, statistics_pass
 from pipeline.stages.training_rows import row_grid, run_length
 from runs import task_for, train
 
@@ -53,10 +53,10 @@ def test_a_pass_ends_between_two_blocks_that_were_read_together(
 ) -> None:
     add, starts = passes.add_block, list[int]()
 
-    def stopped(generator: Any, parts: Any, of_columns: float, sums: Any, block: rows.RowBlock, *rest: Any) -> None:
+    def stopped(*arguments: Any) -> None:
         stopping.request("a test")
-        starts.append(block.start)
-        add(generator, parts, of_columns, sums, block, *rest)
+        starts.append(next(one.start for one in arguments if isinstance(one, rows.RowBlock)))
+        add(*arguments)
 
     monkeypatch.setattr(passes, "add_block", stopped)
     arguments = ("--centers", "40", "--penalty", "1", *SERIAL)

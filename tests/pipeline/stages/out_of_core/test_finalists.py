@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers import forward_selection as forwards
-from pipeline.stages import greedy_selection, statistics_pass
+from pipeline.stages import accumulate_statistics, greedy_selection
 from pipeline.stages.accumulate_statistics import load_statistics
 from runs import model_bytes, report_of, train, train_beside
 from storage.folder_layouts import RunLayout
@@ -50,14 +50,14 @@ def test_a_sample_that_is_read_piece_by_piece_is_the_same(
     finalists(monkeypatch, 60)
     line = (*LINE, *OPTIONS[data])
     whole = train_beside(place, f"{data} whole", place / f"{data}.npz", *line)
-    add, sampled = statistics_pass.add_block, list[int]()
+    add, sampled = accumulate_statistics.add_block, list[int]()
 
-    def seen(generator, parts, of_columns, sums, block, *rest) -> None:  # type: ignore[no-untyped-def]
+    def seen(generator, parts, of_columns, blocks, sums, number, block, each) -> None:  # type: ignore[no-untyped-def]
         if parts == ("sample",):
             sampled.append(len(block.X))
-        add(generator, parts, of_columns, sums, block, *rest)
+        add(generator, parts, of_columns, blocks, sums, number, block, each)
 
-    monkeypatch.setattr(statistics_pass, "add_block", seen)
+    monkeypatch.setattr(accumulate_statistics, "add_block", seen)
     pieces = train_beside(place, f"{data} pieces", place / f"{data}.npz", *line, "--set", "statistics.block_rows=7")
     assert model_bytes(pieces) == model_bytes(whole)
     assert report_of(pieces)["passes"] == report_of(whole)["passes"]

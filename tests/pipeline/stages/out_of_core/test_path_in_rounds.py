@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import runs
+from pipeline.stages.accumulate_statistics import HELD_OUT
 from pipeline.stages.out_of_core import path_in_rounds
 from pipeline.stages.out_of_core.correlations import SolvedSet
-from pipeline.stages.statistics_pass import HELD_OUT
 from storage.folder_layouts import RunLayout
 
 ROUNDS = ("--set", "centers.working_set=240")
