@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,6 @@ from pipeline.config.parsers import learns_scales
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import FeatureRows, ScaledFeatures
-from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime.committed_sums import S
 from pipeline.runtime.row_pass import RowPass, open_team
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredInMemory
@@ -22,30 +21,18 @@ from pipeline.solvers.greedy_choice import told
 from pipeline.stages.learn_feature_scales import SCALES
 from pipeline.stages.unfinished import note_of
 from pipeline.stages.workspace import Item, Unfinished, Workspace
-from storage.checkpoints import Checkpoint
 
 LOG_EVERY = 100  # centers of a greedy choice, with verbose
 
 
 @dataclass(frozen=True)
-class UnfinishedInMemory:
+class UnfinishedInMemory(Unfinished):
     """An item that is computed here and now: no checkpoints, and records go to whoever listens."""
 
     callback: Callable[[dict[str, Any]], object]
     log: Callable[[str], object]
     penalties: Sequence[float] = ()
     number: int | None = None
-
-    def load(self) -> Checkpoint | None:
-        """Return None."""
-        return None
-
-    def save(self, step: int, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
-        """Do nothing."""
-
-    def is_due(self) -> bool:
-        """Return that no checkpoint is."""
-        return False
 
     def record(self, facts: Mapping[str, Any]) -> None:
         """Hand on the record of an iteration of a solve."""
@@ -134,14 +121,6 @@ class Memory(Workspace):
                 self.commit(name, function(item, unfinished))
         return [self._arrays[name] for name in items]
 
-    def earlier_candidates(self) -> Arrays | None:
-        """Return None: no rows are added."""
-        return None
-
-    def earlier_statistics(self) -> Mapping[str, GramStatistics]:
-        """Return none: no rows are added."""
-        return {}
-
     def listed(self) -> NDArray[np.int64] | None:
         """Return the rows that are listed as candidates; None where they are drawn."""
         return self._listed
@@ -150,14 +129,6 @@ class Memory(Workspace):
     def stage(self, name: str) -> Iterator[Any]:
         """Count nothing."""
         yield SimpleNamespace(items=0)
-
-    def charged(self, stage: str) -> nullcontext[None]:
-        """Count nothing."""
-        return nullcontext()
-
-    def status(self, stage: str, words: str) -> nullcontext[None]:
-        """Show nothing."""
-        return nullcontext()
 
     def log(self, message: str, **facts: Any) -> None:
         """Log a line."""

@@ -19,7 +19,7 @@ from storage.files import LineFile
 
 
 @dataclass
-class UnfinishedOnDisk:
+class UnfinishedOnDisk(Unfinished):
     """Checkpoints in a folder, and a file of records, which is written anew inside a `with` block.
 
     every, keep : seconds between checkpoints, and how many of them are kept
@@ -63,9 +63,6 @@ class UnfinishedOnDisk:
         """Append the record of an iteration."""
         assert self._file is not None
         self._file.append(json.dumps(facts))
-
-    def chosen(self, part: str, rows: str, n_chosen: int, most: int) -> None:
-        """Do nothing: progress shows how far a choice is."""
 
 
 def records_in(path: Path) -> Iterator[dict[str, Any]]:

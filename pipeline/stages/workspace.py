@@ -9,9 +9,9 @@ below the run's folder.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,23 +34,25 @@ Item = TypeVar("Item")
 FEATURES, CENTERS, STATISTICS, SOLVE, EVALUATE = STAGES = ("features", "centers", "statistics", "solve", "evaluate")
 
 
-class Unfinished(Protocol):
-    """What is kept of an item while it is computed: checkpoints, and records of its iterations."""
+class Unfinished:
+    """What is kept of an item while it is computed, checkpoints and records of its iterations: nothing, in memory."""
 
     def load(self) -> Checkpoint | None:
         """Return the last whole checkpoint; None where there is none."""
+        return None
 
     def save(self, step: int, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
         """Make a checkpoint."""
 
     def is_due(self) -> bool:
         """Tell whether it is time for a checkpoint, or the fit is to stop."""
+        return False
 
     def record(self, facts: Mapping[str, Any]) -> None:
         """Add the record of an iteration of a solve."""
 
     def chosen(self, part: str, rows: str, n_chosen: int, most: int) -> None:
-        """Hear how far a choice of centers is: on which part of the rows, in words, and how many of `most` it has."""
+        """Show how far a choice of centers is: on which part of the rows, in words, and how many of `most` it has."""
 
 
 class Workspace(ABC):
@@ -80,13 +82,13 @@ class Workspace(ABC):
     def unfinished(self, name: str) -> Unfinished:
         """Return what is kept of work of this process while it goes on."""
 
-    @abstractmethod
     def earlier_candidates(self) -> Arrays | None:
         """Return the candidates of the fit whose rows others were added to; None where none were."""
+        return None
 
-    @abstractmethod
     def earlier_statistics(self) -> Mapping[str, GramStatistics]:
         """Return the statistics of the rows that others were added to, by part; none where they are to be made."""
+        return {}
 
     @abstractmethod
     def listed(self) -> NDArray[np.int64] | None:
@@ -120,13 +122,13 @@ class Workspace(ABC):
     def stage(self, name: str) -> AbstractContextManager[Any]:
         """Count the time that is spent inside into a stage."""
 
-    @abstractmethod
     def status(self, stage: str, words: str) -> AbstractContextManager[None]:
         """Show what is done inside, which takes long and cannot be counted."""
+        return nullcontext()
 
-    @abstractmethod
     def charged(self, stage: str) -> AbstractContextManager[None]:
         """Count the time that is spent inside into another stage than the one under way."""
+        return nullcontext()
 
     @abstractmethod
     def metric(self, **facts: Any) -> None:
