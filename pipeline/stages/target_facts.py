@@ -74,9 +74,11 @@ def find_target_facts(run: RowData) -> TargetFacts:
     rows are to be held out that are all equal, or of one group, or whose groups leave no label to choose by.
     """
     check_targets(run)
+    weighs_classes, n_classes = run.config.data.class_weight is not None, len(run.shape.classes)
+    counts = [np.bincount(y, weights, n_classes) for y, weights in target_blocks(run)] if weighs_classes else []
     facts = TargetFacts(
         mean=_mean(run) if run.config.data.centre_targets else 0.0,
-        class_factors=_balanced(run) if run.config.data.class_weight is not None else (),
+        class_factors=tuple(balanced_factors(sum(counts, np.zeros(n_classes))).tolist()) if counts else (),
         held_out_limit=_held_out_limit(run),
     )
     if not facts.class_factors and "train" not in run.shape.weighted:
@@ -87,14 +89,9 @@ def find_target_facts(run: RowData) -> TargetFacts:
 
 def facts_of(arrays: Arrays) -> TargetFacts:
     """Return the facts among arrays that are committed with candidates."""
-    factors = tuple(np.asarray(arrays.get("class_factors", ())).tolist())
-    mean, heaviest, limit = (arrays.get(name) for name in ("target_mean", "heaviest", "held_out_limit"))
-    return TargetFacts(
-        mean=0.0 if mean is None else float(mean),
-        class_factors=factors,
-        heaviest=1.0 if heaviest is None else float(heaviest),
-        held_out_limit=0.0 if limit is None else float(limit),
-    )
+    numbers = {"target_mean": "mean", "heaviest": "heaviest", "held_out_limit": "held_out_limit"}
+    facts: dict[str, Any] = {field: float(arrays[name]) for name, field in numbers.items() if name in arrays}
+    return TargetFacts(**facts, class_factors=tuple(np.asarray(arrays.get("class_factors", ())).tolist()))
 
 
 def held_out_rows(run: RowData, facts: TargetFacts) -> NDArray[np.bool_]:
@@ -143,48 +140,35 @@ def target_blocks(run: RowData, rows: range | None = None) -> Iterator[tuple[NDA
 def _held_out_limit(run: RowData) -> float:
     config, blocks = run.config, (groups for _, groups in _key_blocks(run))
     limit, asked = held_out_limit(config.seed, config.statistics.hold_out, blocks), what_needs_held_out_rows(config)
-    if not limit and asked is not None:
+    if asked is None:
+        return limit
+    who = "least squares" if asked == f"--penalty {NO_PENALTY}" else asked
+    hold_out_none = f"hold out none (--set statistics.hold_out=0, without {asked})"
+    if not limit:
         alike = "equal; give rows that differ" if config.data.groups is None else "of one group; give more groups"
         raise InvalidDataError(
-            f"{_chooser(asked)} needs held-out rows, but all {run.shape.n_train} training rows are {alike}, or "
-            f"{_choose_nothing(asked)}"
+            f"{who} needs held-out rows, but all {run.shape.n_train} training rows are {alike}, or {hold_out_none}"
         )
-    if limit and asked is not None and config.data.groups is not None and run.shape.task != "regression":
-        _check_labels(run, limit, asked)
+    if config.data.groups is not None and run.shape.task != "regression" and not _tells_labels_apart(run, limit):
+        raise InvalidDataError(
+            f"{who} chooses by held-out rows, but by groups {config.data.groups} the other rows lack their labels, or "
+            f"have one label alone; give groups of several labels, or {hold_out_none}"
+        )
     return limit
 
 
-def _check_labels(run: RowData, limit: float, asked: str) -> None:
+def _tells_labels_apart(run: RowData, limit: float) -> bool:
     fit = held_out = np.empty(0)
     for (y, _), (_, groups) in zip(target_blocks(run), _key_blocks(run), strict=True):
         is_held_out = draw_held_out(run.config.seed, limit, groups)
         fit, held_out = np.union1d(fit, y[~is_held_out]), np.union1d(held_out, y[is_held_out])
-    if not tells_labels_apart(fit, held_out):
-        raise InvalidDataError(
-            f"{_chooser(asked)} chooses by held-out rows, but by groups {run.config.data.groups} the other rows lack "
-            f"their labels, or have one label alone; give groups of several labels, or {_choose_nothing(asked)}"
-        )
-
-
-def _chooser(asked: str) -> str:
-    return "least squares" if asked == f"--penalty {NO_PENALTY}" else asked
-
-
-def _choose_nothing(asked: str) -> str:
-    return f"hold out none (--set statistics.hold_out=0, without {asked})"
+    return tells_labels_apart(fit, held_out)
 
 
 def _mean(run: RowData) -> float:
     """Return the weighted mean of the training targets, summed exactly."""
     total = math.fsum(weight for _, weights in target_blocks(run) for weight in weights.tolist())
     return math.fsum(value for y, weights in target_blocks(run) for value in (y / (total / weights)).tolist())
-
-
-def _balanced(run: RowData) -> tuple[float, ...]:
-    counts = np.zeros(len(run.shape.classes))
-    for y, weights in target_blocks(run):
-        counts += np.bincount(y, weights, minlength=len(counts))
-    return tuple(balanced_factors(counts).tolist())
 
 
 def check_targets(run: RowData) -> None:
