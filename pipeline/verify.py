@@ -175,7 +175,7 @@ class _Looks:
         from pipeline.stages import finished_run  # brings numpy, which --help does without
 
         with suppress(StorageError):  # named already
-            line = finished_run.told(layout) if self.finished and not self.live else None
+            line = finished_run.note_on_statistics(layout) if self.finished and not self.live else None
             self.result.notes += [f"statistics: {line}"] if line else []
 
     def leftovers(self) -> None:

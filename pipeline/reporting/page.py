@@ -67,7 +67,7 @@ def gather(layout: RunLayout) -> dict[str, Any]:
         "confusion": _confusion(report, located.model.labels) if report and located else None,
         **_pictures(located, notes),
         "stages": _stages(layout, report, notes),
-        "statistics": _tried(notes, "statistics", lambda: finished_run.told(layout)) if done else None,
+        "statistics": _tried(notes, "statistics", lambda: finished_run.note_on_statistics(layout)) if done else None,
         "peak_bytes": (report or facts)["peak_rss_bytes"],
         **_settings(layout, notes),
         "log": [_log_line(one) for one in _tail(layout.log)[-MOST_LOG_LINES:]],

@@ -5,15 +5,13 @@ were those of its rows are committed at the start. The statistics themselves are
 """
 
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipeline.config.parsers import learns_scales
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass
+from pipeline.runtime.stored_arrays import Arrays
 from pipeline.stages import final_weights
 from pipeline.stages.accumulate_statistics import COLUMNS, FIT, HELD_OUT, statistics_from_arrays
 from pipeline.stages.learn_feature_scales import SCALES
@@ -24,18 +22,6 @@ from storage.folder_layouts import MANIFEST_NAME, RunLayout
 from storage.folders import digest_file, read_manifest, verify
 
 NAME = "init-model.npz"
-
-
-@dataclass(frozen=True)
-class Start:
-    """Columns (a,) i8 and weights (a, T) f8 that the solves start from; digests of the statistics of FIT and HELD_OUT.
-
-    statistics (128,) u1: sha256 of their two manifests in hexadecimal; (0,) where they are not there whole.
-    """
-
-    active: NDArray[np.int64]
-    weights: NDArray[np.float64]
-    statistics: NDArray[np.uint8]
 
 
 def layout_of(path: str | None) -> RunLayout:
@@ -49,16 +35,19 @@ def take_candidates(work: Workspace) -> Arrays:
     earlier = layout_of(work.config.solver.init_from)
     final = final_weights.load(earlier)
     digests = list("".join(statistics_digests(earlier)).encode())
-    start = Start(final.active, final.penalised_weights, np.array(digests, np.uint8))
     if learns_scales(work.config.kernel.scale):
         work.commit(SCALES, read_arrays(earlier.feature_scales))
-    work.commit(NAME, as_arrays(start))
+    start: Arrays = {"active": final.active, "weights": final.penalised_weights}
+    work.commit(NAME, start | {"statistics": np.array(digests, np.uint8)})
     return read_arrays(earlier.centers)
 
 
-def load(work: Workspace) -> Start:
-    """Return what is committed of the weights and statistics. Raises CorruptDataError."""
-    return as_dataclass(work.stored(NAME).read(), Start)
+def load(work: Workspace) -> Arrays:
+    """Return columns "active" (a,) i8 and "weights" (a, T) f8 that the solves start from; "statistics" (128,) u1.
+
+    These are the digests of the manifests of FIT and HELD_OUT in hexadecimal; (0,) where they were not there whole.
+    """
+    return work.stored(NAME).read()
 
 
 def statistics_digests(earlier: RunLayout) -> list[str]:
@@ -79,7 +68,7 @@ def kept_statistics(work: Workspace) -> dict[str, GramStatistics]:
     Warns where they were there when this run began.
     """
     earlier = layout_of(work.config.solver.init_from)
-    taken, now = load(work).statistics.tobytes().decode(), "".join(statistics_digests(earlier))
+    taken, now = load(work)["statistics"].tobytes().decode(), "".join(statistics_digests(earlier))
     folders = {part: earlier.statistics_file(part) for part in (FIT, HELD_OUT)}
     if now and now == taken and not any(verify(folder, contents=True) for folder in folders.values()):
         return {part: statistics_from_arrays(read_arrays(folder, mapped=True)) for part, folder in folders.items()}

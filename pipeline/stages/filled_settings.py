@@ -1,4 +1,4 @@
-"""Settings that make no sense, alone or together, for the data at hand: each refused with what to do instead."""
+"""Settings that the data decide are filled in before a run starts; those that make no sense for them are refused."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +29,6 @@ from pipeline.solvers.greedy_choice import SELECTION_ROOM, Preselection, presele
 from pipeline.solvers.regularization_path import DEFAULT_PENALTY
 
 # Settings of the penalised solves, and why least squares, on all candidates or on those chosen, has no use for them.
-_NO_PENALTY = {"solver.penalty": "which has no penalty"}
 PENALISED = {
     "solver.coupling": "whose centers serve all classes",
     "solver.tolerance": "which has no duality gap",
@@ -57,35 +56,26 @@ def check_used(config: TrainConfig, explicit: frozenset[str]) -> None:
     }
     kernel = Kernel(config.kernel.name)
     of_others = {"kernel.sigma2": not kernel.has_width, "kernel.degree": kernel.name != "polynomial"}
-    for key in sorted(explicit):
-        if of_others.get(key):
-            raise ConfigError(f"{key} has no effect on the {kernel.name} kernel; leave it out")
-    for key in sorted(explicit):
-        if unused.get(key):
-            raise ConfigError(f"{key} has no effect on {config.dataset} with {name} features; leave it out")
+    rows = f"{config.dataset} with {name} features"
+    for settings, what in ((of_others, f"the {kernel.name} kernel"), (unused, rows)):
+        for key in sorted(explicit):
+            if settings.get(key):
+                raise ConfigError(f"{key} has no effect on {what}; leave it out")
     if config.solver.select != "none":
         _check_no_penalty(config, explicit, f"--select {config.solver.select}", "solver.penalty")
     elif config.solver.penalty == NO_PENALTY:
         _check_no_penalty(config, explicit, "--penalty none")
 
 
-def check_scale_used(config: TrainConfig, explicit: frozenset[str]) -> None:
-    """Raise ConfigError for rounds of scales that were asked for where no scales are learned, once that is known."""
-    if "kernel.scale_rounds" in explicit and not learns_scales(config.kernel.scale):
-        raise ConfigError("kernel.scale_rounds has no effect without --scale learned; add that, or leave it out")
-
-
 def _check_no_penalty(config: TrainConfig, explicit: frozenset[str], asked: str, *more: str) -> None:
-    """Raise ConfigError for a setting of the penalised solves that was asked for beside least squares alone."""
     for key in sorted(explicit & {*PENALISED, *more}):
-        flag = SETTINGS[key].flag or key
-        raise ConfigError(f"{flag} has no effect with {asked}, {(PENALISED | _NO_PENALTY)[key]}; leave it out")
+        flag, why = SETTINGS[key].flag or key, PENALISED.get(key, "which has no penalty")
+        raise ConfigError(f"{flag} has no effect with {asked}, {why}; leave it out")
     if "solver.refit" in explicit and config.solver.refit == "none":
         raise ConfigError(f"--refit none has no effect with {asked}, whose weights are least squares; leave it out")
 
 
 def _check_start(solver: SolverConfig) -> None:
-    """Raise ConfigError for weights to start from where nothing starts from them."""
     if solver.init_from is None:
         return
     if solver.penalty == NO_PENALTY:
@@ -100,7 +90,6 @@ def _check_start(solver: SolverConfig) -> None:
 
 
 def _check_scale(config: TrainConfig, n_features: int) -> None:
-    """Raise ConfigError for learned scales where none can be learned."""
     kernel, asked = config.kernel, f"--scale {config.kernel.scale}"
     if not learns_scales(kernel.scale):
         return
@@ -115,7 +104,6 @@ def _check_scale(config: TrainConfig, n_features: int) -> None:
 
 
 def _check_polish(config: TrainConfig) -> None:
-    """Raise ConfigError for centers that cannot move."""
     solver, asked = config.solver, f"--polish-centers {config.solver.polish_centers}"
     if not solver.polish_centers:
         return
@@ -206,21 +194,20 @@ def fill_in(
     """
     room = room or Room(shape.n_train, limit_bytes(config.resources) - PROCESS_BYTES)
     raw = config.features.name == "raw"
-    config = _with_problem(config, shape, explicit, room.n_different) if raw else _with_defaults_of_images(config)
+    if raw:
+        config = _with_problem(config, shape, explicit, room.n_different)
+    else:
+        sigma2 = IMAGE_SIGMA2 if config.features.power == 1.0 else ROOT_SIGMA2
+        defaults = {"solver.penalty": IMAGE_PENALTY, "kernel.sigma2": sigma2, "kernel.scale": "none"}
+        config = _with_defaults(config, defaults)
     if not Kernel(config.kernel.name).has_width:
         config = with_value(config, "kernel.sigma2", 1.0)
-    if config.solver.intercept is None:
-        config = with_value(config, "solver.intercept", raw)
-    check_scale_used(config, explicit)
+    config = _with_defaults(config, {"solver.intercept": raw})
+    if "kernel.scale_rounds" in explicit and not learns_scales(config.kernel.scale):
+        raise ConfigError("kernel.scale_rounds has no effect without --scale learned; add that, or leave it out")
     config, notes = _with_count(config, shape, explicit, room)
     check_combinations(config, shape, count_candidates(config, shape.n_train))
     return _with_precision(_with_centring(config, shape)), notes
-
-
-def _with_defaults_of_images(config: TrainConfig) -> TrainConfig:
-    sigma2 = IMAGE_SIGMA2 if config.features.power == 1.0 else ROOT_SIGMA2
-    defaults = {"solver.penalty": IMAGE_PENALTY, "kernel.sigma2": sigma2, "kernel.scale": "none"}
-    return _with_defaults(config, defaults)
 
 
 def _with_defaults(config: TrainConfig, defaults: Mapping[str, Any]) -> TrainConfig:
@@ -271,8 +258,7 @@ def _with_precision(config: TrainConfig) -> TrainConfig:
     return with_value(config, "kernel.precision", "float64" if exact else "float32")
 
 
-def _is_simple(config: TrainConfig) -> bool:
-    """Tell whether all candidates are fitted by least squares."""
+def _is_simple(config: TrainConfig) -> bool:  # all candidates are fitted by least squares
     return config.solver.penalty == NO_PENALTY and config.solver.select == "none"
 
 
@@ -340,7 +326,7 @@ def _with_centring(config: TrainConfig, shape: FeatureShape) -> TrainConfig:
     possible = shape.task == "regression" and bool(config.solver.intercept)
     if config.data.centre_targets and not possible:
         raise ConfigError("data.centre_targets = true needs a regression with an intercept (--intercept); leave it out")
-    return config if config.data.centre_targets is not None else with_value(config, "data.centre_targets", possible)
+    return _with_defaults(config, {"data.centre_targets": possible})
 
 
 def count_candidates(config: TrainConfig, n_train: int) -> int:

@@ -72,8 +72,8 @@ def last_names(layout: RunLayout) -> StatisticsNames | None:
     return None
 
 
-def told(layout: RunLayout) -> str | None:
-    """Return what is to be told of statistics that a finished run no longer has; None where all are there."""
+def note_on_statistics(layout: RunLayout) -> str | None:
+    """Return a note on the statistics that a finished run no longer has; None where all are there."""
     folders = _folders(layout)
     if not folders:
         return "none are kept (--keep-statistics): resize cannot cut this run"

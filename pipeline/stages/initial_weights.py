@@ -68,7 +68,7 @@ def start_of(work: Workspace, part: str, members: NDArray[np.int64]) -> str | No
 def _of_earlier_run(work: Workspace) -> InitialWeights:
     """Return the weights of the run whose rows others were added to: its candidates are those of this one."""
     start = earlier_run.load(work)
-    return InitialWeights(work.candidates[start.active], start.weights)
+    return InitialWeights(work.candidates[start["active"]], start["weights"])
 
 
 def _look_for(work: Workspace) -> InitialWeights:

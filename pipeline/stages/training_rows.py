@@ -43,6 +43,11 @@ class RowBlock(NamedTuple):
     held_out: NDArray[np.bool_]
     weights: NDArray[np.float64] | None
 
+    def cut(self, rows: slice | NDArray[np.bool_]) -> "RowBlock":
+        """Return some of the rows."""
+        arrays: list[Any] = [None if values is None else values[rows] for values in self[1:]]
+        return RowBlock(self.start, *arrays)
+
 
 @dataclass(frozen=True)
 class RowTask:
@@ -173,15 +178,11 @@ def stream_blocks(
     if grid.part == "train":
         weights, (keys, groups) = task.facts.weights(y, weights), store.keys(rows.start, rows.stop)
         held_out = draw_held_out(task.seed, task.facts.held_out_limit, groups)
+    whole = RowBlock(rows.start, X, y, targets, keys, held_out, weights)
     for number in blocks:
         stopping.check()
         block = grid.rows(range(number, number + 1))
-        place = slice(block.start - rows.start, block.stop - rows.start)
-        of_block = None if weights is None else weights[place]
-        yield (
-            number,
-            RowBlock(block.start, X[place], y[place], targets[place], keys[place], held_out[place], of_block),
-        )
+        yield number, whole.cut(slice(block.start - rows.start, block.stop - rows.start))._replace(start=block.start)
 
 
 def stream_sample(task: RowTask, grid: RowGrid, blocks: range, share: float) -> Iterator[tuple[int, RowBlock]]:
@@ -199,21 +200,13 @@ def stream_sample(task: RowTask, grid: RowGrid, blocks: range, share: float) -> 
         parts = RowGrid(grid.part, rows.stop - rows.start, step, rows.start)
         each = (range(part, part + 1) for part in range(parts.n_blocks))
         found = [_sampled(task, block, share) for part in each for _, block in stream_blocks(task, parts, part)]
-        yield number, _one_block(found)
+        pieces: list[Any] = list(zip(*(block[1:] for block in found), strict=True))
+        arrays: list[Any] = [None if values[0] is None else np.concatenate(values) for values in pieces]
+        yield number, RowBlock(found[0].start, *arrays)
 
 
 def _sampled(task: RowTask, block: RowBlock, share: float) -> RowBlock:
-    rows = draw_sample(task.seed, share, block.keys) & ~block.held_out
-    weights = None if block.weights is None else block.weights[rows]
-    X, y, targets, keys = block.X[rows], block.y[rows], block.targets[rows], block.keys[rows]
-    return RowBlock(block.start, X, y, targets, keys, block.held_out[rows], weights)
-
-
-def _one_block(parts: list[RowBlock]) -> RowBlock:
-    weights = [part.weights for part in parts if part.weights is not None]
-    of_rows = zip(*((part.X, part.y, part.targets, part.keys, part.held_out) for part in parts), strict=True)
-    X, y, targets, keys, held_out = (np.concatenate(values) for values in of_rows)
-    return RowBlock(parts[0].start, X, y, targets, keys, held_out, np.concatenate(weights) if weights else None)
+    return block.cut(draw_sample(task.seed, share, block.keys) & ~block.held_out)
 
 
 def run_length(task: RowTask, grid: RowGrid) -> int:

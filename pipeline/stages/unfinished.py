@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,43 +78,28 @@ def latest_note(paths: Sequence[Path], penalties: Sequence[float] = (), number: 
     Where it is one of several penalties, or the one of a `number`, they say which. The driver removes the records of a
     finished solve while another thread may ask: a file may be gone at any step.
     """
-    files = [(written, path) for path in paths if (written := _last_written(path)) is not None]
-    for _, path in sorted(files, reverse=True):
-        record = _last_record(path)
-        if record is not None:
+    written = []
+    for path in paths:
+        with suppress(OSError):
+            written.append((path.stat().st_mtime_ns, path))
+    for _, path in sorted(written, reverse=True):
+        with suppress(OSError, ValueError, IndexError):  # gone, half written, or empty
+            record = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
             return note_of(record, penalties, number)
     return ""
 
 
 def note_of(record: Mapping[str, Any], penalties: Sequence[float] = (), number: int | None = None) -> str:
     """Return objective and gap of a record in a few words, and which of several penalties it is for."""
+    which = ""
+    if number is not None:
+        which = f"penalty {number + 1} ({record['penalty']:.3g}), "
+    elif len(penalties) > 1:
+        place = penalties.index(record["penalty"]) + 1
+        which = f"penalty {place} of {len(penalties)} ({record['penalty']:.3g}), "
     gap = "unknown" if record["relative_gap"] is None else f"{record['relative_gap']:.1e}"
     outputs = ",".join(map(str, record["outputs"]))
-    return f"{_which(record, penalties, number)}output {outputs}: objective {record['objective']:.6g} gap {gap}"
-
-
-def _which(record: Mapping[str, Any], penalties: Sequence[float], number: int | None) -> str:
-    if number is not None:
-        return f"penalty {number + 1} ({record['penalty']:.3g}), "
-    if len(penalties) > 1:
-        return f"penalty {penalties.index(record['penalty']) + 1} of {len(penalties)} ({record['penalty']:.3g}), "
-    return ""
-
-
-def _last_written(path: Path) -> int | None:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return None
-
-
-def _last_record(path: Path) -> dict[str, Any] | None:
-    """Return the last record of a file, or None where it is gone, empty or only half written."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return dict(json.loads(lines[-1])) if lines else None
-    except (OSError, ValueError):
-        return None
+    return f"{which}output {outputs}: objective {record['objective']:.6g} gap {gap}"
 
 
 REACHED = 1e-3  # relative gap that a solve to rounding has to reach

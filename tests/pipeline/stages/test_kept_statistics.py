@@ -36,7 +36,7 @@ def whole_of(finished_run: TrainedRuns, tables: Path) -> Callable[[str], Path]:
 
     def whole(kind: str) -> Path:
         run = finished_run(*KINDS[kind].arguments, *SERIAL, dataset=KINDS[kind].dataset(tables))
-        assert stage.told(RunLayout(run)) is None
+        assert stage.note_on_statistics(RunLayout(run)) is None
         return run
 
     return whole
