@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,6 +66,8 @@ class Memory(Workspace):
         self._listed, self._listeners = listed, (callback or _ignore, log or _ignore)
         self._arrays: dict[str, Arrays] = {}
         self.config, self.shape, self.features = config, shape, features
+        say, warn = partial(_say, self._listeners[1]), partial(warnings.warn, category=UserWarning, stacklevel=2)
+        self.events = SimpleNamespace(say=say, warn=warn, metric=_ignore, record=_ignore)
         if learns_scales(config.kernel.scale):
             self.features = ScaledFeatures(features, self.stored(SCALES))
 
@@ -130,20 +133,10 @@ class Memory(Workspace):
         """Count nothing."""
         yield SimpleNamespace(items=0)
 
-    def log(self, message: str, **facts: Any) -> None:
-        """Log a line."""
-        self._listeners[1](message)
 
-    def warn(self, message: str) -> None:
-        """Warn."""
-        warnings.warn(message, UserWarning, stacklevel=2)
-
-    def record(self, event: str, **facts: Any) -> None:
-        """Do nothing: events are of runs."""
-
-    def metric(self, **facts: Any) -> None:
-        """Do nothing, likewise."""
-
-
-def _ignore(_: object) -> None:
+def _ignore(*_: object, **facts: object) -> None:
     pass
+
+
+def _say(log: Callable[[str], object], message: str, **facts: object) -> None:
+    log(message)

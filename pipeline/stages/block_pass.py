@@ -1,7 +1,7 @@
 """The pass over blocks of rows: what a block adds to sums is a function, opened once in each process."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic
@@ -26,7 +26,7 @@ class BlockPass(Generic[S]):
     """A pass over blocks of rows, as `pipeline.runtime.row_pass.RowPass`: each block is a piece. Picklable.
 
     opened : called in each process, returns what adds a block to sums
-    new : returns sums of nothing
+    empty : returns sums of nothing
     key : what determines the sums beside the blocks
     sums_bytes : of the sums; threads share large ones
     threads_a_piece : how many threads find work in one block
@@ -38,7 +38,7 @@ class BlockPass(Generic[S]):
     rows: RowTask
     blocks: RowGrid
     opened: Callable[[RowTask], Add[S]]
-    new: Callable[[], S]
+    empty: Callable[[], S]
     key: tuple[object, ...] = ()
     sums_bytes: int = 0
     threads_a_piece: int = 1
@@ -64,10 +64,6 @@ class BlockPass(Generic[S]):
     def size(self, piece: int) -> float:
         """Return the rows of a block."""
         return self.blocks.size(piece)
-
-    def empty(self) -> S:
-        """Return sums of nothing."""
-        return self.new()
 
     def open(self) -> "OpenPass[S]":
         """Open the pass in this process."""
@@ -131,29 +127,22 @@ class BlockValues:
             self.put(number, {name: parts[name][i] for name in names})
 
 
-class ExactSums:
-    """Exact sums by name: of arrays, or the statistics of parts of the rows."""
-
-    def __init__(self, sums: Mapping[str, ExactSum | StatisticsSums]) -> None:
-        self._sums = sums
-
-    def __getitem__(self, name: str) -> Any:
-        """Return a sum."""
-        return self._sums[name]
+class ExactSums(dict[str, Any]):
+    """Exact sums by name: of arrays (`ExactSum`), or the statistics of parts of the rows (`StatisticsSums`)."""
 
     def arrays(self) -> Values:
         """Return the sums in units."""
-        return {f"{name}.{inner}": units for name, sums in self._sums.items() for inner, units in sums.arrays().items()}
+        return {f"{name}.{inner}": units for name, sums in self.items() for inner, units in sums.arrays().items()}
 
     def absorb(self, arrays: Arrays) -> None:
         """Add those of other rows."""
         for name, units in arrays:
             part, _, inner = name.partition(".")
-            self._sums[part].absorb(inner, units)
+            self[part].absorb(inner, units)
 
     def statistics(self) -> dict[str, GramStatistics]:
         """Return the statistics of each part; they take the place of the sums, so call it once."""
-        return {part: sums.statistics() for part, sums in self._sums.items() if isinstance(sums, StatisticsSums)}
+        return {part: sums.statistics() for part, sums in self.items() if isinstance(sums, StatisticsSums)}
 
 
 def value_pass(rows: RowTask, blocks: RowGrid, opened: Callable[[RowTask], OfBlock]) -> BlockPass[BlockValues]:
@@ -165,9 +154,9 @@ def sum_pass(
     rows: RowTask, blocks: RowGrid, opened: Callable[[RowTask], OfBlock], shape: tuple[int, ...], largest: float
 ) -> BlockPass[ExactSums]:
     """Return a pass that adds up the one array of a `shape` that each block gives, of numbers within ±`largest`."""
-    new = partial(sum_of_arrays, shape, largest, blocks.n_blocks)
+    empty = partial(sum_of_arrays, shape, largest, blocks.n_blocks)
     key = (*_name_of(opened), shape, largest)
-    return BlockPass(rows, blocks, partial(_adding, opened), new, key, sums_bytes=8 * math.prod(shape))
+    return BlockPass(rows, blocks, partial(_adding, opened), empty, key, sums_bytes=8 * math.prod(shape))
 
 
 def sum_of_arrays(shape: tuple[int, ...], largest: float, n_terms: int) -> ExactSums:

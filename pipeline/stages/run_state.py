@@ -214,22 +214,6 @@ class Run(Workspace):
         )
         return [StoredFile(self.path(name)).read() for name in items]
 
-    def metric(self, **facts: Any) -> None:
-        """Append a record to metrics.jsonl."""
-        self.events.metric(**facts)
-
-    def log(self, message: str, **facts: Any) -> None:
-        """Log a line, and print it."""
-        self.events.say(message, **facts)
-
-    def warn(self, message: str) -> None:
-        """Log and print a warning."""
-        self.events.warn(message)
-
-    def record(self, event: str, **facts: Any) -> None:
-        """Log an event for programs."""
-        self.events.record(event, **facts)
-
     def save_state(self, stage: str, progress: dict[str, Any] | None = None) -> None:
         """Commit STATE.json: the current stage and its progress, what every stage took, and the peak of the memory."""
         self._clock.count()

@@ -61,6 +61,7 @@ class Workspace(ABC):
     config: TrainConfig
     shape: FeatureShape
     features: FeatureAccess
+    events: Any  # `runtime.events.Events`, or what has its say, warn, metric and record
 
     @abstractmethod
     def committed(self, name: str, *, mapped: bool = False) -> Arrays | None:
@@ -130,21 +131,21 @@ class Workspace(ABC):
         """Count the time that is spent inside into another stage than the one under way."""
         return nullcontext()
 
-    @abstractmethod
     def metric(self, **facts: Any) -> None:
         """Add a record of what is computed."""
+        self.events.metric(**facts)
 
-    @abstractmethod
     def log(self, message: str, **facts: Any) -> None:
         """Log a line for people."""
+        self.events.say(message, **facts)
 
-    @abstractmethod
     def warn(self, message: str) -> None:
         """Warn."""
+        self.events.warn(message)
 
-    @abstractmethod
     def record(self, event: str, **facts: Any) -> None:
         """Log an event for programs."""
+        self.events.record(event, **facts)
 
     def once(self, name: str, make: Callable[[], Mapping[str, NDArray[Any]]], *, mapped: bool = False) -> Arrays:
         """Return what is committed under a name; make and commit it where nothing is, or where that is damaged."""
