@@ -126,7 +126,7 @@ class Run(Workspace):
         return StoredFile(path).read(mapped=mapped)
 
     def commit(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
-        """Commit arrays under a name, in the place of what was there."""
+        """Commit arrays under a name; they replace what was there."""
         path = self.path(name)
         make_folder(path.parent)
         write_arrays(path, arrays)
@@ -340,7 +340,7 @@ class Run(Workspace):
         def save() -> None:
             progress = now()
             facts = asdict(progress) | {"share": progress.share, "started": started, "updated": _now()}
-            with suppress(CannotWriteError):  # a full disk is told where it matters
+            with suppress(CannotWriteError):  # a full disk is reported where it matters
                 self.save_state(name, facts)
 
         if now().total:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,20 +21,12 @@ from pipeline.runtime.stored_arrays import Arrays
 _READ_TARGETS = 65_536  # that are read at once
 
 
-class RowData(Protocol):
+class RowData:
     """The rows of a fit: where their features are, what they hold, and what is asked of them."""
 
-    @property
-    def features(self) -> FeatureAccess:
-        """Where the features are."""
-
-    @property
-    def shape(self) -> FeatureShape:
-        """What the data hold."""
-
-    @property
-    def config(self) -> TrainConfig:
-        """The settings."""
+    features: FeatureAccess
+    shape: FeatureShape
+    config: TrainConfig
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ WORDS = "temperature of the probabilities"
 
 
 @dataclass(frozen=True)
-class FinishedRun:
+class FinishedRun(RowData):
     """A run that is done, as far as its rows are streamed again."""
 
     features: FeatureAccess

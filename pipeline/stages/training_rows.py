@@ -124,7 +124,7 @@ def row_grid(part: Part, n_rows: int, n_columns: int, sums_bytes: int = 0, share
     """Return the blocks of a pass that computes so many columns and adds to sums of so many bytes.
 
     Blocks are many, so that many can work on them; where the sums are large they are longer, since each costs a pass
-    over the sums, and several threads can work on one. Nothing else has a say: the bits depend on the blocks.
+    over the sums, and several threads can work on one. Nothing else matters: the bits depend on the blocks.
     `share`: of the rows whose columns are computed; with fewer, blocks are longer.
     """
     enough = n_rows * max(-(-sums_bytes // SHORT_BYTES), 1) // LEAST_PIECES

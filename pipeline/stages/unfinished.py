@@ -95,8 +95,8 @@ def note_of(record: Mapping[str, Any], penalties: Sequence[float] = (), number: 
     if number is not None:
         which = f"penalty {number + 1} ({record['penalty']:.3g}), "
     elif len(penalties) > 1:
-        place = penalties.index(record["penalty"]) + 1
-        which = f"penalty {place} of {len(penalties)} ({record['penalty']:.3g}), "
+        position = penalties.index(record["penalty"]) + 1
+        which = f"penalty {position} of {len(penalties)} ({record['penalty']:.3g}), "
     gap = "unknown" if record["relative_gap"] is None else f"{record['relative_gap']:.1e}"
     outputs = ",".join(map(str, record["outputs"]))
     return f"{which}output {outputs}: objective {record['objective']:.6g} gap {gap}"
@@ -114,7 +114,7 @@ class SolveProgress:
     Parameters
     ----------
     unfinished : where checkpoints and records go
-    penalties : what is solved at, in turn; a checkpoint of others is not gone on from
+    penalties : what is solved at, one after the other; a checkpoint of others is left alone
     facts : written with every record
     """
 
@@ -124,7 +124,12 @@ class SolveProgress:
         self.summaries: list[dict[str, Any]] = []
         self.state: SolverState | None = None
         self._past: list[dict[str, Any]] = []  # the records of the penalties done
-        self._load()
+        checkpoint = unfinished.load()
+        if checkpoint is not None and checkpoint.metadata["penalties"] == self._penalties:
+            arrays, stored = dict(checkpoint.arrays), checkpoint.metadata
+            self.weights = list(arrays.pop("weights_done", np.empty(0)))
+            self.summaries, self._past = list(stored["summaries"]), list(stored["records"])
+            self.state = SolverState.from_arrays(arrays, stored["state"])
         for line in self._past:
             unfinished.record(line)
         if self.state is not None:
@@ -144,7 +149,20 @@ class SolveProgress:
         penalty = self._penalty
         self._past += [self._line(penalty, record) for record in solution.records]
         self.weights.append(solution.weights)
-        self.summaries.append(_summary(penalty, solution))
+        summary = {
+            "penalty": penalty,
+            "objective": solution.objective,
+            "relative_gap": solution.certificate.relative_gap,
+            "converged": solution.converged,
+            "status": solution.status.value,
+            "n_active": solution.n_active,
+            "sweeps": solution.sweeps,
+            "visits": solution.state.visits,
+            "moves": solution.state.moves,
+            "evaluations": solution.state.evaluations,
+            "wall_seconds": solution.records[-1].seconds if solution.records else 0.0,
+        }
+        self.summaries.append(summary)
         self.state = None
 
     def is_exhausted(self) -> bool:
@@ -168,36 +186,5 @@ class SolveProgress:
         arrays, scalars = self.state.to_arrays()
         if self.weights:
             arrays["weights_done"] = np.stack(self.weights)
-        metadata = {
-            "penalties": self._penalties,
-            "summaries": self.summaries,
-            "records": self._past,
-            "state": scalars,
-        }
-        step = len(self._past) + self.state.iterations
-        self._unfinished.save(step, arrays, metadata)
-
-    def _load(self) -> None:
-        checkpoint = self._unfinished.load()
-        if checkpoint is None or checkpoint.metadata["penalties"] != self._penalties:
-            return
-        arrays = dict(checkpoint.arrays)
-        self.weights = list(arrays.pop("weights_done", np.empty(0)))
-        self.summaries, self._past = list(checkpoint.metadata["summaries"]), list(checkpoint.metadata["records"])
-        self.state = SolverState.from_arrays(arrays, checkpoint.metadata["state"])
-
-
-def _summary(penalty: float, solution: Solution) -> dict[str, Any]:
-    return {
-        "penalty": penalty,
-        "objective": solution.objective,
-        "relative_gap": solution.certificate.relative_gap,
-        "converged": solution.converged,
-        "status": solution.status.value,
-        "n_active": solution.n_active,
-        "sweeps": solution.sweeps,
-        "visits": solution.state.visits,
-        "moves": solution.state.moves,
-        "evaluations": solution.state.evaluations,
-        "wall_seconds": solution.records[-1].seconds if solution.records else 0.0,
-    }
+        facts = {"penalties": self._penalties, "summaries": self.summaries, "records": self._past, "state": scalars}
+        self._unfinished.save(len(self._past) + self.state.iterations, arrays, facts)

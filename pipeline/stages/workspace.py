@@ -16,9 +16,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.config.train_config import TrainConfig
-from pipeline.datasets.feature_request import FeatureShape
-from pipeline.datasets.feature_rows import FeatureAccess
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.runtime.committed_sums import S
@@ -26,7 +23,7 @@ from pipeline.runtime.row_pass import RowPass
 from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.greedy_choice import Preselection
 from pipeline.stages.filled_settings import count_candidates, is_in_rounds, preselection_of
-from pipeline.stages.target_facts import TargetFacts, facts_of
+from pipeline.stages.target_facts import RowData, TargetFacts, facts_of
 from storage.checkpoints import Checkpoint
 from storage.errors import CorruptDataError
 
@@ -55,12 +52,9 @@ class Unfinished:
         """Show how far a choice of centers is: on which part of the rows, in words, and how many of `most` it has."""
 
 
-class Workspace(ABC):
+class Workspace(RowData, ABC):
     """What the steps of a fit share."""
 
-    config: TrainConfig
-    shape: FeatureShape
-    features: FeatureAccess
     events: Any  # `runtime.events.Events`, or what has its say, warn, metric and record
 
     @abstractmethod
@@ -69,7 +63,7 @@ class Workspace(ABC):
 
     @abstractmethod
     def commit(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
-        """Commit arrays under a name, in the place of what was there."""
+        """Commit arrays under a name; they replace what was there."""
 
     @abstractmethod
     def stored(self, name: str) -> Stored:
