@@ -31,8 +31,14 @@ from storage.folder_layouts import RunLayout
 STORING = "storing the sums of all rows"
 
 
-def accumulate_statistics(work: Workspace) -> None:
-    """Commit the statistics of all training rows on all candidates, where the solves need them: fit, hold_out, all."""
+Parts = Mapping[str, GramStatistics]  # by FIT and HELD_OUT; empty where they are not there
+
+
+def accumulate_statistics(work: Workspace, kept: Callable[[], Parts] = dict) -> None:
+    """Commit the statistics of all training rows on all candidates, where the solves need them: fit, hold_out, all.
+
+    kept : returns those of the rows before the last ones that were added, as far as the earlier run has kept them
+    """
     with work.stage(STATISTICS):
         if final_of(work) is not None:
             return  # nothing reads them any more, and the run may have dropped them
@@ -41,7 +47,7 @@ def accumulate_statistics(work: Workspace) -> None:
         with work.status(STATISTICS, "checking those of an earlier session"):
             is_done = work.committed(name_of(ALL), mapped=True) is not None
         if not is_done:
-            parts = _sums(work, len(work.shape.added), _sums_before(work))
+            parts = _sums(work, len(work.shape.added), _sums_before(work, kept))
             commit_parts(work, parts[FIT], parts[HELD_OUT], (FIT, HELD_OUT, ALL))
         for number in range(len(work.shape.batches)):
             for name in (f"passes/{_pass_name(number)}", *_names(number).values()):
@@ -53,13 +59,13 @@ def name_of(part: str) -> str:
     return f"statistics/{part}"
 
 
-def _sums_before(work: Workspace) -> Mapping[str, GramStatistics]:
+def _sums_before(work: Workspace, kept: Callable[[], Parts]) -> Parts:
     """Return the statistics of all rows before the last addition, by part; none where there was none.
 
-    They are those of the earlier run; where it has not kept them, they are made again, to the same bits: one batch
-    after the other, as the runs before it did (mathematics.md, eq. 90).
+    Where the earlier run has not kept them, they are made again, to the same bits: one batch after the other, as the
+    runs before it did (mathematics.md, eq. 90).
     """
-    before = work.earlier_statistics() if work.shape.added else {}
+    before = kept() if work.shape.added else {}
     for number in range(0 if before else len(work.shape.added)):
         names = _names(number)
         if any(work.committed(name, mapped=True) is None for name in names.values()):
@@ -69,7 +75,7 @@ def _sums_before(work: Workspace) -> Mapping[str, GramStatistics]:
     return before
 
 
-def _sums(work: Workspace, number: int, before: Mapping[str, GramStatistics]) -> dict[str, GramStatistics]:
+def _sums(work: Workspace, number: int, before: Parts) -> dict[str, GramStatistics]:
     """Return the statistics of a batch of rows, by part, with those of the batches before: one pass."""
     batch = work.shape.batches[number]
     task = statistics_pass(row_task(work), (FIT, HELD_OUT), work.n_candidates, largest_values(work, batch), batch=batch)
@@ -96,8 +102,8 @@ def commit_parts(
 ) -> None:
     """Commit the statistics of fit rows, held-out rows and all rows under these names; those of all rows last.
 
-    They are what tells a resumed run that the others are there. `members` are further arrays of theirs. Those of the
-    fit rows are spent: the others are added to them in place.
+    A resumed run takes the last as a sign that the others are there. `members` are further arrays of theirs. Those of
+    the fit rows are overwritten: the others are added to them in place.
     """
     with work.status(STATISTICS, STORING):
         for name, statistics in zip(names, (fit, held_out), strict=False):

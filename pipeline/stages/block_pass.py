@@ -23,27 +23,17 @@ Add = Callable[[S, int, RowBlock, Each], None]  # adds the block of a number to 
 
 @dataclass(frozen=True)
 class BlockPass(Generic[S]):
-    """A pass over blocks of rows, as `pipeline.runtime.row_pass.RowPass`: each block is a piece. Picklable.
-
-    opened : called in each process, returns what adds a block to sums
-    empty : returns sums of nothing
-    key : what determines the sums beside the blocks
-    sums_bytes : of the sums; threads share large ones
-    threads_a_piece : how many threads find work in one block
-    share : of the fit rows that are sampled; 1 for all rows
-    counts : whether adding a block counts its rows as done, tile by tile
-    reads_features : else blocks have none
-    """
+    """A pass over blocks of rows, as `pipeline.runtime.row_pass.RowPass`: each block is a piece. Picklable."""
 
     rows: RowTask
     blocks: RowGrid
-    opened: Callable[[RowTask], Add[S]]
-    empty: Callable[[], S]
-    key: tuple[object, ...] = ()
-    sums_bytes: int = 0
-    threads_a_piece: int = 1
-    share: float | None = None
-    counts: bool = False
+    opened: Callable[[RowTask], Add[S]]  # called in each process, returns what adds a block to sums
+    empty: Callable[[], S]  # returns sums of nothing
+    key: tuple[object, ...] = ()  # what determines the sums beside the blocks
+    sums_bytes: int = 0  # threads share large sums
+    threads_a_piece: int = 1  # how many threads find work in one block
+    share: float | None = None  # of the fit rows that are sampled; None: all rows
+    counts: bool = False  # whether adding a block counts its rows as done, tile by tile
     reads_features: bool = True
 
     @property

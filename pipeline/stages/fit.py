@@ -1,4 +1,8 @@
-"""Stage 2: which training points are candidates, at which kernel widths, and their features in one small file."""
+"""A fit, from rows to weights: the one story of the command, of `pipeline.train` and of the estimators.
+
+Candidates → scales of the features → kernel width → statistics → weights (solve, path, selection or least squares,
+refit, moved centers) → temperature of the probabilities.
+"""
 
 from typing import Any
 
@@ -8,6 +12,7 @@ from numpy.typing import NDArray
 from pipeline.config.parsers import learns_scales
 from pipeline.datasets.feature_rows import open_features
 from pipeline.runtime.stored_arrays import Arrays
+from pipeline.stages import earlier_run
 from pipeline.stages.accumulate_statistics import accumulate_statistics
 from pipeline.stages.choose_bandwidth import WIDTHS, choose_bandwidth
 from pipeline.stages.final_weights import FinalWeights
@@ -35,8 +40,8 @@ def draw_candidates(work: Workspace) -> None:
 
 def _candidates(work: Workspace) -> Arrays:
     """Return the candidates' `index` of training rows, their widths, and the facts of targets, maybe features `X`."""
-    earlier = work.earlier_candidates()
-    if earlier is not None:
+    if work.config.data.add_rows is not None:
+        earlier = earlier_run.take_candidates(work)
         check_targets(work)
         return earlier
     facts = find_target_facts(work)
@@ -76,5 +81,5 @@ def fit(work: Workspace) -> FinalWeights:
     Raises InvalidDataError for data that cannot be fitted, StoppedError on request.
     """
     draw_candidates(work)
-    accumulate_statistics(work)
+    accumulate_statistics(work, kept=lambda: earlier_run.kept_statistics(work))
     return solve_weights(work)

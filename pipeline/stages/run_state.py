@@ -22,7 +22,6 @@ from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
 from pipeline.datasets.feature_rows import FeatureAccess
 from pipeline.datasets.open_data import read_center_list
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime import stopping
 from pipeline.runtime.committed_sums import S, take_over
 from pipeline.runtime.events import Events, repeating
@@ -30,7 +29,6 @@ from pipeline.runtime.executors import Executor, this_process
 from pipeline.runtime.progress import Progress, Watch
 from pipeline.runtime.row_pass import RowPass, Share, ShareResult, combine, compute_share, session_name, share_out
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredFile
-from pipeline.stages import earlier_run
 from pipeline.stages.unfinished import UnfinishedOnDisk, latest_note, records_in
 from pipeline.stages.workspace import STAGES, Workspace
 from storage.arrays import read_arrays, write_arrays
@@ -152,14 +150,6 @@ class Run(Workspace):
         folder, records = self.layout.checkpoints(stem), self.layout.solution_records(stem)
         return UnfinishedOnDisk(folder, records, resources.checkpoint_every, resources.keep)
 
-    def earlier_candidates(self) -> Arrays | None:
-        """Return the candidates of the run whose rows others were added to; None where none were."""
-        return None if self.config.data.add_rows is None else earlier_run.take_candidates(self)
-
-    def earlier_statistics(self) -> Mapping[str, GramStatistics]:
-        """Return the statistics of the rows that others were added to, by part; none where they are to be made."""
-        return earlier_run.kept_statistics(self)
-
     def listed(self) -> NDArray[np.int64] | None:
         """Return the rows that --center-list lists. Raises InvalidDataError where they are no longer as many."""
         centers = self.config.centers
@@ -273,8 +263,7 @@ class Run(Workspace):
     ) -> None:
         """Run a function over items in stage `name`, and show its progress.
 
-        unit, size : the word for what is counted, and how many of it an item has; the function reports them as it goes
-            (`pipeline.runtime.progress.advance`). An empty unit shows a share
+        unit, size : what is counted (empty: percentages), and how much of it an item has; see `progress.advance`
         words, note : what is done, and a function that returns a few words on its state
         address_of : the process in which an item had best run; None where it does not matter
         on_value : called with each item and its value as it completes

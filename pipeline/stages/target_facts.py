@@ -31,18 +31,12 @@ class RowData:
 
 @dataclass(frozen=True)
 class TargetFacts:
-    """What training makes of targets and row weights.
+    """What training makes of targets and row weights."""
 
-    mean : taken off the targets
-    class_factors : of the weights of the rows of each class; () for none
-    heaviest : the largest weight of a row, times the factor of its class
-    held_out_limit : below which the coins of the held-out rows are
-    """
-
-    mean: float = 0.0
-    class_factors: tuple[float, ...] = ()
-    heaviest: float = 1.0
-    held_out_limit: float = 0.0
+    mean: float = 0.0  # taken off the targets
+    class_factors: tuple[float, ...] = ()  # of the weights of the rows of each class; () for none
+    heaviest: float = 1.0  # the largest weight of a row, times the factor of its class
+    held_out_limit: float = 0.0  # below which the coins of the held-out rows are
 
     def weights(self, y: NDArray[Any], weights: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
         """Return how much rows count that have targets y (rows,) as stored, and these weights; None: 1 each."""

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.runtime.committed_sums import S
 from pipeline.runtime.row_pass import RowPass
@@ -76,14 +75,6 @@ class Workspace(RowData, ABC):
     @abstractmethod
     def unfinished(self, name: str) -> Unfinished:
         """Return what is kept of work of this process while it goes on."""
-
-    def earlier_candidates(self) -> Arrays | None:
-        """Return the candidates of the fit whose rows others were added to; None where none were."""
-        return None
-
-    def earlier_statistics(self) -> Mapping[str, GramStatistics]:
-        """Return the statistics of the rows that others were added to, by part; none where they are to be made."""
-        return {}
 
     @abstractmethod
     def listed(self) -> NDArray[np.int64] | None:
