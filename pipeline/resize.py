@@ -191,7 +191,7 @@ def _fitted(
         check_folder(layout.statistics_file(name), remedy=ANEW)
     if config.solver.select != "none":
         chosen = selection.load_chosen(layout, names)
-        refit = selection.fit_prefix(layout, chosen, names, size, intercept=intercept).refit
+        refit = selection.fit_prefix(layout, chosen, names, size, intercept=intercept)
         return refit, np.arange(size), chosen.tried[: len(refit.of_fit.weights.columns)]
     columns = final_weights.load(layout).active
     fit, held_out, everything = (statistics.load_statistics(layout, name, columns) for name in names)

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.runtime.stored_arrays import Arrays
+from pipeline.solvers.ridge import Refit
+from pipeline.solvers.weights import Weights
 from pipeline.stages.workspace import Workspace
 from storage.arrays import read_arrays
 from storage.errors import ANEW
@@ -33,6 +35,12 @@ class FinalWeights:
     points: NDArray[np.floating] | None = None
     summary: dict[str, Any] = field(default_factory=dict)
 
+    @staticmethod
+    def of(active: NDArray[np.int64], weights: Weights, summary: dict[str, Any]) -> "FinalWeights":
+        """Return weights of least squares, which are no refit of others."""
+        of_all, intercept = weights.weights, weights.intercept
+        return FinalWeights(active, of_all, intercept, of_all, intercept, summary=summary)
+
     def moved_up(self, by: float) -> "FinalWeights":
         """Return the weights with intercepts larger by the mean that was taken off the targets."""
         return replace(self, intercept=self.intercept + by, penalised_intercept=self.penalised_intercept + by)
@@ -57,3 +65,10 @@ def load(layout: RunLayout) -> FinalWeights:
 def _of(arrays: Arrays) -> FinalWeights:
     named: dict[str, Any] = dict(arrays)
     return FinalWeights(**{**named, SUMMARY: json.loads(arrays[SUMMARY].tobytes())})
+
+
+def ridge_summary(refitted: Refit | None) -> dict[str, Any]:
+    """Return what the report says of the ridge of a refit, and of those tried."""
+    if refitted is None:
+        return {"ridge": None, "ridges": None}
+    return {"ridge": refitted.ridge, "ridges": [list(pair) for pair in refitted.held_out_errors]}

@@ -1,11 +1,12 @@
 """Greedy selection of the centers: the choice of `solvers.greedy_choice`, checkpointed and committed.
 
-The choices on the fit rows and on all rows are one item; a checkpoint is the list of chosen columns.
+From more candidates than deserve a Gram over all rows, finalists are chosen first, on a sample of the fit rows. Where
+not all candidates have a Gram at once, they come in batches, each together with the finalists of the one before.
 """
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,21 +20,40 @@ from pipeline.runtime import progress, stopping
 from pipeline.runtime.executors import available_processors
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
 from pipeline.solvers.forward_backward_selection import drop, select
-from pipeline.solvers.forward_selection import SLAB_ROWS, Selection
+from pipeline.solvers.forward_selection import SLAB_ROWS, Selection, forward
 from pipeline.solvers.greedy_choice import (
     ROWS,
     Enough,
     GreedyChoice,
     Part,
+    Preselection,
     choose_greedily,
     forward_most,
     prefix_weights,
     told,
+    turns,
 )
 from pipeline.solvers.ridge import Refit, refit
-from pipeline.stages.accumulate_statistics import load_statistics, name_of, statistics_from_arrays, statistics_of
-from pipeline.stages.final_weights import FinalWeights
-from pipeline.stages.workspace import SOLVE, Unfinished, Workspace
+from pipeline.solvers.weights import CalibrationWeights
+from pipeline.stages.accumulate_statistics import (
+    FIT,
+    HELD_OUT,
+    MEMBERS,
+    SAMPLE,
+    STORING,
+    commit_parts,
+    largest_values,
+    load_statistics,
+    name_of,
+    statistics_from_arrays,
+    statistics_of,
+    statistics_pass,
+    statistics_to_arrays,
+)
+from pipeline.stages.block_pass import BlockPass, ExactSums
+from pipeline.stages.final_weights import FinalWeights, ridge_summary
+from pipeline.stages.training_rows import positions_of, row_task
+from pipeline.stages.workspace import SOLVE, STATISTICS, Unfinished, Workspace
 from storage.arrays import read_arrays
 from storage.errors import ANEW
 from storage.folder_layouts import RunLayout
@@ -61,7 +81,7 @@ class SelectTask:
     statistics: tuple[Stored, ...]
     size: int | None
     intercept: bool
-    n_back: int | None = None
+    n_back: int | None
 
 
 @dataclass(frozen=True)
@@ -71,87 +91,51 @@ class Chosen(GreedyChoice):
     seconds: float
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """The statistics of the chosen centers on all rows, and their least-squares weights."""
+def select_centers(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
+    """Choose the centers one by one; return their weights, and those for the held-out rows; commit the prefixes'.
 
-    statistics: GramStatistics
-    refit: Refit
-
-
-@dataclass(frozen=True)
-class Selected:
-    """The result of a selection: weights, the refit they are from, and how the centers were chosen.
-
-    tried (k',) i8: the candidates, by name, chosen on the fit rows, whose weights are `refit.of_fit`.
+    Raises InvalidDataError where no candidate lowers the error, CorruptDataError for damaged statistics.
     """
-
-    weights: FinalWeights
-    refit: Refit
-    chosen: Chosen
-    tried: NDArray[np.int64]
-
-    def summary(self) -> dict[str, Any]:
-        """Return what the report tells of the selection."""
-        chosen = self.chosen
-        curve = zip(chosen.sizes.tolist(), chosen.hold_out_errors.tolist(), strict=True)
-        return {
-            "n_centers": len(chosen.chosen),
-            "refused": chosen.refused,
-            "drift": chosen.drift,
-            "wall_seconds": chosen.seconds,
-            "curve": [{"size": size, "hold_out_error": error} for size, error in curve],
-        }
-
-
-def select_centers(work: Workspace) -> Selected:
-    """Choose the centers, fit their weights, and commit what the curve of errors against sizes needs."""
-    chosen = choose_centers(work, AT_ONCE)
-    return finish_selection(work, chosen, chosen.chosen, work.candidates, fit_chosen(work, chosen, AT_ONCE))
-
-
-def fit_chosen(work: Workspace, chosen: Chosen, names: StatisticsNames) -> Fitted:
-    """Return the least-squares weights of what was chosen."""
-    parts = [statistics_of(work, name_of(name)) for name in names]
-    return _fitted(parts[0].cut(chosen.tried), parts[1].cut(chosen.tried), parts[2].cut(chosen.chosen), work.intercept)
-
-
-def fit_prefix(layout: RunLayout, chosen: Chosen, names: StatisticsNames, size: int, *, intercept: bool) -> Fitted:
-    """Return least-squares weights of the first centers, at the best ridge. Raises InvalidDataError."""
-    fit, held_out = (load_statistics(layout, name, chosen.tried[:size]) for name in names[:2])
-    return _fitted(fit, held_out, load_statistics(layout, names.everything, chosen.chosen[:size]), intercept)
+    asked, names, columns, records = work.preselection, AT_ONCE, work.candidates, list[dict[str, Any]]()
+    if asked is None:
+        chosen = _chosen(work, names, None)
+    else:
+        columns, records, batches = _finalists(work, columns, asked)
+        names = FINALISTS
+        _accumulate(work, columns)
+        chosen = _chosen(work, names, asked.n_back)
+        seconds, drift = (
+            chosen.seconds + sum(float(one["seconds"]) for one in batches),
+            max(one["drift"] for one in batches),
+        )
+        chosen = replace(chosen, refused=int(batches[-1]["refused"]), drift=float(drift), seconds=seconds)
+    fit, held_out, everything = (statistics_of(work, name_of(name)) for name in names)
+    everything = everything.cut(chosen.chosen)
+    best = refit_chosen(fit.cut(chosen.tried), held_out.cut(chosen.tried), everything, intercept=work.intercept)
+    weights, intercepts = prefix_weights(everything, chosen.sizes, best.ridge, intercept=work.intercept)
+    prefixes = {"sizes": chosen.sizes, "weights": np.concatenate(weights), "intercepts": intercepts + work.facts.mean}
+    work.commit("solutions/prefixes.npz", prefixes)
+    curve = zip(chosen.sizes.tolist(), chosen.hold_out_errors.tolist(), strict=True)
+    selection = {
+        "n_centers": len(chosen.chosen),
+        "refused": chosen.refused,
+        "drift": chosen.drift,
+        "wall_seconds": chosen.seconds,
+        "curve": [{"size": size, "hold_out_error": error} for size, error in curve],
+    }
+    summary: dict[str, Any] = {"penalty": None, "solves": [], "path": None, "selection": selection}
+    summary |= {"passes": records or None} | ridge_summary(best)
+    active = chosen.chosen if asked is None else positions_of(work.candidates, columns[chosen.chosen])
+    tried = best.of_fit.weights.named(columns[chosen.tried])
+    return FinalWeights.of(active, best.weights, summary), CalibrationWeights(tried, fit=best.of_fit)
 
 
-def _fitted(fit: GramStatistics, held_out: GramStatistics, everything: GramStatistics, intercept: bool) -> Fitted:
-    return Fitted(everything, refit_chosen(fit, held_out, everything, intercept=intercept))
-
-
-def finish_selection(
-    work: Workspace, chosen: Chosen, candidates: NDArray[np.int64], names: NDArray[np.int64], fitted: Fitted
-) -> Selected:
-    """Commit the weights of the prefixes for `evaluate`, and return the result.
-
-    candidates: the chosen, among all; names: of the columns of the statistics.
-    """
-    _save_prefixes(work, chosen, fitted.statistics, fitted.refit.ridge)
-    weights, intercept = fitted.refit.weights.weights, fitted.refit.weights.intercept
-    final = FinalWeights(candidates, weights, intercept, weights, intercept)
-    return Selected(final, fitted.refit, chosen, names[chosen.tried[: len(fitted.refit.of_fit.weights.columns)]])
-
-
-def choose_centers(work: Workspace, names: StatisticsNames, n_back: int | None = None) -> Chosen:
-    """Choose on the statistics of these names, or take what was chosen before; drop `n_back` of the finalists again.
-
-    Raises CorruptDataError where the statistics or what was chosen are damaged.
-    """
+def _chosen(work: Workspace, names: StatisticsNames, n_back: int | None) -> Chosen:
+    """Choose on the statistics of these names, or take what was chosen before."""
     with work.status(SOLVE, "checking the statistics"):
         n_candidates = [statistics_of(work, name_of(name)) for name in names][-1].n_centers
-    task = SelectTask(
-        statistics=tuple(work.stored(name_of(name)) for name in names),
-        size=selection_size(work.config.solver.select),
-        intercept=work.intercept,
-        n_back=n_back,
-    )
+    stored = tuple(work.stored(name_of(name)) for name in names)
+    task = SelectTask(stored, selection_size(work.config.solver.select), work.intercept, n_back)
     # Choosing takes a time that grows with the square of the number, and is done twice.
     n_steps = 2 * forward_most(task.size, n_candidates) ** 2
     (found,) = work.compute(SOLVE, choose, {_name(names): task}, unit="", size=lambda task: n_steps)
@@ -238,6 +222,13 @@ def checkpointed(
     return selection
 
 
+def fit_prefix(layout: RunLayout, chosen: Chosen, names: StatisticsNames, size: int, *, intercept: bool) -> Refit:
+    """Return least-squares weights of the first centers, at the best ridge. Raises InvalidDataError."""
+    fit, held_out = (load_statistics(layout, name, chosen.tried[:size]) for name in names[:2])
+    everything = load_statistics(layout, names.everything, chosen.chosen[:size])
+    return refit_chosen(fit, held_out, everything, intercept=intercept)
+
+
 def refit_chosen(
     fit: GramStatistics, held_out: GramStatistics, everything: GramStatistics, *, intercept: bool
 ) -> Refit:
@@ -252,15 +243,96 @@ def refit_chosen(
         raise InvalidDataError(f"select: {error}; ask for fewer centers") from None
 
 
-def _save_prefixes(work: Workspace, chosen: Chosen, everything: GramStatistics, ridge: float) -> None:
-    """Commit the weights of the prefixes, at the ridge of the whole, for `evaluate`."""
-    weights, intercepts = prefix_weights(everything, chosen.sizes, ridge, intercept=work.intercept)
-    arrays = {"sizes": chosen.sizes, "weights": np.concatenate(weights), "intercepts": intercepts + work.facts.mean}
-    work.commit("solutions/prefixes.npz", arrays)
-
-
 def load_prefixes(layout: RunLayout) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Return weights (size, T) and intercept (T,) of the prefixes of a selection, smallest first."""
     arrays = read_arrays(layout.solution("prefixes.npz"), remedy=ANEW)
     weights = np.split(arrays["weights"], np.cumsum(arrays["sizes"])[:-1])
     return list(zip(weights, arrays["intercepts"], strict=True))
+
+
+def _finalists(
+    work: Workspace, candidates: NDArray[np.int64], asked: Preselection
+) -> tuple[NDArray[np.int64], list[dict[str, Any]], list[Arrays]]:
+    """Return the finalists of the last batch, by name and in the order chosen; records and results of all batches."""
+    at_once = work.config.centers.working_set
+    assert at_once is not None  # the plan has filled it in
+    finalists, records, done = np.empty(0, np.int64), list[dict[str, Any]](), list[Arrays]()
+    n_sampled = round(asked.share * (1.0 - work.config.statistics.hold_out) * work.shape.n_train)  # about
+    for index, batch in enumerate(turns(len(candidates), at_once, asked.n_finalists, work.config.seed)):
+        members, name = np.sort(np.concatenate([finalists, candidates[batch]])), f"round-{index:03d}"
+        done.append(_of_batch(work, name, members, asked))
+        finalists = members[done[-1]["chosen"]]
+        record = {
+            "round": index,
+            "working_set": len(members),
+            "n_active": len(finalists),
+            "sample_error": float(done[-1]["error"]),
+            "kernel_entries": n_sampled * len(members),
+        }
+        records.append(record)
+        work.metric(stage=SOLVE, **record)
+        work.log(
+            "turn {round}: {n_active} finalists of {working_set} candidates, squared error of the sample "
+            "{sample_error:.6g}; {kernel_entries:.3g} kernel entries".format(**record)
+        )
+    return finalists, records, done
+
+
+def _of_batch(work: Workspace, name: str, members: NDArray[np.int64], asked: Preselection) -> Arrays:
+    """Return what `choose_finalists` gives for a batch, committed; its statistics are committed until then."""
+    solution = f"solutions/{name}-selection.npz"
+
+    def make() -> Arrays:
+        task = _pass(work, name, members, (SAMPLE,), asked.share)
+        statistics = work.add_up(STATISTICS, task, name).statistics()[SAMPLE]
+        statistics.check_range()
+        return statistics_to_arrays(statistics)
+
+    found = work.committed(solution)
+    if found is None:
+        with work.charged(STATISTICS), work.status(STATISTICS, STORING):
+            work.once(name_of(name), make, mapped=True)
+        choose_them = partial(choose_finalists, asked.n_finalists, work.intercept)
+        items, n_steps = {solution: work.stored(name_of(name))}, asked.n_finalists**2
+        (found,) = work.compute(SOLVE, choose_them, items, unit="", size=lambda _: n_steps)
+    for dropped in (name_of(name), f"passes/{name}"):
+        work.drop(dropped)
+    return found
+
+
+def choose_finalists(size: int, intercept: bool, stored: Stored, unfinished: Unfinished) -> Arrays:
+    """Choose finalists on the statistics of a batch; may raise StoppedError, after a checkpoint.
+
+    chosen (f,) i8: columns in the order chosen; error: mean squared error of the sample; refused, drift: as of a
+    `Selection`; seconds: of the choice.
+    """
+    statistics = statistics_from_arrays(stored.read(mapped=True))
+    started = time.perf_counter()
+    most = min(size, statistics.n_centers)
+    way = partial(forward, statistics, most, intercept=intercept, n_threads=available_processors())
+    found = checkpointed(unfinished, SAMPLE, "a sample of the fit rows", most, way)
+    squares = (statistics.centred_targets()[1] if intercept else statistics.yty).sum()
+    error = max(float(squares - found.reductions.sum()), 0.0) / max(statistics.weight_sum, 1.0)
+    numbers = {"error": error, "refused": found.refused, "drift": found.drift}
+    numbers["seconds"] = time.perf_counter() - started
+    return {"chosen": found.chosen} | {name: np.asarray(value) for name, value in numbers.items()}
+
+
+def _accumulate(work: Workspace, finalists: NDArray[np.int64]) -> None:
+    """Commit the statistics of the finalists, of fit rows and held-out rows apart."""
+    name = FINALISTS.everything
+    if work.committed(name_of(name), mapped=True) is None:
+        with work.charged(STATISTICS):
+            task = _pass(work, name, finalists, (FIT, HELD_OUT))
+            parts = work.add_up(STATISTICS, task, name).statistics()
+            commit_parts(work, parts[FIT], parts[HELD_OUT], FINALISTS, {"rows": finalists})
+    work.drop(f"passes/{name}")
+
+
+def _pass(
+    work: Workspace, name: str, members: NDArray[np.int64], parts: tuple[str, ...], share: float = 1.0
+) -> BlockPass[ExactSums]:
+    """Return the pass over the columns of some candidates, whose names are committed for it."""
+    stored = work.commit(f"passes/{name}/{MEMBERS}", {"members": members})
+    bounds = largest_values(work)
+    return statistics_pass(row_task(work), parts, len(members), bounds, members=stored, share=share, name=name)

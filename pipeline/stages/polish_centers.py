@@ -23,7 +23,7 @@ from pipeline.solvers.lbfgs import Curvature, next_point
 from pipeline.solvers.ridge import Refit, least_squares, refit
 from pipeline.solvers.weights import CalibrationWeights
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, MEMBERS, largest_values, statistics_pass
-from pipeline.stages.final_weights import FinalWeights
+from pipeline.stages.final_weights import FinalWeights, ridge_summary
 from pipeline.stages.gradient_pass import INPUT, gradient_of, gradient_pass
 from pipeline.stages.training_rows import RowTask, row_task, rows_and_widths
 from pipeline.stages.workspace import SOLVE, Workspace
@@ -107,13 +107,6 @@ def polish_centers(
     work.drop(f"checkpoints/{NAME}")
     done = Polished(state.step, state.best_step, state.errors, after, time.perf_counter() - started)
     return replace(final, summary=summary | {"polish": asdict(done)}), tried
-
-
-def ridge_summary(refitted: Refit | None) -> dict[str, Any]:
-    """Return what the report says of the ridge of a refit, and of those tried."""
-    if refitted is None:
-        return {"ridge": None, "ridges": None}
-    return {"ridge": refitted.ridge, "ridges": [list(pair) for pair in refitted.held_out_errors]}
 
 
 class _Polish:

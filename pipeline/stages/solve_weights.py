@@ -4,7 +4,7 @@ A path is solved on the fit rows and scored on the held-out ones. Then the solve
 select may be refitted by least squares; without a penalty all candidates are.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -16,12 +16,11 @@ from scipy.linalg import LinAlgError
 from pipeline.config.parsers import NO_PENALTY, is_searched, penalty_fraction
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.solvers.ridge import Parts, Refit, calibration_weights, finalise, refit
+from pipeline.solvers.ridge import Parts, calibration_weights, finalise, refit
 from pipeline.solvers.weights import CalibrationWeights, Weights, intercept_of
 from pipeline.stages import final_weights, initial_weights
 from pipeline.stages.accumulate_statistics import ALL, FIT, HELD_OUT, accumulate_held_out, name_of, statistics_of
-from pipeline.stages.final_weights import FinalWeights, final_of
-from pipeline.stages.greedy_finalists import SelectionRound, select_among_finalists
+from pipeline.stages.final_weights import FinalWeights, final_of, ridge_summary
 from pipeline.stages.greedy_selection import AT_ONCE, select_centers
 from pipeline.stages.one_vs_all import load_weights, solve_groups
 from pipeline.stages.out_of_core.correlation_pass import has_coarse
@@ -29,14 +28,13 @@ from pipeline.stages.out_of_core.path_in_rounds import follow_path_in_rounds
 from pipeline.stages.out_of_core.pricing import AllCandidates, OnDemand
 from pipeline.stages.out_of_core.working_set_loop import (
     OnePenalty,
-    Record,
     WorkingSetLimits,
     count_columns,
     grow_until_certified,
     summaries_over_all,
 )
 from pipeline.stages.penalty_path import PathPoint, follow_penalty_path, largest_penalty_of
-from pipeline.stages.polish_centers import polish_centers, ridge_summary
+from pipeline.stages.polish_centers import polish_centers
 from pipeline.stages.run_state import Run
 from pipeline.stages.temperature import find_temperature
 from pipeline.stages.workspace import SOLVE, Workspace
@@ -49,7 +47,7 @@ def solve_weights(work: Workspace) -> FinalWeights:
         if found is not None:
             return found
         cost.items = 0
-        final, tried = _selected(work) if work.config.solver.select != "none" else _solved(work)
+        final, tried = select_centers(work) if work.config.solver.select != "none" else _solved(work)
         if work.config.solver.polish_centers and len(final.active):
             final, tried = polish_centers(work, final, tried)
         final = final.moved_up(work.facts.mean)
@@ -59,38 +57,17 @@ def solve_weights(work: Workspace) -> FinalWeights:
         return final
 
 
-def _selected(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
-    """Choose the centers one by one; return the weights, and those that the held-out rows try."""
-    passes: list[SelectionRound] = []
-    if work.preselection is not None:
-        selected, passes = select_among_finalists(work, work.preselection)
-    else:
-        selected = select_centers(work)
-    summary: dict[str, Any] = {"penalty": None, "solves": [], "path": None, "selection": selected.summary()}
-    summary |= {"passes": [asdict(record) for record in passes] or None} | ridge_summary(selected.refit)
-    of_fit = selected.refit.of_fit
-    tried = CalibrationWeights(of_fit.weights.named(selected.tried), fit=of_fit)
-    return replace(selected.weights, summary=summary), tried
-
-
 def _solved(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
-    """Solve for the penalised weights and refit them where that is asked for; return what `_selected` does."""
+    """Return the penalised weights, refitted where that is asked for, and those for the held-out rows."""
     if work.config.solver.penalty == NO_PENALTY:
         return _unpenalised(work)
     solved = _solved_in_rounds(work) if work.in_rounds else _solved_at_once(work)
-    refitted, best = _finalised(work, solved)
-    active, weights = solved.active, solved.weights
-    before = intercept_of(solved.statistics, weights, intercept=work.intercept)
-    summary: dict[str, Any] = {
-        "penalty": solved.penalty,
-        "solves": [_summary(solve) for solve in solved.summaries],
-        "path": [asdict(point) for point in solved.path] or None,
-        "passes": solved.passes or None,
-        "path_rounds": solved.path_rounds or None,
-        "selection": None,
-        "columns": solved.columns,
-    }
-    summary |= ridge_summary(best)
+    active, weights, statistics = solved.active, solved.weights, solved.statistics
+    parts = _parts(work, solved) if work.config.solver.refit != "none" and len(active) else None
+    with _with_advice():
+        refitted, best = finalise(active, weights, statistics, parts, intercept=work.intercept)
+    before = intercept_of(statistics, weights, intercept=work.intercept)
+    summary = {"selection": None, **solved.summary} | ridge_summary(best)
     final = FinalWeights(active, refitted.weights, refitted.intercept, weights, before, summary=summary)
     tried = calibration_weights(refitted, best, solved.of_fit)
     return final, replace(tried, weights=tried.weights.named(work.candidates))
@@ -101,37 +78,31 @@ def _unpenalised(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
     with work.status(SOLVE, "least squares on all candidates"), _with_advice():
         fit, held_out, everything = (statistics_of(work, name_of(part)) for part in AT_ONCE)
         best = refit(fit, held_out, everything, intercept=work.intercept)
-    nothing = dict.fromkeys(("penalty", "path", "passes", "selection"))
-    everyone = np.arange(everything.n_centers)
-    summary: dict[str, Any] = {**nothing, "solves": []} | ridge_summary(best)
-    weights, intercept = best.weights.weights, best.weights.intercept
-    final = FinalWeights(everyone, weights, intercept, weights, intercept, summary=summary)
-    return final, CalibrationWeights(best.of_fit.weights.named(work.candidates), fit=best.of_fit)
+    summary: dict[str, Any] = {
+        **dict.fromkeys(("penalty", "path", "passes", "selection")),
+        "solves": [],
+    } | ridge_summary(best)
+    tried = CalibrationWeights(best.of_fit.weights.named(work.candidates), fit=best.of_fit)
+    return FinalWeights.of(np.arange(everything.n_centers), best.weights, summary), tried
 
 
 @dataclass(frozen=True)
 class Solved:
     """The penalised weights, before a refit: active candidates (a,), weights (a, T), statistics cut to them.
 
-    of_fit: weights of the fit rows at this penalty, from a path. columns: how many were made and kept on demand.
+    of_fit: weights of the fit rows at this penalty, from a path. summary: for the report.
     """
 
-    penalty: float
     active: NDArray[np.int64]
     weights: NDArray[np.float64]
     statistics: GramStatistics
-    summaries: list[dict[str, Any]]
-    path: list[PathPoint]
-    passes: list[Record]
-    of_fit: Weights | None = None
-    path_rounds: Sequence[Record] = ()
-    columns: dict[str, int] | None = None
+    of_fit: Weights | None
+    summary: dict[str, Any]
 
 
 def _solved_at_once(work: Workspace) -> Solved:
     """Solve with the Gram of all candidates, at the end of a penalty path where one is asked for."""
-    points, of_fit = list[PathPoint](), None
-    penalty = work.config.solver.penalty
+    points, of_fit, penalty = list[PathPoint](), None, work.config.solver.penalty
     assert penalty is not None  # the plan has filled it in
     if is_searched(penalty):
         chosen, points = follow_penalty_path(work, str(penalty))
@@ -140,11 +111,11 @@ def _solved_at_once(work: Workspace) -> Solved:
     elif isinstance(penalty, str):
         penalty = penalty_fraction(penalty) * largest_penalty_of(work, ALL)
     start = initial_weights.start_of(work, ALL, work.candidates)
-    summaries = solve_groups(work, ALL, [penalty], start=start)
+    solves = solve_groups(work, ALL, [penalty], start=start)
     weights = load_weights(work, ALL, work.n_candidates)[-1]
     active = np.flatnonzero(weights.any(axis=1))
     everything = statistics_of(work, name_of(ALL)).cut(active)
-    return Solved(penalty, active, weights[active], everything, summaries, points, [], of_fit)
+    return Solved(active, weights[active], everything, of_fit, _summary(penalty, solves, points))
 
 
 def _solved_in_rounds(run: Workspace) -> Solved:
@@ -162,26 +133,26 @@ def _solved_in_rounds(run: Workspace) -> Solved:
     solved = last.solved
     active = solved.inside[solved.weights.columns]
     ordered = np.argsort(active)
-    cut = solved.working_set.statistics.cut(solved.weights.columns[ordered])
-    return Solved(
-        penalty=solved.penalties[0],
-        active=active[ordered],
-        weights=solved.weights.weights[ordered],
-        statistics=cut,
-        summaries=summaries_over_all(last, run.config.solver.tolerance),
-        path=path.points if path else [],
-        passes=passes,
-        of_fit=path.of_fit(names) if path else None,
-        path_rounds=path.rounds if path else (),
+    summary = _summary(
+        solved.penalties[0],
+        summaries_over_all(last, run.config.solver.tolerance),
+        path.points if path else [],
+        passes=passes or None,
+        path_rounds=path.rounds if path else None,
         columns=count_columns(passes, len(names)) if on_demand else None,
     )
+    statistics = solved.working_set.statistics.cut(solved.weights.columns[ordered])
+    of_fit = path.of_fit(names) if path else None
+    return Solved(active[ordered], solved.weights.weights[ordered], statistics, of_fit, summary)
 
 
-def _finalised(work: Workspace, solved: Solved) -> tuple[Weights, Refit | None]:
-    """Return the final weights, refitted where that is asked for."""
-    parts = _parts(work, solved) if work.config.solver.refit != "none" and len(solved.active) else None
-    with _with_advice():
-        return finalise(solved.active, solved.weights, solved.statistics, parts, intercept=work.intercept)
+def _summary(penalty: float, solves: list[dict[str, Any]], points: list[PathPoint], **more: Any) -> dict[str, Any]:
+    """Return what the report says of solves at one penalty, and of the path before it."""
+    flat = [
+        {"outputs": solve["outputs"], **solve["points"][-1], "wall_seconds": solve["wall_seconds"]} for solve in solves
+    ]
+    path = [asdict(point) for point in points] or None
+    return {"penalty": penalty, "solves": flat, "path": path, "passes": None, **more}
 
 
 def _parts(work: Workspace, solved: Solved) -> Parts:
@@ -200,8 +171,3 @@ def _with_advice() -> Iterator[None]:
         yield
     except LinAlgError as error:
         raise InvalidDataError(f"refit: {error}; use a larger --penalty, or --refit none") from None
-
-
-def _summary(solve: dict[str, Any]) -> dict[str, Any]:
-    """Return the summary of a solve at its one penalty, flat."""
-    return {"outputs": solve["outputs"], **solve["points"][-1], "wall_seconds": solve["wall_seconds"]}
