@@ -7,7 +7,7 @@ held-out error are kept. The state between two steps is checkpointed.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -35,21 +35,6 @@ Points = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Polished:
-    """What became of the centers: steps taken, and the one kept (0: none moved).
-
-    held_out_errors : before the first step and after each, with the ridge of the time
-    held_out_after : where they are now, with the ridge that is best there
-    """
-
-    steps: int
-    kept_step: int
-    held_out_errors: list[float]
-    held_out_after: float
-    wall_seconds: float
-
-
-@dataclass(frozen=True)
 class Fit:
     """The ridge solution at some points: weights (m, T), intercept (T,), objective; its held-out error."""
 
@@ -60,33 +45,49 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Moving:
-    """The state between two passes: points (m, d) f8, the solution there, and the best points so far (m, d) f4.
+class Moving(Fit):
+    """The state between two passes: the solution at points (m, d) f8, and the best points so far (m, d) f4.
 
-    gradient : at the points, None before its pass; last_step, last_gradient : the step that led here, until L-BFGS has
-        it
+    gradient : at the points, before its pass (0,); last_step, last_gradient : the step that led here, until L-BFGS has
+        learned from it, else (0,); steps, changes : its curvature
     ridge, fraction : ρ, and its part of the mean diagonal of the Gram when it was chosen, at step `chosen_at`
     best, best_step : the points of the lowest held-out error
     errors : held-out errors before the first step and after each
     """
 
     points: Points
-    fit: Fit
-    gradient: Points | None
-    last_step: Points | None
-    last_gradient: Points | None
-    curvature: Curvature
+    gradient: Points
+    last_step: Points
+    last_gradient: Points
+    steps: NDArray[np.float32]
+    changes: NDArray[np.float32]
     ridge: float
     fraction: float
     chosen_at: int
     best: NDArray[np.floating]
     best_step: int
-    errors: list[float]
+    errors: NDArray[np.float64]
 
     @property
     def step(self) -> int:
         """Steps taken."""
         return len(self.errors) - 1
+
+    @property
+    def curvature(self) -> Curvature:
+        """What L-BFGS has learned."""
+        return Curvature(self.steps, self.changes)
+
+    def with_ridge(self, chosen: Refit, fit: Fit, rounded: NDArray[np.floating]) -> Moving:
+        """Return the state with a ridge chosen at its points, which are the best so far if their error is the least."""
+        fraction, error = min(chosen.held_out_errors, key=lambda pair: pair[1])
+        state = replace(self, **vars(fit), ridge=chosen.ridge, fraction=fraction, chosen_at=self.step)
+        return state.with_error(error, rounded, self.errors[:-1])
+
+    def with_error(self, error: float, rounded: NDArray[np.floating], before: NDArray[np.float64]) -> Moving:
+        """Return the state with the held-out error of its points, after those `before`."""
+        state = replace(self, errors=np.append(before, error))
+        return replace(state, best=rounded, best_step=state.step) if error < self.errors.min(initial=np.inf) else state
 
 
 def polish_centers(
@@ -97,16 +98,23 @@ def polish_centers(
     rows, _ = rows_and_widths(work.candidates[final.active], work.shape.n_named)
     polish = _Polish(work, work.config.solver.polish_centers)
     state = polish.finished(open_features(work.features).take(rows).astype(np.float64))
-    moved, after = polish.refitted(state.best) if state.best_step else None, state.errors[0]
-    summary = final.summary
-    if moved is not None:
+    after, summary = float(state.errors[0]), final.summary
+    if state.best_step:
+        parts = polish.statistics(state.best, "weights at the new places")
+        moved = _refit(parts[FIT], parts[HELD_OUT], parts[FIT] + parts[HELD_OUT], work.intercept)
         final = replace(final, weights=moved.weights.weights, intercept=moved.weights.intercept, points=state.best)
         after = min(error for _, error in moved.held_out_errors)
         tried = CalibrationWeights(moved.of_fit.weights.named(tried.weights.columns), points=state.best)
         summary = summary | ridge_summary(moved)
     work.drop(f"checkpoints/{NAME}")
-    done = Polished(state.step, state.best_step, state.errors, after, time.perf_counter() - started)
-    return replace(final, summary=summary | {"polish": asdict(done)}), tried
+    polished = {
+        "steps": state.step,
+        "kept_step": state.best_step,  # 0: none moved
+        "held_out_errors": state.errors.tolist(),  # before the first step and after each, with the ridge of the time
+        "held_out_after": after,  # where they are now, with the ridge that is best there
+        "wall_seconds": time.perf_counter() - started,
+    }
+    return replace(final, summary=summary | {"polish": polished}), tried
 
 
 class _Polish:
@@ -137,23 +145,24 @@ class _Polish:
         self._save(state)  # the weights there take another pass
         return state
 
-    def refitted(self, points: NDArray[np.floating]) -> Refit:
-        """Return the weights of all rows at some points, the ridge chosen on the held-out ones."""
-        parts = self._statistics(points, "weights at the new places")
-        return _refit(parts[FIT], parts[HELD_OUT], parts[FIT] + parts[HELD_OUT], self._work.intercept)
-
     def _started(self, points: Points) -> Moving:
         """Return the state before the first step."""
-        parts = self._statistics(points, "moving centers: where they are")
+        parts, none = self.statistics(points, "moving centers: where they are"), np.empty(0)
         chosen = _refit(parts[FIT], parts[HELD_OUT], parts[FIT], self._work.intercept)
-        fit, nothing = self._fitted(parts, chosen.ridge), Curvature.nothing(points.size)
-        fraction, error = _least(chosen)
-        best = self._rounded(points)
-        return Moving(points, fit, None, None, None, nothing, chosen.ridge, fraction, 0, best, 0, [error])
+        fit, best = self.fitted(parts, chosen.ridge), self._rounded(points)
+        before: dict[str, Any] = {
+            "gradient": none,
+            "last_step": none,
+            "last_gradient": none,
+            "errors": np.array([np.inf]),
+        }
+        before |= {"points": points, "best": best, "chosen_at": 0, "best_step": 0, "ridge": 0.0, "fraction": 0.0}
+        state = Moving(**vars(fit), **vars(Curvature.nothing(points.size)), **before)
+        return state.with_ridge(chosen, fit, best)
 
     def _next(self, state: Moving) -> Moving | None:
         """Return the state after the next pass or passes; None where no step lowers the held-out error any more."""
-        if state.gradient is None:
+        if not state.gradient.size:
             return self._with_gradient(state)
         stalled = state.step - max(state.best_step, state.chosen_at) >= PATIENCE
         moved = None if stalled else self._moved(state)
@@ -161,23 +170,20 @@ class _Polish:
 
     def _with_gradient(self, state: Moving) -> Moving:
         """Return the state with the gradient at its points, learned from: a pass over the fit rows."""
-        points, fit = state.points, state.fit
-        name = f"polish-gradient-{_digest(points, fit.weights, fit.intercept)}"
-        arrays: dict[str, NDArray[Any]] = {"points": self._rounded(points)}
-        arrays |= {"weights": fit.weights, "intercept": fit.intercept}
+        name = f"polish-gradient-{_digest(state.points, state.weights, state.intercept)}"
+        arrays = {"points": self._rounded(state.points), "weights": state.weights, "intercept": state.intercept}
         given = self._work.commit(f"passes/{name}/{INPUT}", arrays)
-        task = gradient_pass(self._task, given, len(points), self._largest)
+        task = gradient_pass(self._task, given, len(state.points), self._largest)
         sums = self._work.add_up(SOLVE, task, name, self._words(state.step + 1, state))
         self._work.drop(f"passes/{name}")
-        sigma2, curvature = self._task.sigma2[0], state.curvature
-        gradient = gradient_of(sums, fit.weights, fit.intercept, self._largest, sigma2)
-        if state.last_step is not None and state.last_gradient is not None:
+        gradient = gradient_of(sums, state.weights, state.intercept, self._largest, self._task.sigma2[0])
+        curvature, none = state.curvature, np.empty(0)
+        if state.last_step.size:
             curvature = curvature.with_pair(state.last_step.ravel(), (gradient - state.last_gradient).ravel())
-        return replace(state, gradient=gradient, curvature=curvature, last_step=None, last_gradient=None)
+        return replace(state, gradient=gradient, last_step=none, last_gradient=none, **vars(curvature))
 
     def _moved(self, state: Moving) -> Moving | None:
         """Return the state after a step; None where none lowers the objective."""
-        assert state.gradient is not None
         shape, number = state.points.shape, state.step + 1
         last: list[Fit] = []
 
@@ -188,59 +194,37 @@ class _Polish:
         farthest = float(np.sqrt(np.einsum("md,md->m", state.gradient, state.gradient).max()))
         first = FIRST * np.sqrt(self._task.sigma2[0]) * float(np.abs(state.gradient).max()) / max(farthest, 1e-300)
         x, gradient = state.points.ravel(), state.gradient.ravel()
-        found = next_point(x, state.fit.objective, gradient, state.curvature, first, objective_at)
+        found = next_point(x, state.objective, gradient, state.curvature, first, objective_at)
         if found is None:
             return None
         points, fit = found.reshape(shape), last[0]
-        objective, error = fit.objective, fit.held_out_error
-        self._work.record("polish", step=number, objective=objective, held_out_error=error)
-        better = error < min(state.errors)
+        self._work.record("polish", step=number, objective=fit.objective, held_out_error=fit.held_out_error)
         self._work.drop(TRIALS)
-        return replace(
-            state,
-            points=points,
-            fit=fit,
-            gradient=None,
-            last_step=points - state.points,
-            last_gradient=state.gradient,
-            best=self._rounded(points) if better else state.best,
-            best_step=number if better else state.best_step,
-            errors=[*state.errors, error],
-        )
+        steps: dict[str, Any] = {"last_step": points - state.points, "last_gradient": state.gradient}
+        moved = replace(state, **vars(fit), **steps, points=points, gradient=np.empty(0))
+        return moved.with_error(fit.held_out_error, self._rounded(points), state.errors)
 
     def _with_larger_ridge(self, state: Moving) -> Moving | None:
         """Return the state with the ridge that held-out rows now want, to go on from; None if it is no larger one."""
-        parts = self._statistics(state.points, "moving centers: a larger ridge")
+        parts = self.statistics(state.points, "moving centers: a larger ridge")
         chosen = _refit(parts[FIT], parts[HELD_OUT], parts[FIT], self._work.intercept)
-        fraction, error = _least(chosen)
-        if fraction <= state.fraction:
+        larger = state.with_ridge(chosen, self.fitted(parts, chosen.ridge), self._rounded(state.points))
+        if larger.fraction <= state.fraction:
             return None
-        better = error < min(state.errors)
-        return replace(
-            state,
-            fit=self._fitted(parts, chosen.ridge),
-            gradient=None,
-            curvature=Curvature.nothing(state.points.size),
-            ridge=chosen.ridge,
-            fraction=fraction,
-            chosen_at=state.step,
-            best=self._rounded(state.points) if better else state.best,
-            best_step=state.step if better else state.best_step,
-            errors=[*state.errors[:-1], error],
-        )
+        return replace(larger, gradient=np.empty(0), **vars(Curvature.nothing(state.points.size)))
 
     def _words(self, number: int, state: Moving) -> str:
-        return f"moving centers, step {number} of at most {self._most}, held-out error {min(state.errors):.4g}"
+        return f"moving centers, step {number} of at most {self._most}, held-out error {state.errors.min():.4g}"
 
     def _tried(self, points: Points, ridge: float, words: str) -> Fit:
         """Return the solution at some points; what earlier trials of a step gave is kept until the step is made."""
 
         def make() -> Arrays:
-            return as_arrays(self._fitted(self._statistics(points, words), ridge))
+            return as_arrays(self.fitted(self.statistics(points, words), ridge))
 
         return as_dataclass(self._work.once(f"{TRIALS}/{_digest(points)}.npz", make), Fit)
 
-    def _statistics(self, points: NDArray[np.floating], words: str) -> dict[str, GramStatistics]:
+    def statistics(self, points: NDArray[np.floating], words: str) -> dict[str, GramStatistics]:
         """Return the statistics of fit and held-out rows at some points: a pass over all rows."""
         name = f"polish-statistics-{_digest(points)}"
         members = self._work.commit(f"passes/{name}/{MEMBERS}", {"points": self._rounded(points)})
@@ -249,7 +233,7 @@ class _Polish:
         self._work.drop(f"passes/{name}")
         return parts
 
-    def _fitted(self, parts: dict[str, GramStatistics], ridge: float) -> Fit:
+    def fitted(self, parts: dict[str, GramStatistics], ridge: float) -> Fit:
         """Return the ridge solution of the fit rows (mathematics.md, eq. 84)."""
         fit, held_out = parts[FIT], parts[HELD_OUT]
         try:
@@ -267,13 +251,7 @@ class _Polish:
         return np.ascontiguousarray(points, dtype=self._dtype)
 
     def _save(self, state: Moving) -> None:
-        named = {name: getattr(state, name) for name in _ARRAYS} | vars(state.curvature)
-        named |= {"weights": state.fit.weights, "intercept": state.fit.intercept, "errors": np.array(state.errors)}
-        arrays = {name: array for name, array in named.items() if array is not None}
-        numbers = {name: getattr(state, name) for name in _NUMBERS}
-        numbers |= {"objective": state.fit.objective, "held_out_error": state.fit.held_out_error}
-        step = 2 * state.step + (state.gradient is not None)
-        self._unfinished.save(step, arrays, numbers)
+        self._unfinished.save(2 * state.step + bool(state.gradient.size), as_arrays(state), {})
 
     def _loaded(self) -> Moving | None:
         checkpoint = self._unfinished.load()
@@ -281,25 +259,11 @@ class _Polish:
             return None
         for warning in checkpoint.warnings:
             self._work.warn(warning)
-        arrays, numbers = checkpoint.arrays, checkpoint.metadata
-        fit = Fit(arrays["weights"], arrays["intercept"], numbers["objective"], numbers["held_out_error"])
-        named: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
-        named |= {name: numbers[name] for name in _NUMBERS}
-        curvature = Curvature(arrays["steps"], arrays["changes"])
-        return Moving(fit=fit, curvature=curvature, errors=arrays["errors"].tolist(), **named)
-
-
-_ARRAYS = ("points", "gradient", "last_step", "last_gradient", "best")
-_NUMBERS = ("ridge", "fraction", "chosen_at", "best_step")
+        return as_dataclass(checkpoint.arrays, Moving)
 
 
 def _digest(*arrays: NDArray[np.floating]) -> str:
     return blake2b(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays), digest_size=8).hexdigest()
-
-
-def _least(chosen: Refit) -> tuple[float, float]:
-    """Return the fraction of the lowest held-out error, and that error."""
-    return min(chosen.held_out_errors, key=lambda pair: pair[1])
 
 
 def _refit(fit: GramStatistics, held_out: GramStatistics, final: GramStatistics, intercept: bool) -> Refit:

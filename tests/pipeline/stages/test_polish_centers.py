@@ -63,8 +63,8 @@ def test_gradient_is_that_of_differences(
                     points = state.points.copy()
                     points[m, j] += sign * 2.0**-12
                     moved = points.astype(np.float32).astype(np.float64)
-                    parts = polish._statistics(moved, "a test")
-                    values.append((moved[m, j], polish._fitted(parts, state.ridge).objective))
+                    parts = polish.statistics(moved, "a test")
+                    values.append((moved[m, j], polish.fitted(parts, state.ridge).objective))
                 (x1, f1), (x0, f0) = values
                 compared.append((found.gradient[m, j], (f1 - f0) / (x1 - x0)))
         return found
