@@ -19,7 +19,6 @@ from pipeline.config.settings import from_toml
 from pipeline.datasets.feature_request import describe, fill_in_features, source_spec
 from pipeline.datasets.feature_rows import FeatureStore
 from pipeline.datasets.open_data import open_data
-from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.gram_statistics import (
     GramStatistics,
     RowBounds,
@@ -27,6 +26,7 @@ from pipeline.kernels.gram_statistics import (
     SumBounds,
     largest_terms,
 )
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.solvers.ridge import refit
 from pipeline.train import main as train
 from storage.folder_layouts import FeatureLayout, RunLayout

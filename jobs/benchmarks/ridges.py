@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from features.targets import labels_from_decision, outputs
-from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, SumBounds, largest_terms
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.solvers.forward_backward_selection import select
 from pipeline.train import main as train
 from storage.folder_layouts import RunLayout

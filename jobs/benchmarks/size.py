@@ -30,7 +30,7 @@ from mnist_runs import SETTINGS, least_squares, read_part, report_of
 from numpy.typing import NDArray
 
 from features.targets import labels_from_decision
-from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.prediction.model_folder import load_model
 from pipeline.resize import resize_run
 from pipeline.solvers import Problem, SolverOptions

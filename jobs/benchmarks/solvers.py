@@ -30,8 +30,8 @@ from mnist_runs import feature_store_of, run_mnist
 from threadpoolctl import threadpool_limits
 
 from features.targets import outputs
-from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, SumBounds, largest_terms
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.solvers import Problem, SolverOptions, check_gram, solve
 from pipeline.stages.draw_candidates import draw_rows
 

@@ -15,8 +15,7 @@ from features.source import Columns
 from features.standardisation import Standardisation, on_scale
 from features.targets import labels_from_decision
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.column_generator import GAUSSIAN
-from pipeline.kernels.kernel_forms import Kernel
+from pipeline.kernels.kernel_forms import GAUSSIAN, Kernel
 from pipeline.kernels.scaled_rows import scaled
 from pipeline.models.kernel_expansion import KernelExpansion
 

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError
 
-from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, SumBounds, largest_terms
-from pipeline.kernels.kernel_forms import Kernel, column_bounds
+from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel, column_bounds
 from pipeline.solvers.ridge import refit
 
 BLOCK_ROWS = 1024

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError
 
-from pipeline.kernels.column_generator import GAUSSIAN, ColumnGenerator
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.kernels.kernel_forms import default_sigma2, typical_sigma2
+from pipeline.kernels.kernel_forms import GAUSSIAN, ColumnGenerator, default_sigma2, typical_sigma2
 from pipeline.kernels.scaled_rows import lengths, scaled
 from pipeline.solvers.bandwidth_choice import LEAST_GAIN, least_gain
 from pipeline.solvers.ridge import refit

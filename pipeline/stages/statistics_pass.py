@@ -10,11 +10,11 @@ from functools import partial
 
 import numpy as np
 
-from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.exact_sums import Each, Tile
 from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, SumBounds
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.runtime import progress
 from pipeline.runtime.stored_arrays import Stored
 from pipeline.stages.block_pass import Add, BlockPass, ExactSums

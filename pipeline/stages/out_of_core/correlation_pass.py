@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.datasets.feature_rows import open_features
-from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.exact_sums import ExactSum, error_of, unit_of
 from pipeline.kernels.gram_statistics import RowBounds
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.row_pass import ThreadTeam
 from pipeline.runtime.stored_arrays import Stored

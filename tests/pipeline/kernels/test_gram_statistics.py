@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike
 from dense_twins import make_kernel, statistics_of
 from pipeline.errors import InvalidDataError
 from pipeline.kernels import exact_sums
-from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.gram_statistics import (
     GramStatistics,
     RowBounds,
@@ -23,7 +22,7 @@ from pipeline.kernels.gram_statistics import (
     SumBounds,
     largest_terms,
 )
-from pipeline.kernels.kernel_forms import Kernel, column_bounds
+from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel, column_bounds
 from runs import largest_bytes
 
 

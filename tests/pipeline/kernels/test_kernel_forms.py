@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics.pairwise import polynomial_kernel, rbf_kernel
 
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.kernel_forms import Kernel, column_bounds, typical_sigma2
+from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel, column_bounds, typical_sigma2
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers.bandwidth_choice import best_of, held_out_errors
 from runs import TrainedRuns, held_out_of, report_of, save_once, train

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from sklearn.linear_model import MultiTaskLasso
 
 from dense_twins import make_kernel, problem_of, statistics_of
-from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.exact_sums import unit_of
 from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, SumBounds, largest_terms
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.solvers import (
     SolverOptions,
     certify,

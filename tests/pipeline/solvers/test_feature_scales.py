@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from dense_twins import statistics_of
-from pipeline.kernels.column_generator import GAUSSIAN, ColumnGenerator
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.kernels.kernel_forms import typical_sigma2
+from pipeline.kernels.kernel_forms import GAUSSIAN, ColumnGenerator, typical_sigma2
 from pipeline.kernels.scaled_rows import scaled
 from pipeline.solvers.feature_scales import (
     DIAGONAL,

@@ -8,9 +8,8 @@ import pytest
 from scipy.linalg import LinAlgError
 
 from dense_twins import selection_data, selection_order, squared_error, statistics_of
-from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.kernels.kernel_forms import Kernel
+from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel
 from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers import forward_selection as forwards
 from pipeline.solvers.forward_backward_selection import forward_size, select
