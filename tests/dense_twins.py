@@ -5,8 +5,9 @@ import itertools
 import numpy as np
 
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.solvers import Problem, Solution
 from pipeline.solvers import forward_backward_selection as greedy
+from pipeline.solvers.problem import Problem
+from pipeline.solvers.solve import Solution
 
 
 def statistics_of(K: np.ndarray, Y: np.ndarray) -> GramStatistics:

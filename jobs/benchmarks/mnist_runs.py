@@ -23,7 +23,6 @@ from pipeline.kernels.gram_statistics import (
     GramStatistics,
     RowBounds,
     StatisticsSums,
-    SumBounds,
     largest_terms,
 )
 from pipeline.kernels.kernel_forms import ColumnGenerator
@@ -85,10 +84,10 @@ def least_squares(
     targets = outputs(y, "multiclass", n_classes)
     share = -(-len(X) // (workers * BLOCK_ROWS)) * BLOCK_ROWS
     keys = row_keys(X)
-    bounds = SumBounds(BLOCK_ROWS, share // BLOCK_ROWS, RowBounds.of([largest_terms(1.0, targets)]))
+    bounds = RowBounds.of([largest_terms(1.0, targets)]), BLOCK_ROWS, share // BLOCK_ROWS
 
     def accumulated(start: int) -> list[GramStatistics]:
-        parts = [StatisticsSums(generator.n_centers, bounds) for _ in range(2)]
+        parts = [StatisticsSums(generator.n_centers, *bounds) for _ in range(2)]
         stop = min(start + share, len(X))
         for first in range(start, stop, BLOCK_ROWS):
             rows = slice(first, min(first + BLOCK_ROWS, stop))

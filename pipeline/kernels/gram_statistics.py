@@ -177,8 +177,7 @@ class Rounding(NamedTuple):
         return self.each * total + units, units
 
 
-@dataclass(frozen=True)
-class RowBounds:
+class RowBounds(NamedTuple):
     """The largest terms that a row of weight s, columns within κ(x) and T targets y adds to the sums (eq. 72).
 
     gram : s κ²; columns : s κ; weight : s; kty, yty, targets : s κ |y|, s y² and s |y| of each output
@@ -215,34 +214,23 @@ def largest_terms(
     return np.asarray(terms.max(axis=0, initial=0.0))
 
 
-@dataclass(frozen=True)
-class SumBounds:
-    """Bounds of the terms of all sums, which fix the bits: most rows a block, most blocks, and what a row adds."""
-
-    block_rows: int
-    n_blocks: int
-    row: RowBounds
-
-
 class StatisticsSums:
     """Statistics of one part (fit or held out), added up exactly: blocks may come in any order and grouping.
 
-    The Gram is that of the columns from `n_kept` on, against all columns.
+    The bits depend on the bounds: what a row adds at most, most rows a block, most blocks. The Gram is that of the
+    columns from `n_kept` on, against all columns.
     """
 
-    def __init__(self, n_columns: int, bounds: SumBounds, n_kept: int = 0) -> None:
-        n, rows, row, new = bounds.n_blocks, bounds.block_rows, bounds.row, n_columns - n_kept
-        self._kept = n_kept
+    def __init__(self, n_columns: int, largest: RowBounds, block_rows: int, n_blocks: int, n_kept: int = 0) -> None:
+        self._kept, new, t = n_kept, n_columns - n_kept, len(largest.kty)
+        shapes = {"kty": (new, t), "yty": (t,), "column_sums": (new,), "target_sums": (t,), "weight_sum": ()}
+        bounds = (largest.kty, largest.yty, largest.columns, largest.targets, largest.weight)
         with np.errstate(over="ignore"):  # what overflows is refused, in words
-            kty, yty, targets = (rows * np.array(terms) for terms in (row.kty, row.yty, row.targets))
-        self._gram = ExactGram(n_columns, n_kept, rows * row.gram, n)
-        self._sums = {
-            "kty": ExactSum((new, len(kty)), kty, n),
-            "yty": ExactSum(yty.shape, yty, n),
-            "column_sums": ExactSum((new,), rows * row.columns, n),
-            "target_sums": ExactSum(targets.shape, targets, n),
-            "weight_sum": ExactSum((), rows * row.weight, n),
-        }
+            self._sums = {
+                name: ExactSum(shape, block_rows * np.array(bound), n_blocks)
+                for (name, shape), bound in zip(shapes.items(), bounds, strict=True)
+            }
+        self._gram = ExactGram(n_columns, n_kept, block_rows * largest.gram, n_blocks)
 
     def add(
         self,

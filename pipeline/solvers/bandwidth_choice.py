@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError
 
-from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, SumBounds, largest_terms
+from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, largest_terms
 from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel, column_bounds
 from pipeline.solvers.ridge import refit
 
@@ -119,9 +119,8 @@ def held_out_errors(
     m, place = len(points), np.tile(np.arange(len(points)), len(widths))
     generator = ColumnGenerator(points, np.repeat(widths, m), kernel=kernel, place=place)
     of_rows = 1.0 if kernel.is_bounded else column_bounds(kernel, X[: len(X)], min(widths))
-    row = RowBounds.of([largest_terms(of_rows, targets, weights)])
-    bounds = SumBounds(BLOCK_ROWS, -(-len(X) // BLOCK_ROWS), row)
-    sums = [(StatisticsSums(m, bounds), StatisticsSums(m, bounds)) for _ in widths]
+    bounds = RowBounds.of([largest_terms(of_rows, targets, weights)]), BLOCK_ROWS, -(-len(X) // BLOCK_ROWS)
+    sums = [(StatisticsSums(m, *bounds), StatisticsSums(m, *bounds)) for _ in widths]
     for start in range(0, len(X), BLOCK_ROWS):
         rows = slice(start, start + BLOCK_ROWS)
         order = np.argsort(held_out[rows], kind="stable")

@@ -4,8 +4,7 @@ With tau = sqrt(lambda nu) and r = Y - C W the problem of the paper is the (grou
 
     P(W) = 1/2 |r|^2 + tau sum_m |W_m|_2,        D(theta) = <theta, Y> - 1/2 |theta|^2,
 
-theta = a r with a = min(1, tau / max_m |c_m^T r|_2) over *all* candidates
-(mathematics.md, eqs. 37, 42 and 43).
+theta = a r with a = min(1, tau / max_m |c_m^T r|_2) over *all* candidates (mathematics.md, eqs. 37, 42 and 43).
 """
 
 from __future__ import annotations
@@ -73,7 +72,11 @@ def certify_support(
     mathematics.md, eqs. 43, 44 and 46. The first three arguments hold the support, or all candidates; ``rounding`` is
     that of the statistics.
     """
-    residual_squared = _residual_norm_squared(weights, scores, kty, yty)
+    support = np.flatnonzero(weights.any(axis=1))
+    extended = weights[support].astype(np.longdouble)
+    # |Y - C W|^2, which rounding may leave below 0 (mathematics.md, eq. 45).
+    terms = np.longdouble(yty) - (extended * kty[support]).sum() - (extended * scores[support]).sum()
+    residual_squared = float(terms)
     total = float(row_norms(weights).sum())
     penalty_term, (error, of_units) = tau * total, rounding.of_score(total)
     off, max_score = of_units * total, max_score + error
@@ -106,17 +109,6 @@ def scores_of_support(problem: Problem, weights: np.ndarray, support: np.ndarray
     line, scores = np.empty(problem.n_candidates), np.empty(problem.kty.shape)
     residual_scores(read_only(problem.gram), problem.kty, weights, support, line, scores)
     return scores
-
-
-def _residual_norm_squared(weights: np.ndarray, scores: np.ndarray, kty: np.ndarray, yty: float) -> float:
-    """Return |Y - C W|^2 = yty - <W, kty + c^T r>, summed in extended precision (mathematics.md, eq. 45).
-
-    Rounding may leave it below 0.
-    """
-    support = np.flatnonzero(weights.any(axis=1))
-    extended = weights[support].astype(np.longdouble)
-    total = np.longdouble(yty) - (extended * kty[support]).sum() - (extended * scores[support]).sum()
-    return float(total)
 
 
 def gap_safe_screen(scores: np.ndarray, column_norms: np.ndarray, certificate: Certificate, tau: float) -> np.ndarray:

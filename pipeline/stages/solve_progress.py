@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.runtime import stopping
-from pipeline.solvers import Record, Solution, SolverState
+from pipeline.solvers.solve import Solution
+from pipeline.solvers.state import Record, SolverState
 from pipeline.stages.workspace import Unfinished
 
 REACHED = 1e-3  # relative gap that a solve to rounding has to reach

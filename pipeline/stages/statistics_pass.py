@@ -12,7 +12,7 @@ import numpy as np
 
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.exact_sums import Each, Tile
-from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, SumBounds
+from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.runtime import progress
@@ -57,7 +57,7 @@ def statistics_pass(
         rows,
         blocks,
         partial(_opened, parts, n_columns, members, blocks),
-        partial(no_sums, parts, n_columns, SumBounds(blocks.block_rows, blocks.n_blocks, largest)),
+        partial(no_sums, parts, n_columns, largest, blocks),
         key,
         sums_bytes=sums_bytes,
         threads_a_piece=-(-n_columns // COLUMNS_TILE),
@@ -66,9 +66,10 @@ def statistics_pass(
     )
 
 
-def no_sums(parts: tuple[str, ...], n_columns: int, bounds: SumBounds, n_kept: int = 0) -> ExactSums:
+def no_sums(parts: tuple[str, ...], n_columns: int, largest: RowBounds, blocks: RowGrid, n_kept: int = 0) -> ExactSums:
     """Return the sums of each part, of no rows; see `StatisticsSums`."""
-    return ExactSums({part: StatisticsSums(n_columns, bounds, n_kept) for part in parts})
+    bounds = largest, blocks.block_rows, blocks.n_blocks
+    return ExactSums({part: StatisticsSums(n_columns, *bounds, n_kept) for part in parts})
 
 
 def _opened(

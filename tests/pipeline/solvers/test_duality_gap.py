@@ -12,19 +12,12 @@ from sklearn.linear_model import MultiTaskLasso
 
 from dense_twins import make_kernel, problem_of, statistics_of
 from pipeline.kernels.exact_sums import unit_of
-from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, SumBounds, largest_terms
+from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, largest_terms
 from pipeline.kernels.kernel_forms import ColumnGenerator
-from pipeline.solvers import (
-    SolverOptions,
-    certify,
-    certify_problem,
-    certify_support,
-    gap_safe_screen,
-    solve,
-    warm_state,
-)
-from pipeline.solvers.duality_gap import scores_of_support
+from pipeline.solvers.duality_gap import certify, certify_problem, certify_support, gap_safe_screen, scores_of_support
 from pipeline.solvers.problem import problem_of as problem_of_statistics
+from pipeline.solvers.solve import solve
+from pipeline.solvers.state import SolverOptions, warm_state
 
 
 def dense_certificate(C, Y, W, tau):
@@ -100,7 +93,7 @@ def test_the_gap_counts_the_units_of_the_sums(penalty: float, heavy: float, *, i
     y = np.sin(2 * X[:, :1]) + 0.1 * draw.normal(size=(240, 1))
     X[-1], s[-1], y[-1] = 200.0, heavy, y[:-1].mean()
     K = ColumnGenerator(X[:60], 10.0, np.float64).block(X)
-    sums = StatisticsSums(60, SumBounds(32, 8, RowBounds.of([largest_terms(1.0, y, s)])))
+    sums = StatisticsSums(60, RowBounds.of([largest_terms(1.0, y, s)]), 32, 8)
     for start in range(0, 240, 32):
         rows = slice(start, start + 32)
         sums.add(K[rows].copy(), y[rows], s[rows])
@@ -127,7 +120,7 @@ def test_the_gap_counts_products_that_every_block_rounds_to_zero(penalty: float)
     y, generator = np.sin(2 * near[:, :1]), ColumnGenerator(near[:12], 10.0, np.float64)
     unit = float(unit_of(rows, n_blocks))
     far = generator.block(np.array([[np.sqrt(10.0 * np.log(rows / (0.4 * unit))), 0.0]]))
-    sums = StatisticsSums(12, SumBounds(rows, n_blocks, RowBounds.of([largest_terms(1.0, y)])))
+    sums = StatisticsSums(12, RowBounds.of([largest_terms(1.0, y)]), rows, n_blocks)
     sums.add(generator.block(near), y)
     block, nothing = np.repeat(far, rows, axis=0), np.zeros((rows, 1))
     for _ in range(n_blocks // 2):

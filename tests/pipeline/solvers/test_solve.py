@@ -11,20 +11,13 @@ import numpy as np
 import pytest
 
 from dense_twins import make_columns, make_kernel, never_rises, problem_of
-from pipeline.solvers import (
-    InvalidOptionsError,
-    InvalidProblemError,
-    Problem,
-    SolverOptions,
-    SolverState,
-    Status,
-    certify_problem,
-    coordinate_descent,
-    iterations,
-    solve,
-)
 from pipeline.solvers import active_set_newton as newton
+from pipeline.solvers import coordinate_descent, iterations
 from pipeline.solvers.coordinate_descent import factorise, objective
+from pipeline.solvers.duality_gap import certify_problem
+from pipeline.solvers.problem import InvalidProblemError, Problem
+from pipeline.solvers.solve import Status, solve
+from pipeline.solvers.state import InvalidOptionsError, SolverOptions, SolverState
 
 WAYS = {
     "polished": SolverOptions(tolerance=1e-9, opening_visits=20),
