@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pipeline.runtime.executors import available_processors
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
 from pipeline.solvers.forward_selection import forward
-from pipeline.solvers.greedy_choice import Preselection, turns
+from pipeline.solvers.greedy_choice import Preselection, candidate_batches
 from pipeline.stages.accumulate_statistics import (
     STORING,
     commit_parts,
@@ -97,7 +97,7 @@ def _finalists(
     assert at_once is not None  # the plan has filled it in
     finalists, records, done = np.empty(0, np.int64), list[SelectionRound](), list[Turn]()
     n_sampled = round(asked.share * (1.0 - work.config.statistics.hold_out) * work.shape.n_train)  # about
-    for index, turn in enumerate(turns(len(candidates), at_once, asked.n_finalists, work.config.seed)):
+    for index, turn in enumerate(candidate_batches(len(candidates), at_once, asked.n_finalists, work.config.seed)):
         members = np.sort(np.concatenate([finalists, candidates[turn]]))
         name = f"round-{index:03d}"
         found = work.committed(_solution(name))

@@ -28,7 +28,6 @@ from pipeline.solvers.greedy_choice import (
     choose_greedily,
     forward_most,
     prefix_weights,
-    told,
 )
 from pipeline.solvers.ridge import Refit, refit
 from pipeline.stages.accumulate_statistics import load_columns, name_of, statistics_from_arrays, statistics_of
@@ -220,7 +219,7 @@ def checkpointed(
         n_chosen = n
 
     def after(chosen: list[int]) -> bool:
-        count(len(chosen), told(rows, len(chosen), most))
+        count(len(chosen), f"{len(chosen)} of {most} centers chosen on {rows}")
         unfinished.chosen(part, rows, len(chosen), most)
         if len(chosen) % SLAB_ROWS == 0:
             step = len(chosen) + sum(map(len, chosen_before.values()))
