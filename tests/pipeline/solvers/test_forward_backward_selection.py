@@ -209,8 +209,8 @@ def test_a_factor_that_has_drifted_is_mended(monkeypatch) -> None:
     assert usual.drift < 1e-12
     append = forwards._Factor.append
 
-    def inexact(self, columns, threads) -> None:
-        append(self, columns, threads)
+    def inexact(self, columns) -> None:
+        append(self, columns)
         self._slabs[-1] *= 1 + 1e-10
 
     monkeypatch.setattr(forwards._Factor, "append", inexact)
