@@ -46,7 +46,7 @@ def selection_data(seed: int, n: int = 80, m: int = 12, outputs: int = 3) -> tup
 
 
 def never_rises(solution: Solution) -> bool:
-    values = [record.objective for record in solution.records]
+    values = [record.objective for record in solution.state.records]
     return all(b <= a * (1 + 1e-12) for a, b in itertools.pairwise(values))
 
 

@@ -195,7 +195,7 @@ def uniform_visits(sweep_cap: int, problem: Problem) -> list[int | None]:
     It certifies after each sweep (M more scores), which is how we know when to stop, and not what the method needs.
     """
     options = SolverOptions(tolerance=TARGETS[-1], schedule="uniform", max_sweeps=sweep_cap)
-    gaps = [record.relative_gap for record in solve(problem, options, np.random.default_rng(0)).records]
+    gaps = [record.relative_gap for record in solve(problem, options, np.random.default_rng(0)).state.records]
     sweeps = [next((i for i, gap in enumerate(gaps, 1) if gap is not None and gap <= t), None) for t in TARGETS]
     return [None if count is None else count * problem.n_candidates for count in sweeps]
 

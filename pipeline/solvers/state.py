@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ class SolverOptions:
         coordinates (uniform), or those neither shrunk nor screened (shrinking; the one before a polish at most
         ``opening_visits``). A polish round visits none: it admits the worst violators and minimises on the faces it
         meets, or, where several outputs share a kernel, takes one Newton step on mu.
-    schedule : "shrinking" or "uniform"
+    schedule : "shrinking" or "uniform".
     step : "exact", "newton" (safeguarded) or "newton-unguarded" (Algorithm 2 with its factor 2 restored)
     polish : whether the shrinking schedule goes on to Newton steps; `uniform` never does.
     opening_visits : coordinates visited by the one sweep before the polish. Few: a first sweep from zero admits far
@@ -71,8 +71,8 @@ class Record:
 
     objective : F(mu), computed afresh; never above the one before.
     primal, dual, relative_gap : of the weights after the iteration, over all candidates; None where not certified.
-    visited, skipped, screened, moved : coordinates visited; left out as shrunk; left out for good; changed. In a polish
-        round those in the support or admitted are the visited, and those whose zero state changed the moved.
+    visited, skipped, screened, moved : coordinates visited (of a polish round: in the support or admitted); left out as
+        shrunk; left out for good; changed (of a polish round: to zero or from it).
     evaluations : scores evaluated so far, certificates included.
     drift : largest |G_rec - G_fresh| / |G_fresh| in the iteration; 0 for a polish round.
     seconds : since the start of the solve; the only entry that differs between equal runs.
@@ -113,21 +113,21 @@ class SolverState:
         and its sweeps since then.
     """
 
-    phase: str
     mu: np.ndarray
     weights: np.ndarray
+    best_weights: np.ndarray
     scores: np.ndarray
     support: np.ndarray
     shrunk: np.ndarray
     screened: np.ndarray
-    threshold: float
-    level: float
-    generator_state: Mapping[str, Any]
-    objective: float
-    previous_objective: float
-    relative_gap: float
-    certified: bool
-    best_weights: np.ndarray
+    phase: str = "sweep"
+    threshold: float = float("inf")
+    level: float = float("inf")
+    generator_state: Mapping[str, Any] = field(default_factory=dict)
+    objective: float = float("inf")
+    previous_objective: float = float("inf")
+    relative_gap: float = float("inf")
+    certified: bool = False
     best_primal: float = float("inf")
     best_dual: float = float("-inf")
     settled: bool = False
@@ -188,21 +188,6 @@ _FLOATS = [field.name for field in fields(SolverState) if field.type == "float"]
 
 def warm_state(weights: np.ndarray) -> SolverState:
     """Return a state to start from ``weights``, (M, T): at another penalty, or in another working set."""
-    n_candidates, copied = len(weights), np.array(weights, dtype=np.float64)
-    return SolverState(
-        phase="sweep",
-        mu=np.zeros(n_candidates),
-        weights=copied,
-        best_weights=copied,
-        scores=np.zeros(weights.shape),
-        support=np.flatnonzero(weights.any(axis=1)),
-        shrunk=np.zeros(n_candidates, bool),
-        screened=np.zeros(n_candidates, bool),
-        threshold=np.inf,
-        level=np.inf,
-        generator_state={},
-        objective=np.inf,
-        previous_objective=np.inf,
-        relative_gap=np.inf,
-        certified=False,
-    )
+    copied, support = np.array(weights, dtype=np.float64), np.flatnonzero(weights.any(axis=1))
+    nothing = np.zeros(len(weights), bool)
+    return SolverState(np.zeros(len(weights)), copied, copied, np.zeros(weights.shape), support, nothing, nothing)

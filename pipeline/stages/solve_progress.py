@@ -52,7 +52,7 @@ class SolveProgress:
     def on_solution(self, solution: Solution) -> None:
         """Count a penalty as done."""
         penalty = self._penalty
-        self._past += [self._line(penalty, record) for record in solution.records]
+        self._past += [self._line(penalty, record) for record in solution.state.records]
         self.weights.append(solution.weights)
         self.summaries.append(_summary(penalty, solution))
         self.state = None
@@ -105,9 +105,9 @@ def _summary(penalty: float, solution: Solution) -> dict[str, Any]:
         "converged": solution.converged,
         "status": solution.status.value,
         "n_active": solution.n_active,
-        "sweeps": solution.sweeps,
+        "sweeps": solution.state.iterations,
         "visits": solution.state.visits,
         "moves": solution.state.moves,
         "evaluations": solution.state.evaluations,
-        "wall_seconds": solution.records[-1].seconds if solution.records else 0.0,
+        "wall_seconds": solution.state.records[-1].seconds if solution.state.records else 0.0,
     }

@@ -158,7 +158,7 @@ def test_lasso_identity_with_a_second_library(polish, penalty, outputs):
     assert solution.objective == pytest.approx(value, rel=1e-10)
     K = (C * solution.mu) @ C.T
     F = np.trace(Y.T @ np.linalg.solve(np.eye(200) + K, Y)) + problem.penalty * solution.mu.sum()
-    assert solution.records[-1].objective == pytest.approx(F, rel=1e-9)
+    assert solution.state.records[-1].objective == pytest.approx(F, rel=1e-9)
     assert pytest.approx(value, rel=1e-8) == F
 
 
@@ -182,7 +182,7 @@ def test_screened_and_skipped_coordinates_are_zero_at_the_unscreened_optimum(pol
     assert screened.sum() >= 300
     assert not np.any(reference.weights[screened])
     assert not np.any(solution.weights[screened])
-    assert max(record.skipped for record in solution.records) >= 200
+    assert max(record.skipped for record in solution.state.records) >= 200
     np.testing.assert_allclose(solution.weights, reference.weights, atol=1e-5)
 
 

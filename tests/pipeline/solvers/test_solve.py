@@ -43,7 +43,7 @@ def test_every_way_ends_at_the_same_certified_optimum(way, outputs):
     r = Y - C @ solution.weights
     value = (r**2).sum() + 2 * problem.tau * np.linalg.norm(solution.weights, axis=1).sum()
     assert solution.objective == pytest.approx(value, rel=1e-9)
-    last = solution.records[-1]
+    last = solution.state.records[-1]
     assert last.evaluations == solution.state.evaluations
     assert last.n_active == solution.n_active == np.count_nonzero(solution.mu)
     assert last.relative_gap == solution.certificate.relative_gap
@@ -65,7 +65,7 @@ def test_resuming_from_any_record_and_stopping_on_request_give_the_same_bytes(wa
 
     options = RESUMED[way]
     whole = solve(problem, options, np.random.default_rng(2), on_record=keep)
-    assert len(states) == whole.sweeps
+    assert len(states) == whole.state.iterations
     for arrays, scalars in states[:: max(1, len(states) // 8)]:
         state = SolverState.from_arrays(arrays, scalars)
         again = solve(problem, options, np.random.default_rng(99), start=state)
@@ -74,13 +74,13 @@ def test_resuming_from_any_record_and_stopping_on_request_give_the_same_bytes(wa
         assert again.status is whole.status
         assert without_seconds(again) == without_seconds(whole)
     stopped = solve(problem, options, np.random.default_rng(2), should_stop=lambda: True)
-    assert (stopped.status, stopped.converged, stopped.sweeps) == (Status.STOPPED, False, 1)
+    assert (stopped.status, stopped.converged, stopped.state.iterations) == (Status.STOPPED, False, 1)
     rest = solve(problem, options, np.random.default_rng(0), start=stopped.state)
     assert rest.weights.tobytes() == whole.weights.tobytes()
 
 
 def without_seconds(solution):
-    return [{**vars(record), "seconds": 0} for record in solution.records]
+    return [{**vars(record), "seconds": 0} for record in solution.state.records]
 
 
 def test_the_same_seed_gives_the_same_bytes_and_a_read_only_gram_suffices():
@@ -97,7 +97,7 @@ def test_the_iteration_limit_is_said(way):
     solution = solve(make_kernel(7)[2], options, np.random.default_rng(0))
     assert solution.status is Status.SWEEP_LIMIT
     assert not solution.converged
-    assert solution.sweeps == 2
+    assert solution.state.iterations == 2
     assert solution.certificate.relative_gap > 1e-9
 
 
@@ -107,11 +107,11 @@ def test_the_papers_stopping_rule():
     solution = solve(problem, options, np.random.default_rng(0))
     assert solution.status is Status.PAPER_RULE
     assert solution.converged
-    before, last = solution.records[-2].objective, solution.records[-1].objective
+    before, last = solution.state.records[-2].objective, solution.state.records[-1].objective
     assert before - last < 1e-4 * before
     assert all(
         a.objective - b.objective >= 1e-4 * a.objective
-        for a, b in zip(solution.records[:-2], solution.records[1:-1], strict=True)
+        for a, b in zip(solution.state.records[:-2], solution.state.records[1:-1], strict=True)
     )
 
 
@@ -164,9 +164,9 @@ def test_what_does_not_converge_ends_soon_with_the_best_weights_on_the_way(most)
     solution = solve(problem, SolverOptions(max_sweeps=most), np.random.default_rng(0))
     assert solution.status is (Status.STALLED if most == 1000 else Status.SWEEP_LIMIT)
     assert ("larger penalty" in solution.status.value) == (most == 1000)
-    assert len(solution.records) < 200
-    primals = [record.primal for record in solution.records if record.primal is not None]
-    gaps = [record.relative_gap for record in solution.records if record.relative_gap is not None]
+    assert len(solution.state.records) < 200
+    primals = [record.primal for record in solution.state.records if record.primal is not None]
+    gaps = [record.relative_gap for record in solution.state.records if record.relative_gap is not None]
     assert solution.certificate.primal == pytest.approx(min(primals), rel=1e-6)
     assert solution.certificate.relative_gap <= min(gaps) * (1 + 1e-6)
     # The weights are those of the certificate.
