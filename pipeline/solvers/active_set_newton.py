@@ -11,6 +11,7 @@ w_m = mu_m q_m with mu_m = |w_m| / tau, so that F(mu) = 2 P(w) there.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,8 +27,7 @@ _RIDGE_RISE, _RIDGE_MOST = 100.0, 1e-5
 _SMALLEST_BATCH = 20
 
 
-@dataclass(frozen=True)
-class FaceReport:
+class FaceReport(NamedTuple):
     """How a face minimisation went: Newton steps, whether its minimiser was reached, and scores evaluated."""
 
     steps: int
@@ -115,7 +115,9 @@ def _settle(face: _Face, *, drop_all: bool) -> FaceReport:
         n, face.n = face.n, loop.drop_blocked(face.target, *lists, face.n)
         if face.n < n:
             continue
-        if drop_all or not _crosses(face):
+        active = face.active[: face.n]
+        w = face.weights[active]
+        if drop_all or not ((w + (face.target[: face.n] - w)) * face.signs[active] <= 0.0).any():  # none crosses zero
             face.n, still = loop.move_to(face.target, *lists, n, ridge, 1e-9 * tau)
             if still and face.n == n:
                 return FaceReport(step + 1, True, evaluated)
@@ -123,13 +125,6 @@ def _settle(face: _Face, *, drop_all: bool) -> FaceReport:
             evaluated += n
             _move_to_minimum(face)
     return FaceReport(limit, False, evaluated)
-
-
-def _crosses(face: _Face) -> bool:
-    """Return whether a weight crosses zero on the way to the target."""
-    active = face.active[: face.n]
-    w = face.weights[active]
-    return bool(((w + (face.target[: face.n] - w)) * face.signs[active] <= 0.0).any())
 
 
 def _move_to_minimum(face: _Face) -> None:

@@ -1,14 +1,14 @@
 """Stochastic coordinate Newton descent on mu, minimising F (mathematics.md, eq. 13), with lambda = 1.
 
-The compiled loop is in `solver_loops`; this file owns its memory, and the refactorisation of G at fixed points of the
-visit sequence (mathematics.md, eq. 28): rank-one updates alone lose G at small penalties. `newton_step` polishes mu on
-its support where several outputs share a kernel (the group Lasso): row norms |W_m| are not piecewise linear, so that
-the finite active-set method does not carry over, but F in mu stays smooth.
+The compiled loop is in `solver_loops`. G is factorised afresh at fixed points of the visit sequence: rank-one updates
+alone lose it at small penalties. `newton_step` polishes mu where several outputs share a kernel (the group Lasso): row
+norms |W_m| are not piecewise linear, so that the finite active-set method does not carry over, but F in mu is smooth.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,8 +53,7 @@ class ActiveInverse:
         return weights
 
 
-@dataclass(frozen=True)
-class SweepReport:
+class SweepReport(NamedTuple):
     """What one sweep did: counts, the largest violation |nu - q^2| met, the drift of G."""
 
     visits: int
@@ -64,7 +63,7 @@ class SweepReport:
 
 
 def factorise(problem: Problem, mu: np.ndarray, support: np.ndarray, capacity: int = 0) -> ActiveInverse:
-    """Compute G and u afresh by Cholesky from (mu, gram) (mathematics.md, eqs. 21 and 28).
+    """Compute G and u afresh by Cholesky from (mu, gram) (mathematics.md, eqs. 21, 28 and 29).
 
     Cost: about 4/3 m0^3 operations. Raises LinAlgError where the Gram is too far from positive semi-definite.
     """
@@ -78,9 +77,10 @@ def factorise(problem: Problem, mu: np.ndarray, support: np.ndarray, capacity: i
     if n:
         roots, B = np.sqrt(mu[support]), np.empty((n, n))
         loop.scaled_system(read_only(problem.gram), mu, active[:n], B)
-        compact = _inverse_of_definite(B) * np.outer(roots, roots)
-        u[:, :n] = _refined(problem.gram[np.ix_(support, support)], mu[support], compact, problem.kty[support])
-        G[:n, :n] = compact
+        compact, kty = _inverse_of_definite(B) * np.outer(roots, roots), problem.kty[support]
+        U = compact @ kty  # refined once for (D^-1 + gram) U = kty (eq. 29)
+        U += compact @ (kty - U / mu[support][:, None] - problem.gram[np.ix_(support, support)] @ U)
+        u[:, :n], G[:n, :n] = U.T, compact
     return ActiveInverse(mu.copy(), active, position, n, G, u)
 
 
@@ -98,13 +98,6 @@ def _inverse_of_definite(B: np.ndarray) -> np.ndarray:
             np.negative(B[start:stop, :start] @ X[:start, :start], out=X[start:stop, :start])
         loop.inverse_rows(B, X, start, stop)
     return X.T @ X.copy()  # of an array with itself numpy takes dsyrk, whose last bits are others
-
-
-def _refined(gram: np.ndarray, mu: np.ndarray, G: np.ndarray, kty: np.ndarray) -> np.ndarray:
-    """Return (G kty)^T, (T, m0), refined once for (D^-1 + gram) U = kty (mathematics.md, eq. 29)."""
-    U = G @ kty
-    U += G @ (kty - U / mu[:, None] - gram @ U)
-    return U.T
 
 
 def objective(problem: Problem, inverse: ActiveInverse) -> float:
@@ -190,7 +183,9 @@ def _visit(
         done, moves, worst = done + visits, moves + moved, max(worst, largest)
         if done == order.size or inverse.n_active < inverse.active.size:
             return done, moves, worst
-        _grow(inverse)
+        more = min(inverse.active.size, inverse.mu.size + 1 - inverse.active.size)  # room for twice as many
+        inverse.active = np.pad(inverse.active, (0, more), constant_values=-1)
+        inverse.G, inverse.u = np.pad(inverse.G, (0, more)), np.pad(inverse.u, ((0, 0), (0, more)))
 
 
 def relative_drift(stale: ActiveInverse, fresh: ActiveInverse) -> float:
@@ -201,13 +196,6 @@ def relative_drift(stale: ActiveInverse, fresh: ActiveInverse) -> float:
     G = fresh.G[:n, :n]
     drift = float(np.linalg.norm(stale.G[:n, :n] - G) / np.linalg.norm(G))
     return drift if drift < np.inf else float(np.finfo(float).max)
-
-
-def _grow(inverse: ActiveInverse) -> None:
-    """Double the room for active coordinates."""
-    more = min(inverse.active.size, inverse.mu.size + 1 - inverse.active.size)
-    inverse.active = np.pad(inverse.active, (0, more), constant_values=-1)
-    inverse.G, inverse.u = np.pad(inverse.G, (0, more)), np.pad(inverse.u, ((0, 0), (0, more)))
 
 
 def newton_step(problem: Problem, inverse: ActiveInverse) -> tuple[ActiveInverse, bool]:
@@ -221,8 +209,14 @@ def newton_step(problem: Problem, inverse: ActiveInverse) -> tuple[ActiveInverse
     if support.size == 0:
         return inverse, False
     mu = inverse.mu[support]
-    gradient, hessian = _derivatives(problem, inverse)
-    direction = _scaled_direction(mu, gradient, hessian)
+    # Gradient nu - |q_m|^2 and Hessian 2 <q_m, q_k> s_mk of F on the support, in the order of G (mathematics.md,
+    # eqs. 15 and 17), with q and S from eq. 25, without the cancellation of the form in the columns.
+    n = support.size
+    q = inverse.u[:, :n] / mu
+    S = -inverse.G[:n, :n] / np.outer(mu, mu)
+    S[np.diag_indices(n)] += 1.0 / mu
+    gradient = problem.penalty - np.einsum("tm,tm->m", q, q)
+    direction = _scaled_direction(mu, gradient, 2.0 * (q.T @ q) * S)
     before = objective(problem, inverse)
     length = 1.0
     for _ in range(_HALVINGS):
@@ -234,19 +228,6 @@ def newton_step(problem: Problem, inverse: ActiveInverse) -> tuple[ActiveInverse
             return trial, True
         length *= 0.5
     return inverse, False
-
-
-def _derivatives(problem: Problem, inverse: ActiveInverse) -> tuple[np.ndarray, np.ndarray]:
-    """Return gradient nu - |q_m|^2 (m0,) and Hessian 2 <q_m, q_k> s_mk (m0, m0) of F on the support, in the order of G.
-
-    mathematics.md, eqs. 15 and 17, with q and S from eq. 25, without the cancellation of the form in the columns.
-    Cost: O(m0^2 T).
-    """
-    n, mu = inverse.n_active, inverse.mu[inverse.support]
-    q = inverse.u[:, :n] / mu
-    S = -inverse.G[:n, :n] / np.outer(mu, mu)
-    S[np.diag_indices(n)] += 1.0 / mu
-    return problem.penalty - np.einsum("tm,tm->m", q, q), 2.0 * (q.T @ q) * S
 
 
 def _scaled_direction(mu: np.ndarray, gradient: np.ndarray, hessian: np.ndarray) -> np.ndarray:

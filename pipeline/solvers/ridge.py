@@ -1,10 +1,6 @@
-"""Least squares on a support, which removes the shrinkage that a penalty puts on the weights it keeps.
+"""Least squares on a support, W = (gram_PP + ρ I)⁻¹ kty_P, which removes the shrinkage that a penalty puts on weights.
 
-All outputs share the support (the union of theirs), so one Cholesky factorisation serves them all:
-
-    W = (gram_PP + ρ I)⁻¹ kty_P
-
-with the ridge ρ of the lowest squared error on the held-out rows.
+All outputs share the support and one Cholesky factorisation; the ridge ρ has the lowest squared held-out error.
 """
 
 from __future__ import annotations
@@ -66,7 +62,6 @@ def refit(
     The three are statistics of the same columns. `final` may be `fit` (while penalties are compared) or all rows; the
     ridge grows with their number. Raises LinAlgError where no ridge of the list makes the Gram definite.
     """
-
     scale, final_scale = (float(np.trace(part.gram)) / max(len(part.gram), 1) for part in (fit, final))
 
     def error_at(fraction: float) -> NDArray[np.float64]:
@@ -76,8 +71,7 @@ def refit(
             return np.array([np.inf])
         return held_out.squared_error(tried.weights, tried.intercept).sum(keepdims=True) / held_out.weight_sum
 
-    tried = [(fraction, float(error[0])) for fraction, error in bracketed(error_at, fractions)]
-    errors = [(fraction, error) for fraction, error in tried if np.isfinite(error)]
+    errors = [(fraction, float(of[0])) for fraction, of in bracketed(error_at, fractions) if np.isfinite(of[0])]
     for fraction, _ in sorted(errors, key=lambda pair: pair[1]):
         try:
             weights = least_squares(final, fraction * final_scale, intercept=intercept)
@@ -116,8 +110,7 @@ def finalise(
 ) -> tuple[Weights, Refit | None]:
     """Return the final weights for penalised ones (k, T) on columns (k,): as they are, or refitted on these columns.
 
-    statistics: of the columns on all rows; parts: on the fit and the held-out rows, for a refit. Raises LinAlgError
-    where no ridge makes the Gram definite.
+    statistics: of the columns on all rows; parts: on fit and held-out rows, for a refit, which may raise LinAlgError.
     """
     if parts is None or not len(penalised):
         return Weights(columns, penalised, intercept_of(statistics, penalised, intercept=intercept)), None
