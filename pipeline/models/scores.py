@@ -111,7 +111,7 @@ def best_temperature(sums: LossSlopes) -> float | None:
 class Calibration:
     """Probabilities of some rows against their true classes; of blocks they add up.
 
-    log_loss_sum, brier_sum : -log p of the true class; the squared distances of all probabilities from 0 and 1
+    log_loss_sum, brier_sum : -log p of the true class; Σ_k (p_k - y_k)², y_k 1 for the true class and 0 for others
     counts, confidences, right : of the rows in each of 15 bins of the largest probability: their number, the sum of
         that probability, and how many of them are of that class
     Where rows have weights, all are sums of them.
@@ -129,29 +129,16 @@ class Calibration:
         bins = (tuple(a + b for a, b in zip(*pair, strict=True)) for pair in pairs)
         return Calibration(self.log_loss_sum + other.log_loss_sum, self.brier_sum + other.brier_sum, *bins)
 
-    @property
-    def log_loss(self) -> float:
-        """Mean of -log p of the true class."""
-        return self.log_loss_sum / sum(self.counts)
-
-    @property
-    def brier_score(self) -> float:
-        """Mean over the rows of Σ_k (p_k - y_k)², y_k 1 for the true class and 0 for others: 0 to 2."""
-        return self.brier_sum / sum(self.counts)
-
-    @property
-    def expected_error(self) -> float:
-        """The expected calibration error (mathematics.md, eq. 78)."""
-        gaps = (abs(right - confidence) for right, confidence in zip(self.right, self.confidences, strict=True))
-        return sum(gaps) / sum(self.counts)
-
     def numbers(self) -> dict[str, Any]:
-        """Return what reports show; of the bins that have rows, their mean largest probability and who is right."""
-        bins = zip(self.counts, self.confidences, self.right, strict=True)
+        """Return what reports show: mean log loss and Brier score, expected calibration error (mathematics.md, eq. 78).
+
+        And of the bins that have rows, their mean largest probability and who is right.
+        """
+        bins, total = list(zip(self.counts, self.confidences, self.right, strict=True)), sum(self.counts)
         return {
-            "log_loss": self.log_loss,
-            "brier_score": self.brier_score,
-            "calibration_error": self.expected_error,
+            "log_loss": self.log_loss_sum / total,
+            "brier_score": self.brier_sum / total,
+            "calibration_error": sum(abs(right - confidence) for _, confidence, right in bins) / total,
             "reliability": [
                 {"rows": rows, "confidence": confidence / rows, "accuracy": right / rows}
                 for rows, confidence, right in bins

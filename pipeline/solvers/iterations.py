@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 
 from pipeline.solvers import active_set_newton as newton
-from pipeline.solvers.coordinate_descent import ActiveInverse, SweepReport, factorise, newton_step, objective, run_sweep
+from pipeline.solvers.coordinate_descent import ActiveInverse, factorise, newton_step, objective, run_sweep
 from pipeline.solvers.duality_gap import Certificate, certify, gap_safe_screen, row_norms, scores_of_support
 from pipeline.solvers.problem import Problem
 from pipeline.solvers.state import Record, SolverOptions, SolverState, warm_state
 
-# A shrinking run certifies at least every so many sweeps, even where violations are still large.
-_SWEEPS_BETWEEN_CERTIFICATES = 5
 # A sweep after a polish that gained nothing may cost about so many operations: with 1000 active columns that are alike
 # to rounding, whole sweeps with a fresh G for every few visits took minutes and gained nothing either.
 _FALLBACK_OPERATIONS = 1e9
@@ -82,8 +80,8 @@ def sweep_iteration(
     if inverse is None:
         inverse = factorise(problem, state.mu, state.support)
     most_visits, most_factorisations = _limits(problem, options, state)
-    shrinking, threshold = options.schedule == "shrinking", np.inf
-    if shrinking:
+    threshold = np.inf
+    if options.polishes:
         order, threshold = generator.permutation(np.flatnonzero(~(state.shrunk | state.screened))), state.threshold
         order = order[:most_visits]
     else:
@@ -93,7 +91,7 @@ def sweep_iteration(
         problem, inverse, order, shrunk,
         step=options.step, threshold=threshold, most_factorisations=most_factorisations,
     )  # fmt: skip
-    if shrinking:
+    if options.polishes:
         state = replace(state, shrunk=shrunk, threshold=report.worst if report.worst > 0 else np.inf)
     state = _at(
         problem,
@@ -106,7 +104,8 @@ def sweep_iteration(
         moves=state.moves + report.moves,
     )
     certificate = None
-    if _certificate_is_due(problem, options, state, report):
+    if problem.n_outputs == 1 or not options.polishes or state.iterations >= options.max_sweeps:
+        # Else a group's Newton step follows, and certifies.
         state, certificate = _certified(problem, options, state, report.worst)
     skipped = problem.n_candidates - np.unique(order).size - n_screened
     counts = report.visits, skipped, n_screened, report.moves
@@ -185,15 +184,6 @@ def _limits(problem: Problem, options: SolverOptions, state: SolverState) -> tup
     return max(visits, _FALLBACK_VISITS), max(factorisations, _FALLBACK_FACTORISATIONS)
 
 
-def _certificate_is_due(problem: Problem, options: SolverOptions, state: SolverState, report: SweepReport) -> bool:
-    """Return whether to spend M evaluations on a certificate after this sweep."""
-    last = state.iterations >= options.max_sweeps
-    if options.polishes:  # a group's Newton step follows, and certifies
-        return problem.n_outputs == 1 or last
-    regular = state.iterations % _SWEEPS_BETWEEN_CERTIFICATES == 0
-    return options.schedule == "uniform" or report.worst <= state.level * problem.penalty or regular or last
-
-
 def _certified(
     problem: Problem, options: SolverOptions, state: SolverState, worst: float
 ) -> tuple[SolverState, Certificate]:
@@ -201,7 +191,7 @@ def _certified(
     scores = scores_of_support(problem, state.weights, state.support)
     certificate = certify(problem, state.weights, scores)
     state = replace(state, scores=scores, evaluations=state.evaluations + problem.n_candidates)
-    if options.schedule == "shrinking":
+    if options.polishes:
         state = _screened(problem, state, certificate)
         if worst <= state.level * problem.penalty:
             state = replace(state, shrunk=np.zeros_like(state.shrunk), threshold=np.inf, level=state.level / 10.0)

@@ -31,7 +31,6 @@ class SolverOptions:
         meets, or, where several outputs share a kernel, takes one Newton step on mu.
     schedule : "shrinking" or "uniform".
     step : "exact", "newton" (safeguarded) or "newton-unguarded" (Algorithm 2 with its factor 2 restored)
-    polish : whether the shrinking schedule goes on to Newton steps; `uniform` never does.
     opening_visits : coordinates visited by the one sweep before the polish. Few: a first sweep from zero admits far
         more coordinates than the optimum keeps, and each costs m0^2.
     stop : "gap" or "paper", the paper's rule, its sign corrected (mathematics.md, eq. 36).
@@ -41,14 +40,13 @@ class SolverOptions:
     max_sweeps: int = 1000
     schedule: str = "shrinking"
     step: str = "exact"
-    polish: bool = True
     opening_visits: int = 200
     stop: str = "gap"
 
     @property
     def polishes(self) -> bool:
-        """Whether the solve ends in Newton steps."""
-        return self.polish and self.schedule == "shrinking"
+        """Whether the solve shrinks, and ends in Newton steps."""
+        return self.schedule == "shrinking"
 
     def validate(self) -> SolverOptions:
         """Return self, or raise InvalidOptionsError."""

@@ -136,16 +136,16 @@ def test_the_gap_counts_products_that_every_block_rounds_to_zero(penalty: float)
     assert (primal - dual) / primal <= solution.certificate.relative_gap
 
 
-@pytest.mark.parametrize("polish", [True, False])
+@pytest.mark.parametrize("schedule", ["shrinking", "uniform"])
 @pytest.mark.parametrize("penalty", [20.0, 500.0])
 @pytest.mark.parametrize("outputs", [1, 3])
-def test_lasso_identity_with_a_second_library(polish, penalty, outputs):
+def test_lasso_identity_with_a_second_library(schedule, penalty, outputs):
     """min F = min |Y - C W|^2 + 2 sqrt(lambda nu) sum_m |w_m|, same predictor, mu_m = |w_m| / tau."""
     rng = np.random.default_rng(4)
     C = rng.standard_normal((200, 40))
     Y = C[:, :6] @ rng.standard_normal((6, outputs)) + rng.standard_normal((200, outputs))
     problem = problem_of(C, Y, penalty)
-    options = SolverOptions(tolerance=1e-11, polish=polish, max_sweeps=3000)
+    options = SolverOptions(tolerance=1e-11, schedule=schedule, max_sweeps=3000)
     solution = solve(problem, options, np.random.default_rng(0))
     other = MultiTaskLasso(alpha=problem.tau / 200, fit_intercept=False, tol=1e-14, max_iter=100_000).fit(C, Y)
     norms = np.linalg.norm(other.coef_, axis=0)
@@ -170,13 +170,12 @@ def sparse_problem(seed, m=600):
     return problem_of(C, y[:, None], 1500.0)
 
 
-@pytest.mark.parametrize("polish", [True, False])
-def test_screened_and_skipped_coordinates_are_zero_at_the_unscreened_optimum(polish):
+def test_screened_and_skipped_coordinates_are_zero_at_the_unscreened_optimum():
     problem = sparse_problem(0)
     reference = solve(
         problem, SolverOptions(tolerance=1e-13, schedule="uniform", max_sweeps=500), np.random.default_rng(1)
     )
-    solution = solve(problem, SolverOptions(tolerance=1e-12, polish=polish), np.random.default_rng(0))
+    solution = solve(problem, SolverOptions(tolerance=1e-12), np.random.default_rng(0))
     assert reference.certificate.relative_gap < 1e-12
     screened = solution.state.screened
     assert screened.sum() >= 300
