@@ -45,10 +45,7 @@ _scratch = _Scratch()
 
 
 def unit_of(largest: ArrayLike, n_terms: int) -> NDArray[np.float64]:
-    """Return the unit, a power of two, for the sum of so many terms of at most ±`largest` (mathematics.md, eq. 73).
-
-    Raises InvalidDataError where the bound of the sum leaves float64.
-    """
+    """Return the unit, a power of two, for a sum of terms within ±`largest` (mathematics.md, eq. 73)."""
     with np.errstate(over="ignore"):
         bound = np.maximum(np.asarray(largest, np.float64) * max(n_terms, 1), _LEAST_BOUND)
     if not np.isfinite(bound).all():

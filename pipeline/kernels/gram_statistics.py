@@ -85,10 +85,10 @@ class GramStatistics:
         return gram
 
     def centred(self) -> "GramStatistics":
-        """Return the statistics about the means of columns and targets; the sums stay as they are.
+        """Return the statistics about the means of columns and targets; constant columns become zero, sums stay.
 
-        A solver run on them fits an unpenalised intercept, which `intercept` recovers (mathematics.md, eq. 58).
-        Constant columns become zero. Takes one new Gram of memory. Raises InvalidDataError where there are no rows.
+        A solver run on them fits an unpenalised intercept, which `intercept` recovers (mathematics.md, eq. 58). Takes
+        one new Gram of memory. Raises InvalidDataError where there are no rows.
         """
         kty, yty = self.centred_targets()
         means, gram = self.column_sums / self.weight_sum, np.empty_like(self.gram)
@@ -129,17 +129,11 @@ class GramStatistics:
     def intercept(
         self, weights: NDArray[np.float64], columns: NDArray[np.int64] | slice = slice(None)
     ) -> NDArray[np.float64]:
-        """Return the intercept (T,) for weights (M, T), or (a, T) of some `columns` (a,), of the centred statistics.
-
-        mathematics.md, eq. 59.
-        """
+        """Return the intercept (T,) for weights (M, T), or (a, T) of some `columns` (mathematics.md, eq. 59)."""
         return (self.target_sums - self.column_sums[columns] @ weights) / self.weight_sum
 
     def squared_error(self, weights: NDArray[np.float64], intercept: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return Σ (y - K w - b)² over the rows for each output, (T,) (mathematics.md, eq. 10).
-
-        Not for centred statistics. Weights (M, T), intercept (T,). Costs M²·T operations and no pass over the rows.
-        """
+        """Return Σ (y - K w - b)² over the rows, (T,); not for centred statistics (mathematics.md, eq. 10)."""
         linear = np.einsum("mt,mt->t", weights, self.kty) + intercept * self.target_sums
         quadratic = np.einsum("mt,mt->t", weights, self.gram @ weights)
         quadratic += 2 * intercept * (self.column_sums @ weights) + self.weight_sum * intercept**2

@@ -51,10 +51,7 @@ class Kernel:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether 0 ≤ k(x, z) = k(z, x) ≤ 1 for all columns: they are symmetric, and Σ k bounds Σ k².
-
-        mathematics.md, eq. 49.
-        """
+        """Whether 0 ≤ k(x, z) = k(z, x) ≤ 1 for all columns: Σ k bounds Σ k² (mathematics.md, eq. 49)."""
         return self.name == "gaussian"
 
     @property
@@ -208,10 +205,7 @@ class _GaussianForm(_Form):
 
 
 class _PolynomialForm(_Form):
-    """(1 + x·z/σ²)^degree over its root at (z, z), as the power of (1 + x·z/σ²) / √(1 + ‖z‖²/σ²).
-
-    mathematics.md, eq. 4.
-    """
+    """(1 + x·z/σ²)^degree over its root at (z, z): a power of (1 + x·z/σ²) / √(1 + ‖z‖²/σ²) (mathematics.md, eq. 4)."""
 
     def _set_up(self, sigma2: NDArray[np.float64]) -> None:
         norms, self._scales = self._spread(_squared_norms(self._values)), 1.0 / sigma2
@@ -230,10 +224,7 @@ class _PolynomialForm(_Form):
 
 
 class _IntersectionForm(_Form):
-    """Σ_j min(x_j, z_j) / √Σ_j z_j: 2·d operations a value as well, though no sgemm. The column of z = 0 is zero.
-
-    mathematics.md, eq. 5.
-    """
+    """Σ_j min(x_j, z_j) / √Σ_j z_j, zero for z = 0: 2·d operations a value, though no sgemm (mathematics.md, eq. 5)."""
 
     def _set_up(self, sigma2: NDArray[np.float64]) -> None:
         sums = self._values.sum(axis=1, dtype=np.float64)
@@ -327,9 +318,8 @@ def _largest_norm(dtype: np.dtype) -> float:
 
 
 def _largest_power(dtype: np.dtype, degree: int) -> float:
-    """Return the largest ‖x‖²/σ² whose column values, at most (1 + ‖x‖²/σ²)^(degree/2), have squares that can be
-    summed."""
-    return float(np.finfo(dtype).max ** (1.0 / max(degree, 1))) / 8
+    """Return the largest ‖x‖²/σ² for which squares of values, up to (1 + ‖x‖²/σ²)^degree, can be summed."""
+    return float(np.finfo(dtype).max ** (1.0 / degree)) / 8
 
 
 def _squared_norms(X: Values) -> Values:
@@ -340,10 +330,7 @@ MEDIAN_POINTS = 1000
 
 
 def default_sigma2(points: Values, kernel: Kernel) -> float:
-    """Return the typical width of the first points (m, d), of four digits: the same on machines that round otherwise.
-
-    Of `MEDIAN_POINTS` at most; drawn, since the first may be of one class.
-    """
+    """Return the typical width of the first points (m, d), of four digits: alike on machines that round otherwise."""
     return float(f"{typical_sigma2(points[:MEDIAN_POINTS], kernel):.4g}")
 
 

@@ -59,9 +59,9 @@ def minimise(
 ) -> tuple[np.ndarray, np.ndarray, FaceReport]:
     """Return (weights, support, report) at the minimiser of the face reached from ``weights`` (mathematics.md, eq. 54).
 
-    weights (M, 1) f8; support (m0,) i8: its non-zero entries, in the order of the factorisation; admitted (k,) i8:
-    candidates added with weight 0 and the sign of their score; drop_all: drop all weights that cross zero in a step,
-    or end each step at the exact minimum of its segment. Costs one Cholesky factorisation of the support per step.
+    weights (M, 1) f8; support (m0,) i8: where they are not zero, in the order of the factorisations; admitted (k,) i8:
+    added with weight 0 and the sign of their score; drop_all: drop all weights that cross zero in a step, or end each
+    step at the exact minimum of its segment. Costs one Cholesky factorisation of the support per step.
     """
     n = support.size + admitted.size
     face = _Face(
@@ -93,9 +93,8 @@ def _settle(face: _Face, *, drop_all: bool) -> FaceReport:
     """Take Newton steps until the face is the one they end on.
 
     ``drop_all`` is several times faster and lowers the objective of a settled face almost always; without it the
-    objective falls at every step. The ridge is a proximal term: it bounds the pivots from below where columns are
-    duplicates, is raised where it does not, and vanishes from the fixed point since it pulls towards the current
-    weights. The target needs no score; only the exact minimum of a segment does, for its slope.
+    objective falls at every step. The ridge is a proximal term: it bounds the pivots where columns are duplicates, and
+    vanishes from the fixed point since it pulls towards the current weights.
     """
     largest, tau = float(np.diagonal(face.gram).max(initial=0.0)), face.problem.tau
     ridge, limit, evaluated = RIDGE * largest, 20 + (face.n if drop_all else 10 * face.n), 0

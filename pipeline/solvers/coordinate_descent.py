@@ -85,10 +85,7 @@ def factorise(problem: Problem, mu: np.ndarray, support: np.ndarray, capacity: i
 
 
 def _inverse_of_definite(B: np.ndarray) -> np.ndarray:
-    """Return B^-1 = X^T X with X = L^-1, by blocks of 64 rows so that the products are matrix products.
-
-    ``B`` (n, n), whose lower triangle is overwritten by L. Raises LinAlgError where it is not definite.
-    """
+    """Return B^-1 = X^T X with X = L^-1, by blocks of 64 rows; L overwrites the lower triangle of B."""
     n = len(B)
     factorise_definite(B, n)
     X = np.zeros((n, n))
@@ -103,9 +100,8 @@ def _inverse_of_definite(B: np.ndarray) -> np.ndarray:
 def objective(problem: Problem, inverse: ActiveInverse) -> float:
     """Return F(mu), in the first form of mathematics.md, eq. 27, at W = u^T.
 
-    This is F where W is exact and above it by the square of W's error otherwise, whereas the shorter form
-    yty - <u, kty> passes on rounding that hides the falls near the optimum. |Y - C W|^2 cancels from yty down to a
-    percent of it, hence the extended precision. Cost: O(m0^2 T).
+    The shorter form yty - <u, kty> passes on rounding that hides the falls near the optimum. |Y - C W|^2 cancels from
+    yty down to a percent of it, hence the extended precision. Cost: O(m0^2 T).
     """
     support = inverse.support
     weights = inverse.u[:, : inverse.n_active].T.astype(np.longdouble)
@@ -169,10 +165,7 @@ def run_sweep(
 def _visit(
     problem: Problem, inverse: ActiveInverse, order: np.ndarray, shrunk: np.ndarray, step: str, threshold: float
 ) -> tuple[int, int, float]:
-    """Visit ``order`` in place from a fresh G; return (visits, moves, worst).
-
-    Fewer visits than asked for where G must be computed afresh before the next.
-    """
+    """Visit ``order`` in place from a fresh G, until it must be computed afresh; return (visits, moves, worst)."""
     gram, q, done, moves, worst = read_only(problem.gram), np.empty(problem.n_outputs), 0, 0, 0.0
     while True:
         a, b = np.empty((2, inverse.active.size))
@@ -201,16 +194,15 @@ def relative_drift(stale: ActiveInverse, fresh: ActiveInverse) -> float:
 def newton_step(problem: Problem, inverse: ActiveInverse) -> tuple[ActiveInverse, bool]:
     """Return the state after one projected Newton step with backtracking on F, and whether F fell.
 
-    The step is taken in the relative change of mu, d = mu e (mathematics.md, eqs. 56 and 57): the scaling makes the
-    diagonal comparable between coordinates of very different sizes. Weights that reach zero leave the support.
-    Cost: a few Cholesky factorisations of order m0.
+    Gradient nu - |q_m|^2 and Hessian 2 <q_m, q_k> s_mk of F are those of the support (mathematics.md, eqs. 15, 17 and
+    25). The step is taken in the relative change of mu, d = mu e (mathematics.md, eqs. 56 and 57), which makes
+    coordinates of very different sizes comparable. Weights that reach zero leave the support. Cost: a few Cholesky
+    factorisations of order m0.
     """
     support = inverse.support.copy()
     if support.size == 0:
         return inverse, False
     mu = inverse.mu[support]
-    # Gradient nu - |q_m|^2 and Hessian 2 <q_m, q_k> s_mk of F on the support, in the order of G (mathematics.md,
-    # eqs. 15 and 17), with q and S from eq. 25, without the cancellation of the form in the columns.
     n = support.size
     q = inverse.u[:, :n] / mu
     S = -inverse.G[:n, :n] / np.outer(mu, mu)
@@ -231,10 +223,7 @@ def newton_step(problem: Problem, inverse: ActiveInverse) -> tuple[ActiveInverse
 
 
 def _scaled_direction(mu: np.ndarray, gradient: np.ndarray, hessian: np.ndarray) -> np.ndarray:
-    """Return D e with (D H D + ridge) e = -D gradient; the ridge rises until a Cholesky factor exists.
-
-    mathematics.md, eq. 56.
-    """
+    """Return D e with (D H D + ridge) e = -D gradient, the ridge as small as it may be (mathematics.md, eq. 56)."""
     scaled = hessian * np.outer(mu, mu)
     ridge = 1e-12 * float(np.trace(scaled)) / mu.size + 1e-300
     while True:

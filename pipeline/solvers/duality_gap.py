@@ -50,9 +50,8 @@ class Certificate:
 def certify(problem: Problem, weights: np.ndarray, scores: np.ndarray) -> Certificate:
     """Certify weights (M, T) from their scores c_m^T r (M, T) of every candidate (mathematics.md, eq. 44).
 
-    The gap is summed as 1/2 (1-a)^2 |r|^2 + sum_m (tau |W_m| - a W_m . c_m^T r), where no term is negative, instead of
-    P - D, whose terms are 1e4 times larger than the gap. |r|^2 = yty - <W, kty + scores> cancels from yty down to a
-    percent of it: that sum runs in extended precision. Cost: O(M T).
+    The gap is 1/2 (1-a)^2 |r|^2 + sum_m (tau |W_m| - a W_m . c_m^T r), where no term is negative: those of P - D are
+    1e4 times larger. |r|^2 = yty - <W, kty + scores> cancels: it is summed in extended precision. Cost: O(M T).
     """
     largest = float(row_norms(scores).max(initial=0.0))
     return certify_support(weights, scores, problem.kty, problem.yty, problem.tau, largest, problem.rounding)
@@ -69,14 +68,13 @@ def certify_support(
 ) -> Certificate:
     """Certify from the rows of the support and the largest score of all candidates, which a working set streams.
 
-    mathematics.md, eqs. 43, 44 and 46. The first three arguments hold the support, or all candidates; ``rounding`` is
-    that of the statistics.
+    |r|^2 may come out below 0 (mathematics.md, eqs. 43, 44, 45 and 46). The first three arguments hold the support, or
+    all candidates; ``rounding`` is that of the statistics.
     """
     support = np.flatnonzero(weights.any(axis=1))
     extended = weights[support].astype(np.longdouble)
-    # |Y - C W|^2, which rounding may leave below 0 (mathematics.md, eq. 45).
-    terms = np.longdouble(yty) - (extended * kty[support]).sum() - (extended * scores[support]).sum()
-    residual_squared = float(terms)
+    residual = np.longdouble(yty) - (extended * kty[support]).sum() - (extended * scores[support]).sum()
+    residual_squared = float(residual)
     total = float(row_norms(weights).sum())
     penalty_term, (error, of_units) = tau * total, rounding.of_score(total)
     off, max_score = of_units * total, max_score + error
@@ -100,10 +98,7 @@ def certify_problem(problem: Problem, weights: np.ndarray) -> Certificate:
 
 
 def scores_of_support(problem: Problem, weights: np.ndarray, support: np.ndarray | None = None) -> np.ndarray:
-    """Return c_m^T r = kty - gram W of shape (M, T), reading the Gram rows of the support only.
-
-    mathematics.md, eq. 26. Summed in the order of the ``support`` (m0,) int64; by default it rises.
-    """
+    """Return c_m^T r = kty - gram W (M, T), summed over the support (m0,) in its order (mathematics.md, eq. 26)."""
     if support is None:
         support = np.flatnonzero(weights.any(axis=1))
     line, scores = np.empty(problem.n_candidates), np.empty(problem.kty.shape)

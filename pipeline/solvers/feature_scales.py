@@ -1,10 +1,9 @@
 """A scale for each feature, or a metric of all, learned: how steep the function fitted so far is along them.
 
-From no scales on, each round fits least squares on some candidates, multiplies every scale by the root mean square of
-the partial derivatives of that fit, and fits again: the diagonal of a recursive feature machine (Radhakrishnan,
-Beaglehole, Pandit and Belkin 2024, arXiv:2212.13881). Features that the target does not depend on cease to count in the
-distances. Where that gains no more, the whole machine goes on from the best round: the root of the mean outer product
-of the gradients replaces the scales. Held-out rows decide which round is kept, and whether any is.
+Each round fits least squares on some candidates, and multiplies every scale by the root mean square of the partial
+derivatives of that fit: the diagonal of a recursive feature machine (Radhakrishnan, Beaglehole, Pandit and Belkin 2024,
+arXiv:2212.13881). Where that gains no more, the whole machine goes on from the best round: the root of the mean outer
+product of the gradients replaces the scales. Held-out rows decide which round is kept, and whether any is.
 """
 
 import math

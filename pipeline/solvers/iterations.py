@@ -208,8 +208,7 @@ def _screened(problem: Problem, state: SolverState, certificate: Certificate) ->
 def _polish(problem: Problem, state: SolverState, *, drop_all: bool) -> tuple[SolverState, Certificate, int]:
     """Admit and minimise, until the objective is below the one before; return the Newton steps too.
 
-    One round does, but for ``drop_all`` from a support far too large: what was dropped too eagerly comes back in the
-    next rounds, and only the round that ends lower makes a record.
+    With ``drop_all``, what was dropped too eagerly comes back in the next rounds; the one that ends lower is recorded.
     """
     start = certify(problem, state.weights, state.scores)
     steps, evaluations = 0, state.evaluations

@@ -87,8 +87,7 @@ class Problem:
 def check_gram(gram: np.ndarray) -> None:
     """Raise InvalidProblemError unless the Gram is float64, finite, symmetric and positive semi-definite.
 
-    Zero columns and duplicates are legal. Definiteness is one Cholesky factorisation of gram + 1e-8 trace I, which
-    exists iff no eigenvalue is below -1e-8 trace: M^3 / 3 operations and M^2 float64, once for all classes.
+    That is one Cholesky factorisation of gram + 1e-8 trace I: M^3 / 3 operations and M^2 float64, once for all classes.
     """
     if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or gram.shape[0] == 0:
         raise InvalidProblemError(f"the Gram must be square and not empty, found shape {gram.shape}")

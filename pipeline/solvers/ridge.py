@@ -39,10 +39,7 @@ class Refit:
 
 
 def least_squares(statistics: GramStatistics, ridge: float, *, intercept: bool) -> Weights:
-    """Return the weights of ridge regression on all columns (mathematics.md, eq. 60); m³/3 + m²·T operations.
-
-    Raises LinAlgError where the Gram with this ridge is not positive definite in float64.
-    """
+    """Return the weights of ridge regression on all columns (mathematics.md, eq. 60), or raise LinAlgError."""
     used = statistics.centred() if intercept else statistics
     weights = cho_solve(cho_factor(used.damped(ridge), lower=True, overwrite_a=True), used.kty)
     offset = intercept_of(statistics, weights, intercept=intercept)
@@ -150,10 +147,7 @@ def finalise_path(
 
 
 def calibration_weights(final: Weights, best: Refit | None, of_fit: Weights | None = None) -> CalibrationWeights:
-    """Return the weights to predict the held-out rows with.
-
-    They are those of the refit on the fit rows, else those of the fit rows on a path, else the final ones.
-    """
+    """Return the weights that predict the held-out rows: of the refit on fit rows, of a path, or the final ones."""
     if best is not None:
         return CalibrationWeights(best.of_fit.weights.named(final.columns), fit=best.of_fit)
     return CalibrationWeights(of_fit or final, seen=of_fit is None)

@@ -104,7 +104,7 @@ def test_a_probability_of_zero_has_a_finite_loss_however_large_the_values():
     for size in (1e307, 1.7e308):
         for f in ([[size, -size]], [[-size]]):
             np.testing.assert_array_equal(probabilities(np.array(f), 0.01), [[1, 0]])
-            assert np.isfinite(calibrate(np.repeat(f, 1000, axis=0), np.ones(1000, int), 0.01).log_loss)
+            assert np.isfinite(calibrate(np.repeat(f, 1000, axis=0), np.ones(1000, int), 0.01).numbers()["log_loss"])
 
 
 def test_a_score_comes_back_as_it_was_stored():
