@@ -66,21 +66,13 @@ GAUSSIAN = Kernel()
 class ColumnGenerator:
     """Kernel columns c_m = k(X, x_m) / √k(x_m, x_m) of fixed centers over any rows (mathematics.md, eq. 1).
 
-    Parameters
-    ----------
-    centers : (n_points, n_features) array, kept as C-contiguous `dtype`.
-    sigma2 : width of every column, or one (n_centers,) width each; above 0.
-    dtype : float32 (one sgemm, values rounded to float32) or float64 (for exact comparisons; twice the cost).
-    place : (n_centers,) i8, which of `centers` each column belongs to; None: one column each, in order. Columns of
-        the same center, of several widths, share its inner products.
+    centers : (n_points, n_features) array, kept as C-contiguous `dtype`
+    sigma2 : width of every column, or one (n_centers,) width each
+    dtype : float32 (one sgemm, values rounded to float32) or float64 (for exact comparisons; twice the cost)
+    place : (n_centers,) i8, which of `centers` each column belongs to; None: one column each, in order
 
-    Raises
-    ------
-    ValueError
-        A width is not a finite number above 0.
-    InvalidDataError
-        The centers are too large for `dtype`, or so large compared with sigma2 that kernel values would be rounding;
-        or negative, where the kernel compares histograms.
+    Raises ValueError for a width that is no finite number above 0, InvalidDataError where the centers are too large for
+    `dtype`, so large compared with sigma2 that kernel values would be rounding, or negative for an intersection.
     """
 
     def __init__(
@@ -99,8 +91,7 @@ class ColumnGenerator:
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused, in words
             kept: Values = np.ascontiguousarray(centers, dtype=dtype)
         self._n_features, self._dtype = kept.shape[1], kept.dtype
-        forms = {"gaussian": _GaussianForm, "polynomial": _PolynomialForm, "intersection": _IntersectionForm}
-        self._form = forms[kernel.name](kept, place, widths, kernel.degree)
+        self._form = _FORMS[kernel.name](kept, place, widths, kernel.degree)
 
     def block(
         self, X: Values, row_order: Index | None = None, out_dtype: type = np.float32, each: Each = serially
@@ -127,9 +118,8 @@ class ColumnGenerator:
 class _Form:
     """A kernel at points, values (p, d) of one float dtype; column j is of point place[j], or j without places.
 
-    `prepared` checks rows X (rows, d), or raises InvalidDataError naming one that is too large, and returns them as
-    `write` wants them, with a size of each, (rows,): the same for all tiles. `write` fills the columns of a tile in
-    `out` (rows, columns) with the values of the rows, taken in an order.
+    `prepared` checks rows X (rows, d) and returns them as `write` wants them, with a size of each, (rows,): the same
+    for all tiles. `write` fills the columns of a tile in `out` (rows, columns) with the rows, taken in an order.
     """
 
     def __init__(self, values: Values, place: Index | None, sigma2: NDArray[np.float64], degree: int) -> None:
@@ -143,12 +133,6 @@ class _Form:
     def tiles(self) -> list[slice]:
         n_columns = len(self._values if self._place is None else self._place)
         return [slice(0, n_columns)] if n_columns else []
-
-    def prepared(self, X: Values) -> tuple[Values, Values]:
-        raise NotImplementedError
-
-    def write(self, X: Values, sizes: Values, order: Index, out: Values, tile: slice) -> None:
-        raise NotImplementedError
 
     def _spread(self, of_points: Values) -> Values:
         """Return what is known of each point, (..., p), for each column, (..., columns)."""
@@ -245,6 +229,11 @@ class _IntersectionForm(_Form):
         out[:] = self._spread(values)[order]
 
 
+_FORMS: dict[str, type[_GaussianForm] | type[_PolynomialForm] | type[_IntersectionForm]] = {
+    "gaussian": _GaussianForm,
+    "polynomial": _PolynomialForm,
+    "intersection": _IntersectionForm,
+}
 _ROUNDING = 1e-3  # by which values of float32 may exceed what they would be in exact arithmetic, and more
 
 

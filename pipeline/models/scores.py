@@ -41,9 +41,8 @@ def _by_class(decision: NDArray[np.floating]) -> NDArray[np.float64]:
 class LossSlopes:
     """What the choice of a temperature needs to know of some rows (mathematics.md, eq. 77); of blocks they add up.
 
-    slopes, curvatures (G,) f8: of the log loss of the true classes by the inverse temperature, at each of
-    INVERSE_TEMPERATURES; others: the sum of what the other classes' values have on average above the true one's; rows:
-    their number, for a choice that of different ones. All but that are weighted.
+    slopes, curvatures (G,) f8: of the log loss by the inverse temperature, at each of INVERSE_TEMPERATURES; others: the
+    sum of what the other classes' values have on average above the true one's; rows: their number, not weighted.
     """
 
     slopes: NDArray[np.float64]
@@ -113,8 +112,7 @@ class Calibration:
 
     log_loss_sum, brier_sum : -log p of the true class; Σ_k (p_k - y_k)², y_k 1 for the true class and 0 for others
     counts, confidences, right : of the rows in each of 15 bins of the largest probability: their number, the sum of
-        that probability, and how many of them are of that class
-    Where rows have weights, all are sums of them.
+        that probability, and how many of them are of that class. Where rows have weights, all are sums of them.
     """
 
     log_loss_sum: float

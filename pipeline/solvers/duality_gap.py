@@ -26,10 +26,8 @@ class Certificate:
 
     primal, dual, gap, relative_gap : P, D, P - D >= P - P*, and gap / P (0 where P is 0). The dual is -inf and both
         gaps are inf for weights that are worse than none, or whose values are rounding.
-    theta_scale : a, which turns the residual into a dual feasible point.
-    max_score : max_m |c_m^T r|_2 over the candidates, with the rounding.
-    rounding, primal_rounding : what rounding may have changed a score by, and the units of sums the primal
-        (mathematics.md, eq. 103). The gaps count both.
+    theta_scale, max_score : a; max_m |c_m^T r|_2 over the candidates, with the rounding.
+    rounding, primal_rounding : what rounding may have changed a score by, and the primal (mathematics.md, eq. 103).
     """
 
     primal: float

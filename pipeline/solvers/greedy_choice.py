@@ -8,7 +8,7 @@ on a sample of the fit rows, in batches where the Gram of all does not fit (math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,8 +161,7 @@ def held_out_curve(
     return errors
 
 
-@dataclass(frozen=True)
-class Preselection:
+class Preselection(NamedTuple):
     """How many finalists are chosen, how many of these are dropped again, and the share of the fit rows sampled."""
 
     n_finalists: int

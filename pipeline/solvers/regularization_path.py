@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,7 @@ GAIN = 1e-2  # of the lowest held-out error; less is no gain
 DEFAULT_PENALTY = "max:1e-7"
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(NamedTuple):
     """A penalty that was tried: its held-out error, and whether its solves converged."""
 
     penalty: float
@@ -58,8 +58,7 @@ def search(
     return best, trials, _edge(best, trials, idle)
 
 
-@dataclass(frozen=True)
-class TriedPenalties:
+class TriedPenalties(NamedTuple):
     """Solves on the fit rows: weights (penalties, M, T), held-out errors (penalties,), whether all converged."""
 
     weights: NDArray[np.float64]
@@ -67,8 +66,7 @@ class TriedPenalties:
     converged: bool
 
 
-@dataclass(frozen=True)
-class ChosenPenalty:
+class ChosenPenalty(NamedTuple):
     """The penalty to train with, the weights (M, T) of the fit rows there, and a warning for the user."""
 
     penalty: float

@@ -25,14 +25,12 @@ class SolverOptions:
     """How to solve. λ is 1: only λν matters (mathematics.md, eq. 20).
 
     tolerance : relative duality gap over all candidates to stop at.
-    max_sweeps : limit on iterations. An iteration is a sweep or a polish round and makes one `Record`. A sweep visits M
-        coordinates (uniform), or those neither shrunk nor screened (shrinking; the one before a polish at most
-        ``opening_visits``). A polish round visits none: it admits the worst violators and minimises on the faces it
-        meets, or, where several outputs share a kernel, takes one Newton step on mu.
+    max_sweeps : limit on iterations: sweeps, of M coordinates (uniform) or of those neither shrunk nor screened, and
+        polish rounds, which admit the worst violators and minimise on the faces they meet, or, where several outputs
+        share a kernel, take one Newton step on mu.
     schedule : "shrinking" or "uniform".
     step : "exact", "newton" (safeguarded) or "newton-unguarded" (Algorithm 2 with its factor 2 restored)
-    opening_visits : coordinates visited by the one sweep before the polish. Few: a first sweep from zero admits far
-        more coordinates than the optimum keeps, and each costs m0^2.
+    opening_visits : of the one sweep before the polish, which admits far more coordinates than the optimum keeps.
     stop : "gap" or "paper", the paper's rule, its sign corrected (mathematics.md, eq. 36).
     """
 
@@ -68,7 +66,7 @@ class Record:
     """One iteration, a sweep or a polish round.
 
     objective : F(mu), computed afresh; never above the one before.
-    primal, dual, relative_gap : of the weights after the iteration, over all candidates; None where not certified.
+    primal, dual, relative_gap : of the weights after it, over all candidates; None where not certified.
     visited, skipped, screened, moved : coordinates visited (of a polish round: in the support or admitted); left out as
         shrunk; left out for good; changed (of a polish round: to zero or from it).
     evaluations : scores evaluated so far, certificates included.
@@ -100,8 +98,8 @@ class SolverState:
     mu (M,) f8, weights (M, T) f8, scores (M, T) f8 : c_m^T r at ``weights``, meaningful where ``certified``.
     support (m0,) i8 : in the order of G and of the factorisations, on which the bits depend.
     shrunk, screened (M,) bool : coordinates that sweeps leave out: zero, with a gradient above ``threshold``, the
-        largest violation of the previous sweep (as in LIBLINEAR, Hsieh et al. 2008: a heuristic, undone before a run
-        may stop; mathematics.md, eq. 50); zero in every solution by the Gap Safe test, for good at this penalty.
+        largest violation of the previous sweep (Hsieh et al. 2008; undone before a run may stop; mathematics.md, eq.
+        50); zero in every solution by the Gap Safe test, for good at this penalty.
     level : violation, relative to nu, at which the shrunken problem counts as converged.
     certified : whether ``relative_gap`` belongs to ``weights``.
     settled : whether ``weights`` minimise the objective on their face (polish).
