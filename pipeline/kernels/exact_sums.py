@@ -106,13 +106,10 @@ class ExactGram:
         Costs rows·M² operations where nothing is kept. Raises InvalidDataError for an entry beyond the bound.
         """
         if len(columns) and len(self.units):
-            each(lambda tile: self._add_tile(columns, *tile), self._tiles())
-
-    def _tiles(self) -> list[tuple[int, int]]:
-        """Return the first row and column of each tile, in columns of the Gram; the largest tiles first."""
-        n_columns, step = self.units.shape[1], TILE_COLUMNS
-        tiles = [(i, j) for i in range(self._kept, n_columns, step) for j in range(0, min(i + step, n_columns), step)]
-        return sorted(tiles, key=lambda tile: tile[1] + step > tile[0])
+            n, step = self.units.shape[1], TILE_COLUMNS
+            tiles = [(i, j) for i in range(self._kept, n, step) for j in range(0, min(i + step, n), step)]
+            largest_first = sorted(tiles, key=lambda tile: tile[1] + step > tile[0])
+            each(lambda tile: self._add_tile(columns, *tile), largest_first)
 
     def _add_tile(self, columns: NDArray[np.float64], i: int, j: int) -> None:
         n_columns = self.units.shape[1]

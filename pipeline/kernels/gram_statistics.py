@@ -156,19 +156,9 @@ class Rounding(NamedTuple):
         """Return the rounding of float64 for the largest squared norm of a column, before it was centred."""
         return cls(12.0 * float(np.finfo(np.float64).eps) * largest)
 
-    @property
-    def of_entry(self) -> float:
-        """What rounding may change an entry of the Gram by."""
-        return self.each + self.units
-
     def beside(self, errors: NDArray[np.float64]) -> "Rounding":
         """Return the rounding of streamed scores, whose own units change the outputs by `errors`."""
         return self._replace(always=self.always + float(np.linalg.norm(errors)))
-
-    def of_score(self, total: float) -> tuple[float, float]:
-        """Return what rounding may change a score by, of weights with Σ_m ‖W_m‖ = total, and the part of the units."""
-        units = self.units * total + self.always
-        return self.each * total + units, units
 
 
 class RowBounds(NamedTuple):

@@ -1,6 +1,6 @@
 """A sum of kernel columns: f(x) = Σ_m w_m k(x, x_m) / √k(x_m, x_m) + b."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -28,10 +28,6 @@ class KernelExpansion:
     @cached_property
     def _generator(self) -> ColumnGenerator:
         return ColumnGenerator(self.centers, self.sigma2, kernel=self.kernel)
-
-    def with_weights(self, weights: NDArray[np.float64], intercept: NDArray[np.float64]) -> "KernelExpansion":
-        """Return an expansion on the same centers with other weights (m, T) and intercept (T,)."""
-        return replace(self, weights=weights, intercept=intercept)
 
     def columns(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return k(x, x_m) / √k(x_m, x_m) of features X (rows, d) and every center, (rows, m) f8."""

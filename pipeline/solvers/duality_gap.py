@@ -74,7 +74,8 @@ def certify_support(
     residual = np.longdouble(yty) - (extended * kty[support]).sum() - (extended * scores[support]).sum()
     residual_squared = float(residual)
     total = float(row_norms(weights).sum())
-    penalty_term, (error, of_units) = tau * total, rounding.of_score(total)
+    penalty_term, of_units = tau * total, rounding.units * total + rounding.always
+    error = rounding.each * total + of_units
     off, max_score = of_units * total, max_score + error
     aligned = float(np.einsum("mt,mt->", weights, scores))
     scale = min(1.0, tau / max_score) if max_score > 0 else 1.0

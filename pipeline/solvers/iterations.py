@@ -200,8 +200,9 @@ def _certified(
 
 def _screened(problem: Problem, state: SolverState, certificate: Certificate) -> SolverState:
     """Return the state with the zero coordinates screened that the Gap Safe test excludes."""
-    squares = np.maximum(np.diagonal(problem.gram), 0.0) + problem.rounding.of_entry  # centring may have cancelled more
-    safe = gap_safe_screen(state.scores, np.sqrt(squares), certificate, problem.tau)
+    rounding = problem.rounding.each + problem.rounding.units  # centring may have cancelled more
+    norms = np.sqrt(np.maximum(np.diagonal(problem.gram), 0.0) + rounding)
+    safe = gap_safe_screen(state.scores, norms, certificate, problem.tau)
     return replace(state, screened=state.screened | (safe & (state.mu == 0.0)))
 
 
