@@ -5,8 +5,9 @@ import itertools
 import numpy as np
 
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.solvers import Problem, Solution
 from pipeline.solvers import forward_backward_selection as greedy
+from pipeline.solvers.problem import Problem
+from pipeline.solvers.solve import Solution
 
 
 def statistics_of(K: np.ndarray, Y: np.ndarray) -> GramStatistics:
@@ -45,7 +46,7 @@ def selection_data(seed: int, n: int = 80, m: int = 12, outputs: int = 3) -> tup
 
 
 def never_rises(solution: Solution) -> bool:
-    values = [record.objective for record in solution.records]
+    values = [record.objective for record in solution.state.records]
     return all(b <= a * (1 + 1e-12) for a, b in itertools.pairwise(values))
 
 

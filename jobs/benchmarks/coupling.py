@@ -26,7 +26,7 @@ import numpy as np
 from mnist_runs import feature_store_of, run_mnist
 
 from features.targets import labels_from_decision
-from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.solvers.ridge import refit
 from pipeline.stages import accumulate_statistics as statistics
 from storage.arrays import read_arrays

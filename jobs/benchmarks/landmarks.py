@@ -28,8 +28,7 @@ from table_peers import RIDGES, classes, error_of, table_of
 from threadpoolctl import threadpool_limits
 
 from pipeline.estimators import GreedyNystroem
-from pipeline.kernels.column_generator import GAUSSIAN
-from pipeline.kernels.kernel_forms import typical_sigma2
+from pipeline.kernels.kernel_forms import GAUSSIAN, typical_sigma2
 
 TABLES, DRAWS = ("digits", "boston", "abalone", "letters", "arm"), 3
 SIZES = [50, 100, 200, 400]

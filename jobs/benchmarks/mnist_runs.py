@@ -19,14 +19,13 @@ from pipeline.config.settings import from_toml
 from pipeline.datasets.feature_request import describe, fill_in_features, source_spec
 from pipeline.datasets.feature_rows import FeatureStore
 from pipeline.datasets.open_data import open_data
-from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.gram_statistics import (
     GramStatistics,
     RowBounds,
     StatisticsSums,
-    SumBounds,
     largest_terms,
 )
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.solvers.ridge import refit
 from pipeline.train import main as train
 from storage.folder_layouts import FeatureLayout, RunLayout
@@ -85,10 +84,10 @@ def least_squares(
     targets = outputs(y, "multiclass", n_classes)
     share = -(-len(X) // (workers * BLOCK_ROWS)) * BLOCK_ROWS
     keys = row_keys(X)
-    bounds = SumBounds(BLOCK_ROWS, share // BLOCK_ROWS, RowBounds.of([largest_terms(1.0, targets)]))
+    bounds = RowBounds.of([largest_terms(1.0, targets)]), BLOCK_ROWS, share // BLOCK_ROWS
 
     def accumulated(start: int) -> list[GramStatistics]:
-        parts = [StatisticsSums(generator.n_centers, bounds) for _ in range(2)]
+        parts = [StatisticsSums(generator.n_centers, *bounds) for _ in range(2)]
         stop = min(start + share, len(X))
         for first in range(start, stop, BLOCK_ROWS):
             rows = slice(first, min(first + BLOCK_ROWS, stop))

@@ -12,7 +12,7 @@ from sklearn.linear_model import RidgeClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.svm import SVC
 
-from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.kernels.kernel_forms import ColumnGenerator
 
 Predict = Callable[[NDArray[np.float32]], NDArray[np.int64]]
 Found = tuple[int, Predict, Any]  # centers or support vectors, predicted classes of rows, what is kept of the model

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from features.targets import labels_from_decision, outputs
-from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, SumBounds, largest_terms
+from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, largest_terms
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.solvers.forward_backward_selection import select
 from pipeline.train import main as train
 from storage.folder_layouts import RunLayout
@@ -107,8 +107,8 @@ def accumulated(
     pool = min(asked.pool, n_rows - n_held_out)
     parts = order[n_held_out:n_rows], order[:n_held_out], order[n_rows : n_rows + UNSEEN]
     generator = ColumnGenerator(X[parts[0][:pool]], sigma2)
-    bounds = SumBounds(BLOCK_ROWS, -(-len(X) // BLOCK_ROWS), RowBounds.of([largest_terms(1.0, targets)]))
-    sums, columns = [StatisticsSums(pool, bounds) for _ in parts], []
+    bounds = RowBounds.of([largest_terms(1.0, targets)]), BLOCK_ROWS, -(-len(X) // BLOCK_ROWS)
+    sums, columns = [StatisticsSums(pool, *bounds) for _ in parts], []
     for part, rows in zip(sums, parts, strict=True):
         for start in range(0, len(rows), BLOCK_ROWS):
             block = rows[start : start + BLOCK_ROWS]

@@ -30,12 +30,13 @@ from mnist_runs import SETTINGS, least_squares, read_part, report_of
 from numpy.typing import NDArray
 
 from features.targets import labels_from_decision
-from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.prediction.model_folder import load_model
 from pipeline.resize import resize_run
-from pipeline.solvers import Problem, SolverOptions
+from pipeline.solvers.problem import Problem
 from pipeline.solvers.regularization_path import penalty_max, solve_path, spaced
 from pipeline.solvers.ridge import refit
+from pipeline.solvers.state import SolverOptions
 from pipeline.stages import accumulate_statistics as statistics
 from pipeline.train import main as train
 from storage.arrays import read_arrays

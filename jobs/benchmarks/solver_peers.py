@@ -30,7 +30,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
-from pipeline.solvers import Problem, SolverOptions, certify_problem, solve
+from pipeline.solvers.duality_gap import certify_problem
+from pipeline.solvers.problem import Problem
+from pipeline.solvers.solve import solve
+from pipeline.solvers.state import SolverOptions
 
 TARGETS = (1e-3, 1e-4)
 RUNGS = 20

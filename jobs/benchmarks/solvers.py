@@ -30,9 +30,11 @@ from mnist_runs import feature_store_of, run_mnist
 from threadpoolctl import threadpool_limits
 
 from features.targets import outputs
-from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, SumBounds, largest_terms
-from pipeline.solvers import Problem, SolverOptions, check_gram, solve
+from pipeline.kernels.gram_statistics import RowBounds, StatisticsSums, largest_terms
+from pipeline.kernels.kernel_forms import ColumnGenerator
+from pipeline.solvers.problem import Problem, check_gram
+from pipeline.solvers.solve import solve
+from pipeline.solvers.state import SolverOptions
 from pipeline.stages.fit import draw_rows
 
 TARGETS = (1e-3, 1e-4)
@@ -80,8 +82,7 @@ def training_rows(asked: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
 def prepare(folder: Path, X: np.ndarray, Y: np.ndarray, n_centers: int, keep_columns: bool) -> Facts:
     """Write what `solver_peers.py` reads for a number of centers; return the seconds of each part, on one thread."""
     generator = ColumnGenerator(X[draw_rows(np.arange(len(X)), n_centers, 0)], SIGMA2)
-    bounds = SumBounds(BLOCK_ROWS, -(-len(X) // BLOCK_ROWS), RowBounds.of([largest_terms(1.0, Y)]))
-    sums = StatisticsSums(n_centers, bounds)
+    sums = StatisticsSums(n_centers, RowBounds.of([largest_terms(1.0, Y)]), BLOCK_ROWS, -(-len(X) // BLOCK_ROWS))
     columns = np.empty((len(X), n_centers), order="F") if keep_columns else None
     seconds = dict.fromkeys(("columns", "gram", "gram_check", "root"), 0.0)
 
@@ -194,7 +195,7 @@ def uniform_visits(sweep_cap: int, problem: Problem) -> list[int | None]:
     It certifies after each sweep (M more scores), which is how we know when to stop, and not what the method needs.
     """
     options = SolverOptions(tolerance=TARGETS[-1], schedule="uniform", max_sweeps=sweep_cap)
-    gaps = [record.relative_gap for record in solve(problem, options, np.random.default_rng(0)).records]
+    gaps = [record.relative_gap for record in solve(problem, options, np.random.default_rng(0)).state.records]
     sweeps = [next((i for i, gap in enumerate(gaps, 1) if gap is not None and gap <= t), None) for t in TARGETS]
     return [None if count is None else count * problem.n_candidates for count in sweeps]
 

@@ -35,8 +35,7 @@ from threadpoolctl import threadpool_limits
 from features.paper_tables import open_abalone, open_boston
 from features.source import SourceSpec
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
-from pipeline.kernels.column_generator import GAUSSIAN
-from pipeline.kernels.kernel_forms import typical_sigma2
+from pipeline.kernels.kernel_forms import GAUSSIAN, typical_sigma2
 
 CENTERS, WIDTHS = 1000, (4.0, 2.0, 1.0, 0.5, 0.25, 0.125)  # times the median of the squared distances
 RIDGES, COSTS = 10.0 ** np.arange(-6, 2), (10.0, 100.0)

@@ -36,8 +36,8 @@ from pipeline.estimators.parameters import (
     seed_of,
     settings_of,
 )
-from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.jit import compile_loops
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.models.kernel_expansion import KernelExpansion
 from pipeline.prediction.model_folder import save_model
 from pipeline.prediction.streamed_prediction import locate

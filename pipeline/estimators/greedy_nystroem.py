@@ -18,8 +18,7 @@ from pipeline.config.settings import with_value
 from pipeline.estimators.array_features import ArrayFeatures, Examples, Rows
 from pipeline.estimators.memory import Memory
 from pipeline.estimators.parameters import as_value_error, check_size, seed_of, settings_of
-from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.kernel_forms import Kernel
+from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel
 from pipeline.runtime.memory_limits import default_limit_bytes
 from pipeline.solvers.forward_backward_selection import inverse_root, select, statistics_of_functions
 from pipeline.stages.accumulate_statistics import ALL, accumulate_statistics, name_of, statistics_of

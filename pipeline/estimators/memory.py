@@ -18,7 +18,6 @@ from pipeline.datasets.feature_rows import FeatureRows, ScaledFeatures
 from pipeline.runtime.committed_sums import S
 from pipeline.runtime.row_pass import RowPass, open_team
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredInMemory
-from pipeline.solvers.greedy_choice import told
 from pipeline.stages.learn_feature_scales import SCALES
 from pipeline.stages.unfinished import note_of
 from pipeline.stages.workspace import Item, Unfinished, Workspace
@@ -43,7 +42,7 @@ class UnfinishedInMemory(Unfinished):
     def chosen(self, part: str, rows: str, n_chosen: int, most: int) -> None:
         """Hand on how far a choice of centers is."""
         if n_chosen % LOG_EVERY == 0:
-            self.log(told(rows, n_chosen, most))
+            self.log(f"{n_chosen} of {most} centers chosen on {rows}")
         self.callback({"phase": "select", "rows": part, "iteration": n_chosen, "n_active": n_chosen})
 
 

@@ -8,7 +8,7 @@ same block wherever it is computed.
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,13 +24,8 @@ TILE_COLUMNS = 1024  # of the tiles in which a Gram is added up: long enough for
 
 
 Tile = TypeVar("Tile")
-
-
-class Each(Protocol):
-    """Calls a function on every tile, in any order and by any threads, and returns when all are done."""
-
-    def __call__(self, function: Callable[[Tile], None], tiles: Iterable[Tile], /) -> None:
-        """Call the function; the first error of a tile is raised."""
+# Calls a function on every tile, in any order and by any threads; returns when all are done, or raises the first error.
+Each = Callable[[Callable[[Any], None], Iterable[Any]], None]
 
 
 def serially(function: Callable[[Tile], None], tiles: Iterable[Tile], /) -> None:
@@ -50,10 +45,7 @@ _scratch = _Scratch()
 
 
 def unit_of(largest: ArrayLike, n_terms: int) -> NDArray[np.float64]:
-    """Return the unit, a power of two, for the sum of so many terms of at most ±`largest` (mathematics.md, eq. 73).
-
-    Raises InvalidDataError where the bound of the sum leaves float64.
-    """
+    """Return the unit, a power of two, for a sum of terms within ±`largest` (mathematics.md, eq. 73)."""
     with np.errstate(over="ignore"):
         bound = np.maximum(np.asarray(largest, np.float64) * max(n_terms, 1), _LEAST_BOUND)
     if not np.isfinite(bound).all():
@@ -61,22 +53,17 @@ def unit_of(largest: ArrayLike, n_terms: int) -> NDArray[np.float64]:
     return np.ldexp(1.0, np.frexp(bound)[1] - _SUM_BITS)
 
 
-def error_of(unit: ArrayLike, n_terms: int) -> NDArray[np.float64]:
-    """Return what rounding so many terms to multiples of a unit changes a sum by at most."""
-    return 0.5 * np.asarray(unit) * n_terms
-
-
 class ExactSum:
     """The sum of at most `n_terms` arrays of one shape, each entry within ±`largest` (broadcast to the shape).
 
-    units : i8, the sum in multiples of the unit; those of two sums of the same bounds may be added.
-    error : the most that the unit may have changed an entry by
+    units : i8, the sum in multiples of the unit; those of two sums of the same bounds may be added
+    error : the most that rounding the terms to multiples of the unit may have changed an entry by
     """
 
     def __init__(self, shape: tuple[int, ...], largest: ArrayLike, n_terms: int) -> None:
         self.units = np.zeros(shape, np.int64)
         self._unit = unit_of(largest, n_terms)
-        self.error = error_of(self._unit, n_terms)
+        self.error = 0.5 * self._unit * n_terms
         self._most_units = _SLACK * np.asarray(largest) / self._unit
 
     def add(self, term: NDArray[np.float64] | float, rows: slice = slice(None)) -> None:
@@ -110,7 +97,7 @@ class ExactGram:
     def __init__(self, n_columns: int, n_kept: int, largest: float, n_terms: int) -> None:
         self.units = np.zeros((n_columns - n_kept, n_columns), np.int64)
         self._unit = float(unit_of(largest, n_terms))
-        self.error = float(error_of(self._unit, n_terms))
+        self.error = 0.5 * self._unit * n_terms
         self._most_units, self._kept = _SLACK * largest / self._unit, n_kept
 
     def add(self, columns: NDArray[np.float64], each: Each = serially) -> None:
@@ -119,13 +106,10 @@ class ExactGram:
         Costs rows·M² operations where nothing is kept. Raises InvalidDataError for an entry beyond the bound.
         """
         if len(columns) and len(self.units):
-            each(lambda tile: self._add_tile(columns, *tile), self._tiles())
-
-    def _tiles(self) -> list[tuple[int, int]]:
-        """Return the first row and column of each tile, in columns of the Gram; the largest tiles first."""
-        n_columns, step = self.units.shape[1], TILE_COLUMNS
-        tiles = [(i, j) for i in range(self._kept, n_columns, step) for j in range(0, min(i + step, n_columns), step)]
-        return sorted(tiles, key=lambda tile: tile[1] + step > tile[0])
+            n, step = self.units.shape[1], TILE_COLUMNS
+            tiles = [(i, j) for i in range(self._kept, n, step) for j in range(0, min(i + step, n), step)]
+            largest_first = sorted(tiles, key=lambda tile: tile[1] + step > tile[0])
+            each(lambda tile: self._add_tile(columns, *tile), largest_first)
 
     def _add_tile(self, columns: NDArray[np.float64], i: int, j: int) -> None:
         n_columns = self.units.shape[1]

@@ -85,10 +85,10 @@ class GramStatistics:
         return gram
 
     def centred(self) -> "GramStatistics":
-        """Return the statistics about the means of columns and targets; the sums stay as they are.
+        """Return the statistics about the means of columns and targets; constant columns become zero, sums stay.
 
-        A solver run on them fits an unpenalised intercept, which `intercept` recovers (mathematics.md, eq. 58).
-        Constant columns become zero. Takes one new Gram of memory. Raises InvalidDataError where there are no rows.
+        A solver run on them fits an unpenalised intercept, which `intercept` recovers (mathematics.md, eq. 58). Takes
+        one new Gram of memory. Raises InvalidDataError where there are no rows.
         """
         kty, yty = self.centred_targets()
         means, gram = self.column_sums / self.weight_sum, np.empty_like(self.gram)
@@ -129,17 +129,11 @@ class GramStatistics:
     def intercept(
         self, weights: NDArray[np.float64], columns: NDArray[np.int64] | slice = slice(None)
     ) -> NDArray[np.float64]:
-        """Return the intercept (T,) for weights (M, T), or (a, T) of some `columns` (a,), of the centred statistics.
-
-        mathematics.md, eq. 59.
-        """
+        """Return the intercept (T,) for weights (M, T), or (a, T) of some `columns` (mathematics.md, eq. 59)."""
         return (self.target_sums - self.column_sums[columns] @ weights) / self.weight_sum
 
     def squared_error(self, weights: NDArray[np.float64], intercept: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return Σ (y - K w - b)² over the rows for each output, (T,) (mathematics.md, eq. 10).
-
-        Not for centred statistics. Weights (M, T), intercept (T,). Costs M²·T operations and no pass over the rows.
-        """
+        """Return Σ (y - K w - b)² over the rows, (T,); not for centred statistics (mathematics.md, eq. 10)."""
         linear = np.einsum("mt,mt->t", weights, self.kty) + intercept * self.target_sums
         quadratic = np.einsum("mt,mt->t", weights, self.gram @ weights)
         quadratic += 2 * intercept * (self.column_sums @ weights) + self.weight_sum * intercept**2
@@ -162,23 +156,12 @@ class Rounding(NamedTuple):
         """Return the rounding of float64 for the largest squared norm of a column, before it was centred."""
         return cls(12.0 * float(np.finfo(np.float64).eps) * largest)
 
-    @property
-    def of_entry(self) -> float:
-        """What rounding may change an entry of the Gram by."""
-        return self.each + self.units
-
     def beside(self, errors: NDArray[np.float64]) -> "Rounding":
         """Return the rounding of streamed scores, whose own units change the outputs by `errors`."""
         return self._replace(always=self.always + float(np.linalg.norm(errors)))
 
-    def of_score(self, total: float) -> tuple[float, float]:
-        """Return what rounding may change a score by, of weights with Σ_m ‖W_m‖ = total, and the part of the units."""
-        units = self.units * total + self.always
-        return self.each * total + units, units
 
-
-@dataclass(frozen=True)
-class RowBounds:
+class RowBounds(NamedTuple):
     """The largest terms that a row of weight s, columns within κ(x) and T targets y adds to the sums (eq. 72).
 
     gram : s κ²; columns : s κ; weight : s; kty, yty, targets : s κ |y|, s y² and s |y| of each output
@@ -215,34 +198,23 @@ def largest_terms(
     return np.asarray(terms.max(axis=0, initial=0.0))
 
 
-@dataclass(frozen=True)
-class SumBounds:
-    """Bounds of the terms of all sums, which fix the bits: most rows a block, most blocks, and what a row adds."""
-
-    block_rows: int
-    n_blocks: int
-    row: RowBounds
-
-
 class StatisticsSums:
     """Statistics of one part (fit or held out), added up exactly: blocks may come in any order and grouping.
 
-    The Gram is that of the columns from `n_kept` on, against all columns.
+    The bits depend on the bounds: what a row adds at most, most rows a block, most blocks. The Gram is that of the
+    columns from `n_kept` on, against all columns.
     """
 
-    def __init__(self, n_columns: int, bounds: SumBounds, n_kept: int = 0) -> None:
-        n, rows, row, new = bounds.n_blocks, bounds.block_rows, bounds.row, n_columns - n_kept
-        self._kept = n_kept
+    def __init__(self, n_columns: int, largest: RowBounds, block_rows: int, n_blocks: int, n_kept: int = 0) -> None:
+        self._kept, new, t = n_kept, n_columns - n_kept, len(largest.kty)
+        shapes = {"kty": (new, t), "yty": (t,), "column_sums": (new,), "target_sums": (t,), "weight_sum": ()}
+        bounds = (largest.kty, largest.yty, largest.columns, largest.targets, largest.weight)
         with np.errstate(over="ignore"):  # what overflows is refused, in words
-            kty, yty, targets = (rows * np.array(terms) for terms in (row.kty, row.yty, row.targets))
-        self._gram = ExactGram(n_columns, n_kept, rows * row.gram, n)
-        self._sums = {
-            "kty": ExactSum((new, len(kty)), kty, n),
-            "yty": ExactSum(yty.shape, yty, n),
-            "column_sums": ExactSum((new,), rows * row.columns, n),
-            "target_sums": ExactSum(targets.shape, targets, n),
-            "weight_sum": ExactSum((), rows * row.weight, n),
-        }
+            self._sums = {
+                name: ExactSum(shape, block_rows * np.array(bound), n_blocks)
+                for (name, shape), bound in zip(shapes.items(), bounds, strict=True)
+            }
+        self._gram = ExactGram(n_columns, n_kept, block_rows * largest.gram, n_blocks)
 
     def add(
         self,

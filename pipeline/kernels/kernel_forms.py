@@ -1,15 +1,18 @@
 """The kernels: each turns rows into blocks of columns k(x, z) / √k(z, z) for fixed points z; widths that suit points.
 
-A point may have several widths, each with a column: its inner products are computed once for all of them.
+No block outlives the call that asked for it. A point may have several widths, each with a column: its inner products
+are computed once for all of them.
 """
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from pipeline.errors import InvalidDataError
+from pipeline.kernels.exact_sums import Each, serially
 from pipeline.kernels.kernel_loops import gaussian_float32, gaussian_float64, intersections, polynomial
 from pipeline.kernels.scaled_rows import first_non_finite_row
 
@@ -19,6 +22,8 @@ KERNELS = ("gaussian", "polynomial", "intersection")
 FAR_FROM_ORIGIN = 10.0
 LARGEST_KERNEL_ERROR = 1e-2  # of a kernel value, by the rounding of its distance; more is refused
 TILE_COLUMNS = 512  # of the inner products computed at once: work for several threads, and long enough for BLAS
+Values = NDArray[np.floating]
+Index = NDArray[np.int64]
 _RESCALE = "standardise the inputs (--set data.standardise=true) or rescale them"
 
 
@@ -46,10 +51,7 @@ class Kernel:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether 0 ≤ k(x, z) = k(z, x) ≤ 1 for all columns: they are symmetric, and Σ k bounds Σ k².
-
-        mathematics.md, eq. 49.
-        """
+        """Whether 0 ≤ k(x, z) = k(z, x) ≤ 1 for all columns: Σ k bounds Σ k² (mathematics.md, eq. 49)."""
         return self.name == "gaussian"
 
     @property
@@ -58,167 +60,184 @@ class Kernel:
         return 1.0 if self.is_bounded else float(np.finfo(np.float32).max)
 
 
-# Rows of a block as a kernel wants them, (rows, d), and a size of each, (rows,); the same for all tiles.
-Rows = tuple[NDArray[np.floating], NDArray[np.floating]]
+GAUSSIAN = Kernel()
+
+
+class ColumnGenerator:
+    """Kernel columns c_m = k(X, x_m) / √k(x_m, x_m) of fixed centers over any rows (mathematics.md, eq. 1).
+
+    centers : (n_points, n_features) array, kept as C-contiguous `dtype`
+    sigma2 : width of every column, or one (n_centers,) width each
+    dtype : float32 (one sgemm, values rounded to float32) or float64 (for exact comparisons; twice the cost)
+    place : (n_centers,) i8, which of `centers` each column belongs to; None: one column each, in order
+
+    Raises ValueError for a width that is no finite number above 0, InvalidDataError where the centers are too large for
+    `dtype`, so large compared with sigma2 that kernel values would be rounding, or negative for an intersection.
+    """
+
+    def __init__(
+        self,
+        centers: Values,
+        sigma2: ArrayLike,
+        dtype: type = np.float32,
+        *,
+        kernel: Kernel = GAUSSIAN,
+        place: Index | None = None,
+    ) -> None:
+        self.n_centers = len(centers) if place is None else len(place)  # columns
+        widths = np.broadcast_to(np.asarray(sigma2, np.float64), (self.n_centers,))
+        if not (np.isfinite(widths).all() and (widths > 0).all()):
+            raise ValueError("every sigma2 must be a finite number above 0")
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused, in words
+            kept: Values = np.ascontiguousarray(centers, dtype=dtype)
+        self._n_features, self._dtype = kept.shape[1], kept.dtype
+        self._form = _FORMS[kernel.name](kept, place, widths, kernel.degree)
+
+    def block(
+        self, X: Values, row_order: Index | None = None, out_dtype: type = np.float32, each: Each = serially
+    ) -> NDArray[Any]:
+        """Return the kernel block (rows, n_centers) of some rows, C-contiguous.
+
+        X is (rows, n_features); output row i belongs to X[row_order[i]] (default: in order). With float32 centers the
+        values are float32 numbers, stored as `out_dtype` (float64 saves the statistics a copy). `each` shares out the
+        tiles of columns: the bits of a value depend on the rows of the block and on the centers alone. Costs
+        2·rows·n_features·n_points operations and rows·n_centers·(4 + itemsize) bytes. Raises InvalidDataError naming
+        a row that is too large for squared distances.
+        """
+        if X.ndim != 2 or X.shape[1] != self._n_features:
+            raise ValueError(f"rows have {X.shape[1:]} features, the centers have {self._n_features}")
+        with np.errstate(over="ignore", invalid="ignore"):
+            rows, sizes = self._form.prepared(np.ascontiguousarray(X, dtype=self._dtype))
+        order = np.arange(len(rows)) if row_order is None else row_order
+        stored = np.float64 if self._dtype == np.float64 else out_dtype
+        out: Values = np.empty((len(rows), self.n_centers), stored)
+        each(lambda tile: self._form.write(rows, sizes, order, out, tile), self._form.tiles())
+        return out
 
 
 class _Form:
-    """Some points, values (p, d) of one float dtype; column j is of point place[j], or j without places."""
+    """A kernel at points, values (p, d) of one float dtype; column j is of point place[j], or j without places.
 
-    def __init__(self, values: NDArray[np.floating], place: NDArray[np.int64] | None) -> None:
-        self._values, self._place = values, place
-        self._n_columns = len(values) if place is None else len(place)
+    `prepared` checks rows X (rows, d) and returns them as `write` wants them, with a size of each, (rows,): the same
+    for all tiles. `write` fills the columns of a tile in `out` (rows, columns) with the rows, taken in an order.
+    """
 
-    def _spread(self, of_points: NDArray[np.floating]) -> NDArray[np.floating]:
+    def __init__(self, values: Values, place: Index | None, sigma2: NDArray[np.float64], degree: int) -> None:
+        self._values, self._place, self._degree = values, place, degree
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what overflows is refused, in words
+            self._set_up(sigma2)
+
+    def _set_up(self, sigma2: NDArray[np.float64]) -> None:
+        raise NotImplementedError
+
+    def tiles(self) -> list[slice]:
+        n_columns = len(self._values if self._place is None else self._place)
+        return [slice(0, n_columns)] if n_columns else []
+
+    def _spread(self, of_points: Values) -> Values:
         """Return what is known of each point, (..., p), for each column, (..., columns)."""
         return of_points if self._place is None else np.ascontiguousarray(of_points[..., self._place])
 
-    def tiles(self) -> list[slice]:
-        """Return what `write` takes at once: all columns."""
-        return [slice(0, self._n_columns)] if self._n_columns else []
 
-    def prepared(self, X: NDArray[np.floating]) -> Rows:
-        """Return rows X (rows, d) as `write` takes them. Raises InvalidDataError naming one that is too large."""
-        raise NotImplementedError
-
-    def write(self, prepared: Rows, order: NDArray[np.int64], out: NDArray[np.floating], tile: slice) -> None:
-        """Write the columns of a tile over prepared rows, taken in this order, to `out` (rows, columns)."""
-        raise NotImplementedError
-
-
-class GaussianForm(_Form):
+class _GaussianForm(_Form):
     """exp(-‖x-z‖² / (2 σ²)) from inner products: one sgemm, one compiled epilogue (mathematics.md, eqs. 2 and 3).
 
     ‖x‖² + ‖z‖² - 2 xᵀz cancels where points lie far from the origin and close to each other: about norm²·eps is lost.
     Where the points' mean is far from the origin, rows and points are therefore taken relative to it.
     """
 
-    def __init__(
-        self, values: NDArray[np.floating], place: NDArray[np.int64] | None, sigma2: NDArray[np.float64]
-    ) -> None:
-        super().__init__(values, place)
-        self._origin, self._widths = _origin(values), sigma2
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused below, in words
-            self._centers = values if self._origin is None else values - self._origin
-            self._norms = self._spread(_squared_norms(self._centers))
-            self._scales: NDArray[np.floating] = (0.5 / sigma2).astype(values.dtype)
-        self._check()
-        self._runs = None if place is None else _runs_of_tiles(place)
-        self._epilogue = gaussian_float32 if values.dtype == np.float32 else gaussian_float64
+    def _set_up(self, sigma2: NDArray[np.float64]) -> None:
+        dtype = self._values.dtype
+        self._origin = _origin(self._values)
+        self._centers = self._values if self._origin is None else self._values - self._origin
+        self._norms = self._spread(_squared_norms(self._centers))
+        self._scales: Values = (0.5 / sigma2).astype(dtype)
+        # Rows need no such check: one with a kernel value above rounding is about as long as its center.
+        _check_sizes("center", self._norms, _largest_norm(dtype))
+        _check_scales(self._scales, sigma2)
+        errors = self._norms.astype(np.float64) * (float(np.finfo(dtype).eps) / sigma2)
+        if errors.max(initial=0.0) > LARGEST_KERNEL_ERROR:
+            worst = int(np.argmax(errors))
+            raise InvalidDataError(
+                f"center {worst}: with a squared norm of {self._norms[worst]:g} and sigma2 = {sigma2[worst]:g}, kernel "
+                f"values would be wrong by {min(errors[worst], 1.0):.1g} from {dtype} rounding; standardise the inputs "
+                "(--set data.standardise=true), rescale them, or use a larger --sigma2"
+            )
+        self._runs = None if self._place is None else _runs_of_tiles(self._place)
+        self._epilogue = gaussian_float32 if dtype == np.float32 else gaussian_float64
 
     def tiles(self) -> list[slice]:
         """Return the points whose columns `write` takes at once, of all widths: they share inner products."""
         n_points = len(self._centers)
         return [slice(j, min(j + TILE_COLUMNS, n_points)) for j in range(0, n_points, TILE_COLUMNS)]
 
-    def prepared(self, X: NDArray[np.floating]) -> Rows:
-        """Return rows X (rows, d) relative to the origin, and their squared norms."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            values = X if self._origin is None else X - self._origin
-            norms = _squared_norms(values)
+    def prepared(self, X: Values) -> tuple[Values, Values]:
+        values = X if self._origin is None else X - self._origin
+        norms = _squared_norms(values)
         _check_sizes("row", norms, _largest_norm(norms.dtype))
         return values, norms
 
-    def write(self, prepared: Rows, order: NDArray[np.int64], out: NDArray[np.floating], tile: slice) -> None:
-        """Write the columns of a tile of points."""
-        rows, norms = prepared
-        dots = rows @ self._centers[tile].T
+    def write(self, X: Values, sizes: Values, order: Index, out: Values, tile: slice) -> None:
+        dots = X @ self._centers[tile].T
         for columns in [tile] if self._runs is None else self._runs.get(tile.start // TILE_COLUMNS, []):
-            of_columns = self._dots_of(columns, dots, tile)
-            self._epilogue(of_columns, norms, self._norms[columns], self._scales[columns], order, out, columns.start)
-
-    def _dots_of(self, columns: slice, dots: NDArray[np.floating], tile: slice) -> NDArray[np.floating]:
-        """Return the inner products (rows, k) of k columns from those of the points of their tile."""
-        if self._place is None:
-            return dots
-        places = self._place[columns] - tile.start
-        return dots if np.array_equal(places, np.arange(dots.shape[1])) else np.take(dots, places, axis=1)
-
-    def _check(self) -> None:
-        """Raise InvalidDataError where the kernel values of a center would not be numbers, or no more than rounding.
-
-        Rows need no such check: one with a kernel value above rounding is about as long as its center.
-        """
-        dtype, widths = self._norms.dtype, self._widths
-        _check_sizes("center", self._norms, _largest_norm(dtype))
-        _check_scales(self._scales, widths)
-        with np.errstate(over="ignore"):
-            errors = self._norms.astype(np.float64) * (float(np.finfo(dtype).eps) / widths)
-        worst = int(np.argmax(errors)) if len(errors) else 0
-        if len(errors) and errors[worst] > LARGEST_KERNEL_ERROR:
-            raise InvalidDataError(
-                f"center {worst}: with a squared norm of {self._norms[worst]:g} and sigma2 = {widths[worst]:g}, kernel "
-                f"values would be wrong by {min(errors[worst], 1.0):.1g} from {dtype} rounding; standardise the inputs "
-                "(--set data.standardise=true), rescale them, or use a larger --sigma2"
-            )
+            of_columns = dots
+            if self._place is not None:
+                points = self._place[columns] - tile.start
+                if not np.array_equal(points, np.arange(dots.shape[1])):
+                    of_columns = np.take(dots, points, axis=1)
+            self._epilogue(of_columns, sizes, self._norms[columns], self._scales[columns], order, out, columns.start)
 
 
-class PolynomialForm(_Form):
-    """(1 + x·z/σ²)^degree over its root at (z, z), as the power of (1 + x·z/σ²) / √(1 + ‖z‖²/σ²).
+class _PolynomialForm(_Form):
+    """(1 + x·z/σ²)^degree over its root at (z, z): a power of (1 + x·z/σ²) / √(1 + ‖z‖²/σ²) (mathematics.md, eq. 4)."""
 
-    mathematics.md, eq. 4.
-    """
-
-    def __init__(
-        self, values: NDArray[np.floating], place: NDArray[np.int64] | None, sigma2: NDArray[np.float64], degree: int
-    ) -> None:
-        super().__init__(values, place)
-        self._degree = degree
-        with np.errstate(over="ignore", invalid="ignore"):
-            norms = self._spread(_squared_norms(values))
-            self._scales = 1.0 / sigma2
-            self._most = _largest_power(values.dtype, degree)
+    def _set_up(self, sigma2: NDArray[np.float64]) -> None:
+        norms, self._scales = self._spread(_squared_norms(self._values)), 1.0 / sigma2
+        self._most = _largest_power(self._values.dtype, self._degree)
         _check_scales(self._scales, sigma2)
         _check_sizes("center", norms * self._scales, self._most, "squared norm over sigma2")
         self._roots = 1.0 / np.sqrt(1.0 + norms * self._scales)
 
-    def prepared(self, X: NDArray[np.floating]) -> Rows:
-        """Return rows X (rows, d) and their squared norms."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            norms = _squared_norms(X)
+    def prepared(self, X: Values) -> tuple[Values, Values]:
+        norms = _squared_norms(X)
         _check_sizes("row", norms * self._scales.max(initial=0.0), self._most, "squared norm over sigma2")
         return X, norms
 
-    def write(self, prepared: Rows, order: NDArray[np.int64], out: NDArray[np.floating], tile: slice) -> None:
-        """Write all columns."""
-        dots = self._spread(prepared[0] @ self._values.T)
-        polynomial(dots, self._scales, self._roots, self._degree, order, out)
+    def write(self, X: Values, sizes: Values, order: Index, out: Values, tile: slice) -> None:
+        polynomial(self._spread(X @ self._values.T), self._scales, self._roots, self._degree, order, out)
 
 
-class IntersectionForm(_Form):
-    """Σ_j min(x_j, z_j) / √Σ_j z_j: 2·d operations a value as well, though no sgemm. The column of z = 0 is zero.
+class _IntersectionForm(_Form):
+    """Σ_j min(x_j, z_j) / √Σ_j z_j, zero for z = 0: 2·d operations a value, though no sgemm (mathematics.md, eq. 5)."""
 
-    mathematics.md, eq. 5.
-    """
+    def _set_up(self, sigma2: NDArray[np.float64]) -> None:
+        sums = self._values.sum(axis=1, dtype=np.float64)
+        _check_not_negative(self._values, "center")
+        _check_sizes("center", sums, _largest_norm(self._values.dtype), "sum of features")
+        self._roots = np.where(sums > 0, 1.0 / np.sqrt(sums), 0.0)
+        self._transposed = np.ascontiguousarray(self._values.T)
 
-    def __init__(self, values: NDArray[np.floating], place: NDArray[np.int64] | None) -> None:
-        super().__init__(values, place)
-        sums = values.sum(axis=1, dtype=np.float64)
-        _check_not_negative(values, "center")
-        _check_sizes("center", sums, _largest_norm(values.dtype), "sum of features")
-        with np.errstate(divide="ignore"):
-            self._roots = np.where(sums > 0, 1.0 / np.sqrt(sums), 0.0)
-        self._transposed = np.ascontiguousarray(values.T)
-
-    def prepared(self, X: NDArray[np.floating]) -> Rows:
-        """Return rows X (rows, d) and their sums."""
+    def prepared(self, X: Values) -> tuple[Values, Values]:
         sums = X.sum(axis=1, dtype=np.float64)
         _check_not_negative(X, f"row of a block of {len(X)}, its number")
         _check_sizes("row", sums, _largest_norm(X.dtype), "sum of features")
         return X, sums
 
-    def write(self, prepared: Rows, order: NDArray[np.int64], out: NDArray[np.floating], tile: slice) -> None:
-        """Write all columns."""
-        X = prepared[0]
+    def write(self, X: Values, sizes: Values, order: Index, out: Values, tile: slice) -> None:
         values = np.empty((len(X), len(self._roots)), X.dtype)
         intersections(X, self._transposed, self._roots, values)
         out[:] = self._spread(values)[order]
 
 
+_FORMS: dict[str, type[_GaussianForm] | type[_PolynomialForm] | type[_IntersectionForm]] = {
+    "gaussian": _GaussianForm,
+    "polynomial": _PolynomialForm,
+    "intersection": _IntersectionForm,
+}
 _ROUNDING = 1e-3  # by which values of float32 may exceed what they would be in exact arithmetic, and more
 
 
-def column_bounds(kernel: Kernel, X: NDArray[np.floating], sigma2: float) -> NDArray[np.float64]:
+def column_bounds(kernel: Kernel, X: Values, sigma2: float) -> NDArray[np.float64]:
     """Return bounds (rows,) of |k(x, z)| / √k(z, z) for rows X (rows, d) and any z: √k(x, x), by Cauchy-Schwarz.
 
     mathematics.md, eq. 72. sigma2: the smallest width. Raises InvalidDataError where no float64 holds it.
@@ -234,22 +253,7 @@ def column_bounds(kernel: Kernel, X: NDArray[np.floating], sigma2: float) -> NDA
     return np.asarray((1.0 + _ROUNDING) * np.sqrt(sums))
 
 
-def form_of(
-    kernel: Kernel, values: NDArray[np.floating], place: NDArray[np.int64] | None, sigma2: NDArray[np.float64]
-) -> _Form:
-    """Return the kernel at points (p, d); column j is of values[place[j]] (None: of values[j]), width σ²_j.
-
-    Raises ValueError for a width that is no finite number above 0, InvalidDataError where values at these points
-    would overflow, be no more than rounding, or make no sense (negative features of an intersection).
-    """
-    if not (np.isfinite(sigma2).all() and (sigma2 > 0).all()):
-        raise ValueError("every sigma2 must be a finite number above 0")
-    if kernel.name == "polynomial":
-        return PolynomialForm(values, place, sigma2, kernel.degree)
-    return IntersectionForm(values, place) if kernel.name == "intersection" else GaussianForm(values, place, sigma2)
-
-
-def _runs_of_tiles(place: NDArray[np.int64]) -> dict[int, list[slice]]:
+def _runs_of_tiles(place: Index) -> dict[int, list[slice]]:
     """Return the columns of each tile of points, by its number: runs of those that stand together."""
     tiles = place // TILE_COLUMNS
     edges = [0, *(np.flatnonzero(np.diff(tiles)) + 1).tolist(), len(tiles)]
@@ -259,7 +263,7 @@ def _runs_of_tiles(place: NDArray[np.int64]) -> dict[int, list[slice]]:
     return runs
 
 
-def _check_sizes(who: str, sizes: NDArray[np.floating], largest: float, what: str = "squared norm") -> None:
+def _check_sizes(who: str, sizes: Values, largest: float, what: str = "squared norm") -> None:
     """Raise InvalidDataError naming the first row or center whose size (rows,) is above the largest that will do."""
     bad = np.flatnonzero(~(sizes <= largest))
     if bad.size:
@@ -269,7 +273,7 @@ def _check_sizes(who: str, sizes: NDArray[np.floating], largest: float, what: st
         )
 
 
-def _check_scales(scales: NDArray[np.floating], widths: NDArray[np.float64]) -> None:
+def _check_scales(scales: Values, widths: NDArray[np.float64]) -> None:
     place = first_non_finite_row(scales)
     if place is not None:
         raise InvalidDataError(
@@ -277,7 +281,7 @@ def _check_scales(scales: NDArray[np.floating], widths: NDArray[np.float64]) -> 
         )
 
 
-def _check_not_negative(values: NDArray[np.floating], what: str) -> None:
+def _check_not_negative(values: Values, what: str) -> None:
     bad = np.flatnonzero((values < 0).any(axis=1))
     if bad.size:
         raise InvalidDataError(
@@ -286,7 +290,7 @@ def _check_not_negative(values: NDArray[np.floating], what: str) -> None:
         )
 
 
-def _origin(centers: NDArray[np.floating]) -> NDArray[np.floating] | None:
+def _origin(centers: Values) -> Values | None:
     """Return the centers' mean (n_features,), rounded to their dtype, or None where it is no help."""
     if not len(centers):
         return None
@@ -303,27 +307,23 @@ def _largest_norm(dtype: np.dtype) -> float:
 
 
 def _largest_power(dtype: np.dtype, degree: int) -> float:
-    """Return the largest ‖x‖²/σ² whose column values, at most (1 + ‖x‖²/σ²)^(degree/2), have squares that can be
-    summed."""
-    return float(np.finfo(dtype).max ** (1.0 / max(degree, 1))) / 8
+    """Return the largest ‖x‖²/σ² for which squares of values, up to (1 + ‖x‖²/σ²)^degree, can be summed."""
+    return float(np.finfo(dtype).max ** (1.0 / degree)) / 8
 
 
-def _squared_norms(X: NDArray[np.floating]) -> NDArray[np.floating]:
+def _squared_norms(X: Values) -> Values:
     return np.einsum("ij,ij->i", X, X)
 
 
 MEDIAN_POINTS = 1000
 
 
-def default_sigma2(points: NDArray[np.floating], kernel: Kernel) -> float:
-    """Return the typical width of the first points (m, d), of four digits: the same on machines that round otherwise.
-
-    Of `MEDIAN_POINTS` at most; drawn, since the first may be of one class.
-    """
+def default_sigma2(points: Values, kernel: Kernel) -> float:
+    """Return the typical width of the first points (m, d), of four digits: alike on machines that round otherwise."""
     return float(f"{typical_sigma2(points[:MEDIAN_POINTS], kernel):.4g}")
 
 
-def typical_sigma2(points: NDArray[np.floating], kernel: Kernel) -> float:
+def typical_sigma2(points: Values, kernel: Kernel) -> float:
     """Return the σ² at which kernel values are neither all alike nor all different, for points (m, d).
 
     The median of the squared distances between different points (mathematics.md, eq. 68), at which the Gaussian is

@@ -25,10 +25,7 @@ def lengths(scales: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _product(X: NDArray[np.floating], root: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Return X root, in products of TILE_ROWS rows, the last filled up: BLAS rounds by how many rows it is given.
-
-    And by their order in memory: that of rows one after the other.
-    """
+    """Return X root, in products of TILE_ROWS rows in order: BLAS rounds by their number and order in memory."""
     X = np.ascontiguousarray(X)
     out, whole = np.empty_like(X), len(X) - len(X) % TILE_ROWS
     tiles = (-1, TILE_ROWS, X.shape[1])

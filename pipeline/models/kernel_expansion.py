@@ -1,13 +1,12 @@
 """A sum of kernel columns: f(x) = Σ_m w_m k(x, x_m) / √k(x_m, x_m) + b."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.kernel_forms import Kernel
+from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel
 
 FAR_VALUE = 1e-3  # a kernel value below which a row is far from a center: 3.7 widths σ of the Gaussian
 
@@ -30,14 +29,9 @@ class KernelExpansion:
     def _generator(self) -> ColumnGenerator:
         return ColumnGenerator(self.centers, self.sigma2, kernel=self.kernel)
 
-    def with_weights(self, weights: NDArray[np.float64], intercept: NDArray[np.float64]) -> "KernelExpansion":
-        """Return an expansion on the same centers with other weights (m, T) and intercept (T,)."""
-        return replace(self, weights=weights, intercept=intercept)
-
     def columns(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return k(x, x_m) / √k(x_m, x_m) of features X (rows, d) and every center, (rows, m) f8."""
-        columns: NDArray[np.float64] = self._generator.block(X, out_dtype=np.float64)  # type: ignore[assignment]
-        return columns
+        return self._generator.block(X, out_dtype=np.float64)
 
     def decide(self, X: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Return decision values (rows, T) f8 for features X (rows, d), and which rows are far from every center.

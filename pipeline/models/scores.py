@@ -5,7 +5,7 @@ first then has 0. `truth` (rows,) i8 are the indices of the true classes.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,9 +41,8 @@ def _by_class(decision: NDArray[np.floating]) -> NDArray[np.float64]:
 class LossSlopes:
     """What the choice of a temperature needs to know of some rows (mathematics.md, eq. 77); of blocks they add up.
 
-    slopes, curvatures (G,) f8: of the log loss of the true classes by the inverse temperature, at each of
-    INVERSE_TEMPERATURES; others: the sum of what the other classes' values have on average above the true one's; rows:
-    their number, for a choice that of different ones. All but that are weighted.
+    slopes, curvatures (G,) f8: of the log loss by the inverse temperature, at each of INVERSE_TEMPERATURES; others: the
+    sum of what the other classes' values have on average above the true one's; rows: their number, not weighted.
     """
 
     slopes: NDArray[np.float64]
@@ -111,10 +110,9 @@ def best_temperature(sums: LossSlopes) -> float | None:
 class Calibration:
     """Probabilities of some rows against their true classes; of blocks they add up.
 
-    log_loss_sum, brier_sum : -log p of the true class; the squared distances of all probabilities from 0 and 1
+    log_loss_sum, brier_sum : -log p of the true class; Σ_k (p_k - y_k)², y_k 1 for the true class and 0 for others
     counts, confidences, right : of the rows in each of 15 bins of the largest probability: their number, the sum of
-        that probability, and how many of them are of that class
-    Where rows have weights, all are sums of them.
+        that probability, and how many of them are of that class. Where rows have weights, all are sums of them.
     """
 
     log_loss_sum: float
@@ -129,29 +127,16 @@ class Calibration:
         bins = (tuple(a + b for a, b in zip(*pair, strict=True)) for pair in pairs)
         return Calibration(self.log_loss_sum + other.log_loss_sum, self.brier_sum + other.brier_sum, *bins)
 
-    @property
-    def log_loss(self) -> float:
-        """Mean of -log p of the true class."""
-        return self.log_loss_sum / sum(self.counts)
-
-    @property
-    def brier_score(self) -> float:
-        """Mean over the rows of Σ_k (p_k - y_k)², y_k 1 for the true class and 0 for others: 0 to 2."""
-        return self.brier_sum / sum(self.counts)
-
-    @property
-    def expected_error(self) -> float:
-        """The expected calibration error (mathematics.md, eq. 78)."""
-        gaps = (abs(right - confidence) for right, confidence in zip(self.right, self.confidences, strict=True))
-        return sum(gaps) / sum(self.counts)
-
     def numbers(self) -> dict[str, Any]:
-        """Return what is told of it; of the bins that have rows, their mean largest probability and who is right."""
-        bins = zip(self.counts, self.confidences, self.right, strict=True)
+        """Return what reports show: mean log loss and Brier score, expected calibration error (mathematics.md, eq. 78).
+
+        And of the bins that have rows, their mean largest probability and who is right.
+        """
+        bins, total = list(zip(self.counts, self.confidences, self.right, strict=True)), sum(self.counts)
         return {
-            "log_loss": self.log_loss,
-            "brier_score": self.brier_score,
-            "calibration_error": self.expected_error,
+            "log_loss": self.log_loss_sum / total,
+            "brier_score": self.brier_sum / total,
+            "calibration_error": sum(abs(right - confidence) for _, confidence, right in bins) / total,
             "reliability": [
                 {"rows": rows, "confidence": confidence / rows, "accuracy": right / rows}
                 for rows, confidence, right in bins
@@ -194,49 +179,43 @@ def calibrate(
 class Score:
     """What is counted on labelled rows: the confusion matrix [truth][predicted], or the squared errors.
 
-    target_mean, target_spread: the mean of the targets of a regression, and the sum of their squared distances from it;
-    None of classes. calibration: of the probabilities, None where there are
-    none. weight, wrong: the sum of the rows' weights, and that of those predicted as another class; None where each row
-    counts 1. With weights, all sums but the confusion matrix are weighted.
+    counted, wrong: the sum of the rows' weights, and that of those predicted as another class. target_mean,
+    target_spread: the mean of the targets of a regression, and the sum of their squared distances from it. calibration:
+    of the probabilities, None where there are none. Where rows are weighted, all sums but the confusion matrix are.
     """
 
     rows: int
+    counted: float
+    weighted: bool
     confusion: tuple[tuple[int, ...], ...] = ()
+    wrong: float = 0.0
     squared_error: float = 0.0
     target_mean: float = 0.0
-    target_spread: float | None = None
+    target_spread: float = 0.0
     calibration: Calibration | None = None
-    weight: float | None = None
-    wrong: float | None = None
 
     @classmethod
     def from_stored(cls, payload: Mapping[str, Any]) -> "Score":
         """Return the score whose fields were stored as JSON."""
-        calibration = payload.get("calibration")
+        calibration = payload["calibration"]
         return cls(**{**payload, "calibration": calibration and Calibration(**calibration)})
 
     def __add__(self, other: "Score") -> "Score":
         """Return the score of the rows of both."""
         pairs = zip(self.confusion, other.confusion, strict=True)
-        confusion = tuple(tuple(a + b for a, b in zip(*rows, strict=True)) for rows in pairs)
         counted, step = self.counted + other.counted, other.target_mean - self.target_mean
-        spread = None
-        if self.target_spread is not None and other.target_spread is not None:
-            spread = self.target_spread + other.target_spread + step**2 * self.counted * other.counted / counted
-        mean = self.target_mean + step * other.counted / counted
-        both = self.calibration is not None and other.calibration is not None
-        calibration = self.calibration + other.calibration if both else None  # type: ignore[operator]
-        sums = (
-            None if a is None or b is None else a + b
-            for a, b in ((self.weight, other.weight), (self.wrong, other.wrong))
+        between = step**2 * self.counted * other.counted / counted
+        return Score(
+            rows=self.rows + other.rows,
+            counted=counted,
+            weighted=self.weighted,
+            confusion=tuple(tuple(a + b for a, b in zip(*rows, strict=True)) for rows in pairs),
+            wrong=self.wrong + other.wrong,
+            squared_error=self.squared_error + other.squared_error,
+            target_mean=self.target_mean + step * other.counted / counted,
+            target_spread=self.target_spread + other.target_spread + between,
+            calibration=self.calibration + other.calibration if self.calibration and other.calibration else None,
         )
-        squared_error = self.squared_error + other.squared_error
-        return Score(self.rows + other.rows, confusion, squared_error, mean, spread, calibration, *sums)
-
-    @property
-    def counted(self) -> float:
-        """The sum of the rows' weights: their number, where each counts 1."""
-        return self.rows if self.weight is None else self.weight
 
     @property
     def n_errors(self) -> int:
@@ -246,12 +225,7 @@ class Score:
     @property
     def error_rate(self) -> float:
         """Share of the rows, or of their weights, predicted as another class."""
-        return self.weight_of_errors / self.counted
-
-    @property
-    def weight_of_errors(self) -> float:
-        """The sum of the weights of the rows predicted as another class: their number, where each counts 1."""
-        return self.n_errors if self.wrong is None else self.wrong
+        return self.wrong / self.counted
 
     @property
     def mse(self) -> float:
@@ -279,10 +253,9 @@ def score_classes(
     """Return the score of predicted classes (rows,), indices below n_classes, against the true ones."""
     counts = np.zeros((n_classes, n_classes), np.int64)
     np.add.at(counts, (truth, predicted), 1)
-    score = Score(len(truth), tuple(map(tuple, counts.tolist())), calibration=calibration)
-    if weights is None:
-        return score
-    return replace(score, weight=float(weights.sum()), wrong=float(weights @ (predicted != truth)))
+    s = np.ones(len(truth)) if weights is None else weights
+    sums = float(s.sum()), weights is not None, tuple(map(tuple, counts.tolist())), float(s @ (predicted != truth))
+    return Score(len(truth), *sums, calibration=calibration)
 
 
 def score_values(
@@ -290,13 +263,15 @@ def score_values(
 ) -> Score:
     """Return the score of predicted values (rows,) against the true ones."""
     if weights is None:
-        mean = float(np.mean(truth))
-        return Score(len(truth), (), float(np.sum((predicted - truth) ** 2)), mean, float(np.sum((truth - mean) ** 2)))
-    mean, weight = float(np.average(truth, weights=weights)), float(weights.sum())
-    squares = float(weights @ (predicted - truth) ** 2), mean, float(weights @ (truth - mean) ** 2)
-    return Score(len(truth), (), *squares, weight=weight)
+        mean, counted = float(np.mean(truth)), float(len(truth))
+        error, spread = float(np.sum((predicted - truth) ** 2)), float(np.sum((truth - mean) ** 2))
+    else:
+        mean, counted = float(np.average(truth, weights=weights)), float(weights.sum())
+        error, spread = float(weights @ (predicted - truth) ** 2), float(weights @ (truth - mean) ** 2)
+    sums = counted, weights is not None, (), 0.0, error, mean, spread
+    return Score(len(truth), *sums)
 
 
-def r_squared(squared_error: float, spread: float | None) -> float | None:
+def r_squared(squared_error: float, spread: float) -> float | None:
     """Return the explained share of a spread Σ (y - mean)², or of a variance; None where there is none to explain."""
     return 1 - squared_error / spread if spread else None

@@ -37,7 +37,7 @@ def score_labelled(
 def score_numbers(score: Score, absolute_error: float, known_labels: tuple[object, ...]) -> dict[str, Any]:
     """Return the numbers of a score by name; those that do not apply are None."""
     nothing = dict.fromkeys(("error_rate", "n_errors", "labels", "confusion", "mse", "rmse", "mae", "r2"))
-    nothing |= {"probabilities": None, "weighted": score.weight is not None}
+    nothing |= {"probabilities": None, "weighted": score.weighted}
     if not known_labels:
         mae = absolute_error / score.counted
         return nothing | {"mse": score.mse, "rmse": score.rmse, "mae": mae, "r2": score.r2}

@@ -15,8 +15,7 @@ from features.source import Columns
 from features.standardisation import Standardisation, on_scale
 from features.targets import labels_from_decision
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.column_generator import GAUSSIAN
-from pipeline.kernels.kernel_forms import Kernel
+from pipeline.kernels.kernel_forms import GAUSSIAN, Kernel
 from pipeline.kernels.scaled_rows import scaled
 from pipeline.models.kernel_expansion import KernelExpansion
 
@@ -99,7 +98,7 @@ class SparseKernelModel:
 
     def with_weights(self, weights: NDArray[np.float64], intercept: NDArray[np.float64]) -> "SparseKernelModel":
         """Return a model on the same centers with other weights (m, T) and intercept (T,)."""
-        return replace(self, expansion=self.expansion.with_weights(weights, intercept))
+        return replace(self, expansion=replace(self.expansion, weights=weights, intercept=intercept))
 
     def features_of(self, inputs: NDArray[Any], first_row: int = 0) -> NDArray[np.float32]:
         """Return the features (rows, d) f4 of inputs (rows, *input_shape) as the kernel sees them, times their scales.

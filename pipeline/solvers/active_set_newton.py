@@ -1,16 +1,13 @@
 """Active-set Newton polish of the weights, for one output: it ends at the optimum, not near it.
 
-A round admits the worst violators of |c_m^T r| <= tau in one batch and minimises the Lasso objective
-
-    P(w) = 1/2 |y - C w|^2 + tau |w|_1
-
-on the faces it meets, w_P = gram_PP^-1 (kty_P - tau s_P) (mathematics.md, eq. 53). At a settled face
-w_m = mu_m q_m with mu_m = |w_m| / tau, so that F(mu) = 2 P(w) there.
+A round admits the worst violators of |c_m^T r| <= tau in one batch and minimises P(w) = 1/2 |y - C w|^2 + tau |w|_1 on
+the faces it meets, w_P = gram_PP^-1 (kty_P - tau s_P) (mathematics.md, eq. 53). At a settled face F(mu) = 2 P(w).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,8 +23,7 @@ _RIDGE_RISE, _RIDGE_MOST = 100.0, 1e-5
 _SMALLEST_BATCH = 20
 
 
-@dataclass(frozen=True)
-class FaceReport:
+class FaceReport(NamedTuple):
     """How a face minimisation went: Newton steps, whether its minimiser was reached, and scores evaluated."""
 
     steps: int
@@ -59,85 +55,72 @@ def minimise(
 ) -> tuple[np.ndarray, np.ndarray, FaceReport]:
     """Return (weights, support, report) at the minimiser of the face reached from ``weights`` (mathematics.md, eq. 54).
 
-    weights (M, 1) f8; support (m0,) i8: its non-zero entries, in the order of the factorisation; admitted (k,) i8:
-    candidates added with weight 0 and the sign of their score; drop_all: drop all weights that cross zero in a step,
-    or end each step at the exact minimum of its segment. Costs one Cholesky factorisation of the support per step.
+    weights (M, 1) f8; support (m0,) i8: where they are not zero, in the order of the factorisations; admitted (k,) i8:
+    added with weight 0 and the sign of their score; drop_all: drop all weights that cross zero in a step, or end each
+    step at the exact minimum of its segment. Costs one Cholesky factorisation of the support per step.
     """
-    n = support.size + admitted.size
-    face = _Face(
-        problem, read_only(problem.gram), np.ascontiguousarray(problem.kty[:, 0]), weights[:, 0].copy(),
-        np.sign(weights[:, 0]), np.concatenate([support, admitted]), n, np.empty((n, n)), np.empty(n),
-    )  # fmt: skip
+    active = np.concatenate([support, admitted])
+    face = _Face(weights[:, 0].copy(), np.sign(weights[:, 0]), active, active.size)
     face.signs[admitted] = np.sign(scores[admitted, 0])
-    report = _settle(face, drop_all=drop_all)
+    report = _settle(problem, face, drop_all=drop_all)
     kept = face.active[: face.n]
     return face.weights[:, None], kept[face.weights[kept] != 0.0], report
 
 
 @dataclass
 class _Face:
-    """The weights (M,) under way, their signs (M,), the active (cap,), of which n count, and scratch (cap, cap)."""
+    """The weights (M,) under way, their signs (M,), and the active (cap,), of which n count."""
 
-    problem: Problem
-    gram: np.ndarray
-    kty: np.ndarray
     weights: np.ndarray
     signs: np.ndarray
     active: np.ndarray
     n: int
-    system: np.ndarray
-    target: np.ndarray
 
 
-def _settle(face: _Face, *, drop_all: bool) -> FaceReport:
+def _settle(problem: Problem, face: _Face, *, drop_all: bool) -> FaceReport:
     """Take Newton steps until the face is the one they end on.
 
     ``drop_all`` is several times faster and lowers the objective of a settled face almost always; without it the
-    objective falls at every step. The ridge is a proximal term: it bounds the pivots from below where columns are
-    duplicates, is raised where it does not, and vanishes from the fixed point since it pulls towards the current
-    weights. The target needs no score; only the exact minimum of a segment does, for its slope.
+    objective falls at every step. The ridge is a proximal term: it bounds the pivots where columns are duplicates, and
+    vanishes from the fixed point since it pulls towards the current weights.
     """
-    largest, tau = float(np.diagonal(face.gram).max(initial=0.0)), face.problem.tau
+    gram, kty, tau = read_only(problem.gram), np.ascontiguousarray(problem.kty[:, 0]), problem.tau
+    system, target, largest = np.empty((face.n, face.n)), np.empty(face.n), float(np.diagonal(gram).max(initial=0.0))
     ridge, limit, evaluated = RIDGE * largest, 20 + (face.n if drop_all else 10 * face.n), 0
     for step in range(limit):
         if face.n == 0:
             return FaceReport(step, True, evaluated)
         lists = face.weights, face.signs, face.active
         try:
-            loop.face_system(face.gram, face.kty, tau, ridge, *lists, face.n, face.system, face.target)
-            factorise_definite(face.system, face.n)
+            loop.face_system(gram, kty, tau, ridge, *lists, face.n, system, target)
+            factorise_definite(system, face.n)
         except np.linalg.LinAlgError:
             ridge *= _RIDGE_RISE
             if ridge > _RIDGE_MOST * largest:
                 return FaceReport(0, False, 0)
             continue
-        loop.substitute(face.system, face.target, face.n)
-        n, face.n = face.n, loop.drop_blocked(face.target, *lists, face.n)
+        loop.substitute(system, target, face.n)
+        n, face.n = face.n, loop.drop_blocked(target, *lists, face.n)
         if face.n < n:
             continue
-        if drop_all or not _crosses(face):
-            face.n, still = loop.move_to(face.target, *lists, n, ridge, 1e-9 * tau)
+        active = face.active[:n]
+        w = face.weights[active]
+        if drop_all or not ((w + (target[:n] - w)) * face.signs[active] <= 0.0).any():  # no weight crosses zero
+            face.n, still = loop.move_to(target, *lists, n, ridge, 1e-9 * tau)
             if still and face.n == n:
                 return FaceReport(step + 1, True, evaluated)
         else:
             evaluated += n
-            _move_to_minimum(face)
+            _move_to_minimum(problem, face, target[:n])
     return FaceReport(limit, False, evaluated)
 
 
-def _crosses(face: _Face) -> bool:
-    """Return whether a weight crosses zero on the way to the target."""
-    active = face.active[: face.n]
-    w = face.weights[active]
-    return bool(((w + (face.target[: face.n] - w)) * face.signs[active] <= 0.0).any())
-
-
-def _move_to_minimum(face: _Face) -> None:
-    """Move to the exact minimum of P on the segment to the target, with what reaches zero dropped."""
-    active, tau = face.active[: face.n].copy(), face.problem.tau
-    A, w, s = face.gram[np.ix_(active, active)], face.weights[active], face.signs[active]
-    d = face.target[: face.n] - w
-    length = segment_minimum(A, w, s, face.kty[active] - tau * s - A @ w, d, tau)
+def _move_to_minimum(problem: Problem, face: _Face, target: np.ndarray) -> None:
+    """Move to the exact minimum of P on the segment to the target (n,), with what reaches zero dropped."""
+    active, tau = face.active[: face.n].copy(), problem.tau
+    A, w, s = problem.gram[np.ix_(active, active)], face.weights[active], face.signs[active]
+    d = target - w
+    length = segment_minimum(A, w, s, problem.kty[active, 0] - tau * s - A @ w, d, tau)
     point = w + length * d
     with np.errstate(divide="ignore", invalid="ignore"):
         point[(point * s <= 0.0) & ((d == 0.0) | (length == -w / d))] = 0.0

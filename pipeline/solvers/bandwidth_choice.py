@@ -2,15 +2,13 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError
 
-from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, SumBounds, largest_terms
-from pipeline.kernels.kernel_forms import Kernel, column_bounds
+from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, largest_terms
+from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel, column_bounds
 from pipeline.solvers.ridge import refit
 
 BLOCK_ROWS = 1024
@@ -32,10 +30,7 @@ def trial_rows(seed: int, n_rows: int, n_centers: int) -> NDArray[np.int64]:
 
 
 def least_gain(n_rows: float) -> float:
-    """Return the relative fall of the mean squared error on so many held-out rows below which it may be chance.
-
-    About one standard error of the difference of two fits whose residuals are alike, and 1 % (mathematics.md, eq. 83).
-    """
+    """Return the relative fall of the error on so many held-out rows that may be chance (mathematics.md, eq. 83)."""
     return max(LEAST_GAIN, 0.5 / max(n_rows, 1.0) ** 0.5)
 
 
@@ -93,19 +88,11 @@ def choose_width(
     return best_of(refined, start, n_held_out), refined
 
 
-class RowSlices(Protocol):
-    """Rows (n, d) that are read by slices, n of them in all."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, rows: slice, /) -> NDArray[np.floating]: ...
-
-
 def held_out_errors(
     points: NDArray[np.floating],
     widths: Sequence[float],
     kernel: Kernel,
-    X: RowSlices,
+    read: Callable[[slice], NDArray[np.floating]],
     targets: NDArray[np.float64],
     held_out: NDArray[np.bool_],
     on_rows: Callable[[int], None] = lambda n: None,
@@ -113,33 +100,32 @@ def held_out_errors(
 ) -> NDArray[np.float64]:
     """Return the mean squared held-out error of least squares on all the points, at each width, (widths,) f8.
 
-    points (m, d), X (rows, d), of which an unbounded kernel sees all at once, targets (rows, T), held_out (rows,),
-    weights of the rows (none: 1 each). The ridge is the best one for each width; infinite where none makes the Gram
-    definite. Calls `on_rows` with the number of rows of each block. Costs 2·rows·d·m + widths·rows·m² operations.
+    points (m, d), targets (rows, T), held_out (rows,), weights of the rows (none: 1 each). `read` returns some of the
+    rows X (rows, d); an unbounded kernel sees all at once. The ridge is the best one for each width; infinite where
+    none makes the Gram definite. Calls `on_rows` with the number of rows of each block. Costs 2·rows·d·m +
+    widths·rows·m² operations.
     """
-    m, place = len(points), np.tile(np.arange(len(points)), len(widths))
+    n, m, place = len(targets), len(points), np.tile(np.arange(len(points)), len(widths))
     generator = ColumnGenerator(points, np.repeat(widths, m), kernel=kernel, place=place)
-    of_rows = 1.0 if kernel.is_bounded else column_bounds(kernel, X[: len(X)], min(widths))
-    row = RowBounds.of([largest_terms(of_rows, targets, weights)])
-    bounds = SumBounds(BLOCK_ROWS, -(-len(X) // BLOCK_ROWS), row)
-    sums = [(StatisticsSums(m, bounds), StatisticsSums(m, bounds)) for _ in widths]
-    for start in range(0, len(X), BLOCK_ROWS):
+    of_rows = 1.0 if kernel.is_bounded else column_bounds(kernel, read(slice(0, n)), min(widths))
+    bounds = RowBounds.of([largest_terms(of_rows, targets, weights)]), BLOCK_ROWS, -(-n // BLOCK_ROWS)
+    sums = [(StatisticsSums(m, *bounds), StatisticsSums(m, *bounds)) for _ in widths]
+    for start in range(0, n, BLOCK_ROWS):
         rows = slice(start, start + BLOCK_ROWS)
         order = np.argsort(held_out[rows], kind="stable")
         n_fit = len(order) - int(np.count_nonzero(held_out[rows]))
-        block, ordered = generator.block(X[rows], order, np.float64), targets[rows][order]
+        block, ordered = generator.block(read(rows), order, np.float64), targets[rows][order]
         for index, (fit, held_out_sums) in enumerate(sums):
             columns = np.ascontiguousarray(block[:, index * m : (index + 1) * m])
             counted = np.ones(len(order)) if weights is None else weights[rows][order]
             fit.add(columns[:n_fit], ordered[:n_fit], counted[:n_fit])
             held_out_sums.add(columns[n_fit:], ordered[n_fit:], counted[n_fit:])
         on_rows(len(order))
-    return np.array([_least_error(fit.statistics(), held_out_sums.statistics()) for fit, held_out_sums in sums])
 
+    def error(fit: GramStatistics, held_out: GramStatistics) -> float:
+        try:
+            return min(error for _, error in refit(fit, held_out, fit, intercept=False).held_out_errors)
+        except LinAlgError:
+            return float("inf")
 
-def _least_error(fit: GramStatistics, held_out: GramStatistics) -> float:
-    """Return the held-out error at the best ridge."""
-    try:
-        return min(error for _, error in refit(fit, held_out, fit, intercept=False).held_out_errors)
-    except LinAlgError:
-        return float("inf")
+    return np.array([error(fit.statistics(), held_out_sums.statistics()) for fit, held_out_sums in sums])

@@ -1,14 +1,14 @@
 """Stochastic coordinate Newton descent on mu, minimising F (mathematics.md, eq. 13), with lambda = 1.
 
-The compiled loop is in `solver_loops`; this file owns its memory, and the refactorisation of G at fixed points of the
-visit sequence (mathematics.md, eq. 28): rank-one updates alone lose G at small penalties. `newton_step` polishes mu on
-its support where several outputs share a kernel (the group Lasso): row norms |W_m| are not piecewise linear, so that
-the finite active-set method does not carry over, but F in mu stays smooth.
+The compiled loop is in `solver_loops`. G is factorised afresh at fixed points of the visit sequence: rank-one updates
+alone lose it at small penalties. `newton_step` polishes mu where several outputs share a kernel (the group Lasso): row
+norms |W_m| are not piecewise linear, so that the finite active-set method does not carry over, but F in mu is smooth.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,8 +53,7 @@ class ActiveInverse:
         return weights
 
 
-@dataclass(frozen=True)
-class SweepReport:
+class SweepReport(NamedTuple):
     """What one sweep did: counts, the largest violation |nu - q^2| met, the drift of G."""
 
     visits: int
@@ -64,7 +63,7 @@ class SweepReport:
 
 
 def factorise(problem: Problem, mu: np.ndarray, support: np.ndarray, capacity: int = 0) -> ActiveInverse:
-    """Compute G and u afresh by Cholesky from (mu, gram) (mathematics.md, eqs. 21 and 28).
+    """Compute G and u afresh by Cholesky from (mu, gram) (mathematics.md, eqs. 21, 28 and 29).
 
     Cost: about 4/3 m0^3 operations. Raises LinAlgError where the Gram is too far from positive semi-definite.
     """
@@ -78,17 +77,15 @@ def factorise(problem: Problem, mu: np.ndarray, support: np.ndarray, capacity: i
     if n:
         roots, B = np.sqrt(mu[support]), np.empty((n, n))
         loop.scaled_system(read_only(problem.gram), mu, active[:n], B)
-        compact = _inverse_of_definite(B) * np.outer(roots, roots)
-        u[:, :n] = _refined(problem.gram[np.ix_(support, support)], mu[support], compact, problem.kty[support])
-        G[:n, :n] = compact
+        compact, kty = _inverse_of_definite(B) * np.outer(roots, roots), problem.kty[support]
+        U = compact @ kty  # refined once for (D^-1 + gram) U = kty (eq. 29)
+        U += compact @ (kty - U / mu[support][:, None] - problem.gram[np.ix_(support, support)] @ U)
+        u[:, :n], G[:n, :n] = U.T, compact
     return ActiveInverse(mu.copy(), active, position, n, G, u)
 
 
 def _inverse_of_definite(B: np.ndarray) -> np.ndarray:
-    """Return B^-1 = X^T X with X = L^-1, by blocks of 64 rows so that the products are matrix products.
-
-    ``B`` (n, n), whose lower triangle is overwritten by L. Raises LinAlgError where it is not definite.
-    """
+    """Return B^-1 = X^T X with X = L^-1, by blocks of 64 rows; L overwrites the lower triangle of B."""
     n = len(B)
     factorise_definite(B, n)
     X = np.zeros((n, n))
@@ -100,19 +97,11 @@ def _inverse_of_definite(B: np.ndarray) -> np.ndarray:
     return X.T @ X.copy()  # of an array with itself numpy takes dsyrk, whose last bits are others
 
 
-def _refined(gram: np.ndarray, mu: np.ndarray, G: np.ndarray, kty: np.ndarray) -> np.ndarray:
-    """Return (G kty)^T, (T, m0), refined once for (D^-1 + gram) U = kty (mathematics.md, eq. 29)."""
-    U = G @ kty
-    U += G @ (kty - U / mu[:, None] - gram @ U)
-    return U.T
-
-
 def objective(problem: Problem, inverse: ActiveInverse) -> float:
     """Return F(mu), in the first form of mathematics.md, eq. 27, at W = u^T.
 
-    This is F where W is exact and above it by the square of W's error otherwise, whereas the shorter form
-    yty - <u, kty> passes on rounding that hides the falls near the optimum. |Y - C W|^2 cancels from yty down to a
-    percent of it, hence the extended precision. Cost: O(m0^2 T).
+    The shorter form yty - <u, kty> passes on rounding that hides the falls near the optimum. |Y - C W|^2 cancels from
+    yty down to a percent of it, hence the extended precision. Cost: O(m0^2 T).
     """
     support = inverse.support
     weights = inverse.u[:, : inverse.n_active].T.astype(np.longdouble)
@@ -176,10 +165,7 @@ def run_sweep(
 def _visit(
     problem: Problem, inverse: ActiveInverse, order: np.ndarray, shrunk: np.ndarray, step: str, threshold: float
 ) -> tuple[int, int, float]:
-    """Visit ``order`` in place from a fresh G; return (visits, moves, worst).
-
-    Fewer visits than asked for where G must be computed afresh before the next.
-    """
+    """Visit ``order`` in place from a fresh G, until it must be computed afresh; return (visits, moves, worst)."""
     gram, q, done, moves, worst = read_only(problem.gram), np.empty(problem.n_outputs), 0, 0, 0.0
     while True:
         a, b = np.empty((2, inverse.active.size))
@@ -190,7 +176,9 @@ def _visit(
         done, moves, worst = done + visits, moves + moved, max(worst, largest)
         if done == order.size or inverse.n_active < inverse.active.size:
             return done, moves, worst
-        _grow(inverse)
+        more = min(inverse.active.size, inverse.mu.size + 1 - inverse.active.size)  # room for twice as many
+        inverse.active = np.pad(inverse.active, (0, more), constant_values=-1)
+        inverse.G, inverse.u = np.pad(inverse.G, (0, more)), np.pad(inverse.u, ((0, 0), (0, more)))
 
 
 def relative_drift(stale: ActiveInverse, fresh: ActiveInverse) -> float:
@@ -203,26 +191,24 @@ def relative_drift(stale: ActiveInverse, fresh: ActiveInverse) -> float:
     return drift if drift < np.inf else float(np.finfo(float).max)
 
 
-def _grow(inverse: ActiveInverse) -> None:
-    """Double the room for active coordinates."""
-    more = min(inverse.active.size, inverse.mu.size + 1 - inverse.active.size)
-    inverse.active = np.pad(inverse.active, (0, more), constant_values=-1)
-    inverse.G, inverse.u = np.pad(inverse.G, (0, more)), np.pad(inverse.u, ((0, 0), (0, more)))
-
-
 def newton_step(problem: Problem, inverse: ActiveInverse) -> tuple[ActiveInverse, bool]:
     """Return the state after one projected Newton step with backtracking on F, and whether F fell.
 
-    The step is taken in the relative change of mu, d = mu e (mathematics.md, eqs. 56 and 57): the scaling makes the
-    diagonal comparable between coordinates of very different sizes. Weights that reach zero leave the support.
-    Cost: a few Cholesky factorisations of order m0.
+    Gradient nu - |q_m|^2 and Hessian 2 <q_m, q_k> s_mk of F are those of the support (mathematics.md, eqs. 15, 17 and
+    25). The step is taken in the relative change of mu, d = mu e (mathematics.md, eqs. 56 and 57), which makes
+    coordinates of very different sizes comparable. Weights that reach zero leave the support. Cost: a few Cholesky
+    factorisations of order m0.
     """
     support = inverse.support.copy()
     if support.size == 0:
         return inverse, False
     mu = inverse.mu[support]
-    gradient, hessian = _derivatives(problem, inverse)
-    direction = _scaled_direction(mu, gradient, hessian)
+    n = support.size
+    q = inverse.u[:, :n] / mu
+    S = -inverse.G[:n, :n] / np.outer(mu, mu)
+    S[np.diag_indices(n)] += 1.0 / mu
+    gradient = problem.penalty - np.einsum("tm,tm->m", q, q)
+    direction = _scaled_direction(mu, gradient, 2.0 * (q.T @ q) * S)
     before = objective(problem, inverse)
     length = 1.0
     for _ in range(_HALVINGS):
@@ -236,24 +222,8 @@ def newton_step(problem: Problem, inverse: ActiveInverse) -> tuple[ActiveInverse
     return inverse, False
 
 
-def _derivatives(problem: Problem, inverse: ActiveInverse) -> tuple[np.ndarray, np.ndarray]:
-    """Return gradient nu - |q_m|^2 (m0,) and Hessian 2 <q_m, q_k> s_mk (m0, m0) of F on the support, in the order of G.
-
-    mathematics.md, eqs. 15 and 17, with q and S from eq. 25, without the cancellation of the form in the columns.
-    Cost: O(m0^2 T).
-    """
-    n, mu = inverse.n_active, inverse.mu[inverse.support]
-    q = inverse.u[:, :n] / mu
-    S = -inverse.G[:n, :n] / np.outer(mu, mu)
-    S[np.diag_indices(n)] += 1.0 / mu
-    return problem.penalty - np.einsum("tm,tm->m", q, q), 2.0 * (q.T @ q) * S
-
-
 def _scaled_direction(mu: np.ndarray, gradient: np.ndarray, hessian: np.ndarray) -> np.ndarray:
-    """Return D e with (D H D + ridge) e = -D gradient; the ridge rises until a Cholesky factor exists.
-
-    mathematics.md, eq. 56.
-    """
+    """Return D e with (D H D + ridge) e = -D gradient, the ridge as small as it may be (mathematics.md, eq. 56)."""
     scaled = hessian * np.outer(mu, mu)
     ridge = 1e-12 * float(np.trace(scaled)) / mu.size + 1e-300
     while True:

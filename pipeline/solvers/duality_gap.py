@@ -4,8 +4,7 @@ With tau = sqrt(lambda nu) and r = Y - C W the problem of the paper is the (grou
 
     P(W) = 1/2 |r|^2 + tau sum_m |W_m|_2,        D(theta) = <theta, Y> - 1/2 |theta|^2,
 
-theta = a r with a = min(1, tau / max_m |c_m^T r|_2) over *all* candidates
-(mathematics.md, eqs. 37, 42 and 43).
+theta = a r with a = min(1, tau / max_m |c_m^T r|_2) over *all* candidates (mathematics.md, eqs. 37, 42 and 43).
 """
 
 from __future__ import annotations
@@ -27,10 +26,8 @@ class Certificate:
 
     primal, dual, gap, relative_gap : P, D, P - D >= P - P*, and gap / P (0 where P is 0). The dual is -inf and both
         gaps are inf for weights that are worse than none, or whose values are rounding.
-    theta_scale : a, which turns the residual into a dual feasible point.
-    max_score : max_m |c_m^T r|_2 over the candidates, with the rounding.
-    rounding, primal_rounding : what rounding may have changed a score by, and the units of sums the primal
-        (mathematics.md, eq. 103). The gaps count both.
+    theta_scale, max_score : a; max_m |c_m^T r|_2 over the candidates, with the rounding.
+    rounding, primal_rounding : what rounding may have changed a score by, and the primal (mathematics.md, eq. 103).
     """
 
     primal: float
@@ -51,9 +48,8 @@ class Certificate:
 def certify(problem: Problem, weights: np.ndarray, scores: np.ndarray) -> Certificate:
     """Certify weights (M, T) from their scores c_m^T r (M, T) of every candidate (mathematics.md, eq. 44).
 
-    The gap is summed as 1/2 (1-a)^2 |r|^2 + sum_m (tau |W_m| - a W_m . c_m^T r), where no term is negative, instead of
-    P - D, whose terms are 1e4 times larger than the gap. |r|^2 = yty - <W, kty + scores> cancels from yty down to a
-    percent of it: that sum runs in extended precision. Cost: O(M T).
+    The gap is 1/2 (1-a)^2 |r|^2 + sum_m (tau |W_m| - a W_m . c_m^T r), where no term is negative: those of P - D are
+    1e4 times larger. |r|^2 = yty - <W, kty + scores> cancels: it is summed in extended precision. Cost: O(M T).
     """
     largest = float(row_norms(scores).max(initial=0.0))
     return certify_support(weights, scores, problem.kty, problem.yty, problem.tau, largest, problem.rounding)
@@ -70,12 +66,16 @@ def certify_support(
 ) -> Certificate:
     """Certify from the rows of the support and the largest score of all candidates, which a working set streams.
 
-    mathematics.md, eqs. 43, 44 and 46. The first three arguments hold the support, or all candidates; ``rounding`` is
-    that of the statistics.
+    |r|^2 may come out below 0 (mathematics.md, eqs. 43, 44, 45 and 46). The first three arguments hold the support, or
+    all candidates; ``rounding`` is that of the statistics.
     """
-    residual_squared = _residual_norm_squared(weights, scores, kty, yty)
+    support = np.flatnonzero(weights.any(axis=1))
+    extended = weights[support].astype(np.longdouble)
+    residual = np.longdouble(yty) - (extended * kty[support]).sum() - (extended * scores[support]).sum()
+    residual_squared = float(residual)
     total = float(row_norms(weights).sum())
-    penalty_term, (error, of_units) = tau * total, rounding.of_score(total)
+    penalty_term, of_units = tau * total, rounding.units * total + rounding.always
+    error = rounding.each * total + of_units
     off, max_score = of_units * total, max_score + error
     aligned = float(np.einsum("mt,mt->", weights, scores))
     scale = min(1.0, tau / max_score) if max_score > 0 else 1.0
@@ -97,26 +97,12 @@ def certify_problem(problem: Problem, weights: np.ndarray) -> Certificate:
 
 
 def scores_of_support(problem: Problem, weights: np.ndarray, support: np.ndarray | None = None) -> np.ndarray:
-    """Return c_m^T r = kty - gram W of shape (M, T), reading the Gram rows of the support only.
-
-    mathematics.md, eq. 26. Summed in the order of the ``support`` (m0,) int64; by default it rises.
-    """
+    """Return c_m^T r = kty - gram W (M, T), summed over the support (m0,) in its order (mathematics.md, eq. 26)."""
     if support is None:
         support = np.flatnonzero(weights.any(axis=1))
     line, scores = np.empty(problem.n_candidates), np.empty(problem.kty.shape)
     residual_scores(read_only(problem.gram), problem.kty, weights, support, line, scores)
     return scores
-
-
-def _residual_norm_squared(weights: np.ndarray, scores: np.ndarray, kty: np.ndarray, yty: float) -> float:
-    """Return |Y - C W|^2 = yty - <W, kty + c^T r>, summed in extended precision (mathematics.md, eq. 45).
-
-    Rounding may leave it below 0.
-    """
-    support = np.flatnonzero(weights.any(axis=1))
-    extended = weights[support].astype(np.longdouble)
-    total = np.longdouble(yty) - (extended * kty[support]).sum() - (extended * scores[support]).sum()
-    return float(total)
 
 
 def gap_safe_screen(scores: np.ndarray, column_norms: np.ndarray, certificate: Certificate, tau: float) -> np.ndarray:

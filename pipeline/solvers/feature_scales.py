@@ -1,23 +1,21 @@
 """A scale for each feature, or a metric of all, learned: how steep the function fitted so far is along them.
 
-From no scales on, each round fits least squares on some candidates, multiplies every scale by the root mean square of
-the partial derivatives of that fit, and fits again: the diagonal of a recursive feature machine (Radhakrishnan,
-Beaglehole, Pandit and Belkin 2024, arXiv:2212.13881). Features that the target does not depend on cease to count in the
-distances. Where that gains no more, the whole machine goes on from the best round: the root of the mean outer product
-of the gradients replaces the scales. Held-out rows decide which round is kept, and whether any is.
+Each round fits least squares on some candidates, and multiplies every scale by the root mean square of the partial
+derivatives of that fit: the diagonal of a recursive feature machine (Radhakrishnan, Beaglehole, Pandit and Belkin 2024,
+arXiv:2212.13881). Where that gains no more, the whole machine goes on from the best round: the root of the mean outer
+product of the gradients replaces the scales. Held-out rows decide which round is kept, and whether any is.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError
 
-from pipeline.kernels.column_generator import GAUSSIAN, ColumnGenerator
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.kernels.kernel_forms import default_sigma2, typical_sigma2
+from pipeline.kernels.kernel_forms import GAUSSIAN, ColumnGenerator, typical_sigma2
 from pipeline.kernels.scaled_rows import lengths, scaled
 from pipeline.solvers.bandwidth_choice import LEAST_GAIN, least_gain
 from pipeline.solvers.ridge import refit
@@ -48,23 +46,8 @@ class Round:
         return kind_of(self.scales)
 
 
-@dataclass(frozen=True)
-class Learning:
-    """What the rounds are made of.
-
-    points (m, d) : the candidates, not scaled
-    statistics(number, scales) : of the fit rows and of the held-out rows, for the round of that number
-    slopes(number, round, kind) : mean squares (d,) f8 of the derivatives of a round's fit by the scaled features, or
-        mean products (d, d) f8 for a metric, over a common factor
-    kinds : of the scales that are tried, in this order
-    """
-
-    points: NDArray[np.floating]
-    statistics: Callable[[int, NDArray[np.float32]], tuple[GramStatistics, GramStatistics]]
-    slopes: Callable[[int, Round, str], NDArray[np.float64]]
-    intercept: bool
-    kinds: tuple[str, ...] = (DIAGONAL,)
-    most_rounds: int = MOST_ROUNDS
+StatisticsAt = Callable[[int, NDArray[np.float32]], tuple[GramStatistics, GramStatistics]]
+SlopesAt = Callable[[int, Round, str], NDArray[np.float64]]
 
 
 def kind_of(scales: NDArray[np.float32]) -> str:
@@ -79,29 +62,35 @@ def kinds_of(scale: str | None, n_features: int) -> tuple[str, ...]:
 
 
 def learn_scales(
-    learning: Learning,
+    points: NDArray[np.floating],
+    statistics: StatisticsAt,
+    slopes: SlopesAt,
+    *,
+    intercept: bool,
+    kinds: tuple[str, ...] = (DIAGONAL,),
+    most_rounds: int = MOST_ROUNDS,
     earlier: Sequence[Round] = (),
     on_round: Callable[[int, Round], None] = lambda number, done: None,
 ) -> list[Round]:
     """Return the `earlier` rounds and those after them, the first without scales; `on_round` gets each new one.
 
     They end after `most_rounds` with scales, or when the held-out error falls no longer with any kind.
+
+    points (m, d) : the candidates, not scaled
+    statistics(number, scales) : of the fit rows and of the held-out rows, for the round of that number
+    slopes(number, round, kind) : mean squares (d,) f8 of the derivatives of a round's fit by the scaled features, or
+        mean products (d, d) f8 for a metric, over a common factor
+    kinds : of the scales that are tried, in this order
     """
-    rounds, scales = list(earlier), np.ones(learning.points.shape[1], np.float32)
-    while (kind := _next_kind(rounds, learning)) is not None:
+    rounds, scales = list(earlier), np.ones(points.shape[1], np.float32)
+    while (kind := _next_kind(rounds, kinds, most_rounds)) is not None:
         number = len(rounds)
         if number:
             followed = number - 1 if kind == rounds[-1].kind else best_of_all(rounds)
-            slopes = learning.slopes(followed, rounds[followed], kind)
-            scales = next_scales(rounds[followed].scales, slopes, learning.points)
-        rounds.append(_fitted(scales, *learning.statistics(number, scales), intercept=learning.intercept))
+            scales = next_scales(rounds[followed].scales, slopes(followed, rounds[followed], kind), points)
+        rounds.append(_fitted(scales, *statistics(number, scales), intercept=intercept))
         on_round(number, rounds[-1])
     return rounds
-
-
-def width_of_rounds(asked: float | str, points: NDArray[np.floating]) -> float:
-    """Return the width σ² of all rounds: the one asked for, else the typical one of the points (m, d)."""
-    return default_sigma2(points, GAUSSIAN) if isinstance(asked, str) else float(asked)
 
 
 def widths_with_more(asked: float | str, typical: float) -> list[float]:
@@ -173,32 +162,26 @@ class Derivatives:
         self._origin = centers.mean(axis=0, dtype=np.float64)  # far from it, the difference below would cancel
         self._centers, self._sigma2, self._weights = centers - self._origin, sigma2, weights
 
-    def squares(self, X: NDArray[np.floating], row_weights: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+    def sums(
+        self, X: NDArray[np.floating], kind: str, row_weights: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64]:
         """Return Σ_i s_i Σ_t (∂f_t/∂u_j)², (d,) f8, over rows X (rows, d), of the weights s (none: 1 each).
 
-        Costs 2·rows·m·d·(1 + T) operations and 8·rows·(2·m + 2·d) bytes.
+        For a METRIC Σ_i s_i Σ_t (∂f_t/∂u_j)(∂f_t/∂u_k), (d, d), for another 2·rows·d²·T operations. Costs
+        2·rows·m·d·(1 + T) operations and 8·rows·(2·m + 2·d) bytes.
         """
-        total = np.zeros(X.shape[1])
-        for slopes in self._slopes(X):
-            np.square(slopes, out=slopes)
-            total += slopes.sum(axis=0) if row_weights is None else row_weights @ slopes
-        return total / self._sigma2**2
-
-    def products(self, X: NDArray[np.floating], row_weights: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-        """Return Σ_i s_i Σ_t (∂f_t/∂u_j)(∂f_t/∂u_k), (d, d) f8, likewise, for another 2·rows·d²·T operations."""
-        total = np.zeros((X.shape[1], X.shape[1]))
-        for slopes in self._slopes(X):
-            total += slopes.T @ (slopes if row_weights is None else row_weights[:, None] * slopes)
-        return total / self._sigma2**2
-
-    def _slopes(self, X: NDArray[np.floating]) -> Iterator[NDArray[np.float64]]:
-        """Yield σ² ∂f_t/∂u (rows, d) of each output."""
+        total = np.zeros(X.shape[1] if kind == DIAGONAL else (X.shape[1], X.shape[1]))
         columns, rows = self._generator.block(X, None, np.float64), X - self._origin
         for weights in self._weights.T:
             pulls = columns * weights
             slopes = pulls @ self._centers
-            slopes -= pulls.sum(axis=1)[:, None] * rows
-            yield slopes
+            slopes -= pulls.sum(axis=1)[:, None] * rows  # σ² ∂f_t/∂u (rows, d)
+            if kind == METRIC:
+                total += slopes.T @ (slopes if row_weights is None else row_weights[:, None] * slopes)
+            else:
+                np.square(slopes, out=slopes)
+                total += slopes.sum(axis=0) if row_weights is None else row_weights @ slopes
+        return total / self._sigma2**2
 
 
 def derivatives_of(done: Round, points: NDArray[np.floating], sigma2: float) -> Derivatives:
@@ -222,16 +205,16 @@ def _is_gain(error: float, usual: float, n_held_out: float) -> bool:
     return error < (1 - least_gain(n_held_out)) * usual
 
 
-def _next_kind(rounds: Sequence[Round], learning: Learning) -> str | None:
+def _next_kind(rounds: Sequence[Round], kinds: tuple[str, ...], most_rounds: int) -> str | None:
     """Return the kind of the next round: that of the last as long as it gains, then the one after; None at the end."""
     errors = [one.held_out_error for one in rounds]
     if len(errors) < 2:
-        return learning.kinds[0] if not errors or np.isfinite(errors[0]) else None
-    if len(errors) > learning.most_rounds:
+        return kinds[0] if not errors or np.isfinite(errors[0]) else None
+    if len(errors) > most_rounds:
         return None
     if errors[-1] <= (1 - LEAST_GAIN) * min(errors[:-1]):
         return rounds[-1].kind
-    later = learning.kinds[learning.kinds.index(rounds[-1].kind) + 1 :]
+    later = kinds[kinds.index(rounds[-1].kind) + 1 :]
     return later[0] if later else None
 
 

@@ -1,9 +1,8 @@
 """Forward-backward selection: more centers than enough, chosen one by one, then dropped one by one.
 
-What was chosen early, with few others beside it (`forward_selection`), is not what one would keep in the end. So more
-than enough are chosen, and then dropped, each the one whose loss raises the error least: with H = gram_PP⁻¹, by exactly
-‖w_m‖² / H_mm. Their order, from the last one left, is the order of the model: any prefix of it is a model. Where few
-centers are asked for and the last left are clearly worse than those chosen first, first ones are settled beforehand.
+What was chosen early, with few others beside it, is not what one would keep in the end. So more than enough are chosen,
+and then dropped, each the one whose loss raises the error least: with H = gram_PP⁻¹, by exactly ‖w_m‖² / H_mm. From the
+last one left, any prefix is a model. Where first ones are clearly better than the last left, they are settled before.
 
 Landmarks of a Nyström approximation, chosen without targets: for f = Σ_i ω_i k(x_i, ·) with independent standard normal
 ω, the squared distance of f from the span of the chosen kernel columns has the mean tr(K - K_:P K_PP⁻¹ K_P:), the error
@@ -55,9 +54,14 @@ def select(
     if not 1 <= size <= statistics.n_centers:
         raise ValueError(f"size must be 1 to the {statistics.n_centers} candidates, found {size}")
     n_back = forward_size(statistics.n_centers)
-    most = max(size, n_back)
     found = forward(
-        statistics, most, intercept=intercept, first=first, enough=enough, least=n_back, n_threads=n_threads
+        statistics,
+        max(size, n_back),
+        intercept=intercept,
+        first=first,
+        enough=enough,
+        least=n_back,
+        n_threads=n_threads,
     )
     back = drop(statistics.cut(found.chosen), size, n_back, intercept=intercept, added=damping(statistics))
     return replace(found, chosen=found.chosen[back.chosen], reductions=back.reductions)

@@ -1,4 +1,4 @@
-"""Orthogonal least squares over the candidates: the centers chosen one by one that lower the refitted error most.
+"""Orthogonal least squares: the candidates chosen one by one that lower the refitted error most.
 
 With P the chosen centers, W_P their least-squares weights and
 
@@ -10,8 +10,8 @@ gram_PP, kept as the rows V = L⁻¹ gram_P: over all candidates, gives both by 
 
     v = (gram_m - V[:j, m]ᵀ V[:j]) / √s_m,    s ← s - v²,    q ← q - v q_m / v_m
 
-These steps read all of V for each center. They are taken at once for the candidates of the largest gains alone, and
-for all others a block of centers later, as products of matrices.
+They are taken at once for the candidates of the largest gains alone, for all others a block of centers later, as
+products of matrices.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ class Selection:
     """What was chosen.
 
     chosen (k,) i8 : columns in the order of the model; any prefix is what a selection of that size chooses.
-    reductions (k,) f8 : by how much each lowers the squared error of the fit rows beside those before it, summed over
-        the outputs.
+    reductions (k,) f8 : by how much each lowers the squared error, summed over the outputs, beside those before it.
     refused : candidates that the chosen columns span, or that are copies of one.
     drift : largest difference between rows of V from rank-1 steps and recomputed ones, relative to √gram_mm.
     """
@@ -56,10 +55,10 @@ class Selection:
 
 
 class _Factor:
-    """V (j, M), its candidates' s (M,) and q (M, T), and the chosen columns; changed in place."""
+    """V (j, M) as slabs of rows, s (M,), q (M, T) and the chosen columns; changed in place, with some threads."""
 
-    def __init__(self, statistics: GramStatistics, *, intercept: bool) -> None:
-        self._gram, self._n = statistics.gram, statistics.weight_sum
+    def __init__(self, statistics: GramStatistics, threads: Executor, *, intercept: bool) -> None:
+        self._gram, self._n, self._threads = statistics.gram, statistics.weight_sum, threads
         self._sums = statistics.column_sums if intercept else None
         self.diagonal = np.array(np.diagonal(statistics.gram))
         self.damping = damping(statistics)
@@ -86,6 +85,10 @@ class _Factor:
         full, rest = divmod(len(self.chosen), SLAB_ROWS)
         return [*self._slabs[:full], *([self._slabs[full][:rest]] if rest else [])]
 
+    def refused(self) -> NDArray[np.bool_]:
+        """Return which candidates the chosen ones span, or are copies of them, (M,); chosen ones may be too."""
+        return (self.s <= self.damping) | self.spanned | self.copies
+
     def gains(self, least: float) -> NDArray[np.float64]:
         """Return by how much each candidate lowers the error (mathematics.md, eq. 63), (M,).
 
@@ -96,24 +99,46 @@ class _Factor:
         gains = _gains(self.q, self.s, left)
         return np.where(gains > least, gains, -1.0)
 
-    def refused(self) -> NDArray[np.bool_]:
-        """Return which candidates the chosen ones span, or are copies of them, (M,); chosen ones may be too."""
-        return (self.s <= self.damping) | self.copies | self.spanned
+    def best(self, most: int, least_gain: float) -> Iterator[int]:
+        """Yield the next centers, at most so many, from the candidates of the largest gains, before V has their rows.
 
-    def unspanned(self, columns: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return what the chosen leave of the Gram of some columns (c,), (c, c). Costs j·c² operations and more."""
+        Lazy greedy: gains rarely rise, so a re-evaluated gain above all stale ones is the maximum (mathematics.md, eq.
+        94). Fewer where the stale gain of another candidate is larger.
+        """
+        gains = self.gains(least_gain)
+        order = np.argsort(-gains, kind="stable")
+        order = order[gains[order] > 0.0]
+        if not len(order):
+            return
+        columns = np.sort(order[:FOLLOWED])
+        others = float(gains[order[FOLLOWED]]) if len(order) > FOLLOWED else 0.0
         rest = np.stack([self.row(m)[columns] for m in columns])
         for slab in self.rows():
             part = slab[:, columns]
             rest -= part.T @ part
-        return rest
+        q, s = self.q[columns], np.array(np.diagonal(rest))
+        steps, left = np.empty((most, len(columns))), np.ones(len(columns), bool)
+        for t in range(most):
+            left &= (s > self.damping) & ~self.copies[columns]
+            gains = _gains(q, s, left)
+            first = int(np.argmax(gains))
+            if gains[first] <= max(least_gain, others if t else 0.0):
+                return  # but the first is the largest of all, to rounding
+            m = int(columns[first])
+            self.mark_copies(m)
+            left[first] = False
+            v = (rest[first] - steps[:t].T @ steps[:t, first]) / np.sqrt(s[first])
+            steps[t] = v
+            q -= np.outer(v, q[first] / v[first])
+            s = s - v * v
+            yield m
 
-    def append(self, columns: list[int], threads: Executor) -> None:
+    def append(self, columns: list[int]) -> None:
         """Add some centers, of one slab: new rows of V, and the steps of s and q (mathematics.md, eq. 94).
 
         Costs 2·j·M operations each. From one on that the chosen span to rounding, they are left out.
         """
-        fresh = self._eliminated(columns, self.rows(), threads)
+        fresh = self._eliminated(columns, self.rows())
         columns = columns[: len(fresh)]
         slab, line = divmod(len(self.chosen), SLAB_ROWS)
         if slab == len(self._slabs):
@@ -124,9 +149,7 @@ class _Factor:
         self.q -= fresh.T @ beta
         self.chosen += columns
 
-    def _eliminated(
-        self, columns: list[int], slabs: list[NDArray[np.float64]], threads: Executor
-    ) -> NDArray[np.float64]:
+    def _eliminated(self, columns: list[int], slabs: list[NDArray[np.float64]]) -> NDArray[np.float64]:
         """Return the rows of V of some columns, after those in the slabs, up to one that has none; refuse that one."""
         rows = np.stack([self.row(m) for m in columns])
         stripes = [slice(start, start + STRIPE) for start in range(0, rows.shape[1], STRIPE)]
@@ -135,7 +158,7 @@ class _Factor:
             for slab in slabs:
                 rows[:, stripe] -= slab[:, columns].T @ slab[:, stripe]
 
-        list(threads.map(subtract, stripes))
+        list(self._threads.map(subtract, stripes))
         L, failed = dpotrf(rows[:, columns], lower=True)
         if failed:  # the factor of those before it is there
             self.spanned[columns[failed - 1]] = True
@@ -144,7 +167,7 @@ class _Factor:
         def solve(stripe: slice) -> None:
             rows[:, stripe] = solve_triangular(L, rows[:, stripe], lower=True)
 
-        list(threads.map(solve, stripes))
+        list(self._threads.map(solve, stripes))
         return rows
 
     def mark_copies(self, m: int) -> None:
@@ -153,14 +176,14 @@ class _Factor:
         squares = (row[m] - self.damping) * (self.diagonal - self.damping)
         self.copies |= (row * row >= (1.0 - COPY) * squares) & (squares > 0.0)
 
-    def renew(self, threads: Executor) -> float:
+    def renew(self) -> float:
         """Recompute the last slab, which is full, from the Gram, and s and q from V; return the drift.
 
-        What follows depends on the chosen alone, not on how V came about: `restore` gives the same bits. Centers from
-        one on that the others span to rounding are no longer chosen.
+        What follows depends on the chosen alone, as after `restore`. Centers from one on that the others span to
+        rounding are no longer chosen.
         """
         index = len(self.chosen) // SLAB_ROWS - 1
-        fresh = self._eliminated(self.chosen[index * SLAB_ROWS :], self._slabs[:index], threads)
+        fresh = self._eliminated(self.chosen[index * SLAB_ROWS :], self._slabs[:index])
         scale, n = np.sqrt(np.maximum(self.diagonal, np.finfo(float).tiny)), len(fresh)
         drift = float(np.max(np.abs(fresh - self._slabs[index][:n]) / scale, initial=0.0))
         self._slabs[index][:n] = fresh
@@ -170,7 +193,7 @@ class _Factor:
         self._refresh()
         return drift
 
-    def restore(self, chosen: list[int], threads: Executor) -> None:
+    def restore(self, chosen: list[int]) -> None:
         """Take over what was chosen before, whole slabs of it. Costs j²·M operations.
 
         A slab that has no factor, and those after it, are left out: what follows is then as it was before.
@@ -178,7 +201,7 @@ class _Factor:
         for start in range(0, len(chosen) - SLAB_ROWS + 1, SLAB_ROWS):
             self._slabs.append(np.zeros((SLAB_ROWS, len(self.diagonal))))
             self.chosen += chosen[start : start + SLAB_ROWS]
-            self.renew(threads)
+            self.renew()
             if len(self.chosen) < start + SLAB_ROWS:
                 del self._slabs[-1], self.chosen[start:]
                 self.spanned[:] = False
@@ -227,27 +250,23 @@ def forward(
     n_threads : the bits do not depend on them.
     Memory: 8·size·M bytes. Costs 2·size²·M operations, no pass over the rows.
     """
-    factor = _Factor(statistics, intercept=intercept)
     drift, ended = 0.0, False
     least_gain = LEAST_GAIN * float(statistics.yty.sum())
     with ThreadPoolExecutor(n_threads) as threads:
-        factor.restore([] if first is None else [int(m) for m in first], threads)
+        factor = _Factor(statistics, threads, intercept=intercept)
+        factor.restore([] if first is None else [int(m) for m in first])
         while len(factor.chosen) < size and not ended:
-            before, gains = len(factor.chosen), factor.gains(least_gain)
-            if gains.max() < 0.0:
-                break
-            block: list[int] = []
-            most = min(BLOCK, size - before, SLAB_ROWS - before % SLAB_ROWS)
-            for m in _Followed(factor, gains).best(most, least_gain):
+            before, block = len(factor.chosen), list[int]()
+            for m in factor.best(min(BLOCK, size - before, SLAB_ROWS - before % SLAB_ROWS), least_gain):
                 block.append(m)
                 ended = enough(factor.chosen + block) and before + len(block) >= least
                 if ended:
                     break
             if not block:
                 break
-            factor.append(block, threads)
+            factor.append(block)
             if len(factor.chosen) % SLAB_ROWS == 0 and len(factor.chosen) > before:
-                drift = max(drift, factor.renew(threads))
+                drift = max(drift, factor.renew())
             if len(factor.chosen) < before + len(block):
                 ended, factor.copies[:] = False, False
                 for m in factor.chosen:
@@ -268,36 +287,3 @@ def damping(statistics: GramStatistics) -> float:
 def _gains(q: NDArray[np.float64], s: NDArray[np.float64], left: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Return ‖q_m‖² / s_m of the candidates left, -1 of others, (M,)."""
     return np.where(left, np.einsum("mt,mt->m", q, q) / np.where(left, s, 1.0), -1.0)
-
-
-class _Followed:
-    """The candidates of the largest gains, from which the next few centers are chosen before V has their rows.
-
-    Lazy greedy: gains rarely rise, so a re-evaluated gain above all stale ones is the maximum (mathematics.md, eq. 94).
-    """
-
-    def __init__(self, factor: _Factor, gains: NDArray[np.float64]) -> None:
-        order = np.argsort(-gains, kind="stable")
-        order = order[gains[order] > 0.0]
-        self._factor, self._columns = factor, np.sort(order[:FOLLOWED])
-        self._others = float(gains[order[FOLLOWED]]) if len(order) > FOLLOWED else 0.0
-        self._rest, self._q = factor.unspanned(self._columns), factor.q[self._columns]
-        self._s = np.array(np.diagonal(self._rest))
-
-    def best(self, most: int, least_gain: float) -> Iterator[int]:
-        """Yield the next centers, at most so many; fewer where the stale gain of another candidate is larger."""
-        steps, left = np.empty((most, len(self._columns))), np.ones(len(self._columns), bool)
-        for t in range(most):
-            left &= (self._s > self._factor.damping) & ~self._factor.copies[self._columns]
-            gains = _gains(self._q, self._s, left)
-            place = int(np.argmax(gains))
-            if gains[place] <= max(least_gain, self._others if t else 0.0):
-                return  # but the first is the largest of all, to rounding
-            m = int(self._columns[place])
-            self._factor.mark_copies(m)
-            left[place] = False
-            v = (self._rest[place] - steps[:t].T @ steps[:t, place]) / np.sqrt(self._s[place])
-            steps[t] = v
-            self._q -= np.outer(v, self._q[place] / v[place])
-            self._s = self._s - v * v
-            yield m

@@ -1,17 +1,14 @@
 """Which centers a greedy choice takes, and how many: tried on the fit rows, then chosen again on all rows.
 
-What is chosen on the fit rows is tried on the held-out ones: that tells how many are enough (`greedy:auto`), which
-ridge the weights want (`ridge.refit`), and what error to expect. The centers of the model are then chosen on all rows.
-
-The Gram of M candidates over n rows costs n·M², most of what a selection takes. Finalists are therefore chosen first,
-on a sample of the fit rows; the last choice and the weights need the Gram of the finalists alone (mathematics.md,
-eq. 95). Where the Gram of all candidates does not fit, they come in turns.
+The held-out rows say how many are enough (`greedy:auto`), which ridge the weights want (`ridge.refit`), and what error
+to expect. The Gram of M candidates over n rows costs n·M², most of what a selection takes: finalists are chosen first,
+on a sample of the fit rows, in batches where the Gram of all does not fit (mathematics.md, eq. 95).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +24,7 @@ AUTO_GAIN = 1e-2  # of the held-out error: centers that lower it by less are not
 AUTO_MOST = 4000  # centers where their number is found
 ROWS_EACH = 4  # sampled fit rows for each finalist
 WORTH = 2  # times as many candidates as finalists, and fit rows as sampled ones: below, it saves next to nothing
-SELECTION_ROOM = 1.5  # candidates at once for each finalist, where they come in turns; with fewer, hardly any come in
+SELECTION_ROOM = 1.5  # candidates at once for each finalist, where they come in batches; with fewer, hardly any come in
 
 Part = Literal["fit", "all"]
 ROWS: dict[Part, str] = {"fit": "the fit rows", "all": "all rows"}  # in messages
@@ -91,11 +88,6 @@ def forward_most(size: int | None, n_candidates: int) -> int:
     return max(most_centers(size, n_candidates), forward_size(n_candidates))
 
 
-def told(rows: str, n_chosen: int, most: int) -> str:
-    """Return in words how far a choice on some rows is."""
-    return f"{n_chosen} of {most} centers chosen on {rows}"
-
-
 def _never(chosen: list[int]) -> bool:
     return False
 
@@ -145,12 +137,7 @@ def prefix_weights(
 
 
 def held_out_curve(
-    fit: GramStatistics,
-    held_out: GramStatistics,
-    sizes: NDArray[np.int64],
-    *,
-    intercept: bool,
-    fractions: Sequence[float] = RIDGES,
+    fit: GramStatistics, held_out: GramStatistics, sizes: NDArray[np.int64], *, intercept: bool
 ) -> NDArray[np.float64]:
     """Return the mean squared held-out error of every prefix of the columns at its best ridge, (g,) float64.
 
@@ -167,15 +154,14 @@ def held_out_curve(
             return np.full(len(sizes), np.inf)
         return np.array([held_out.prefix(k).squared_error(w, b).sum() / held_out.weight_sum for k, w, b in models])
 
-    tried = bracketed(partial(errors_of, sizes[::-step]), fractions)
+    tried = bracketed(partial(errors_of, sizes[::-step]), RIDGES)
     best = np.unique(np.argmin([errors for _, errors in tried], axis=0))
     near = sorted({index + step for index in best.tolist() for step in (-1, 0, 1)} & set(range(len(tried))))
     errors: NDArray[np.float64] = np.min([errors_of(sizes, tried[index][0]) for index in near], axis=0)
     return errors
 
 
-@dataclass(frozen=True)
-class Preselection:
+class Preselection(NamedTuple):
     """How many finalists are chosen, how many of these are dropped again, and the share of the fit rows sampled."""
 
     n_finalists: int
@@ -197,10 +183,10 @@ def preselection(n_fit: float, n_candidates: int, at_once: int, size: int | None
     return Preselection(n_finalists, min(n_back, n_finalists), min(share, 1.0))
 
 
-def turns(n_candidates: int, at_once: int, n_finalists: int, seed: int) -> list[NDArray[np.int64]]:
+def candidate_batches(n_candidates: int, at_once: int, n_finalists: int, seed: int) -> list[NDArray[np.int64]]:
     """Return which candidates each batch adds to the finalists of the one before, sorted (mathematics.md, eq. 71)."""
     if at_once >= n_candidates:
         return [np.arange(n_candidates)]
     order = np.random.default_rng([seed, 4]).permutation(n_candidates)
     ends = range(at_once, n_candidates, at_once - n_finalists)
-    return [np.sort(turn) for turn in np.split(order, ends)]
+    return [np.sort(batch) for batch in np.split(order, ends)]

@@ -12,20 +12,11 @@ from typing import Any
 import numpy as np
 
 from pipeline.solvers import active_set_newton as newton
-from pipeline.solvers.coordinate_descent import (
-    ActiveInverse,
-    SweepReport,
-    factorise,
-    newton_step,
-    objective,
-    run_sweep,
-)
+from pipeline.solvers.coordinate_descent import ActiveInverse, factorise, newton_step, objective, run_sweep
 from pipeline.solvers.duality_gap import Certificate, certify, gap_safe_screen, row_norms, scores_of_support
 from pipeline.solvers.problem import Problem
 from pipeline.solvers.state import Record, SolverOptions, SolverState, warm_state
 
-# A shrinking run certifies at least every so many sweeps, even where violations are still large.
-_SWEEPS_BETWEEN_CERTIFICATES = 5
 # A sweep after a polish that gained nothing may cost about so many operations: with 1000 active columns that are alike
 # to rounding, whole sweeps with a fresh G for every few visits took minutes and gained nothing either.
 _FALLBACK_OPERATIONS = 1e9
@@ -88,19 +79,19 @@ def sweep_iteration(
     """Run one sweep of the schedule; ``inverse`` is that of the state, or None to compute it."""
     if inverse is None:
         inverse = factorise(problem, state.mu, state.support)
-    shrinking, threshold = options.schedule == "shrinking", np.inf
-    if shrinking:
+    most_visits, most_factorisations = _limits(problem, options, state)
+    threshold = np.inf
+    if options.polishes:
         order, threshold = generator.permutation(np.flatnonzero(~(state.shrunk | state.screened))), state.threshold
-        if options.polishes and problem.n_outputs == 1:
-            order = order[: _most_visits(options, state)]
+        order = order[:most_visits]
     else:
         order = generator.integers(0, problem.n_candidates, size=problem.n_candidates)
     shrunk, n_screened = state.shrunk.copy(), int(np.count_nonzero(state.screened))
     inverse, report = run_sweep(
         problem, inverse, order, shrunk,
-        step=options.step, threshold=threshold, most_factorisations=_most_factorisations(problem, options, state),
+        step=options.step, threshold=threshold, most_factorisations=most_factorisations,
     )  # fmt: skip
-    if shrinking:
+    if options.polishes:
         state = replace(state, shrunk=shrunk, threshold=report.worst if report.worst > 0 else np.inf)
     state = _at(
         problem,
@@ -113,11 +104,12 @@ def sweep_iteration(
         moves=state.moves + report.moves,
     )
     certificate = None
-    if _certificate_is_due(problem, options, state, report):
+    if problem.n_outputs == 1 or not options.polishes or state.iterations >= options.max_sweeps:
+        # Else a group's Newton step follows, and certifies.
         state, certificate = _certified(problem, options, state, report.worst)
     skipped = problem.n_candidates - np.unique(order).size - n_screened
-    counts = {"visited": report.visits, "skipped": skipped, "screened": n_screened, "moved": report.moves}
-    return state, inverse, _record("sweep", state, certificate, drift=report.drift, **counts)
+    counts = report.visits, skipped, n_screened, report.moves
+    return state, inverse, _record("sweep", state, certificate, *counts, report.drift)
 
 
 def polish_iteration(problem: Problem, options: SolverOptions, state: SolverState) -> tuple[SolverState, Record]:
@@ -136,8 +128,7 @@ def polish_iteration(problem: Problem, options: SolverOptions, state: SolverStat
     visited = int(np.count_nonzero(active | was_active))
     screened, moved = int(np.count_nonzero(new.screened)), int(np.count_nonzero(active != was_active))
     skipped = problem.n_candidates - visited - screened
-    counts = {"visited": visited, "skipped": skipped, "screened": screened, "moved": moved}
-    return new, _record("polish", new, certificate, drift=0.0, **counts)
+    return new, _record("polish", new, certificate, visited, skipped, screened, moved, drift=0.0)
 
 
 def _group_round(problem: Problem, options: SolverOptions, state: SolverState) -> tuple[SolverState, Certificate]:
@@ -167,44 +158,30 @@ def _at(problem: Problem, state: SolverState, inverse: ActiveInverse, **changes:
     )
 
 
-def _record(phase: str, state: SolverState, certificate: Certificate | None, drift: float, **counts: int) -> Record:
+def _record(
+    phase: str, state: SolverState, certificate: Certificate | None,
+    visited: int, skipped: int, screened: int, moved: int, drift: float,
+) -> Record:  # fmt: skip
     """Return the record of an iteration that ended in ``state``; a certificate that proves nothing is left out."""
     proof: tuple[float | None, float | None, float | None] = (None, None, None)
     if certificate is not None and np.isfinite(certificate.gap):
         proof = certificate.primal, certificate.dual, certificate.relative_gap
-    return Record(
-        state.iterations,
-        phase,
-        state.objective,
-        *proof,
-        n_active=int(state.support.size),
-        evaluations=state.evaluations,
-        drift=drift,
-        **counts,
-    )
+    counts = int(state.support.size), visited, skipped, screened, moved, state.evaluations
+    return Record(state.iterations, phase, state.objective, *proof, *counts, drift)
 
 
-def _most_visits(options: SolverOptions, state: SolverState) -> int:
-    """Return how many coordinates the sweep before a polish visits, or one after a polish that gained nothing."""
+def _limits(problem: Problem, options: SolverOptions, state: SolverState) -> tuple[int, float]:
+    """Return how many coordinates a sweep visits, and how often it may compute G afresh.
+
+    Few before the polish; after a polish that gained nothing, what costs about so many operations.
+    """
+    if problem.n_outputs > 1 or not options.polishes:
+        return problem.n_candidates, np.inf
     if state.iterations == 0:
-        return options.opening_visits
-    return max(int(_FALLBACK_OPERATIONS / (state.support.size + 1) ** 2), _FALLBACK_VISITS)
-
-
-def _most_factorisations(problem: Problem, options: SolverOptions, state: SolverState) -> float:
-    """Return how often a sweep may compute G afresh; only after a polish that gained nothing is there a limit."""
-    if state.iterations == 0 or problem.n_outputs > 1 or not options.polishes:
-        return np.inf
-    return max(_FALLBACK_OPERATIONS / (state.support.size + 1) ** 3, _FALLBACK_FACTORISATIONS)
-
-
-def _certificate_is_due(problem: Problem, options: SolverOptions, state: SolverState, report: SweepReport) -> bool:
-    """Return whether to spend M evaluations on a certificate after this sweep."""
-    last = state.iterations >= options.max_sweeps
-    if options.polishes:  # a group's Newton step follows, and certifies
-        return problem.n_outputs == 1 or last
-    regular = state.iterations % _SWEEPS_BETWEEN_CERTIFICATES == 0
-    return options.schedule == "uniform" or report.worst <= state.level * problem.penalty or regular or last
+        return options.opening_visits, np.inf
+    n = state.support.size + 1
+    visits, factorisations = int(_FALLBACK_OPERATIONS / n**2), _FALLBACK_OPERATIONS / n**3
+    return max(visits, _FALLBACK_VISITS), max(factorisations, _FALLBACK_FACTORISATIONS)
 
 
 def _certified(
@@ -214,7 +191,7 @@ def _certified(
     scores = scores_of_support(problem, state.weights, state.support)
     certificate = certify(problem, state.weights, scores)
     state = replace(state, scores=scores, evaluations=state.evaluations + problem.n_candidates)
-    if options.schedule == "shrinking":
+    if options.polishes:
         state = _screened(problem, state, certificate)
         if worst <= state.level * problem.penalty:
             state = replace(state, shrunk=np.zeros_like(state.shrunk), threshold=np.inf, level=state.level / 10.0)
@@ -223,16 +200,16 @@ def _certified(
 
 def _screened(problem: Problem, state: SolverState, certificate: Certificate) -> SolverState:
     """Return the state with the zero coordinates screened that the Gap Safe test excludes."""
-    squares = np.maximum(np.diagonal(problem.gram), 0.0) + problem.rounding.of_entry  # centring may have cancelled more
-    safe = gap_safe_screen(state.scores, np.sqrt(squares), certificate, problem.tau)
+    rounding = problem.rounding.each + problem.rounding.units  # centring may have cancelled more
+    norms = np.sqrt(np.maximum(np.diagonal(problem.gram), 0.0) + rounding)
+    safe = gap_safe_screen(state.scores, norms, certificate, problem.tau)
     return replace(state, screened=state.screened | (safe & (state.mu == 0.0)))
 
 
 def _polish(problem: Problem, state: SolverState, *, drop_all: bool) -> tuple[SolverState, Certificate, int]:
     """Admit and minimise, until the objective is below the one before; return the Newton steps too.
 
-    One round does, but for ``drop_all`` from a support far too large: what was dropped too eagerly comes back in the
-    next rounds, and only the round that ends lower makes a record.
+    With ``drop_all``, what was dropped too eagerly comes back in the next rounds; the one that ends lower is recorded.
     """
     start = certify(problem, state.weights, state.scores)
     steps, evaluations = 0, state.evaluations

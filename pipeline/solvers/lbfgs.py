@@ -1,6 +1,5 @@
-"""L-BFGS: minimise a smooth function of many numbers from its values and gradients, a step at a time.
+"""L-BFGS, a step at a time: its state is a value, so that a resumed minimisation repeats the bits of another.
 
-The state between two steps is a value, so that a resumed minimisation repeats the bits of one that never stopped.
 Values are cheaper here than gradients: a step asks for values alone until one is low enough.
 """
 
@@ -44,10 +43,7 @@ class Curvature:
 
 
 def direction(gradient: NDArray[np.float64], curvature: Curvature) -> NDArray[np.float64]:
-    """Return the quasi-Newton direction -H g, (n,) f8: the two-loop recursion (Nocedal 1980; mathematics.md, eq. 86).
-
-    Costs 4·k·n operations.
-    """
+    """Return the quasi-Newton direction -H g, (n,): the two-loop recursion (Nocedal 1980; mathematics.md, eq. 86)."""
     q, factors = -gradient, []
     for s, y in zip(curvature.steps[::-1], curvature.changes[::-1], strict=True):
         factors.append(np.dot(s, q) / np.dot(s, y))
@@ -65,7 +61,7 @@ def next_point(
 ) -> NDArray[np.float64] | None:
     """Return a point at which the value is lower by enough, evaluated by `at` last; None where there is none.
 
-    first : the largest change of a number in the first step, before anything is known of the curvature
+    first : the largest change of a number in the first step, which knows no curvature
     """
     toward = direction(gradient, curvature)
     slope = float(gradient @ toward)

@@ -1,7 +1,4 @@
-"""The problem of a solve, (gram, kty, yty, penalty) whatever the number of rows, its checks, and the outputs it is of.
-
-The classes of a one-vs-all run share one Gram, so that its check is a function of its own.
-"""
+"""The problem of a solve, (gram, kty, yty, penalty) whatever the number of rows, and its checks."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cholesky
 
 from pipeline.kernels.gram_statistics import GramStatistics, Rounding
@@ -19,7 +15,7 @@ from pipeline.kernels.scaled_rows import first_non_finite_row
 PSD_FLOOR = 1e-8
 SYMMETRY_TOLERANCE = 1e-10
 _ROWS_PER_CHECK = 512
-Outputs = tuple[int, ...]  # that one solve is for
+Outputs = tuple[int, ...]  # that one solve is for: one each, or all that share a kernel
 
 
 class InvalidProblemError(ValueError):
@@ -67,38 +63,31 @@ class Problem:
         """Return self, or raise InvalidProblemError; ``gram_checked`` skips the part shared by the classes."""
         if not gram_checked:
             check_gram(self.gram)
+        gram, kty, yty = self.gram, self.kty, self.yty
         if not (np.isfinite(self.penalty) and self.penalty > 0):
             raise InvalidProblemError(f"the penalty must be above 0, found {self.penalty}; choose e.g. 0.01")
-        _check_targets(self.gram, self.kty, self.yty)
+        if kty.ndim != 2 or kty.shape[0] != gram.shape[0] or kty.shape[1] == 0 or kty.dtype != np.float64:
+            shape = f"({gram.shape[0]}, outputs)"
+            raise InvalidProblemError(f"kty must be float64 of shape {shape}, found {kty.dtype} {kty.shape}")
+        row = first_non_finite_row(kty)
+        if row is not None:
+            raise InvalidProblemError(f"kty holds NaN or infinity in row {row}; check the targets and columns")
+        if not (np.isfinite(yty) and yty >= 0):
+            raise InvalidProblemError(f"yty must be finite and at least 0, found {yty}; check the targets")
+        # Cauchy-Schwarz: |c_m^T y|^2 <= |c_m|^2 |y|^2. Beyond rounding this means mixed-up statistics,
+        # for which the primal objective would be negative; a zero column must have a zero score too.
+        excess = (kty**2).sum(axis=1) - np.diagonal(gram) * yty * (1 + 1e-6)
+        worst = int(np.argmax(excess))
+        if excess[worst] > 1e-12 * max(1.0, yty):
+            words = f"kty is too large for gram and yty at candidate {worst}"
+            raise InvalidProblemError(f"{words}; the statistics are not of the same data")
         return self
-
-
-def _check_targets(gram: np.ndarray, kty: np.ndarray, yty: float) -> None:
-    """Raise InvalidProblemError unless kty is (M, T) float64, finite, zero on zero columns, and yty fits."""
-    if kty.ndim != 2 or kty.shape[0] != gram.shape[0] or kty.shape[1] == 0 or kty.dtype != np.float64:
-        raise InvalidProblemError(
-            f"kty must be float64 of shape ({gram.shape[0]}, outputs), found {kty.dtype} {kty.shape}"
-        )
-    row = first_non_finite_row(kty)
-    if row is not None:
-        raise InvalidProblemError(f"kty holds NaN or infinity in row {row}; check the targets and columns")
-    if not (np.isfinite(yty) and yty >= 0):
-        raise InvalidProblemError(f"yty must be finite and at least 0, found {yty}; check the targets")
-    # Cauchy-Schwarz: |c_m^T y|^2 <= |c_m|^2 |y|^2. Beyond rounding this means mixed-up statistics,
-    # for which the primal objective would be negative; a zero column must have a zero score too.
-    excess = (kty**2).sum(axis=1) - np.diagonal(gram) * yty * (1 + 1e-6)
-    worst = int(np.argmax(excess))
-    if excess[worst] > 1e-12 * max(1.0, yty):
-        raise InvalidProblemError(
-            f"kty is too large for gram and yty at candidate {worst}; the statistics are not of the same data"
-        )
 
 
 def check_gram(gram: np.ndarray) -> None:
     """Raise InvalidProblemError unless the Gram is float64, finite, symmetric and positive semi-definite.
 
-    Zero columns and duplicates are legal. Definiteness is one Cholesky factorisation of gram + 1e-8 trace I, which
-    exists iff no eigenvalue is below -1e-8 trace: M^3 / 3 operations and M^2 float64, once for all classes.
+    That is one Cholesky factorisation of gram + 1e-8 trace I: M^3 / 3 operations and M^2 float64, once for all classes.
     """
     if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or gram.shape[0] == 0:
         raise InvalidProblemError(f"the Gram must be square and not empty, found shape {gram.shape}")
@@ -131,25 +120,9 @@ def check_gram(gram: np.ndarray) -> None:
         ) from None
 
 
-def output_groups(n_outputs: int, *, shared: bool) -> list[Outputs]:
-    """Return the outputs of each solve: one each, or all together with one kernel."""
-    outputs = range(n_outputs)
-    return [tuple(outputs)] if shared else [(output,) for output in outputs]
-
-
 def problem_of(statistics: GramStatistics, group: Outputs, penalty: float) -> Problem:
     """Return the problem of a group, whose Gram is taken to be sound. Raises InvalidProblemError."""
     kty = np.ascontiguousarray(statistics.kty[:, list(group)])
     yty = float(statistics.yty[list(group)].sum())
     problem = Problem(statistics.gram, kty, yty, penalty, statistics.rounding())
     return problem.validate(gram_checked=True)
-
-
-def visits_of(seed: int, group: Outputs) -> np.random.Generator:
-    """Return what draws the visits of a group's solve."""
-    return np.random.default_rng([seed, 3, *group])
-
-
-def columns_of(weights: NDArray[np.float64], group: Outputs) -> NDArray[np.float64]:
-    """Return a group's part of weights (M, T), contiguous."""
-    return np.ascontiguousarray(weights[:, list(group)])

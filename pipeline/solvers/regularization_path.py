@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,7 @@ GAIN = 1e-2  # of the lowest held-out error; less is no gain
 DEFAULT_PENALTY = "max:1e-7"
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(NamedTuple):
     """A penalty that was tried: its held-out error, and whether its solves converged."""
 
     penalty: float
@@ -39,10 +39,9 @@ def search(
     """Look for the penalty of the lowest held-out error, from `largest` downwards; return its number, trials, warning.
 
     Ends after `patience` penalties in a row that lower the lowest error by less than `GAIN` (0: after `ALL_POINTS`),
-    where float64 no longer reaches the tolerance, or at `MOST_POINTS`. attempt(number, penalty), called in order from
-    number 0, returns the held-out error, and whether the solves converged. The best is the lowest error of the
-    penalties whose solves converged, of all where none but the first, at which all weights are zero, did; of equal ones
-    the largest penalty. The warning is for a best at an edge of what was tried and converged.
+    where solves no longer converge, or at `MOST_POINTS`. attempt(number, penalty), in order from number 0, returns the
+    held-out error, and whether the solves converged; the best is among those that did, if any but the first did, at
+    which all weights are zero. The warning is for a best at an edge of what was tried and converged.
     """
     trials: list[Trial] = []
     lowest, idle = math.inf, 0
@@ -59,8 +58,7 @@ def search(
     return best, trials, _edge(best, trials, idle)
 
 
-@dataclass(frozen=True)
-class TriedPenalties:
+class TriedPenalties(NamedTuple):
     """Solves on the fit rows: weights (penalties, M, T), held-out errors (penalties,), whether all converged."""
 
     weights: NDArray[np.float64]
@@ -68,8 +66,7 @@ class TriedPenalties:
     converged: bool
 
 
-@dataclass(frozen=True)
-class ChosenPenalty:
+class ChosenPenalty(NamedTuple):
     """The penalty to train with, the weights (M, T) of the fit rows there, and a warning for the user."""
 
     penalty: float
@@ -122,10 +119,7 @@ def largest_penalty(statistics: GramStatistics, *, shared: bool, intercept: bool
 
 
 def penalty_max(kty: np.ndarray, *, shared: bool) -> float:
-    """Return the smallest penalty λν at which every weight is zero: max_m (c_mᵀy)² (mathematics.md, eq. 51).
-
-    kty (M, T); the largest output counts, or the row norm where the outputs share a kernel.
-    """
+    """Return the smallest penalty λν at which every weight is zero, for kty (M, T) (mathematics.md, eq. 51)."""
     squares = kty**2
     return float(squares.sum(axis=1).max(initial=0.0) if shared else squares.max(initial=0.0))
 

@@ -1,10 +1,6 @@
-"""Least squares on a support, which removes the shrinkage that a penalty puts on the weights it keeps.
+"""Least squares on a support, W = (gram_PP + ρ I)⁻¹ kty_P, which removes the shrinkage that a penalty puts on weights.
 
-All outputs share the support (the union of theirs), so one Cholesky factorisation serves them all:
-
-    W = (gram_PP + ρ I)⁻¹ kty_P
-
-with the ridge ρ of the lowest squared error on the held-out rows.
+All outputs share the support and one Cholesky factorisation; the ridge ρ has the lowest squared held-out error.
 """
 
 from __future__ import annotations
@@ -43,10 +39,7 @@ class Refit:
 
 
 def least_squares(statistics: GramStatistics, ridge: float, *, intercept: bool) -> Weights:
-    """Return the weights of ridge regression on all columns (mathematics.md, eq. 60); m³/3 + m²·T operations.
-
-    Raises LinAlgError where the Gram with this ridge is not positive definite in float64.
-    """
+    """Return the weights of ridge regression on all columns (mathematics.md, eq. 60), or raise LinAlgError."""
     used = statistics.centred() if intercept else statistics
     weights = cho_solve(cho_factor(used.damped(ridge), lower=True, overwrite_a=True), used.kty)
     offset = intercept_of(statistics, weights, intercept=intercept)
@@ -66,7 +59,6 @@ def refit(
     The three are statistics of the same columns. `final` may be `fit` (while penalties are compared) or all rows; the
     ridge grows with their number. Raises LinAlgError where no ridge of the list makes the Gram definite.
     """
-
     scale, final_scale = (float(np.trace(part.gram)) / max(len(part.gram), 1) for part in (fit, final))
 
     def error_at(fraction: float) -> NDArray[np.float64]:
@@ -76,8 +68,7 @@ def refit(
             return np.array([np.inf])
         return held_out.squared_error(tried.weights, tried.intercept).sum(keepdims=True) / held_out.weight_sum
 
-    tried = [(fraction, float(error[0])) for fraction, error in bracketed(error_at, fractions)]
-    errors = [(fraction, error) for fraction, error in tried if np.isfinite(error)]
+    errors = [(fraction, float(of[0])) for fraction, of in bracketed(error_at, fractions) if np.isfinite(of[0])]
     for fraction, _ in sorted(errors, key=lambda pair: pair[1]):
         try:
             weights = least_squares(final, fraction * final_scale, intercept=intercept)
@@ -116,8 +107,7 @@ def finalise(
 ) -> tuple[Weights, Refit | None]:
     """Return the final weights for penalised ones (k, T) on columns (k,): as they are, or refitted on these columns.
 
-    statistics: of the columns on all rows; parts: on the fit and the held-out rows, for a refit. Raises LinAlgError
-    where no ridge makes the Gram definite.
+    statistics: of the columns on all rows; parts: on fit and held-out rows, for a refit, which may raise LinAlgError.
     """
     if parts is None or not len(penalised):
         return Weights(columns, penalised, intercept_of(statistics, penalised, intercept=intercept)), None
@@ -157,10 +147,7 @@ def finalise_path(
 
 
 def calibration_weights(final: Weights, best: Refit | None, of_fit: Weights | None = None) -> CalibrationWeights:
-    """Return the weights to predict the held-out rows with.
-
-    They are those of the refit on the fit rows, else those of the fit rows on a path, else the final ones.
-    """
+    """Return the weights that predict the held-out rows: of the refit on fit rows, of a path, or the final ones."""
     if best is not None:
         return CalibrationWeights(best.of_fit.weights.named(final.columns), fit=best.of_fit)
     return CalibrationWeights(of_fit or final, seen=of_fit is None)

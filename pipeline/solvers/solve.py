@@ -1,7 +1,6 @@
-"""Solve one problem to a certified gap: sweeps of the paper's method, then a Newton polish.
+"""Solve one problem to a certified gap: sweeps of the paper's method, then a Newton polish, as `iterations` has them.
 
-The state between two records is a value: stopping after any record and going on from its state gives the same bytes as
-never having stopped. What one iteration does is in `iterations`.
+The state between two records is a value: going on from it gives the same bytes as never having stopped.
 """
 
 from __future__ import annotations
@@ -35,10 +34,9 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Solution:
-    """The answer and its proof.
+    """The answer and its proof: weights (M, T) f8; mu (M,) f8, with |W_m| = mu_m |q_m|; the certificate of the weights.
 
-    weights (M, T) f8; mu (M,) f8, with |W_m| = mu_m |q_m|; certificate: of the weights, over all candidates; state:
-    what a later call may start from.
+    state: what a later call may start from, with the records of all iterations.
     """
 
     weights: np.ndarray
@@ -61,16 +59,6 @@ class Solution:
     def n_active(self) -> int:
         """Return the number of candidates with a non-zero weight."""
         return int(np.count_nonzero(self.weights.any(axis=1)))
-
-    @property
-    def sweeps(self) -> int:
-        """Return the number of iterations, sweeps and polish rounds; `state.visits` counts coordinates."""
-        return self.state.iterations
-
-    @property
-    def records(self) -> tuple[Record, ...]:
-        """Return one record per iteration."""
-        return self.state.records
 
 
 def solve(

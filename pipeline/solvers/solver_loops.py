@@ -3,11 +3,7 @@
 Coordinate descent, Algorithm 2 of the paper with lambda = 1: `sweep` is the algorithm, what it calls its equations.
 gram (M, M), kty (M, T), active (cap,) i8 of which n count, position (M,) i8, -1 for a zero coordinate, G (cap, cap),
 u (T, cap) = G kty[active] transposed. A score is a vector over the T outputs. Scratch: a and b (cap,), q (T,), line
-(M,); an array made inside a loop takes longer to compile than the loop.
-
-Active-set Newton on w, one output: on support P with signs s the Lasso objective is the quadratic
-1/2 w^T A w - (kty_P - tau s_P)^T w with A = gram_PP; `active_set_newton` takes the steps to its minimiser
-(mathematics.md, eq. 53). kty, weights and signs (M,), active (cap,) i8 of which n count, target (cap,) in their order.
+(M,). Active-set Newton on w, one output: kty, weights and signs (M,), active (cap,), target (cap,) in their order.
 """
 
 from __future__ import annotations
@@ -76,10 +72,9 @@ def score(m, gram, kty, active, n, u, a, q):
 
 @compiled()
 def curvature(m, gram, mu, p, G, n, a, b):
-    """Return s_m = c_m^T K~^-1 c_m, filling b = G a (mathematics.md, eqs. 24 and 25).
+    """Return s_m = c_m^T K~^-1 c_m, filling b = G a, unless G_pp gives it (mathematics.md, eqs. 24 and 25).
 
-    For an active coordinate s_m = (mu_m - G_pp) / mu_m^2 as well, at no cost, without the cancellation of
-    the first form where s_m << gram_mm, and b is not needed.
+    For an active coordinate s_m = (mu_m - G_pp) / mu_m^2 costs nothing, and cancels less where s_m << gram_mm.
     """
     if mu > 0.0 and mu - G[p, p] > 1e-6 * mu:
         return (mu - G[p, p]) / (mu * mu)
@@ -98,8 +93,7 @@ def curvature(m, gram, mu, p, G, n, a, b):
 def coordinate_step(mu, q_squared, s, nu, step):
     """Return the new mu_m >= 0: the Newton step or the exact one (mathematics.md, eqs. 30 and 31).
 
-    Theorem 1(a) holds for increases only: a Newton step that lowers mu_m can raise F (mathematics.md, eq. 32), so
-    that the safeguarded step is the exact one there.
+    A Newton step that lowers mu_m can raise F (mathematics.md, eq. 32): the safeguarded step is the exact one there.
     """
     if q_squared <= 0.0 or s <= 0.0:
         return 0.0
@@ -111,7 +105,7 @@ def coordinate_step(mu, q_squared, s, nu, step):
 
 @compiled()
 def change(p, mu, new, n, G, u, g):
-    """Update G and u for a weight mu -> new at place p (mathematics.md, eqs. 33 and 34), with g (cap,) to work in.
+    """Update G and u for a weight mu -> new at row p (mathematics.md, eqs. 33 and 34), with g (cap,) to work in.
 
     G loses factor g_p g_p^T, u = G kty the same, whose entry p is g_p^T kty.
     """
@@ -134,10 +128,7 @@ def change(p, mu, new, n, G, u, g):
 
 @compiled()
 def leave(p, active, position, n, G, u):
-    """Remove the coordinate at place p, whose row of G is now 0 (mathematics.md, eq. 34); the last takes its place.
-
-    Return n.
-    """
+    """Remove coordinate p of G, whose row is now 0 (mathematics.md, eq. 34); the last takes its row. Return n."""
     last = n - 1
     position[active[p]] = -1
     if p != last:
@@ -174,10 +165,7 @@ def enter(m, mu, s, q, active, position, n, G, u, b):
 
 @compiled()
 def residual_scores(gram, kty, weights, active, line, scores):
-    """Write kty - gram W, the scores C^T R, to ``scores`` (M, T).
-
-    mathematics.md, eq. 26. Reads the Gram rows of ``active`` only.
-    """
+    """Write kty - gram W, the scores C^T R, to ``scores`` (M, T); reads the Gram rows of ``active`` only."""
     for t in range(kty.shape[1]):
         for j in range(line.size):
             line[j] = 0.0
@@ -192,10 +180,7 @@ def residual_scores(gram, kty, weights, active, line, scores):
 
 @compiled()
 def scaled_system(gram, mu, active, B):
-    """Write B = I + D^1/2 C^T C D^1/2, whose eigenvalues are at least 1; G = D^1/2 B^-1 D^1/2.
-
-    mathematics.md, eq. 28. The lower triangle alone: what is above it in ``B`` (n, n) is left alone.
-    """
+    """Write the lower triangle of B = I + D^1/2 C^T C D^1/2 (n, n); G = D^1/2 B^-1 D^1/2 (mathematics.md, eq. 28)."""
     for i in range(active.size):
         for j in range(i + 1):
             B[i, j] = np.sqrt(mu[active[i]] * mu[active[j]]) * gram[active[i], active[j]]
@@ -204,10 +189,7 @@ def scaled_system(gram, mu, active, B):
 
 @compiled()
 def inverse_rows(L, X, start, stop):
-    """Write rows start … stop - 1 of X = L^-1, whose columns before ``start`` hold -L X of the rows above.
-
-    L and X (n, n), lower triangles.
-    """
+    """Write rows start … stop - 1 of X = L^-1, a lower triangle; columns before ``start`` hold -L X of those above."""
     for i in range(start, stop):
         X[i, i] += 1.0
         for k in range(start, i):
@@ -219,9 +201,9 @@ def inverse_rows(L, X, start, stop):
 
 @compiled()
 def face_system(gram, kty, tau, ridge, weights, signs, active, n, A, target):
-    """Write the system of a face to ``A`` (cap, cap), the lower triangle of its first n rows, and ``target``.
+    """Write gram_PP + ridge I to the lower triangle of ``A`` (cap, cap), and kty_P - tau s_P + ridge w_P to ``target``.
 
-    A = gram_PP + ridge I and kty_P - tau s_P + ridge w_P: mathematics.md, eq. 54, with ridge for ρ.
+    mathematics.md, eq. 54.
     """
     for i in range(n):
         m = active[i]
@@ -260,10 +242,7 @@ def drop_blocked(target, weights, signs, active, n):
 
 @compiled()
 def move_to(target, weights, signs, active, n, ridge, smallest):
-    """Move the weights to the target and drop those that cross zero on the way.
-
-    Return (n, whether the pull of the ridge on every weight was at most ``smallest``).
-    """
+    """Move to the target, drop what crosses zero; return n, and whether the ridge pulled by at most ``smallest``."""
     kept, settled = 0, True
     for i in range(n):
         m = active[i]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -25,15 +25,12 @@ class SolverOptions:
     """How to solve. λ is 1: only λν matters (mathematics.md, eq. 20).
 
     tolerance : relative duality gap over all candidates to stop at.
-    max_sweeps : limit on iterations. An iteration is a sweep or a polish round and makes one `Record`. A sweep visits M
-        coordinates (uniform), or those neither shrunk nor screened (shrinking; the one before a polish at most
-        ``opening_visits``). A polish round visits none: it admits the worst violators and minimises on the faces it
-        meets, or, where several outputs share a kernel, takes one Newton step on mu.
-    schedule : "shrinking" or "uniform"
+    max_sweeps : limit on iterations: sweeps, of M coordinates (uniform) or of those neither shrunk nor screened, and
+        polish rounds, which admit the worst violators and minimise on the faces they meet, or, where several outputs
+        share a kernel, take one Newton step on mu.
+    schedule : "shrinking" or "uniform".
     step : "exact", "newton" (safeguarded) or "newton-unguarded" (Algorithm 2 with its factor 2 restored)
-    polish : whether the shrinking schedule goes on to Newton steps; `uniform` never does.
-    opening_visits : coordinates visited by the one sweep before the polish. Few: a first sweep from zero admits far
-        more coordinates than the optimum keeps, and each costs m0^2.
+    opening_visits : of the one sweep before the polish, which admits far more coordinates than the optimum keeps.
     stop : "gap" or "paper", the paper's rule, its sign corrected (mathematics.md, eq. 36).
     """
 
@@ -41,14 +38,13 @@ class SolverOptions:
     max_sweeps: int = 1000
     schedule: str = "shrinking"
     step: str = "exact"
-    polish: bool = True
     opening_visits: int = 200
     stop: str = "gap"
 
     @property
     def polishes(self) -> bool:
-        """Whether the solve ends in Newton steps."""
-        return self.polish and self.schedule == "shrinking"
+        """Whether the solve shrinks, and ends in Newton steps."""
+        return self.schedule == "shrinking"
 
     def validate(self) -> SolverOptions:
         """Return self, or raise InvalidOptionsError."""
@@ -70,9 +66,9 @@ class Record:
     """One iteration, a sweep or a polish round.
 
     objective : F(mu), computed afresh; never above the one before.
-    primal, dual, relative_gap : of the weights after the iteration, over all candidates; None where not certified.
-    visited, skipped, screened, moved : coordinates visited; left out as shrunk; left out for good; changed. In a polish
-        round those in the support or admitted are the visited, and those whose zero state changed the moved.
+    primal, dual, relative_gap : of the weights after it, over all candidates; None where not certified.
+    visited, skipped, screened, moved : coordinates visited (of a polish round: in the support or admitted); left out as
+        shrunk; left out for good; changed (of a polish round: to zero or from it).
     evaluations : scores evaluated so far, certificates included.
     drift : largest |G_rec - G_fresh| / |G_fresh| in the iteration; 0 for a polish round.
     seconds : since the start of the solve; the only entry that differs between equal runs.
@@ -102,8 +98,8 @@ class SolverState:
     mu (M,) f8, weights (M, T) f8, scores (M, T) f8 : c_m^T r at ``weights``, meaningful where ``certified``.
     support (m0,) i8 : in the order of G and of the factorisations, on which the bits depend.
     shrunk, screened (M,) bool : coordinates that sweeps leave out: zero, with a gradient above ``threshold``, the
-        largest violation of the previous sweep (as in LIBLINEAR, Hsieh et al. 2008: a heuristic, undone before a run
-        may stop; mathematics.md, eq. 50); zero in every solution by the Gap Safe test, for good at this penalty.
+        largest violation of the previous sweep (Hsieh et al. 2008; undone before a run may stop; mathematics.md, eq.
+        50); zero in every solution by the Gap Safe test, for good at this penalty.
     level : violation, relative to nu, at which the shrunken problem counts as converged.
     certified : whether ``relative_gap`` belongs to ``weights``.
     settled : whether ``weights`` minimise the objective on their face (polish).
@@ -113,21 +109,21 @@ class SolverState:
         and its sweeps since then.
     """
 
-    phase: str
     mu: np.ndarray
     weights: np.ndarray
+    best_weights: np.ndarray
     scores: np.ndarray
     support: np.ndarray
     shrunk: np.ndarray
     screened: np.ndarray
-    threshold: float
-    level: float
-    generator_state: Mapping[str, Any]
-    objective: float
-    previous_objective: float
-    relative_gap: float
-    certified: bool
-    best_weights: np.ndarray
+    phase: str = "sweep"
+    threshold: float = float("inf")
+    level: float = float("inf")
+    generator_state: Mapping[str, Any] = field(default_factory=dict)
+    objective: float = float("inf")
+    previous_objective: float = float("inf")
+    relative_gap: float = float("inf")
+    certified: bool = False
     best_primal: float = float("inf")
     best_dual: float = float("-inf")
     settled: bool = False
@@ -188,21 +184,6 @@ _FLOATS = [field.name for field in fields(SolverState) if field.type == "float"]
 
 def warm_state(weights: np.ndarray) -> SolverState:
     """Return a state to start from ``weights``, (M, T): at another penalty, or in another working set."""
-    n_candidates, copied = len(weights), np.array(weights, dtype=np.float64)
-    return SolverState(
-        phase="sweep",
-        mu=np.zeros(n_candidates),
-        weights=copied,
-        best_weights=copied,
-        scores=np.zeros(weights.shape),
-        support=np.flatnonzero(weights.any(axis=1)),
-        shrunk=np.zeros(n_candidates, bool),
-        screened=np.zeros(n_candidates, bool),
-        threshold=np.inf,
-        level=np.inf,
-        generator_state={},
-        objective=np.inf,
-        previous_objective=np.inf,
-        relative_gap=np.inf,
-        certified=False,
-    )
+    copied, support = np.array(weights, dtype=np.float64), np.flatnonzero(weights.any(axis=1))
+    nothing = np.zeros(len(weights), bool)
+    return SolverState(np.zeros(len(weights)), copied, copied, np.zeros(weights.shape), support, nothing, nothing)

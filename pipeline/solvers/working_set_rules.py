@@ -21,9 +21,7 @@ def seed_candidates(n_candidates: int, size: int, seed: int) -> NDArray[np.int64
 
 
 def violations(scores: NDArray[np.float64], tau: float, *, shared: bool) -> NDArray[np.float64]:
-    """Return |c_mᵀr| / τ of each candidate for each solve, (M, solves): above 1 it violates.
-
-    mathematics.md, eq. 70.
+    """Return |c_mᵀr| / τ of each candidate for each solve, (M, solves): above 1 it violates (mathematics.md, eq. 70).
 
     scores (M, T) are c_mᵀr of every candidate and output; solves is T one-vs-all, 1 with a shared kernel.
     """

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.exact_sums import Each, Tile
-from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, SumBounds, largest_terms
+from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, largest_terms
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
-from pipeline.kernels.kernel_forms import column_bounds
+from pipeline.kernels.kernel_forms import ColumnGenerator, column_bounds
 from pipeline.runtime import progress
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
 from pipeline.stages.block_pass import Add, BlockPass, ExactSums, OfBlock, value_pass
@@ -234,7 +233,7 @@ def statistics_pass(
         rows,
         blocks,
         partial(_opened, parts, n_columns, members, blocks),
-        partial(no_sums, parts, n_columns, SumBounds(blocks.block_rows, blocks.n_blocks, largest)),
+        partial(no_sums, parts, n_columns, largest, blocks),
         key,
         sums_bytes=sums_bytes,
         threads_a_piece=-(-n_columns // COLUMNS_TILE),
@@ -243,9 +242,10 @@ def statistics_pass(
     )
 
 
-def no_sums(parts: tuple[str, ...], n_columns: int, bounds: SumBounds, n_kept: int = 0) -> ExactSums:
+def no_sums(parts: tuple[str, ...], n_columns: int, largest: RowBounds, blocks: RowGrid, n_kept: int = 0) -> ExactSums:
     """Return the sums of each part, of no rows; see `StatisticsSums`."""
-    return ExactSums({part: StatisticsSums(n_columns, bounds, n_kept) for part in parts})
+    bounds = largest, blocks.block_rows, blocks.n_blocks
+    return ExactSums({part: StatisticsSums(n_columns, *bounds, n_kept) for part in parts})
 
 
 def _opened(

@@ -47,22 +47,6 @@ class WidthTrial:
     n_centers: int
 
 
-@dataclass(frozen=True)
-class TakenRows:
-    """Some training rows (n,), ascending; no more of them are in memory than are asked for at once."""
-
-    features: FeatureAccess
-    index: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(self.index)
-
-    def __getitem__(self, rows: slice, /) -> NDArray[np.floating]:
-        """Return features of some of them."""
-        return open_features(self.features).take(self.index[rows])
-
-
 def choose_bandwidth(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> dict[str, NDArray[Any]]:
     """Return the widths `sigma2` (widths,) f8 of candidates at training rows `index`, to be committed with them.
 
@@ -153,12 +137,13 @@ def try_widths(task: BandwidthTask, trial: WidthTrial, _: Unfinished) -> Arrays:
             f"--sigma2 auto: {int(held_out.sum())} of the {len(rows)} rows it tries widths on are held out; set "
             "statistics.hold_out to 0.1, or give a number"
         )
+    store = open_features(task.features)
     words = f"trying {len(trial.widths)} widths on {len(rows)} rows and {trial.n_centers} candidates"
     errors = held_out_errors(
         task.points(trial.n_centers),
         trial.widths,
         task.kernel,
-        TakenRows(task.features, rows),
+        lambda part: store.take(rows[part]),
         targets,
         held_out,
         on_rows=lambda n: progress.advance(n / len(rows), words),

@@ -136,7 +136,7 @@ class BlockScorer:
         columns, errors = self.penalised.expansion.columns(block.X), []  # of centers where they were chosen
         for weights, intercept in self.prefixes:
             score = self._score(columns[:, : len(weights)] @ weights + intercept, block)
-            errors.append(score.squared_error if self.task == "regression" else float(score.weight_of_errors))
+            errors.append(score.squared_error if self.task == "regression" else score.wrong)
         return errors
 
     def _score(self, decision: NDArray[np.float64], block: RowBlock, temperature: float | None = None) -> Score:

@@ -74,7 +74,7 @@ def _opened(given: Stored, largest: RowBounds, rows: RowTask) -> Add[ExactSums]:
         if not fitted.any():
             return
         X = block.X[fitted]
-        columns: NDArray[np.float64] = generator.block(X, out_dtype=np.float64, each=each)  # type: ignore[assignment]
+        columns = generator.block(X, out_dtype=np.float64, each=each)
         residuals = (block.targets[fitted] - columns @ weights - intercept) / residual_bound
         if block.weights is not None:
             residuals *= (block.weights[fitted] / largest.weight)[:, None]

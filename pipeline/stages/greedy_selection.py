@@ -27,11 +27,10 @@ from pipeline.solvers.greedy_choice import (
     GreedyChoice,
     Part,
     Preselection,
+    candidate_batches,
     choose_greedily,
     forward_most,
     prefix_weights,
-    told,
-    turns,
 )
 from pipeline.solvers.ridge import Refit, refit
 from pipeline.solvers.weights import CalibrationWeights
@@ -204,7 +203,7 @@ def checkpointed(
         n_chosen = n
 
     def after(chosen: list[int]) -> bool:
-        count(len(chosen), told(rows, len(chosen), most))
+        count(len(chosen), f"{len(chosen)} of {most} centers chosen on {rows}")
         unfinished.chosen(part, rows, len(chosen), most)
         if len(chosen) % SLAB_ROWS == 0:
             step = len(chosen) + sum(map(len, chosen_before.values()))
@@ -258,7 +257,7 @@ def _finalists(
     assert at_once is not None  # the plan has filled it in
     finalists, records, done = np.empty(0, np.int64), list[dict[str, Any]](), list[Arrays]()
     n_sampled = round(asked.share * (1.0 - work.config.statistics.hold_out) * work.shape.n_train)  # about
-    for index, batch in enumerate(turns(len(candidates), at_once, asked.n_finalists, work.config.seed)):
+    for index, batch in enumerate(candidate_batches(len(candidates), at_once, asked.n_finalists, work.config.seed)):
         members, name = np.sort(np.concatenate([finalists, candidates[batch]])), f"round-{index:03d}"
         done.append(_of_batch(work, name, members, asked))
         finalists = members[done[-1]["chosen"]]

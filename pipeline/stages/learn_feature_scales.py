@@ -10,6 +10,7 @@ from pipeline.datasets.feature_rows import ScaledFeatures, open_features
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.exact_sums import Each
 from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.kernels.kernel_forms import GAUSSIAN, default_sigma2
 from pipeline.kernels.scaled_rows import lengths
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
 from pipeline.solvers.feature_scales import (
@@ -18,14 +19,12 @@ from pipeline.solvers.feature_scales import (
     MORE_CENTERS,
     TRIAL_CENTERS,
     Derivatives,
-    Learning,
     Round,
     best_round,
     derivatives_of,
     kinds_of,
     largest_product,
     learn_scales,
-    width_of_rounds,
     widths_with_more,
 )
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, largest_of_bounded, statistics_pass
@@ -78,22 +77,23 @@ class _Rounds:
         self._points = open_features(self._unscaled).take(self._members)
         asked = work.config.kernel.sigma2
         assert isinstance(asked, str | float)  # filled in; several are refused
-        self._sigma2 = width_of_rounds(asked, self._points)
+        self._sigma2 = default_sigma2(self._points, GAUSSIAN) if isinstance(asked, str) else float(asked)
 
     def learned(self) -> list[Round]:
         """Return all rounds; those of an earlier session are taken up."""
-        learning = Learning(
-            points=self._points,
-            statistics=self._statistics,
-            slopes=self._slopes,
-            intercept=self._work.intercept,
-            kinds=kinds_of(self._work.config.kernel.scale, self._work.shape.n_features),
-            most_rounds=self._work.config.kernel.scale_rounds,
-        )
         earlier: list[Round] = []
         while (found := self._work.committed(_name("fit", len(earlier)))) is not None:
             earlier.append(as_dataclass(found, Round))
-        return learn_scales(learning, earlier, self._commit)
+        return learn_scales(
+            self._points,
+            self._statistics,
+            self._slopes,
+            intercept=self._work.intercept,
+            kinds=kinds_of(self._work.config.kernel.scale, self._work.shape.n_features),
+            most_rounds=self._work.config.kernel.scale_rounds,
+            earlier=earlier,
+            on_round=self._commit,
+        )
 
     def with_more(self, number: int) -> tuple[float, float]:
         """Return the held-out error of the scales of a round on more candidates, and on how many rows it is."""
@@ -179,6 +179,5 @@ def _opened(scales: Stored, fit: Stored, kind: str, task: RowTask) -> OfBlock:
 
 def _slopes_of(derivatives: Derivatives, kind: str, block: RowBlock, _: Each) -> Values:
     """Return the sums of squares (1, d), or products (d, d), of the derivatives over the rows of a block."""
-    if kind == DIAGONAL:
-        return {SLOPES[kind]: derivatives.squares(block.X, block.weights)[None]}
-    return {SLOPES[kind]: derivatives.products(block.X, block.weights)}
+    sums = derivatives.sums(block.X, kind, block.weights)
+    return {SLOPES[kind]: sums[None] if kind == DIAGONAL else sums}

@@ -17,9 +17,9 @@ from pipeline.config.train_config import SolverConfig
 from pipeline.errors import InvalidDataError
 from pipeline.runtime import progress
 from pipeline.runtime.stored_arrays import Arrays, Stored
-from pipeline.solvers import InvalidProblemError, Problem, SolverOptions, check_gram
-from pipeline.solvers.problem import Outputs, columns_of, output_groups, problem_of, visits_of
+from pipeline.solvers.problem import InvalidProblemError, Outputs, Problem, check_gram, problem_of
 from pipeline.solvers.regularization_path import solve_path
+from pipeline.solvers.state import SolverOptions
 from pipeline.stages.accumulate_statistics import (
     name_of,
     statistics_from_arrays,
@@ -53,7 +53,8 @@ class SolveTask:
 
 def groups_of(work: Workspace) -> list[Outputs]:
     """Return the outputs of each solve of a fit."""
-    return output_groups(work.shape.n_outputs, shared=work.config.solver.coupling == "shared")
+    outputs = tuple(range(work.shape.n_outputs))
+    return [outputs] if work.config.solver.coupling == "shared" else [(output,) for output in outputs]
 
 
 def solver_options(solver: SolverConfig) -> SolverOptions:
@@ -149,7 +150,7 @@ def solve_group(task: SolveTask, group: Outputs, unfinished: Unfinished) -> Arra
             problem,
             task.penalties[first:],
             task.options,
-            visits_of(task.seed, group),
+            np.random.default_rng([task.seed, 3, *group]),
             start_weights=done.weights[-1] if first else _start_weights(task, group),
             start=done.state,
             on_record=done.on_record,
@@ -204,4 +205,4 @@ def _problem(task: SolveTask, group: Outputs) -> Problem:
 
 def _start_weights(task: SolveTask, group: Outputs) -> NDArray[np.float64] | None:
     """Return the weights to start from, (candidates, outputs); from others the solve would end with other bytes."""
-    return None if task.start is None else columns_of(task.start.read()["weights"], group)
+    return None if task.start is None else np.ascontiguousarray(task.start.read()["weights"][:, list(group)])

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from features.targets import labels_from_decision
 from pipeline.config.parsers import penalty_path
-from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.exact_sums import Each
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.regularization_path import (
     ChosenPenalty,

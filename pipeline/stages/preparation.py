@@ -10,10 +10,10 @@ from pipeline.datasets import build_feature_store, feature_rows, store_users
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import store_of
 from pipeline.datasets.open_data import release_data
+from pipeline.kernels import kernel_loops
 from pipeline.kernels.jit import Loop, compile_loops, loops_in, not_kept
-from pipeline.kernels.kernel_forms import Kernel
 from pipeline.runtime import stopping
-from pipeline.solvers.loops_of_training import needed_loops
+from pipeline.solvers import solver_loops
 from pipeline.stages.one_vs_all import solver_options
 from pipeline.stages.run_state import COMPILE, Run, StageCost
 from pipeline.stages.workspace import FEATURES
@@ -35,6 +35,13 @@ def compile_needed(run: Run) -> None:
         run.events.say(f"compiled in {time.perf_counter() - started:.1f} s")
 
 
+_OF_KERNEL = {
+    "gaussian": ("gaussian_float32", "gaussian_float64"),
+    "polynomial": ("polynomial",),
+    "intersection": ("intersections",),
+}
+
+
 def loops_of(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> list[Loop]:
     """Return the loops of a run: of its features if they are not stored yet, of columns and sums, of the solves."""
     loops = list[Loop]()
@@ -42,11 +49,19 @@ def loops_of(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> li
         loops += loops_in(sphog) if config.features.name == "sphog" else []
         loops += loops_in(deskew) if config.features.deskew else []
         loops += loops_in(rendering_loops) if config.dataset == "synthetic" else []
-    solved = config.solver.select == "none" and config.solver.penalty != NO_PENALTY
-    options = solver_options(config.solver) if solved else None
-    together = shape.n_outputs if config.solver.coupling == "shared" else 1
-    dtypes = {config.kernel.precision, "float32"}  # that of the model and of the widths that are tried
-    return loops + needed_loops(Kernel(config.kernel.name), dtypes, options, together, in_rounds=in_rounds)
+    kernel, dtypes = (
+        config.kernel.name,
+        {config.kernel.precision, "float32"},
+    )  # of the model; of trials
+    columns = [loop for loop in loops_in(kernel_loops, *_OF_KERNEL[kernel]) if str(loop.types[0].dtype) in dtypes]
+    if kernel != "intersection" and not in_rounds:  # else candidates are scored with float32 columns too
+        columns = [loop for loop in columns if str(loop.types[5].dtype) == "float64"]
+    loops += columns + loops_in(kernel_loops, "add_lower_tile")
+    if config.solver.select == "none" and config.solver.penalty != NO_PENALTY:
+        alone = config.solver.coupling != "shared" or shape.n_outputs == 1
+        skipped = () if alone and solver_options(config.solver).polishes else solver_loops.NEWTON_LOOPS
+        loops += loops_in(solver_loops, *(name for name in solver_loops.SIGNATURES if name not in skipped))
+    return loops
 
 
 WAIT_SECONDS = 24 * 3600.0  # for another run that builds the same store

@@ -19,8 +19,8 @@ from pipeline.datasets.feature_request import FeatureShape, describe, fill_in_fe
 from pipeline.datasets.feature_rows import FeatureAccess, ScaledFeatures, live, store_of
 from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigMismatchError
-from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.exact_sums import Each, serially
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.models.scores import LossSlopes, best_temperature, loss_slopes
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredFile
 from pipeline.solvers.ridge import FEW_ROWS, LeftOut

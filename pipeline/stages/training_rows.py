@@ -12,8 +12,7 @@ from features.source import Part
 from pipeline.datasets.feature_request import FeatureShape, encoded_targets
 from pipeline.datasets.feature_rows import FeatureAccess, open_features
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.kernel_forms import Kernel
+from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel
 from pipeline.kernels.scaled_rows import first_non_finite_row
 from pipeline.runtime import stopping
 from pipeline.runtime.stored_arrays import Stored

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.runtime import stopping
-from pipeline.solvers import Record, Solution, SolverState
+from pipeline.solvers.solve import Solution
+from pipeline.solvers.state import Record, SolverState
 from pipeline.stages.workspace import Unfinished
 from storage import checkpoints
 from storage.checkpoints import Checkpoint
@@ -147,7 +148,7 @@ class SolveProgress:
     def on_solution(self, solution: Solution) -> None:
         """Count a penalty as done."""
         penalty = self._penalty
-        self._past += [self._line(penalty, record) for record in solution.records]
+        self._past += [self._line(penalty, record) for record in solution.state.records]
         self.weights.append(solution.weights)
         summary = {
             "penalty": penalty,
@@ -156,11 +157,11 @@ class SolveProgress:
             "converged": solution.converged,
             "status": solution.status.value,
             "n_active": solution.n_active,
-            "sweeps": solution.sweeps,
+            "sweeps": solution.state.iterations,
             "visits": solution.state.visits,
             "moves": solution.state.moves,
             "evaluations": solution.state.evaluations,
-            "wall_seconds": solution.records[-1].seconds if solution.records else 0.0,
+            "wall_seconds": solution.state.records[-1].seconds if solution.state.records else 0.0,
         }
         self.summaries.append(summary)
         self.state = None

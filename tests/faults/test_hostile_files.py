@@ -18,7 +18,7 @@ from numcodecs import zstd
 from zarr.codecs import GzipCodec, ZstdCodec
 
 from features.descriptor import FeatureSpec
-from pipeline.kernels.column_generator import GAUSSIAN
+from pipeline.kernels.kernel_forms import GAUSSIAN
 from pipeline.models.kernel_expansion import KernelExpansion
 from pipeline.prediction.model_folder import save_model
 from pipeline.prediction.trained_model import SparseKernelModel

@@ -21,7 +21,7 @@ from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.planning.plan import prepare
 from pipeline.runtime.events import Events, MemoryMeter
 from pipeline.runtime.executors import open_executor
-from pipeline.solvers import certify_support
+from pipeline.solvers.duality_gap import certify_support
 from pipeline.stages import fit as centers
 from pipeline.stages import one_vs_all as group_solve
 from pipeline.stages import preparation as features

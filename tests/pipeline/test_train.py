@@ -14,7 +14,7 @@ import pytest
 from commands import IMAGES, TARGETS, Capture, X, flip, the_error, without_rights
 from features.targets import one_vs_all
 from pipeline import predict, status
-from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.prediction.model_folder import load_model
 from runs import TrainedRuns, files_of, model_bytes, python, report_of, train
 from storage.zarr_arrays import open_arrays

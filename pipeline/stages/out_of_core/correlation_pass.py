@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.datasets.feature_rows import open_features
-from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.exact_sums import ExactSum, error_of, unit_of
+from pipeline.kernels.exact_sums import ExactSum
 from pipeline.kernels.gram_statistics import RowBounds
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.row_pass import ThreadTeam
 from pipeline.runtime.stored_arrays import Stored
@@ -172,7 +172,8 @@ def correlate(
 def correlation_errors(run: Run, residuals: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the most that the units of exact sums change c_mᵀR by, for residuals (n, T): (T,)."""
     n_terms = _most_terms(len(residuals), line_rows_of(len(run.centers["sigma2"])))
-    return error_of(unit_of(TILE_ROWS * _most(largest_values(run), residuals), n_terms), n_terms)
+    most = TILE_ROWS * _most(largest_values(run), residuals)
+    return ExactSum(most.shape, most, n_terms).error
 
 
 def _most(largest: RowBounds, residuals: NDArray[np.float64]) -> NDArray[np.float64]:

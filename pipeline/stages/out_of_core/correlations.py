@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass
-from pipeline.solvers import Certificate, certify_support, gap_safe_screen
 from pipeline.solvers import working_set_rules as rules
+from pipeline.solvers.duality_gap import Certificate, certify_support, gap_safe_screen
 from pipeline.solvers.weights import Weights
 from pipeline.stages.accumulate_statistics import HELD_OUT
 from pipeline.stages.one_vs_all import groups_of

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.exact_sums import Each
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.runtime.stored_arrays import Arrays, as_arrays
 from pipeline.stages.run_state import Run, is_whole
 from pipeline.stages.training_rows import RowGrid, RowTask, row_grid, row_task, stream_blocks

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.exact_sums import Each
-from pipeline.kernels.gram_statistics import GramStatistics, SumBounds
+from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays
 from pipeline.solvers.weights import Weights
@@ -134,12 +134,11 @@ def add_columns(
     files.begin(before.next_group, columns.last_group)
     given = run.commit(f"passes/{name}/columns.npz", as_arrays(columns))
     n_columns, n_stay = len(columns.members), len(stay)
-    bounds = SumBounds(files.blocks.block_rows, files.blocks.n_blocks, largest)
     task = BlockPass(
         files.rows,
         files.blocks,
         partial(_open_columns, files, given, parts),
-        partial(no_sums, parts, n_columns, bounds, n_stay),
+        partial(no_sums, parts, n_columns, largest, files.blocks, n_stay),
         (n_columns, n_stay, parts, largest, COLUMNS_TILE, GRAM_TILE),
         sums_bytes=8 * len(parts) * n_columns * (n_columns - n_stay),
         threads_a_piece=max(-(-(n_columns - n_stay) // COLUMNS_TILE), 1),

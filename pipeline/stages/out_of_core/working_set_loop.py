@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from pipeline.config.parsers import penalty_fraction
 from pipeline.runtime.stored_arrays import Arrays, as_dataclass
-from pipeline.solvers import Certificate
 from pipeline.solvers import working_set_rules as rules
+from pipeline.solvers.duality_gap import Certificate
 from pipeline.solvers.regularization_path import penalty_max
 from pipeline.stages import initial_weights
 from pipeline.stages.accumulate_statistics import ALL, HELD_OUT

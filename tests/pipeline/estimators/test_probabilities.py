@@ -7,7 +7,7 @@ from sklearn.metrics import log_loss
 
 from features.row_draws import draw_held_out, held_out_limit, row_keys
 from pipeline.estimators.slkl import SLKLClassifier, SLKLRegressor
-from pipeline.kernels.column_generator import GAUSSIAN, ColumnGenerator
+from pipeline.kernels.kernel_forms import GAUSSIAN, ColumnGenerator
 from pipeline.models.scores import best_temperature, loss_slopes, probabilities
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics.pairwise import rbf_kernel
 
 from pipeline.errors import ExitCode, InvalidDataError
-from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.kernels.kernel_loops import gaussian_float32
 
 

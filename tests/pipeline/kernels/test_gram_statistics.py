@@ -15,22 +15,20 @@ from numpy.typing import ArrayLike
 from dense_twins import make_kernel, statistics_of
 from pipeline.errors import InvalidDataError
 from pipeline.kernels import exact_sums
-from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.gram_statistics import (
     GramStatistics,
     RowBounds,
     StatisticsSums,
-    SumBounds,
     largest_terms,
 )
-from pipeline.kernels.kernel_forms import Kernel, column_bounds
+from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel, column_bounds
 from runs import largest_bytes
 
 
 def bounds_of(
     Y: np.ndarray, block_rows: int, n_blocks: int, columns: ArrayLike = 1.0, weights: ArrayLike = 1.0
-) -> SumBounds:
-    return SumBounds(block_rows, n_blocks, RowBounds.of([largest_terms(columns, Y, weights)]))
+) -> tuple[RowBounds, int, int]:
+    return RowBounds.of([largest_terms(columns, Y, weights)]), block_rows, n_blocks
 
 
 KERNELS = [Kernel(), Kernel("polynomial", 3), Kernel("intersection")]
@@ -56,7 +54,7 @@ def test_any_order_and_grouping_of_blocks_gives_the_same_bits_of_dense_products(
     edges = np.unique(np.concatenate([[0, 200], rng.integers(0, 200, 8)]))
     blocks = [slice(a, b) for a, b in itertools.pairwise(edges)]
     bounds = bounds_of(Y, 200, len(blocks), column_bounds(kernel, X, 0.5), weights)
-    sums = [StatisticsSums(12, bounds, kept) for _ in range(groups + 1)]
+    sums = [StatisticsSums(12, *bounds, kept) for _ in range(groups + 1)]
 
     def add(block: slice, to: StatisticsSums) -> None:
         to.add(generator.block(X[block], out_dtype=np.float64), Y[block], weights[block] if weighted else None)
@@ -89,7 +87,7 @@ def test_any_order_and_grouping_of_blocks_gives_the_same_bits_of_dense_products(
 def test_huge_and_tiny_targets_keep_their_digits(size: float) -> None:
     K, Y, _ = make_kernel(0, outputs=4)
     Y[:, 1] *= 1e-3
-    sums = StatisticsSums(80, bounds_of(Y * size, 100, 3))
+    sums = StatisticsSums(80, *bounds_of(Y * size, 100, 3))
     for start in range(0, 300, 100):
         rows = slice(start, start + 100)
         sums.add(K[rows], Y[rows] * size)
@@ -107,7 +105,7 @@ def test_rows_of_large_values_and_small_weights_cost_the_others_no_digit(by: str
     for sizes in (np.where(np.arange(len(K)) == 7, 1e9, 1.0), decades):
         columns, targets = (K, Y * sizes[:, None]) if by == "targets" else (K * sizes[:, None], Y)
         roots, largest = 1 / sizes[:, None], np.abs(columns).max(axis=1)
-        sums = StatisticsSums(K.shape[1], bounds_of(targets, len(K), 1, largest, sizes**-2.0))
+        sums = StatisticsSums(K.shape[1], *bounds_of(targets, len(K), 1, largest, sizes**-2.0))
         sums.add(np.array(columns, order="C"), targets, sizes**-2.0)
         found, truth = sums.statistics(), statistics_of(roots * columns, roots * targets)
         for name in ("gram", "kty", "yty"):
@@ -117,12 +115,12 @@ def test_rows_of_large_values_and_small_weights_cost_the_others_no_digit(by: str
 def test_targets_whose_sums_leave_float64_are_refused_before_the_first_block() -> None:
     for largest in (1e155, 1e308):
         with pytest.raises(InvalidDataError, match="too large"):
-            StatisticsSums(2, bounds_of(np.full((1, 1), largest), 100, 3))
+            StatisticsSums(2, *bounds_of(np.full((1, 1), largest), 100, 3))
 
 
 def test_rows_that_the_bounds_do_not_hold_are_an_error() -> None:
     for columns, target in ((1.0, 30.0), (20.0, 1.0), (np.nan, 1.0), (1.0, np.nan)):
-        sums = StatisticsSums(2, bounds_of(np.ones((1, 1)), 8, 3))
+        sums = StatisticsSums(2, *bounds_of(np.ones((1, 1)), 8, 3))
         with pytest.raises(InvalidDataError, match="beyond the bound"):
             sums.add(np.full((8, 2), columns), np.full((8, 1), target))
 
@@ -184,7 +182,7 @@ def test_centring_needs_rows() -> None:
 
 
 def test_statistics_whose_squares_overflow_are_refused() -> None:
-    sums = StatisticsSums(2, bounds_of(np.full((1, 1), 1e145), 4, 1, 1e10))
+    sums = StatisticsSums(2, *bounds_of(np.full((1, 1), 1e145), 4, 1, 1e10))
     sums.add(np.full((4, 2), 1e10), np.full((4, 1), 1e145))
     with pytest.raises(InvalidDataError, match="the targets are too large"):
         sums.statistics().check_range()

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics.pairwise import polynomial_kernel, rbf_kernel
 
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.column_generator import ColumnGenerator
-from pipeline.kernels.kernel_forms import Kernel, column_bounds, typical_sigma2
+from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel, column_bounds, typical_sigma2
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers.bandwidth_choice import best_of, held_out_errors
 from runs import TrainedRuns, held_out_of, report_of, save_once, train
@@ -156,7 +155,7 @@ def test_held_out_errors_are_those_of_ridge_regression() -> None:
     Y = np.sinc(X[:, :1]) + 0.1 * rng.normal(size=(3000, 1))
     held = rng.random(3000) < 0.2
     widths = [30.0, 0.5, 0.001]
-    errors = held_out_errors(X[:40], widths, Kernel(), X, Y, held)
+    errors = held_out_errors(X[:40], widths, Kernel(), X.__getitem__, Y, held)
     assert np.argmin(errors) == 1
     for width, error in zip(widths, errors, strict=True):
         K = rbf_kernel(X.astype("f8"), X[:40].astype("f8"), gamma=1 / (2 * width))
@@ -256,7 +255,7 @@ def test_auto_takes_the_width_of_the_lowest_held_out_error(finished_run: Trained
     assert {step for step in steps.values() if step % 1} == {lowest - 0.5, lowest + 0.5}
     assert run.report["sigma2"] == [best_of(tried, start, np.count_nonzero(held))]
     assert min(tried.values()) > 0.8 * tried[run.report["sigma2"][0]]
-    again = held_out_errors(run.X[run.drawn], widths, Kernel(), run.X, run.Y, held)
+    again = held_out_errors(run.X[run.drawn], widths, Kernel(), run.X.__getitem__, run.Y, held)
     assert np.allclose(again, list(tried.values()), rtol=1e-6)
     assert set(run.model.center_sigma2.tolist()) == set(run.report["sigma2"])
 

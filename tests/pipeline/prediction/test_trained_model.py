@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from features.descriptor import FeatureSpec, feature_length
 from features.standardisation import Standardisation
 from pipeline.errors import ExitCode, InvalidDataError
-from pipeline.kernels.column_generator import GAUSSIAN
-from pipeline.kernels.kernel_forms import Kernel
+from pipeline.kernels.kernel_forms import GAUSSIAN, Kernel
 from pipeline.models.kernel_expansion import KernelExpansion
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.trained_model import DTYPES, LARGEST_DECISION, ModelFormatError, SparseKernelModel

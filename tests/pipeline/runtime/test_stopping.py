@@ -21,7 +21,7 @@ from pipeline.config.train_config import Resources, TrainConfig
 from pipeline.errors import StoppedError
 from pipeline.runtime import stopping
 from pipeline.runtime.stopping import SIGNALS, Turn
-from pipeline.solvers import Record, SolverState
+from pipeline.solvers.state import Record, SolverState
 from pipeline.stages.unfinished import SolveProgress
 from pipeline.train import main
 from runs import ENDLESS_SOLVE, ROOT, TrainedRuns, model_bytes

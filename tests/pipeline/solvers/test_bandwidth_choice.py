@@ -66,7 +66,7 @@ def test_a_weight_of_two_is_the_row_twice() -> None:
     y, held_out = np.sin(X[:, :1]) + 0.1 * rng.normal(size=(300, 1)), rng.random(300) < 0.3
     twice = np.repeat(np.arange(300), weights)
     arguments = (X[:40], [1.0, 4.0], Kernel())
-    weighted = held_out_errors(*arguments, X, y, held_out, weights=weights.astype(float))
-    repeated = held_out_errors(*arguments, X[twice], y[twice], held_out[twice])
+    weighted = held_out_errors(*arguments, X.__getitem__, y, held_out, weights=weights.astype(float))
+    repeated = held_out_errors(*arguments, X[twice].__getitem__, y[twice], held_out[twice])
     np.testing.assert_allclose(weighted, repeated, rtol=1e-5)
-    assert not np.allclose(weighted, held_out_errors(*arguments, X, y, held_out), rtol=1e-3)
+    assert not np.allclose(weighted, held_out_errors(*arguments, X.__getitem__, y, held_out), rtol=1e-3)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from dense_twins import make_columns, make_kernel
-from pipeline.solvers import SolverOptions, solve
 from pipeline.solvers import solver_loops as loop
 from pipeline.solvers.coordinate_descent import ActiveInverse, _visit, factorise, objective, relative_drift, run_sweep
+from pipeline.solvers.solve import solve
+from pipeline.solvers.state import SolverOptions
 
 TOLERANCE = 1e-10
 

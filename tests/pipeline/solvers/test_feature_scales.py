@@ -1,20 +1,18 @@
 """Learned scales in numbers: derivatives against differences, the rounds, when they end, which of them is taken."""
 
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from dense_twins import statistics_of
-from pipeline.kernels.column_generator import GAUSSIAN, ColumnGenerator
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.kernels.kernel_forms import typical_sigma2
+from pipeline.kernels.kernel_forms import GAUSSIAN, ColumnGenerator, typical_sigma2
 from pipeline.kernels.scaled_rows import scaled
 from pipeline.solvers.feature_scales import (
     DIAGONAL,
     METRIC,
     Derivatives,
-    Learning,
     Round,
     best_of_all,
     best_round,
@@ -42,22 +40,22 @@ def test_the_derivatives_are_those_of_differences(shift: float, tolerance: float
     slopes = np.stack([(f(X + move) - f(X - move)) / (2 * step) for move in moves])  # (d, rows, T)
     expected = np.einsum("i,jit->j", row_weights, slopes**2)
     found = Derivatives(centers, 3.0, weights)
-    np.testing.assert_allclose(found.squares(X, row_weights), expected, rtol=max(tolerance, 1e-6))
-    np.testing.assert_allclose(found.squares(X), found.squares(X, np.ones(30)), rtol=1e-12)
+    np.testing.assert_allclose(found.sums(X, DIAGONAL, row_weights), expected, rtol=max(tolerance, 1e-6))
+    np.testing.assert_allclose(found.sums(X, DIAGONAL), found.sums(X, DIAGONAL, np.ones(30)), rtol=1e-12)
     expected = np.einsum("i,jit,kit->jk", row_weights, slopes, slopes)
-    np.testing.assert_allclose(found.products(X, row_weights), expected, rtol=max(tolerance, 1e-6), atol=1e-6)
-    np.testing.assert_allclose(np.diagonal(found.products(X)), found.squares(X), rtol=1e-12)
+    np.testing.assert_allclose(found.sums(X, METRIC, row_weights), expected, rtol=max(tolerance, 1e-6), atol=1e-6)
+    np.testing.assert_allclose(np.diagonal(found.sums(X, METRIC)), found.sums(X, DIAGONAL), rtol=1e-12)
 
 
 def test_products_of_derivatives_are_within_their_bound() -> None:
     points, weights = np.zeros((2, 3)), np.array([[-3.0, 1.0], [2.0, 1.0]])
     steepest, huge = (Round(np.ones(3, np.float32), size * np.abs(weights), 1.0) for size in (1.0, 1e200))
     X = np.sqrt(2.0) * np.eye(3)  # where the slope of a kernel of that width is largest
-    largest = derivatives_of(steepest, points, 2.0).products(X[:1]).max()
+    largest = derivatives_of(steepest, points, 2.0).sums(X[:1], METRIC).max()
     assert largest_product(steepest, 2.0) == pytest.approx(4 * largest), "of which a part is slack"
     assert largest_product(huge, 2.0) == pytest.approx(4 * largest), "weights of any size can be squared"
-    for added in ("products", "squares"):
-        of_huge, of_steepest = (getattr(derivatives_of(each, points, 2.0), added)(X) for each in (huge, steepest))
+    for kind in (METRIC, DIAGONAL):
+        of_huge, of_steepest = (derivatives_of(each, points, 2.0).sums(X, kind) for each in (huge, steepest))
         np.testing.assert_allclose(of_huge, of_steepest, rtol=1e-12)
 
 
@@ -116,11 +114,10 @@ def test_a_metric_finds_the_directions_that_matter() -> None:
 
     def slopes(_: int, done: Round, kind: str) -> np.ndarray:
         derivatives = derivatives_of(done, scaled(points, done.scales), sigma2)
-        added = derivatives.squares if kind == DIAGONAL else derivatives.products
-        return added(scaled(X, done.scales)) / len(X)
+        return derivatives.sums(scaled(X, done.scales), kind) / len(X)
 
-    learning = Learning(points, statistics, slopes, intercept=True, kinds=(DIAGONAL, METRIC), most_rounds=12)
-    rounds = learn_scales(learning)
+    learning = partial(learn_scales, points, statistics, slopes, intercept=True)
+    rounds = learning(kinds=(DIAGONAL, METRIC), most_rounds=12)
     errors, best = [one.held_out_error for one in rounds], best_of_all(rounds)
     kinds = [one.kind for one in rounds]
     assert kinds == sorted(kinds), "a scale for each feature first"
@@ -132,7 +129,7 @@ def test_a_metric_finds_the_directions_that_matter() -> None:
     np.testing.assert_allclose(importances(rounds[best].scales), direction**2 / (direction @ direction), atol=0.05)
     distances = [typical_sigma2(scaled(points, one.scales), GAUSSIAN) for one in rounds]
     np.testing.assert_allclose(distances, distances[0], rtol=1e-5)
-    only = learn_scales(replace(learning, kinds=(METRIC,), most_rounds=2))
+    only = learning(kinds=(METRIC,), most_rounds=2)
     assert [one.kind for one in only] == [DIAGONAL, METRIC, METRIC], "the first has no scales"
 
 

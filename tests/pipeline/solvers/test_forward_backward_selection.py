@@ -8,9 +8,8 @@ import pytest
 from scipy.linalg import LinAlgError
 
 from dense_twins import selection_data, selection_order, squared_error, statistics_of
-from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.kernels.kernel_forms import Kernel
+from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel
 from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers import forward_selection as forwards
 from pipeline.solvers.forward_backward_selection import forward_size, select
@@ -210,8 +209,8 @@ def test_a_factor_that_has_drifted_is_mended(monkeypatch) -> None:
     assert usual.drift < 1e-12
     append = forwards._Factor.append
 
-    def inexact(self, columns, threads) -> None:
-        append(self, columns, threads)
+    def inexact(self, columns) -> None:
+        append(self, columns)
         self._slabs[-1] *= 1 + 1e-10
 
     monkeypatch.setattr(forwards._Factor, "append", inexact)

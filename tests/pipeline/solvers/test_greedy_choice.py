@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from dense_twins import statistics_of
-from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.solvers.forward_backward_selection import select
 from pipeline.solvers.forward_selection import Selection
 from pipeline.solvers.greedy_choice import Enough, GreedyChoice, Part, choose_greedily, held_out_curve, prefix_sizes

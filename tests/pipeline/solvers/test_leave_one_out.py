@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from features.row_draws import row_keys
-from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, SumBounds, largest_terms
+from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, largest_terms
 from pipeline.solvers.ridge import LeftOut, least_squares
 from pipeline.solvers.weights import RidgeFit
 
@@ -30,7 +30,7 @@ def signs_of(truth: np.ndarray, n_classes: int) -> np.ndarray:
 
 def statistics_of(columns: np.ndarray, signs: np.ndarray, weights: np.ndarray) -> GramStatistics:
     bounds = RowBounds.of([largest_terms(1.0, signs, weights)])
-    sums = StatisticsSums(columns.shape[1], SumBounds(len(columns), 1, bounds))
+    sums = StatisticsSums(columns.shape[1], bounds, len(columns), 1)
     sums.add(columns.copy(), signs, weights)
     return sums.statistics()
 

@@ -8,7 +8,7 @@ from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers import forward_selection as forwards
 from pipeline.solvers.forward_backward_selection import drop, select
 from pipeline.solvers.forward_selection import forward
-from pipeline.solvers.greedy_choice import Preselection, preselection, turns
+from pipeline.solvers.greedy_choice import Preselection, candidate_batches, preselection
 
 
 def test_there_are_finalists_where_not_all_candidates_fit_or_they_save_most_of_the_gram() -> None:
@@ -24,12 +24,12 @@ def test_there_are_finalists_where_not_all_candidates_fit_or_they_save_most_of_t
 
 def test_every_candidate_has_one_turn() -> None:
     for n, at_once, kept in ((100, 30, 20), (100, 99, 66), (31, 30, 20), (100, 100, 50)):
-        drawn = turns(n, at_once, kept, seed=3)
+        drawn = candidate_batches(n, at_once, kept, seed=3)
         assert sorted(np.concatenate(drawn).tolist()) == list(range(n))
         assert len(drawn[0]) == min(at_once, n)
         assert all(0 < len(turn) <= at_once - kept for turn in drawn[1:])
         assert all(np.array_equal(turn, np.sort(turn)) for turn in drawn)
-    assert not np.array_equal(turns(100, 30, 20, 0)[0], turns(100, 30, 20, 1)[0])
+    assert not np.array_equal(candidate_batches(100, 30, 20, 0)[0], candidate_batches(100, 30, 20, 1)[0])
 
 
 @pytest.mark.parametrize("intercept", [False, True])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dense_twins import make_columns
-from pipeline.solvers import InvalidProblemError, check_gram
+from pipeline.solvers.problem import InvalidProblemError, check_gram
 
 
 def entry(array, index, value):

@@ -13,7 +13,9 @@ from sklearn.datasets import load_digits
 
 from dense_twins import never_rises
 from features.images import read_idx
-from pipeline.solvers import Problem, SolverOptions, check_gram, solve
+from pipeline.solvers.problem import Problem, check_gram
+from pipeline.solvers.solve import solve
+from pipeline.solvers.state import SolverOptions
 
 
 @pytest.fixture(scope="module", params=["digits", pytest.param("mnist", marks=pytest.mark.nightly)])

@@ -5,10 +5,11 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from dense_twins import problem_of, statistics_of
-from pipeline.solvers import SolverOptions, solve
 from pipeline.solvers.greedy_choice import held_out_curve
 from pipeline.solvers.regularization_path import penalty_max, solve_path, spaced
 from pipeline.solvers.ridge import LARGEST_RIDGE, RIDGES, refit
+from pipeline.solvers.solve import solve
+from pipeline.solvers.state import SolverOptions
 
 
 def columns(n: int = 400, m: int = 25, t: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from features.row_draws import draw_held_out, held_out_limit
-from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.prediction.model_folder import load_model
 from runs import train
 from storage.arrays import read_arrays

@@ -10,7 +10,7 @@ from scipy.spatial.distance import cdist
 import runs
 from cases import SERIAL
 from pipeline.estimators.slkl import SLKLRegressor
-from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers.regularization_path import ALL_POINTS, STEP
 from storage.arrays import read_arrays

@@ -10,7 +10,7 @@ import pytest
 from sklearn.metrics import log_loss
 
 from pipeline.evaluate import main as evaluate
-from pipeline.kernels.column_generator import ColumnGenerator
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.models.scores import best_temperature, loss_slopes, probabilities
 from pipeline.prediction.model_folder import load_model
 from pipeline.report import main as write_report

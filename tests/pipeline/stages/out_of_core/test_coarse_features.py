@@ -8,8 +8,8 @@ import pytest
 
 import runs
 from cases import SERIAL
-from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.gram_statistics import Rounding
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers import duality_gap
 from pipeline.stages.accumulate_statistics import load_statistics

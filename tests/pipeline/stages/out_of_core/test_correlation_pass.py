@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import runs
 from pipeline.datasets.feature_rows import open_features
-from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.exact_sums import ExactSum
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.stages.out_of_core import correlation_pass, correlations
 from pipeline.stages.out_of_core import tiles as module
 from pipeline.stages.out_of_core.tiles import Tiles, grouped_by_point

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from cases import SERIAL
-from pipeline.kernels.column_generator import ColumnGenerator
 from pipeline.kernels.exact_sums import serially
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.stages.out_of_core import correlations, kept_columns, working_set
 from pipeline.stages.out_of_core.kept_columns import (
     FOLDER,

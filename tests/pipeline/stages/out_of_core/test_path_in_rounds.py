@@ -92,7 +92,7 @@ def test_the_largest_penalty_and_certificates_are_those_of_dense_columns(
 
     def compared(solved: SolvedSet, before: Any) -> Any:
         from pipeline.datasets.feature_rows import open_features
-        from pipeline.kernels.column_generator import ColumnGenerator
+        from pipeline.kernels.kernel_forms import ColumnGenerator
         from pipeline.stages.target_facts import held_out_rows, target_blocks
 
         found, run, current, weights = real(solved, before), solved.run, solved.working_set, solved.weights
