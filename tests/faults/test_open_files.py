@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from cases import SERIAL
-from pipeline import verify
+from pipeline.reporting import verification
 from pipeline.train import main
 from runs import model_bytes
 from storage import files as disk
@@ -103,7 +103,7 @@ def test_a_run_ends_with_the_same_bytes_and_leaves_nothing(
     assert capfd.readouterr().err == ""
     assert model_bytes(keeping / "run") == whole(case)
     assert list((keeping / "run").rglob(".*")) == []
-    result = verify.verify_run(keeping / "run")
+    result = verification.verify_run(keeping / "run")
     assert (result.damaged, result.notes) == ([], [])
 
 
@@ -131,7 +131,7 @@ def test_a_file_that_somebody_else_holds_open_costs_nothing(
     assert held
     assert capsys.readouterr().err == ""
     assert model_bytes(run) == whole(case)
-    notes = [note.partition(": ")[2] for note in verify.verify_run(run).notes]
+    notes = [note.partition(": ")[2] for note in verification.verify_run(run).notes]
     for descriptor in held:
         os.close(descriptor)
     assert notes == ["left behind; nothing needs it, delete it"]

@@ -8,8 +8,9 @@ import pytest
 
 from commands import Capture
 from pipeline import feature_stores as features
-from pipeline import predict, train, verify
+from pipeline import predict, train
 from pipeline.datasets import store_users
+from pipeline.reporting import verification
 from storage import files as disk
 from storage.folder_layouts import FeatureLayout
 from storage.lock import FolderLock
@@ -120,7 +121,7 @@ def test_a_named_store_goes_unless_an_unfinished_run_uses_it(place: Path, capsys
     report.write_bytes(kept)
     assert called(place, "remove", found["one"].digest[:8]) == 0
     assert not found["one"].folder.exists()
-    assert verify.verify_run(place / "runs" / "one").damaged == []
+    assert verification.verify_run(place / "runs" / "one").damaged == []
     data = str(place / "one.npz")
     assert predict.main([str(place / "runs" / "one"), data, "--out", str(place / "out.csv"), "-q"]) == 0
 

@@ -15,6 +15,7 @@ import pytest
 
 from commands import Capture, flip
 from pipeline import verify
+from pipeline.reporting import verification
 from pipeline.train import main as train
 from runs import ROOT, model_bytes, train_beside
 from storage import checkpoints
@@ -268,7 +269,7 @@ def test_what_a_live_run_replaces_and_removes_is_not_damage(
         state.write_bytes(whole)
         shutil.rmtree(gram.parent, ignore_errors=True)
 
-    monkeypatch.setattr(verify.time, "sleep", meanwhile)
+    monkeypatch.setattr(verification.time, "sleep", meanwhile)
     assert verified(copy, capsys, "-q")[0] == 65  # nobody is at work
     with FolderLock(RunLayout(copy).lock, "training"):
         assert verified(copy, capsys, "-q") == (0, "")

@@ -12,8 +12,9 @@ import pytest
 
 from cases import CASES, SERIAL
 from commands import Capture, flip, the_error
-from pipeline import report, resize, train, verify
+from pipeline import report, resize, train
 from pipeline.prediction.model_folder import load_model
+from pipeline.reporting import verification
 from pipeline.stages import finished_run as stage
 from pipeline.stages.accumulate_statistics import load_statistics
 from runs import TrainedRuns, files_of
@@ -86,7 +87,7 @@ def test_the_rest_of_the_run_is_as_it_was(
     nothing = keep == "none" or kind not in RESIZABLE
     assert size_of(run) == 0 if nothing else size_of(run) < size_of(whole)
     line = "statistics: none are kept" if nothing else "statistics: those of the model's centers alone are kept"
-    found = verify.verify_run(run)
+    found = verification.verify_run(run)
     assert found.damaged == []
     assert [note[: len(line)] for note in found.notes] == [line]
     assert report.main([str(run)]) == 0
@@ -117,7 +118,7 @@ def test_the_rest_of_the_run_is_as_it_was(
         json.loads((run / "report.json").read_text())["stages"]["statistics"]["items"]
         == (json.loads((whole / "report.json").read_text())["stages"]["statistics"]["items"])
     )
-    assert verify.verify_run(run).damaged == []
+    assert verification.verify_run(run).damaged == []
 
 
 @pytest.mark.parametrize("kind", ["greedy", pytest.param("penalised", marks=pytest.mark.ci)])
@@ -174,9 +175,9 @@ def test_a_kill_while_they_are_dropped_leaves_a_whole_run(
             patch.setattr(stage, step, partial(killed, step, getattr(stage, step), done))
             code = trained(run, "penalised", "--keep-statistics", keep)
         assert code == (75 if (keep, step) != ("none", "_cut") else 0)
-        assert verify.verify_run(run).damaged == []
+        assert verification.verify_run(run).damaged == []
         assert trained(run, "penalised", "--keep-statistics", keep) == 0
-        assert verify.verify_run(run).damaged == []
+        assert verification.verify_run(run).damaged == []
         if keep == "centers":
             assert resized(run, tmp_path / f"{step} small") == 0
             assert files_of(tmp_path / f"{step} small") == files_of(tmp_path / "small of whole")
@@ -192,7 +193,7 @@ def test_what_a_kill_between_two_renames_left_aside_comes_back(
     assert trained(cut, "penalised", "--keep-statistics", "centers") == 0
     (run / "statistics" / "all").rename(replaced_path(run / "statistics" / "all"))
     temporary_path(run / "statistics" / "all").mkdir()
-    found = verify.verify_run(run)
+    found = verification.verify_run(run)
     assert len(found.damaged) == 1
     assert [line for line in found.damaged + found.notes if "delete" in line and ".tmp-" not in line] == []
     assert "resume the run, and it comes back" in found.damaged[0]
@@ -200,4 +201,4 @@ def test_what_a_kill_between_two_renames_left_aside_comes_back(
     assert "resume the run, and they come back" in capsys.readouterr().err
     assert trained(run, "penalised", "--keep-statistics", "centers") == 0
     assert files_of(run / "statistics") == files_of(cut / "statistics")
-    assert verify.verify_run(run).damaged == []
+    assert verification.verify_run(run).damaged == []

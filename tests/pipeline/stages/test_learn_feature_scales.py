@@ -11,10 +11,11 @@ import pytest
 from cases import CASES, SERIAL, Case
 from commands import flip
 from features.standardisation import Standardisation
-from pipeline import evaluate, predict, resize, verify
+from pipeline import evaluate, predict, resize
 from pipeline.kernels.scaled_rows import lengths, scaled
 from pipeline.prediction.model_folder import load_model
 from pipeline.report import write
+from pipeline.reporting import verification
 from pipeline.reporting.results import table
 from pipeline.stages.run_state import Run
 from runs import TrainedRuns, model_bytes, report_of, train
@@ -72,7 +73,7 @@ def test_files_are_predicted_as_the_run_scored_them(
         with np.load(out) as written:
             rounding = 16 * np.finfo(np.float32).eps * np.abs(each.weights).sum()  # of columns and distances
             np.testing.assert_allclose(written["decision"][:, 0], expected[:, 0], atol=rounding)
-    assert verify.verify_run(learned).damaged == []
+    assert verification.verify_run(learned).damaged == []
 
 
 def test_the_report_tells_which_inputs_matter(learned: Path, line: tuple[str, ...], tmp_path: Path) -> None:
@@ -148,7 +149,7 @@ def test_damaged_scales_are_told_and_made_again(
     run = trained(*case.arguments, *SERIAL, dataset=case.dataset(tables))
     path, before = RunLayout(run).feature_scales, model_bytes(run)
     flip(path)
-    (told,) = verify.verify_run(run).damaged
+    (told,) = verification.verify_run(run).damaged
     assert told.startswith("scales/learned.npz: ")
     folders = told.partition("delete the folders ")[2].partition(", and report.json")[0]
     for name in folders.replace(" and ", ", ").split(", "):
@@ -156,4 +157,4 @@ def test_damaged_scales_are_told_and_made_again(
     (run / "report.json").unlink()
     train(run, features, *case.arguments, *SERIAL, "--resume", "auto", dataset=case.dataset(tables))
     assert model_bytes(run) == before
-    assert verify.verify_run(run).damaged == []
+    assert verification.verify_run(run).damaged == []
