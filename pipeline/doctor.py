@@ -176,14 +176,14 @@ def _machine() -> Findings:
     import psutil  # may be missing, and what these need
 
     from pipeline.runtime.executors import available_processors
-    from pipeline.runtime.memory_limits import DRIVER_BYTES, default_limit_bytes  # likewise
+    from pipeline.runtime.memory_limits import DRIVER_BYTES, default_limit_bytes, processor_limit  # likewise
 
     memory, limit = psutil.virtual_memory(), default_limit_bytes()
     facts = {
         "system": f"{platform.system()} {platform.machine()}",
         "processors": os.cpu_count(),
         "processors_available": available_processors(),
-        "processors_quota": _processor_quota(),
+        "processors_quota": processor_limit(),
         "memory_bytes": memory.total,
         "memory_available_bytes": memory.available,
         "memory_control_group_bytes": limit * 4 // 3 if limit < memory.total * 3 // 4 else None,
@@ -195,15 +195,6 @@ def _machine() -> Findings:
     what = f"a run may take {_size(limit)}, three quarters of what there is; the smallest takes {_size(needed)}"
     command = f"sbatch --mem={_size(2 * needed)}, docker run --memory, limits.memory of the pod: ask for more"
     return facts, [Advice(what, command, True)]
-
-
-def _processor_quota() -> float | None:
-    """Return how many processors the control group allows at once, None where it sets no limit."""
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return int(quota) / int(period)
-    except (OSError, ValueError):  # "max" is no limit
-        return None
 
 
 def _disk(runs: Path) -> Findings:
@@ -276,7 +267,7 @@ def _machine_lines(facts: dict[str, Any]) -> Iterator[str]:
             f"{numba['modules_cached']} of {numba['modules']} modules in {numba['cache']} (if it is damaged, remove it)"
         )
     if machine := facts["machine"]:
-        quota = f", {machine['processors_quota']:g} by its control group" if machine["processors_quota"] else ""
+        quota = f", {machine['processors_quota']} by its control group" if machine["processors_quota"] else ""
         yield f"processors  {machine['processors']}, {machine['processors_available']} for this process{quota}"
         group = machine["memory_control_group_bytes"]
         yield (

@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _predict(arguments: argparse.Namespace) -> str:
     """Write the predictions; return a line that tells of them, empty where they went to standard output."""
     # Bring numpy and numba, which --help does without.
-    from pipeline.prediction import predicted_labels as labels
+    from pipeline.prediction import labelled_scores as labels
     from pipeline.prediction.example_files import Asked
     from pipeline.prediction.streamed_prediction import (
         category_warnings,

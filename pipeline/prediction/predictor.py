@@ -15,7 +15,7 @@ from features.errors import DataError
 from features.source import Columns, RowArray
 from features.table_files import reader_of
 from pipeline.prediction.example_files import Examples, Piece
-from pipeline.prediction.predicted_labels import labels_of, probabilities_of, probability_names
+from pipeline.prediction.labelled_scores import labels_of, probabilities_of, probability_names
 from pipeline.prediction.streamed_prediction import category_warnings, check_shape, locate, predictions
 from pipeline.prediction.trained_model import SparseKernelModel
 

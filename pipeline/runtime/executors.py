@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 
 from pipeline.config.parsers import is_address
 from pipeline.errors import ConfigError, PlanError, SchedulerError
-from pipeline.runtime import control_groups, stopping
+from pipeline.runtime import stopping
 from pipeline.runtime.dask_clients import (
     ALLOWED_WORKER_DEATHS,
     asking,
@@ -31,6 +31,7 @@ from pipeline.runtime.dask_clients import (
     open_local_client,
     open_remote_client,
 )
+from pipeline.runtime.memory_limits import processor_limit
 from storage.errors import CannotWriteError
 
 if TYPE_CHECKING:
@@ -252,7 +253,7 @@ def open_executor(scheduler: str, workers: int, processes: int, worker_memory_by
 def available_processors() -> int:
     """Return how many processors this process may run on, or its control groups' quotas are worth if that is fewer."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = control_groups.processor_limit()
+    quota = processor_limit()
     return allowed if quota is None else min(allowed, quota)
 
 

@@ -1,9 +1,13 @@
-"""How much memory a run may take, and each of its worker processes."""
+"""How much memory a run may take, and each of its worker processes; limits of control groups, version 1 and 2."""
+
+import math
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 
 import psutil
 
 from pipeline.config.train_config import Resources
-from pipeline.runtime import control_groups
 
 DRIVER_BYTES = 290 * 2**20  # of a process that solves: interpreter, libraries and compiled code; measured
 LEADING_BYTES = 194 * 2**20  # of the process that leads worker processes, which share its libraries; measured
@@ -13,7 +17,7 @@ LOADING_WORKER_BYTES = 310 * 2**20  # of one that compiles nothing
 
 def default_limit_bytes() -> int:
     """Return three quarters of the machine's memory, or of what its control groups leave this process."""
-    machine, group = psutil.virtual_memory().total, control_groups.memory_limit_bytes()
+    machine, group = psutil.virtual_memory().total, memory_limit_bytes()
     return (machine if group is None else min(machine, group)) * 3 // 4
 
 
@@ -25,3 +29,64 @@ def limit_bytes(resources: Resources) -> int:
 def worker_limit_bytes(resources: Resources, workers: int) -> int:
     """Return the memory of each worker process: an equal share of what the leading one leaves."""
     return max((limit_bytes(resources) - LEADING_BYTES) // workers, WORKER_ALONE_BYTES)
+
+
+ROOT = Path("/")
+_MEMORY_FILES = ("memory.max", "memory.high", "memory.limit_in_bytes")
+
+
+def memory_limit_bytes(root: Path = ROOT) -> int | None:
+    """Return the smallest memory limit of this process's groups, None where none limits it."""
+    numbers = [_numbers(group / name) for group in _groups(root, "memory") for name in _MEMORY_FILES]
+    return min((limit for limits in numbers for limit in limits), default=None)
+
+
+def processor_limit(root: Path = ROOT) -> int | None:
+    """Return how many processors the smallest quota of this process's groups is worth, rounded up, None without one."""
+    shares = []
+    for group in _groups(root, "cpu"):
+        second = _numbers(group / "cpu.max")
+        first = _numbers(group / "cpu.cfs_quota_us") + _numbers(group / "cpu.cfs_period_us")
+        for quota in (second, first):
+            if len(quota) == 2 and min(quota) > 0:  # -1: no quota
+                shares.append(math.ceil(quota[0] / quota[1]))
+    return min(shares, default=None)
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of the groups that this process is in, for each hierarchy of the controller."""
+    member_of: dict[str, str] = {}
+    for line in _lines(root / "proc/self/cgroup"):
+        with suppress(ValueError):
+            _, controllers, path = line.split(":", 2)
+            member_of |= dict.fromkeys(controllers.split(","), path)
+    for line in _lines(root / "proc/self/mountinfo"):
+        mount, _, kind = (part.split() for part in line.partition(" - "))
+        # Version 2 has one hierarchy, of all controllers and no name; of version 1 the options of the mount name them.
+        name = "" if kind[:1] == ["cgroup2"] else controller
+        if name in member_of and (kind[:1] == ["cgroup2"] or (kind[:1] == ["cgroup"] and name in kind[-1].split(","))):
+            yield from _upwards(root / mount[4].lstrip("/"), mount[3], member_of[name])
+
+
+def _upwards(folder: Path, top: str, path: str) -> Iterator[Path]:
+    """Yield the group at `path` and those above it, up to the one at `top`, which is what the folder shows."""
+    below = PurePosixPath(path)
+    # A container may see its own group mounted and be told its path on the host.
+    inner = below.relative_to(top) if below.is_relative_to(top) else PurePosixPath()
+    for group in (inner, *inner.parents):
+        yield folder / group
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _numbers(path: Path) -> list[int]:
+    """Return the whole numbers in a file; none where it is not there, or says `max` instead."""
+    try:
+        return [int(word) for word in path.read_text().split()]
+    except (OSError, ValueError):
+        return []

@@ -11,9 +11,9 @@ import runs
 from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline.export import main
+from pipeline.prediction.labelled_scores import labels_of, probabilities_of
 from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.onnx_graph import arrays_of
-from pipeline.prediction.predicted_labels import labels_of, probabilities_of
 from pipeline.prediction.trained_model import SparseKernelModel
 from storage.folder_layouts import RunLayout
 

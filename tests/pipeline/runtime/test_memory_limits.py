@@ -5,9 +5,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline.runtime import control_groups
-from pipeline.runtime.control_groups import memory_limit_bytes, processor_limit
-from pipeline.runtime.memory_limits import default_limit_bytes
+from pipeline.runtime import memory_limits
+from pipeline.runtime.memory_limits import default_limit_bytes, memory_limit_bytes, processor_limit
 
 FIRST = "31 23 0:28 / /sys/fs/cgroup/{name} rw,relatime - cgroup cgroup rw,{name}"
 SECOND = "30 23 0:26 {top} /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw,nsdelegate"
@@ -84,6 +83,6 @@ def test_a_machine_without_limits(tmp_path: Path, members: str) -> None:
 def test_the_default_limit_is_three_quarters_of_what_the_groups_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     everything = default_limit_bytes()
     for limit, expected in ((2**30, 3 * 2**28), (2**80, None), (None, None)):
-        monkeypatch.setattr(control_groups, "memory_limit_bytes", lambda limit=limit: limit)
+        monkeypatch.setattr(memory_limits, "memory_limit_bytes", lambda limit=limit: limit)
         assert default_limit_bytes() == (expected or psutil.virtual_memory().total * 3 // 4)
     assert 0 < everything <= default_limit_bytes(), "of this machine and its groups"
