@@ -54,7 +54,7 @@ class ThreadTeam:
         return [value for value, _ in results]
 
     def each(self, function: Callable[[Item], None], items: Iterable[Item], /) -> None:
-        """Call a function on every item; as `pipeline.kernels.each_tile.Each`."""
+        """Call a function on every item; as `pipeline.kernels.exact_sums.Each`."""
         self.map(function, items)
 
     def _run(self, function: Callable[[Item], Value], item: Item) -> tuple[Value, float]:
