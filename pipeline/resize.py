@@ -113,9 +113,9 @@ def resize_run(root: Path, size: int, out: Path) -> Resized:
     names = names_to_cut(layout, config)
     with threadpool_limits(1):  # as in a run: the bits depend on it
         refit, order, tried = _fitted(layout, config, names, size)
-        temperature, why = (
-            (None, None) if model.task == "regression" else _temperature(layout, config, names, refit, tried)
-        )
+        temperature, why = None, None
+        if model.task != "regression":
+            temperature, why = _temperature(layout, config, names, refit, tried)
     smaller = replace(
         model,
         expansion=replace(
