@@ -92,6 +92,7 @@ def resize_run(root: Path, size: int, out: Path) -> Resized:
     from pipeline.runtime import run_folder
     from pipeline.solvers import ridge  # noqa: F401
     from pipeline.stages import final_weights
+    from pipeline.stages.finished_run import names_to_cut
     from pipeline.stages.target_facts import facts_of
     from storage.arrays import read_arrays
     from storage.folder_layouts import RunLayout  # likewise
@@ -109,9 +110,12 @@ def resize_run(root: Path, size: int, out: Path) -> Resized:
         )
     if not 1 <= size <= model.n_centers:
         raise ConfigError(f"--size {size}: the model has {model.n_centers} centers; ask for 1 to {model.n_centers}")
+    names = names_to_cut(layout, config)
     with threadpool_limits(1):  # as in a run: the bits depend on it
-        refit, order, tried = _fitted(layout, config, size)
-        temperature, why = (None, None) if model.task == "regression" else _temperature(layout, config, refit, tried)
+        refit, order, tried = _fitted(layout, config, names, size)
+        temperature, why = None, None
+        if model.task != "regression":
+            temperature, why = _temperature(layout, config, names, refit, tried)
     smaller = replace(
         model,
         expansion=replace(
@@ -130,10 +134,10 @@ def resize_run(root: Path, size: int, out: Path) -> Resized:
     resized = Resized(smaller.n_centers, model.n_centers, refit.ridge, error)
     if model.task != "regression":
         return replace(resized, temperature=temperature, no_temperature=why)
-    return replace(resized, rmse=math.sqrt(error), r2=_r2(layout, config, error))
+    return replace(resized, rmse=math.sqrt(error), r2=_r2(layout, names, error))
 
 
-def _r2(layout: "RunLayout", config: "TrainConfig", held_out_error: float) -> float | None:
+def _r2(layout: "RunLayout", names: "StatisticsNames", held_out_error: float) -> float | None:
     """Return the share of the variance of the held-out rows that is explained, None where their targets are equal."""
     import numpy as np  # which --help does without
 
@@ -141,13 +145,13 @@ def _r2(layout: "RunLayout", config: "TrainConfig", held_out_error: float) -> fl
     from pipeline.stages.accumulate_statistics import load_statistics  # likewise
 
     # Of no columns: a run may have kept those of its centers alone, and sums of targets need none.
-    rows = load_statistics(layout, _names(layout, config).held_out, np.empty(0, np.int64))
+    rows = load_statistics(layout, names.held_out, np.empty(0, np.int64))
     variance = float(rows.yty[0] / rows.weight_sum - (rows.target_sums[0] / rows.weight_sum) ** 2)
     return r_squared(held_out_error, max(variance, 0.0))
 
 
 def _temperature(
-    layout: "RunLayout", config: "TrainConfig", refit: "Refit", tried: "NDArray[np.int64]"
+    layout: "RunLayout", config: "TrainConfig", names: "StatisticsNames", refit: "Refit", tried: "NDArray[np.int64]"
 ) -> tuple[float | None, str | None]:
     """Return the temperature of a smaller model, or None and why: it takes a pass over the rows."""
     # Bring numpy and numba, which --help does without.
@@ -157,7 +161,7 @@ def _temperature(
     from pipeline.stages.finished_run import column_names
     from pipeline.stages.temperature import temperature_of_finished_run
 
-    candidates = column_names(layout, _names(layout, config), tried, finished_report(layout)["n_train"])
+    candidates = column_names(layout, names, tried, finished_report(layout)["n_train"])
     if candidates is None:
         return None, "the statistics that were kept do not name the candidates tried on the fit rows; train again"
     remedy = needs_download(config)
@@ -174,7 +178,7 @@ def _temperature(
 
 
 def _fitted(
-    layout: "RunLayout", config: "TrainConfig", size: int
+    layout: "RunLayout", config: "TrainConfig", names: "StatisticsNames", size: int
 ) -> "tuple[Refit, NDArray[np.int64], NDArray[np.int64]]":
     """Return the refit of a smaller model, its centers among those of the model, and the columns tried, in order."""
     # Bring numpy and numba, which --help does without.
@@ -186,7 +190,7 @@ def _fitted(
     from pipeline.stages import greedy_selection as selection
     from storage.folders import check_folder
 
-    names, intercept = _names(layout, config), bool(config.solver.intercept)
+    intercept = bool(config.solver.intercept)
     for name in names:
         check_folder(layout.statistics_file(name), remedy=ANEW)
     if config.solver.select != "none":
@@ -198,21 +202,6 @@ def _fitted(
     tried, order = (select(part, size, intercept=intercept).chosen for part in (fit, everything))
     parts = fit.cut(tried), held_out.cut(tried), everything.cut(order)
     return selection.refit_chosen(*parts, intercept=intercept), order, columns[tried]
-
-
-def _names(layout: "RunLayout", config: "TrainConfig") -> "StatisticsNames":
-    """Return the names of the statistics of the last working set. Raises ConfigError where they are not all kept."""
-    # Bring numpy and numba, which --help does without.
-    import numpy as np
-
-    from pipeline.stages import accumulate_statistics as statistics
-    from pipeline.stages import finished_run
-
-    finished_run.check_in_place(layout)
-    names, none = finished_run.last_names(layout), np.empty(0, np.int64)
-    if names is None or not statistics.load_statistics(layout, names.held_out, none).weight_sum > 0:
-        raise ConfigError(f"{layout.root}: {finished_run.why_no_resize(layout, config)}")
-    return names
 
 
 if __name__ == "__main__":

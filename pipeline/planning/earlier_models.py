@@ -68,7 +68,7 @@ def checked(prepared: Prepared, root: Path) -> Prepared:
     n_new = sum(shape.added[len(earlier_rows) :])
     kept = (
         "candidates and statistics are taken"
-        if earlier_run.statistics_digests(layout)
+        if earlier_run.statistics_digest(layout)
         else "candidates are taken; it has not kept its statistics: all rows are passed over"
     )
     note = f"{n_new} rows are added to the {shape.n_train - n_new} of {layout.root}, whose {kept}"

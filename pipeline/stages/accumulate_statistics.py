@@ -28,8 +28,6 @@ from storage.errors import ANEW, CorruptDataError
 from storage.folder_layouts import RunLayout
 
 STORING = "storing the sums of all rows"
-
-
 Parts = Mapping[str, GramStatistics]  # by FIT and HELD_OUT; empty where they are not there
 
 

@@ -4,7 +4,6 @@ Candidates with their features, widths and scales, the mean of targets, the weig
 were those of its rows are committed at the start. The statistics themselves are read where they are, once.
 """
 
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -34,11 +33,10 @@ def take_candidates(work: Workspace) -> Arrays:
     """Commit what a run takes of an earlier one; return its candidates. Raises CorruptDataError, MissingDataError."""
     earlier = layout_of(work.config.solver.init_from)
     final = final_weights.load(earlier)
-    digests = list("".join(statistics_digests(earlier)).encode())
     if learns_scales(work.config.kernel.scale):
         work.commit(SCALES, read_arrays(earlier.feature_scales))
     start: Arrays = {"active": final.active, "weights": final.penalised_weights}
-    work.commit(NAME, start | {"statistics": np.array(digests, np.uint8)})
+    work.commit(NAME, start | {"statistics": np.frombuffer(statistics_digest(earlier).encode(), np.uint8)})
     return read_arrays(earlier.centers)
 
 
@@ -50,16 +48,17 @@ def load(work: Workspace) -> Arrays:
     return work.stored(NAME).read()
 
 
-def statistics_digests(earlier: RunLayout) -> list[str]:
-    """Return the digests of a run's statistics of fit and held-out rows; none where it has not kept them whole."""
-    digests = []
-    with suppress(CorruptDataError, MissingDataError):
-        for folder in map(earlier.statistics_file, (FIT, HELD_OUT)):
+def statistics_digest(earlier: RunLayout) -> str:
+    """Return the digests of a run's statistics of fit and held-out rows; empty where it has not kept them whole."""
+    digests = ""
+    for folder in map(earlier.statistics_file, (FIT, HELD_OUT)):
+        try:
             if f"{COLUMNS}.npy" in read_manifest(folder).files:
-                return []
-            digests.append(digest_file(folder / MANIFEST_NAME).sha256)
-        return digests
-    return []
+                return ""
+            digests += digest_file(folder / MANIFEST_NAME).sha256
+        except (CorruptDataError, MissingDataError):
+            return ""
+    return digests
 
 
 def kept_statistics(work: Workspace) -> dict[str, GramStatistics]:
@@ -68,7 +67,7 @@ def kept_statistics(work: Workspace) -> dict[str, GramStatistics]:
     Warns where they were there when this run began.
     """
     earlier = layout_of(work.config.solver.init_from)
-    taken, now = load(work)["statistics"].tobytes().decode(), "".join(statistics_digests(earlier))
+    taken, now = load(work)["statistics"].tobytes().decode(), statistics_digest(earlier)
     folders = {part: earlier.statistics_file(part) for part in (FIT, HELD_OUT)}
     if now and now == taken and not any(verify(folder, contents=True) for folder in folders.values()):
         return {part: statistics_from_arrays(read_arrays(folder, mapped=True)) for part, folder in folders.items()}

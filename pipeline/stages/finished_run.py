@@ -14,7 +14,7 @@ from pipeline.errors import ConfigError
 from pipeline.runtime import run_folder
 from pipeline.runtime.run_folder import finished_report
 from pipeline.stages import final_weights
-from pipeline.stages.accumulate_statistics import COLUMNS, statistics_from_arrays, statistics_to_arrays
+from pipeline.stages.accumulate_statistics import COLUMNS, load_statistics, statistics_from_arrays, statistics_to_arrays
 from pipeline.stages.greedy_selection import AT_ONCE, FINALISTS, StatisticsNames, load_chosen
 from pipeline.stages.out_of_core.working_set_loop import PricingRule
 from pipeline.stages.workspace import names_of
@@ -55,14 +55,6 @@ def excess(layout: RunLayout, config: TrainConfig) -> list[Path]:
     return [folder for folder in _folders(layout) if folder.name not in (names or ()) or not _is_cut(folder)]
 
 
-def check_in_place(layout: RunLayout) -> None:
-    """Raise ConfigError where a kill while statistics were cut has left some of them aside."""
-    for path in layout.statistics.glob(".*"):
-        aside = aside_of(path.name)
-        if aside is not None and aside.replaced and not path.with_name(aside.name).exists():
-            raise ConfigError(f"{path}: a kill left these statistics aside; resume the run, and they come back")
-
-
 def last_names(layout: RunLayout) -> StatisticsNames | None:
     """Return the names of the statistics of a run's last working set; None where it has none of held-out rows."""
     folders = [folder.name for folder in _folders(layout)]
@@ -82,18 +74,30 @@ def note_on_statistics(layout: RunLayout) -> str | None:
     return None
 
 
-def why_no_resize(layout: RunLayout, config: TrainConfig) -> str:
-    """Return why a run cannot be cut to fewer centers, and what to do."""
+def names_to_cut(layout: RunLayout, config: TrainConfig) -> StatisticsNames:
+    """Return the names of the statistics that fewer centers are chosen from.
+
+    Raises ConfigError where the run keeps none of held-out rows, or a kill while they were cut has left some aside.
+    """
+    for path in layout.statistics.glob(".*"):
+        aside = aside_of(path.name)
+        if aside is not None and aside.replaced and not path.with_name(aside.name).exists():
+            raise ConfigError(f"{path}: a kill left these statistics aside; resume the run, and they come back")
+    names = last_names(layout)
+    if names is not None and load_statistics(layout, names.held_out, np.empty(0, np.int64)).weight_sum > 0:
+        return names
     in_rounds = layout.markers(PricingRule.markers).exists() and config.solver.select == "none"
-    if not (_folders(layout) or in_rounds):
-        return (
+    if _folders(layout) or in_rounds:
+        why = (
+            "keeps no statistics of held-out rows, which the weights of fewer centers need; train with "
+            "statistics.hold_out above 0 and --select greedy:K, or with fewer --centers"
+        )
+    else:
+        why = (
             "its statistics were dropped (--keep-statistics none), and fewer centers need them; train again with "
             "--keep-statistics centers, or straight to that size with --select greedy:K"
         )
-    return (
-        "keeps no statistics of held-out rows, which the weights of fewer centers need; train with "
-        "statistics.hold_out above 0 and --select greedy:K, or with fewer --centers"
-    )
+    raise ConfigError(f"{layout.root}: {why}")
 
 
 def _folders(layout: RunLayout) -> list[Path]:

@@ -289,7 +289,7 @@ def _of_batch(work: Workspace, name: str, members: NDArray[np.int64], asked: Pre
 
     found = work.committed(solution)
     if found is None:
-        with work.charged(STATISTICS), work.status(STATISTICS, STORING):
+        with work.timed_as(STATISTICS), work.status(STATISTICS, STORING):
             work.once(name_of(name), make, mapped=True)
         choose_them = partial(choose_finalists, asked.n_finalists, work.intercept)
         items, n_steps = {solution: work.stored(name_of(name))}, asked.n_finalists**2
@@ -321,7 +321,7 @@ def _accumulate(work: Workspace, finalists: NDArray[np.int64]) -> None:
     """Commit the statistics of the finalists, of fit rows and held-out rows apart."""
     name = FINALISTS.everything
     if work.committed(name_of(name), mapped=True) is None:
-        with work.charged(STATISTICS):
+        with work.timed_as(STATISTICS):
             task = _pass(work, name, finalists, (FIT, HELD_OUT))
             parts = work.add_up(STATISTICS, task, name).statistics()
             commit_parts(work, parts[FIT], parts[HELD_OUT], FINALISTS, {"rows": finalists})

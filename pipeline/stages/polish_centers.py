@@ -23,8 +23,8 @@ from pipeline.solvers.lbfgs import Curvature, next_point
 from pipeline.solvers.ridge import Refit, least_squares, refit
 from pipeline.solvers.weights import CalibrationWeights
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, MEMBERS, largest_values, statistics_pass
+from pipeline.stages.block_pass import INPUT, gradient_of, gradient_pass
 from pipeline.stages.final_weights import FinalWeights, ridge_summary
-from pipeline.stages.gradient_pass import INPUT, gradient_of, gradient_pass
 from pipeline.stages.training_rows import RowTask, row_task, rows_and_widths
 from pipeline.stages.workspace import SOLVE, Workspace
 

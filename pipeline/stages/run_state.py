@@ -224,7 +224,7 @@ class Run(Workspace):
         stopping.check()
         cost = self.costs[name]
         self.record("stage", stage=name, status="started")
-        with self.charged(name):
+        with self.timed_as(name):
             self.save_state(name)
             try:
                 yield cost
@@ -236,7 +236,7 @@ class Run(Workspace):
         self.record("stage", stage=name, status="done", **asdict(cost))
 
     @contextmanager
-    def charged(self, stage: str) -> Iterator[None]:
+    def timed_as(self, stage: str) -> Iterator[None]:
         """Count what happens inside into another stage than the one that is under way."""
         before = self._clock.switch(stage)
         try:

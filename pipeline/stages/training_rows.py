@@ -71,27 +71,27 @@ class RowTask:
         rows, widths = rows_and_widths(candidates, self.shape.n_named)
         distinct, place = distinct_rows(rows)
         X = points_of_candidates(self.centers, distinct)
-        return self._generator(open_features(self.features).take(distinct) if X is None else X, place, widths)
+        return self.generator_of(open_features(self.features).take(distinct) if X is None else X, place, widths)
 
     def generator_at_once(self, columns: NDArray[np.int64] | None = None) -> ColumnGenerator:
         """Return the generator of all candidates of a run that has their features in one file, or of some of them."""
         assert self.centers is not None
         X = self.centers.read(mapped=True)["X"]
         if columns is None and len(self.sigma2) == 1:
-            return self._generator(X, None, np.zeros(len(X), np.int64))
+            return self.generator_of(X)
         columns = np.arange(len(X) * len(self.sigma2)) if columns is None else columns
         rows, widths = rows_and_widths(columns, len(X))
         distinct, place = distinct_rows(rows)
-        return self._generator(X[distinct], place, widths)
+        return self.generator_of(X[distinct], place, widths)
 
-    def generator_of(self, points: NDArray[np.floating]) -> ColumnGenerator:
-        """Return the generator of the columns of points (m, d) that are no training rows, of the one width."""
-        return self._generator(points, None, np.zeros(len(points), np.int64))
-
-    def _generator(
-        self, points: NDArray[np.floating], place: NDArray[np.int64] | None, widths: NDArray[np.int64]
+    def generator_of(
+        self,
+        points: NDArray[np.floating],
+        place: NDArray[np.int64] | None = None,
+        widths: NDArray[np.int64] | None = None,
     ) -> ColumnGenerator:
-        sigma2 = np.array(self.sigma2)[widths]
+        """Return the generator of the columns of points (m, d): each once at the one width, or as these indices say."""
+        sigma2 = np.array(self.sigma2)[np.zeros(len(points), np.int64) if widths is None else widths]
         return ColumnGenerator(points, sigma2, np.dtype(self.precision).type, kernel=self.kernel, place=place)
 
 

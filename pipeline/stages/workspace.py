@@ -112,7 +112,7 @@ class Workspace(RowData, ABC):
         """Show what is done inside, which takes long and cannot be counted."""
         return nullcontext()
 
-    def charged(self, stage: str) -> AbstractContextManager[None]:
+    def timed_as(self, stage: str) -> AbstractContextManager[None]:
         """Count the time that is spent inside into another stage than the one under way."""
         return nullcontext()
 

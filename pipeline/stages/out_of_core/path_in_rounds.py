@@ -247,7 +247,7 @@ def begin_on_all_rows(run: Run, followed: FollowedPath, name: str) -> WorkingSet
     current = latest(run, kind, parts)
     assert current is not None  # it is dropped below
     run.commit(start_name(name), {"weights": followed.chosen.on(current.candidates)})
-    with run.charged(STATISTICS), run.status(STATISTICS, "adding up both parts"):
+    with run.timed_as(STATISTICS), run.status(STATISTICS, "adding up both parts"):
         fit = statistics_from_arrays(run.stored(name_of(current.part(FIT))).read())  # in memory: it is added to
         commit(run, name, current.columns, fit.absorbing(current.parts[HELD_OUT]), 0)
     last = current.name

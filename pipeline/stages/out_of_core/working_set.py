@@ -107,7 +107,7 @@ def grow(
 
     Costs n·m·2d operations for m admitted columns and n·m·(2k + m) for their Gram, with k that stay.
     """
-    with run.charged(STATISTICS):
+    with run.timed_as(STATISTICS):
         before = previous.columns if previous else nothing_kept()
         columns, new = add_columns(run, name, before, stay, admitted, parts)
         with run.status(STATISTICS, STORING):
