@@ -39,14 +39,6 @@ class BandwidthTask:
         return open_features(self.features).take(np.array(self.candidates[:count], np.int64))
 
 
-@dataclass(frozen=True)
-class WidthTrial:
-    """Widths that are tried together, on so many of the candidates."""
-
-    widths: tuple[float, ...]
-    n_centers: int
-
-
 def choose_bandwidth(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> dict[str, NDArray[Any]]:
     """Return the widths `sigma2` (widths,) f8 of candidates at training rows `index`, to be committed with them.
 
@@ -121,16 +113,15 @@ def errors_of(
     work: Workspace, task: BandwidthTask, n_centers: int, tried: list[tuple[float, ...]], folder: str
 ) -> list[tuple[list[float], int]]:
     """Return the errors of widths that are tried together, and the number of held-out rows; trials are committed."""
-    names = [f"passes/{folder}/{n_centers}-{widths[0]!r}-{len(widths)}.npz" for widths in tried]
-    trials = {name: WidthTrial(widths, n_centers) for name, widths in zip(names, tried, strict=True)}
+    trials = {f"passes/{folder}/{n_centers}-{widths[0]!r}-{len(widths)}.npz": widths for widths in tried}
     words = f"trying widths on {n_centers} candidates"
-    found = work.compute(CENTERS, partial(try_widths, task), trials, unit="", words=words)
+    found = work.compute(CENTERS, partial(try_widths, task, n_centers), trials, unit="", words=words)
     return [(arrays["errors"].tolist(), int(arrays["n_held_out"])) for arrays in found]
 
 
-def try_widths(task: BandwidthTask, trial: WidthTrial, _: Unfinished) -> Arrays:
+def try_widths(task: BandwidthTask, n_centers: int, widths: tuple[float, ...], _: Unfinished) -> Arrays:
     """Return the held-out errors of some widths. Raises InvalidDataError where all rows are held out, or none."""
-    rows = trial_rows(task.seed, task.shape.n_train, trial.n_centers)
+    rows = trial_rows(task.seed, task.shape.n_train, n_centers)
     targets, weights, held_out, keys = _targets(task, rows)
     if held_out.all() or not held_out.any():
         raise InvalidDataError(
@@ -138,10 +129,10 @@ def try_widths(task: BandwidthTask, trial: WidthTrial, _: Unfinished) -> Arrays:
             "statistics.hold_out to 0.1, or give a number"
         )
     store = open_features(task.features)
-    words = f"trying {len(trial.widths)} widths on {len(rows)} rows and {trial.n_centers} candidates"
+    words = f"trying {len(widths)} widths on {len(rows)} rows and {n_centers} candidates"
     errors = held_out_errors(
-        task.points(trial.n_centers),
-        trial.widths,
+        task.points(n_centers),
+        widths,
         task.kernel,
         lambda part: store.take(rows[part]),
         targets,

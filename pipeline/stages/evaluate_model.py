@@ -19,7 +19,7 @@ from pipeline.models.scores import Score, calibrate, score_classes, score_values
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.stages import final_weights
-from pipeline.stages.block_pass import Values, value_pass
+from pipeline.stages.block_pass import OfBlock, Values, value_pass
 from pipeline.stages.greedy_selection import load_prefixes
 from pipeline.stages.run_state import Run
 from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task, rows_and_widths
@@ -109,45 +109,8 @@ def assemble_model(run: Run) -> SparseKernelModel:
     )
 
 
-@dataclass(frozen=True)
-class BlockScorer:
-    """Scores blocks of labelled rows by the model, the penalised weights, and its first centers alone.
-
-    prefixes: weights and intercept of each committed size of a greedy selection.
-    """
-
-    task: str
-    n_classes: int
-    model: SparseKernelModel
-    penalised: SparseKernelModel
-    prefixes: tuple[tuple[NDArray[np.float64], NDArray[np.float64]], ...]
-
-    def __call__(self, block: RowBlock, _: Each) -> Values:
-        """Return the "scores" of a block, as JSON."""
-        model = self._score(self.model.decision_function(block.X), block, self.model.temperature)
-        before = self._score(self.penalised.decision_function(block.X), block)
-        scores = asdict(Scores(model, before, tuple(self._prefix_errors(block))))
-        return {"scores": np.frombuffer(json.dumps(scores).encode(), np.uint8)}
-
-    def _prefix_errors(self, block: RowBlock) -> list[float]:
-        """Return errors, or squared errors, of the first centers alone, for each size."""
-        if not self.prefixes:
-            return []
-        columns, errors = self.penalised.expansion.columns(block.X), []  # of centers where they were chosen
-        for weights, intercept in self.prefixes:
-            score = self._score(columns[:, : len(weights)] @ weights + intercept, block)
-            errors.append(score.squared_error if self.task == "regression" else score.wrong)
-        return errors
-
-    def _score(self, decision: NDArray[np.float64], block: RowBlock, temperature: float | None = None) -> Score:
-        predicted = labels_from_decision(decision, self.task)
-        if self.task == "regression":
-            return score_values(predicted, block.y, block.weights)
-        calibration = None if temperature is None else calibrate(decision, block.y, temperature, block.weights)
-        return score_classes(predicted, block.y, self.n_classes, calibration, block.weights)
-
-
-def _opened(layout: RunLayout, task: RowTask, *, refitted: bool, selected: bool) -> BlockScorer:
+def _opened(layout: RunLayout, task: RowTask, *, refitted: bool, selected: bool) -> OfBlock:
+    """Return what scores a block by the model, by its penalised weights, and by its first centers alone, as JSON."""
     model = before = load_model(layout.model)
     final = final_weights.load(layout)
     if final.points is not None:
@@ -158,4 +121,24 @@ def _opened(layout: RunLayout, task: RowTask, *, refitted: bool, selected: bool)
     if refitted or before is not model:
         before = before.with_weights(final.penalised_weights, final.penalised_intercept)
     prefixes = tuple(load_prefixes(layout)) if selected else ()
-    return BlockScorer(task.shape.task, len(task.shape.classes), model, before, prefixes)
+    regression, n_classes = task.shape.task == "regression", len(task.shape.classes)
+
+    def score(decision: NDArray[np.float64], block: RowBlock, temperature: float | None = None) -> Score:
+        predicted = labels_from_decision(decision, task.shape.task)
+        if regression:
+            return score_values(predicted, block.y, block.weights)
+        calibration = None if temperature is None else calibrate(decision, block.y, temperature, block.weights)
+        return score_classes(predicted, block.y, n_classes, calibration, block.weights)
+
+    def scores(block: RowBlock, _: Each) -> Values:
+        of_model = score(model.decision_function(block.X), block, model.temperature)
+        penalised, errors = score(before.decision_function(block.X), block), []
+        if prefixes:
+            columns = before.expansion.columns(block.X)  # of centers where they were chosen
+            for weights, intercept in prefixes:
+                of_first = score(columns[:, : len(weights)] @ weights + intercept, block)
+                errors.append(of_first.squared_error if regression else of_first.wrong)
+        found = asdict(Scores(of_model, penalised, tuple(errors)))
+        return {"scores": np.frombuffer(json.dumps(found).encode(), np.uint8)}
+
+    return scores

@@ -100,14 +100,15 @@ def _look_for(work: Workspace) -> InitialWeights:
 
 
 def _opened(model: Stored, _: RowTask) -> OfBlock:
-    return partial(_known_rows, set(digests_of(model.read()["centers"])))
+    """Return what finds the "rows" (k,) of a block that are centers of the model, with their "keys" (k, 16) u1."""
+    wanted = set(digests_of(model.read()["centers"]))
 
+    def find(block: RowBlock, _: Each) -> Values:
+        known = [(row, key) for row, key in enumerate(digests_of(block.X), block.start) if key in wanted]
+        keys = np.frombuffer(b"".join(key for _, key in known), np.uint8).reshape(len(known), KEY_BYTES)
+        return {"rows": np.array([row for row, _ in known], np.int64), "keys": keys}
 
-def _known_rows(wanted: set[bytes], block: RowBlock, _: Each) -> Values:
-    """Return the "rows" (k,) of a block that are centers of the model, with the "keys" (k, 16) u1 of their features."""
-    known = [(row, key) for row, key in enumerate(digests_of(block.X), block.start) if key in wanted]
-    keys = np.frombuffer(b"".join(key for _, key in known), np.uint8).reshape(len(known), KEY_BYTES)
-    return {"rows": np.array([row for row, _ in known], np.int64), "keys": keys}
+    return find
 
 
 def _assigned(

@@ -1,6 +1,5 @@
 """Scales of the features, or a metric, learned in rounds of passes over the rows; each round is committed."""
 
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -18,7 +17,6 @@ from pipeline.solvers.feature_scales import (
     METRIC,
     MORE_CENTERS,
     TRIAL_CENTERS,
-    Derivatives,
     Round,
     best_round,
     derivatives_of,
@@ -31,7 +29,7 @@ from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, largest_of_boun
 from pipeline.stages.block_pass import OfBlock, Values, sum_pass, value_pass
 from pipeline.stages.choose_bandwidth import bandwidth_task, errors_of, typical_width
 from pipeline.stages.target_facts import TargetFacts, count_held_out
-from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, row_grid, row_task_of
+from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task_of
 from pipeline.stages.workspace import CENTERS, Workspace
 
 SCALES, PASS = "scales/learned.npz", "feature-scales"
@@ -132,32 +130,26 @@ class _Rounds:
         return parts[FIT], parts[HELD_OUT]
 
     def _slopes(self, number: int, done: Round, kind: str) -> NDArray[np.float64]:
+        """Return the mean squares (d,) f8 of the derivatives of a round's fit, or mean products (d, d) for a metric."""
+        name, words = _pass(number, "derivatives"), f"scales of the features, round {number}: derivatives"
+        n_train, d = self._work.shape.n_train, self._work.shape.n_features
+
         def make() -> Arrays:
-            words = f"scales of the features, round {number}: derivatives"
-            total = (self._squares if kind == DIAGONAL else self._products)(number, done, words)
-            return {SLOPES[kind]: total / self._work.shape.n_train}
+            task, blocks = self._task(number), row_grid("train", n_train, len(self._members) + d)
+            scales, fit = (self._work.stored(_name(what, number)) for what in ("scales", "fit"))
+            opened = partial(_opened, scales, fit, kind)
+            if kind == DIAGONAL:
+                values = self._work.add_up(CENTERS, value_pass(task, blocks, opened), name, words)
+                total = np.asarray(values.in_order(SLOPES[kind]).sum(axis=0))
+            else:
+                largest = blocks.block_rows * self._facts.heaviest * largest_product(done, self._sigma2)
+                sums = sum_pass(task, blocks, opened, (d, d), largest)
+                total = self._work.add_up(CENTERS, sums, name, words)["sum"].values()
+            return {SLOPES[kind]: total / n_train}
 
-        found = self._work.once(_name(SLOPES[kind], number), make)[SLOPES[kind]]
-        self._work.drop(f"passes/{_pass(number, 'derivatives')}")
-        return found
-
-    def _squares(self, number: int, _: Round, words: str) -> NDArray[np.float64]:
-        task = value_pass(self._task(number), self._blocks(), self._opened(number, DIAGONAL))
-        values = self._work.add_up(CENTERS, task, _pass(number, "derivatives"), words).in_order(SLOPES[DIAGONAL])
-        return np.asarray(values.sum(axis=0))
-
-    def _products(self, number: int, done: Round, words: str) -> NDArray[np.float64]:
-        d, blocks = self._work.shape.n_features, self._blocks()
-        largest = blocks.block_rows * self._facts.heaviest * largest_product(done, self._sigma2)
-        task = sum_pass(self._task(number), blocks, self._opened(number, METRIC), (d, d), largest)
-        return self._work.add_up(CENTERS, task, _pass(number, "derivatives"), words)["sum"].values()
-
-    def _opened(self, number: int, kind: str) -> Callable[[RowTask], OfBlock]:
-        scales, fit = (self._work.stored(_name(what, number)) for what in ("scales", "fit"))
-        return partial(_opened, scales, fit, kind)
-
-    def _blocks(self) -> RowGrid:
-        return row_grid("train", self._work.shape.n_train, len(self._members) + self._work.shape.n_features)
+        slopes = self._work.once(_name(SLOPES[kind], number), make)[SLOPES[kind]]
+        self._work.drop(f"passes/{name}")
+        return slopes
 
 
 def _name(what: str, number: int) -> str:
@@ -170,14 +162,12 @@ def _pass(number: int, what: str) -> str:
 
 
 def _opened(scales: Stored, fit: Stored, kind: str, task: RowTask) -> OfBlock:
-    points = open_features(task.features).take(scales.read()["members"])
-    derivatives = derivatives_of(
-        as_dataclass(fit.read(), Round), points.astype(task.precision, copy=False), task.sigma2[0]
-    )
-    return partial(_slopes_of, derivatives, kind)
+    """Return what sums the squares (1, d), or products (d, d), of the derivatives over the rows of a block."""
+    points = open_features(task.features).take(scales.read()["members"]).astype(task.precision, copy=False)
+    derivatives = derivatives_of(as_dataclass(fit.read(), Round), points, task.sigma2[0])
 
+    def slopes(block: RowBlock, _: Each) -> Values:
+        sums = derivatives.sums(block.X, kind, block.weights)
+        return {SLOPES[kind]: sums[None] if kind == DIAGONAL else sums}
 
-def _slopes_of(derivatives: Derivatives, kind: str, block: RowBlock, _: Each) -> Values:
-    """Return the sums of squares (1, d), or products (d, d), of the derivatives over the rows of a block."""
-    sums = derivatives.sums(block.X, kind, block.weights)
-    return {SLOPES[kind]: sums[None] if kind == DIAGONAL else sums}
+    return slopes

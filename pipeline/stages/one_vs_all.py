@@ -17,7 +17,7 @@ from pipeline.config.train_config import SolverConfig
 from pipeline.errors import InvalidDataError
 from pipeline.runtime import progress
 from pipeline.runtime.stored_arrays import Arrays, Stored
-from pipeline.solvers.problem import InvalidProblemError, Outputs, Problem, check_gram, problem_of
+from pipeline.solvers.problem import InvalidProblemError, Outputs, check_gram, problem_of
 from pipeline.solvers.regularization_path import solve_path
 from pipeline.solvers.state import SolverOptions
 from pipeline.stages.accumulate_statistics import (
@@ -140,18 +140,19 @@ def solve_group(task: SolveTask, group: Outputs, unfinished: Unfinished) -> Arra
 
     Raises StoppedError after a checkpoint; InvalidDataError where the objective leaves the range of float64.
     """
-    problem = _problem(task, group)
     started = time.perf_counter()
-    done = SolveProgress(unfinished, task.penalties, {"outputs": list(group), "statistics": task.name})
-    first = len(done.summaries)
-    progress.advance(first)
     try:
+        problem = problem_of(statistics_from_arrays(task.statistics.read(mapped=True)), group, task.penalties[-1])
+        start = None if task.start is None else np.ascontiguousarray(task.start.read()["weights"][:, list(group)])
+        done = SolveProgress(unfinished, task.penalties, {"outputs": list(group), "statistics": task.name})
+        first = len(done.summaries)
+        progress.advance(first)
         for solution in solve_path(
             problem,
             task.penalties[first:],
             task.options,
             np.random.default_rng([task.seed, 3, *group]),
-            start_weights=done.weights[-1] if first else _start_weights(task, group),
+            start_weights=done.weights[-1] if first else start,
             start=done.state,
             on_record=done.on_record,
             should_stop=done.is_exhausted if task.to_rounding else None,
@@ -193,16 +194,3 @@ def _prepare_statistics(work: Workspace, part: str) -> str:
         except InvalidProblemError as error:
             raise InvalidDataError(str(error)) from None
         return name
-
-
-def _problem(task: SolveTask, group: Outputs) -> Problem:
-    try:
-        statistics = statistics_from_arrays(task.statistics.read(mapped=True))
-        return problem_of(statistics, group, task.penalties[-1])
-    except InvalidProblemError as error:
-        raise InvalidDataError(f"output {group[0]}: {error}") from None
-
-
-def _start_weights(task: SolveTask, group: Outputs) -> NDArray[np.float64] | None:
-    """Return the weights to start from, (candidates, outputs); from others the solve would end with other bytes."""
-    return None if task.start is None else np.ascontiguousarray(task.start.read()["weights"][:, list(group)])

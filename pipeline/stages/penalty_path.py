@@ -1,9 +1,7 @@
 """The penalty path: solved on the fit rows, scored on the held-out rows; the test part is never looked at."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +9,6 @@ from numpy.typing import NDArray
 from features.targets import labels_from_decision
 from pipeline.config.parsers import penalty_path
 from pipeline.kernels.exact_sums import Each
-from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.regularization_path import (
     ChosenPenalty,
@@ -21,7 +18,7 @@ from pipeline.solvers.regularization_path import (
 )
 from pipeline.solvers.ridge import finalise_path
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, name_of, statistics_of
-from pipeline.stages.block_pass import OfBlock, value_pass
+from pipeline.stages.block_pass import OfBlock, Values, value_pass
 from pipeline.stages.one_vs_all import load_weights, solve_groups, start_name
 from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
 from pipeline.stages.workspace import SOLVE, Workspace
@@ -40,10 +37,6 @@ class PathColumns:
     held_out: str = HELD_OUT
     path: str = "path"
     members: NDArray[np.int64] | None = None
-
-    def count(self, work: Workspace) -> int:
-        """Return how many there are."""
-        return work.n_candidates if self.members is None else len(self.members)
 
 
 @dataclass(frozen=True)
@@ -96,29 +89,14 @@ def try_penalties(
 
     number: of the call for these columns; None: the only one.
     """
-    start = None if before is None else start_name(columns.fit, number)
-    if before is not None and start is not None:
+    start = None
+    if before is not None:
+        start = start_name(columns.fit, number)
         work.commit(start, {"weights": before})
     summaries = solve_groups(work, columns.fit, penalties, start=start, number=number)
-    table = load_weights(work, columns.fit, columns.count(work), number)
+    n_columns = work.n_candidates if columns.members is None else len(columns.members)
+    table = load_weights(work, columns.fit, n_columns, number)
     errors = _held_out_errors(work, columns, table, number or 0)
-    points = _points(penalties, summaries, table, errors)
-    return TriedPenalties(table, errors, points[-1].converged), points
-
-
-def largest_penalty_of(work: Workspace, part: str) -> float:
-    """Return the penalty at which all weights on the statistics of a part are zero; 1 where they are at any."""
-    statistics = statistics_of(work, name_of(part))
-    return largest_penalty(statistics, shared=work.config.solver.coupling == "shared", intercept=work.intercept)
-
-
-def _points(
-    penalties: Sequence[float],
-    summaries: list[dict[str, Any]],
-    table: NDArray[np.float64],
-    errors: NDArray[np.float64],
-) -> list[PathPoint]:
-    """Return the points of some penalties from the summaries of the solves, the weights and the held-out errors."""
     points = []
     for index, penalty in enumerate(penalties):
         of_group = [summary["points"][index] for summary in summaries]
@@ -134,7 +112,13 @@ def _points(
                 converged=all(point["converged"] for point in of_group),
             )
         )
-    return points
+    return TriedPenalties(table, errors, points[-1].converged), points
+
+
+def largest_penalty_of(work: Workspace, part: str) -> float:
+    """Return the penalty at which all weights on the statistics of a part are zero; 1 where they are at any."""
+    statistics = statistics_of(work, name_of(part))
+    return largest_penalty(statistics, shared=work.config.solver.coupling == "shared", intercept=work.intercept)
 
 
 def _held_out_errors(
@@ -161,26 +145,18 @@ def _held_out_errors(
 
 
 def _error_counter(weights: Stored, task: RowTask) -> OfBlock:
-    """Return what counts the held-out rows of a block that each penalty's weights misclassify, by their weights."""
-    arrays = weights.read()
+    """Return what counts the held-out rows that each penalty misclassifies, by weight: "wrong" (1, penalties)."""
+    arrays, kind = weights.read(), task.shape.task
     generator = task.generator(arrays["names"]) if "names" in arrays else task.generator_at_once(arrays["columns"])
-    return partial(_count_errors, task.shape.task, generator, arrays["weights"], arrays["intercepts"])
+    n_penalties, n_active, n_outputs = arrays["weights"].shape
+    stacked = arrays["weights"].transpose(1, 0, 2).reshape(n_active, n_penalties * n_outputs)
 
+    def count(block: RowBlock, each: Each) -> Values:
+        K = generator.block(block.X[block.held_out], out_dtype=np.float64, each=each)
+        decisions = (K @ stacked).reshape(-1, n_penalties, n_outputs) + arrays["intercepts"]
+        truth = labels_from_decision(block.targets[block.held_out], kind)
+        counts = np.ones(len(truth)) if block.weights is None else block.weights[block.held_out]
+        wrong = [float(counts @ (labels_from_decision(decisions[:, i], kind) != truth)) for i in range(n_penalties)]
+        return {"wrong": np.array([wrong])}
 
-def _count_errors(
-    task: str,
-    generator: ColumnGenerator,
-    weights: NDArray[np.float64],
-    intercepts: NDArray[np.float64],
-    block: RowBlock,
-    each: Each,
-) -> dict[str, NDArray[np.float64]]:
-    """Return "wrong" (1, penalties) f8. weights (penalties, active, outputs), intercepts (penalties, outputs)."""
-    n_penalties, n_active, n_outputs = weights.shape
-    K = generator.block(block.X[block.held_out], out_dtype=np.float64, each=each)
-    stacked = weights.transpose(1, 0, 2).reshape(n_active, n_penalties * n_outputs)
-    decisions = (K @ stacked).reshape(-1, n_penalties, n_outputs) + intercepts
-    truth = labels_from_decision(block.targets[block.held_out], task)
-    counts = np.ones(len(truth)) if block.weights is None else block.weights[block.held_out]
-    wrong = [float(counts @ (labels_from_decision(decisions[:, i], task) != truth)) for i in range(n_penalties)]
-    return {"wrong": np.array([wrong])}
+    return count

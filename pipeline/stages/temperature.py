@@ -11,7 +11,6 @@ from operator import add
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipeline.config.parsers import learns_scales
 from pipeline.config.train_config import TrainConfig
@@ -20,7 +19,6 @@ from pipeline.datasets.feature_rows import FeatureAccess, ScaledFeatures, live, 
 from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigMismatchError
 from pipeline.kernels.exact_sums import Each, serially
-from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.models.scores import LossSlopes, best_temperature, loss_slopes
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredFile
 from pipeline.solvers.ridge import FEW_ROWS, LeftOut
@@ -135,32 +133,24 @@ def _opened(given: Stored, task: RowTask) -> OfBlock:
 
 
 def _of_block(task: RowTask, tried: CalibrationWeights) -> OfBlock:
+    """Return what gives the slopes of the log loss of a block's held-out rows; other rows cost no columns."""
     generator = None
     if tried.points is not None:
         generator = task.generator_of(tried.points)
     elif len(tried.weights.columns):
         generator = task.generator(tried.weights.columns)
-    weights = np.ascontiguousarray(
-        tried.weights.weights
-    )  # as those from a file: the bits depend on the order in memory
-    return partial(slopes_of, generator, weights, tried.weights.intercept)
+    weights = np.ascontiguousarray(tried.weights.weights)  # as from a file: bits depend on the order in memory
 
+    def slopes(block: RowBlock, each: Each) -> Values:
+        X = block.X[block.held_out]
+        decision = np.tile(tried.weights.intercept, (len(X), 1))
+        if generator is not None and len(X):
+            decision += generator.block(X, out_dtype=np.float64, each=each) @ weights
+        counts = None if block.weights is None else block.weights[block.held_out]
+        sums = loss_slopes(decision, block.y[block.held_out], counts)
+        return {name: np.asarray(value) for name, value in vars(sums).items()}
 
-def slopes_of(
-    generator: ColumnGenerator | None,
-    weights: NDArray[np.float64],
-    intercept: NDArray[np.float64],
-    block: RowBlock,
-    each: Each,
-) -> Values:
-    """Return the slopes of the log loss of a block's held-out rows, as arrays; other rows cost no columns."""
-    X = block.X[block.held_out]
-    decision = np.tile(intercept, (len(X), 1))
-    if generator is not None and len(X):
-        decision += generator.block(X, out_dtype=np.float64, each=each) @ weights
-    counts = None if block.weights is None else block.weights[block.held_out]
-    sums = loss_slopes(decision, block.y[block.held_out], counts)
-    return {name: np.asarray(value) for name, value in vars(sums).items()}
+    return slopes
 
 
 def _slopes(values: Values) -> LossSlopes:
