@@ -142,8 +142,8 @@ def _prepared(
     notes, asked = list(source.notes), config
     if not frozen:
         check_used(config, explicit)
-        config, told = fill_in(config, shape, explicit)
-        notes += told
+        config, filled_notes = fill_in(config, shape, explicit)
+        notes += filled_notes
     if not frozen and by_budget(asked, config):
         count, config = config.centers.count, _with_whole_gram(config, shape, source.memory)
         if config.centers.count != count:
@@ -181,7 +181,7 @@ def _with_whole_gram(config: TrainConfig, shape: FeatureShape, data: SourceMemor
 
 
 def _rounds_note(config: TrainConfig, shape: FeatureShape) -> str:
-    """Return what is told of candidates whose Gram does not fit, or that come in on demand."""
+    """Return the note on candidates whose Gram does not fit, or that come in on demand."""
     most = config.centers.working_set or 0
     if config.solver.select != "none":
         return f"turns of at most {most} candidates: the Gram of all does not fit"
