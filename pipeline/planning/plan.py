@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from features.source import Source, SourceMemory, SourceSpec
-from pipeline.config.parsers import learns_scales
+from pipeline.config.parsers import learns_scales, selection_size
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape, describe, fill_in_features, source_spec
@@ -24,12 +24,9 @@ from pipeline.planning.stage_memory import (
     StagePlan,
     Workers,
     learned_scales,
-    moving_centers,
-    selection_bytes,
     solve_at_once,
     solve_finalists,
     solve_in_rounds,
-    width_trials,
 )
 from pipeline.runtime.executors import available_processors
 from pipeline.runtime.memory_limits import (
@@ -40,8 +37,10 @@ from pipeline.runtime.memory_limits import (
     worker_limit_bytes,
 )
 from pipeline.runtime.row_pass import threads_together
+from pipeline.solvers.bandwidth_choice import centers_used, trial_bytes
 from pipeline.solvers.candidate_budget import LEAST_CENTERS
 from pipeline.solvers.feature_scales import METRIC, kinds_of
+from pipeline.solvers.greedy_choice import most_centers, selection_bytes
 from pipeline.stages.filled_settings import (
     by_budget,
     check_rounds,
@@ -143,8 +142,8 @@ def _prepared(
     notes, asked = list(source.notes), config
     if not frozen:
         check_used(config, explicit)
-        config, told = fill_in(config, shape, explicit)
-        notes += told
+        config, filled_notes = fill_in(config, shape, explicit)
+        notes += filled_notes
     if not frozen and by_budget(asked, config):
         count, config = config.centers.count, _with_whole_gram(config, shape, source.memory)
         if config.centers.count != count:
@@ -182,7 +181,7 @@ def _with_whole_gram(config: TrainConfig, shape: FeatureShape, data: SourceMemor
 
 
 def _rounds_note(config: TrainConfig, shape: FeatureShape) -> str:
-    """Return what is told of candidates whose Gram does not fit, or that come in on demand."""
+    """Return the note on candidates whose Gram does not fit, or that come in on demand."""
     most = config.centers.working_set or 0
     if config.solver.select != "none":
         return f"turns of at most {most} candidates: the Gram of all does not fit"
@@ -259,7 +258,7 @@ def _fits_a_worker(config: TrainConfig, plan: Plan) -> bool:
     if config.resources.scheduler != "processes" or config.solver.select == "none":
         return True
     w = config.centers.working_set or 0
-    needed = LOADING_WORKER_BYTES + 2 * 8 * w**2 + selection_bytes(config, w)
+    needed = LOADING_WORKER_BYTES + 2 * 8 * w**2 + selection_bytes(selection_size(config.solver.select), w)
     processes = plan.workers.processes
     return processes == 1 or worker_limit_bytes(config.resources, processes) >= needed
 
@@ -333,7 +332,10 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     n_candidates = count_candidates(config, shape.n_train)
     in_rounds, has_room = is_in_rounds(config, shape.n_train), w >= n_candidates
     has_trials = config.kernel.sigma2 == "auto" or METRIC in kinds_of(config.kernel.scale, shape.n_features)
-    trial = width_trials(config, shape, workers) if has_trials else 0
+    selects = config.solver.select != "none"
+    size = selection_size(config.solver.select) if selects else None
+    moving = min(most_centers(size, w), w) if selects else w
+    trial = trial_bytes(centers_used(w, size), shape.n_train, d) if has_trials else 0
     solving = Solving(
         config=config,
         shape=shape,
@@ -343,13 +345,13 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         streaming=streaming,
         workers=workers,
         centers=centers,
-        selecting=selection_bytes(config, w),
+        selecting=selection_bytes(size, w) if selects else 0,
         plain=plain,
         value_bytes=_value_bytes(config),
-        moving=moving_centers(config, w),
+        moving=moving if config.solver.polish_centers else 0,
         preselected=preselection_of(config, shape.n_train),
     )
-    drawing = StagePlan("centers", 1, max(2 * drawn if has_room else 0, trial), drawn)
+    drawing = StagePlan("centers", 1, max(2 * drawn if has_room else 0, min(workers.threads, 2) * trial), drawn)
     if learns_scales(config.kernel.scale):
         learning = learned_scales(solving)
         most = max(drawing.memory_bytes + drawn, learning.memory_bytes)

@@ -2,25 +2,25 @@
 
 from dataclasses import dataclass, replace
 
-from pipeline.config.parsers import NO_PENALTY, is_searched, learns_scales, selection_size
+from pipeline.config.parsers import NO_PENALTY, is_searched, learns_scales
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.runtime.row_pass import n_groups_of, threads_together
-from pipeline.solvers.bandwidth_choice import BLOCK_ROWS, TRIAL_ROWS, centers_used
-from pipeline.solvers.feature_scales import MOST_OF_METRIC, TRIAL_CENTERS
-from pipeline.solvers.forward_backward_selection import forward_size
-from pipeline.solvers.greedy_choice import Preselection, most_centers
-from pipeline.solvers.lbfgs import PAIRS
-from pipeline.stages.out_of_core.coarse_features import AXES, axes_bytes, pay_off
+from pipeline.solvers.feature_scales import TRIAL_CENTERS, slopes_bytes
+from pipeline.solvers.forward_backward_selection import dropping_bytes
+from pipeline.solvers.greedy_choice import Preselection
+from pipeline.solvers.lbfgs import descent_bytes
+from pipeline.solvers.ridge import ridge_bytes
+from pipeline.solvers.solve import solve_bytes
+from pipeline.stages.out_of_core.coarse_features import axes_bytes, pay_off, points_bytes
+from pipeline.stages.out_of_core.correlation_pass import tile_bytes
 from pipeline.stages.out_of_core.kept_columns import kept_blocks
 from pipeline.stages.out_of_core.path_in_rounds import PRICED
-from pipeline.stages.out_of_core.tiles import LINE_ROWS, TILE_ROWS
+from pipeline.stages.out_of_core.tiles import TILE_ROWS
+from pipeline.stages.out_of_core.working_set import growth_bytes
 from pipeline.stages.training_rows import RowGrid, read_rows, row_grid
-
-MOVING_BYTES = 8 * 6 + 4 * (2 * PAIRS + 4)  # of each number of the centers' places, with its gradients and curvature
-_FACTOR_BYTES = 8 * 3000**2  # of an active set larger than any seen
 
 
 @dataclass(frozen=True)
@@ -144,12 +144,12 @@ class Solving:
         numbers = self.moving * self.shape.n_features
         moved = replace(self, columns=self.moving, centers=4 * numbers, plain=True)
         passes = max(moved.streams(2 * moved.gram) + 4 * moved.gram, moved.streams(8 * numbers))
-        return self.base + passes + MOVING_BYTES * numbers
+        return self.base + passes + descent_bytes(numbers)
 
     def moving_disk(self) -> int:
         """Two checkpoints of the moves, a third while it is written, and the sums of each process."""
         sums = self.workers.processes * 8 * (self.shape.n_features + 2 * self.moving)
-        return self.moving * (3 * MOVING_BYTES * self.shape.n_features + sums)
+        return 3 * descent_bytes(self.moving * self.shape.n_features) + self.moving * sums
 
     def _solves(self) -> int:
         """The mapped Gram, the centred one, and the active sets of the solves; a selection maps two Grams."""
@@ -159,13 +159,12 @@ class Solving:
         if self.preselected is not None:
             finalists = self.of_finalists
             f = finalists.columns
-            dropping = 13 * finalists.gram  # measured, with what the allocator keeps of the statistics
-            return self.base + max(self.gram + 8 * f * (self.columns + f), dropping, streams)
+            return self.base + max(self.gram + 8 * f * (self.columns + f), dropping_bytes(f), streams)
         if self.selecting:
             return self.base + max(2 * self.gram + self.selecting, streams)
-        if solver.select == "none" and solver.penalty == NO_PENALTY:  # three Grams, one centred, one factor
-            return self.base + max(5 * self.gram, streams)
-        beside = min(self.workers.threads, self.shape.n_outputs) * 3 * min(self.gram, _FACTOR_BYTES)
+        if solver.select == "none" and solver.penalty == NO_PENALTY:
+            return self.base + max(ridge_bytes(self.columns), streams)
+        beside = min(self.workers.threads, self.shape.n_outputs) * solve_bytes(self.columns)
         return self.base + self.gram + self.centred + max(beside, streams)
 
 
@@ -205,18 +204,16 @@ def solve_finalists(solving: Solving) -> tuple[StagePlan, StagePlan]:
 
 
 def solve_in_rounds(solving: Solving) -> tuple[StagePlan, StagePlan]:
-    """At most half of the working set comes in at once: its Gram rows in each group, or the old Gram and the new.
+    """Gram rows of the columns that come in, in each group, or the old Gram and the new; then the pass of correlations.
 
-    On demand all of it may. A penalty path has Grams of fit rows and of held-out rows, and prices several penalties at
-    once. Each thread has a block of the columns, as the files have them and in float64. On disk are the Grams of the
-    last round, the new one, and the sums of each process of its new rows; columns are kept where there is room beside
-    these.
+    A penalty path has Grams of fit rows and of held-out rows, and prices several penalties at once. Each thread has a
+    block of the columns, as the files have them and in float64. On disk are the Grams of the last round, the new one,
+    and the sums of each process of its new rows; columns are kept where there is room beside these.
     """
     gram, workers, shape = solving.gram, solving.workers, solving.shape
     n, t = shape.n_train, shape.n_outputs
     parts = 2 if solving.searched else 1
-    at_once = gram if solving.config.centers.on_demand else parts * gram // 2
-    joining = gram + gram // 4 + at_once
+    at_once, joining = growth_bytes(gram, parts, on_demand=solving.config.centers.on_demand)
     blocks = kept_blocks(n, solving.columns)
     kept = workers.threads * blocks.block_rows * solving.columns
     copies = solving.value_bytes + 8 * (parts - 1)  # as files have them, and rows of a part apart
@@ -224,14 +221,10 @@ def solve_in_rounds(solving: Solving) -> tuple[StagePlan, StagePlan]:
     disk = parts * (2 + workers.processes) * gram + solving.centred
     pieces = solving.pieces(blocks)
     growing = StagePlan("statistics", pieces, solving.base + max(streaming, joining), disk)
-    side, values = min(TILE_ROWS, n), 8 * max(n, solving.candidates) * (t * (PRICED if solving.searched else 1) + 1)
-    tile = 2 * 4 * side * shape.n_features + (12 if solving.plain else 20) * min(LINE_ROWS, n) * side
-    if solving.value_bytes == 8:
-        tile += 8 * (side + min(LINE_ROWS, n)) * shape.n_features + 4 * min(LINE_ROWS, n) * side
-    tiles = -(-n // TILE_ROWS)
+    values = 8 * max(n, solving.candidates) * (t * (PRICED if solving.searched else 1) + 1)
+    tile, tiles = tile_bytes(n, shape.n_features, solving.value_bytes, plain=solving.plain), -(-n // TILE_ROWS)
     groups = workers.groups(values, tiles * tiles, -(-TILE_ROWS // COLUMNS_TILE))
     coarse = solving.plain and pay_off(shape.n_features)
-    tile += 4 * AXES * shape.n_features if coarse else 0
     tiling = max(workers.threads * tile, axes_bytes(shape.n_features) if coarse else 0)
     reading = (8 + solving.value_bytes) * kept
     several = groups + (8 if coarse else 5)
@@ -242,7 +235,7 @@ def solve_in_rounds(solving: Solving) -> tuple[StagePlan, StagePlan]:
             "solve",
             tiles * (tiles + 1) // 2,
             max(scoring, solving.solves()),
-            2 * (workers.processes + 2) * values + solving.moving_disk() + (4 * n * (AXES + 1) if coarse else 0),
+            2 * (workers.processes + 2) * values + solving.moving_disk() + (points_bytes(n) if coarse else 0),
         ),
     )
 
@@ -259,31 +252,6 @@ def learned_scales(solving: Solving) -> StagePlan:
     grid = row_grid("train", shape.n_train, m + d)
     block = min(grid.block_rows, shape.n_train)
     features = 2 * 4 * d * min(max(block, read_rows(shape, solving.config.statistics.block_rows)), shape.n_train)
-    products = 8 * 3 * d * d * workers.threads if d <= MOST_OF_METRIC else 0
-    slopes = workers.threads * (features + 8 * block * 2 * (m + d)) + 8 * d * grid.n_blocks + products
+    slopes = workers.threads * (features + slopes_bytes(block, m, d)) + 8 * d * grid.n_blocks
     memory = max(trial.streams(sums) + 3 * sums, slopes + workers.processes * 2 * 8 * m * d)
     return StagePlan("centers", grid.n_blocks, memory + 2 * 4 * m * d, 2 * workers.processes * sums)
-
-
-def width_trials(config: TrainConfig, shape: FeatureShape, workers: Workers) -> int:
-    """Bytes of the trials of widths, two at once: rows and points, then the Grams of a fit, or of seven small ones."""
-    size = None if config.solver.select == "none" else selection_size(config.solver.select)
-    m = centers_used(config.centers.working_set or 0, size)
-    rows = min(max(TRIAL_ROWS, 4 * m), shape.n_train)
-    each = 4 * 3 * (rows + m) * shape.n_features + max(2**27, 5 * 8 * m * m) + 3 * 8 * BLOCK_ROWS * m
-    return min(workers.threads, 2) * each
-
-
-def moving_centers(config: TrainConfig, w: int) -> int:
-    """Return how many centers may move, of `w` that have a Gram at once."""
-    if not config.solver.polish_centers:
-        return 0
-    return w if config.solver.select == "none" else min(most_centers(selection_size(config.solver.select), w), w)
-
-
-def selection_bytes(config: TrainConfig, w: int) -> int:
-    """Bytes of a greedy selection: a row over all candidates for each chosen, and Grams of the chosen; else 0."""
-    if config.solver.select == "none":
-        return 0
-    size = max(min(most_centers(selection_size(config.solver.select), w), w), forward_size(w))
-    return 8 * size * w + 10 * 8 * size * size  # ten, measured with what the allocator keeps

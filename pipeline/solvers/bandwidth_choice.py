@@ -29,6 +29,12 @@ def trial_rows(seed: int, n_rows: int, n_centers: int) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng([seed, 6]).permutation(n_rows)[: max(TRIAL_ROWS, 4 * n_centers)])
 
 
+def trial_bytes(n_centers: int, n_rows: int, n_features: int) -> int:
+    """Return the bytes of the trial of a width: rows and points, then the Grams of a fit, or of seven small ones."""
+    rows, m = min(max(TRIAL_ROWS, 4 * n_centers), n_rows), n_centers
+    return 4 * 3 * (rows + m) * n_features + max(2**27, 5 * 8 * m * m) + 3 * 8 * BLOCK_ROWS * m
+
+
 def least_gain(n_rows: float) -> float:
     """Return the relative fall of the error on so many held-out rows that may be chance (mathematics.md, eq. 83)."""
     return max(LEAST_GAIN, 0.5 / max(n_rows, 1.0) ** 0.5)

@@ -224,3 +224,9 @@ def _fitted(scales: NDArray[np.float32], fit: GramStatistics, held_out: GramStat
     except LinAlgError:
         return Round(scales, np.zeros(fit.kty.shape), float("inf"))
     return Round(scales, best.weights.weights, min(error for _, error in best.held_out_errors))
+
+
+def slopes_bytes(n_rows: int, n_points: int, n_features: int) -> int:
+    """Return the bytes of the derivatives of a block of rows: columns, slopes and rows, in float64, and a metric."""
+    metric = 3 * n_features**2 if n_features <= MOST_OF_METRIC else 0
+    return 8 * (2 * n_rows * (n_points + n_features) + metric)

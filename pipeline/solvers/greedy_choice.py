@@ -83,6 +83,12 @@ def most_centers(size: int | None, n_candidates: int) -> int:
     return min(AUTO_MOST, n_candidates) if size is None else size
 
 
+def selection_bytes(size: int | None, n_candidates: int) -> int:
+    """Return the bytes of a selection: a row over all candidates for each chosen, and Grams of the chosen."""
+    chosen = max(min(most_centers(size, n_candidates), n_candidates), forward_size(n_candidates))
+    return 8 * chosen * n_candidates + 10 * 8 * chosen * chosen  # ten, measured with what the allocator keeps
+
+
 def forward_most(size: int | None, n_candidates: int) -> int:
     """Return how many centers a choice takes on its way forward, if it is not ended before."""
     return max(most_centers(size, n_candidates), forward_size(n_candidates))

@@ -77,3 +77,8 @@ def next_point(
         shorter = -slope * length**2 / (2 * bend) if np.isfinite(bend) and bend > 0 else 0.0
         length = min(max(shorter, 0.1 * length), 0.5 * length)
     return None
+
+
+def descent_bytes(size: int) -> int:
+    """Return the bytes of a descent over `size` numbers: points, gradients and curvature."""
+    return (8 * 6 + 4 * (2 * PAIRS + 4)) * size

@@ -202,3 +202,8 @@ class LeftOut:
         one = kept[first]
         without: NDArray[np.float64] = (f[one] - pull[one]) / free[one, None]
         return without, truth[one], np.asarray(np.bincount(place, weights[kept]), np.float64)
+
+
+def ridge_bytes(n_columns: int) -> int:
+    """Return the bytes of the choice and its refit: three Grams, one centred, one factor."""
+    return 5 * 8 * n_columns**2

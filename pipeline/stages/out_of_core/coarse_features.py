@@ -40,6 +40,11 @@ def axes_bytes(n_features: int) -> int:
     return 4 * (_sample_rows(n_features) * (2 * n_features + AXES) + 3 * AXES * n_features)
 
 
+def points_bytes(n_rows: int) -> int:
+    """Return the bytes of the coarse features of so many rows."""
+    return 4 * n_rows * (AXES + 1)
+
+
 def coarse_points(run: Run) -> Path:
     """Return the folder of the coarse features of all training rows, a file for each block; they are made once."""
     folder = run.layout.row_pass(FOLDER)

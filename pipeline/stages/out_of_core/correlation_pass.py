@@ -24,7 +24,7 @@ from pipeline.runtime.row_pass import ThreadTeam
 from pipeline.runtime.stored_arrays import Stored
 from pipeline.stages.accumulate_statistics import largest_values
 from pipeline.stages.block_pass import ExactSums
-from pipeline.stages.out_of_core.coarse_features import as_centers, as_rows, coarse_points, pay_off, read_points
+from pipeline.stages.out_of_core.coarse_features import AXES, as_centers, as_rows, coarse_points, pay_off, read_points
 from pipeline.stages.out_of_core.tiles import LINE_ROWS, TILE_ROWS, Tiles, grouped_by_point, line_rows_of
 from pipeline.stages.run_state import Run
 from pipeline.stages.target_facts import row_weights
@@ -174,6 +174,15 @@ def correlation_errors(run: Run, residuals: NDArray[np.float64]) -> NDArray[np.f
     n_terms = _most_terms(len(residuals), line_rows_of(len(run.centers["sigma2"])))
     most = TILE_ROWS * _most(largest_values(run), residuals)
     return ExactSum(most.shape, most, n_terms).error
+
+
+def tile_bytes(n_rows: int, n_features: int, value_bytes: int, *, plain: bool) -> int:
+    """Return the bytes of a thread: both sides of a tile, a line of its values; `plain`: Gaussian, of one width."""
+    side, line = min(TILE_ROWS, n_rows), min(LINE_ROWS, n_rows)
+    n_bytes = 2 * 4 * side * n_features + (12 if plain else 20) * line * side
+    if value_bytes == 8:
+        n_bytes += 8 * (side + line) * n_features + 4 * line * side
+    return n_bytes + (4 * AXES * n_features if plain and pay_off(n_features) else 0)
 
 
 def _most(largest: RowBounds, residuals: NDArray[np.float64]) -> NDArray[np.float64]:

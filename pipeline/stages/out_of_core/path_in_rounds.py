@@ -107,18 +107,18 @@ class PenaltyPath(PricingRule):
         before = load_points(self.run, current.index - 1) if current.index else []
         self.chosen, self.points = self._followed(current, before)
         self._wanted = self._certifiable()
-        self._priced = [place for place in self._wanted if not self.points[place].facts.certified]
-        points = [self.points[place] for place in self._priced]
+        self._priced = [position for position in self._wanted if not self.points[position].facts.certified]
+        points = [self.points[position] for position in self._priced]
         penalties = tuple(point.facts.penalty for point in points)
         solved = SolvedSet(self.run, self.candidates, penalties, current, _beside(points, current))
         if not points:
             return Priced(solved, Correlations.unknown(len(self.candidates), np.empty((0, 0))), [])
         found = solved.correlations(None)
         priced = Priced(solved, found, solved.certify(found))
-        for place, point, gaps in zip(self._priced, points, np.split(priced.gaps, len(points)), strict=True):
+        for position, point, gaps in zip(self._priced, points, np.split(priced.gaps, len(points)), strict=True):
             gap = float(gaps.max())
             facts = replace(point.facts, relative_gap=gap, certified=gap <= self.tolerance)
-            self.points[place] = replace(point, facts=facts)
+            self.points[position] = replace(point, facts=facts)
         return priced
 
     def admit(self, priced: Priced) -> Change:
@@ -138,7 +138,7 @@ class PenaltyPath(PricingRule):
         """
         current = priced.solved.working_set
         self.run.commit(points_name(current.index), _as_arrays(self.points))
-        gaps = [self.points[place].facts.relative_gap for place in self._priced]
+        gaps = [self.points[position].facts.relative_gap for position in self._priced]
         violations = priced.violations(self.tolerance) if gaps else np.zeros((len(self.candidates), 1))
         violations[priced.solved.inside] = 0.0
         record: Record = {
@@ -169,19 +169,19 @@ class PenaltyPath(PricingRule):
         """
         run, members = self.run, current.candidates
         columns = PathColumns(current.part(FIT), current.part(HELD_OUT), current.name, members)
-        full = [place for place, point in enumerate(before) if self.is_full(point)]
+        full = [position for position, point in enumerate(before) if self.is_full(point)]
         points = before[: full[0] + 1] if full and self._path is None else list(before)
 
-        def solve(places: Sequence[int], penalties: tuple[float, ...], number: int | None) -> None:
-            start = points[places[0] - 1].on(members) if places[0] else None
+        def solve(positions: Sequence[int], penalties: tuple[float, ...], number: int | None) -> None:
+            start = points[positions[0] - 1].on(members) if positions[0] else None
             tried, found = try_penalties(run, columns, penalties, number, start)
-            for place, table, facts in zip(places, tried.weights, found, strict=True):
+            for position, table, facts in zip(positions, tried.weights, found, strict=True):
                 active = np.argsort(members)
                 active = active[table[active].any(axis=1)]
                 intercept = intercept_of(current.statistics, table, intercept=run.intercept)
                 point = SolvedPoint(facts, Weights(members[active], table[active], intercept))
                 facts = replace(facts, converged=facts.converged and not self.is_full(point), certified=False)
-                points[place : place + 1] = [replace(point, facts=facts)]
+                points[position : position + 1] = [replace(point, facts=facts)]
 
         def solve_at(number: int | None, penalties: tuple[float, ...]) -> TriedPenalties:
             first = number or 0
@@ -191,9 +191,9 @@ class PenaltyPath(PricingRule):
             errors = np.array([point.facts.hold_out_error for point in asked])
             return TriedPenalties(np.stack([point.on(members) for point in asked]), errors, asked[-1].facts.converged)
 
-        again = [place for place, one in enumerate(points) if not (one.facts.certified or self.is_full(one))]
+        again = [position for position, one in enumerate(points) if not (one.facts.certified or self.is_full(one))]
         if again:
-            solve(again, tuple(points[place].facts.penalty for place in again), None)
+            solve(again, tuple(points[position].facts.penalty for position in again), None)
         largest = None if self._path is None else self._path[0]
         if largest is None:
             largest = self.largest_penalty(current)
@@ -205,13 +205,13 @@ class PenaltyPath(PricingRule):
         Their active candidates take at most half of the working set.
         """
         ranks = [(point.facts.penalty != self.chosen.penalty, point.facts.hold_out_error) for point in self.points]
-        ordered = sorted(range(len(self.points)), key=lambda place: ranks[place])[:PRICED]
+        ordered = sorted(range(len(self.points)), key=lambda position: ranks[position])[:PRICED]
         names, wanted = self.points[ordered[0]].weights.columns, ordered[:1]
-        for place in ordered[1:]:
-            names = np.union1d(names, self.points[place].weights.columns)
+        for position in ordered[1:]:
+            names = np.union1d(names, self.points[position].weights.columns)
             if len(names) > self._limits.capacity // 2:
                 break
-            wanted.append(place)
+            wanted.append(position)
         return wanted
 
 
@@ -272,8 +272,8 @@ def points_name(index: int) -> str:
 def _as_arrays(points: list[SolvedPoint]) -> Arrays:
     facts = json.dumps([asdict(point.facts) for point in points])
     arrays: Arrays = {POINTS: np.frombuffer(facts.encode(), np.uint8)}
-    for place, point in enumerate(points):
-        arrays |= {f"{name}-{place}": values for name, values in vars(point.weights).items()}
+    for position, point in enumerate(points):
+        arrays |= {f"{name}-{position}": values for name, values in vars(point.weights).items()}
     return arrays
 
 
@@ -283,7 +283,7 @@ def load_points(run: Run, index: int) -> list[SolvedPoint]:
     return [
         SolvedPoint(
             PathPoint(**{**facts, "n_active": tuple(facts["n_active"])}),
-            Weights(*(arrays[f"{name}-{place}"] for name in ("columns", "weights", "intercept"))),
+            Weights(*(arrays[f"{name}-{position}"] for name in ("columns", "weights", "intercept"))),
         )
-        for place, facts in enumerate(json.loads(arrays[POINTS].tobytes()))
+        for position, facts in enumerate(json.loads(arrays[POINTS].tobytes()))
     ]

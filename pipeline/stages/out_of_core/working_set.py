@@ -245,3 +245,12 @@ def joined(old: GramStatistics | None, stay: NDArray[np.int64], new: GramStatist
     gram[:k, k:] = new.gram[:, :k].T
     kty = np.concatenate([old.kty[stay], new.kty])
     return replace(new, gram=gram, kty=kty, column_sums=np.concatenate([old.column_sums[stay], new.column_sums]))
+
+
+def growth_bytes(gram_bytes: int, parts: int, *, on_demand: bool) -> tuple[int, int]:
+    """Return the bytes of the Gram rows that come in at once, and of joining them to the Gram.
+
+    At most half of the working set comes in at once, on demand all of it.
+    """
+    rows = gram_bytes if on_demand else parts * gram_bytes // 2
+    return rows, gram_bytes + gram_bytes // 4 + rows
