@@ -11,7 +11,7 @@ from pathlib import Path
 
 from features.errors import DataError, MissingInputError, UnavailableError
 from features.published import PUBLISHED, DataFolder, check_digest, locate
-from pipeline.config.command_line import program
+from pipeline.config.command_line import command_parser, program
 from pipeline.errors import ConfigError, ExitCode
 from pipeline.runtime.answers import answered
 from storage.errors import StorageError
@@ -28,13 +28,7 @@ Exit codes: 0 done, 2 usage, 65 damaged files, 66 files missing, 69 no mirror an
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; errors become one line on standard error."""
-    parser = argparse.ArgumentParser(
-        prog=program("data"),
-        description="List, download or check the published data sets.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("data", "List, download or check the published data sets.", EPILOG)
     parser.add_argument("action", choices=ACTIONS, help="what to do")
     parser.add_argument("names", nargs="*", metavar="NAME", help="data sets (default: all)")
     parser.add_argument("--data-dir", metavar="DIR", help="look here only, as train --data-dir does")

@@ -3,7 +3,6 @@
 Imports of libraries that may be missing are local.
 """
 
-import argparse
 import json
 import os
 import platform
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import own_packages
-from pipeline.config.command_line import program
+from pipeline.config.command_line import command_parser, program
 from pipeline.errors import ExitCode
 from pipeline.runtime.answers import answered
 
@@ -50,11 +49,10 @@ Findings = tuple[dict[str, Any], list[Advice]]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 0 where training can work, 69 where it cannot."""
-    parser = argparse.ArgumentParser(
-        prog=program("doctor"),
-        description="Tell what this machine offers to training, and the command that mends what is missing.",
-        epilog="Exit codes: 0 training can work, 69 it cannot, 2 usage.",
-        allow_abbrev=False,
+    parser = command_parser(
+        "doctor",
+        "Tell what this machine offers to training, and the command that mends what is missing.",
+        "Exit codes: 0 training can work, 69 it cannot, 2 usage.",
     )
     parser.add_argument("--json", action="store_true", help="print the facts as one JSON object, for programs")
     parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of the runs (runs/)")
@@ -156,7 +154,11 @@ def _numba() -> Findings:
     layer = str(getattr(config, "THREADING_LAYER", "default"))  # made when numba is imported, so unknown to mypy
     loops = sorted(path for package in ("features", "pipeline") for path in (ROOT / package).rglob("*_loops.py"))
     cache, advice = Path(os.environ["NUMBA_CACHE_DIR"]), []
-    kept = sum(any(index.stat().st_mtime >= path.stat().st_mtime for index in _indices(cache, path)) for path in loops)
+    tag = f"py{sys.version_info.major}{sys.version_info.minor}"
+    kept = 0
+    for path in loops:  # numba's index files of a file: "<file>.<function>-<line>.py<version>.nbi"
+        indices = cache.glob(f"{path.parent.name}_*/{path.stem}.*.{tag}*.nbi")
+        kept += any(index.stat().st_mtime >= path.stat().st_mtime for index in indices)
     facts: dict[str, Any] = {"threading_layer": layer, "cache": str(cache)}
     facts |= {"modules": len(loops), "modules_cached": kept}
     if not kept:
@@ -164,11 +166,6 @@ def _numba() -> Findings:
             Advice("no compiled code is kept yet: the first run takes some seconds more", f"{program('train')} digits")
         )
     return facts, advice
-
-
-def _indices(cache: Path, source: Path) -> Iterator[Path]:
-    """Yield numba's index files, "<file>.<function>-<line>.py<version>.nbi", of the loops of a file for this Python."""
-    return cache.glob(f"{source.parent.name}_*/{source.stem}.*.py{sys.version_info.major}{sys.version_info.minor}*.nbi")
 
 
 def _machine() -> Findings:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.command_line import add_data_options, data_options, program
+from pipeline.config.command_line import add_data_options, command_parser, data_options
 from pipeline.runtime import stopping
 from pipeline.runtime.answers import answered, any_text_goes
 
@@ -17,12 +17,11 @@ MOST_SHOWN_CLASSES = 20  # a wider confusion matrix fits no screen
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; errors become one line on standard error."""
-    parser = argparse.ArgumentParser(
-        prog=program("evaluate"),
-        description="Test error, confusion matrix and errors of each class; mean squared error for a regression.",
-        epilog="Without DATA: the test part of the run's own data. Exit codes: 0 done, 2 usage, 65 bad data or a "
+    parser = command_parser(
+        "evaluate",
+        "Test error, confusion matrix and errors of each class; mean squared error for a regression.",
+        "Without DATA: the test part of the run's own data. Exit codes: 0 done, 2 usage, 65 bad data or a "
         "damaged model, 66 missing input, 69 unavailable, 75 stopped, 78 the data of the run have changed.",
-        allow_abbrev=False,
     )
     parser.add_argument("model", type=Path, metavar="RUN|MODEL", help="folder of a run, or model folder")
     parser.add_argument("data", nargs="?", metavar="DATA", help="labelled data, as pipeline.predict takes them")

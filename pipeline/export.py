@@ -1,12 +1,11 @@
 """`python -m pipeline.export RUN|MODEL`: a model as an ONNX file, which other programs and languages predict with."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from features.errors import UnavailableError
-from pipeline.config.command_line import program
+from pipeline.config.command_line import command_parser
 from pipeline.errors import ConfigError
 from pipeline.runtime.answers import answered
 
@@ -22,13 +21,7 @@ Exit codes: 0 done, 2 usage, 65 a damaged model, 66 no such model, 69 onnx is no
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; errors become one line on standard error."""
-    parser = argparse.ArgumentParser(
-        prog=program("export"),
-        description="Write a trained model for other programs.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("export", "Write a trained model for other programs.", EPILOG)
     parser.add_argument("model", type=Path, metavar="RUN|MODEL", help="folder of a run, or model folder")
     parser.add_argument("--format", choices=("onnx",), default="onnx", help="of the file: onnx")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the file (default: NAME.onnx, here)")

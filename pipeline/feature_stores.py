@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.config.command_line import program
+from pipeline.config.command_line import command_parser
 from pipeline.errors import ConfigError, FolderInUseError
 from pipeline.runtime.answers import answered
 from storage.errors import LockedError, MissingDataError, StorageError
@@ -29,13 +29,7 @@ Exit codes: 0 done, 2 usage, 66 no such store, 73 in use, being built, or cannot
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; errors become one line on standard error."""
-    parser = argparse.ArgumentParser(
-        prog=program("feature_stores"),
-        description="List or remove the feature stores that runs share.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("feature_stores", "List or remove the feature stores that runs share.", EPILOG)
     parser.add_argument("action", choices=("list", "remove"), help="what to do")
     parser.add_argument("digests", nargs="*", metavar="DIGEST", help="stores to remove (list: default all)")
     parser.add_argument("--unused", action="store_true", help="the stores that no run uses")

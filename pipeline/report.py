@@ -1,11 +1,10 @@
 """`python -m pipeline.report RUN`: one HTML file that tells of a run, also of one that is not done. Takes no lock."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.config.command_line import program
+from pipeline.config.command_line import command_parser
 from pipeline.errors import ConfigError, MissingRunError
 from pipeline.runtime.answers import answered
 
@@ -14,11 +13,10 @@ PAGE_START = b"<!doctype html"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; errors become one line on standard error."""
-    parser = argparse.ArgumentParser(
-        prog=program("report"),
-        description="Write one HTML file that tells of a run, finished or not; it needs no network.",
-        epilog="Exit codes: 0 done, 2 usage, 66 no such run, 69 the folder cannot be read, 73 cannot create.",
-        allow_abbrev=False,
+    parser = command_parser(
+        "report",
+        "Write one HTML file that tells of a run, finished or not; it needs no network.",
+        "Exit codes: 0 done, 2 usage, 66 no such run, 69 the folder cannot be read, 73 cannot create.",
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where to write it (default: RUN/report.html)")

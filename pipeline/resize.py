@@ -4,7 +4,6 @@ Centers of a run with --select are in the order chosen: the first K are kept. Th
 the same rule. The weights are refitted; the temperature of a classifier takes a pass over the rows.
 """
 
-import argparse
 import math
 import sys
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.config.command_line import program
+from pipeline.config.command_line import command_parser
 from pipeline.errors import ConfigError, ExitCode, MissingRunError
 from pipeline.runtime.answers import answered, describe
 from storage.errors import ANEW
@@ -29,12 +28,11 @@ if TYPE_CHECKING:  # imported late, so that --help answers at once
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; errors become one line on standard error."""
-    parser = argparse.ArgumentParser(
-        prog=program("resize"),
-        description="Cut a trained run to fewer centers, from its statistics, in seconds; the temperature of a "
+    parser = command_parser(
+        "resize",
+        "Cut a trained run to fewer centers, from its statistics, in seconds; the temperature of a "
         "classifier's probabilities takes a pass over the rows.",
-        epilog="Exit codes: 0 done, 2 usage, 65 damaged run, 66 no such run, 73 cannot create.",
-        allow_abbrev=False,
+        "Exit codes: 0 done, 2 usage, 65 damaged run, 66 no such run, 73 cannot create.",
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run")
     parser.add_argument("--size", type=int, required=True, metavar="K", help="number of centers of the smaller model")

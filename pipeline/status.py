@@ -1,22 +1,20 @@
 """`python -m pipeline.status RUN`: what a run is doing, or how it ended. Reads only, and takes no lock."""
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.config.command_line import program
+from pipeline.config.command_line import command_parser
 from pipeline.runtime.answers import answered
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 0, or 66 where there is no such run."""
-    parser = argparse.ArgumentParser(
-        prog=program("status"),
-        description="Tell what a run is doing, or how it ended. Reads only.",
-        epilog="Exit codes: 0 done, 66 no such run, 69 the folder cannot be read, 2 usage.",
-        allow_abbrev=False,
+    parser = command_parser(
+        "status",
+        "Tell what a run is doing, or how it ended. Reads only.",
+        "Exit codes: 0 done, 66 no such run, 69 the folder cannot be read, 2 usage.",
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
     parser.add_argument("--json", action="store_true", help="print the facts as one JSON object, for programs")

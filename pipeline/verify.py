@@ -1,23 +1,21 @@
 """`python -m pipeline.verify RUN`: read every byte of a run and of its features again, and name what is damaged."""
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.config.command_line import program
+from pipeline.config.command_line import command_parser
 from pipeline.errors import ExitCode
 from pipeline.runtime.answers import answered
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 0 whole, 65 damaged, 66 no such run."""
-    parser = argparse.ArgumentParser(
-        prog=program("verify"),
-        description="Read every byte of a run and of its features again, and name what is damaged.",
-        epilog="Exit codes: 0 whole, 65 damaged, 66 no such run, 2 usage.",
-        allow_abbrev=False,
+    parser = command_parser(
+        "verify",
+        "Read every byte of a run and of its features again, and name what is damaged.",
+        "Exit codes: 0 whole, 65 damaged, 66 no such run, 2 usage.",
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run, finished or under way")
     parser.add_argument("-q", "--quiet", action="store_true", help="print what is damaged only")

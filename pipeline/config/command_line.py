@@ -201,6 +201,14 @@ def _add_setting(group: argparse._ArgumentGroup, key: str) -> None:
         group.add_argument(flag, dest=key, action=action, metavar="VALUE", help=text)
 
 
+def command_parser(command: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """Return the parser of a command; an epilog of more than a line is shown as it is."""
+    shown = argparse.RawDescriptionHelpFormatter if "\n" in epilog else argparse.HelpFormatter
+    return argparse.ArgumentParser(
+        program(command), None, description, epilog, formatter_class=shown, allow_abbrev=False
+    )
+
+
 def add_data_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say which rows of DATA are meant."""
     parser.add_argument("--part", choices=("train", "test", "all"), help="part of a data set that has parts")

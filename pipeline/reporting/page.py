@@ -63,7 +63,9 @@ def gather(layout: RunLayout) -> dict[str, Any]:
         "by_weight": by_weight(report) if report else "",
         "weighting": weighting_lines(report) if report else [],
         "model_facts": _model_facts(located) if located else None,
-        **_plots(records, report, _labels(located)),
+        **plots.solves(records, _labels(located)),
+        **plots.passes(records),
+        **plots.of_report(report),
         "confusion": _confusion(report, located.model.labels) if report and located else None,
         **_pictures(located, notes),
         "stages": _stages(layout, report, notes),
@@ -117,18 +119,6 @@ def _records(layout: RunLayout) -> list[dict[str, Any]]:
         key = ("statistics", "outputs", "penalty", "iteration", "round")
         latest[tuple(str(record.get(name)) for name in key)] = record
     return list(latest.values())
-
-
-def _plots(records: list[dict[str, Any]], report: dict[str, Any] | None, labels: list[str] | None) -> dict[str, Any]:
-    return {
-        **plots.solves(records, labels),
-        **plots.passes(records),
-        **plots.path(report),
-        **plots.selection(report),
-        **plots.polish(report),
-        **plots.reliability(report),
-        **plots.feature_scales(report),
-    }
 
 
 def _pictures(located: Located | None, notes: list[str]) -> dict[str, Any]:

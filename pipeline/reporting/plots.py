@@ -88,9 +88,13 @@ def plot(lines: Sequence[Line], x: Axis, y: Axis) -> Markup:
     parts += [f"<title>{escape(y.label)} against {escape(x.label)}</title>", *_frame(x, y, across, up)]
     for k, (line, points) in enumerate(drawn):
         places = [(_across(a, across), _up(b, up)) for a, b in points]
-        parts.append(_curve(places, COLOURS[k % len(COLOURS)], line.dots))
+        parts.append(_shape(places, COLOURS[k % len(COLOURS)], line.dots))
     parts += _legend([line.name for line, _ in drawn]) if legend_rows else []
     return Markup("".join([*parts, "</svg>"]))  # every text in it was escaped
+
+
+def _curve(points: Sequence[tuple[float, float]], x: Axis, y: Axis) -> Markup:
+    return plot([Line("", points)], x, y)
 
 
 def bars(values: Sequence[float], names: Sequence[str]) -> Markup:
@@ -194,7 +198,7 @@ def _frame(x: Axis, y: Axis, across: tuple[float, float], up: tuple[float, float
     return parts
 
 
-def _curve(places: Sequence[tuple[float, float]], colour: str, dots: bool) -> str:
+def _shape(places: Sequence[tuple[float, float]], colour: str, dots: bool) -> str:
     """Return a line; its points too where they are few, and alone where `dots`."""
     shapes = ""
     if not dots and len(places) > 1:
@@ -241,9 +245,10 @@ def solves(records: Sequence[dict[str, Any]], labels: Sequence[str] | None) -> d
         plot(_lines(shown, "iteration", "n_active"), sweeps, Axis("active candidates")),
         _visits_plot(drawn, sweeps),
     ]
+    visits = {key: sum(int(record[key]) for record in solve_records) for key in ("visited", "skipped", "screened")}
     note = f"The solves at penalty {last['penalty']:g} on the statistics “{last['statistics']}”"
     note += f"; {len(shown)} of {len(drawn)} outputs are drawn." if len(shown) < len(drawn) else "."
-    return {"solve_plots": [one for one in plots if one], "solve_note": note, "visits": _visits(solve_records)}
+    return {"solve_plots": [one for one in plots if one], "solve_note": note, "visits": visits}
 
 
 def _output_name(outputs: Sequence[int], labels: Sequence[str] | None) -> str:
@@ -254,11 +259,6 @@ def _output_name(outputs: Sequence[int], labels: Sequence[str] | None) -> str:
 
 def _lines(groups: dict[str, list[dict[str, Any]]], x: str, y: str) -> list[Line]:
     return [Line(name, [(one[x], one[y]) for one in records if one[y] is not None]) for name, records in groups.items()]
-
-
-def _visits(records: Sequence[dict[str, Any]]) -> dict[str, int]:
-    """Return how many coordinates the iterations visited, and how many they left out."""
-    return {key: sum(int(record[key]) for record in records) for key in ("visited", "skipped", "screened")}
 
 
 def _visits_plot(groups: dict[str, list[dict[str, Any]]], sweeps: Axis) -> Markup:
@@ -286,68 +286,57 @@ def passes(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     sampled = [(one["round"], one["sample_error"]) for one in done if "sample_error" in one]
     rounds = Axis("turn" if sampled else "pass over all candidates")
     plots = [
-        plot([Line("", gaps)], rounds, Axis("largest gap, all candidates", log=True)),
-        plot([Line("", errors)], rounds, Axis("held-out error")),
-        plot([Line("", sampled)], rounds, Axis("squared error of the sample")),
+        _curve(gaps, rounds, Axis("largest gap, all candidates", log=True)),
+        _curve(errors, rounds, Axis("held-out error")),
+        _curve(sampled, rounds, Axis("squared error of the sample")),
         plot(counts, rounds, Axis("candidates")),
     ]
     return {"passes": done, "pass_plots": [one for one in plots if one]}
 
 
-def path(report: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the plots of a path of penalties."""
-    points = (report or {}).get("path") or []
-    penalty = Axis("penalty", log=True)
-    errors = [(one["penalty"], one["hold_out_error"]) for one in points]
-    n_centers = [(one["penalty"], one["n_centers"]) for one in points]
-    plots = [
-        plot([Line("", errors)], penalty, Axis("held-out error")),
-        plot([Line("", n_centers)], penalty, Axis("centers")),
+def of_report(report: dict[str, Any] | None) -> dict[str, list[Markup]]:
+    """Return the plots of what a report has: path, learned scales, selection, moved centers, probabilities."""
+    report = report or {}
+    held_out = Axis("held-out mean squared error")
+    held_out_log = Axis(held_out.label, log=True)
+    path, penalty = report.get("path") or [], Axis("penalty", log=True)
+    path_plots = [
+        _curve([(one["penalty"], one["hold_out_error"]) for one in path], penalty, Axis("held-out error")),
+        _curve([(one["penalty"], one["n_centers"]) for one in path], penalty, Axis("centers")),
     ]
-    return {"path_plots": [one for one in plots if one]}
+    scale_plots, polished = [], report.get("polish")
+    if scales := report.get("feature_scales"):
+        errors = [(number, error) for number, error in enumerate(scales["hold_out_errors"]) if error is not None]
+        scale_plots = [shares(names_by_importance(scales, MOST_BARS)), _curve(errors, Axis("round"), held_out)]
+    selection_plots = []
+    if selected := report.get("selection"):
+        values, size = report["task"] == "regression", Axis("centers", log=True)
+        name, scale = ("test mean squared error", 1.0) if values else ("test error, %", 100.0)
+        curve = selected["curve"]
+        errors = [(one["size"], scale * one["test_error"]) for one in curve if one["test_error"] is not None]
+        selection_plots = [
+            _curve(errors, size, Axis(name, log=all(error > 0 for _, error in errors))),
+            _curve([(one["size"], one["hold_out_error"]) for one in curve], size, held_out_log),
+        ]
+    steps = list(enumerate(polished["held_out_errors"])) if polished else []
+    drawn = {
+        "path_plots": path_plots,
+        "scale_plots": scale_plots,
+        "selection_plots": selection_plots,
+        "polish_plots": [_curve(steps, Axis("step"), held_out_log)],
+        "reliability_plots": _reliability((report.get("probabilities") or {}).get("reliability", [])),
+    }
+    return {name: [one for one in plots if one] for name, plots in drawn.items()}
 
 
-def feature_scales(report: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the bars of the most important features, and the held-out error of each round of learned scales."""
-    scales = (report or {}).get("feature_scales")
-    if not scales:
-        return {"scale_plots": []}
-    errors = [(number, error) for number, error in enumerate(scales["hold_out_errors"]) if error is not None]
-    rounds = plot([Line("", errors)], Axis("round"), Axis("held-out mean squared error"))
-    return {"scale_plots": [shares(names_by_importance(scales, MOST_BARS)), *([rounds] if rounds else [])]}
-
-
-def selection(report: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the plots of a greedy selection: errors against the number of centers."""
-    selected = (report or {}).get("selection")
-    if not report or not selected:
-        return {"selection_plots": []}
-    name = "test mean squared error" if report["task"] == "regression" else "test error, %"
-    scale = 1.0 if report["task"] == "regression" else 100.0
-    size = Axis("centers", log=True)
-    errors = [(one["size"], scale * one["test_error"]) for one in selected["curve"] if one["test_error"] is not None]
-    held_out = [(one["size"], one["hold_out_error"]) for one in selected["curve"]]
-    plots = [
-        plot([Line("", errors)], size, Axis(name, log=all(error > 0 for _, error in errors))),
-        plot([Line("", held_out)], size, Axis("held-out mean squared error", log=True)),
-    ]
-    return {"selection_plots": [one for one in plots if one]}
-
-
-def polish(report: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the plot of steps that moved centers: the held-out error before the first and after each."""
-    polished = (report or {}).get("polish")  # reports of earlier versions have none
-    errors = list(enumerate(polished["held_out_errors"])) if polished else []
-    drawn = plot([Line("", errors)], Axis("step"), Axis("held-out mean squared error", log=True))
-    return {"polish_plots": [drawn] if drawn else []}
-
-
-def reliability(report: dict[str, Any] | None) -> dict[str, Any]:
+def _reliability(bins: Sequence[dict[str, Any]]) -> list[Markup]:
     """Return the reliability diagram of the probabilities, and how many rows are in each of its bins."""
-    bins = ((report or {}).get("probabilities") or {}).get("reliability", [])
     sure = Axis("largest probability, mean of a bin")
     ideal = Line("calibrated", [(0, 0), (1, 1)])
     right = Line("test rows", [(one["confidence"], one["accuracy"]) for one in bins])
-    rows = Line("", [(one["confidence"], one["rows"]) for one in bins])
-    plots = [plot([ideal, right], sure, Axis("share that is right")), plot([rows], sure, Axis("test rows", log=True))]
-    return {"reliability_plots": plots if bins else []}
+    rows = [(one["confidence"], one["rows"]) for one in bins]
+    return (
+        [plot([ideal, right], sure, Axis("share that is right")), _curve(rows, sure, Axis("test rows", log=True))]
+        if bins
+        else []
+    )

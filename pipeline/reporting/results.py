@@ -37,7 +37,8 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
     selected = summary["selection"] is not None
     refitted = summary["ridge"] is not None and summary["penalty"] is not None
     moved = final.points is not None
-    model = load_model(run.layout.model)
+    model, score = load_model(run.layout.model), scores.model
+    widths = np.unique(model.center_sigma2, return_counts=True)
     return {
         "format_version": FORMAT_VERSION,
         "dataset": shape.dataset,
@@ -53,7 +54,7 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "kernel": config.kernel.name,
         "sigma2": run.centers["sigma2"].tolist(),
         "sigma2_tried": _tried_widths(run),
-        "model_sigma2": _model_widths(model),
+        "model_sigma2": [[float(width), int(count)] for width, count in zip(*widths, strict=True)],
         "feature_scales": _feature_scales(run, model),
         "penalty": summary["penalty"],
         "coupling": ("shared" if selected else solver.coupling) if shape.task == "multiclass" else None,
@@ -67,13 +68,13 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "seed": config.seed,
         "weighting": _weighting(run),
         "converged": all(one["converged"] for one in summary["solves"]),
-        **_errors(scores.model, shape.task),
+        **_errors(score, shape.task),
         "penalised": _errors(scores.penalised, shape.task) if refitted or moved else None,
-        "warnings": _warnings(model, scores.model, config),
-        "probabilities": _probabilities(scores.model, summary),
+        "warnings": _warnings(model, score, config),
+        "probabilities": {**summary["temperature"], **score.calibration.numbers()} if score.calibration else None,
         "hold_out": _hold_out(run, summary),
         "path": summary["path"],
-        "confusion": [list(row) for row in scores.model.confusion] or None,
+        "confusion": [list(row) for row in score.confusion] or None,
         "model_n_centers": model.n_centers,
         "passes": summary["passes"],
         "path_rounds": path_rounds or None,
@@ -135,12 +136,6 @@ def names_by_importance(scales: dict[str, Any], most: int) -> list[tuple[str, fl
     return [(names[j] if names else f"feature {j}", shares[j]) for j in order]
 
 
-def _model_widths(model: SparseKernelModel) -> list[list[float]]:
-    """Return how many centers of the model have each width: [width, centers]."""
-    widths, counts = np.unique(model.center_sigma2, return_counts=True)
-    return [[float(width), int(count)] for width, count in zip(widths, counts, strict=True)]
-
-
 def _selection(selection: dict[str, Any], scores: Scores) -> dict[str, Any]:
     """Return the selection with the test error of every size: the share of errors, or the mean squared error."""
     counted, spread = scores.model.counted, scores.model.target_spread
@@ -155,11 +150,6 @@ def _errors(score: Score, task: str) -> dict[str, Any]:
         return {"error_rate": None, "n_errors": None, "mse": score.mse, "rmse": score.rmse, "r2": score.r2}
     nothing = dict.fromkeys(("mse", "rmse", "r2"))
     return {"error_rate": score.error_rate, "n_errors": score.n_errors, **nothing}
-
-
-def _probabilities(score: Score, summary: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the temperature, how many rows it is from and whether its weights had seen them, and scores."""
-    return {**summary["temperature"], **score.calibration.numbers()} if score.calibration else None
 
 
 def _warnings(model: SparseKernelModel, score: Score, config: TrainConfig) -> list[str]:
@@ -222,7 +212,9 @@ def table(report: dict[str, Any]) -> list[str]:
     for name, cost in in_order(report["stages"]).items():
         lines.append(f"{name:<12}{cost['wall_seconds']:>9.2f}{cost['cpu_seconds']:>9.2f}{cost['items']:>8}")
     lines += ["", f"model: {report['model_n_centers']} centers; peak memory {report['peak_rss_bytes'] / 2**20:.0f} MiB"]
-    lines += [column_words(report["columns"])] if report.get("columns") else []
+    if columns := report.get("columns"):
+        made = f"{columns['on_the_fly']} columns made on the fly, {columns['materialised']} materialised"
+        lines.append(f"{made} for {columns['active']} active of {columns['candidates']}")
     lines += [polish_words(report["polish"])] if report.get("polish") else []
     if report["penalised"]:
         lines.append(f"{before_words(report)}: {_error_words(report['penalised'], report)}")
@@ -232,12 +224,6 @@ def table(report: dict[str, Any]) -> list[str]:
         seen = ", found with weights that had seen the held-out rows" if told["seen"] else ""
         lines.append(f"{probability_words(told)} (temperature {told['temperature']:.3g}{seen})")
     return lines + not_converged(report) + warnings(report)
-
-
-def column_words(columns: dict[str, int]) -> str:
-    """Return what is said of columns on demand."""
-    made = f"{columns['on_the_fly']} columns made on the fly"
-    return f"{made}, {columns['materialised']} materialised for {columns['active']} active of {columns['candidates']}"
 
 
 def weighting_lines(report: dict[str, Any]) -> list[str]:
@@ -342,12 +328,9 @@ def _error_words(errors: dict[str, Any], report: dict[str, Any]) -> str:
     by = by_weight(report)
     if errors["mse"] is None:
         return f"test error{by}: {100 * errors['error_rate']:.2f} % ({errors['n_errors']} of {report['n_test']})"
-    return f"test mean squared error{by}: {errors['mse']:.6g}{_regression_words(errors.get('rmse'), errors.get('r2'))}"
-
-
-def _regression_words(rmse: float | None, r2: float | None) -> str:
-    """Return RMSE and R² as they stand beside a mean squared error; reports of earlier versions have neither."""
-    return ("" if rmse is None else f", RMSE {rmse:.6g}") + ("" if r2 is None else f", R2 {r2:.4f}")
+    rmse = "" if errors["rmse"] is None else f", RMSE {errors['rmse']:.6g}"
+    r2 = "" if errors["r2"] is None else f", R2 {errors['r2']:.4f}"
+    return f"test mean squared error{by}: {errors['mse']:.6g}{rmse}{r2}"
 
 
 def _problem_words(report: dict[str, Any]) -> str:
@@ -362,7 +345,7 @@ def _kernel_words(report: dict[str, Any]) -> str:
     if report["kernel"] == "intersection":
         return "intersection kernel"
     kernel = "" if report["kernel"] == "gaussian" else f"{report['kernel']} kernel, "
-    return f"{kernel}sigma2 {_list(report['sigma2'])}"
+    return f"{kernel}sigma2 {', '.join(f'{width:g}' for width in report['sigma2'])}"
 
 
 def _width_table(report: dict[str, Any]) -> list[str]:
@@ -386,7 +369,3 @@ def _scale_lines(scales: dict[str, Any]) -> list[str]:
     gain = f"held-out mse {errors[0]:.6g} to {errors[chosen]:.6g}"
     what = "feature metric" if scales.get("kind") == METRIC else "feature scales"  # of earlier versions no kind
     return [f"{what}: of round {chosen} of {len(errors) - 1}, {gain}; most important: {most}"]
-
-
-def _list(values: list[float]) -> str:
-    return ", ".join(f"{value:g}" for value in values)
