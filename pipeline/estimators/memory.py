@@ -97,10 +97,10 @@ class Memory(Workspace):
 
     def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
         """Return the sums of a pass over the rows."""
-        sums, adder = task.empty(), task.open()
+        sums, add = task.empty(), task.open()
         with open_team(1) as team:
             for first in range(0, task.n_pieces, task.run_length):
-                for _ in adder.add(range(first, min(first + task.run_length, task.n_pieces)), sums, team):
+                for _ in add(range(first, min(first + task.run_length, task.n_pieces)), sums, team):
                     pass
         return sums
 

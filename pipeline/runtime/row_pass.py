@@ -17,14 +17,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import StoppedError
 from pipeline.runtime import progress, stopping
-from pipeline.runtime.committed_sums import REMEDY, Committed, S, Sums, pieces_in
+from pipeline.runtime.committed_sums import REMEDY, Committed, S, pieces_in
 from pipeline.runtime.executors import Place
 from storage.errors import CorruptDataError
 
@@ -78,47 +78,34 @@ SHARE_BYTES = 2**28  # of sums that a thread has to itself; larger ones are shar
 _ALL_THREADS = 2**16
 FEW_PIECES = 4  # for a group of threads; where there would be fewer, more threads work on each
 _WAIT_SECONDS = 0.1  # between two looks of a share that waits for its turn in a process
-Added = TypeVar("Added", bound=Sums, contravariant=True)
+# Adds some consecutive pieces to sums, and yields the number of each when all of it has been added.
+AddPieces = Callable[[range, S, ThreadTeam], Iterator[int]]
 
 
-class Adder(Protocol[Added]):
-    """A pass that has been opened in a process: all its threads use it."""
+@dataclass(frozen=True)
+class RowPass(Generic[S]):
+    """What is added up, and over what: pieces, which are numbered from 0. Small and picklable.
 
-    def add(self, pieces: range, sums: Added, team: ThreadTeam) -> Iterator[int]:
-        """Add some pieces in order, and yield the number of each when all of it has been added."""
+    opened : called in each process, reads what all pieces need and returns what adds some of them
+    empty : returns sums of nothing
+    size : returns how much of what is counted a piece has: rows, or kernel entries
+    run_length : how many consecutive pieces are best read together
+    grid : what determines the pieces and the bounds of their sums; committed sums of another grid are made anew
+    sums_bytes, threads_a_piece : of the sums, which threads share if they are large; that find work in one piece
+    """
 
+    opened: Callable[[], AddPieces[S]]
+    empty: Callable[[], S]
+    size: Callable[[int], float]
+    n_pieces: int
+    run_length: int
+    grid: tuple[object, ...]
+    sums_bytes: int = 0
+    threads_a_piece: int = 1
 
-class RowPass(Protocol[S]):
-    """What is added up, and over what. Small and picklable; the rows are read where it is opened."""
-
-    @property
-    def n_pieces(self) -> int:
-        """How many pieces there are; they are numbered from 0."""
-
-    @property
-    def run_length(self) -> int:
-        """How many pieces in a row are best read together."""
-
-    @property
-    def grid(self) -> tuple[object, ...]:
-        """What determines the pieces and the bounds of their sums; committed sums of another grid are made anew."""
-
-    @property
-    def sums_bytes(self) -> int:
-        """Bytes of the sums."""
-
-    @property
-    def threads_a_piece(self) -> int:
-        """How many threads find work in one piece."""
-
-    def size(self, piece: int) -> float:
-        """Return how much of what is counted a piece has: rows, or kernel entries."""
-
-    def empty(self) -> S:
-        """Return sums of nothing."""
-
-    def open(self) -> Adder[S]:
-        """Read what all pieces need."""
+    def open(self) -> AddPieces[S]:
+        """Open the pass in this process; all its threads use it."""
+        return self.opened()
 
 
 @dataclass(frozen=True)
@@ -232,7 +219,7 @@ _turn_of_shares = threading.Lock()
 
 
 def _compute(task: RowPass[S], share: Share) -> ShareResult[S]:
-    adder = task.open()
+    add = task.open()
     file = share.folder / f"{share.name}-{os.urandom(4).hex()}.npz"
     total, earlier = _taken_up(task, share)
     left = [piece for piece in share.pieces.tolist() if piece not in total.pieces]
@@ -241,7 +228,7 @@ def _compute(task: RowPass[S], share: Share) -> ShareResult[S]:
         teams = [stack.enter_context(open_team(threads)) for threads in share.groups]
         leaders = stack.enter_context(open_team(len(teams)))
         while waiting:
-            stopped = _add_for_a_while(task, adder, waiting, total, (leaders, teams), share.every)
+            stopped = _add_for_a_while(task, add, waiting, total, (leaders, teams), share.every)
             if waiting or stopped or not share.returned:
                 progress.doing("storing the sums so far")
                 total.commit(file, task.grid, earlier)
@@ -271,7 +258,7 @@ def _taken_up(task: RowPass[S], share: Share) -> tuple[Committed[S], tuple[Path,
 
 def _add_for_a_while(
     task: RowPass[S],
-    adder: Adder[S],
+    add: AddPieces[S],
     waiting: _Waiting,
     total: Committed[S],
     threads: tuple[ThreadTeam, Sequence[ThreadTeam]],
@@ -283,8 +270,8 @@ def _add_for_a_while(
     """
     leaders, teams = threads
     parts = [Committed(sums) for sums in (total.sums, *(task.empty() for _ in teams[1:]))]
-    add = partial(_add_until, adder, waiting, time.monotonic() + seconds)
-    stopped = leaders.map(add, zip(parts, teams, strict=True))
+    until = partial(_add_until, add, waiting, time.monotonic() + seconds)
+    stopped = leaders.map(until, zip(parts, teams, strict=True))
     total.pieces.update(*(part.pieces for part in parts))
     for part in parts[1:]:
         total.sums.absorb(part.sums.arrays().items())
@@ -339,14 +326,14 @@ class _Waiting:
 
 
 def _add_until(
-    adder: Adder[S], waiting: _Waiting, deadline: float, part_and_team: tuple[Committed[S], ThreadTeam]
+    add: AddPieces[S], waiting: _Waiting, deadline: float, part_and_team: tuple[Committed[S], ThreadTeam]
 ) -> bool:
     """Add pieces, one at least, until there are no more or the deadline; return whether the run was asked to stop."""
     part, team = part_and_team
     while pieces := waiting.take():
         left = list(pieces)
         try:
-            for piece in adder.add(pieces, part.sums, team):
+            for piece in add(pieces, part.sums, team):
                 part.pieces.add(piece)
                 left.remove(piece)
                 if time.monotonic() >= deadline:

@@ -17,8 +17,9 @@ from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, Statisti
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.kernels.kernel_forms import ColumnGenerator, column_bounds
 from pipeline.runtime import progress
+from pipeline.runtime.row_pass import RowPass
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
-from pipeline.stages.block_pass import Add, BlockPass, ExactSums, OfBlock, value_pass
+from pipeline.stages.block_pass import Add, ExactSums, OfBlock, block_pass, value_pass
 from pipeline.stages.final_weights import final_of
 from pipeline.stages.target_facts import RowData, TargetFacts, target_blocks
 from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, row_grid, row_task
@@ -209,7 +210,7 @@ def statistics_pass(
     batch: range | None = None,
     share: float = 1.0,
     name: str = "",
-) -> BlockPass[ExactSums]:
+) -> RowPass[ExactSums]:
     """Return a pass that adds up the statistics of some columns, by part.
 
     Parameters
@@ -227,7 +228,7 @@ def statistics_pass(
     blocks = row_grid("train", shape.n_first, n_columns, sums_bytes, share)
     blocks = replace(blocks, n_rows=len(chosen), first=chosen.start)
     key = (n_columns, parts, largest, COLUMNS_TILE, GRAM_TILE, *((share, name) if sampled else ()))
-    return BlockPass(
+    return block_pass(
         rows,
         blocks,
         partial(_opened, parts, n_columns, members, blocks),

@@ -5,19 +5,18 @@ One pass stands here itself, `gradient_pass`: how the squared error of the fit r
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from pipeline.kernels.exact_sums import Each, ExactSum
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums
 from pipeline.kernels.kernel_forms import TILE_COLUMNS
 from pipeline.runtime import progress
 from pipeline.runtime.committed_sums import Arrays, S
-from pipeline.runtime.row_pass import ThreadTeam
+from pipeline.runtime.row_pass import AddPieces, RowPass, ThreadTeam
 from pipeline.runtime.stored_arrays import Stored
 from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, row_grid, run_length, stream_blocks, stream_sample
 
@@ -26,64 +25,54 @@ OfBlock = Callable[[RowBlock, Each], Values]  # the second shares out the tiles 
 Add = Callable[[S, int, RowBlock, Each], None]  # adds the block of a number to sums
 
 
-@dataclass(frozen=True)
-class BlockPass(Generic[S]):
-    """A pass over blocks of rows, as `pipeline.runtime.row_pass.RowPass`: each block is a piece. Picklable."""
+def block_pass(
+    rows: RowTask,
+    blocks: RowGrid,
+    opened: Callable[[RowTask], Add[S]],
+    empty: Callable[[], S],
+    key: tuple[object, ...],
+    *,
+    sums_bytes: int = 0,
+    threads_a_piece: int = 1,
+    share: float | None = None,
+    counts: bool = False,
+    features: bool = True,
+) -> RowPass[S]:
+    """Return a pass over blocks of rows, each a piece.
 
-    rows: RowTask
-    blocks: RowGrid
-    opened: Callable[[RowTask], Add[S]]  # called in each process, returns what adds a block to sums
-    empty: Callable[[], S]  # returns sums of nothing
-    key: tuple[object, ...] = ()  # what determines the sums beside the blocks
-    sums_bytes: int = 0  # threads share large sums
-    threads_a_piece: int = 1  # how many threads find work in one block
-    share: float | None = None  # of the fit rows that are sampled; None: all rows
-    counts: bool = False  # whether adding a block counts its rows as done, tile by tile
-    reads_features: bool = True
-
-    @property
-    def n_pieces(self) -> int:
-        """Number of blocks."""
-        return self.blocks.n_blocks
-
-    @property
-    def run_length(self) -> int:
-        """How many blocks are read together."""
-        return run_length(self.rows, self.blocks)
-
-    @property
-    def grid(self) -> tuple[object, ...]:
-        """What determines the blocks and their sums."""
-        return (self.blocks, *self.key)
-
-    def size(self, piece: int) -> float:
-        """Return the rows of a block."""
-        return self.blocks.size(piece)
-
-    def open(self) -> "OpenPass[S]":
-        """Open the pass in this process."""
-        return OpenPass(self, self.opened(self.rows))
+    opened : called in each process, returns what adds a block to sums
+    empty, sums_bytes, threads_a_piece : as of `RowPass`; key : what determines the sums beside the blocks
+    share : of the fit rows that are sampled; None: all rows
+    counts : whether adding a block counts its rows as done, tile by tile
+    features : whether blocks have them
+    """
+    opening = partial(_open_blocks, rows, blocks, opened, share, counts, features)
+    grid, together = (blocks, *key), run_length(rows, blocks)
+    return RowPass(opening, empty, blocks.size, blocks.n_blocks, together, grid, sums_bytes, threads_a_piece)
 
 
-@dataclass(frozen=True)
-class OpenPass(Generic[S]):
-    """A pass in a process; all its threads use it."""
+def _open_blocks(
+    rows: RowTask,
+    blocks: RowGrid,
+    opened: Callable[[RowTask], Add[S]],
+    share: float | None,
+    counts: bool,
+    features: bool,
+) -> AddPieces[S]:
+    of_block = opened(rows)
 
-    task: BlockPass[S]
-    of_block: Add[S]
-
-    def add(self, pieces: range, sums: S, team: ThreadTeam) -> Iterator[int]:
-        """Add some blocks, one after the other, and yield the number of each when it is added."""
-        task = self.task
-        if task.share is None:
-            stream = stream_blocks(task.rows, task.blocks, pieces, features=task.reads_features)
+    def add(pieces: range, sums: S, team: ThreadTeam) -> Iterator[int]:
+        if share is None:
+            stream = stream_blocks(rows, blocks, pieces, features=features)
         else:
-            stream = stream_sample(task.rows, task.blocks, pieces, task.share)
+            stream = stream_sample(rows, blocks, pieces, share)
         for number, block in stream:
-            self.of_block(sums, number, block, team.each)
-            if not task.counts:
+            of_block(sums, number, block, team.each)
+            if not counts:
                 progress.advance(len(block.X))
             yield number
+
+    return add
 
 
 class BlockValues:
@@ -140,21 +129,21 @@ class ExactSums(dict[str, Any]):
         return {part: sums.statistics() for part, sums in self.items() if isinstance(sums, StatisticsSums)}
 
 
-def value_pass(rows: RowTask, blocks: RowGrid, opened: Callable[[RowTask], OfBlock]) -> BlockPass[BlockValues]:
+def value_pass(rows: RowTask, blocks: RowGrid, opened: Callable[[RowTask], OfBlock]) -> RowPass[BlockValues]:
     """Return a pass that keeps what `opened(task)(block, each)` gives of each block: small arrays by name."""
-    return BlockPass(rows, blocks, partial(_keeping, opened), BlockValues, _name_of(opened))
+    return block_pass(rows, blocks, partial(_keeping, opened), BlockValues, _name_of(opened))
 
 
 def sum_pass(
     rows: RowTask, blocks: RowGrid, opened: Callable[[RowTask], OfBlock], shape: tuple[int, ...], largest: float
-) -> BlockPass[ExactSums]:
+) -> RowPass[ExactSums]:
     """Return a pass that adds up the one array of a `shape` that each block gives, of numbers within ±`largest`."""
     empty = partial(sum_of_arrays, shape, largest, blocks.n_blocks)
     key = (*_name_of(opened), shape, largest)
-    return BlockPass(rows, blocks, partial(_adding, opened), empty, key, sums_bytes=8 * math.prod(shape))
+    return block_pass(rows, blocks, partial(_adding, opened), empty, key, sums_bytes=8 * math.prod(shape))
 
 
-def sum_of_arrays(shape: tuple[int, ...], largest: float, n_terms: int) -> ExactSums:
+def sum_of_arrays(shape: tuple[int, ...], largest: ArrayLike, n_terms: int) -> ExactSums:
     """Return a sum of no arrays; see `ExactSum`."""
     return ExactSums({"sum": ExactSum(shape, largest, n_terms)})
 
@@ -184,7 +173,7 @@ INPUT = "input.npz"
 _SLACK = 2.0  # of a term: k ‖x - z‖ is σ/√e at most, and float32 products are rounded
 
 
-def gradient_pass(rows: RowTask, given: Stored, n_points: int, largest: RowBounds) -> BlockPass[ExactSums]:
+def gradient_pass(rows: RowTask, given: Stored, n_points: int, largest: RowBounds) -> RowPass[ExactSums]:
     """Return a pass that adds up scaled sums (m, d) over the fit rows; see `gradient_of`.
 
     Residuals and weights are scaled by bounds of theirs, so that every product is within ±1 and every term of a sum
@@ -196,7 +185,7 @@ def gradient_pass(rows: RowTask, given: Stored, n_points: int, largest: RowBound
     shape = (n_points, rows.shape.n_features)
     blocks = row_grid("train", rows.shape.n_train, n_points, 8 * math.prod(shape))
     bound = _SLACK * float(np.sqrt(rows.sigma2[0])) * blocks.block_rows
-    return BlockPass(
+    return block_pass(
         rows,
         blocks,
         partial(_opened_gradient, given, largest),

@@ -18,6 +18,7 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.executors import available_processors
+from pipeline.runtime.row_pass import RowPass
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
 from pipeline.solvers.forward_backward_selection import drop, select
 from pipeline.solvers.forward_selection import SLAB_ROWS, Selection, forward
@@ -49,7 +50,7 @@ from pipeline.stages.accumulate_statistics import (
     statistics_pass,
     statistics_to_arrays,
 )
-from pipeline.stages.block_pass import BlockPass, ExactSums
+from pipeline.stages.block_pass import ExactSums
 from pipeline.stages.final_weights import FinalWeights, ridge_summary
 from pipeline.stages.training_rows import positions_of, row_task
 from pipeline.stages.workspace import SOLVE, STATISTICS, Unfinished, Workspace
@@ -330,7 +331,7 @@ def _accumulate(work: Workspace, finalists: NDArray[np.int64]) -> None:
 
 def _pass(
     work: Workspace, name: str, members: NDArray[np.int64], parts: tuple[str, ...], share: float = 1.0
-) -> BlockPass[ExactSums]:
+) -> RowPass[ExactSums]:
     """Return the pass over the columns of some candidates, whose names are committed for it."""
     stored = work.commit(f"passes/{name}/{MEMBERS}", {"members": members})
     bounds = largest_values(work)

@@ -72,7 +72,7 @@ def _slopes_of_held_out(work: Workspace, tried: CalibrationWeights) -> LossSlope
     grid = row_grid("train", work.shape.n_train, len(tried.weights.columns))
     task = value_pass(row_task(work), grid, partial(_opened, given))
     values = work.add_up(SOLVE, task, NAME, WORDS)
-    return replace(reduce(add, map(_slopes, values.by_block())), rows=count_held_out(work, task.rows.facts))
+    return replace(reduce(add, map(_slopes, values.by_block())), rows=count_held_out(work, work.facts))
 
 
 def _has_few_rows(run: RowData) -> bool:

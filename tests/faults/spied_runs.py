@@ -4,7 +4,6 @@ Each piece of a pass is noted, and lasts longer than it needs: see spy/sitecusto
 """
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -32,7 +31,7 @@ class Note(NamedTuple):
 
     @property
     def grid(self) -> str:
-        return re.sub(r"^[A-Za-z]+|:.*", "", self.kind)
+        return self.kind.partition(":")[0]
 
 
 def notes_in(path: Path) -> list[Note]:

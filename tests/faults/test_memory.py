@@ -41,12 +41,12 @@ CGROUPS = Path("/sys/fs/cgroup/memory")
 HUNGRY = """\
 import os
 if os.environ.get("SLKL_HUNGRY"):
-    from pipeline.stages.block_pass import OpenPass
-    real = OpenPass.add
-    def add(self, pieces, sums, team):
+    from pipeline.runtime.row_pass import RowPass
+    real = RowPass.open
+    def opened(self):
         bytearray(os.urandom(2**20)) * 4000
-        return real(self, pieces, sums, team)
-    OpenPass.add = add
+        return real(self)
+    RowPass.open = opened
 """
 
 

@@ -6,8 +6,9 @@ bounds the norms of a Gaussian, since 0 ≤ k ≤ 1 (mathematics.md, eq. 49); ot
 row weights s, R is s times the residuals, and the column beside it is s.
 """
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,10 +21,10 @@ from pipeline.kernels.gram_statistics import RowBounds
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.runtime import progress, stopping
-from pipeline.runtime.row_pass import ThreadTeam
+from pipeline.runtime.row_pass import AddPieces, RowPass, ThreadTeam
 from pipeline.runtime.stored_arrays import Stored
 from pipeline.stages.accumulate_statistics import largest_values
-from pipeline.stages.block_pass import ExactSums
+from pipeline.stages.block_pass import ExactSums, sum_of_arrays
 from pipeline.stages.out_of_core.coarse_features import AXES, as_centers, as_rows, coarse_points, pay_off, read_points
 from pipeline.stages.out_of_core.tiles import LINE_ROWS, TILE_ROWS, Tiles, grouped_by_point, line_rows_of
 from pipeline.stages.run_state import Run
@@ -41,96 +42,55 @@ class PassResult(NamedTuple):
     kernel_entries: int
 
 
-@dataclass(frozen=True)
-class CorrelationPass:
-    """The pass over tiles, a `pipeline.runtime.row_pass.RowPass`.
+def _open_tiles(rows: RowTask, given: Stored, tiles: Tiles, coarse: Path | None) -> AddPieces[ExactSums]:
+    """Return what adds tiles.
 
     given : has the "residuals" (n, T + 1), with a column of row weights last, f4 for coarse values; and the
-        "candidates"
-    (M,), by name
-    largest : bounds of |c_m(x) r| for each column of the residuals; of c_m(x)² in place of the last
+        "candidates" (M,), by name
     coarse : the folder of the coarse features that take the place of all
-    run_length : consecutive tiles of the same candidates
     """
+    arrays = given.read(mapped=True)
+    residuals, names = arrays["residuals"], arrays["candidates"]
 
-    rows: RowTask
-    given: Stored
-    tiles: Tiles
-    largest: tuple[float, ...]
-    coarse: Path | None
-    n_pieces: int
-    run_length: int
-    grid: tuple[object, ...]
-    sums_bytes: int
-    threads_a_piece: int = -(-TILE_ROWS // COLUMNS_TILE)
+    def generator_of(block: Block) -> ColumnGenerator:
+        if coarse is None:
+            return rows.generator(names[block.start : block.stop])
+        return rows.generator_of(as_centers(read_points(coarse, block)))
 
-    def size(self, piece: int) -> float:
-        """Return the kernel entries of a tile."""
-        candidates, rows = self.tiles.tile(piece)
-        return candidates.n_rows * rows.n_rows
+    def features_of(block: Block) -> NDArray[np.float32]:
+        if coarse is None:
+            return open_features(rows.features).read("train", block.start, block.stop)
+        return as_rows(read_points(coarse, block))
 
-    def empty(self) -> ExactSums:
-        """Return sums of no tiles: each gets a term from each line of rows, and from each tile of its row."""
-        shape = self.tiles.n_candidates, len(self.largest)
-        n_terms = _most_terms(self.tiles.n_rows, self.tiles.line_rows)
-        return ExactSums({"sum": ExactSum(shape, TILE_ROWS * np.array(self.largest), n_terms)})
-
-    def open(self) -> "OpenTiles":
-        """Map the residuals and the names of the candidates."""
-        arrays = self.given.read(mapped=True)
-        return OpenTiles(self, arrays["residuals"], arrays["candidates"])
-
-
-@dataclass(frozen=True)
-class OpenTiles:
-    """The pass in a process."""
-
-    task: CorrelationPass
-    residuals: NDArray[np.floating]
-    candidates: NDArray[np.int64]
-
-    def add(self, pieces: range, sums: ExactSums, team: ThreadTeam) -> Iterator[int]:
-        """Add some tiles, and yield the number of each when it is added."""
-        generator, of = None, None
-        for piece in pieces:
-            candidates, rows = self.task.tiles.tile(piece)
-            if generator is None or of != candidates:
-                generator, of = self._generator(candidates), candidates
-            stopping.check()
-            self._add(generator, candidates, rows, sums["sum"], team)
-            yield piece
-
-    def _generator(self, block: Block) -> ColumnGenerator:
-        if self.task.coarse is None:
-            return self.task.rows.generator(self.candidates[block.start : block.stop])
-        return self.task.rows.generator_of(as_centers(read_points(self.task.coarse, block)))
-
-    def _rows(self, block: Block) -> NDArray[np.float32]:
-        if self.task.coarse is None:
-            return open_features(self.task.rows.features).read("train", block.start, block.stop)
-        return as_rows(read_points(self.task.coarse, block))
-
-    def _add(
-        self, generator: ColumnGenerator, candidates: Block, rows: Block, total: ExactSum, team: ThreadTeam
-    ) -> None:
+    def add_tile(generator: ColumnGenerator, candidates: Block, of: Block, total: ExactSum, team: ThreadTeam) -> None:
         """Add a tile, line by line (mathematics.md, eq. 69)."""
-        X, dtype = self._rows(rows), self.residuals.dtype.type
-        of_candidates, tiles = slice(candidates.start, candidates.stop), self.task.tiles
-        mirrored, of_points = tiles.mirrored(candidates, rows), tiles.points(candidates)
-        for first in range(0, rows.n_rows, tiles.line_rows):
+        X, of_candidates = features_of(of), slice(candidates.start, candidates.stop)
+        mirrored, of_points = tiles.mirrored(candidates, of), tiles.points(candidates)
+        for first in range(0, of.n_rows, tiles.line_rows):
             line = X[first : first + tiles.line_rows]
-            start = rows.start + first
-            of_rows = slice(start, start + len(line))
-            K = generator.block(line, out_dtype=dtype, each=team.each)
-            sums = (self.residuals[of_rows].T @ K).T  # faster than Kᵀ times few columns
-            if not self.task.rows.kernel.is_bounded:
-                K *= np.sqrt(self.residuals[of_rows, -1:])
+            start = of.start + first
+            of_line = slice(start, start + len(line))
+            K = generator.block(line, out_dtype=residuals.dtype.type, each=team.each)
+            sums = (residuals[of_line].T @ K).T  # faster than Kᵀ times few columns
+            if not rows.kernel.is_bounded:
+                K *= np.sqrt(residuals[of_line, -1:])
                 sums[:, -1] = np.einsum("ij,ij->j", K, K)
             total.add(sums, of_candidates)
             for columns, of_first in mirrored:
-                of_line = slice(of_first + first, of_first + first + len(line))
-                total.add(K[:, columns] @ self.residuals[of_points], of_line)
+                total.add(K[:, columns] @ residuals[of_points], slice(of_first + first, of_first + first + len(line)))
             progress.advance(K.size)
+
+    def add(pieces: range, sums: ExactSums, team: ThreadTeam) -> Iterator[int]:
+        generator, of_generator = None, None
+        for piece in pieces:
+            candidates, of = tiles.tile(piece)
+            if generator is None or of_generator != candidates:
+                generator, of_generator = generator_of(candidates), candidates
+            stopping.check()
+            add_tile(generator, candidates, of, sums["sum"], team)
+            yield piece
+
+    return add
 
 
 def correlate(
@@ -151,21 +111,22 @@ def correlate(
     with run.status(SOLVE, "storing the residuals"):
         stored = np.hstack([residuals, counts]).astype(np.float32 if coarse else np.float64)
         given = run.commit(f"passes/{name}/input", {"residuals": stored, "candidates": candidates[order]})
-    task = CorrelationPass(
-        row_task(run),
-        given,
-        tiles,
-        bounds,
-        coarse_points(run) if coarse else None,
-        n_pieces=tiles.n_tiles,
-        run_length=tiles.n_of_rows,
-        grid=(tiles, TILE_ROWS, LINE_ROWS, COLUMNS_TILE, bounds, coarse),
-        sums_bytes=8 * tiles.n_candidates * len(bounds),
+    # Each candidate gets a term from each line of rows, and from each tile of its row.
+    shape, n_terms = (tiles.n_candidates, len(bounds)), _most_terms(tiles.n_rows, tiles.line_rows)
+    task = RowPass(
+        partial(_open_tiles, row_task(run), given, tiles, coarse_points(run) if coarse else None),
+        partial(sum_of_arrays, shape, TILE_ROWS * np.array(bounds), n_terms),
+        tiles.size,
+        tiles.n_tiles,
+        tiles.n_of_rows,
+        (tiles, TILE_ROWS, LINE_ROWS, COLUMNS_TILE, bounds, coarse),
+        sums_bytes=8 * math.prod(shape),
+        threads_a_piece=-(-TILE_ROWS // COLUMNS_TILE),
     )
     grouped = run.add_up(SOLVE, task, name, "correlations of the candidates", unit="")["sum"].values()
     total = np.empty_like(grouped)
     total[order] = grouped
-    entries = sum(int(task.size(piece)) for piece in range(task.n_pieces))
+    entries = sum(map(tiles.size, range(tiles.n_tiles)))
     return PassResult(total[:, :-1], total[:, -1], entries)
 
 

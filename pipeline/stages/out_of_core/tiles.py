@@ -61,6 +61,11 @@ class Tiles:
         rows = Block(r, r * TILE_ROWS, min((r + 1) * TILE_ROWS, self.n_rows))
         return Block(c, self.starts[c], self.starts[c + 1]), rows
 
+    def size(self, piece: int) -> int:
+        """Return the kernel entries of a tile."""
+        candidates, rows = self.tile(piece)
+        return candidates.n_rows * rows.n_rows
+
     def points(self, candidates: Block) -> slice:
         """Return the points of a tile, of a symmetric pass."""
         return slice(candidates.index * TILE_ROWS, min((candidates.index + 1) * TILE_ROWS, self.n_rows))

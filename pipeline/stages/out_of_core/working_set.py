@@ -26,7 +26,7 @@ from pipeline.stages.accumulate_statistics import (
     statistics_of,
     statistics_to_arrays,
 )
-from pipeline.stages.block_pass import Add, BlockPass, BlockValues, ExactSums
+from pipeline.stages.block_pass import Add, BlockValues, ExactSums, block_pass
 from pipeline.stages.one_vs_all import load_weights
 from pipeline.stages.out_of_core.kept_columns import KeptColumns, KeptFiles, OpenedColumns, kept_files, nothing_kept
 from pipeline.stages.run_state import Run
@@ -134,7 +134,7 @@ def add_columns(
     files.begin(before.next_group, columns.last_group)
     given = run.commit(f"passes/{name}/columns.npz", as_arrays(columns))
     n_columns, n_stay = len(columns.members), len(stay)
-    task = BlockPass(
+    task = block_pass(
         files.rows,
         files.blocks,
         partial(_open_columns, files, given, parts),
@@ -208,7 +208,7 @@ def compute_residuals(
         arrays = as_arrays(columns) | {"weights": weights, "intercept": intercept}
         opened = partial(_open_weights, files, run.commit(f"passes/{name}/weights.npz", arrays), fit_only)
         key = len(columns.members), fit_only
-        task = BlockPass(files.rows, files.blocks, opened, BlockValues, key, reads_features=False)
+        task = block_pass(files.rows, files.blocks, opened, BlockValues, key, features=False)
         return {RESIDUALS: run.add_up(SOLVE, task, name, RESIDUALS).in_order(RESIDUALS)}
 
     return np.asarray(run.once(f"passes/{name}/residuals.npz", make)[RESIDUALS])

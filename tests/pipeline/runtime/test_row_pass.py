@@ -3,7 +3,7 @@
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -59,8 +59,8 @@ class Counting:
     def empty(self) -> Counts:
         return Counts(self.n_pieces)
 
-    def open(self) -> "Adding":
-        return Adding(self)
+    def open(self) -> Callable[[range, Counts, ThreadTeam], Iterator[int]]:
+        return Adding(self).add
 
 
 class Adding:

@@ -12,6 +12,7 @@ import runs
 from pipeline.datasets.feature_rows import open_features
 from pipeline.kernels.exact_sums import ExactSum
 from pipeline.kernels.kernel_forms import ColumnGenerator
+from pipeline.stages import block_pass
 from pipeline.stages.out_of_core import correlation_pass, correlations
 from pipeline.stages.out_of_core import tiles as module
 from pipeline.stages.out_of_core.tiles import Tiles, grouped_by_point
@@ -53,7 +54,7 @@ def test_scores_are_those_of_dense_columns(
             super().__init__(*arguments)
             errors.append(self.error[:-1])
 
-    monkeypatch.setattr(correlation_pass, "ExactSum", Recorded)
+    monkeypatch.setattr(block_pass, "ExactSum", Recorded)
 
     def compared(run: Any, name: str, residuals: np.ndarray, candidates: np.ndarray) -> Any:
         n = run.shape.n_train
