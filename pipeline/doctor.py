@@ -152,7 +152,8 @@ def _numba() -> Findings:
     from numba import config  # may be missing
 
     layer = str(getattr(config, "THREADING_LAYER", "default"))  # made when numba is imported, so unknown to mypy
-    loops = sorted(path for package in ("features", "pipeline") for path in (ROOT / package).rglob("*_loops.py"))
+    sources = [path for package in ("features", "pipeline") for path in (ROOT / package).rglob("*.py")]
+    loops = sorted(path for path in sources if "\nSIGNATURES" in path.read_text(encoding="utf-8"))
     cache, advice = Path(os.environ["NUMBA_CACHE_DIR"]), []
     tag = f"py{sys.version_info.major}{sys.version_info.minor}"
     kept = 0

@@ -16,7 +16,7 @@ from storage.errors import StorageError
 
 STILL_SECONDS = 2.5  # between two tellings that are the same: one in 2 s may be, on a machine that does other work
 SILENT_SECONDS = 6.0  # between two tellings, whose file waits for the disk
-SCORING = "scoring the candidates"
+SCORING = "correlations of the candidates"
 MNIST = ["mnist", "--set", "data.n_train=12000", "--set", "data.n_test=1000", "--set", "features.name=raw"]
 MNIST += ["--sigma2", "50", "--penalty", "30"]
 SEEN = {"at once": {("statistics", "rows")}, "in rounds": {("statistics", "rows"), ("solve", SCORING)}}
