@@ -211,7 +211,7 @@ def _run(
         Events(layout.log, layout.metrics, meter, quiet=quiet, callback=callback) as events,
     ):
         try:
-            stopping.Turn.next(layout.turn)  # ends what a cluster still runs for a session that was killed
+            stopping.Lease.next(layout.lease)  # ends what a cluster still runs for a session that was killed
             events.say(f"run folder {layout.root}")
             for note in prepared.notes:
                 events.say(note)
@@ -242,7 +242,7 @@ def _run(
             fit(run)
             scores = evaluate_model(run)
             report = results.build(run, scores, meter.peak_bytes)
-            remove_file(layout.turn)
+            remove_file(layout.lease)
             finished_run.finish(layout, prepared.config, report)
         except BaseException as error:
             with suppress(StorageError):

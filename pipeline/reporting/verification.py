@@ -95,7 +95,7 @@ class _Check:
         self._judge(name, lambda: _problem_of(check, path) if path.exists() else [])
 
     def _check_of(self, path: Path, name: str) -> Callable[[Path], object] | None:
-        if name == "turn":
+        if name == "lease":
             return lambda path: int(path.read_bytes())
         if name == "config.toml":
             return lambda path: frozen_config(self._layout)

@@ -56,7 +56,7 @@ class ItemResult(Generic[Item, Value]):
 
 
 @dataclass(frozen=True)
-class Place:
+class WorkerProcess:
     """A process that items run in: its address (None: this one), and its threads."""
 
     address: str | None
@@ -76,16 +76,16 @@ class Executor(Protocol):
         self,
         function: Callable[[Item], Value],
         items: Iterable[Item],
-        turn_file: Path | None = None,
+        lease_file: Path | None = None,
         address_of: Callable[[Item], str | None] = _anywhere,
     ) -> Generator[ItemResult[Item, Value], None, None]:
         """Yield the result of every item as it completes; the first error of an item is raised.
 
-        Tasks in other processes read the turn file for whether to stop. `address_of`: the process where an item had
+        Tasks in other processes read the lease file for whether to stop. `address_of`: the process where an item had
         best run.
         """
 
-    def places(self) -> list[Place]:
+    def processes(self) -> list[WorkerProcess]:
         """Return the processes that there are, with their threads."""
 
     def check_paths(self, paths: Iterable[Path]) -> None:
@@ -101,16 +101,16 @@ class SerialExecutor:
         self,
         function: Callable[[Item], Value],
         items: Iterable[Item],
-        turn_file: Path | None = None,
+        lease_file: Path | None = None,
         address_of: Callable[[Item], str | None] = _anywhere,
     ) -> Generator[ItemResult[Item, Value], None, None]:
         """Yield the result of every item in order."""
         for item in items:
             yield _run_item(function, item)
 
-    def places(self) -> list[Place]:
+    def processes(self) -> list[WorkerProcess]:
         """Return this process, with one thread."""
-        return [Place(None, 1)]
+        return [WorkerProcess(None, 1)]
 
     def check_paths(self, paths: Iterable[Path]) -> None:
         """Do nothing: this process sees what it sees."""
@@ -130,16 +130,16 @@ class DaskExecutor:
         self,
         function: Callable[[Item], Value],
         items: Iterable[Item],
-        turn_file: Path | None = None,
+        lease_file: Path | None = None,
         address_of: Callable[[Item], str | None] = _anywhere,
     ) -> Generator[ItemResult[Item, Value], None, None]:
         """Yield the result of every item as it completes."""
         from distributed import as_completed  # slow to import, and there by now
 
-        turn = None if turn_file is None else stopping.Turn.next(turn_file)
+        lease = None if lease_file is None else stopping.Lease.next(lease_file)
         waiting = iter(items)
         first = islice(waiting, 2 * self.workers)
-        under_way = {self._submit(function, item, turn, address_of(item)) for item in first}
+        under_way = {self._submit(function, item, lease, address_of(item)) for item in first}
         running = as_completed(under_way, loop=self._client.loop)
         try:
             while not running.is_empty():
@@ -156,23 +156,23 @@ class DaskExecutor:
                 under_way.remove(future)
                 future.release()
                 for item in islice(waiting, 1):
-                    under_way.add(following := self._submit(function, item, turn, address_of(item)))
+                    under_way.add(following := self._submit(function, item, lease, address_of(item)))
                     running.add(following)
                 yield result
         finally:
-            self._end([future for future in under_way if not future.done()], turn_file)
+            self._end([future for future in under_way if not future.done()], lease_file)
 
-    def places(self) -> list[Place]:
+    def processes(self) -> list[WorkerProcess]:
         """Return the worker processes of this moment; this process where its own threads are the workers."""
         if self._in_threads:
-            return [Place(None, self.workers)]
+            return [WorkerProcess(None, self.workers)]
         with asking():
             with suppress(TimeoutError):
                 self._client.wait_for_workers(1, timeout=_RESTART_SECONDS)  # where all died, for the first to come back
             there = self._client.nthreads()
         if not there:
             raise _none_left()
-        return [Place(address, int(threads)) for address, threads in sorted(there.items())]
+        return [WorkerProcess(address, int(threads)) for address, threads in sorted(there.items())]
 
     def check_paths(self, paths: Iterable[Path]) -> None:
         """Raise SchedulerError naming a path that some worker does not see."""
@@ -200,11 +200,11 @@ class DaskExecutor:
                 self._client.sync(self._client.scheduler.set_restrictions, worker={key: None})
         self._bound -= placed
 
-    def _end(self, futures: list[Future], turn_file: Path | None) -> None:
+    def _end(self, futures: list[Future], lease_file: Path | None) -> None:
         """End tasks: those that run may save what they have; those that have not begun see that they need not."""
-        if futures and turn_file is not None:
+        if futures and lease_file is not None:
             with suppress(CannotWriteError):  # a full disk ends them as well
-                stopping.Turn.next(turn_file)
+                stopping.Lease.next(lease_file)
         deadline = time.monotonic() + _STOP_SECONDS
         while (futures := [future for future in futures if not future.done()]) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
@@ -213,14 +213,14 @@ class DaskExecutor:
         self._bound.clear()
 
     def _submit(
-        self, function: Callable[[Item], Value], item: Item, turn: stopping.Turn | None, address: str | None
+        self, function: Callable[[Item], Value], item: Item, lease: stopping.Lease | None, address: str | None
     ) -> Future:
         self._submitted += 1
         key = f"{getattr(function, '__name__', None) or 'item'}-{os.getpid()}-{id(self)}-{self._submitted}"
         if address is not None:
             self._bound.add(key)
         workers = {} if address is None else {"workers": [address], "allow_other_workers": True}
-        return self._client.submit(_run_item, function, item, turn, key=key, pure=False, **workers)
+        return self._client.submit(_run_item, function, item, lease, key=key, pure=False, **workers)
 
 
 @contextmanager
@@ -258,11 +258,11 @@ def available_processors() -> int:
 
 
 def _run_item(
-    function: Callable[[Item], Value], item: Item, turn: stopping.Turn | None = None
+    function: Callable[[Item], Value], item: Item, lease: stopping.Lease | None = None
 ) -> ItemResult[Item, Value]:
     _pin_worker_blas()
     wall, cpu = time.perf_counter(), time.thread_time()
-    with stopping.obeying(turn):
+    with stopping.obeying(lease):
         stopping.check()
         value = function(item)
     return ItemResult(item, value, time.perf_counter() - wall, time.thread_time() - cpu, this_process())

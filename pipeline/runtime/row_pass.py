@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pipeline.errors import StoppedError
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.committed_sums import REMEDY, Committed, S, pieces_in
-from pipeline.runtime.executors import Place
+from pipeline.runtime.executors import WorkerProcess
 from storage.errors import CorruptDataError
 
 Item = TypeVar("Item")
@@ -37,7 +37,7 @@ class ThreadTeam:
 
     def __init__(self, pool: ThreadPoolExecutor | None) -> None:
         self._pool = pool
-        self._turn, self._task = stopping.current_turn(), progress.current_task()
+        self._lease, self._task = stopping.current_lease(), progress.current_task()
         self.cpu_seconds = 0.0  # of the threads beside the one that asks
 
     def map(self, function: Callable[[Item], Value], items: Iterable[Item]) -> list[Value]:
@@ -59,7 +59,7 @@ class ThreadTeam:
 
     def _run(self, function: Callable[[Item], Value], item: Item) -> tuple[Value, float]:
         started = time.thread_time()
-        with stopping.obeying(self._turn), progress.helping(self._task):
+        with stopping.obeying(self._lease), progress.helping(self._task):
             value = function(item)
         return value, time.thread_time() - started
 
@@ -74,10 +74,10 @@ def open_team(n_threads: int) -> Iterator[ThreadTeam]:
         yield ThreadTeam(pool)
 
 
-SHARE_BYTES = 2**28  # of sums that a thread has to itself; larger ones are shared by all threads of a process
+OWN_SUMS_BYTES = 2**28  # of sums that a thread has to itself; larger ones are shared by all threads of a process
 _ALL_THREADS = 2**16
 FEW_PIECES = 4  # for a group of threads; where there would be fewer, more threads work on each
-_WAIT_SECONDS = 0.1  # between two looks of a share that waits for its turn in a process
+_WAIT_SECONDS = 0.1  # between two looks of an assignment that waits for another in a process
 # Adds some consecutive pieces to sums, and yields the number of each when all of it has been added.
 AddPieces = Callable[[range, S, ThreadTeam], Iterator[int]]
 
@@ -109,7 +109,7 @@ class RowPass(Generic[S]):
 
 
 @dataclass(frozen=True)
-class Share:
+class Assignment:
     """What one process does of a pass.
 
     name : of the files that it commits, each attempt its own: a task whose process was taken for lost may run twice
@@ -121,7 +121,7 @@ class Share:
 
     folder: Path
     name: str
-    place: Place
+    process: WorkerProcess
     pieces: NDArray[np.int64]
     earlier: tuple[Path, ...]
     every: float
@@ -132,7 +132,7 @@ class Share:
     @property
     def groups(self) -> list[int]:
         """The threads of each group that has sums of its own."""
-        threads = self.place.threads
+        threads = self.process.threads
         n_groups = n_groups_of(threads, self.together, len(self.pieces), self.threads_a_piece)
         return [len(part) for part in np.array_split(np.arange(threads), n_groups)]
 
@@ -142,8 +142,8 @@ class Share:
 
 
 @dataclass(frozen=True)
-class ShareResult(Generic[S]):
-    """What a share gives: the sums or the file that has them, and the CPU seconds of its threads beside the task's."""
+class AssignmentResult(Generic[S]):
+    """The sums of an assignment, or the file that has them, and the CPU seconds of its threads beside the task's."""
 
     sums: S | None
     file: Path
@@ -152,7 +152,7 @@ class ShareResult(Generic[S]):
 
 def threads_together(sums_bytes: int) -> int:
     """Return how many threads share sums of so many bytes: all, if they are large, lest memory grows with threads."""
-    return 1 if sums_bytes <= SHARE_BYTES else _ALL_THREADS
+    return 1 if sums_bytes <= OWN_SUMS_BYTES else _ALL_THREADS
 
 
 def n_groups_of(threads: int, together: int, n_pieces: int, threads_a_piece: int) -> int:
@@ -164,34 +164,34 @@ def n_groups_of(threads: int, together: int, n_pieces: int, threads_a_piece: int
     return max(min(for_memory, for_balance, n_pieces), 1)
 
 
-def share_out(
+def assign_pieces(
     task: RowPass[S],
     earlier: dict[Path, set[int]],
     folder: Path,
-    places: Sequence[Place],
+    processes: Sequence[WorkerProcess],
     every: float,
     together: int,
-) -> list[Share]:
+) -> list[Assignment]:
     """Return the assignments of the processes: consecutive pieces that no `earlier` file has, as many as threads.
 
     together : least threads that share one set of sums
     """
     waiting = np.setdiff1d(np.arange(task.n_pieces), [piece for done in earlier.values() for piece in done])
-    threads = np.cumsum([0, *(place.threads for place in places)])
+    threads = np.cumsum([0, *(process.threads for process in processes)])
     edges = -(-threads * len(waiting) // threads[-1])
     session, files = session_name(), sorted(earlier)
-    some = [i for i in range(len(places)) if edges[i + 1] > edges[i]]
+    some = [i for i in range(len(processes)) if edges[i + 1] > edges[i]]
     return [
-        Share(
+        Assignment(
             folder=folder,
             name=f"sums-{session}-{i:04d}",
-            place=places[i],
+            process=processes[i],
             pieces=waiting[edges[i] : edges[i + 1]],
             earlier=tuple(files[number :: len(some)]),
             every=every,
             together=max(threads_together(task.sums_bytes), together),
             threads_a_piece=task.threads_a_piece,
-            returned=len(some) == 1 and places[i].address is None,
+            returned=len(some) == 1 and processes[i].address is None,
         )
         for number, i in enumerate(some)
     ]
@@ -202,34 +202,34 @@ def session_name() -> str:
     return f"{time.time_ns():016x}"
 
 
-def compute_share(task: RowPass[S], share: Share) -> ShareResult[S]:
+def compute_assignment(task: RowPass[S], assignment: Assignment) -> AssignmentResult[S]:
     """Add all pieces of an assignment, and commit the sums as it goes; one at a time in a process.
 
     Raises StoppedError on request, when the sums are committed; what the pieces raise.
     """
-    while not _turn_of_shares.acquire(timeout=_WAIT_SECONDS):
+    while not _one_at_a_time.acquire(timeout=_WAIT_SECONDS):
         stopping.check()
     try:
-        return _compute(task, share)
+        return _compute(task, assignment)
     finally:
-        _turn_of_shares.release()
+        _one_at_a_time.release()
 
 
-_turn_of_shares = threading.Lock()
+_one_at_a_time = threading.Lock()
 
 
-def _compute(task: RowPass[S], share: Share) -> ShareResult[S]:
+def _compute(task: RowPass[S], assignment: Assignment) -> AssignmentResult[S]:
     add = task.open()
-    file = share.folder / f"{share.name}-{os.urandom(4).hex()}.npz"
-    total, earlier = _taken_up(task, share)
-    left = [piece for piece in share.pieces.tolist() if piece not in total.pieces]
-    waiting = _Waiting(left, task.run_length, len(share.groups))
+    file = assignment.folder / f"{assignment.name}-{os.urandom(4).hex()}.npz"
+    total, earlier = _taken_up(task, assignment)
+    left = [piece for piece in assignment.pieces.tolist() if piece not in total.pieces]
+    waiting = _Waiting(left, task.run_length, len(assignment.groups))
     with ExitStack() as stack:
-        teams = [stack.enter_context(open_team(threads)) for threads in share.groups]
+        teams = [stack.enter_context(open_team(threads)) for threads in assignment.groups]
         leaders = stack.enter_context(open_team(len(teams)))
         while waiting:
-            stopped = _add_for_a_while(task, add, waiting, total, (leaders, teams), share.every)
-            if waiting or stopped or not share.returned:
+            stopped = _add_for_a_while(task, add, waiting, total, (leaders, teams), assignment.every)
+            if waiting or stopped or not assignment.returned:
                 progress.doing("storing the sums so far")
                 total.commit(file, task.grid, earlier)
                 earlier = ()
@@ -237,23 +237,23 @@ def _compute(task: RowPass[S], share: Share) -> ShareResult[S]:
             if stopped:
                 stopping.check()
                 raise StoppedError("stopped by its driver")
-        if not file.exists() and not share.returned:  # all was there already
+        if not file.exists() and not assignment.returned:  # all was there already
             total.commit(file, task.grid, earlier)
         cpu_seconds = sum(team.cpu_seconds for team in (*teams, leaders))
-    return ShareResult(total.sums if share.returned else None, file, cpu_seconds)
+    return AssignmentResult(total.sums if assignment.returned else None, file, cpu_seconds)
 
 
-def _taken_up(task: RowPass[S], share: Share) -> tuple[Committed[S], tuple[Path, ...]]:
+def _taken_up(task: RowPass[S], assignment: Assignment) -> tuple[Committed[S], tuple[Path, ...]]:
     """Return committed sums, and their files: of a lost attempt, or else of the earlier files."""
     total = Committed(task.empty())
-    attempts = {path: pieces_in(path, task.grid) for path in share.files()}
+    attempts = {path: pieces_in(path, task.grid) for path in assignment.files()}
     if any(attempts.values()):
         total.absorb(max(attempts, key=lambda path: len(attempts[path])))
-        progress.advance(sum(task.size(piece) for piece in share.pieces.tolist() if piece in total.pieces))
-        return total, (*attempts, *share.earlier)
-    for path in share.earlier:
+        progress.advance(sum(task.size(piece) for piece in assignment.pieces.tolist() if piece in total.pieces))
+        return total, (*attempts, *assignment.earlier)
+    for path in assignment.earlier:
         total.absorb(path)
-    return total, share.earlier
+    return total, assignment.earlier
 
 
 def _add_for_a_while(
@@ -278,7 +278,7 @@ def _add_for_a_while(
     return any(stopped)
 
 
-def combine(task: RowPass[S], folder: Path, results: Sequence[ShareResult[S]], earlier: Sequence[Path]) -> S:
+def combine(task: RowPass[S], folder: Path, results: Sequence[AssignmentResult[S]], earlier: Sequence[Path]) -> S:
     """Return the sums over all pieces: of the one assignment of this process, or of the files.
 
     earlier : the files of a pass that had no pieces left. Raises CorruptDataError where pieces are missing.
@@ -294,7 +294,7 @@ def combine(task: RowPass[S], folder: Path, results: Sequence[ShareResult[S]], e
 
 
 class _Waiting:
-    """The pieces of a share that no thread has taken yet."""
+    """The pieces of an assignment that no thread has taken yet."""
 
     def __init__(self, pieces: list[int], run_length: int, n_groups: int) -> None:
         self._pieces, self._lock = pieces, threading.Lock()

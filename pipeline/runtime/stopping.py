@@ -1,7 +1,7 @@
 """Stopping on request: a signal or the time limit asks for it, and the work looks between its steps.
 
 A handler only sets a flag: saving inside a handler may wait for a lock that the interrupted code holds. Before the work
-has begun, a request ends the command at once. Tasks in other processes learn of it from a file: see `Turn`.
+has begun, a request ends the command at once. Tasks in other processes learn of it from a file: see `Lease`.
 """
 
 import signal
@@ -17,7 +17,7 @@ from pipeline.errors import StoppedError
 from storage.files import write_file
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-LOOK_SECONDS = 0.25  # between two looks of a task at the file of its turn
+LOOK_SECONDS = 0.25  # between two looks of a task at the file of its lease
 
 _reason: str | None = None
 _deadline: float | None = None
@@ -25,10 +25,10 @@ _working = False
 
 
 @dataclass(frozen=True)
-class Turn:
-    """The right of tasks to work on a run, until the next turn is taken, by this process or a later one.
+class Lease:
+    """The right of tasks to work on a run, until the next lease is taken, by this process or a later one.
 
-    The file holds the number of the latest turn. Numbers only grow: stale content of a network file system, or a
+    The file holds the number of the latest lease. Numbers only grow: stale content of a network file system, or a
     missing file, ends no task.
     """
 
@@ -36,27 +36,27 @@ class Turn:
     number: int
 
     @classmethod
-    def next(cls, path: Path) -> "Turn":
-        """Take the next turn, which ends the earlier ones. The run's lock must be held. Raises CannotWriteError."""
-        turn = cls(path, _latest_turn(path) + 1)
-        write_file(path, f"{turn.number}\n".encode())
-        return turn
+    def next(cls, path: Path) -> "Lease":
+        """Take the next lease, which ends the earlier ones. The run's lock must be held. Raises CannotWriteError."""
+        lease = cls(path, _latest_lease(path) + 1)
+        write_file(path, f"{lease.number}\n".encode())
+        return lease
 
     def is_over(self) -> bool:
-        """Tell whether a later turn was taken."""
-        return _latest_turn(self.path) > self.number
+        """Tell whether a later lease was taken."""
+        return _latest_lease(self.path) > self.number
 
 
-def _latest_turn(path: Path) -> int:
+def _latest_lease(path: Path) -> int:
     with suppress(OSError, ValueError):
         return int(path.read_bytes())  # read, not stat'ed: opening asks a file server, stat may ask a cache
     return 0
 
 
 class _Task(threading.local):
-    """The task that a thread runs: its turn, when it looked last, and whether the turn is over."""
+    """The task that a thread runs: its lease, when it looked last, and whether the lease is over."""
 
-    turn: Turn | None = None
+    lease: Lease | None = None
     looked = 0.0
     is_over = False
 
@@ -65,18 +65,18 @@ _task = _Task()
 
 
 @contextmanager
-def obeying(turn: Turn | None) -> Iterator[None]:
-    """Stop the task that this thread runs inside once its turn is over; None: nobody can end it from elsewhere."""
-    _task.turn, _task.looked, _task.is_over = turn, -LOOK_SECONDS, False
+def obeying(lease: Lease | None) -> Iterator[None]:
+    """Stop the task that this thread runs inside once its lease is over; None: nobody can end it from elsewhere."""
+    _task.lease, _task.looked, _task.is_over = lease, -LOOK_SECONDS, False
     try:
         yield
     finally:
-        _task.turn, _task.is_over = None, False
+        _task.lease, _task.is_over = None, False
 
 
-def current_turn() -> Turn | None:
-    """Return the turn that the task of this thread obeys, for other threads that work on the same task."""
-    return _task.turn
+def current_lease() -> Lease | None:
+    """Return the lease that the task of this thread obeys, for other threads that work on the same task."""
+    return _task.lease
 
 
 @contextmanager
@@ -130,8 +130,8 @@ def requested() -> str | None:
 
 def _turn_is_over() -> bool:
     now = time.monotonic()
-    if _task.turn is not None and now - _task.looked >= LOOK_SECONDS and not _task.is_over:
-        _task.looked, _task.is_over = now, _task.turn.is_over()
+    if _task.lease is not None and now - _task.looked >= LOOK_SECONDS and not _task.is_over:
+        _task.looked, _task.is_over = now, _task.lease.is_over()
     return _task.is_over
 
 

@@ -27,7 +27,15 @@ from pipeline.runtime.committed_sums import S, take_over
 from pipeline.runtime.events import Events, repeating
 from pipeline.runtime.executors import Executor, this_process
 from pipeline.runtime.progress import Progress, Watch
-from pipeline.runtime.row_pass import RowPass, Share, ShareResult, combine, compute_share, session_name, share_out
+from pipeline.runtime.row_pass import (
+    Assignment,
+    AssignmentResult,
+    RowPass,
+    assign_pieces,
+    combine,
+    compute_assignment,
+    session_name,
+)
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredFile
 from pipeline.stages.unfinished import UnfinishedOnDisk, latest_note, records_in
 from pipeline.stages.workspace import STAGES, Workspace
@@ -274,7 +282,7 @@ class Run(Workspace):
             return
         with Watch(self.layout.progress, items, unit, size, words) as watch, self._shown(name, watch.now, note):
             run = self.executor.run(
-                watch.told(function), watch.numbered(), self.layout.turn, lambda numbered: address_of(numbered.item)
+                watch.told(function), watch.numbered(), self.layout.lease, lambda numbered: address_of(numbered.item)
             )
             with closing(run):  # ends the other items before an error of `on_value` goes on
                 for result in run:
@@ -286,29 +294,29 @@ class Run(Workspace):
 
     def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
         """Return the sums of a pass over the rows, which takes up those that an earlier session has committed."""
-        folder, results = self.layout.row_pass(name), list[ShareResult[S]]()
+        folder, results = self.layout.row_pass(name), list[AssignmentResult[S]]()
         make_folder(folder)
         earlier: dict[Path, set[int]] = {}
         if any(folder.iterdir()):
             with self.status(stage, "checking what an earlier session has committed"):
                 earlier = take_over(folder, task.grid, session_name())
         every = self.config.resources.checkpoint_every
-        shares = share_out(task, earlier, folder, self.executor.places(), every, self.together)
+        assignments = assign_pieces(task, earlier, folder, self.executor.processes(), every, self.together)
 
-        def take(share: Share, result: ShareResult[S]) -> None:
+        def take(assignment: Assignment, result: AssignmentResult[S]) -> None:
             results.append(result)
-            self.costs[stage].items += len(share.pieces) - 1
-            if not share.returned:
+            self.costs[stage].items += len(assignment.pieces) - 1
+            if not assignment.returned:
                 self.costs[stage].cpu_seconds += result.cpu_seconds
 
         self.run_items(
             stage,
-            partial(compute_share, task),
-            shares,
+            partial(compute_assignment, task),
+            assignments,
             unit=unit,
-            size=lambda share: sum(map(task.size, share.pieces.tolist())),
+            size=lambda assignment: sum(map(task.size, assignment.pieces.tolist())),
             words=words,
-            address_of=lambda share: share.place.address,
+            address_of=lambda assignment: assignment.process.address,
             on_value=take,
         )
         with self.status(stage, "adding up what the processes have"):

@@ -293,11 +293,11 @@ def test_verifying_while_the_run_is_at_work(finished: Path, tmp_path: Path, caps
 
 def test_the_turn_of_a_killed_session_is_a_file_of_the_run(copy: Path, capsys: Capture) -> None:
     unfinished(copy)
-    (copy / "turn").write_text("3\n")
+    (copy / "lease").write_text("3\n")
     code, out = verified(copy, capsys)
     assert (code, "not a file of a run" in out) == (0, False)
-    (copy / "turn").write_text("x")
+    (copy / "lease").write_text("x")
     code, out = verified(copy, capsys, "-q")
     assert code == 65
-    assert "turn: " in out
+    assert "lease: " in out
     assert "; delete it: the next start makes it again" in out

@@ -16,7 +16,7 @@ from pipeline.datasets.feature_request import FeatureShape
 from pipeline.planning import plan as plans
 from pipeline.planning.plan import COMPILING_BYTES, Plan, StagePlan, check_disk, make_plan
 from pipeline.runtime.memory_limits import DRIVER_BYTES
-from pipeline.runtime.row_pass import SHARE_BYTES
+from pipeline.runtime.row_pass import OWN_SUMS_BYTES
 from pipeline.stages import fit
 from pipeline.stages.training_rows import row_grid
 from pipeline.train import main
@@ -98,7 +98,7 @@ def test_a_large_gram_takes_as_much_memory_for_any_number_of_threads(n_centers):
     few, many = (stage(planned(shape, n, centers__count=n_centers)[1], "statistics").memory_bytes for n in (1, 64))
     sums = 2 * 8 * n_centers**2
     assert few >= sums
-    assert many - few < 64 * 150 * MIB + (64 * sums if sums <= SHARE_BYTES else 0)
+    assert many - few < 64 * 150 * MIB + (64 * sums if sums <= OWN_SUMS_BYTES else 0)
     assert n_centers < 12_000 or many - few < 4 * sums
 
 

@@ -117,13 +117,13 @@ def test_tasks_end_before_the_caller_learns_that_they_shall(executor: tuple, tmp
     error = ValueError if first == 0 else StoppedError
     started = time.monotonic()
     with stopping.listening(), stopping.working(None if first == 0 else 1), pytest.raises(error, match=r"bad|limit"):
-        list(executor[1].run(partial(beat, folder), range(first, first + 8), tmp_path / "turn"))
+        list(executor[1].run(partial(beat, folder), range(first, first + 8), tmp_path / "lease"))
     before = contents(folder)
     assert time.monotonic() - started < 30  # undisturbed, they take 40 s
     time.sleep(0.3)
     assert contents(folder) == before
     assert len(before) <= 2 + (first == 0)  # the error makes room for one
-    assert [result.value for result in executor[1].run(abs, [-5], tmp_path / "turn")] == [5]
+    assert [result.value for result in executor[1].run(abs, [-5], tmp_path / "lease")] == [5]
 
 
 @pytest.mark.nightly
@@ -132,7 +132,7 @@ def test_a_task_that_does_not_look_is_not_waited_for_too_long(tmp_path: Path) ->
         list(opened.run(look, range(8)))  # the imports of a worker take a moment
         started = time.monotonic()
         with stopping.working(1), pytest.raises(StoppedError):
-            list(opened.run(sleep, range(4), tmp_path / "turn"))
+            list(opened.run(sleep, range(4), tmp_path / "lease"))
     assert 20 <= time.monotonic() - (started + 1) < 50
 
 
@@ -201,7 +201,7 @@ def test_a_scheduler_that_dies_amid_a_question_or_has_another_key_is_told(
     ):
         pass
     questions: list[Callable[[DaskExecutor], object]] = [
-        lambda executor: executor.places(),
+        lambda executor: executor.processes(),
         lambda executor: executor.check_paths([tmp_path]),
         lambda executor: count_threads(executor._client),
         lambda executor: list(executor.run(abs, range(9), address_of=lambda item: "tls://127.0.0.1:1")),
@@ -273,4 +273,4 @@ def test_workers_save_on_request_and_leave_the_run_alone(
     assert steps[0] < steps[1]
     assert main([*command, *SERIAL]) == 3
     assert model_bytes(run) == model_bytes(finished_run(*ENDLESS_SOLVE, dataset=data, code=3))
-    assert not (run / "turn").exists()
+    assert not (run / "lease").exists()

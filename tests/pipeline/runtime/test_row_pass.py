@@ -17,8 +17,16 @@ from hypothesis import strategies as st
 from pipeline.errors import InvalidDataError, StoppedError
 from pipeline.runtime import committed_sums, stopping
 from pipeline.runtime.committed_sums import Arrays, take_over
-from pipeline.runtime.executors import Place
-from pipeline.runtime.row_pass import SHARE_BYTES, Share, ThreadTeam, combine, compute_share, session_name, share_out
+from pipeline.runtime.executors import WorkerProcess
+from pipeline.runtime.row_pass import (
+    OWN_SUMS_BYTES,
+    Assignment,
+    ThreadTeam,
+    assign_pieces,
+    combine,
+    compute_assignment,
+    session_name,
+)
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import CannotWriteError, CorruptDataError
 
@@ -80,20 +88,20 @@ class Adding:
                 if self._task.break_after is not None and self._added > self._task.break_after:
                     raise InvalidDataError("broken")
             time.sleep(self._task.seconds)
-            shares = np.zeros(WIDTH, np.int64)
+            parts = np.zeros(WIDTH, np.int64)
 
-            def fill(tile: int, shares: np.ndarray = shares) -> None:
-                shares[tile] += 1
+            def fill(tile: int, parts: np.ndarray = parts) -> None:
+                parts[tile] += 1
 
             team.each(fill, range(WIDTH))
-            assert shares.tolist() == [1] * WIDTH
+            assert parts.tolist() == [1] * WIDTH
             sums.counts[piece] += 1
             yield piece
 
 
-def places(*threads: int) -> list[Place]:
+def places(*threads: int) -> list[WorkerProcess]:
     """Processes of a cluster: here each of them is this one, which keeps no sums."""
-    return [Place(f"tcp://{i}", n) for i, n in enumerate(threads)]
+    return [WorkerProcess(f"tcp://{i}", n) for i, n in enumerate(threads)]
 
 
 def committed(task: Counting, folder: Path) -> dict[Path, set[int]]:
@@ -102,22 +110,22 @@ def committed(task: Counting, folder: Path) -> dict[Path, set[int]]:
 
 
 def passed(
-    task: Counting, folder: Path, where: Sequence[Place], every: float = 60.0, together: int = 1
-) -> tuple[Counts, list[Share]]:
+    task: Counting, folder: Path, where: Sequence[WorkerProcess], every: float = 60.0, together: int = 1
+) -> tuple[Counts, list[Assignment]]:
     """Do what is left of a pass as a run does it."""
     folder.mkdir(exist_ok=True)
     earlier = committed(task, folder)
-    shares = share_out(task, earlier, folder, where, every, together)
-    results = [compute_share(task, share) for share in shares]
-    return combine(task, folder, results, sorted(earlier)), shares
+    assignments = assign_pieces(task, earlier, folder, where, every, together)
+    results = [compute_assignment(task, assignment) for assignment in assignments]
+    return combine(task, folder, results, sorted(earlier)), assignments
 
 
-def stopped(task: Counting, folder: Path, where: Sequence[Place], every: float = 60.0) -> None:
+def stopped(task: Counting, folder: Path, where: Sequence[WorkerProcess], every: float = 60.0) -> None:
     """Do a part of a pass: every process is asked to stop after a few pieces."""
     folder.mkdir(exist_ok=True)
-    for share in share_out(task, committed(task, folder), folder, where, every, 1):
+    for assignment in assign_pieces(task, committed(task, folder), folder, where, every, 1):
         with stopping.listening(), stopping.working(), pytest.raises(StoppedError, match="a test"):
-            compute_share(replace(task, stop_after=2), share)
+            compute_assignment(replace(task, stop_after=2), assignment)
 
 
 def files(folder: Path) -> list[Path]:
@@ -149,14 +157,14 @@ def test_however_the_pieces_are_shared_out_each_is_added_once(
     large: bool,
 ) -> None:
     folder = tmp_path_factory.mktemp("pass")
-    task = Counting(n_pieces, run_length, (n_pieces,), sums_bytes=2 * SHARE_BYTES if large else 0)
-    counts, shares = passed(task, folder, places(*threads), together=together)
+    task = Counting(n_pieces, run_length, (n_pieces,), sums_bytes=2 * OWN_SUMS_BYTES if large else 0)
+    counts, assignments = passed(task, folder, places(*threads), together=together)
     assert whole(counts)
-    assert sorted(piece for share in shares for piece in share.pieces.tolist()) == list(range(n_pieces))
-    assert len(files(folder)) == len(shares) <= len(threads)
-    assert all(len(share.pieces) for share in shares)
+    assert sorted(piece for assignment in assignments for piece in assignment.pieces.tolist()) == list(range(n_pieces))
+    assert len(files(folder)) == len(assignments) <= len(threads)
+    assert all(len(assignment.pieces) for assignment in assignments)
     assert pieces_in(folder) == list(range(n_pieces))
-    by_thread = [len(share.pieces) / share.place.threads for share in shares]
+    by_thread = [len(assignment.pieces) / assignment.process.threads for assignment in assignments]
     assert max(by_thread) - min(by_thread) <= 1 + 1e-9 or n_pieces < sum(threads)
 
 
@@ -165,9 +173,9 @@ def test_the_only_process_takes_up_what_others_left_and_keeps_its_sums_in_memory
     for others in (0, 3):
         if others:
             stopped(Counting(), tmp_path, places(1, 1, 1))
-        counts, shares = passed(Counting(), tmp_path, [Place(None, threads)])
+        counts, assignments = passed(Counting(), tmp_path, [WorkerProcess(None, threads)])
         assert whole(counts)
-        assert [len(share.earlier) for share in shares] == [others]
+        assert [len(assignment.earlier) for assignment in assignments] == [others]
         assert len(files(tmp_path)) == others
 
 
@@ -187,24 +195,24 @@ def test_a_stopped_pass_is_taken_up_by_more_or_fewer(
     assert set(before) < set(between)
     assert len(set(between)) == len(between)
     assert len(files(tmp_path)) <= len(then), "what was taken up is gone"
-    counts, shares = passed(task, tmp_path, places(*first))
+    counts, assignments = passed(task, tmp_path, places(*first))
     assert whole(counts)
-    assert [[path] for path in files(tmp_path)] == [share.files() for share in shares]
+    assert [[path] for path in files(tmp_path)] == [assignment.files() for assignment in assignments]
 
 
 def test_a_pass_that_was_all_but_combined_computes_nothing(tmp_path: Path) -> None:
     passed(Counting(), tmp_path, places(1, 2))
-    counts, shares = passed(Counting(break_after=0), tmp_path, places(1, 1, 1))
+    counts, assignments = passed(Counting(break_after=0), tmp_path, places(1, 1, 1))
     assert whole(counts)
-    assert shares == []
+    assert assignments == []
 
 
 def test_sums_are_committed_in_time(tmp_path: Path) -> None:
     """A kill at any moment loses what came after the last commit: here the error of a piece."""
     task = Counting(run_length=20, seconds=0.02, break_after=15)
-    (share,) = share_out(task, {}, tmp_path, places(1), 0.05, 1)
+    (assignment,) = assign_pieces(task, {}, tmp_path, places(1), 0.05, 1)
     with pytest.raises(InvalidDataError, match="broken"):
-        compute_share(task, share)
+        compute_assignment(task, assignment)
     assert 15 - 5 <= len(pieces_in(tmp_path)) <= 15
 
 
@@ -213,53 +221,53 @@ def test_an_error_of_a_piece_ends_the_share_and_with_no_time_between_commits_los
     tmp_path: Path, threads: int, after: int
 ) -> None:
     task = Counting(break_after=after)
-    (share,) = share_out(task, {}, tmp_path, places(threads), 0.0, 1)
+    (assignment,) = assign_pieces(task, {}, tmp_path, places(threads), 0.0, 1)
     with pytest.raises(InvalidDataError, match="broken"):
-        compute_share(task, share)
+        compute_assignment(task, assignment)
     assert after - threads <= len(pieces_in(tmp_path)) <= after
     counts, _ = passed(Counting(), tmp_path, places(2))
     assert whole(counts)
 
 
 def test_a_lost_task_goes_on_from_its_own_file(tmp_path: Path) -> None:
-    """The same share runs again, in another process: the files it went on from are gone by then."""
+    """The same assignment runs again, in another process: the files it went on from are gone by then."""
     stopped(Counting(), tmp_path, places(1, 1))
     task = Counting()
-    (share,) = share_out(task, committed(task, tmp_path), tmp_path, places(1), 0.0, 1)
-    assert len(share.earlier) == 2
+    (assignment,) = assign_pieces(task, committed(task, tmp_path), tmp_path, places(1), 0.0, 1)
+    assert len(assignment.earlier) == 2
     with pytest.raises(InvalidDataError):
-        compute_share(replace(task, break_after=3), share)
-    assert not any(path.exists() for path in share.earlier)
-    (attempt,) = share.files()
-    assert whole(combine(task, tmp_path, [compute_share(task, share)], ()))
-    assert share.files() != [attempt], "the lost one may live and write once more"
+        compute_assignment(replace(task, break_after=3), assignment)
+    assert not any(path.exists() for path in assignment.earlier)
+    (attempt,) = assignment.files()
+    assert whole(combine(task, tmp_path, [compute_assignment(task, assignment)], ()))
+    assert assignment.files() != [attempt], "the lost one may live and write once more"
     assert len(files(tmp_path)) == 1
-    assert whole(combine(task, tmp_path, [compute_share(replace(task, break_after=0), share)], ()))
+    assert whole(combine(task, tmp_path, [compute_assignment(replace(task, break_after=0), assignment)], ()))
 
 
 def test_a_lost_task_that_lives_on_changes_nothing(tmp_path: Path) -> None:
     """Its process was slow, not dead: it commits after its successor has ended."""
     task = Counting()
-    (share,) = share_out(task, {}, tmp_path, places(1), 0.0, 1)
+    (assignment,) = assign_pieces(task, {}, tmp_path, places(1), 0.0, 1)
     with pytest.raises(InvalidDataError):
-        compute_share(replace(task, break_after=3), share)
-    (attempt,) = share.files()
+        compute_assignment(replace(task, break_after=3), assignment)
+    (attempt,) = assignment.files()
     late = attempt.read_bytes()
-    result = compute_share(task, share)
+    result = compute_assignment(task, assignment)
     attempt.write_bytes(late)
     assert whole(combine(task, tmp_path, [result], ()))
     # A third one goes on from that of the two which has most, so that nothing is added again.
     again = replace(task, runs=[])
-    assert whole(combine(task, tmp_path, [compute_share(again, share)], ()))
+    assert whole(combine(task, tmp_path, [compute_assignment(again, assignment)], ()))
     assert again.runs == []
     assert whole(passed(task, tmp_path, places(1, 1))[0])
 
 
 def test_shares_of_one_process_take_turns(tmp_path: Path) -> None:
-    """A share whose process was lost waits for that of the process where it runs again: each takes its memory."""
+    """A assignment whose process was lost waits for that of the process where it runs again: each takes its memory."""
     task = Counting(seconds=0.01)
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(partial(compute_share, task), share_out(task, {}, tmp_path, places(1, 1), 60.0, 1)))
+        list(pool.map(partial(compute_assignment, task), assign_pieces(task, {}, tmp_path, places(1, 1), 60.0, 1)))
     of_second = [run[0] >= 10 for run in task.runs]
     assert of_second in (sorted(of_second), sorted(of_second, reverse=True))
     assert pieces_in(tmp_path) == list(range(20))
@@ -303,8 +311,8 @@ def test_what_is_damaged_or_of_another_grid_is_made_again(tmp_path: Path, damage
 
 def test_files_that_other_processes_write_alone_make_no_whole(tmp_path: Path) -> None:
     task = Counting()
-    shares = share_out(task, {}, tmp_path, places(1, 1), 60.0, 1)
-    results = [compute_share(task, share) for share in shares]
+    assignments = assign_pieces(task, {}, tmp_path, places(1, 1), 60.0, 1)
+    results = [compute_assignment(task, assignment) for assignment in assignments]
     with pytest.raises(CorruptDataError, match=r"sums are missing.*--resume"):
         combine(task, tmp_path, results[:1], ())
     with pytest.raises(CorruptDataError, match="same rows"):
@@ -340,8 +348,8 @@ def test_the_run_length_is_what_is_read_together(tmp_path: Path) -> None:
 
 def test_a_result_says_what_its_other_threads_cost(tmp_path: Path) -> None:
     def seconds(threads: int) -> float:
-        (share,) = share_out(Counting(), {}, tmp_path, places(threads), 60.0, 1)
-        return compute_share(Counting(), share).cpu_seconds
+        (assignment,) = assign_pieces(Counting(), {}, tmp_path, places(threads), 60.0, 1)
+        return compute_assignment(Counting(), assignment).cpu_seconds
 
     assert seconds(1) == 0.0
     assert seconds(3) > 0.0

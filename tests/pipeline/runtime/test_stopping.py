@@ -20,7 +20,7 @@ from pipeline.config.settings import load, resumed
 from pipeline.config.train_config import Resources, TrainConfig
 from pipeline.errors import StoppedError
 from pipeline.runtime import stopping
-from pipeline.runtime.stopping import SIGNALS, Turn
+from pipeline.runtime.stopping import SIGNALS, Lease
 from pipeline.solvers.state import Record, SolverState
 from pipeline.stages.unfinished import SolveProgress
 from pipeline.train import main
@@ -73,8 +73,8 @@ def test_a_second_signal_leaves_a_command_that_is_ending_alone() -> None:
 
 
 def test_a_task_stops_once_its_turn_is_over_and_for_nothing_stale(tmp_path: Path) -> None:
-    file = tmp_path / "turn"
-    killed, ours = Turn.next(file), Turn.next(file)  # a cluster may still run tasks of a session that was killed
+    file = tmp_path / "lease"
+    killed, ours = Lease.next(file), Lease.next(file)  # a cluster may still run tasks of a session that was killed
     with stopping.obeying(killed), pytest.raises(StoppedError):
         stopping.check()
     with stopping.obeying(ours):
@@ -97,10 +97,10 @@ def test_a_task_stops_once_its_turn_is_over_and_for_nothing_stale(tmp_path: Path
 
 
 def test_looking_again_at_once_reads_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads: list[Turn] = []
-    monkeypatch.setattr(Turn, "is_over", lambda turn: bool(reads.append(turn)))
+    reads: list[Lease] = []
+    monkeypatch.setattr(Lease, "is_over", lambda lease: bool(reads.append(lease)))
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
-    with stopping.obeying(Turn.next(tmp_path / "turn")):
+    with stopping.obeying(Lease.next(tmp_path / "lease")):
         for _ in range(100):
             stopping.check()
     assert len(reads) == 1

@@ -78,7 +78,7 @@ def test_threads_that_share_their_sums_make_the_same_bytes(
     tables: Path, features: Path, tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As those of a large Gram do: here 8 KiB are large, and a tile has 16 columns."""
-    monkeypatch.setattr(row_pass, "SHARE_BYTES", 2**13)
+    monkeypatch.setattr(row_pass, "OWN_SUMS_BYTES", 2**13)
     monkeypatch.setattr(exact_sums, "TILE_COLUMNS", 16)
     found = []
     for name, way in (("serial", SERIAL), ("threads", MANY), ("more", (*MANY, "--workers", "5"))):

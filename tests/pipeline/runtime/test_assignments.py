@@ -1,4 +1,4 @@
-"""Who takes which pieces of a share: threads form groups, and groups take pieces in a row."""
+"""Who takes which pieces of an assignment: threads form groups, and groups take pieces in a row."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.runtime import row_pass as module
-from pipeline.runtime.executors import Place
-from pipeline.runtime.row_pass import SHARE_BYTES, Share, n_groups_of, threads_together
+from pipeline.runtime.executors import WorkerProcess
+from pipeline.runtime.row_pass import OWN_SUMS_BYTES, Assignment, n_groups_of, threads_together
 
 
 def test_pieces_are_taken_in_rows_and_shorter_ones_at_the_end() -> None:
@@ -40,9 +40,11 @@ def test_no_group_ends_long_after_the_others(n_pieces: int, run_length: int, gro
     ("threads", "together", "groups"), [(1, 1, [1]), (4, 1, [1] * 4), (4, 2, [2, 2]), (5, 2, [2, 2, 1]), (3, 9, [3])]
 )
 def test_threads_of_a_process_form_groups(threads: int, together: int, groups: list[int]) -> None:
-    share = Share(Path("f"), "sums", Place("tcp://a", threads), np.arange(20), (), 60.0, together, 1, returned=False)
-    assert share.groups == groups
-    assert len(replace(share, pieces=np.arange(1)).groups) == 1, "one piece is worked on by one group"
+    assignment = Assignment(
+        Path("f"), "sums", WorkerProcess("tcp://a", threads), np.arange(20), (), 60.0, together, 1, returned=False
+    )
+    assert assignment.groups == groups
+    assert len(replace(assignment, pieces=np.arange(1)).groups) == 1, "one piece is worked on by one group"
 
 
 def test_where_pieces_are_few_several_threads_work_on_each() -> None:
@@ -54,7 +56,7 @@ def test_where_pieces_are_few_several_threads_work_on_each() -> None:
 
 
 def test_large_sums_are_shared_by_all_threads_of_a_process() -> None:
-    for sums_bytes in (0, 1, SHARE_BYTES, SHARE_BYTES + 1, 7 * SHARE_BYTES, 2 * 8 * 12_000**2):
+    for sums_bytes in (0, 1, OWN_SUMS_BYTES, OWN_SUMS_BYTES + 1, 7 * OWN_SUMS_BYTES, 2 * 8 * 12_000**2):
         for threads in (1, 4, 16, 64):
             groups = n_groups_of(threads, threads_together(sums_bytes), 1000, 1)
-            assert groups == (1 if sums_bytes > SHARE_BYTES else threads)
+            assert groups == (1 if sums_bytes > OWN_SUMS_BYTES else threads)
