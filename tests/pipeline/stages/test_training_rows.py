@@ -14,7 +14,7 @@ from pipeline.runtime import stopping
 from pipeline.stages import accumulate_statistics as passes
 from pipeline.stages import training_rows as rows
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, statistics_pass
-from pipeline.stages.training_rows import row_grid, run_length
+from pipeline.stages.training_rows import row_grid
 from runs import task_for, train
 
 MNIST, SPHOG = 60_000, 2172
@@ -40,12 +40,12 @@ def test_what_is_read_at_once_changes_no_block(asked: int | None) -> None:
     largest = RowBounds.of([largest_terms(1.0, np.ones((1, 1)))])
     asked_pass, usual = (statistics_pass(each, (FIT, HELD_OUT), 1000, largest) for each in (task, every))
     assert asked_pass.grid == usual.grid
-    assert asked_pass.blocks == usual.blocks
+    blocks: Any = usual.grid[0]
     assert asked_pass.grid != statistics_pass(task, (FIT, HELD_OUT), 3000, largest).grid
-    length = run_length(task, asked_pass.blocks)
+    length = asked_pass.run_length
     assert length >= 1
-    most = max(min(asked or 4 * task.shape.chunk_rows, rows.READ_BYTES // (4 * SPHOG)), usual.blocks.block_rows)
-    assert length * usual.blocks.block_rows <= most
+    most = max(min(asked or 4 * task.shape.chunk_rows, rows.READ_BYTES // (4 * SPHOG)), blocks.block_rows)
+    assert length * blocks.block_rows <= most
 
 
 def test_a_pass_ends_between_two_blocks_that_were_read_together(
