@@ -34,14 +34,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--data-dir", metavar="DIR", help="look here only, as train --data-dir does")
     arguments = parser.parse_args(argv)
 
-    def tell() -> int:
+    def work() -> int:
         code = 0
         for line, line_code in _lines(arguments):
             print(line, file=sys.stderr if line_code else sys.stdout, flush=True)
             code = min(filter(None, (code, line_code)), default=0)  # damaged (65) before missing (66)
         return code
 
-    return answered(tell)
+    return answered(work)
 
 
 def problems(data: "DataFolder") -> list[tuple[str, int]]:

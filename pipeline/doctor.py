@@ -59,12 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--data-dir", metavar="DIR", help="look for data sets here only, as train --data-dir does")
     arguments = parser.parse_args(argv)
 
-    def tell() -> int:
+    def work() -> int:
         facts = examine(arguments.runs, arguments.data_dir)
         print(json.dumps(facts, indent=2) if arguments.json else "\n".join(lines(facts)))
         return int(ExitCode.DONE if facts["training_works"] else ExitCode.UNAVAILABLE)
 
-    return answered(tell)
+    return answered(work)
 
 
 def examine(runs: Path, data_dir: str | None) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_data_options(parser)
     arguments = parser.parse_args(argv)
 
-    def tell() -> None:
+    def work() -> None:
         with stopping.listening():
             result = _evaluate(arguments)
         any_text_goes(sys.stdout)
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for line in result["warnings"]:
             print(f"warning: {line}", file=sys.stderr)
 
-    return answered(tell)
+    return answered(work)
 
 
 def _evaluate(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -43,11 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     arguments = parser.parse_intermixed_args(argv)
 
-    def tell() -> None:
+    def work() -> None:
         for line in _lines(arguments):
             print(line, flush=True)
 
-    return answered(tell)
+    return answered(work)
 
 
 def _lines(arguments: argparse.Namespace) -> Iterator[str]:
@@ -61,7 +61,7 @@ def _lines(arguments: argparse.Namespace) -> Iterator[str]:
     stores = _stores(root, arguments.digests)
     if not stores:
         yield f"{root}: holds no feature stores"
-    told = False
+    shown = False
     for store in stores:
         if arguments.action == "list":
             used_by = users(store, runs)
@@ -69,8 +69,8 @@ def _lines(arguments: argparse.Namespace) -> Iterator[str]:
         else:
             lines = _removed(store, runs, only_unused=arguments.unused)
         yield from lines
-        told = told or bool(lines)
-    if stores and not told:
+        shown = shown or bool(lines)
+    if stores and not shown:
         yield f"{root}: a run uses each of its feature stores"
     if arguments.action == "remove":
         _sweep(root)

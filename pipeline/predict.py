@@ -46,14 +46,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_data_options(parser)
     arguments = parser.parse_args(argv)
 
-    def tell() -> None:
+    def work() -> None:
         any_text_goes(sys.stdout)
         with stopping.listening():
-            told = _predict(arguments)
-        if told and not arguments.quiet:
-            print(told)
+            line = _predict(arguments)
+        if line and not arguments.quiet:
+            print(line)
 
-    return answered(tell)
+    return answered(work)
 
 
 def _predict(arguments: argparse.Namespace) -> str:

@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-q", "--quiet", action="store_true", help="print errors only")
     arguments = parser.parse_args(argv)
 
-    def tell() -> None:
+    def work() -> None:
         resized = resize_run(arguments.run, arguments.size, arguments.out)
         if not arguments.quiet:
             values = "" if resized.rmse is None else f", RMSE {resized.rmse:.6g}"
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if resized.no_temperature is not None:
             print(f"warning: no temperature, and so no probabilities: {resized.no_temperature}", file=sys.stderr)
 
-    return answered(tell)
+    return answered(work)
 
 
 @dataclass(frozen=True)

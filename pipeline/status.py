@@ -20,13 +20,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the facts as one JSON object, for programs")
     arguments = parser.parse_args(argv)
 
-    def tell() -> None:
+    def work() -> None:
         from pipeline.reporting.run_facts import lines, status  # brings numpy, which --help does without
 
         facts = status(arguments.run)
         print(json.dumps(facts, indent=2) if arguments.json else "\n".join(lines(facts)))
 
-    return answered(tell)
+    return answered(work)
 
 
 if __name__ == "__main__":

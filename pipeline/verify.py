@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-q", "--quiet", action="store_true", help="print what is damaged only")
     arguments = parser.parse_args(argv)
 
-    def tell() -> int:
+    def work() -> int:
         from pipeline.reporting.verification import verify_run  # brings numpy, which --help does without
 
         started = time.perf_counter()
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{arguments.run}: {verdict}; {result.files} files, {size}, {seconds:.1f} s")
         return int(ExitCode.INVALID_DATA if result.damaged else ExitCode.DONE)
 
-    return answered(tell)
+    return answered(work)
 
 
 if __name__ == "__main__":

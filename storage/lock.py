@@ -170,7 +170,7 @@ class FolderLock:
                 os.utime(descriptor)
 
     def _is_lost(self) -> bool:
-        """Tell whether the file no longer holds our text: whoever took over may have ended and emptied it."""
+        """Return whether the file no longer holds our text: whoever took over may have ended and emptied it."""
         try:
             return _read(self.path) != self._info
         except OSError:  # a file that cannot be read tells nothing
@@ -240,7 +240,7 @@ def holder(path: Path) -> dict[str, Any] | None:
 
 
 def _try_lock(descriptor: int, kind: int) -> bool | None:
-    """Tell whether the lock was got; None where the file system knows none."""
+    """Return whether the lock was got; None where the file system knows none."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except OSError as error:
@@ -253,7 +253,7 @@ def _try_lock(descriptor: int, kind: int) -> bool | None:
 
 
 def _may_live(info: dict[str, Any], locked: bool | None) -> bool:
-    """Tell whether the holder that a text names may live, though we could lock the file (or nobody can)."""
+    """Return whether the holder that a text names may live, though we could lock the file (or nobody can)."""
     return locked is None or info["host"] != socket.gethostname()
 
 

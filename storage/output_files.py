@@ -115,7 +115,7 @@ def sweep_output(path: Path) -> None:
 
 
 def _is_left(aside: Path, is_file: bool) -> bool:
-    """Tell whether a name is that of a file (or else a folder) to which nobody writes any more."""
+    """Return whether a name is that of a file (or else a folder) to which nobody writes any more."""
     try:
         descriptor = os.open(aside, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

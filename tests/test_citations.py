@@ -40,7 +40,7 @@ def numbered() -> list[int]:
 
 
 def is_in_repository(document: str) -> bool:
-    """Tell whether a document that is named, with its folder or without, is one of ours."""
+    """Return whether a document that is named, with its folder or without, is one of ours."""
     if "/" in document or (ROOT / document).is_file():
         return (ROOT / document).is_file()
     return any(True for folder in (*PACKAGES, "jobs") for _ in (ROOT / folder).rglob(document))

@@ -162,7 +162,7 @@ def key_of_start(state: Path) -> Iterator[tuple[Any, dict[str, str]]]:
 
 
 def _is_surely_gone(lock: Path) -> bool:
-    """Tell whether the process that made a key has ended; not sure of what was left before there was a lock."""
+    """Return whether the process that made a key has ended; not sure of what was left before there was a lock."""
     try:
         if not lock.exists() or holder(lock) is not None:
             return False

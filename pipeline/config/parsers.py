@@ -84,7 +84,7 @@ def texts(value: object) -> tuple[str, ...]:
 
 
 def is_plain(value: str) -> bool:
-    """Tell whether a text can be written as UTF-8 and be a path: a name of other bytes comes in as lone surrogates."""
+    """Return whether a text can be written as UTF-8 and be a path: names of other bytes have lone surrogates."""
     return "\0" not in value and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
@@ -105,7 +105,7 @@ class Scheduler(OneOf):
 
 
 def is_address(scheduler: object) -> bool:
-    """Tell whether a scheduler is one of dask's that runs somewhere, which sends code to be run here."""
+    """Return whether a scheduler is one of dask's that runs somewhere, which sends code to be run here."""
     return isinstance(scheduler, str) and scheduler.startswith(("tls://", "tcp://"))
 
 
@@ -191,12 +191,12 @@ def penalty(value: object) -> float | str:
 
 
 def is_searched(value: object) -> bool:
-    """Tell whether a penalty is one of several that are solved for: `auto`, or `path:FROM:TO:N`."""
+    """Return whether a penalty is one of several that are solved for: `auto`, or `path:FROM:TO:N`."""
     return value == "auto" or (isinstance(value, str) and value.startswith("path:"))
 
 
 def learns_scales(value: object) -> bool:
-    """Tell whether a scale is one of those that are learned; none are where it is not filled in yet."""
+    """Return whether a scale is one of those that are learned; none are where it is not filled in yet."""
     return value not in (None, "none")
 
 

@@ -26,7 +26,7 @@ MOST_BLOCK_ROWS, LEAST_BLOCK_ROWS = 4096, 64
 
 
 def is_sliced(X: Any) -> bool:
-    """Tell whether X is read by slices: a memory map, or any array with a numpy dtype that is no numpy array."""
+    """Return whether X is read by slices: a memory map, or any array with a numpy dtype that is no numpy array."""
     if isinstance(X, np.ndarray):
         return isinstance(X, np.memmap)
     array_like = hasattr(X, "shape") and hasattr(X, "__getitem__") and isinstance(getattr(X, "dtype", None), np.dtype)

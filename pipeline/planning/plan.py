@@ -254,7 +254,7 @@ def _compiling_bytes(config: TrainConfig, shape: FeatureShape) -> int:
 
 
 def _fits_a_worker(config: TrainConfig, plan: Plan) -> bool:
-    """Tell whether one worker process can hold a whole selection; one of its own always can."""
+    """Return whether one worker process can hold a whole selection; one of its own always can."""
     if config.resources.scheduler != "processes" or config.solver.select == "none":
         return True
     w = config.centers.working_set or 0

@@ -51,7 +51,7 @@ class Axis:
         return math.log10(value) if self.log else value
 
     def shows(self, value: float) -> bool:
-        """Tell whether a value has a place on the axis."""
+        """Return whether a value has a place on the axis."""
         return math.isfinite(value) and (value > 0 or not self.log)
 
     def ticks(self, low: float, high: float) -> list[tuple[float, str]]:

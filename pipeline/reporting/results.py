@@ -219,10 +219,10 @@ def table(report: dict[str, Any]) -> list[str]:
     if report["penalised"]:
         lines.append(f"{before_words(report)}: {_error_words(report['penalised'], report)}")
     lines.append(_error_words(report, report))
-    told = report.get("probabilities")  # reports of earlier versions have none
-    if told:
-        seen = ", found with weights that had seen the held-out rows" if told["seen"] else ""
-        lines.append(f"{probability_words(told)} (temperature {told['temperature']:.3g}{seen})")
+    numbers = report.get("probabilities")  # reports of earlier versions have none
+    if numbers:
+        seen = ", found with weights that had seen the held-out rows" if numbers["seen"] else ""
+        lines.append(f"{probability_words(numbers)} (temperature {numbers['temperature']:.3g}{seen})")
     return lines + not_converged(report) + warnings(report)
 
 

@@ -29,7 +29,7 @@ def status(root: Path) -> dict[str, Any]:
     """
     layout = RunLayout(root)
     damaged: list[str] = []
-    # Who holds the lock is asked first: a run that ends meanwhile is told as running once more, never as killed.
+    # Who holds the lock is asked first: a run that ends meanwhile counts as running once more, never as killed.
     held_by = holder(layout.lock)
     if not (layout.config.exists() or held_by):
         raise MissingRunError(f"{root} holds no run; name the folder of one")
@@ -66,9 +66,9 @@ def status(root: Path) -> dict[str, Any]:
 
 def lines(facts: dict[str, Any]) -> list[str]:
     """Return the facts as lines for people."""
-    told = [f"{facts['run']}: {facts['dataset'] or 'unknown data'}, {facts['state']}{_holder_words(facts['held_by'])}"]
+    text = [f"{facts['run']}: {facts['dataset'] or 'unknown data'}, {facts['state']}{_holder_words(facts['held_by'])}"]
     if facts["stage"]:
-        told.append(f"stage: {facts['stage']}{_progress_words(facts)}")
+        text.append(f"stage: {facts['stage']}{_progress_words(facts)}")
     weighted = " by weight" if facts["test_weighted"] else ""
     shown = {
         "solve": facts["solve"],
@@ -84,9 +84,9 @@ def lines(facts: dict[str, Any]) -> list[str]:
         f"test R2{weighted}": _form("{:.4f}", facts["r2"]),
         "continue with": facts["resume"],
     }
-    told += [f"{name}: {text}" for name, text in shown.items() if text is not None]
-    told += [f"warning: {line}" for line in facts["warnings"]]
-    return told + [f"damaged: {line}" for line in facts["damaged"]]
+    text += [f"{name}: {words}" for name, words in shown.items() if words is not None]
+    text += [f"warning: {line}" for line in facts["warnings"]]
+    return text + [f"damaged: {line}" for line in facts["damaged"]]
 
 
 def _state(held: bool, reported: bool, last_error: str | None) -> str:
@@ -129,7 +129,7 @@ def _finished_solves(report: dict[str, Any]) -> dict[str, str | None]:
 
 
 def _last_pass(layout: RunLayout) -> str | None:
-    """Return what the last pass over all candidates told, in a run whose working set grows."""
+    """Return what the last pass over all candidates found, in a run whose working set grows."""
     done = read_markers(layout.markers("passes"))
     if not done:
         return None
@@ -141,7 +141,7 @@ def _last_pass(layout: RunLayout) -> str | None:
 
 
 def _last_error(layout: RunLayout) -> str | None:
-    """Return the kind of the error that ended the last session, from the end of the log; None where it told of none."""
+    """Return the kind of the error that ended the last session, from the end of the log; None where there is none."""
     try:
         with open_plain(layout.log) as stream:
             stream.seek(max(stream.seek(0, os.SEEK_END) - LOG_TAIL_BYTES, 0))
@@ -194,8 +194,8 @@ def _progress_words(facts: dict[str, Any]) -> str:
     progress, left = facts["progress"], facts["seconds_left"]
     if not progress:
         return ""
-    told = Progress(*(progress[name] for name in ("done", "total", "unit", "words"))).text()
-    return f", {told}" + ("" if left is None else f", {duration(left)} left")
+    words = Progress(*(progress[name] for name in ("done", "total", "unit", "words"))).text()
+    return f", {words}" + ("" if left is None else f", {duration(left)} left")
 
 
 def _ago(seconds: float | None) -> str | None:

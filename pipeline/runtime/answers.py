@@ -85,6 +85,6 @@ def describe(error: BaseException) -> tuple[ExitCode, str]:
 
 
 def _reading_compiled_code(error: BaseException) -> bool:
-    """Tell whether an error comes from numba's cache, which names no file in its own words."""
+    """Return whether an error comes from numba's cache, which names no file in its own words."""
     frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
     return any(frame.f_globals.get("__name__") == "numba.core.caching" for frame in frames)

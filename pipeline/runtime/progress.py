@@ -1,6 +1,6 @@
 """How far the items of a stage are: rows, centers or penalties done inside them, and words for what has no number.
 
-Code of an item calls `advance` where something countable is done, and `doing` before what takes long. In the watcher's
+Code of an item calls `advance` where something countable is done, and `status` before what takes long. In the watcher's
 process a report is an entry of a dictionary; elsewhere a small file in the folder of the run, written at most once a
 second. Only what is shown depends on it.
 """
@@ -98,7 +98,7 @@ class Numbered(Generic[Item]):
     item: Item
 
 
-_told: dict[str, dict[int, _Report]] = {}  # of the channels that this process watches
+_reports: dict[str, dict[int, _Report]] = {}  # of the channels that this process watches
 
 
 class _Task:
@@ -115,7 +115,7 @@ class _Task:
             self._words = self._words if words is None else words
             self._tell(at_once=False)
 
-    def doing(self, words: str) -> None:
+    def status(self, words: str) -> None:
         self._words = words
         self._tell(at_once=True)
 
@@ -126,9 +126,9 @@ class _Task:
 
     def _tell(self, *, at_once: bool) -> None:
         report = _Report(self._done, COMPILING if self._compilations > 0 else self._words)
-        told = _told.get(self._channel.name) if self._channel.process == os.getpid() else None
-        if told is not None:
-            told[self._index] = report
+        reports = _reports.get(self._channel.name) if self._channel.process == os.getpid() else None
+        if reports is not None:
+            reports[self._index] = report
         elif at_once or time.monotonic() - self._written >= WRITE_SECONDS:
             self._written = time.monotonic()
             with suppress(OSError):
@@ -164,10 +164,10 @@ def helping(task: "_Task | None") -> Iterator[None]:
         _here.task = before
 
 
-def doing(words: str) -> None:
+def status(words: str) -> None:
     """Say what the item that this thread runs is about to do."""
     if _here.task is not None:
-        _here.task.doing(words)
+        _here.task.status(words)
 
 
 @cache
@@ -197,7 +197,7 @@ def _telling(channel: _Channel, index: int) -> Iterator[None]:
         _here.task = before
 
 
-def _told_in(channel: _Channel, function: Callable[[Item], Value], numbered: Numbered[Item]) -> Value:
+def _run_reporting(channel: _Channel, function: Callable[[Item], Value], numbered: Numbered[Item]) -> Value:
     with _telling(channel, numbered.index):
         return function(numbered.item)
 
@@ -223,22 +223,22 @@ class Watch(Generic[Item]):
         """Begin to listen; what a killed session left is removed."""
         self._channel = _Channel(self.folder, os.getpid(), os.urandom(8).hex())
         self._sizes = {index: float(self.size(item)) for index, item in enumerate(self.items)}
-        self._total, self._reports = sum(self._sizes.values()), _told.setdefault(self._channel.name, {})
+        self._total, self._reports = sum(self._sizes.values()), _reports.setdefault(self._channel.name, {})
         clear(self.folder)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop listening."""
-        del _told[self._channel.name]
+        del _reports[self._channel.name]
         clear(self.folder)
 
     def numbered(self) -> list[Numbered[Item]]:
-        """Return the items as the function that `told` returns takes them."""
+        """Return the items as the function that `reporting` returns takes them."""
         return [Numbered(index, item) for index, item in enumerate(self.items)]
 
-    def told(self, function: Callable[[Item], Value]) -> Callable[[Numbered[Item]], Value]:
+    def reporting(self, function: Callable[[Item], Value]) -> Callable[[Numbered[Item]], Value]:
         """Return a function that runs one of the items, and reports to this watch wherever it runs."""
-        return partial(_told_in, self._channel, function)
+        return partial(_run_reporting, self._channel, function)
 
     def here(self) -> AbstractContextManager[None]:
         """Return a context in which this thread reports as if it ran an item of its own."""

@@ -230,10 +230,10 @@ def _compute(task: RowPass[S], assignment: Assignment) -> AssignmentResult[S]:
         while waiting:
             stopped = _add_for_a_while(task, add, waiting, total, (leaders, teams), assignment.every)
             if waiting or stopped or not assignment.returned:
-                progress.doing("storing the sums so far")
+                progress.status("storing the sums so far")
                 total.commit(file, task.grid, earlier)
                 earlier = ()
-                progress.doing("")
+                progress.status("")
             if stopped:
                 stopping.check()
                 raise StoppedError("stopped by its driver")

@@ -102,7 +102,7 @@ def frozen_config(layout: RunLayout) -> TrainConfig:
 
 
 def _is_unused(layout: RunLayout) -> bool:
-    """Tell whether a folder holds nothing, or what is left of a run that was killed before it froze its settings."""
+    """Return whether a folder holds nothing, or what is left of a run that was killed before it froze its settings."""
     written = {layout.environment.name, layout.config.name}
     for entry in layout.root.iterdir():
         aside = aside_of(entry.name)

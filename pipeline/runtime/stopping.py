@@ -43,7 +43,7 @@ class Lease:
         return lease
 
     def is_over(self) -> bool:
-        """Tell whether a later lease was taken."""
+        """Return whether a later lease was taken."""
         return _latest_lease(self.path) > self.number
 
 

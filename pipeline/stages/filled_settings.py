@@ -272,7 +272,7 @@ def penalised(config: TrainConfig, asked: TrainConfig) -> TrainConfig:
 
 
 def by_budget(asked: TrainConfig, filled: TrainConfig) -> bool:
-    """Tell whether a budget said how many candidates there are of a fit by least squares, which needs their Gram."""
+    """Return whether a budget said how many candidates there are of a fit by least squares, which needs their Gram."""
     named = (asked.centers.count, asked.centers.list, asked.centers.working_set)
     return _is_simple(filled) and all(one is None for one in named)
 
@@ -337,7 +337,7 @@ def count_candidates(config: TrainConfig, n_train: int) -> int:
 
 
 def is_in_rounds(config: TrainConfig, n_train: int) -> bool:
-    """Tell whether a working set grows: there is no room for the Gram of all candidates, or they enter on demand."""
+    """Return whether a working set grows: there is no room for the Gram of all candidates, or they enter on demand."""
     return config.centers.on_demand or (config.centers.working_set or 0) < count_candidates(config, n_train)
 
 

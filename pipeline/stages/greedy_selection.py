@@ -168,7 +168,7 @@ def _select(
     """Choose on the statistics of a part: from the last checkpoint on, or by dropping finalists."""
     most = forward_most(task.size, statistics.n_centers)
     if task.n_back is not None:
-        progress.doing(f"dropping the finalists that are missed least on {ROWS[part]}")
+        progress.status(f"dropping the finalists that are missed least on {ROWS[part]}")
         selection = drop(statistics, size, task.n_back, intercept=task.intercept)
         progress.advance(most**2)
     else:
@@ -176,7 +176,7 @@ def _select(
         way = partial(select, statistics, size, intercept=task.intercept, n_threads=n_threads)
         selection = checkpointed(unfinished, part, ROWS[part], most, way, enough)
     if part == "fit":
-        progress.doing("held-out errors of what was chosen")
+        progress.status("held-out errors of what was chosen")
     return selection
 
 
@@ -212,11 +212,11 @@ def checkpointed(
         stopping.check()
         ended = enough is not None and enough(chosen)
         if enough is not None and (ended or len(chosen) == most):
-            progress.doing(f"{len(chosen)} centers chosen on {rows}, dropping those that are missed least")
+            progress.status(f"{len(chosen)} centers chosen on {rows}, dropping those that are missed least")
         return ended
 
     if first is not None:
-        progress.doing(f"taking the first {len(first)} centers chosen on {rows} up again")
+        progress.status(f"taking the first {len(first)} centers chosen on {rows} up again")
     selection = choose(first=first, enough=after)
     count(most)  # of which there may have been enough earlier
     return selection

@@ -282,7 +282,10 @@ class Run(Workspace):
             return
         with Watch(self.layout.progress, items, unit, size, words) as watch, self._shown(name, watch.now, note):
             run = self.executor.run(
-                watch.told(function), watch.numbered(), self.layout.lease, lambda numbered: address_of(numbered.item)
+                watch.reporting(function),
+                watch.numbered(),
+                self.layout.lease,
+                lambda numbered: address_of(numbered.item),
             )
             with closing(run):  # ends the other items before an error of `on_value` goes on
                 for result in run:
@@ -361,7 +364,7 @@ def _compute_item(
 
 
 def is_whole(part: Path) -> bool:
-    """Tell whether the file that an item commits is there and undamaged: each of its arrays has a checksum."""
+    """Return whether the file that an item commits is there and undamaged: each of its arrays has a checksum."""
     if not part.exists():
         return False
     try:

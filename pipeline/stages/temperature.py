@@ -76,7 +76,7 @@ def _slopes_of_held_out(work: Workspace, tried: CalibrationWeights) -> LossSlope
 
 
 def _has_few_rows(run: RowData) -> bool:
-    """Tell whether the fit rows join the held-out ones: not of groups, whose rows tell of each other."""
+    """Return whether the fit rows join the held-out ones: not of groups, whose rows tell of each other."""
     return run.shape.n_train < FEW_ROWS and run.config.data.groups is None
 
 

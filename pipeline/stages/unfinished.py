@@ -58,7 +58,7 @@ class UnfinishedOnDisk(Unfinished):
         self._saved = time.monotonic()
 
     def is_due(self) -> bool:
-        """Tell whether it is time for a checkpoint, or the run is to stop."""
+        """Return whether it is time for a checkpoint, or the run is to stop."""
         return bool(stopping.requested()) or time.monotonic() - self._saved >= self.every
 
     def record(self, facts: Mapping[str, Any]) -> None:
@@ -167,7 +167,7 @@ class SolveProgress:
         self.state = None
 
     def is_exhausted(self) -> bool:
-        """Tell whether the gap of the solve under way has stopped falling: rounding holds it (see `EXHAUSTED`)."""
+        """Return whether the gap of the solve under way has stopped falling: rounding holds it (see `EXHAUSTED`)."""
         assert self.state is not None
         least, least_at, records = np.inf, 0, self.state.records
         for number, record in enumerate(records, 1):

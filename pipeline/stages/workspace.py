@@ -41,7 +41,7 @@ class Unfinished:
         """Make a checkpoint."""
 
     def is_due(self) -> bool:
-        """Tell whether it is time for a checkpoint, or the fit is to stop."""
+        """Return whether it is time for a checkpoint, or the fit is to stop."""
         return False
 
     def record(self, facts: Mapping[str, Any]) -> None:

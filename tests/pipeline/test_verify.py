@@ -54,7 +54,7 @@ def kinds(folder: Path) -> dict[str, Path]:
 
 
 def beside_the_store(path: Path) -> bool:
-    """Tell whether a file is a lock, or names a run that uses the features: no number comes from it."""
+    """Return whether a file is a lock, or names a run that uses the features: no number comes from it."""
     return ".lock" in path.suffix or ".runs" in path.parent.suffix
 
 

@@ -31,7 +31,7 @@ FOLDER, AXES_FILE = "coarse-features", "axes.npz"
 
 
 def pay_off(n_features: int) -> bool:
-    """Tell whether coarse correlations of so many features save enough of an exact pass."""
+    """Return whether coarse correlations of so many features save enough of an exact pass."""
     return LEAST_FEATURES * AXES <= n_features <= MOST_FEATURES
 
 

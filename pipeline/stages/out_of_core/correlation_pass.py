@@ -161,12 +161,12 @@ def pass_name(name: str) -> str:
 
 
 def is_symmetric(run: Run, candidates: NDArray[np.int64]) -> bool:
-    """Tell whether a pass over these candidates costs half: all training rows in order, at every width; a Gaussian."""
+    """Return whether a pass over these candidates costs half: all training rows, at every width; a Gaussian."""
     all_there_are = run.shape.n_train * len(run.centers["sigma2"])
     return run.kernel.is_bounded and bool(np.array_equal(candidates, np.arange(all_there_are)))
 
 
 def has_coarse(run: Run, candidates: NDArray[np.int64]) -> bool:
-    """Tell whether coarse correlations of these candidates may be asked for, and pay off."""
+    """Return whether coarse correlations of these candidates may be asked for, and pay off."""
     one_width = len(run.centers["sigma2"]) == 1
     return one_width and pay_off(run.shape.n_features) and is_symmetric(run, candidates)

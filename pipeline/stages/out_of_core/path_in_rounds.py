@@ -158,7 +158,7 @@ class PenaltyPath(PricingRule):
         return record, (sizes + words + "{kernel_entries:.3g} kernel entries").format(**record)
 
     def is_full(self, point: SolvedPoint) -> bool:
-        """Tell whether a working set has no room for others beside what is active at a point."""
+        """Return whether a working set has no room for others beside what is active at a point."""
         return len(point.weights.columns) > ROOM * self._limits.capacity
 
     def _followed(self, current: WorkingSet, before: list[SolvedPoint]) -> tuple[ChosenPenalty, list[SolvedPoint]]:

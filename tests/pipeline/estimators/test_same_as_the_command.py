@@ -140,7 +140,7 @@ QUICK = {
 
 
 def machine_is_penalised(asked: dict[str, Any]) -> bool:
-    """Tell whether parameters ask for the penalised problem, whose solves have a tolerance."""
+    """Return whether parameters ask for the penalised problem, whose solves have a tolerance."""
     if asked.get("penalty") == "none" or "select" in asked:
         return False
     return "penalty" in asked or "refit" in asked or isinstance(asked.get("sigma2"), tuple)

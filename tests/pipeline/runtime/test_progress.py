@@ -43,7 +43,7 @@ def test_the_count_moves_inside_items(scheduler: str, tmp_path: Path, monkeypatc
     ):
 
         def drive() -> None:
-            for result in executor.run(watch.told(partial(count_and_wait, go_on)), watch.numbered()):
+            for result in executor.run(watch.reporting(partial(count_and_wait, go_on)), watch.numbered()):
                 values.append((result.item.item, result.value))
                 watch.finished(result.item.index)
 
@@ -70,8 +70,8 @@ def test_a_worker_elsewhere_writes_little_and_never_fails(tmp_path: Path, monkey
             progress.advance()
 
     with monkeypatch.context() as patch, Watch(folder, [0], size=lambda item: 2000) as watch:
-        task, (item,) = watch.told(count), watch.numbered()
-        patch.setattr(progress, "_told", {})  # as in another process
+        task, (item,) = watch.reporting(count), watch.numbered()
+        patch.setattr(progress, "_reports", {})  # as in another process
         task(item)
         assert not folder.exists(), "an item of less than a second writes nothing"
         patch.setattr(progress, "WRITE_SECONDS", 0.0)
