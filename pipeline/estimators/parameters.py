@@ -177,8 +177,7 @@ def given_centers(rows: Rows, centers: Any) -> tuple[NDArray[np.floating] | None
             f"centers must be points (m, {rows.shape[1]}), or whole numbers (m,) of rows of X; found an array of "
             f"{given.dtype} {given.shape}"
         )
-    points: NDArray[np.floating] = np.ascontiguousarray(given, rows.dtype)
-    Rows(points, "centers").check_finite(points, np.arange(len(points)))
+    points = Rows(given.astype(rows.dtype), "centers").read(0, len(given))
     return points, np.full(len(points), -1, np.int64)
 
 
