@@ -21,7 +21,7 @@ from features.descriptor import FeatureSpec
 from features.source import Columns
 from features.targets import class_array
 from pipeline.config.parsers import NO_PENALTY, byte_size, is_searched, learns_scales
-from pipeline.config.settings import with_value
+from pipeline.config.settings import with_value, with_values
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import open_features
@@ -130,7 +130,7 @@ class KernelMachine(Parameters):
         features = ArrayFeatures(replace(examples, points=own))
         shape, different = features.shape(task, classes), features.first_of_equals
         check_size(features, shape)
-        settings = {
+        settings: dict[str, Any] = {
             "seed": seed_of(self.random_state),
             "centers.count": clipped_count(self.n_centers, own_index, len(different)),
             "kernel.precision": "float64" if features.dtype == np.float64 else "auto",
@@ -138,14 +138,12 @@ class KernelMachine(Parameters):
             "data.class_weight": "balanced" if balanced else None,
             "data.groups": None if examples.groups is None else "groups",
         }
-        for key, value in settings.items():
-            config = with_value(config, key, value)
         listed = different if self.n_centers == "all" else None
         listed = listed if own_index is None else shape.n_train + np.arange(len(own_index))
         limit = default_limit_bytes() if self.memory_limit is None else byte_size(self.memory_limit)
         with threadpool_limits(1, user_api="blas"), as_value_error():  # the bits depend on the number of threads
             room = Room(len(different), limit, None if listed is None else len(listed))
-            config, _ = fill_in(config, shape, explicit, room)
+            config, _ = fill_in(with_values(config, settings), shape, explicit, room)
             n_candidates = count_candidates(config, shape.n_train)
             if self.tol is None and n_candidates <= SMALL_CANDIDATES and config.solver.schedule == "shrinking":
                 config = with_value(config, "solver.tolerance", 0.0)
