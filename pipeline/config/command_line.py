@@ -4,15 +4,14 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
 from pipeline.config.parsers import is_plain
-from pipeline.config.settings import SETTINGS, UNSAFE, schema
-from pipeline.config.train_config import RESUME
+from pipeline.config.settings import SETTINGS, UNSAFE, flat, schema
 from pipeline.errors import ConfigError
 
 DATASETS = """\
@@ -68,15 +67,6 @@ class _PrintSchema(argparse.Action):
         parser.exit()
 
 
-class _Listed(argparse.Action):
-    """Of an option that is given more than once: a list of its values, where argparse alone would forget the first."""
-
-    def __call__(self, _: object, typed: argparse.Namespace, value: object, *__: object) -> None:
-        before = getattr(typed, self.dest)
-        several = [*before, value] if isinstance(before, list) else [before, value]
-        setattr(typed, self.dest, value if before is None else several)
-
-
 def parse(argv: Sequence[str] | None) -> Arguments:
     """Return what was typed; ConfigError for an unknown or malformed option. `--help` prints and exits."""
     words = tuple(sys.argv[1:] if argv is None else argv)
@@ -127,17 +117,9 @@ def words_of(dataset: object, options: Mapping[str, object], settings: Mapping[s
             words.append(f"--set={NAMES_IN_PYTHON[name]}={_as_typed(value)}")
         elif value is not None:
             words.append(f"--{name.replace('_', '-')}={_as_typed(value)}")
-    words += [f"--set={key}={_as_typed(value)}" for key, value in _flat(settings) if value is not None]
+    words += [f"--set={key}={_as_typed(value)}" for key, value in flat(settings).items() if value is not None]
     name = os.fspath(dataset)
     return (*words, "--", str(name)) if str(name).startswith("-") else (str(name), *words)
-
-
-def _flat(settings: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from ((f"{key}.{inner}", one) for inner, one in value.items())
-        else:
-            yield key, value
 
 
 def _as_typed(value: object) -> str:
@@ -164,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     first.add_argument("--run-dir", type=Path, metavar="DIR", help="folder of the run (default: a new one in runs/)")
     first.add_argument(
         "--resume",
-        choices=RESUME,
+        choices=("never", "auto", "require"),
         default="never",
         help="continue the run in --run-dir: never (default), auto: if there is one, require",
     )
@@ -197,7 +179,7 @@ def _add_setting(group: argparse._ArgumentGroup, key: str) -> None:
     if key == "solver.intercept":
         group.add_argument(flag, dest=key, action="store_const", const=True, help=text)
     else:
-        action = _Listed if key == "data.add_rows" else "store"
+        action = "append" if key == "data.add_rows" else "store"
         group.add_argument(flag, dest=key, action=action, metavar="VALUE", help=text)
 
 

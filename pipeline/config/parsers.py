@@ -5,9 +5,10 @@ Each raises ValueError with a reason that starts with "must". Nothing here impor
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from string import ascii_letters
+from typing import Any
 
 PENALTIES = "must be a number above 0, none, max:F such as max:1e-7, auto, or path:FROM:TO:N such as path:max:0.01:20"
 NO_PENALTY = "none"
@@ -167,26 +168,16 @@ def categories(value: object) -> str:
     return text(value)
 
 
-class PenaltyPath(NamedTuple):
-    """Penalties from `first` (None: where all weights are zero) to `last`, evenly spaced in the logarithm."""
-
-    first: float | None
-    last: float
-    size: int
-
-
 def penalty(value: object) -> float | str:
     """Accept a penalty above 0, a fraction `max:F` of the largest, `auto`, `path:FROM:TO:N`, or `none`."""
-    if value == NO_PENALTY:
-        return NO_PENALTY
-    if isinstance(value, str) and is_searched(value):
-        penalty_path(value)
-        return str(value)
-    if isinstance(value, str) and value.startswith("max:"):
-        penalty_fraction(value)
-        return value
     if isinstance(value, str) and math.isnan(_number(value)):
-        raise ValueError(PENALTIES)
+        if is_searched(value):
+            penalty_path(value)
+        elif value.startswith("max:"):
+            penalty_fraction(value)
+        elif value != NO_PENALTY:
+            raise ValueError(PENALTIES)
+        return value
     return real(0, above=True)(value)
 
 
@@ -202,15 +193,14 @@ def learns_scales(value: object) -> bool:
 
 def penalty_fraction(value: str) -> float:
     """Return the F of `max:F`: a fraction of the penalty at which all weights are zero."""
-    word, _, fraction = value.partition(":")
     try:
-        return real(0, 1, above=True)(fraction if word == "max" else None)
+        return real(0, 1, above=True)(value.removeprefix("max:"))
     except ValueError:
         raise ValueError("must be max:F with F above 0 and below 1, such as max:1e-7") from None
 
 
-def penalty_path(value: str) -> PenaltyPath | None:
-    """Return the path that `path:FROM:TO:N` names, None for `auto`."""
+def penalty_path(value: str) -> tuple[float | None, float, int] | None:
+    """Return FROM (None: where all weights are zero), TO and N of `path:FROM:TO:N`; None for `auto`."""
     if value == "auto":
         return None
     parts = value.split(":")[1:]
@@ -218,12 +208,12 @@ def penalty_path(value: str) -> PenaltyPath | None:
         raise ValueError(PENALTIES)
     try:
         first = None if parts[0] == "max" else real(0, above=True)(parts[0])
-        path = PenaltyPath(first, real(0, above=True)(parts[1]), whole(2, 1000)(parts[2]))
+        last, size = real(0, above=True)(parts[1]), whole(2, 1000)(parts[2])
     except ValueError:
         raise ValueError(f"{PENALTIES}; FROM and TO above 0, N of 2 to 1000") from None
-    if path.first is not None and path.first <= path.last:
+    if first is not None and first <= last:
         raise ValueError("must fall: FROM above TO in path:FROM:TO:N")
-    return path
+    return first, last, size
 
 
 def selection(value: object) -> str:
@@ -248,10 +238,8 @@ BYTE_UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "K": 2**10, 
 
 def byte_size(value: object) -> int:
     """Accept a number of bytes: 1500000000, 2GiB, 800MB."""
-    digits = str(value).strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
-    unit = str(value).strip()[len(digits) :].strip().upper()
     try:
-        size = int(float(digits) * BYTE_UNITS[unit])
+        size = int(_in_units(value, BYTE_UNITS))
     except (KeyError, ValueError, OverflowError):
         raise ValueError("must be a size such as 2GiB, 800MB or a number of bytes") from None
     if size < 1:
@@ -264,15 +252,19 @@ _TIME_UNITS = {"": 1.0, "S": 1.0, "M": 60.0, "MIN": 60.0, "H": 3600.0, "D": 8640
 
 def duration(value: object) -> float:
     """Accept a time in seconds: 90, 90s, 55m, 12h, 2d."""
-    digits = str(value).strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
-    unit = str(value).strip()[len(digits) :].strip().upper()
     try:
-        seconds = float(digits) * _TIME_UNITS[unit]
+        seconds = _in_units(value, _TIME_UNITS)
     except (KeyError, ValueError):
         raise ValueError("must be a time such as 90s, 55m, 12h or a number of seconds") from None
-    if not 0 < seconds < float("inf"):
+    if not 0 < seconds < math.inf:
         raise ValueError("must be a time above 0")
     return seconds
+
+
+def _in_units(value: object, units: Mapping[str, float]) -> float:
+    typed = str(value).strip()
+    digits = typed.rstrip(f"{ascii_letters} ")
+    return float(digits) * units[typed[len(digits) :].strip().upper()]
 
 
 @dataclass(frozen=True)

@@ -45,10 +45,15 @@ def read_toml(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, CorruptDataError) as error:  # all of tomllib's, and int's of thousands of digits
         reason = str(error).removeprefix(f"{path}: ").partition("; use sys.")[0]
         raise ConfigError(f"cannot read configuration file {path}: {reason}") from None
-    flat: dict[str, Any] = {}
+    return flat(nested)
+
+
+def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of sections, {"features": {"deskew": 1}}, by their dotted keys; those that have some stay."""
+    by_key: dict[str, Any] = {}
     for name, value in nested.items():
-        flat |= {f"{name}.{inner}": v for inner, v in value.items()} if isinstance(value, dict) else {name: value}
-    return flat
+        by_key |= {f"{name}.{inner}": v for inner, v in value.items()} if isinstance(value, Mapping) else {name: value}
+    return by_key
 
 
 def shown(value: object) -> str:
@@ -73,26 +78,24 @@ def toml_value(value: object) -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """One row of the table of settings: dotted key, parser, help text and flag."""
+    """A setting: its parser, help text and flag, as `train_config.option` declares them."""
 
-    key: str
     parse: Callable[[Any], Any]
     help: str
     flag: str | None
 
 
-def settings() -> Iterator[Setting]:
-    """Yield every setting of a run in the order of the configuration file."""
+def _declared() -> Iterator[tuple[str, Any, Field[Any]]]:
+    """Yield the key of every setting, its dataclass and its field there, in the order of the configuration file."""
     for outer in fields(TrainConfig):
-        if "parse" in outer.metadata:
-            yield Setting(outer.name, outer.metadata["parse"], outer.metadata["help"], outer.metadata["flag"])
+        if outer.metadata:
+            yield outer.name, TrainConfig, outer
         elif outer.name != "dataset":
-            for inner in fields(outer.default_factory):  # type: ignore[arg-type]
-                meta = inner.metadata
-                yield Setting(f"{outer.name}.{inner.name}", meta["parse"], meta["help"], meta["flag"])
+            section: Any = outer.default_factory
+            yield from ((f"{outer.name}.{inner.name}", section, inner) for inner in fields(section))
 
 
-SETTINGS: Mapping[str, Setting] = {setting.key: setting for setting in settings()}
+SETTINGS: Mapping[str, Setting] = {key: Setting(**field.metadata) for key, _, field in _declared()}
 
 
 def get(config: TrainConfig, key: str) -> Any:
@@ -109,6 +112,13 @@ def with_value(config: TrainConfig, key: str, value: Any) -> TrainConfig:
     if not section:
         return replace(config, **{name: value})
     return replace(config, **{section: replace(getattr(config, section), **{name: value})})
+
+
+def with_values(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
+    """Return the configuration with several dotted keys changed."""
+    for key, value in values.items():
+        config = with_value(config, key, value)
+    return config
 
 
 def parse_value(key: str, value: Any, origin: str) -> Any:
@@ -156,30 +166,23 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
         config = TrainConfig(dataset=absolute_path(text(dataset)))
     except ValueError as error:
         raise ConfigError(f"dataset {shown(dataset)}: {error}") from None
-    origins, explicit = dict.fromkeys(SETTINGS, "default"), set[str]()
-    named = named_run(dataset)
-    layers: list[tuple[Mapping[str, tuple[Any, str]], bool]] = []
-    if named is not None:
-        layers.append((_of_file(named), False))
+    origins, named = dict.fromkeys(SETTINGS, "default"), named_run(dataset)
+    usual = [] if named is None else [*_of_file(named).items()]
     if address := os.environ.get("DASK_SCHEDULER_ADDRESS"):
-        layers.append(({"resources.scheduler": (address, "DASK_SCHEDULER_ADDRESS")}, False))
-    if config_file is not None:
-        layers.append((_of_file(config_file), True))
-    for layer, typed in [*layers, (assignments, True)]:
-        for key, (value, origin) in layer.items():
-            if key == "dataset":
-                if not isinstance(value, str) or absolute_path(value) != config.dataset:
-                    raise ConfigError(f"dataset = {shown(value)} ({origin}), but the command names {dataset}; drop one")
-                continue
+        usual.append(("resources.scheduler", (address, "DASK_SCHEDULER_ADDRESS")))
+    typed = [*({} if config_file is None else _of_file(config_file)).items(), *assignments.items()]
+    for key, (value, origin) in usual + typed:
+        if key != "dataset":
             config = with_value(config, key, parse_value(key, value, origin))
             origins[key] = origin
-            explicit |= {key} if typed else set()
+        elif not isinstance(value, str) or absolute_path(value) != config.dataset:
+            raise ConfigError(f"dataset = {shown(value)} ({origin}), but the command names {dataset}; drop one")
     for key in ("data.test", "resources.features_dir", "resources.data_dir", "centers.list", "solver.init_from"):
         if get(config, key) is not None:
             config = with_value(config, key, str(Path(get(config, key)).expanduser().absolute()))
     if config.data.add_rows is not None:
         config = with_value(config, "data.add_rows", tuple(map(absolute_path, config.data.add_rows)))
-    return Loaded(config, origins, frozenset(explicit))
+    return Loaded(config, origins, frozenset(key for key, _ in typed if key != "dataset"))
 
 
 def _of_file(path: Path) -> dict[str, tuple[Any, str]]:
@@ -230,13 +233,12 @@ _JSON_TYPES = {int: "integer", float: "number", str: "string", bool: "boolean", 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of a configuration file: sections, types, words allowed, defaults and help."""
     properties: dict[str, Any] = {"dataset": {"type": "string", "description": "name or path, as on the command line"}}
-    for outer in fields(TrainConfig):
-        if "parse" in outer.metadata:
-            properties[outer.name] = _property(TrainConfig, outer)
-        elif outer.name != "dataset":
-            kind = outer.default_factory
-            inside = {inner.name: _property(kind, inner) for inner in fields(kind)}  # type: ignore[arg-type]
-            properties[outer.name] = {"type": "object", "properties": inside, "additionalProperties": False}
+    for key, kind, setting in _declared():
+        section, inside = key.rpartition(".")[0], properties
+        if section:
+            empty = {"type": "object", "properties": {}, "additionalProperties": False}
+            inside = properties.setdefault(section, empty)["properties"]
+        inside[setting.name] = _property(kind, setting)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "slkl: settings of pipeline.train, as in --config FILE.toml",
@@ -249,8 +251,8 @@ def schema() -> dict[str, Any]:
 def _property(kind: Any, setting: Field[Any]) -> dict[str, Any]:
     """Return the schema of one setting: what its annotation and its parser say."""
     hint, parse = get_type_hints(kind)[setting.name], setting.metadata["parse"]
-    types = {_JSON_TYPES[get_origin(one) or one] for one in get_args(hint) if isinstance(hint, UnionType)}
-    types = (types or {_JSON_TYPES[get_origin(hint) or hint]}) - {"null"}
+    hints = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    types = {_JSON_TYPES[get_origin(one) or one] for one in hints} - {"null"}
     word = parse.word if isinstance(parse, Optionally) else None
     parse = parse.parse if isinstance(parse, Optionally) else parse
     described: dict[str, Any] = {"description": setting.metadata["help"]}
@@ -311,9 +313,7 @@ def grown(stored: TrainConfig, loaded: Loaded) -> TrainConfig:
             f"--add-rows: {loaded.config.solver.init_from} has other settings ({'; '.join(differing)}), which stay: "
             "drop them, or train on all rows anew"
         )
-    for key, value in new.items():
-        stored = with_value(stored, key, value)
-    return _with_resources(stored, loaded)
+    return _with_resources(with_values(stored, new), loaded)
 
 
 def _differing(stored: TrainConfig, loaded: Loaded, but: Collection[str] = ()) -> list[str]:
@@ -331,10 +331,8 @@ def _differing(stored: TrainConfig, loaded: Loaded, but: Collection[str] = ()) -
 
 
 def _with_resources(stored: TrainConfig, loaded: Loaded) -> TrainConfig:
-    for key in loaded.explicit:
-        if key.startswith("resources."):
-            stored = with_value(stored, key, get(loaded.config, key))
     now, usual = loaded.config.resources, TrainConfig("").resources.scheduler
+    changed = {key: get(loaded.config, key) for key in loaded.explicit if key.startswith("resources.")}
     if is_address(now.scheduler) and stored.resources.scheduler == usual:  # the environment's
-        stored = with_value(stored, "resources.scheduler", now.scheduler)
-    return with_value(stored, "resources.time_limit", now.time_limit)
+        changed["resources.scheduler"] = now.scheduler
+    return with_values(stored, changed | {"resources.time_limit": now.time_limit})

@@ -35,13 +35,11 @@ from pipeline.config.parsers import (
 
 SCHEDULES = ("shrinking", "uniform")
 STEPS = ("exact", "newton")
-STOPS = ("gap", "paper")
 COUPLINGS = ("one-vs-all", "shared")
 REFITS = ("none", "ridge")
 DATASETS = ("mnist", "usps", "boston", "abalone", "sinc", "digits", "synthetic")
 FEATURES = ("auto", "sphog", "hog", "raw")
 TASKS = ("multiclass", "binary", "regression")
-RESUME = ("never", "auto", "require")
 
 
 def option(default: Any, parse: Callable[[Any], Any], description: str, flag: str | None = None) -> Any:
@@ -251,7 +249,7 @@ class SolverConfig:
     )
     schedule: str = option("shrinking", OneOf(SCHEDULES), "shrinking, or uniform (the paper's)", "--schedule")
     step: str = option("exact", OneOf(STEPS), "exact minimum along a coordinate, or newton (the paper's)", "--step")
-    stop: str = option("gap", OneOf(STOPS), "gap, or paper: the paper's rule (needs schedule = uniform)")
+    stop: str = option("gap", OneOf(("gap", "paper")), "gap, or paper: the paper's rule (needs schedule = uniform)")
     init_from: str | None = optional(
         text, "none", "run or model folder whose weights the solves start from", "--init-from"
     )

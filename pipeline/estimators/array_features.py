@@ -64,16 +64,10 @@ class Rows:
         """Return the number of rows."""
         return self.shape[0]
 
-    def scaled(self, scales: NDArray[np.float32] | None) -> "Rows":
-        """Return the rows times scales of the features; these where there are none."""
+    def seen(self, standardisation: Standardisation | None, scales: NDArray[np.float32] | None = None) -> "Rows":
+        """Return the rows as the kernel sees them: standardised as they are read, then scaled; None does neither."""
         rows = copy(self)
-        rows._scales = scales
-        return rows
-
-    def standardised(self, standardisation: Standardisation | None) -> "Rows":
-        """Return the rows standardised as they are read, before they are scaled; these where it is None."""
-        rows = copy(self)
-        rows._standardisation = standardisation
+        rows._standardisation, rows._scales = standardisation, scales
         return rows
 
     def blocks(self, n_columns: int) -> Iterator[tuple[slice, NDArray[np.floating]]]:
@@ -84,21 +78,23 @@ class Rows:
         per_row = 24 * self.shape[1] + 20 * n_columns  # features as read, standardised and scaled
         block = int(np.clip(BLOCK_BYTES // per_row, LEAST_BLOCK_ROWS, MOST_BLOCK_ROWS))
         for start in range(0, len(self), block):
-            rows = slice(start, min(start + block, len(self)))
-            yield rows, self.read(rows.start, rows.stop)
+            stop = min(start + block, len(self))
+            yield slice(start, stop), self.read(start, stop)
 
     def read(self, start: int, stop: int) -> NDArray[np.floating]:
-        """Return some rows (stop - start, d), as `dtype`."""
-        values = self.convert(self._raw(start, stop))
-        self.check_finite(values, np.arange(start, stop))
-        return values
+        """Return some rows (stop - start, d), as `dtype`. Of chunked arrays, the last decoded chunks are kept."""
+        values, first = self._X, 0
+        if chunk := _chunk_rows(self._X):
+            if self._chunk is None or not self._chunk[0] <= start < stop <= self._chunk[0] + len(self._chunk[1]):
+                first = start // chunk * chunk
+                self._chunk = first, np.asarray(self._X[first : min(-(-stop // chunk) * chunk, len(self))])
+            first, values = self._chunk
+        return self._finite(np.asarray(values[start - first : stop - first]), np.arange(start, stop))
 
     def take(self, index: NDArray[np.int64]) -> NDArray[np.floating]:
         """Return the rows `index`, in its order, as `dtype`: (len(index), d). At most one pass over the data."""
         if isinstance(self._X, np.ndarray):
-            values = self.convert(self._X[index])
-            self.check_finite(values, index)
-            return values
+            return self._finite(self._X[index], index)
         out: NDArray[np.floating] = np.empty((len(index), self.shape[1]), self.dtype)
         order = np.argsort(index, kind="stable")
         ordered, step = index[order], _chunk_rows(self._X) or MOST_BLOCK_ROWS
@@ -117,24 +113,15 @@ class Rows:
         with np.errstate(over="ignore"):
             return scaled(np.ascontiguousarray(values, dtype=self.dtype), self._scales)
 
-    def check_finite(self, rows: NDArray[np.floating], index: NDArray[np.int64]) -> None:
-        """Raise ValueError naming the first row that holds NaN or infinity."""
-        row = first_non_finite_row(rows)
+    def _finite(self, rows: NDArray[Any], index: NDArray[np.int64]) -> NDArray[np.floating]:
+        """Return rows as the kernel sees them. Raises ValueError naming the first that holds NaN or infinity."""
+        values = self.convert(rows)
+        row = first_non_finite_row(values)
         if row is not None:
             raise ValueError(
                 f"Input {self._name} contains NaN or infinity in row {index[row]}; remove or impute such rows before"
             )
-
-    def _raw(self, start: int, stop: int) -> NDArray[Any]:
-        """Return rows as they are; of a chunked array, the chunks decoded last are kept: blocks may end amid one."""
-        chunk = _chunk_rows(self._X)
-        if not chunk:
-            return np.asarray(self._X[start:stop])
-        if self._chunk is None or not self._chunk[0] <= start < stop <= self._chunk[0] + len(self._chunk[1]):
-            first = start // chunk * chunk
-            self._chunk = first, np.asarray(self._X[first : min(-(-stop // chunk) * chunk, len(self))])
-        first, values = self._chunk
-        return values[start - first : stop - first]
+        return values
 
 
 def _chunk_rows(X: Any) -> int:
@@ -196,30 +183,22 @@ class ArrayFeatures:
         """The rows (m,), ascending, that are the first of those equal to them."""
         return np.sort(np.unique(self._keys, return_index=True)[1])
 
-    def standardise(self, shape: FeatureShape, *, balanced: bool) -> Standardisation:
-        """Z-score the rows from now on; return their moments. Raises ValueError where these leave float64."""
-        weights = self.weights("train", 0, shape.n_train)
-        rows = copy(self._examples.rows)
+    def standardise(self, shape: FeatureShape, *, balanced: bool) -> None:
+        """Z-score the rows from now on. Raises DataError where their moments leave float64."""
 
         def read(start: int, stop: int) -> tuple[NDArray[Any], NDArray[Any]]:
-            return self._read(rows, start, stop), self.targets("train", start, stop)
+            return self.read("train", start, stop), self.targets("train", start, stop)
 
-        try:
-            self._standardisation = fit_moments(read, shape, weights, balanced=balanced)
-        except DataError as error:
-            raise ValueError(str(error)) from None
-        self._rows = rows.standardised(self._standardisation)
-        return self._standardisation
+        weights = self.weights("train", 0, shape.n_train)
+        self._standardisation = fit_moments(read, shape, weights, balanced=balanced)
+        self._rows = self._rows.seen(self._standardisation)
 
     def read(self, part: Part, start: int, stop: int) -> NDArray[np.floating]:
         """Return features (stop - start, n_features)."""
-        return self._read(self._rows, start, stop)
-
-    def _read(self, rows: Rows, start: int, stop: int) -> NDArray[np.floating]:
         if start == stop:
-            return rows.read(0, 0)
+            return self._rows.read(0, 0)
         first, last = int(self.index[start]), int(self.index[stop - 1]) + 1
-        values = rows.read(first, last)
+        values = self._rows.read(first, last)
         return values if len(values) == stop - start else values[self.index[start:stop] - first]
 
     def targets(self, part: Part, start: int, stop: int) -> NDArray[Any]:

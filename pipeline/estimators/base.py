@@ -21,7 +21,7 @@ from features.descriptor import FeatureSpec
 from features.source import Columns
 from features.targets import class_array
 from pipeline.config.parsers import NO_PENALTY, byte_size, is_searched, learns_scales
-from pipeline.config.settings import with_value
+from pipeline.config.settings import with_value, with_values
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import open_features
@@ -89,10 +89,9 @@ class Parameters(BaseEstimator):
 
 
 class KernelMachine(Parameters):
-    """What the two estimators share; `_task` is the task of features.targets, known after `_fit`."""
+    """What the two estimators share."""
 
-    _task: str
-    _loaded: SparseKernelModel | None = None  # what predicts, after `load` and until the next fit
+    _model: SparseKernelModel  # what predicts; after a fit its centers have the dtype of X
     temperature_: float | None
 
     def _validated(self, X: Any, y: Any, *, numeric: bool) -> tuple[Rows, NDArray[Any]]:
@@ -131,7 +130,7 @@ class KernelMachine(Parameters):
         features = ArrayFeatures(replace(examples, points=own))
         shape, different = features.shape(task, classes), features.first_of_equals
         check_size(features, shape)
-        settings = {
+        settings: dict[str, Any] = {
             "seed": seed_of(self.random_state),
             "centers.count": clipped_count(self.n_centers, own_index, len(different)),
             "kernel.precision": "float64" if features.dtype == np.float64 else "auto",
@@ -139,14 +138,12 @@ class KernelMachine(Parameters):
             "data.class_weight": "balanced" if balanced else None,
             "data.groups": None if examples.groups is None else "groups",
         }
-        for key, value in settings.items():
-            config = with_value(config, key, value)
         listed = different if self.n_centers == "all" else None
         listed = listed if own_index is None else shape.n_train + np.arange(len(own_index))
         limit = default_limit_bytes() if self.memory_limit is None else byte_size(self.memory_limit)
         with threadpool_limits(1, user_api="blas"), as_value_error():  # the bits depend on the number of threads
             room = Room(len(different), limit, None if listed is None else len(listed))
-            config, _ = fill_in(config, shape, explicit, room)
+            config, _ = fill_in(with_values(config, settings), shape, explicit, room)
             n_candidates = count_candidates(config, shape.n_train)
             if self.tol is None and n_candidates <= SMALL_CANDIDATES and config.solver.schedule == "shrinking":
                 config = with_value(config, "solver.tolerance", 0.0)
@@ -180,43 +177,69 @@ class KernelMachine(Parameters):
         self, work: Memory, features: ArrayFeatures, own_index: NDArray[np.int64] | None, final: FinalWeights
     ) -> None:
         """Set the fitted attributes, and warn of a tolerance that was not reached."""
-        summary, shape, solver = final.summary, work.shape, work.config.solver
-        rows, widths = rows_and_widths(work.candidates[final.active], shape.n_named)
-        self._task, self._loaded, self._kernel = shape.task, None, work.kernel
-        self._column_dtype = np.dtype(work.config.kernel.precision).type
-        self._standardisation = features.standardisation() if work.config.data.standardise else None
-        self.feature_scales_ = work.stored(SCALES).read()["scales"] if learns_scales(work.config.kernel.scale) else None
-        sigma2 = work.centers["sigma2"]
-        self.sigma2_ = float(sigma2[0]) if len(sigma2) == 1 else sigma2[widths]
+        summary, shape, config = final.summary, work.shape, work.config
+        rows, which = rows_and_widths(work.candidates[final.active], shape.n_named)
+        widths, moved = work.centers["sigma2"], final.points is not None
         index = np.concatenate([features.index, [] if own_index is None else own_index]).astype(np.int64)
-        self._seen = open_features(work.features).take(rows) if final.points is None else final.points
-        self.centers_ = features.raw(rows) if final.points is None else final.points
-        self.center_index_ = index[rows] if final.points is None else np.full(len(rows), -1, np.int64)
-        self._weights, self._intercept, self._penalised = final.weights, final.intercept, final.penalised_weights
-        single = shape.task == "regression"
-        self.coef_ = final.weights[:, 0] if single else final.weights.T.copy()
-        self.intercept_ = float(final.intercept[0]) if single else final.intercept
-        self.penalty_ = summary["penalty"]
-        self.mu_, self.dual_gap_, self.n_iter_ = None, float("nan"), len(final.active) if solver.select != "none" else 1
-        if shape.task != "regression":
-            found = summary["temperature"]
-            self.temperature_ = found and found["temperature"]
+        names = getattr(self, "feature_names_in_", None)
+        model = SparseKernelModel(
+            task=shape.task,
+            labels=shape.classes,
+            features=FeatureSpec("raw"),
+            expansion=KernelExpansion(
+                work.kernel,
+                open_features(work.features).take(rows) if final.points is None else final.points,
+                widths[which] if len(widths) > 1 else np.full(len(rows), widths[0]),
+                final.weights,
+                final.intercept,
+            ),
+            center_index=np.full(len(rows), -1, np.int64) if moved else index[rows],
+            selection_order=np.arange(len(rows)),
+            standardisation=features.standardisation() if config.data.standardise else None,
+            input_shape=(shape.n_features,),
+            table_columns=None if names is None else Columns(tuple(names.tolist()), None, len(names)),
+            temperature=None if shape.task == "regression" else (summary["temperature"] or {}).get("temperature"),
+            feature_scales=work.stored(SCALES).read()["scales"] if learns_scales(config.kernel.scale) else None,
+        )
+        self._set_model(model, np.dtype(config.kernel.precision).type)
+        self.centers_ = model.centers if moved else features.raw(rows)
+        self.sigma2_ = model.center_sigma2 if len(widths) > 1 else float(widths[0])
+        self._penalised, self.penalty_ = final.penalised_weights, summary["penalty"]
+        self.n_iter_ = len(final.active) if config.solver.select != "none" else 1
         if self.penalty_ is None:
             return
         mu = np.abs(final.penalised_weights) / np.sqrt(self.penalty_)
-        if solver.coupling == "shared" and shape.n_outputs > 1:
+        if config.solver.coupling == "shared" and shape.n_outputs > 1:
             self.mu_ = row_norms(final.penalised_weights) / np.sqrt(self.penalty_)
         else:
-            self.mu_ = mu[:, 0] if single else mu.T.copy()
-        solves = summary["solves"]
-        self.dual_gap_ = max(solve["relative_gap"] for solve in solves)
-        self.n_iter_ = max(solve["sweeps"] for solve in solves)
+            self.mu_ = mu[:, 0] if shape.task == "regression" else mu.T.copy()
+        self.dual_gap_ = max(solve["relative_gap"] for solve in summary["solves"])
+        self.n_iter_ = max(solve["sweeps"] for solve in summary["solves"])
         stalled = self.tol is None and self.n_iter_ < self.max_sweeps  # nothing lowers the objective in float64
-        tolerance = solver.tolerance or REACHED
+        tolerance = config.solver.tolerance or REACHED
         if self.dual_gap_ > tolerance and not stalled:
             numbers = f"relative duality gap {self.dual_gap_:.2e}, tol={tolerance:g}, {self.n_iter_} iterations"
             words = f"the tolerance was not reached; raise max_sweeps or tol ({numbers})"
             warnings.warn(words, ConvergenceWarning, stacklevel=4)
+
+    def _set_model(self, model: SparseKernelModel, dtype: type | None) -> None:
+        """Set the attributes that every model has; what only a fit knows is None, NaN or 0.
+
+        dtype: of kernel values, with centers as they are; None: predictions are those of the commands.
+        """
+        single, widths = model.task == "regression", model.center_sigma2
+        self._model, self._dtype = model, dtype
+        self.centers_, self.center_index_, self.feature_scales_ = (
+            model.centers,
+            model.center_index,
+            model.feature_scales,
+        )
+        self.coef_ = model.weights[:, 0] if single else model.weights.T.copy()
+        self.intercept_ = float(model.intercept[0]) if single else model.intercept
+        self.sigma2_ = float(widths[0]) if len(widths) and (widths == widths[0]).all() else widths
+        self.mu_, self.dual_gap_, self.n_iter_, self.penalty_ = None, math.nan, 0, None
+        if not single:
+            self.temperature_ = model.temperature
 
     def _decision(self, X: Any) -> NDArray[np.floating]:
         """Return the outputs (n, T) of rows X (n, d), by blocks; float32 for float32 rows."""
@@ -229,18 +252,16 @@ class KernelMachine(Parameters):
                 f"X has {rows.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} "
                 "features as input"
             )
+        model, decision = self._model, np.empty((len(rows), len(self._model.intercept)))
         with as_value_error():
-            if self._loaded is not None:
-                model, decided = self._loaded, []
-                for span, block in rows.blocks(len(self.centers_)):
+            if self._dtype is None:
+                for span, block in rows.blocks(model.n_centers):
                     images = block.reshape(len(block), *model.input_shape)
-                    decided.append(model.decision_function(model.features_of(images, span.start)))
-                return np.concatenate(decided).astype(rows.dtype, copy=False)
-            decision = np.tile(self._intercept, (len(rows), 1))
-            seen = rows.standardised(self._standardisation).scaled(self.feature_scales_)
-            generator = ColumnGenerator(self._seen, self.sigma2_, self._column_dtype, kernel=self._kernel)
-            for span, block in seen.blocks(len(self.centers_)):
-                decision[span] += generator.block(block, None, np.float64) @ self._weights
+                    decision[span] = model.decision_function(model.features_of(images, span.start))
+            else:
+                generator = ColumnGenerator(model.centers, self.sigma2_, self._dtype, kernel=model.kernel)
+                for span, block in rows.seen(model.standardisation, model.feature_scales).blocks(model.n_centers):
+                    decision[span] = generator.block(block, None, np.float64) @ model.weights + model.intercept
         return decision.astype(rows.dtype, copy=False)
 
     @property
@@ -270,7 +291,12 @@ class KernelMachine(Parameters):
         if is_classifier(machine) == (model.task == "regression"):
             fitting = "SLKLRegressor" if model.task == "regression" else "SLKLClassifier"
             raise ValueError(f"{folder}: is a model of a {model.task} task; load it with {fitting}")
-        machine.__dict__ |= _attributes_of(model)
+        machine._set_model(model, None)
+        machine.n_features_in_ = math.prod(model.input_shape)
+        if is_classifier(machine):
+            machine.classes_ = class_array(model.labels)
+        if model.table_columns is not None and model.table_columns.input_names:
+            machine.feature_names_in_ = np.array(model.table_columns.input_names, dtype=object)
         return machine
 
     def to_model(self) -> SparseKernelModel:
@@ -280,57 +306,17 @@ class KernelMachine(Parameters):
         for labels that are neither numbers nor text.
         """
         check_is_fitted(self, "centers_")
-        if self._loaded is not None:
-            return self._loaded
-        n_active = len(self.centers_)
-        points = self._seen
+        points, expansion = self._model.centers, self._model.expansion
         with np.errstate(over="ignore", invalid="ignore"):
             centers = points.astype(np.float32)
-            sizes = np.sqrt(self.sigma2_) if self._kernel.is_bounded else 1e-300 + np.linalg.norm(points, axis=1)
+            bounded = expansion.kernel.is_bounded
+            sizes = np.sqrt(expansion.sigma2) if bounded else 1e-300 + np.linalg.norm(points, axis=1)
             moved = (np.linalg.norm(centers - points, axis=1) / sizes).max(initial=0.0)
         if not moved <= MOST_MOVED:
             raise ValueError(
                 f"a model's centers are float32, which moves one of these by {moved:.1g} kernel widths; standardise X "
                 "(standardise=True) and fit again"
             )
-        names = getattr(self, "feature_names_in_", None)
-        model = SparseKernelModel(
-            task=self._task,
-            labels=() if self._task == "regression" else tuple(self.classes_.tolist()),
-            features=FeatureSpec("raw"),
-            expansion=KernelExpansion(
-                self._kernel, centers, np.broadcast_to(self.sigma2_, n_active).copy(), self._weights, self._intercept
-            ),
-            center_index=self.center_index_,
-            selection_order=np.arange(n_active),
-            standardisation=self._standardisation,
-            input_shape=(self.n_features_in_,),
-            table_columns=None if names is None else Columns(tuple(names.tolist()), None, len(names)),
-            temperature=getattr(self, "temperature_", None),
-            feature_scales=self.feature_scales_,
-        )
+        model = replace(self._model, expansion=replace(expansion, centers=centers))
         model.check()
         return model
-
-
-def _attributes_of(model: SparseKernelModel) -> dict[str, Any]:
-    """Return the fitted attributes that a model has; what only a fit knows is None, NaN or 0."""
-    single, columns, widths = model.task == "regression", model.table_columns, model.center_sigma2
-    known: dict[str, Any] = {
-        "_task": model.task,
-        "_loaded": model,
-        "centers_": model.centers,
-        "center_index_": model.center_index,
-        "coef_": model.weights[:, 0] if single else model.weights.T.copy(),
-        "intercept_": float(model.intercept[0]) if single else model.intercept,
-        "mu_": None,
-        "dual_gap_": math.nan,
-        "n_iter_": 0,
-        "penalty_": None,
-        "sigma2_": float(widths[0]) if len(widths) and (widths == widths[0]).all() else widths,
-        "feature_scales_": model.feature_scales,
-        "n_features_in_": math.prod(model.input_shape),
-    }
-    if columns is not None and columns.input_names:
-        known["feature_names_in_"] = np.array(columns.input_names, dtype=object)
-    return known if single else known | {"classes_": class_array(model.labels), "temperature_": model.temperature}

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from features.errors import DataError
 from features.targets import MOST_TABLE_CLASSES, detect_task
 from pipeline.config.parsers import byte_size
-from pipeline.config.settings import with_value
+from pipeline.config.settings import with_values
 from pipeline.estimators.array_features import ArrayFeatures, Examples, Rows
 from pipeline.estimators.memory import Memory
 from pipeline.estimators.parameters import as_value_error, check_size, seed_of, settings_of
@@ -148,16 +148,14 @@ class GreedyNystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         }
         if not Kernel(self.kernel).has_width:
             settings["kernel.sigma2"] = 1.0
-        for key, value in settings.items():
-            config = with_value(config, key, value)
         listed = features.first_of_equals if n_candidates == len(features.first_of_equals) else None
         with threadpool_limits(1, user_api="blas"), as_value_error():  # its bits depend on the number of threads
-            work = Memory(config, shape, features, listed)
+            work = Memory(with_values(config, settings), shape, features, listed)
             draw_candidates(work)
             self.sigma2_ = float(work.centers["sigma2"][0])
             index = work.centers["index"]
             if y is None:
-                functions = np.random.default_rng([config.seed, 8])
+                functions = np.random.default_rng([work.config.seed, 8])
                 statistics = statistics_of_functions(self._kernel_matrix(features.take(index)), functions)
             else:
                 accumulate_statistics(work)

@@ -16,7 +16,7 @@ from sklearn.utils.validation import _check_sample_weight
 from features.errors import DataError
 from features.targets import outputs
 from pipeline.config.parsers import NO_PENALTY, is_searched
-from pipeline.config.settings import SETTINGS, with_value
+from pipeline.config.settings import SETTINGS, with_values
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.errors import ConfigError, InvalidDataError
@@ -68,28 +68,20 @@ def _is_positive(value: Any) -> bool:
 
 def settings_of(parameters: Mapping[str, Any]) -> tuple[TrainConfig, frozenset[str]]:
     """Return the settings that parameters ask for, and the keys of those not at their defaults. Raises ValueError."""
-    config, explicit = TrainConfig("X"), set[str]()
-    config = with_value(config, "features.name", "raw")
-    config = with_value(with_value(config, "features.power", 1.0), "resources.features_store", "none")
+    usual = {"features.name": "raw", "features.power": 1.0, "resources.features_store": "none"}
     for name, (fits, expected) in _CHECKS.items():
         if name in parameters and not fits(parameters[name]):
             raise ValueError(f"{name} must be {expected}; found {parameters[name]!r}")
-    for name, key in PARAMETERS.items():
-        if name not in parameters:
-            continue
-        value = parsed(name, parameters[name])
-        if value is not None:
-            config = with_value(config, key, value)
-    for name, default in OF_A_PENALTY.items():
-        if name in parameters and parameters[name] != default:
-            explicit.add(PARAMETERS.get(name, "solver.tolerance"))
-    explicit |= {PARAMETERS[name] for name in ("n_centers", "budget") if parameters.get(name) is not None}
+    given = {key: parsed(name, parameters[name]) for name, key in PARAMETERS.items() if name in parameters}
+    config = with_values(TrainConfig("X"), usual | {key: value for key, value in given.items() if value is not None})
+    asked = [name for name, default in OF_A_PENALTY.items() if parameters.get(name, default) != default]
+    asked += [name for name in ("n_centers", "budget") if parameters.get(name) is not None]
     if parameters.get("budget") is not None and any(parameters.get(n) is not None for n in ("n_centers", "centers")):
         raise ValueError("budget says how many candidates there are, and so do n_centers and centers; leave one out")
     kernel = Kernel(config.kernel.name)
     if config.kernel.sigma2 not in (None, "median") and not kernel.has_width:
         raise ValueError(f"sigma2 has no effect on the {kernel.name} kernel; leave it out")
-    return config, frozenset(explicit)
+    return config, frozenset(PARAMETERS.get(name, "solver.tolerance") for name in asked)
 
 
 def parsed(name: str, value: Any) -> Any:
@@ -117,21 +109,21 @@ def seed_of(random_state: Any) -> int:
     return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
 
 
-_FLAGS = {  # of the command, and what the estimators call it
-    "--centers": "n_centers",
-    "--center-list": "centers",
-    "--scale": "feature_scale",
-    "--tol": "tol",
-    "--intercept": "fit_intercept",
-    "--init-from": "warm_start",
-    "kernel.scale_rounds": "feature_scale",
-}
-_PHRASES = {
-    " (--set data.standardise=true)": "",
-    "set data.standardise=false": "standardise=False",
-    "; set statistics.hold_out to 0.1": "",
-    "set statistics.hold_out to 0.1, or ": "",
-}
+_INSTEAD = (  # patterns in messages for the command, and what the estimators say
+    (r", or hold out none \(--set [^)]*\)", ""),
+    (r"all (\d+) training rows", r"all \1 samples"),
+    (r" \(--set data.standardise=true\)", ""),
+    ("set data.standardise=false", "standardise=False"),
+    ("; set statistics.hold_out to 0.1", ""),
+    ("set statistics.hold_out to 0.1, or ", ""),
+    (r"(--(?:[a-z0-9]+-?)+) (learned|diagonal|metric|ridge|auto|none|greedy:\w+)", r"\1='\2'"),
+    ("--centers", "n_centers"),
+    ("--center-list", "centers"),
+    ("--scale|kernel.scale_rounds", "feature_scale"),
+    ("--intercept", "fit_intercept"),
+    ("--init-from", "warm_start"),
+    (r"--([a-z0-9]+(?:-[a-z0-9]+)*)", lambda flag: flag[1].replace("-", "_")),
+)
 
 
 @contextmanager
@@ -140,14 +132,9 @@ def as_value_error() -> Iterator[None]:
     try:
         yield
     except (ConfigError, InvalidDataError, DataError, LinAlgError) as error:
-        words = re.sub(r", or hold out none \(--set [^)]*\)", "", str(error))
-        words = re.sub(r"all (\d+) training rows", r"all \1 samples", words)
-        for phrase, instead in _PHRASES.items():
-            words = words.replace(phrase, instead)
-        words = re.sub(r"(--(?:[a-z0-9]+-?)+) (learned|diagonal|metric|ridge|auto|none|greedy:\w+)", r"\1='\2'", words)
-        for flag, name in _FLAGS.items():
-            words = words.replace(flag, name)
-        words = re.sub(r"--([a-z0-9]+(?:-[a-z0-9]+)*)", lambda flag: flag[1].replace("-", "_"), words)
+        words = str(error)
+        for pattern, instead in _INSTEAD:
+            words = re.sub(pattern, instead, words)
         raise ValueError(words) from None
 
 
@@ -177,8 +164,7 @@ def given_centers(rows: Rows, centers: Any) -> tuple[NDArray[np.floating] | None
             f"centers must be points (m, {rows.shape[1]}), or whole numbers (m,) of rows of X; found an array of "
             f"{given.dtype} {given.shape}"
         )
-    points: NDArray[np.floating] = np.ascontiguousarray(given, rows.dtype)
-    Rows(points, "centers").check_finite(points, np.arange(len(points)))
+    points = Rows(given.astype(rows.dtype), "centers").read(0, len(given))
     return points, np.full(len(points), -1, np.int64)
 
 

@@ -253,12 +253,12 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
     def decision_function(self, X: Any) -> NDArray[np.floating]:
         """Return decision values of rows X (n, n_features): (n, n_classes), or (n,) for two classes, as `predict`."""
         decision = self._decision(X)
-        return decision[:, 0] if self._task == "binary" else decision
+        return decision[:, 0] if self._model.task == "binary" else decision
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the labels (n,) of rows X (n, n_features). Raises ValueError."""
         decision = self._decision(X)  # which says so where nothing is fitted
-        return np.asarray(self.classes_[labels_from_decision(decision, self._task)])
+        return np.asarray(self.classes_[labels_from_decision(decision, self._model.task)])
 
     @available_if(_has_probabilities)
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
