@@ -222,9 +222,8 @@ def absolute_path(dataset: str) -> str:
 
 def lines(config: TrainConfig, origins: Mapping[str, str]) -> list[str]:
     """Return every setting as a line for people, with where its value came from."""
-    values = {key: get(config, key) for key in origins}
-    shown_values = {key: "(from the data)" if value is None else value for key, value in values.items()}
-    return [f"dataset = {config.dataset}", *(f"{key} = {shown_values[key]}  # {origins[key]}" for key in origins)]
+    values = {key: "(from the data)" if get(config, key) is None else get(config, key) for key in origins}
+    return [f"dataset = {config.dataset}", *(f"{key} = {values[key]}  # {origins[key]}" for key in origins)]
 
 
 _JSON_TYPES = {int: "integer", float: "number", str: "string", bool: "boolean", tuple: "array", type(None): "null"}

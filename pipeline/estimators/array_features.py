@@ -5,7 +5,6 @@ Arrays are only sliced, X[i:j]: memory maps, dask and zarr arrays are never in m
 
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -132,38 +131,32 @@ def _chunk_rows(X: Any) -> int:
     return int(chunks[0] if np.ndim(chunks[0]) == 0 else max(chunks[0]))
 
 
-@dataclass(frozen=True, eq=False)
-class Examples:
-    """What a fit is given: rows (n, d), targets (n,) as stored, weights (n,) ≥ 0 or None, groups (n,) or None.
-
-    points (m, d), in the units of X: candidates of the user's own.
-    """
-
-    rows: Rows
-    targets: NDArray[Any]
-    weights: NDArray[np.float64] | None = None
-    groups: ArrayLike | None = None
-    points: NDArray[np.floating] | None = None
-
-
 class ArrayFeatures:
-    """The rows of examples that have a weight, as `datasets.feature_rows.FeatureRows`; points come after them.
+    """The rows that have a weight, as `datasets.feature_rows.FeatureRows`; points come after them.
 
-    index (n,) : which rows of the examples they are
+    Of rows (n, d): targets (n,) as stored, weights (n,) ≥ 0 or None, groups (n,) or None; points (m, d), in the units
+    of the rows, are candidates of the user's own. index (n,): which of the rows have a weight.
     """
 
-    def __init__(self, examples: Examples) -> None:
-        self._examples, weights = examples, examples.weights
-        self.index = np.arange(len(examples.rows)) if weights is None else np.flatnonzero(weights > 0)
-        self._rows, self.dtype = examples.rows, examples.rows.dtype
+    def __init__(
+        self,
+        rows: Rows,
+        targets: NDArray[Any],
+        weights: NDArray[np.float64] | None = None,
+        groups: ArrayLike | None = None,
+        points: NDArray[np.floating] | None = None,
+    ) -> None:
+        self._given, self._rows, self.dtype, self._points = rows, rows, rows.dtype, points
         self._standardisation: Standardisation | None = None
-        self._keys = np.concatenate([np.empty(0, np.uint64), *(row_keys(X) for _, X in examples.rows.blocks(0))])
-        self._groups = self._keys if examples.groups is None else _keys_of_groups(examples.groups, len(self._keys))
-        self._keys, self._groups = self._keys[self.index], self._groups[self.index]
+        self.index = np.arange(len(rows)) if weights is None else np.flatnonzero(weights > 0)
+        self._targets, self._weights = targets[self.index], None if weights is None else weights[self.index]
+        keys = np.concatenate([np.empty(0, np.uint64), *(row_keys(X) for _, X in rows.blocks(0))])
+        self._groups = (keys if groups is None else _keys_of_groups(groups, len(keys)))[self.index]
+        self._keys = keys[self.index]
 
     def shape(self, task: str, classes: tuple[Any, ...]) -> FeatureShape:
         """Return what they hold."""
-        n_features, points = self._rows.shape[1], self._examples.points
+        n_features = self._rows.shape[1]
         return FeatureShape(
             digest="",
             dataset="X",
@@ -174,8 +167,8 @@ class ArrayFeatures:
             n_features=n_features,
             chunk_rows=chunk_rows_for(4 * n_features, max(len(self.index), 1)),
             description={},
-            weighted=() if self._examples.weights is None else ("train",),
-            n_points=0 if points is None else len(points),
+            weighted=() if self._weights is None else ("train",),
+            n_points=0 if self._points is None else len(self._points),
         )
 
     @property
@@ -203,32 +196,24 @@ class ArrayFeatures:
 
     def targets(self, part: Part, start: int, stop: int) -> NDArray[Any]:
         """Return targets (stop - start,): int64 class indices, or float64 values."""
-        return self._examples.targets[self.index[start:stop]]
+        return self._targets[start:stop]
 
     def weights(self, part: Part, start: int, stop: int) -> NDArray[np.float64] | None:
         """Return the weights of rows (stop - start,) f8; None where each counts 1."""
-        weights = self._examples.weights
-        return None if weights is None else weights[self.index[start:stop]]
+        return None if self._weights is None else self._weights[start:stop]
 
     def keys(self, start: int, stop: int) -> tuple[Keys, Keys]:
         """Return the keys of rows and of their groups, each (stop - start,) u8."""
         return self._keys[start:stop], self._groups[start:stop]
 
-    def take(self, rows: NDArray[np.int64]) -> NDArray[np.floating]:
-        """Return the features of some rows or points, (len(rows), n_features)."""
-        return self._take(self._rows, rows)
-
-    def raw(self, rows: NDArray[np.int64]) -> NDArray[np.floating]:
-        """Return some rows or points as they were given, (len(rows), n_features)."""
-        return self._take(self._examples.rows, rows)
-
-    def _take(self, source: Rows, rows: NDArray[np.int64]) -> NDArray[np.floating]:
-        n, points = len(self.index), self._examples.points
-        if points is None:
+    def take(self, rows: NDArray[np.int64], *, as_given: bool = False) -> NDArray[np.floating]:
+        """Return some rows or points (len(rows), n_features), as the kernel sees them or as they were given."""
+        source, n = self._given if as_given else self._rows, len(self.index)
+        if self._points is None:
             return source.take(self.index[rows])
         out: NDArray[np.floating] = np.empty((len(rows), source.shape[1]), self.dtype)
         out[rows < n] = source.take(self.index[rows[rows < n]])
-        out[rows >= n] = source.convert(points[rows[rows >= n] - n])
+        out[rows >= n] = source.convert(self._points[rows[rows >= n] - n])
         return out
 
     def as_seen(self, points: NDArray[np.floating]) -> NDArray[np.floating]:

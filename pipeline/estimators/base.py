@@ -20,29 +20,21 @@ from threadpoolctl import threadpool_limits
 from features.descriptor import FeatureSpec
 from features.source import Columns
 from features.targets import class_array
-from pipeline.config.parsers import NO_PENALTY, byte_size, is_searched, learns_scales
+from pipeline.config.parsers import NO_PENALTY, is_searched, learns_scales
 from pipeline.config.settings import with_value, with_values
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import open_features
-from pipeline.estimators.array_features import ArrayFeatures, Examples, Rows, is_sliced
+from pipeline.estimators import parameters
+from pipeline.estimators.array_features import ArrayFeatures, Rows, is_sliced
 from pipeline.estimators.memory import Memory
-from pipeline.estimators.parameters import (
-    as_value_error,
-    check_memory,
-    check_size,
-    clipped_count,
-    given_centers,
-    seed_of,
-    settings_of,
-)
 from pipeline.kernels.jit import compile_loops
 from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.models.kernel_expansion import KernelExpansion
 from pipeline.prediction.model_folder import save_model
 from pipeline.prediction.streamed_prediction import locate
 from pipeline.prediction.trained_model import SparseKernelModel
-from pipeline.runtime.memory_limits import default_limit_bytes
+from pipeline.runtime.memory_limits import limit_bytes
 from pipeline.solvers.duality_gap import row_norms
 from pipeline.solvers.feature_scales import importances
 from pipeline.stages import initial_weights
@@ -59,8 +51,8 @@ MOST_MOVED = 1e-3  # by the float32 of a model's centers, in kernel widths: kern
 
 
 @dataclass(eq=False, repr=False)  # its __init__ stores each parameter as it is, as scikit-learn's conventions ask
-class Parameters(BaseEstimator):
-    """The parameters of both estimators."""
+class KernelMachine(BaseEstimator):
+    """What the two estimators share."""
 
     n_centers: int | str | None = None
     _: KW_ONLY
@@ -86,13 +78,6 @@ class Parameters(BaseEstimator):
     random_state: Any = None
     callback: Callable[[dict[str, Any]], Any] | None = None
     verbose: int = 0
-
-
-class KernelMachine(Parameters):
-    """What the two estimators share."""
-
-    _model: SparseKernelModel  # what predicts; after a fit its centers have the dtype of X
-    temperature_: float | None
 
     def _validated(self, X: Any, y: Any, *, numeric: bool) -> tuple[Rows, NDArray[Any]]:
         """Return rows and y (n,), checked as scikit-learn does; arrays read by slices are not read yet."""
@@ -123,31 +108,44 @@ class KernelMachine(Parameters):
             self.__dict__ = before
             raise
 
-    def _fit(self, examples: Examples, task: str, classes: tuple[Any, ...], *, balanced: bool = False) -> None:
-        """Fit examples of a task of features.targets in memory, and store the result; balanced: classes count alike."""
-        config, explicit = settings_of(self.get_params(deep=False))
-        own, own_index = given_centers(examples.rows, self.centers)
-        features = ArrayFeatures(replace(examples, points=own))
+    def _fit(
+        self,
+        rows: Rows,
+        targets: NDArray[Any],
+        weights: NDArray[np.float64] | None,
+        groups: ArrayLike | None,
+        task: str,
+        classes: tuple[Any, ...] = (),
+        *,
+        balanced: bool = False,
+    ) -> None:
+        """Fit a task of features.targets in memory, and store the result; balanced: classes count alike."""
+        config, explicit = parameters.settings_of(self.get_params(deep=False))
+        own, own_index = parameters.given_centers(rows, self.centers)
+        features = ArrayFeatures(rows, targets, weights, groups, own)
         shape, different = features.shape(task, classes), features.first_of_equals
-        check_size(features, shape)
+        parameters.check_size(features, shape)
         settings: dict[str, Any] = {
-            "seed": seed_of(self.random_state),
-            "centers.count": clipped_count(self.n_centers, own_index, len(different)),
+            "seed": parameters.seed_of(self.random_state),
+            "centers.count": parameters.clipped_count(self.n_centers, own_index, len(different)),
             "kernel.precision": "float64" if features.dtype == np.float64 else "auto",
             "solver.coupling": self.coupling if shape.n_outputs > 1 else "one-vs-all",
             "data.class_weight": "balanced" if balanced else None,
-            "data.groups": None if examples.groups is None else "groups",
+            "data.groups": None if groups is None else "groups",
         }
         listed = different if self.n_centers == "all" else None
         listed = listed if own_index is None else shape.n_train + np.arange(len(own_index))
-        limit = default_limit_bytes() if self.memory_limit is None else byte_size(self.memory_limit)
-        with threadpool_limits(1, user_api="blas"), as_value_error():  # the bits depend on the number of threads
+        limit = limit_bytes(config.resources)
+        with (
+            threadpool_limits(1, user_api="blas"),
+            parameters.as_value_error(),
+        ):  # the bits depend on the number of threads
             room = Room(len(different), limit, None if listed is None else len(listed))
             config, _ = fill_in(with_values(config, settings), shape, explicit, room)
             n_candidates = count_candidates(config, shape.n_train)
             if self.tol is None and n_candidates <= SMALL_CANDIDATES and config.solver.schedule == "shrinking":
                 config = with_value(config, "solver.tolerance", 0.0)
-            check_memory(config, shape, n_candidates, limit)
+            parameters.check_memory(config, shape, n_candidates, limit)
             config = with_value(config, "centers.working_set", n_candidates)
             if config.data.standardise:
                 features.standardise(shape, balanced=balanced)
@@ -165,13 +163,12 @@ class KernelMachine(Parameters):
     ) -> initial_weights.StartModel | None:
         """Return the centers of the last fit, as the kernel sees them now, and their penalised weights."""
         before: NDArray[np.float64] | None = getattr(self, "_penalised", None)
-        if not self.warm_start or before is None or before.shape[1] != shape.n_outputs:
+        penalty, selects = config.solver.penalty, config.solver.select != "none"
+        if not self.warm_start or before is None or selects or penalty == NO_PENALTY or is_searched(penalty):
             return None
-        starts = config.solver.select == "none" and config.solver.penalty != NO_PENALTY
-        if not starts or is_searched(config.solver.penalty) or self.centers_.shape[1] != shape.n_features:
+        if (before.shape[1], self.centers_.shape[1]) != (shape.n_outputs, shape.n_features):
             return None
-        widths = np.broadcast_to(self.sigma2_, len(before)).astype(np.float64)
-        return initial_weights.StartModel(features.as_seen(self.centers_), widths, before)
+        return initial_weights.StartModel(features.as_seen(self.centers_), self._model.center_sigma2, before)
 
     def _store(
         self, work: Memory, features: ArrayFeatures, own_index: NDArray[np.int64] | None, final: FinalWeights
@@ -202,7 +199,7 @@ class KernelMachine(Parameters):
             feature_scales=work.stored(SCALES).read()["scales"] if learns_scales(config.kernel.scale) else None,
         )
         self._set_model(model, np.dtype(config.kernel.precision).type)
-        self.centers_ = model.centers if moved else features.raw(rows)
+        self.centers_ = model.centers if moved else features.take(rows, as_given=True)
         self.sigma2_ = model.center_sigma2 if len(widths) > 1 else float(widths[0])
         self._penalised, self.penalty_ = final.penalised_weights, summary["penalty"]
         self.n_iter_ = len(final.active) if config.solver.select != "none" else 1
@@ -253,7 +250,7 @@ class KernelMachine(Parameters):
                 "features as input"
             )
         model, decision = self._model, np.empty((len(rows), len(self._model.intercept)))
-        with as_value_error():
+        with parameters.as_value_error():
             if self._dtype is None:
                 for span, block in rows.blocks(model.n_centers):
                     images = block.reshape(len(block), *model.input_shape)

@@ -13,13 +13,12 @@ from threadpoolctl import threadpool_limits
 
 from features.errors import DataError
 from features.targets import MOST_TABLE_CLASSES, detect_task
-from pipeline.config.parsers import byte_size
 from pipeline.config.settings import with_values
-from pipeline.estimators.array_features import ArrayFeatures, Examples, Rows
+from pipeline.estimators.array_features import ArrayFeatures, Rows
 from pipeline.estimators.memory import Memory
 from pipeline.estimators.parameters import as_value_error, check_size, seed_of, settings_of
 from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel
-from pipeline.runtime.memory_limits import default_limit_bytes
+from pipeline.runtime.memory_limits import limit_bytes
 from pipeline.solvers.forward_backward_selection import inverse_root, select, statistics_of_functions
 from pipeline.stages.accumulate_statistics import ALL, accumulate_statistics, name_of, statistics_of
 from pipeline.stages.fit import draw_candidates
@@ -118,12 +117,8 @@ class GreedyNystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     def fit(self, X: Any, y: Any = None) -> "GreedyNystroem":
         """Choose the landmarks among the rows X (n, n_features), for y (n,) if there is one, and return self.
 
-        Raises
-        ------
-        ValueError
-            For parameters or data that make no sense, and kernel values that would be rounding.
-        MemoryError
-            The choice does not fit `memory_limit`.
+        Raises ValueError for parameters or data that make no sense, and kernel values that would be rounding;
+        MemoryError where the choice does not fit `memory_limit`.
         """
         config, _ = settings_of(self.get_params(deep=False))
         if not (isinstance(self.n_components, Integral) and int(self.n_components) >= 1) or self.n_components is True:
@@ -133,8 +128,9 @@ class GreedyNystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         dtypes = [np.float64, np.float32]
         X, y = (validate_data(self, X, dtype=dtypes), None) if y is None else validate_data(self, X, y, dtype=dtypes)
         targets, task, classes = (np.zeros(len(X)), "regression", ()) if y is None else _targets(y)
-        features = ArrayFeatures(Examples(Rows(X), targets))
-        shape, n_candidates = features.shape(task, classes), self._count(len(features.first_of_equals))
+        features = ArrayFeatures(Rows(X), targets)
+        shape, different = features.shape(task, classes), features.first_of_equals
+        n_candidates = self._count(len(different), limit_bytes(config.resources))
         check_size(features, shape)
         settings = {
             "seed": seed_of(self.random_state),
@@ -148,7 +144,7 @@ class GreedyNystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         }
         if not Kernel(self.kernel).has_width:
             settings["kernel.sigma2"] = 1.0
-        listed = features.first_of_equals if n_candidates == len(features.first_of_equals) else None
+        listed = different if n_candidates == len(different) else None
         with threadpool_limits(1, user_api="blas"), as_value_error():  # its bits depend on the number of threads
             work = Memory(with_values(config, settings), shape, features, listed)
             draw_candidates(work)
@@ -201,13 +197,12 @@ class GreedyNystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     def _n_features_out(self) -> int:
         return len(self.components_)
 
-    def _count(self, n_rows: int) -> int:
+    def _count(self, n_rows: int, limit: int) -> int:
         """Return how many candidates there are. Raises MemoryError where the choice among them does not fit."""
         asked = self.n_candidates
         if asked is None:
             asked = max(LEAST_CANDIDATES, CANDIDATES_EACH * self.n_components)
         count = n_rows if asked == "all" else min(int(asked), n_rows)
-        limit = default_limit_bytes() if self.memory_limit is None else byte_size(self.memory_limit)
         needed = 8 * _GRAMS * count**2
         if needed > limit:
             raise MemoryError(

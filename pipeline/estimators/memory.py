@@ -1,8 +1,8 @@
 """The workspace of an estimator: arrays of this process, in which nothing outlives the fit."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -127,10 +127,9 @@ class Memory(Workspace):
         """Return the rows that are listed as candidates; None where they are drawn."""
         return self._listed
 
-    @contextmanager
-    def stage(self, name: str) -> Iterator[Any]:
+    def stage(self, name: str) -> nullcontext[Any]:
         """Count nothing."""
-        yield SimpleNamespace(items=0)
+        return nullcontext(SimpleNamespace(items=0))
 
 
 def _ignore(*_: object, **facts: object) -> None:

@@ -92,12 +92,11 @@ def parsed(name: str, value: Any) -> Any:
     wrong = isinstance(plain, bool) != (name in _TRUTH) or (name in _WORDS and not isinstance(plain, str))
     wrong |= name in NONE_MEANS and plain == "none"
     try:
-        if not wrong:
-            return SETTINGS[PARAMETERS[name]].parse(plain)
-        reason = "is of the wrong kind"
+        if wrong:
+            raise TypeError
+        return SETTINGS[PARAMETERS[name]].parse(plain)
     except (ValueError, TypeError, AttributeError) as error:
-        reason = str(error)
-    reason = reason if reason.startswith("must") else "must be another: it is of the wrong kind"
+        reason = str(error) if str(error).startswith("must") else "must be another: it is of the wrong kind"
     raise ValueError(f"{name} {reason.replace(', or all', ', all or None')}; found {value!r}")
 
 

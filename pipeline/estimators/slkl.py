@@ -17,7 +17,6 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
 from features.targets import labels_from_decision
-from pipeline.estimators.array_features import Examples
 from pipeline.estimators.base import KernelMachine
 from pipeline.estimators.parameters import row_weights
 from pipeline.models.scores import probabilities
@@ -155,17 +154,13 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
 
         groups (n,), numbers or text: rows of one group are held out together, or not at all, as equal rows are.
 
-        Raises
-        ------
-        ValueError
-            For parameters or data that make no sense, and kernel values that would be rounding.
-        MemoryError
-            The Grams do not fit `memory_limit`.
+        Raises ValueError for parameters or data that make no sense, and kernel values that would be rounding;
+        MemoryError where the Grams do not fit `memory_limit`.
         """
         with self._as_before_on_error():
             rows, values = self._validated(X, y, numeric=True)
             weights = row_weights(sample_weight, rows)
-            self._fit(Examples(rows, values.astype(np.float64), weights, groups), "regression", ())
+            self._fit(rows, values.astype(np.float64), weights, groups, "regression")
         return self
 
     def predict(self, X: Any) -> NDArray[np.floating]:
@@ -217,16 +212,9 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
     def fit(
         self, X: Any, y: Any, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
     ) -> "SLKLClassifier":
-        """Fit X (n, n_features) to labels y (n,) with row weights (n,) ≥ 0, and return self.
+        """Fit X (n, n_features) to labels y (n,), with weights and groups as in `SLKLRegressor.fit`, and return self.
 
-        groups (n,), numbers or text: rows of one group are held out together, or not at all, as equal rows are.
-
-        Raises
-        ------
-        ValueError
-            As in `SLKLRegressor.fit`, and for labels of fewer than two classes with rows of positive weight.
-        MemoryError
-            The Grams do not fit `memory_limit`.
+        Raises ValueError and MemoryError as there, also for fewer than two classes with rows of positive weight.
         """
         with self._as_before_on_error():
             rows, labels = self._validated(X, y, numeric=False)
@@ -245,9 +233,8 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
                 raise ValueError(
                     f"y holds {n_present} class with rows of positive weight; at least two classes are needed"
                 )
-            task = "binary" if len(self.classes_) == 2 else "multiclass"
-            classes = tuple(self.classes_.tolist())
-            self._fit(Examples(rows, targets, weights, groups), task, classes, balanced=balanced)
+            task, classes = "binary" if len(self.classes_) == 2 else "multiclass", tuple(self.classes_.tolist())
+            self._fit(rows, targets, weights, groups, task, classes, balanced=balanced)
         return self
 
     def decision_function(self, X: Any) -> NDArray[np.floating]:
@@ -262,10 +249,7 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
 
     @available_if(_has_probabilities)
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Return the probability of each class (n, n_classes) for rows X (n, n_features): mathematics.md, eq. 75.
-
-        Raises ValueError.
-        """
+        """Return the probability of each class (n, n_classes) for rows X (n, n_features) (mathematics.md, eq. 75)."""
         decision = self._decision(X)  # which says so where nothing is fitted
         assert self.temperature_ is not None  # or this method were not there
         return probabilities(decision, self.temperature_)
