@@ -21,7 +21,6 @@ from pipeline.runtime.row_pass import RowPass
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
 from pipeline.stages.block_pass import Add, ExactSums, OfBlock, block_pass, value_pass
 from pipeline.stages.final_weights import final_of
-from pipeline.stages.target_facts import RowData, TargetFacts, target_blocks
 from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, row_grid, row_task
 from pipeline.stages.workspace import SOLVE, STATISTICS, Workspace
 from storage.arrays import read_arrays
@@ -75,8 +74,8 @@ def _sums_before(work: Workspace, kept: Callable[[], Parts]) -> Parts:
 
 def _sums(work: Workspace, number: int, before: Parts) -> dict[str, GramStatistics]:
     """Return the statistics of a batch of rows, by part, with those of the batches before: one pass."""
-    batch = work.shape.batches[number]
-    task = statistics_pass(row_task(work), (FIT, HELD_OUT), work.n_candidates, largest_values(work, batch), batch=batch)
+    batch, largest = work.shape.batches[number], largest_values(work, number)
+    task = statistics_pass(row_task(work), (FIT, HELD_OUT), work.n_candidates, largest, batch=batch)
     parts = work.add_up(STATISTICS, task, _pass_name(number)).statistics()
     for part, statistics in before.items():
         parts[part] = parts[part].absorbing(statistics)
@@ -157,32 +156,24 @@ def accumulate_held_out(work: Workspace, centers: NDArray[np.int64], name: str) 
 NAME, TERMS = "largest-terms", "terms"
 
 
-def largest_values(work: Workspace, batch: range | None = None) -> RowBounds:
+def largest_values(work: Workspace, batch: int | None = None) -> RowBounds:
     """Return the bounds for a batch of training rows (None: all).
 
-    From targets and weights alone for a Gaussian, else from a pass over the rows, committed.
+    A Gaussian has them from targets and weights alone, other kernels from a pass over the rows, committed.
     """
-    task, rows = row_task(work), range(work.shape.n_train) if batch is None else batch
-    if task.kernel.is_bounded:
-        return largest_of_bounded(work, task.facts, rows)
+    if work.kernel.is_bounded:
+        return work.facts.bounds(batch)
+    rows = range(work.shape.n_train) if batch is None else work.shape.batches[batch]
     name = NAME if len(rows) == work.shape.n_train else f"{NAME}-{rows.start}"
 
     def make() -> Arrays:
         blocks = replace(row_grid("train", len(rows), 1), first=rows.start)
-        values = work.add_up(STATISTICS, value_pass(task, blocks, _of_rows), name, "bounding the sums")
+        values = work.add_up(STATISTICS, value_pass(row_task(work), blocks, _of_rows), name, "bounding the sums")
         return {TERMS: values.in_order(TERMS).max(axis=0)}
 
     terms = work.once(f"statistics/{name}.npz", make)[TERMS]
     work.drop(f"passes/{name}")
     return RowBounds.of([terms])
-
-
-def largest_of_bounded(run: RowData, facts: TargetFacts, rows: range | None = None) -> RowBounds:
-    """Return the bounds where columns are at most 1, from targets and weights alone."""
-    if run.shape.task != "regression":
-        return RowBounds.of([largest_terms(1.0, np.ones((1, run.shape.n_outputs)), facts.heaviest)])
-    blocks = ((y - facts.mean, facts.weights(y, weights)) for y, weights in target_blocks(run, rows))
-    return RowBounds.of(largest_terms(1.0, y[:, None], weights) for y, weights in blocks)
 
 
 def _of_rows(task: RowTask) -> OfBlock:

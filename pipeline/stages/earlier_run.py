@@ -10,10 +10,11 @@ import numpy as np
 
 from pipeline.config.parsers import learns_scales
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.runtime.stored_arrays import Arrays
+from pipeline.runtime.stored_arrays import Arrays, as_arrays
 from pipeline.stages import final_weights
 from pipeline.stages.accumulate_statistics import COLUMNS, FIT, HELD_OUT, statistics_from_arrays
 from pipeline.stages.learn_feature_scales import SCALES
+from pipeline.stages.target_facts import facts_of, with_largest
 from pipeline.stages.workspace import Workspace
 from storage.arrays import read_arrays
 from storage.errors import CorruptDataError, MissingDataError
@@ -37,7 +38,8 @@ def take_candidates(work: Workspace) -> Arrays:
         work.commit(SCALES, read_arrays(earlier.feature_scales))
     start: Arrays = {"active": final.active, "weights": final.penalised_weights}
     work.commit(NAME, start | {"statistics": np.frombuffer(statistics_digest(earlier).encode(), np.uint8)})
-    return read_arrays(earlier.centers)
+    candidates = read_arrays(earlier.centers)
+    return candidates | as_arrays(with_largest(work, facts_of(candidates)))
 
 
 def load(work: Workspace) -> Arrays:

@@ -4,14 +4,12 @@ Candidates → scales of the features → kernel width → statistics → weight
 refit, moved centers) → temperature of the probabilities.
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.parsers import learns_scales
 from pipeline.datasets.feature_rows import open_features
-from pipeline.runtime.stored_arrays import Arrays
+from pipeline.runtime.stored_arrays import Arrays, as_arrays
 from pipeline.stages import earlier_run
 from pipeline.stages.accumulate_statistics import accumulate_statistics
 from pipeline.stages.choose_bandwidth import WIDTHS, choose_bandwidth
@@ -41,16 +39,13 @@ def draw_candidates(work: Workspace) -> None:
 def _candidates(work: Workspace) -> Arrays:
     """Return the candidates' `index` of training rows, their widths, and the facts of targets, maybe features `X`."""
     if work.config.data.add_rows is not None:
-        earlier = earlier_run.take_candidates(work)
         check_targets(work)
-        return earlier
+        return earlier_run.take_candidates(work)
     facts = find_target_facts(work)
     index = _rows_of_candidates(work)
     if learns_scales(work.config.kernel.scale):
         learn_feature_scales(work, index, facts)
-    arrays: dict[str, NDArray[Any]] = {"index": index, **choose_bandwidth(work, index, facts), **facts.arrays()}
-    if work.config.data.centre_targets:
-        arrays["target_mean"] = np.array(facts.mean)
+    arrays: Arrays = {"index": index} | choose_bandwidth(work, index, facts) | as_arrays(facts)
     # Where their Gram would not fit, the candidates may be all rows: tasks take what they need of them.
     if (work.config.centers.working_set or 0) >= work.n_candidates and work.preselection is None:
         arrays["X"] = open_features(work.features).take(index)

@@ -25,7 +25,7 @@ from pipeline.solvers.feature_scales import (
     learn_scales,
     widths_with_more,
 )
-from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, largest_of_bounded, statistics_pass
+from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, statistics_pass
 from pipeline.stages.block_pass import OfBlock, Values, sum_pass, value_pass
 from pipeline.stages.choose_bandwidth import bandwidth_task, errors_of, typical_width
 from pipeline.stages.target_facts import TargetFacts, count_held_out
@@ -120,7 +120,7 @@ class _Rounds:
             rows=self._task(number),
             parts=(FIT, HELD_OUT),
             n_columns=len(self._members),
-            largest=largest_of_bounded(self._work, self._facts),
+            largest=self._facts.bounds(),
             members=members,
         )
         words = f"scales of the features, round {number}: statistics"
@@ -142,7 +142,7 @@ class _Rounds:
                 values = self._work.add_up(CENTERS, value_pass(task, blocks, opened), name, words)
                 total = np.asarray(values.in_order(SLOPES[kind]).sum(axis=0))
             else:
-                largest = blocks.block_rows * self._facts.heaviest * largest_product(done, self._sigma2)
+                largest = blocks.block_rows * self._facts.bounds().weight * largest_product(done, self._sigma2)
                 sums = sum_pass(task, blocks, opened, (d, d), largest)
                 total = self._work.add_up(CENTERS, sums, name, words)["sum"].values()
             return {SLOPES[kind]: total / n_train}

@@ -15,7 +15,7 @@ from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import FeatureAccess, open_features
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.gram_statistics import LEAST_TARGET, too_large
+from pipeline.kernels.gram_statistics import LEAST_TARGET, RowBounds, largest_terms, too_large
 from pipeline.runtime.stored_arrays import Arrays
 
 _READ_TARGETS = 65_536  # that are read at once
@@ -31,12 +31,18 @@ class RowData:
 
 @dataclass(frozen=True)
 class TargetFacts:
-    """What training makes of targets and row weights."""
+    """What training makes of targets and row weights.
 
-    mean: float = 0.0  # taken off the targets
-    class_factors: tuple[float, ...] = ()  # of the weights of the rows of each class; () for none
-    heaviest: float = 1.0  # the largest weight of a row, times the factor of its class
-    held_out_limit: float = 0.0  # below which the coins of the held-out rows are
+    mean : is taken off the targets
+    class_factors : of the weights of the rows of each class; () for none
+    held_out_limit : rows whose coins are below it are held out
+    largest : the `largest_terms` of the first rows, and of those of each addition, where columns are at most 1
+    """
+
+    mean: float = 0.0
+    class_factors: tuple[float, ...] = ()
+    held_out_limit: float = 0.0
+    largest: tuple[tuple[float, ...], ...] = ()
 
     def weights(self, y: NDArray[Any], weights: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
         """Return how much rows count that have targets y (rows,) as stored, and these weights; None: 1 each."""
@@ -45,12 +51,9 @@ class TargetFacts:
         factors = np.array(self.class_factors)[y]
         return factors if weights is None else weights * factors
 
-    def arrays(self) -> dict[str, NDArray[np.float64]]:
-        """Return the facts as they are stored, those that every row of a run without weights has left out."""
-        arrays = {"held_out_limit": np.array(self.held_out_limit)}
-        if self.heaviest == 1.0 and not self.class_factors:
-            return arrays
-        return arrays | {"class_factors": np.array(self.class_factors), "heaviest": np.array(self.heaviest)}
+    def bounds(self, batch: int | None = None) -> RowBounds:
+        """Return the bounds of a batch of rows (None: of all) where columns are at most 1."""
+        return RowBounds.of(np.array(self.largest if batch is None else [self.largest[batch]]))
 
 
 def find_target_facts(run: RowData) -> TargetFacts:
@@ -67,17 +70,35 @@ def find_target_facts(run: RowData) -> TargetFacts:
         class_factors=tuple(balanced_factors(sum(counts, np.zeros(n_classes))).tolist()) if counts else (),
         held_out_limit=_held_out_limit(run),
     )
-    if not facts.class_factors and "train" not in run.shape.weighted:
-        return facts
-    blocks = (facts.weights(y, weights) for y, weights in target_blocks(run))
-    return replace(facts, heaviest=max(float(weights.max()) for weights in blocks if weights is not None))
+    return with_largest(run, facts)
+
+
+def with_largest(run: RowData, facts: TargetFacts) -> TargetFacts:
+    """Return the facts with the largest terms of the batches of rows that lack them."""
+    new = (_largest_of(run, facts, rows) for rows in run.shape.batches[len(facts.largest) :])
+    return replace(facts, largest=(*facts.largest, *new))
+
+
+def _largest_of(run: RowData, facts: TargetFacts, rows: range) -> tuple[float, ...]:
+    """Return the `largest_terms` of some rows: of classes, whose outputs are -1 and 1, those of the heaviest row."""
+    if run.shape.task == "regression":
+        blocks = ((y - facts.mean, facts.weights(y, weights)) for y, weights in target_blocks(run, rows))
+        terms = [largest_terms(1.0, y[:, None], weights) for y, weights in blocks]
+    else:
+        heaviest, outputs = [1.0], np.ones((1, run.shape.n_outputs))
+        if facts.class_factors or "train" in run.shape.weighted:
+            of_rows = (facts.weights(y, weights) for y, weights in target_blocks(run, rows))
+            heaviest = [float(weights.max()) for weights in of_rows if weights is not None]
+        terms = [largest_terms(1.0, outputs, max(heaviest))]
+    return tuple(np.max(terms, axis=0).tolist())
 
 
 def facts_of(arrays: Arrays) -> TargetFacts:
     """Return the facts among arrays that are committed with candidates."""
-    numbers = {"target_mean": "mean", "heaviest": "heaviest", "held_out_limit": "held_out_limit"}
-    facts: dict[str, Any] = {field: float(arrays[name]) for name, field in numbers.items() if name in arrays}
-    return TargetFacts(**facts, class_factors=tuple(np.asarray(arrays.get("class_factors", ())).tolist()))
+    factors, largest = arrays["class_factors"].tolist(), arrays["largest"].tolist()
+    return TargetFacts(
+        float(arrays["mean"]), tuple(factors), float(arrays["held_out_limit"]), tuple(map(tuple, largest))
+    )
 
 
 def held_out_rows(run: RowData, facts: TargetFacts) -> NDArray[np.bool_]:
