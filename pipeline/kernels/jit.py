@@ -29,6 +29,12 @@ class Loop(NamedTuple):
     function: Any
     types: tuple[Any, ...]
 
+    def dtype_of(self, argument: str) -> str | None:
+        """Return the dtype of the array that is its argument of a name; None where it has none."""
+        code = getattr(self.function, "py_func", self.function).__code__
+        types = dict(zip(code.co_varnames, self.types, strict=False))
+        return str(types[argument].dtype) if argument in types else None
+
     @property
     def is_kept(self) -> bool:
         """Whether this process or numba's cache has it, for this processor and as its source is now."""

@@ -83,11 +83,11 @@ _TERMS = 64  # features that are summed up in the dtype of the rows, before they
 
 
 @compiled(error_model="numpy")
-def intersections(X, transposed, roots, out):
-    """Write out[i, m] = Σ_j min(x_ij, z_mj) · root_m. X (rows, d), transposed (d, M), roots (M,) f8, out (rows, M).
+def intersections(X, transposed, roots, values):
+    """Write values[i, m] = Σ_j min(x_ij, z_mj) · root_m, (rows, M) (mathematics.md, eq. 5).
 
-    mathematics.md, eq. 5. X, transposed and out of one dtype, f4 or f8, and of at least 0: a feature that is 0 in the
-    row adds nothing and is skipped.
+    X (rows, d), transposed (d, M), roots (M,) f8. X, transposed and values are of one dtype, f4 or f8, and at least 0:
+    a feature that is 0 in the row adds nothing and is skipped.
     """
     n_features, n_centers = transposed.shape
     sums = np.empty(_STRIPE)
@@ -113,7 +113,7 @@ def intersections(X, transposed, roots, out):
                 for m in range(_STRIPE):
                     sums[m] += part[m]
             for m in range(width):
-                out[i, first + m] = sums[m] * roots[first + m]
+                values[i, first + m] = sums[m] * roots[first + m]
 
 
 @compiled()

@@ -109,24 +109,35 @@ def _features(graph: _Graph, model: SparseKernelModel) -> str:
 
 def _columns(graph: _Graph, model: SparseKernelModel, X: str) -> str:
     """Return the kernel columns (rows, m) of features (rows, d) (mathematics.md, eqs. 2, 3, 4 and 5)."""
-    Z, widths, kernel = model.centers.astype(np.float64), model.center_sigma2, model.kernel
-    if kernel.name == "intersection":
-        each = graph.add("Unsqueeze", X, graph.constant(np.array([1])))
-        sums = Z.sum(axis=1)
-        roots = np.divide(1.0, np.sqrt(sums), out=np.zeros_like(sums), where=sums > 0)
-        least = graph.add("Min", each, graph.constant(Z[None]))
-        total = graph.add("ReduceSum", least, graph.constant(np.array([2])), keepdims=0)
-        return graph.add("Mul", total, graph.constant(roots))
-    dots, norms = graph.add("MatMul", X, graph.constant(Z.T)), np.einsum("ij,ij->i", Z, Z)
-    if kernel.name == "polynomial":
-        values = graph.add("Add", graph.add("Mul", dots, graph.constant(1.0 / widths)), graph.constant(1.0))
-        relative = graph.add("Mul", values, graph.constant(1.0 / np.sqrt(1.0 + norms / widths)))
-        return graph.add("Pow", relative, graph.constant(float(kernel.degree)))
+    return _COLUMNS[model.kernel.name](graph, model, X, model.centers.astype(np.float64))
+
+
+def _gaussian(graph: _Graph, model: SparseKernelModel, X: str, Z: NDArray[np.float64]) -> str:
     squares = graph.add("ReduceSumSquare", X, graph.constant(np.array([1])), keepdims=1)
-    both = graph.add("Add", squares, graph.constant(norms))
+    both = graph.add("Add", squares, graph.constant(np.einsum("ij,ij->i", Z, Z)))
+    dots = graph.add("MatMul", X, graph.constant(Z.T))
     distances = graph.add("Sub", both, graph.add("Mul", dots, graph.constant(2.0)))
     positive = graph.add("Max", distances, graph.constant(0.0))
-    return graph.add("Exp", graph.add("Mul", positive, graph.constant(-0.5 / widths)))
+    return graph.add("Exp", graph.add("Mul", positive, graph.constant(-0.5 / model.center_sigma2)))
+
+
+def _polynomial(graph: _Graph, model: SparseKernelModel, X: str, Z: NDArray[np.float64]) -> str:
+    widths, norms = model.center_sigma2, np.einsum("ij,ij->i", Z, Z)
+    dots = graph.add("MatMul", X, graph.constant(Z.T))
+    values = graph.add("Add", graph.add("Mul", dots, graph.constant(1.0 / widths)), graph.constant(1.0))
+    relative = graph.add("Mul", values, graph.constant(1.0 / np.sqrt(1.0 + norms / widths)))
+    return graph.add("Pow", relative, graph.constant(float(model.kernel.degree)))
+
+
+def _intersection(graph: _Graph, model: SparseKernelModel, X: str, Z: NDArray[np.float64]) -> str:
+    each, sums = graph.add("Unsqueeze", X, graph.constant(np.array([1]))), Z.sum(axis=1)
+    roots = np.divide(1.0, np.sqrt(sums), out=np.zeros_like(sums), where=sums > 0)
+    least = graph.add("Min", each, graph.constant(Z[None]))
+    total = graph.add("ReduceSum", least, graph.constant(np.array([2])), keepdims=0)
+    return graph.add("Mul", total, graph.constant(roots))
+
+
+_COLUMNS = {"gaussian": _gaussian, "polynomial": _polynomial, "intersection": _intersection}
 
 
 def _label(graph: _Graph, model: SparseKernelModel, decision: str) -> int:

@@ -95,7 +95,7 @@ def _check_scale(config: TrainConfig, n_features: int) -> None:
         return
     if kernel.scale == METRIC and n_features > MOST_OF_METRIC:
         raise ConfigError(f"{asked} is for at most {MOST_OF_METRIC} features, there are {n_features}: choose diagonal")
-    if not Kernel(kernel.name).is_bounded:
+    if kernel.name != "gaussian":
         raise ConfigError(f"{asked}: scales are learned for the gaussian kernel, not the {kernel.name} one; choose one")
     if isinstance(kernel.sigma2, tuple):
         raise ConfigError(f"{asked} is for one width, --sigma2 lists {len(kernel.sigma2)}; give one, median or auto")

@@ -12,6 +12,7 @@ from pipeline.datasets.feature_rows import store_of
 from pipeline.datasets.open_data import release_data
 from pipeline.kernels import kernel_loops
 from pipeline.kernels.jit import Loop, compile_loops, loops_in, not_kept
+from pipeline.kernels.kernel_forms import Kernel
 from pipeline.runtime import stopping
 from pipeline.solvers import solver_loops
 from pipeline.stages.one_vs_all import solver_options
@@ -35,13 +36,6 @@ def compile_needed(run: Run) -> None:
         run.events.say(f"compiled in {time.perf_counter() - started:.1f} s")
 
 
-_OF_KERNEL = {
-    "gaussian": ("gaussian_float32", "gaussian_float64"),
-    "polynomial": ("polynomial",),
-    "intersection": ("intersections",),
-}
-
-
 def loops_of(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> list[Loop]:
     """Return the loops of a run: of its features if they are not stored yet, of columns and sums, of the solves."""
     loops = list[Loop]()
@@ -49,13 +43,10 @@ def loops_of(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> li
         loops += loops_in(sphog) if config.features.name == "sphog" else []
         loops += loops_in(deskew) if config.features.deskew else []
         loops += loops_in(rendering_loops) if config.dataset == "synthetic" else []
-    kernel, dtypes = (
-        config.kernel.name,
-        {config.kernel.precision, "float32"},
-    )  # of the model; of trials
-    columns = [loop for loop in loops_in(kernel_loops, *_OF_KERNEL[kernel]) if str(loop.types[0].dtype) in dtypes]
-    if kernel != "intersection" and not in_rounds:  # else candidates are scored with float32 columns too
-        columns = [loop for loop in columns if str(loop.types[5].dtype) == "float64"]
+    kernel, dtypes = Kernel(config.kernel.name), {config.kernel.precision, "float32"}  # of the model; of trials
+    columns = [one for one in loops_in(kernel_loops, *kernel.loops) if str(one.types[0].dtype) in dtypes]
+    if not in_rounds:  # else candidates are scored with float32 columns too
+        columns = [one for one in columns if one.dtype_of("out") in (None, "float64")]
     loops += columns + loops_in(kernel_loops, "add_lower_tile")
     if config.solver.select == "none" and config.solver.penalty != NO_PENALTY:
         alone = config.solver.coupling != "shared" or shape.n_outputs == 1

@@ -168,5 +168,5 @@ def is_symmetric(run: Run, candidates: NDArray[np.int64]) -> bool:
 
 def has_coarse(run: Run, candidates: NDArray[np.int64]) -> bool:
     """Return whether coarse correlations of these candidates may be asked for, and pay off."""
-    one_width = len(run.centers["sigma2"]) == 1
-    return one_width and pay_off(run.shape.n_features) and is_symmetric(run, candidates)
+    suits = run.kernel.name == "gaussian" and len(run.centers["sigma2"]) == 1  # the bounds of `coarse_features` do
+    return suits and pay_off(run.shape.n_features) and is_symmetric(run, candidates)

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics.pairwise import polynomial_kernel, rbf_kernel
 
+from pipeline.config.settings import SETTINGS
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel, column_bounds, typical_sigma2
+from pipeline.kernels.kernel_forms import KERNELS, ColumnGenerator, Kernel, column_bounds, typical_sigma2
+from pipeline.prediction import onnx_graph
 from pipeline.prediction.model_folder import load_model
 from pipeline.solvers.bandwidth_choice import best_of, held_out_errors
 from runs import TrainedRuns, held_out_of, report_of, save_once, train
@@ -25,6 +27,11 @@ def histograms(seed: int, rows: int = 40, features: int = 70) -> np.ndarray:
 
 def intersection_kernel(X: np.ndarray, Z: np.ndarray) -> np.ndarray:
     return np.minimum(X[:, None, :], Z[None]).sum(axis=2)
+
+
+def test_a_kernel_is_known_by_its_name_everywhere() -> None:
+    """The settings read their names without numpy, the export has nodes of its own."""
+    assert SETTINGS["kernel.name"].parse.choices == KERNELS == tuple(onnx_graph._COLUMNS)
 
 
 def dense_columns(kernel: Kernel, sigma2: float, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
