@@ -27,7 +27,7 @@ LOG_EVERY = 100  # centers of a greedy choice, with verbose
 
 @dataclass(frozen=True)
 class UnfinishedInMemory(Unfinished):
-    """An item that is computed here and now: no checkpoints, and records go to whoever listens."""
+    """A task without checkpoints, whose records go to the callback and the log."""
 
     callback: Callable[[dict[str, Any]], object]
     log: Callable[[str], object]
@@ -75,7 +75,7 @@ class Memory(Workspace):
         return self._arrays.get(name)
 
     def commit(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> Stored:
-        """Keep arrays under a name, in the place of what was there; nobody may write to them any more."""
+        """Keep arrays under a name, replacing earlier ones; they become read-only."""
         kept = {key: np.asarray(values) for key, values in arrays.items()}
         for values in kept.values():
             values.setflags(write=False)
@@ -92,11 +92,11 @@ class Memory(Workspace):
             del self._arrays[key]
 
     def unfinished(self, name: str) -> Unfinished:
-        """Return what keeps nothing."""
+        """Return checkpoints that keep nothing."""
         return UnfinishedInMemory(*self._listeners)
 
     def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
-        """Return the sums of a pass over the rows."""
+        """Return the sums of a pass over the rows, in this thread."""
         sums, add = task.empty(), task.open()
         with open_team(1) as team:
             for first in range(0, task.n_pieces, task.run_length):
@@ -116,7 +116,7 @@ class Memory(Workspace):
         penalties: Sequence[float] = (),
         number: int | None = None,
     ) -> list[Arrays]:
-        """Return what a function makes of each item, one after the other."""
+        """Apply a function to each item, one after the other, and return the results."""
         unfinished = UnfinishedInMemory(*self._listeners, penalties, number)
         for name, item in items.items():
             if name not in self._arrays:

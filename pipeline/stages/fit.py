@@ -1,7 +1,10 @@
-"""A fit, from rows to weights: the one story of the command, of `pipeline.train` and of the estimators.
+"""Fit the weights of a model to training rows. The command, `pipeline.train` and the estimators all call `fit`.
 
-Candidates → scales of the features → kernel width → statistics → weights (solve, path, selection or least squares,
-refit, moved centers) → temperature of the probabilities.
+1. `draw_candidates`: candidates, and scales of the features (`learn_feature_scales`) and kernel widths
+   (`choose_bandwidth`) where the data decide.
+2. `accumulate_statistics`: the Gram matrix of the candidates' columns, and what goes with it.
+3. `solve_weights`: solves at a penalty or along a path, a greedy selection, or least squares; refit; moved centers; the
+   temperature of the probabilities.
 """
 
 import numpy as np
@@ -21,12 +24,12 @@ from pipeline.stages.workspace import CENTERS, Workspace
 
 
 def draw_rows(rows: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
-    """Return some of the rows, in the order drawn: the first k of a larger draw are the draw of size k."""
+    """Return some of the rows, without replacement: with one seed, a smaller draw is the beginning of a larger one."""
     return rows[np.random.default_rng([seed, 1]).permutation(len(rows))[:count]]
 
 
 def draw_candidates(work: Workspace) -> None:
-    """Draw the candidates, learn scales and find kernel widths where the data decide; commit them with features."""
+    """Draw the candidates, learn scales and choose kernel widths where the data decide, and commit the result."""
     with work.stage(CENTERS) as cost:
         if work.committed(CENTERS, mapped=True) is not None:
             return
@@ -37,7 +40,7 @@ def draw_candidates(work: Workspace) -> None:
 
 
 def _candidates(work: Workspace) -> Arrays:
-    """Return the candidates' `index` of training rows, their widths, and the facts of targets, maybe features `X`."""
+    """Return what is committed with the candidates: see `Workspace.centers`."""
     if work.config.data.add_rows is not None:
         check_targets(work)
         return earlier_run.take_candidates(work)
@@ -46,17 +49,14 @@ def _candidates(work: Workspace) -> Arrays:
     if learns_scales(work.config.kernel.scale):
         learn_feature_scales(work, index, facts)
     arrays: Arrays = {"index": index} | choose_bandwidth(work, index, facts) | as_arrays(facts)
-    # Where their Gram would not fit, the candidates may be all rows: tasks take what they need of them.
+    # Else candidates may be all rows, and tasks read the features that they need.
     if (work.config.centers.working_set or 0) >= work.n_candidates and work.preselection is None:
         arrays["X"] = open_features(work.features).take(index)
     return arrays
 
 
 def _rows_of_candidates(work: Workspace) -> NDArray[np.int64]:
-    """Return the rows that are listed; all in order; or some, drawn: rows that are equal once, while there are others.
-
-    Drawn without replacement, whatever else the rows hold.
-    """
+    """Return the candidates' rows: those listed, all in order, or a draw, in which copies of a row come last."""
     listed, count, n = work.listed(), work.config.centers.count, work.shape.n_train
     assert count is not None  # filled in
     if listed is not None:
@@ -71,7 +71,7 @@ def _rows_of_candidates(work: Workspace) -> NDArray[np.int64]:
 
 
 def fit(work: Workspace) -> FinalWeights:
-    """Return the weights of a fit, committed; what a workspace has committed before is not done again.
+    """Return the weights of a fit, committed. Steps whose results are committed already are skipped.
 
     Raises InvalidDataError for data that cannot be fitted, StoppedError on request.
     """

@@ -152,7 +152,7 @@ def _name(names: StatisticsNames) -> str:
 
 
 def choose(task: SelectTask, unfinished: Unfinished) -> Arrays:
-    """Choose the centers; may raise StoppedError, after a checkpoint."""
+    """Choose the centers; may raise StoppedError, up to 255 centers after the last checkpoint."""
     fit, held_out, everything = (statistics_from_arrays(stored.read(mapped=True)) for stored in task.statistics)
     started = time.perf_counter()
     select = partial(_select, task, unfinished)
@@ -272,7 +272,7 @@ def _finalists(
         records.append(record)
         work.metric(stage=SOLVE, **record)
         work.log(
-            "turn {round}: {n_active} finalists of {working_set} candidates, squared error of the sample "
+            "batch {round}: {n_active} finalists of {working_set} candidates, squared error of the sample "
             "{sample_error:.6g}; {kernel_entries:.3g} kernel entries".format(**record)
         )
     return finalists, records, done
@@ -301,7 +301,7 @@ def _of_batch(work: Workspace, name: str, members: NDArray[np.int64], asked: Pre
 
 
 def choose_finalists(size: int, intercept: bool, stored: Stored, unfinished: Unfinished) -> Arrays:
-    """Choose finalists on the statistics of a batch; may raise StoppedError, after a checkpoint.
+    """Choose finalists on the statistics of a batch; may raise StoppedError, likewise.
 
     chosen (f,) i8: columns in the order chosen; error: mean squared error of the sample; refused, drift: as of a
     `Selection`; seconds: of the choice.

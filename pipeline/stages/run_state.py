@@ -1,6 +1,9 @@
 """The workspace of a run: a folder in which steps commit what they make, and an executor that computes it.
 
-Stages count wall and CPU seconds, items, and the peak of memory, over all sessions of the run.
+A run that is killed keeps all that was committed, the partial sums of a pass (passes/NAME, at most --checkpoint-every
+old), and the last checkpoints of a solve (checkpoints/NAME). One that is stopped, by a signal or --time-limit, commits
+these before it ends; a greedy selection keeps every 256 centers. STATE.json has the seconds, items and peak of memory
+of each stage, over all sessions of the run.
 """
 
 import os
@@ -48,7 +51,7 @@ from storage.records import read_markers, read_record, write_record
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
-STATE_SECONDS = 2.0  # between two writes of the progress for whoever asks
+STATE_SECONDS = 2.0  # between two writes of the progress for `pipeline.status`
 COMPILE = "compile"  # the first stage of a run that lacks compiled loops
 STATE_REMEDY = "delete it: only the times that the stages took are lost"
 
@@ -97,7 +100,7 @@ def saved_state(layout: RunLayout) -> tuple[dict[str, StageCost], int]:
 
 
 def in_order(stages: Mapping[str, Value]) -> dict[str, Value]:
-    """Return what is known of each stage in the order in which they run: the keys of records are sorted."""
+    """Return the mapping by the order of the stages: the keys of records are sorted."""
     return {name: stages[name] for name in (COMPILE, *STAGES) if name in stages}
 
 
@@ -153,7 +156,7 @@ class Run(Workspace):
             remove_folder(path, durable=False)
 
     def unfinished(self, name: str) -> UnfinishedOnDisk:
-        """Return what is kept of an item, or of work of this process, while it goes on."""
+        """Return the checkpoints of an item, or of a task of this process."""
         resources, stem = self.config.resources, "-".join(name.removesuffix(".npz").split("/")[1:]) or name
         folder, records = self.layout.checkpoints(stem), self.layout.solution_records(stem)
         return UnfinishedOnDisk(folder, records, resources.checkpoint_every, resources.keep)
@@ -271,8 +274,8 @@ class Run(Workspace):
     ) -> None:
         """Run a function over items in stage `name`, and show its progress.
 
-        unit, size : what is counted (empty: percentages), and how much of it an item has; see `progress.advance`
-        words, note : what is done, and a function that returns a few words on its state
+        unit, size : what progress counts, and how much of it an item has; an empty unit shows percentages
+        words, note : what is done, and a function that returns a few words on its state, for the line of progress
         address_of : the process in which an item had best run; None where it does not matter
         on_value : called with each item and its value as it completes
         """
@@ -308,7 +311,7 @@ class Run(Workspace):
 
         def take(assignment: Assignment, result: AssignmentResult[S]) -> None:
             results.append(result)
-            self.costs[stage].items += len(assignment.pieces) - 1
+            self.costs[stage].items += len(assignment.pieces) - 1  # `run_items` counts one
             if not assignment.returned:
                 self.costs[stage].cpu_seconds += result.cpu_seconds
 
@@ -322,19 +325,19 @@ class Run(Workspace):
             address_of=lambda assignment: assignment.process.address,
             on_value=take,
         )
-        with self.status(stage, "adding up what the processes have"):
+        with self.status(stage, "combining the sums of all processes"):
             return combine(task, folder, results, sorted(earlier))
 
     @contextmanager
     def status(self, stage: str, words: str) -> Iterator[None]:
-        """Show what is done inside, in this thread, which takes long and cannot be counted."""
+        """Show what is done inside, in this thread."""
         watch = Watch[None](self.layout.progress, (), "", words=words)
         with watch, watch.here(), self._shown(stage, watch.now):
             yield
 
     @contextmanager
     def _shown(self, name: str, now: Callable[[], Progress], note: Callable[[], str] = str) -> Iterator[None]:
-        """Show progress to whoever watches, and commit it from time to time for whoever asks."""
+        """Show progress on the terminal, and commit it from time to time for `pipeline.status`."""
         started = _now()
 
         def save() -> None:
@@ -355,7 +358,7 @@ def _compute_item(
     unfinished: Mapping[str, UnfinishedOnDisk],
     named: tuple[str, Item],
 ) -> tuple[str, ...]:
-    """Compute an item and commit what it gives, from its last checkpoint on; return warnings of damaged ones."""
+    """Compute an item from its last checkpoint on and commit the result; return warnings of damaged checkpoints."""
     name, item = named
     with unfinished[name] as kept:
         write_arrays(root / name, function(item, kept))

@@ -1,6 +1,6 @@
-"""Where a fit works. The steps of a fit know neither a run folder nor an estimator: they use a workspace.
+"""Storage and execution for the steps of a fit, which know neither a run folder nor an estimator.
 
-Two exist: `stages.run_state.Run`, a folder with an executor, which goes on after a kill; and
+Two workspaces exist: `stages.run_state.Run`, a folder with an executor, which goes on after a kill; and
 `estimators.memory.Memory`, arrays in this process. Both compute the same bits, since they run the same steps.
 
 What a step commits has a name with slashes, such as `statistics/fit` or `solutions/final.npz`; in a run it is the path
@@ -31,7 +31,7 @@ FEATURES, CENTERS, STATISTICS, SOLVE, EVALUATE = STAGES = ("features", "centers"
 
 
 class Unfinished:
-    """What is kept of an item while it is computed, checkpoints and records of its iterations: nothing, in memory."""
+    """Checkpoints of a task, and records of its iterations. This base class keeps nothing."""
 
     def load(self) -> Checkpoint | None:
         """Return the last whole checkpoint; None where there is none."""
@@ -48,7 +48,7 @@ class Unfinished:
         """Add the record of an iteration of a solve."""
 
     def chosen(self, part: str, rows: str, n_chosen: int, most: int) -> None:
-        """Show how far a choice of centers is: on which part of the rows, in words, and how many of `most` it has."""
+        """Report the progress of a greedy selection on a part of the rows: `n_chosen` of at most `most` centers."""
 
 
 class Workspace(RowData, ABC):
@@ -66,7 +66,7 @@ class Workspace(RowData, ABC):
 
     @abstractmethod
     def stored(self, name: str) -> Stored:
-        """Return what is committed under a name, for tasks."""
+        """Return a reference to what is committed under a name, which tasks of any process can read."""
 
     @abstractmethod
     def drop(self, name: str) -> None:
@@ -74,7 +74,7 @@ class Workspace(RowData, ABC):
 
     @abstractmethod
     def unfinished(self, name: str) -> Unfinished:
-        """Return what is kept of work of this process while it goes on."""
+        """Return the checkpoints of a task of this process."""
 
     @abstractmethod
     def listed(self) -> NDArray[np.int64] | None:
@@ -82,7 +82,10 @@ class Workspace(RowData, ABC):
 
     @abstractmethod
     def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
-        """Return the sums of a pass over the rows; what it commits on its way is below passes/`name`."""
+        """Return the sums of a pass over the rows, which continues from partial sums that it has committed before.
+
+        These are below passes/`name`. stage: counts its time; words, unit: for the line of progress.
+        """
 
     @abstractmethod
     def compute(
@@ -97,23 +100,25 @@ class Workspace(RowData, ABC):
         penalties: Sequence[float] = (),
         number: int | None = None,
     ) -> list[Arrays]:
-        """Return what a function makes of each item, by the names that this is committed under; not twice.
+        """Apply a function to each item, commit its result under the item's name, and return the results.
+
+        Items whose results are committed already are skipped.
 
         unit, size : what progress counts, and how much of it an item has; an empty unit shows percentages
-        words : what is done
-        penalties, number : of iteration records, of which the last is shown
+        words : what is done, for the line of progress
+        penalties, number : of a path, to tell in that line which penalty is solved for
         """
 
     @abstractmethod
     def stage(self, name: str) -> AbstractContextManager[Any]:
-        """Count the time that is spent inside into a stage."""
+        """Return a context whose time counts as that of a stage."""
 
     def status(self, stage: str, words: str) -> AbstractContextManager[None]:
-        """Show what is done inside, which takes long and cannot be counted."""
+        """Return a context that shows what is done inside, which takes long and cannot be counted."""
         return nullcontext()
 
     def timed_as(self, stage: str) -> AbstractContextManager[None]:
-        """Count the time that is spent inside into another stage than the one under way."""
+        """Return a context whose time counts as that of another stage than the one under way."""
         return nullcontext()
 
     def metric(self, **facts: Any) -> None:
@@ -147,7 +152,11 @@ class Workspace(RowData, ABC):
 
     @property
     def centers(self) -> Arrays:
-        """What is committed with candidates: `index` of rows, widths `sigma2`, facts of targets, maybe features `X`."""
+        """What is committed with the candidates.
+
+        `index` (m,) i8: their rows; `sigma2`: the widths; the fields of `TargetFacts`; and where a Gram of all of them
+        fits, `X` (m, d): their features.
+        """
         found = self.committed(CENTERS, mapped=True)
         assert found is not None, "candidates are drawn first"
         return found
@@ -159,7 +168,7 @@ class Workspace(RowData, ABC):
 
     @property
     def candidates(self) -> NDArray[np.int64]:
-        """All candidates by name, (candidates,) i8."""
+        """The names of all candidates, (candidates,) i8: row + number of rows times the index of the width."""
         return names_of(self.centers, self.shape.n_named)
 
     @property
@@ -174,7 +183,7 @@ class Workspace(RowData, ABC):
 
     @cached_property
     def preselection(self) -> Preselection | None:
-        """How the finalists of a selection are chosen; None where it has none, or is none."""
+        """How the finalists of a greedy selection are chosen; None where there are none."""
         return preselection_of(self.config, self.shape.n_train)
 
     @property

@@ -131,7 +131,7 @@ class PenaltyPath(PricingRule):
         return change if priced.solved.working_set.index + 1 < MOST_ROUNDS else change._replace(admitted=NOTHING)
 
     def record(self, priced: Priced, change: Change) -> tuple[Record, str]:
-        """Commit the points; return the record of a round, with a line for people.
+        """Commit the points; return the record of a round, and a line for the log.
 
         penalty: that would be chosen; penalties: that were priced, and their largest gaps; the rest as in a pass of the
         solve.

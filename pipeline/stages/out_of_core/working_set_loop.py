@@ -1,8 +1,10 @@
-"""The loop beyond memory: solve on a working set, price the candidates outside it, admit and drop, until certified.
+"""Column generation (mathematics.md, eq. 70), for more candidates than a Gram in memory can hold.
 
-Column generation (mathematics.md, eq. 70), with gaps over all candidates. A rule says where the loop starts, which
-candidates are evaluated, and which come in: `pricing` has those of one penalty, `path_in_rounds` that of a path. Every
-round is committed (round-000, …); a resumed run continues from the last, to the same bytes.
+A round solves on a working set, evaluates the correlations of candidates outside it (prices them), adds violators and
+drops columns far from violating. Rounds follow until the duality gap over all candidates is below the tolerance. A
+`PricingRule` says where the loop starts, which candidates are evaluated and which come in: `pricing` has the rules for
+one penalty, `path_in_rounds` that of a path. Every round is committed (round-000, …); a resumed run continues from the
+last, to the same bytes.
 """
 
 from abc import ABC, abstractmethod
@@ -40,14 +42,14 @@ from storage.errors import ANEW, CorruptDataError
 from storage.records import read_markers, write_marker
 
 Record = dict[str, Any]  # of a round, as it is committed and reported
-INNER_TOLERANCE = 0.3  # of the tolerance, on the working set: what is left is for the candidates outside
-LEAST_ROOM = 0.05  # of the capacity; with less, a pass over all candidates serves too few of them
+INNER_TOLERANCE = 0.3  # share of the tolerance for the solves on the working set; the rest is for other candidates
+LEAST_ROOM = 0.05  # share of the capacity that must be free for another pass over all candidates to pay off
 DRAWN = 6000  # random candidates in the first working set, and at most as many come in at once
 DRAWN_COARSE = 3000  # the same where values are coarse: a pass more costs less than the larger Grams
 
 
 class WorkingSetLimits(NamedTuple):
-    """How many columns have a Gram at most, how many are drawn first, how many each solve admits at once."""
+    """The most columns of a working set, how many the first one draws, and how many come in at most for each solve."""
 
     capacity: int
     drawn: int
@@ -68,7 +70,7 @@ class WorkingSetLimits(NamedTuple):
 
 
 class Change(NamedTuple):
-    """How the working set changes: columns of the present one that stay, and candidates, by name, that come in."""
+    """How the working set changes: the positions of its columns that stay, and the names of candidates that come in."""
 
     stay: NDArray[np.int64]
     admitted: NDArray[np.int64]
@@ -76,10 +78,9 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Priced:
-    """A round: a working set that was solved on, and the candidates priced.
+    """A round: a working set that was solved on, the correlations of candidates, and a certificate of each solve.
 
-    certificates: of each solve, over all candidates; estimates unless `exact`; over the known candidates unless
-    `complete`.
+    exact: correlations are computed, not estimated; complete: the certificates cover all candidates.
     """
 
     solved: SolvedSet
@@ -91,7 +92,7 @@ class Priced:
 
     @property
     def proofs(self) -> list[Certificate]:
-        """The certificates; before all candidates are known, those of the dual point 0 (mathematics.md, eq. 101)."""
+        """The certificates that hold: of the dual point 0 while candidates are unknown (mathematics.md, eq. 101)."""
         nothing = {"dual": 0.0, "relative_gap": 1.0, "theta_scale": 0.0}
         known, found = self.complete, self.certificates
         return [one if known else replace(one, gap=one.primal, **nothing) for one in found]
@@ -146,7 +147,10 @@ class PricingRule(ABC):
         self.tolerance, self.shared = run.config.solver.tolerance, run.config.solver.coupling == "shared"
 
     def largest_penalty(self, current: WorkingSet) -> float:
-        """Return the penalty at which all weights are zero (1 if at any): a committed pass (mathematics.md, eq. 51)."""
+        """Return the smallest penalty at which all weights are zero (mathematics.md, eq. 51), from a committed pass.
+
+        1 where all correlations are zero.
+        """
         run, name, t = self.run, self.largest, self.run.shape.n_outputs
 
         def make() -> Arrays:
@@ -174,7 +178,7 @@ class PricingRule(ABC):
 
     @abstractmethod
     def record(self, priced: Priced, change: Change) -> tuple[Record, str]:
-        """Commit what the next round starts from; return what this one did, with a line for people."""
+        """Commit what the next round starts from; return what this one did, and a line for the log."""
 
 
 class OnePenalty(PricingRule):
@@ -207,7 +211,7 @@ class OnePenalty(PricingRule):
         return as_dataclass(self.run.stored(name).read(), Correlations)
 
     def record(self, priced: Priced, change: Change) -> tuple[Record, str]:
-        """Commit the weights that the next round starts from; return the record of this one, with a line for people.
+        """Commit the weights that the next round starts from; return the record of this one, and a line for the log.
 
         relative_gaps: of each solve, over all candidates; certified where `exact`, else estimates. coarse_entries:
         those of kernel_entries that are of coarse features, which cost a quarter.
@@ -296,7 +300,7 @@ def summaries_over_all(priced: Priced, tolerance: float) -> list[dict[str, Any]]
 
 
 def count_columns(records: Sequence[Record], n_candidates: int) -> dict[str, int]:
-    """Return how many candidates there are, how many columns were made on the fly and materialised, how many active."""
+    """Return the counts of candidates, of columns computed and dropped, of columns with a Gram, of active ones."""
     return {
         "candidates": n_candidates,
         "on_the_fly": sum(record["evaluated"] for record in records),
