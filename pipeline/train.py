@@ -202,7 +202,7 @@ def _run(
     from pipeline.stages.evaluate_model import evaluate_model  # numba
     from pipeline.stages.fit import fit
     from pipeline.stages.preparation import build_features, compile_needed
-    from pipeline.stages.run_state import Run, saved_state
+    from pipeline.stages.run_workspace import Run, saved_state
     from storage.files import make_folder, remove_file  # numpy
 
     costs, peak_bytes = saved_state(layout)

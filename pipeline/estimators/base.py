@@ -27,7 +27,7 @@ from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import open_features
 from pipeline.estimators import parameters
 from pipeline.estimators.array_features import ArrayFeatures, Rows, is_sliced
-from pipeline.estimators.memory import Memory
+from pipeline.estimators.memory_workspace import MemoryWorkspace
 from pipeline.kernels.jit import compile_loops
 from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.models.kernel_expansion import KernelExpansion
@@ -43,8 +43,8 @@ from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.fit import fit
 from pipeline.stages.learn_feature_scales import SCALES
 from pipeline.stages.preparation import loops_of
+from pipeline.stages.task_checkpoints import REACHED
 from pipeline.stages.training_rows import rows_and_widths
-from pipeline.stages.unfinished import REACHED
 
 SMALL_CANDIDATES = 500  # problems of so few candidates are solved to the last digit: it costs milliseconds
 MOST_MOVED = 1e-3  # by the float32 of a model's centers, in kernel widths: kernel values change by no more
@@ -152,7 +152,7 @@ class KernelMachine(BaseEstimator):
             start = self._start(features, shape, config)
             config = with_value(config, "solver.init_from", None if start is None else "the last fit")
             compile_loops(loops_of(config, shape, in_rounds=False))
-            work = Memory(config, shape, features, listed, self.callback, print if self.verbose else None)
+            work = MemoryWorkspace(config, shape, features, listed, self.callback, print if self.verbose else None)
             if start is not None:
                 initial_weights.commit_model(work, start)
             final = fit(work)
@@ -171,7 +171,7 @@ class KernelMachine(BaseEstimator):
         return initial_weights.StartModel(features.as_seen(self.centers_), self._model.center_sigma2, before)
 
     def _store(
-        self, work: Memory, features: ArrayFeatures, own_index: NDArray[np.int64] | None, final: FinalWeights
+        self, work: MemoryWorkspace, features: ArrayFeatures, own_index: NDArray[np.int64] | None, final: FinalWeights
     ) -> None:
         """Set the fitted attributes, and warn of a tolerance that was not reached."""
         summary, shape, config = final.summary, work.shape, work.config

@@ -15,7 +15,7 @@ from features.errors import DataError
 from features.targets import MOST_TABLE_CLASSES, detect_task
 from pipeline.config.settings import with_values
 from pipeline.estimators.array_features import ArrayFeatures, Rows
-from pipeline.estimators.memory import Memory
+from pipeline.estimators.memory_workspace import MemoryWorkspace
 from pipeline.estimators.parameters import as_value_error, check_size, seed_of, settings_of
 from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel
 from pipeline.runtime.memory_limits import limit_bytes
@@ -146,7 +146,7 @@ class GreedyNystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             settings["kernel.sigma2"] = 1.0
         listed = different if n_candidates == len(different) else None
         with threadpool_limits(1, user_api="blas"), as_value_error():  # its bits depend on the number of threads
-            work = Memory(with_values(config, settings), shape, features, listed)
+            work = MemoryWorkspace(with_values(config, settings), shape, features, listed)
             draw_candidates(work)
             self.sigma2_ = float(work.centers["sigma2"][0])
             index = work.centers["index"]

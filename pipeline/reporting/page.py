@@ -22,7 +22,7 @@ from pipeline.reporting.results import before_words, by_weight, weighting_lines
 from pipeline.runtime.answers import describe
 from pipeline.runtime.run_folder import finished_report
 from pipeline.stages import finished_run
-from pipeline.stages.run_state import in_order
+from pipeline.stages.run_workspace import in_order
 from storage.errors import CorruptDataError
 from storage.files import open_plain, parse_json, read_plain
 from storage.folder_layouts import RunLayout

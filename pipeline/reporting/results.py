@@ -16,7 +16,7 @@ from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.solvers.feature_scales import METRIC, importances, kind_of
 from pipeline.stages import final_weights
 from pipeline.stages.evaluate_model import Scores
-from pipeline.stages.run_state import Run, in_order
+from pipeline.stages.run_workspace import Run, in_order
 from pipeline.stages.target_facts import held_out_rows
 from storage.arrays import read_arrays
 

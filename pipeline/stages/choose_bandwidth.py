@@ -17,7 +17,7 @@ from pipeline.runtime import progress
 from pipeline.runtime.stored_arrays import Arrays
 from pipeline.solvers.bandwidth_choice import TRIAL_CENTERS, centers_used, choose_width, held_out_errors, trial_rows
 from pipeline.stages.target_facts import TargetFacts
-from pipeline.stages.workspace import CENTERS, Unfinished, Workspace
+from pipeline.stages.workspace import CENTERS, TaskCheckpoints, Workspace
 
 WIDTHS = "widths"  # the pass of their trials
 _READ_ROWS = 65_536  # targets that are read at once
@@ -104,7 +104,7 @@ def typical_width(work: Workspace, task: BandwidthTask, folder: str = WIDTHS) ->
     return float(found["sigma2"])
 
 
-def find_typical(task: BandwidthTask, _: Unfinished) -> Arrays:
+def find_typical(task: BandwidthTask, _: TaskCheckpoints) -> Arrays:
     """Return the typical width of the candidates, "sigma2"."""
     return {"sigma2": np.array(default_sigma2(task.points(MEDIAN_POINTS), task.kernel))}
 
@@ -119,7 +119,7 @@ def errors_of(
     return [(arrays["errors"].tolist(), int(arrays["n_held_out"])) for arrays in found]
 
 
-def try_widths(task: BandwidthTask, n_centers: int, widths: tuple[float, ...], _: Unfinished) -> Arrays:
+def try_widths(task: BandwidthTask, n_centers: int, widths: tuple[float, ...], _: TaskCheckpoints) -> Arrays:
     """Return the held-out errors of some widths. Raises InvalidDataError where all rows are held out, or none."""
     rows = trial_rows(task.seed, task.shape.n_train, n_centers)
     targets, weights, held_out, keys = _targets(task, rows)

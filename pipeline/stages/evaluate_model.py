@@ -21,7 +21,7 @@ from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.stages import final_weights
 from pipeline.stages.block_pass import OfBlock, Values, value_pass
 from pipeline.stages.greedy_selection import load_prefixes
-from pipeline.stages.run_state import Run
+from pipeline.stages.run_workspace import Run
 from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task, rows_and_widths
 from pipeline.stages.workspace import EVALUATE, names_of
 from storage.folder_layouts import MANIFEST_NAME, RunLayout
@@ -55,7 +55,7 @@ def evaluate_model(run: Run) -> Scores:
         if not (run.layout.model / MANIFEST_NAME).exists():
             save_model(run.layout.model, assemble_model(run), in_run=True)
         digest = digest_file(run.layout.model / MANIFEST_NAME).sha256
-        done = run.done(run.layout.markers(EVALUATE)).get(SCORES, {})
+        done = run.read_done(run.layout.markers(EVALUATE)).get(SCORES, {})
         if done.get("model") != digest:
             done = {"model": digest, SCORES: asdict(_scored(run, digest))}
             write_marker(run.layout.markers(EVALUATE), SCORES, done)

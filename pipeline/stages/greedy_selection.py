@@ -53,7 +53,7 @@ from pipeline.stages.accumulate_statistics import (
 from pipeline.stages.block_pass import ExactSums
 from pipeline.stages.final_weights import FinalWeights, ridge_summary
 from pipeline.stages.training_rows import positions_of, row_task
-from pipeline.stages.workspace import SOLVE, STATISTICS, Unfinished, Workspace
+from pipeline.stages.workspace import SOLVE, STATISTICS, TaskCheckpoints, Workspace
 from storage.arrays import read_arrays
 from storage.errors import ANEW
 from storage.folder_layouts import RunLayout
@@ -151,11 +151,11 @@ def _name(names: StatisticsNames) -> str:
     return f"solutions/{names.everything}-selection.npz"
 
 
-def choose(task: SelectTask, unfinished: Unfinished) -> Arrays:
+def choose(task: SelectTask, checkpoints: TaskCheckpoints) -> Arrays:
     """Choose the centers; may raise StoppedError, up to 255 centers after the last checkpoint."""
     fit, held_out, everything = (statistics_from_arrays(stored.read(mapped=True)) for stored in task.statistics)
     started = time.perf_counter()
-    select = partial(_select, task, unfinished)
+    select = partial(_select, task, checkpoints)
     choice = choose_greedily(fit, held_out, everything, task.size, select, intercept=task.intercept)
     if not len(choice.tried):
         raise InvalidDataError("select: no candidate lowers the error; the targets may all be zero")
@@ -163,7 +163,7 @@ def choose(task: SelectTask, unfinished: Unfinished) -> Arrays:
 
 
 def _select(
-    task: SelectTask, unfinished: Unfinished, part: Part, statistics: GramStatistics, size: int, enough: Enough
+    task: SelectTask, checkpoints: TaskCheckpoints, part: Part, statistics: GramStatistics, size: int, enough: Enough
 ) -> Selection:
     """Choose on the statistics of a part: from the last checkpoint on, or by dropping finalists."""
     most = forward_most(task.size, statistics.n_centers)
@@ -174,14 +174,14 @@ def _select(
     else:
         n_threads = available_processors()
         way = partial(select, statistics, size, intercept=task.intercept, n_threads=n_threads)
-        selection = checkpointed(unfinished, part, ROWS[part], most, way, enough)
+        selection = checkpointed(checkpoints, part, ROWS[part], most, way, enough)
     if part == "fit":
         progress.status("held-out errors of what was chosen")
     return selection
 
 
 def checkpointed(
-    unfinished: Unfinished,
+    checkpoints: TaskCheckpoints,
     part: str,
     rows: str,
     most: int,
@@ -194,7 +194,7 @@ def checkpointed(
     way back follows
     part, rows, most : for messages: the choice, its rows, the number of centers
     """
-    checkpoint, n_chosen = unfinished.load(), 0
+    checkpoint, n_chosen = checkpoints.load(), 0
     chosen_before = {} if checkpoint is None else dict(checkpoint.arrays)
     first = chosen_before.pop(part, None)
 
@@ -205,10 +205,10 @@ def checkpointed(
 
     def after(chosen: list[int]) -> bool:
         count(len(chosen), f"{len(chosen)} of {most} centers chosen on {rows}")
-        unfinished.chosen(part, rows, len(chosen), most)
+        checkpoints.report_selection(part, rows, len(chosen), most)
         if len(chosen) % SLAB_ROWS == 0:
             step = len(chosen) + sum(map(len, chosen_before.values()))
-            unfinished.save(step, {**chosen_before, part: np.array(chosen, np.int64)}, {})
+            checkpoints.save(step, {**chosen_before, part: np.array(chosen, np.int64)}, {})
         stopping.check()
         ended = enough is not None and enough(chosen)
         if enough is not None and (ended or len(chosen) == most):
@@ -300,7 +300,7 @@ def _of_batch(work: Workspace, name: str, members: NDArray[np.int64], asked: Pre
     return found
 
 
-def choose_finalists(size: int, intercept: bool, stored: Stored, unfinished: Unfinished) -> Arrays:
+def choose_finalists(size: int, intercept: bool, stored: Stored, checkpoints: TaskCheckpoints) -> Arrays:
     """Choose finalists on the statistics of a batch; may raise StoppedError, likewise.
 
     chosen (f,) i8: columns in the order chosen; error: mean squared error of the sample; refused, drift: as of a
@@ -310,7 +310,7 @@ def choose_finalists(size: int, intercept: bool, stored: Stored, unfinished: Unf
     started = time.perf_counter()
     most = min(size, statistics.n_centers)
     way = partial(forward, statistics, most, intercept=intercept, n_threads=available_processors())
-    found = checkpointed(unfinished, SAMPLE, "a sample of the fit rows", most, way)
+    found = checkpointed(checkpoints, SAMPLE, "a sample of the fit rows", most, way)
     squares = (statistics.centred_targets()[1] if intercept else statistics.yty).sum()
     error = max(float(squares - found.reductions.sum()), 0.0) / max(statistics.weight_sum, 1.0)
     numbers = {"error": error, "refused": found.refused, "drift": found.drift}

@@ -26,8 +26,8 @@ from pipeline.stages.accumulate_statistics import (
     statistics_of,
     statistics_to_arrays,
 )
-from pipeline.stages.unfinished import REACHED, SolveProgress
-from pipeline.stages.workspace import SOLVE, Unfinished, Workspace
+from pipeline.stages.task_checkpoints import REACHED, SolveProgress
+from pipeline.stages.workspace import SOLVE, TaskCheckpoints, Workspace
 
 LARGEST_CHECKED = 4000  # candidates; larger Grams are made by the same code, and the certificate judges the result
 TO_ROUNDING = 1e-15  # relative gap asked for where the tolerance is 0; rounding ends the solve, not the gap
@@ -135,7 +135,7 @@ def solution_name(name: str, group: Outputs) -> str:
     return f"solutions/{name}-{of_group}.npz"
 
 
-def solve_group(task: SolveTask, group: Outputs, unfinished: Unfinished) -> Arrays:
+def solve_group(task: SolveTask, group: Outputs, checkpoints: TaskCheckpoints) -> Arrays:
     """Return weights and summaries of a group of outputs at every penalty, from the last checkpoint on.
 
     Raises StoppedError after a checkpoint; InvalidDataError where the objective leaves the range of float64.
@@ -144,7 +144,7 @@ def solve_group(task: SolveTask, group: Outputs, unfinished: Unfinished) -> Arra
     try:
         problem = problem_of(statistics_from_arrays(task.statistics.read(mapped=True)), group, task.penalties[-1])
         start = None if task.start is None else np.ascontiguousarray(task.start.read()["weights"][:, list(group)])
-        done = SolveProgress(unfinished, task.penalties, {"outputs": list(group), "statistics": task.name})
+        done = SolveProgress(checkpoints, task.penalties, {"outputs": list(group), "statistics": task.name})
         first = len(done.summaries)
         progress.advance(first)
         for solution in solve_path(

@@ -125,7 +125,7 @@ class _Polish:
         self._task: RowTask = row_task(work)
         self._largest = largest_values(work)
         self._dtype = open_features(work.features).dtype
-        self._unfinished = work.unfinished(NAME)
+        self._checkpoints = work.checkpoints(NAME)
 
     def finished(self, points: Points) -> Moving:
         """Return the state after the last step, taken up from the last checkpoint. Raises StoppedError, after one."""
@@ -137,7 +137,7 @@ class _Polish:
                 if new is None:
                     break
                 state = new
-                if self._unfinished.is_due():
+                if self._checkpoints.is_due():
                     self._save(state)
         except StoppedError:
             self._save(state)
@@ -251,10 +251,10 @@ class _Polish:
         return np.ascontiguousarray(points, dtype=self._dtype)
 
     def _save(self, state: Moving) -> None:
-        self._unfinished.save(2 * state.step + bool(state.gradient.size), as_arrays(state), {})
+        self._checkpoints.save(2 * state.step + bool(state.gradient.size), as_arrays(state), {})
 
     def _loaded(self) -> Moving | None:
-        checkpoint = self._unfinished.load()
+        checkpoint = self._checkpoints.load()
         if checkpoint is None:
             return None
         for warning in checkpoint.warnings:

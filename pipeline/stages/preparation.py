@@ -16,7 +16,7 @@ from pipeline.kernels.kernel_forms import Kernel
 from pipeline.runtime import stopping
 from pipeline.solvers import solver_loops
 from pipeline.stages.one_vs_all import solver_options
-from pipeline.stages.run_state import COMPILE, Run, StageCost
+from pipeline.stages.run_workspace import COMPILE, Run, StageCost
 from pipeline.stages.workspace import FEATURES
 from storage.lock import holder
 

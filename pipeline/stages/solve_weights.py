@@ -35,7 +35,7 @@ from pipeline.stages.out_of_core.working_set_loop import (
 )
 from pipeline.stages.penalty_path import PathPoint, follow_penalty_path, largest_penalty_of
 from pipeline.stages.polish_centers import polish_centers
-from pipeline.stages.run_state import Run
+from pipeline.stages.run_workspace import Run
 from pipeline.stages.temperature import find_temperature
 from pipeline.stages.workspace import SOLVE, Workspace
 

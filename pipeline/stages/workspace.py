@@ -1,7 +1,8 @@
 """Storage and execution for the steps of a fit, which know neither a run folder nor an estimator.
 
-Two workspaces exist: `stages.run_state.Run`, a folder with an executor, which goes on after a kill; and
-`estimators.memory.Memory`, arrays in this process. Both compute the same bits, since they run the same steps.
+Two workspaces exist: `stages.run_workspace.Run`, a folder with an executor, which goes on after a kill; and
+`estimators.memory_workspace.MemoryWorkspace`, arrays in this process. Both run the same steps, and so compute the same
+bits.
 
 What a step commits has a name with slashes, such as `statistics/fit` or `solutions/final.npz`; in a run it is the path
 below the run's folder.
@@ -30,7 +31,7 @@ Item = TypeVar("Item")
 FEATURES, CENTERS, STATISTICS, SOLVE, EVALUATE = STAGES = ("features", "centers", "statistics", "solve", "evaluate")
 
 
-class Unfinished:
+class TaskCheckpoints:
     """Checkpoints of a task, and records of its iterations. This base class keeps nothing."""
 
     def load(self) -> Checkpoint | None:
@@ -47,7 +48,7 @@ class Unfinished:
     def record(self, facts: Mapping[str, Any]) -> None:
         """Add the record of an iteration of a solve."""
 
-    def chosen(self, part: str, rows: str, n_chosen: int, most: int) -> None:
+    def report_selection(self, part: str, rows: str, n_chosen: int, most: int) -> None:
         """Report the progress of a greedy selection on a part of the rows: `n_chosen` of at most `most` centers."""
 
 
@@ -73,7 +74,7 @@ class Workspace(RowData, ABC):
         """Remove what is committed under a name, and below it."""
 
     @abstractmethod
-    def unfinished(self, name: str) -> Unfinished:
+    def checkpoints(self, name: str) -> TaskCheckpoints:
         """Return the checkpoints of a task of this process."""
 
     @abstractmethod
@@ -91,7 +92,7 @@ class Workspace(RowData, ABC):
     def compute(
         self,
         stage: str,
-        function: Callable[[Item, Unfinished], Mapping[str, NDArray[Any]]],
+        function: Callable[[Item, TaskCheckpoints], Mapping[str, NDArray[Any]]],
         items: Mapping[str, Item],
         *,
         unit: str = "items",

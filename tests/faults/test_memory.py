@@ -30,7 +30,7 @@ from pipeline.stages.out_of_core.correlation_pass import correlation_errors
 from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet
 from pipeline.stages.out_of_core.kept_columns import nothing_kept
 from pipeline.stages.out_of_core.working_set import WorkingSet, active_weights, grow
-from pipeline.stages.run_state import Run, StageCost
+from pipeline.stages.run_workspace import Run, StageCost
 from pipeline.stages.workspace import STAGES
 from pipeline.train import main
 from runs import ROOT, largest_bytes, python, report_of

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pipeline.datasets.feature_rows import FeatureAccess, open_features
 from pipeline.runtime import progress, stopping
 from pipeline.stages.out_of_core.tiles import row_blocks
-from pipeline.stages.run_state import Run, is_whole
+from pipeline.stages.run_workspace import Run, is_whole
 from pipeline.stages.target_facts import row_weights
 from pipeline.stages.workspace import SOLVE
 from storage.arrays import read_arrays, write_arrays

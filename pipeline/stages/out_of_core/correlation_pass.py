@@ -27,7 +27,7 @@ from pipeline.stages.accumulate_statistics import largest_values
 from pipeline.stages.block_pass import ExactSums, sum_of_arrays
 from pipeline.stages.out_of_core.coarse_features import AXES, as_centers, as_rows, coarse_points, pay_off, read_points
 from pipeline.stages.out_of_core.tiles import LINE_ROWS, TILE_ROWS, Tiles, grouped_by_point, line_rows_of
-from pipeline.stages.run_state import Run
+from pipeline.stages.run_workspace import Run
 from pipeline.stages.target_facts import row_weights
 from pipeline.stages.training_rows import RowTask, row_task
 from pipeline.stages.workspace import SOLVE

@@ -24,7 +24,7 @@ from pipeline.stages.out_of_core.correlation_pass import (
     pass_name,
 )
 from pipeline.stages.out_of_core.working_set import RESIDUALS, WorkingSet, compute_residuals
-from pipeline.stages.run_state import Run
+from pipeline.stages.run_workspace import Run
 from pipeline.stages.training_rows import positions_of
 
 

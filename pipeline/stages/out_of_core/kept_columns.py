@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pipeline.kernels.exact_sums import Each
 from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.runtime.stored_arrays import Arrays, as_arrays
-from pipeline.stages.run_state import Run, is_whole
+from pipeline.stages.run_workspace import Run, is_whole
 from pipeline.stages.training_rows import RowGrid, RowTask, row_grid, row_task, stream_blocks
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import ANEW, CannotWriteError, CorruptDataError, MissingDataError

@@ -40,7 +40,7 @@ from pipeline.stages.out_of_core.working_set_loop import (
     grow_until_certified,
 )
 from pipeline.stages.penalty_path import PathColumns, PathPoint, try_penalties
-from pipeline.stages.run_state import Run
+from pipeline.stages.run_workspace import Run
 from pipeline.stages.training_rows import positions_of
 from pipeline.stages.workspace import STATISTICS
 
@@ -121,7 +121,7 @@ class PenaltyPath(PricingRule):
             self.points[position] = replace(point, facts=facts)
         return priced
 
-    def admit(self, priced: Priced) -> Change:
+    def propose(self, priced: Priced) -> Change:
         """Return how the working set changes: what is active at a point that might be chosen stays."""
         active = np.isin(self.candidates, np.concatenate([self.points[p].weights.columns for p in self._wanted]))
         if not self._priced:

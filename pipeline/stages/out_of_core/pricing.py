@@ -26,7 +26,7 @@ from pipeline.stages.out_of_core.working_set_loop import (
     Record,
     WorkingSetLimits,
 )
-from pipeline.stages.run_state import Run
+from pipeline.stages.run_workspace import Run
 from pipeline.stages.target_facts import row_weights
 from pipeline.stages.training_rows import positions_of
 
@@ -80,7 +80,7 @@ class AllCandidates(OnePenalty):
             earlier = round_name(self.kind, current.index - 1) if current.index else None
             found, error = solved.coarse_correlations(earlier)
             estimated = Priced(solved, found, solved.certify(found), exact=False)
-            if error <= LARGEST_ERROR * solved.tau and len(self.admit(estimated).admitted):
+            if error <= LARGEST_ERROR * solved.tau and len(self.propose(estimated).admitted):
                 clean(self.run, current.name)
                 return estimated
             entries = found.kernel_entries
@@ -89,7 +89,7 @@ class AllCandidates(OnePenalty):
         found = replace(found, kernel_entries=entries, coarse_entries=coarse_entries)
         return Priced(solved, found, solved.certify(found))
 
-    def admit(self, priced: Priced) -> Change:
+    def propose(self, priced: Priced) -> Change:
         """Return how the working set changes: the candidates nearest to violating come in, those far from it leave."""
         active = np.zeros(len(self.candidates), bool)
         active[priced.solved.inside[priced.solved.weights.columns]] = True
@@ -133,7 +133,7 @@ class OnDemand(OnePenalty):
             violations = rules.violations(self._at_zero().values, 1.0, shared=self.shared)
             return {"penalty": np.array(float(violations.max(initial=0.0)) ** 2 or 1.0)}
 
-        return float(self.run.once(f"scores/{self.largest}.npz", make)["penalty"])
+        return float(self.run.once(f"scores/{self.largest_name}.npz", make)["penalty"])
 
     def evaluate(self, solved: SolvedSet, records: Sequence[Record]) -> Priced:
         """Return the round with the correlations of as many blocks as it takes to find a violator."""
@@ -159,7 +159,7 @@ class OnDemand(OnePenalty):
         complete = not len(solved.unknown(found, found.screened | found.exact)[0])
         return Priced(solved, found, solved.certify(found), complete=complete)
 
-    def admit(self, priced: Priced) -> Change:
+    def propose(self, priced: Priced) -> Change:
         """Return which columns stay, all where there is room for them and for the violators, and which come in."""
         violations, kept = self._violations(priced), len(priced.solved.inside)
         entering = int(np.count_nonzero(violations.any(axis=1)))

@@ -29,7 +29,7 @@ from pipeline.stages.accumulate_statistics import (
 from pipeline.stages.block_pass import Add, BlockValues, ExactSums, block_pass
 from pipeline.stages.one_vs_all import load_weights
 from pipeline.stages.out_of_core.kept_columns import KeptColumns, KeptFiles, OpenedColumns, kept_files, nothing_kept
-from pipeline.stages.run_state import Run
+from pipeline.stages.run_workspace import Run
 from pipeline.stages.training_rows import RowBlock, RowTask
 from pipeline.stages.workspace import SOLVE, STATISTICS
 from storage.folder_layouts import MANIFEST_NAME

@@ -36,7 +36,7 @@ from pipeline.stages.out_of_core.working_set import (
     latest,
     round_name,
 )
-from pipeline.stages.run_state import Run
+from pipeline.stages.run_workspace import Run
 from pipeline.stages.workspace import SOLVE
 from storage.errors import ANEW, CorruptDataError
 from storage.records import read_markers, write_marker
@@ -91,7 +91,7 @@ class Priced:
     summaries: Sequence[dict[str, Any]] = ()
 
     @property
-    def proofs(self) -> list[Certificate]:
+    def valid_certificates(self) -> list[Certificate]:
         """The certificates that hold: of the dual point 0 while candidates are unknown (mathematics.md, eq. 101)."""
         nothing = {"dual": 0.0, "relative_gap": 1.0, "theta_scale": 0.0}
         known, found = self.complete, self.certificates
@@ -143,7 +143,7 @@ class PricingRule(ABC):
 
     def __init__(self, run: Run, candidates: NDArray[np.int64]) -> None:
         self.run, self.candidates = run, candidates
-        self.largest = f"{self.kind}-largest"  # the name of the largest penalty
+        self.largest_name = f"{self.kind}-largest"  # the name of the largest penalty
         self.tolerance, self.shared = run.config.solver.tolerance, run.config.solver.coupling == "shared"
 
     def largest_penalty(self, current: WorkingSet) -> float:
@@ -151,7 +151,7 @@ class PricingRule(ABC):
 
         1 where all correlations are zero.
         """
-        run, name, t = self.run, self.largest, self.run.shape.n_outputs
+        run, name, t = self.run, self.largest_name, self.run.shape.n_outputs
 
         def make() -> Arrays:
             statistics, fit_only = current.statistics, HELD_OUT in self.parts
@@ -173,7 +173,7 @@ class PricingRule(ABC):
         """Solve on a working set and evaluate candidates. Records are those of the rounds before."""
 
     @abstractmethod
-    def admit(self, priced: Priced) -> Change:
+    def propose(self, priced: Priced) -> Change:
         """Return how the working set changes; the loop ends where nothing is admitted."""
 
     @abstractmethod
@@ -220,7 +220,7 @@ class OnePenalty(PricingRule):
         current, weights, outside = solved.working_set, solved.weights, found.exact
         outside[solved.inside] = False
         violations = solved.violations(found.values[outside])
-        gaps = [float(one.relative_gap) for one in priced.proofs]
+        gaps = [float(one.relative_gap) for one in priced.valid_certificates]
         if len(change.admitted):
             table = np.zeros((len(current.candidates), weights.weights.shape[1]))
             table[weights.columns] = weights.weights
@@ -259,7 +259,7 @@ def grow_until_certified(rule: PricingRule) -> tuple[Priced, list[Record]]:
     current = current or rule.first()
     while True:
         priced = rule.price(current, records)
-        change = rule.admit(priced)
+        change = rule.propose(priced)
         record, words = rule.record(priced, change)
         write_marker(run.layout.markers(rule.markers), current.name, record)
         run.metric(stage=SOLVE, **record)
@@ -289,7 +289,7 @@ def earlier_records(rule: PricingRule, count: int) -> list[Record]:
 def summaries_over_all(priced: Priced, tolerance: float) -> list[dict[str, Any]]:
     """Return the summaries of the solves with objective and gap over all candidates."""
     updated = []
-    for summary, certificate in zip(priced.summaries, priced.proofs, strict=True):
+    for summary, certificate in zip(priced.summaries, priced.valid_certificates, strict=True):
         converged, point = certificate.relative_gap <= tolerance, summary["points"][-1]
         status = point["status"]
         if not converged and point["converged"]:

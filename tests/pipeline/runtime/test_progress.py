@@ -16,8 +16,8 @@ from pipeline.runtime import events, progress
 from pipeline.runtime.events import Events, MemoryMeter
 from pipeline.runtime.executors import open_executor
 from pipeline.runtime.progress import COMPILING, Pace, Progress, Watch, _Task, remaining
-from pipeline.stages import run_state as run_module
-from pipeline.stages.run_state import Run
+from pipeline.stages import run_workspace as run_module
+from pipeline.stages.run_workspace import Run
 from pipeline.train import main
 
 DEADLINE = 60.0  # of waiting for what comes in a second, on a machine that does other work

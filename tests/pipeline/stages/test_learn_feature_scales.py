@@ -17,7 +17,7 @@ from pipeline.prediction.model_folder import load_model
 from pipeline.report import write
 from pipeline.reporting import verification
 from pipeline.reporting.results import table
-from pipeline.stages.run_state import Run
+from pipeline.stages.run_workspace import Run
 from runs import TrainedRuns, model_bytes, report_of, train
 from stopping_points import until_done
 from storage.arrays import read_arrays

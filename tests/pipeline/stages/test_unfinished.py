@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cases import SERIAL
-from pipeline.stages.unfinished import latest_note
+from pipeline.stages.task_checkpoints import latest_note
 from runs import train
 
 RECORD = {"outputs": [3], "objective": 12.5, "relative_gap": 0.25}

@@ -20,7 +20,7 @@ from pipeline.stages.out_of_core.kept_columns import (
     kept_blocks,
     nothing_kept,
 )
-from pipeline.stages.run_state import Run
+from pipeline.stages.run_workspace import Run
 from runs import model_bytes, task_for
 from storage.arrays import write_arrays
 from storage.errors import CannotWriteError

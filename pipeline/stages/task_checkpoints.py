@@ -1,4 +1,4 @@
-"""What is kept of a solve, or of a choice of centers, while it is computed: checkpoints, and records of iterations."""
+"""Checkpoints of tasks, such as a solve or a greedy selection, and records of their iterations."""
 
 import json
 import time
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from pipeline.runtime import stopping
 from pipeline.solvers.solve import Solution
 from pipeline.solvers.state import Record, SolverState
-from pipeline.stages.workspace import Unfinished
-from storage import checkpoints
+from pipeline.stages.workspace import TaskCheckpoints
+from storage import checkpoints as checkpoint_files
 from storage.checkpoints import Checkpoint
 from storage.files import LineFile
 
 
 @dataclass
-class UnfinishedOnDisk(Unfinished):
+class CheckpointsOnDisk(TaskCheckpoints):
     """Checkpoints in a folder, and a file of records, which is written anew inside a `with` block.
 
     every, keep : seconds between checkpoints, and how many of them are kept
@@ -35,7 +35,7 @@ class UnfinishedOnDisk(Unfinished):
     _saved: float = field(default_factory=time.monotonic, init=False)
     _file: LineFile | None = field(default=None, init=False)
 
-    def __enter__(self) -> "UnfinishedOnDisk":
+    def __enter__(self) -> "CheckpointsOnDisk":
         """Open the file of records, empty."""
         self._saved, self._file = time.monotonic(), LineFile(self.records, fresh=True)
         return self
@@ -48,13 +48,13 @@ class UnfinishedOnDisk(Unfinished):
 
     def load(self) -> Checkpoint | None:
         """Return the last whole checkpoint; None where there is none. Raises CorruptDataError where none is whole."""
-        checkpoint = checkpoints.load(self.folder)
+        checkpoint = checkpoint_files.load(self.folder)
         self.warnings = () if checkpoint is None else checkpoint.warnings
         return checkpoint
 
     def save(self, step: int, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
         """Make a checkpoint."""
-        checkpoints.save(self.folder, step, arrays, facts, keep=self.keep)
+        checkpoint_files.save(self.folder, step, arrays, facts, keep=self.keep)
         self._saved = time.monotonic()
 
     def is_due(self) -> bool:
@@ -114,34 +114,34 @@ class SolveProgress:
 
     Parameters
     ----------
-    unfinished : where checkpoints and records go
+    checkpoints : where checkpoints and records go
     penalties : what is solved at, one after the other; a checkpoint of others is left alone
     facts : written with every record
     """
 
-    def __init__(self, unfinished: Unfinished, penalties: Sequence[float], facts: dict[str, Any]) -> None:
-        self._unfinished, self._penalties, self._facts = unfinished, list(penalties), facts
+    def __init__(self, checkpoints: TaskCheckpoints, penalties: Sequence[float], facts: dict[str, Any]) -> None:
+        self._checkpoints, self._penalties, self._facts = checkpoints, list(penalties), facts
         self.weights: list[NDArray[np.float64]] = []
         self.summaries: list[dict[str, Any]] = []
         self.state: SolverState | None = None
         self._past: list[dict[str, Any]] = []  # the records of the penalties done
-        checkpoint = unfinished.load()
+        checkpoint = checkpoints.load()
         if checkpoint is not None and checkpoint.metadata["penalties"] == self._penalties:
             arrays, stored = dict(checkpoint.arrays), checkpoint.metadata
             self.weights = list(arrays.pop("weights_done", np.empty(0)))
             self.summaries, self._past = list(stored["summaries"]), list(stored["records"])
             self.state = SolverState.from_arrays(arrays, stored["state"])
         for line in self._past:
-            unfinished.record(line)
+            checkpoints.record(line)
         if self.state is not None:
             for record in self.state.records:
-                unfinished.record(self._line(self._penalty, record))
+                checkpoints.record(self._line(self._penalty, record))
 
     def on_record(self, penalty: float, record: Record, state: SolverState) -> None:
         """Hand on a record; save the state where a checkpoint is due. Raises StoppedError, after saving, on request."""
         self.state = state
-        self._unfinished.record(self._line(penalty, record))
-        if self._unfinished.is_due():
+        self._checkpoints.record(self._line(penalty, record))
+        if self._checkpoints.is_due():
             self._save()
         stopping.check()
 
@@ -188,4 +188,4 @@ class SolveProgress:
         if self.weights:
             arrays["weights_done"] = np.stack(self.weights)
         facts = {"penalties": self._penalties, "summaries": self.summaries, "records": self._past, "state": scalars}
-        self._unfinished.save(len(self._past) + self.state.iterations, arrays, facts)
+        self._checkpoints.save(len(self._past) + self.state.iterations, arrays, facts)

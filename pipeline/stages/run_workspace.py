@@ -40,7 +40,7 @@ from pipeline.runtime.row_pass import (
     session_name,
 )
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredFile
-from pipeline.stages.unfinished import UnfinishedOnDisk, latest_note, records_in
+from pipeline.stages.task_checkpoints import CheckpointsOnDisk, latest_note, records_in
 from pipeline.stages.workspace import STAGES, Workspace
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import CannotWriteError, CorruptDataError, MissingDataError, StorageError, remedy_at
@@ -155,11 +155,11 @@ class Run(Workspace):
         else:
             remove_folder(path, durable=False)
 
-    def unfinished(self, name: str) -> UnfinishedOnDisk:
+    def checkpoints(self, name: str) -> CheckpointsOnDisk:
         """Return the checkpoints of an item, or of a task of this process."""
         resources, stem = self.config.resources, "-".join(name.removesuffix(".npz").split("/")[1:]) or name
         folder, records = self.layout.checkpoints(stem), self.layout.solution_records(stem)
-        return UnfinishedOnDisk(folder, records, resources.checkpoint_every, resources.keep)
+        return CheckpointsOnDisk(folder, records, resources.checkpoint_every, resources.keep)
 
     def listed(self) -> NDArray[np.int64] | None:
         """Return the rows that --center-list lists. Raises InvalidDataError where they are no longer as many."""
@@ -177,7 +177,7 @@ class Run(Workspace):
     def compute(
         self,
         stage: str,
-        function: Callable[[Item, UnfinishedOnDisk], Mapping[str, NDArray[Any]]],
+        function: Callable[[Item, CheckpointsOnDisk], Mapping[str, NDArray[Any]]],
         items: Mapping[str, Item],
         *,
         unit: str = "items",
@@ -194,23 +194,23 @@ class Run(Workspace):
         self.costs[stage].items += len(items) - len(waiting)
         for folder in {self.layout.solutions, *(self.path(name).parent for name in waiting)}:
             make_folder(folder)
-        unfinished = {name: self.unfinished(name) for name in waiting}
+        checkpoints = {name: self.checkpoints(name) for name in waiting}
 
         def close(named: tuple[str, Item], warnings: tuple[str, ...]) -> None:
             for warning in warnings:
                 self.events.warn(warning)
-            for record in records_in(unfinished[named[0]].records):
+            for record in records_in(checkpoints[named[0]].records):
                 self.events.metric(stage=stage, **record)
-            remove_file(unfinished[named[0]].records)
+            remove_file(checkpoints[named[0]].records)
 
         self.run_items(
             stage,
-            partial(_compute_item, function, self.layout.root, unfinished),
+            partial(_compute_item, function, self.layout.root, checkpoints),
             list(waiting.items()),
             unit=unit,
             size=lambda named: size(named[1]),
             words=words,
-            note=partial(latest_note, [one.records for one in unfinished.values()], penalties, number),
+            note=partial(latest_note, [one.records for one in checkpoints.values()], penalties, number),
             on_value=close,
         )
         return [StoredFile(self.path(name)).read() for name in items]
@@ -222,7 +222,7 @@ class Run(Workspace):
         facts = {"stage": stage, "pid": os.getpid(), "stages": costs, "peak_rss_bytes": self.events.meter.peak_bytes}
         write_record(self.layout.state, facts | {"progress": progress})
 
-    def done(self, markers: Path) -> dict[str, dict[str, Any]]:
+    def read_done(self, markers: Path) -> dict[str, dict[str, Any]]:
         """Return the payloads of the items done, and warn of markers that are damaged."""
         payloads = read_markers(markers)
         for warning in payloads.warnings:
@@ -353,14 +353,14 @@ class Run(Workspace):
 
 
 def _compute_item(
-    function: Callable[[Item, UnfinishedOnDisk], Mapping[str, NDArray[Any]]],
+    function: Callable[[Item, CheckpointsOnDisk], Mapping[str, NDArray[Any]]],
     root: Path,
-    unfinished: Mapping[str, UnfinishedOnDisk],
+    checkpoints: Mapping[str, CheckpointsOnDisk],
     named: tuple[str, Item],
 ) -> tuple[str, ...]:
     """Compute an item from its last checkpoint on and commit the result; return warnings of damaged checkpoints."""
     name, item = named
-    with unfinished[name] as kept:
+    with checkpoints[name] as kept:
         write_arrays(root / name, function(item, kept))
     remove_folder(kept.folder)
     return kept.warnings

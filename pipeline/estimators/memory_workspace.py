@@ -19,14 +19,14 @@ from pipeline.runtime.committed_sums import S
 from pipeline.runtime.row_pass import RowPass, open_team
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredInMemory
 from pipeline.stages.learn_feature_scales import SCALES
-from pipeline.stages.unfinished import note_of
-from pipeline.stages.workspace import Item, Unfinished, Workspace
+from pipeline.stages.task_checkpoints import note_of
+from pipeline.stages.workspace import Item, TaskCheckpoints, Workspace
 
 LOG_EVERY = 100  # centers of a greedy choice, with verbose
 
 
 @dataclass(frozen=True)
-class UnfinishedInMemory(Unfinished):
+class NoCheckpoints(TaskCheckpoints):
     """A task without checkpoints, whose records go to the callback and the log."""
 
     callback: Callable[[dict[str, Any]], object]
@@ -39,14 +39,14 @@ class UnfinishedInMemory(Unfinished):
         self.log(note_of(facts, self.penalties, self.number))
         self.callback({name: value for name, value in facts.items() if name != "statistics"})
 
-    def chosen(self, part: str, rows: str, n_chosen: int, most: int) -> None:
+    def report_selection(self, part: str, rows: str, n_chosen: int, most: int) -> None:
         """Hand on how far a choice of centers is."""
         if n_chosen % LOG_EVERY == 0:
             self.log(f"{n_chosen} of {most} centers chosen on {rows}")
         self.callback({"phase": "select", "rows": part, "iteration": n_chosen, "n_active": n_chosen})
 
 
-class Memory(Workspace):
+class MemoryWorkspace(Workspace):
     """A workspace in memory.
 
     listed : the rows that are candidates; None where they are drawn
@@ -91,9 +91,9 @@ class Memory(Workspace):
         for key in [key for key in self._arrays if key == name or key.startswith(f"{name}/")]:
             del self._arrays[key]
 
-    def unfinished(self, name: str) -> Unfinished:
+    def checkpoints(self, name: str) -> TaskCheckpoints:
         """Return checkpoints that keep nothing."""
-        return UnfinishedInMemory(*self._listeners)
+        return NoCheckpoints(*self._listeners)
 
     def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
         """Return the sums of a pass over the rows, in this thread."""
@@ -107,7 +107,7 @@ class Memory(Workspace):
     def compute(
         self,
         stage: str,
-        function: Callable[[Item, Unfinished], Mapping[str, NDArray[Any]]],
+        function: Callable[[Item, TaskCheckpoints], Mapping[str, NDArray[Any]]],
         items: Mapping[str, Item],
         *,
         unit: str = "items",
@@ -117,10 +117,10 @@ class Memory(Workspace):
         number: int | None = None,
     ) -> list[Arrays]:
         """Apply a function to each item, one after the other, and return the results."""
-        unfinished = UnfinishedInMemory(*self._listeners, penalties, number)
+        checkpoints = NoCheckpoints(*self._listeners, penalties, number)
         for name, item in items.items():
             if name not in self._arrays:
-                self.commit(name, function(item, unfinished))
+                self.commit(name, function(item, checkpoints))
         return [self._arrays[name] for name in items]
 
     def listed(self) -> NDArray[np.int64] | None:
