@@ -20,17 +20,15 @@ from threadpoolctl import threadpool_limits
 from features.descriptor import FeatureSpec
 from features.source import Columns
 from features.targets import class_array
-from pipeline.config.parsers import NO_PENALTY, is_searched, learns_scales
+from pipeline.config.parsers import NO_PENALTY, is_searched
 from pipeline.config.settings import with_value, with_values
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
-from pipeline.datasets.feature_rows import open_features
 from pipeline.estimators import parameters
 from pipeline.estimators.array_features import ArrayFeatures, Rows, is_sliced
 from pipeline.estimators.memory_workspace import MemoryWorkspace
 from pipeline.kernels.jit import compile_loops
 from pipeline.kernels.kernel_forms import ColumnGenerator
-from pipeline.models.kernel_expansion import KernelExpansion
 from pipeline.prediction.model_folder import save_model
 from pipeline.prediction.streamed_prediction import locate
 from pipeline.prediction.trained_model import SparseKernelModel
@@ -38,10 +36,10 @@ from pipeline.runtime.memory_limits import limit_bytes
 from pipeline.solvers.duality_gap import row_norms
 from pipeline.solvers.feature_scales import importances
 from pipeline.stages import initial_weights
+from pipeline.stages.evaluate_model import assemble_model
 from pipeline.stages.filled_settings import Room, count_candidates, fill_in
 from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.fit import fit
-from pipeline.stages.learn_feature_scales import SCALES
 from pipeline.stages.preparation import loops_of
 from pipeline.stages.task_checkpoints import REACHED
 from pipeline.stages.training_rows import rows_and_widths
@@ -175,31 +173,22 @@ class KernelMachine(BaseEstimator):
     ) -> None:
         """Set the fitted attributes, and warn of a tolerance that was not reached."""
         summary, shape, config = final.summary, work.shape, work.config
-        rows, which = rows_and_widths(work.candidates[final.active], shape.n_named)
-        widths, moved = work.centers["sigma2"], final.points is not None
         index = np.concatenate([features.index, [] if own_index is None else own_index]).astype(np.int64)
         names = getattr(self, "feature_names_in_", None)
-        model = SparseKernelModel(
-            task=shape.task,
-            labels=shape.classes,
+        model = assemble_model(
+            work,
+            final,
+            index,
             features=FeatureSpec("raw"),
-            expansion=KernelExpansion(
-                work.kernel,
-                open_features(work.features).take(rows) if final.points is None else final.points,
-                widths[which] if len(widths) > 1 else np.full(len(rows), widths[0]),
-                final.weights,
-                final.intercept,
-            ),
-            center_index=np.full(len(rows), -1, np.int64) if moved else index[rows],
-            selection_order=np.arange(len(rows)),
             standardisation=features.standardisation() if config.data.standardise else None,
             input_shape=(shape.n_features,),
             table_columns=None if names is None else Columns(tuple(names.tolist()), None, len(names)),
-            temperature=None if shape.task == "regression" else (summary["temperature"] or {}).get("temperature"),
-            feature_scales=work.stored(SCALES).read()["scales"] if learns_scales(config.kernel.scale) else None,
         )
         self._set_model(model, np.dtype(config.kernel.precision).type)
-        self.centers_ = model.centers if moved else features.take(rows, as_given=True)
+        if final.points is None:
+            rows = rows_and_widths(work.candidates[final.active], shape.n_named)[0]
+            self.centers_ = features.take(rows, as_given=True)
+        widths = work.centers["sigma2"]
         self.sigma2_ = model.center_sigma2 if len(widths) > 1 else float(widths[0])
         self._penalised, self.penalty_ = final.penalised_weights, summary["penalty"]
         self.n_iter_ = len(final.active) if config.solver.select != "none" else 1

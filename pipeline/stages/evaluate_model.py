@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.targets import labels_from_decision
-from pipeline.config.parsers import NO_PENALTY
-from pipeline.datasets.feature_rows import ScaledFeatures, open_features
+from pipeline.config.parsers import NO_PENALTY, learns_scales
+from pipeline.datasets.feature_rows import open_features
 from pipeline.datasets.open_data import open_data
 from pipeline.kernels.exact_sums import Each
 from pipeline.models.kernel_expansion import KernelExpansion
@@ -20,10 +20,12 @@ from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.stages import final_weights
 from pipeline.stages.block_pass import OfBlock, Values, value_pass
+from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.greedy_selection import load_prefixes
+from pipeline.stages.learn_feature_scales import SCALES
 from pipeline.stages.run_workspace import Run
 from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task, rows_and_widths
-from pipeline.stages.workspace import EVALUATE, names_of
+from pipeline.stages.workspace import EVALUATE, Workspace, names_of
 from storage.folder_layouts import MANIFEST_NAME, RunLayout
 from storage.folders import digest_file, remove_folder
 from storage.records import write_marker
@@ -53,7 +55,7 @@ def evaluate_model(run: Run) -> Scores:
     with run.stage(EVALUATE) as cost:
         cost.items = 0
         if not (run.layout.model / MANIFEST_NAME).exists():
-            save_model(run.layout.model, assemble_model(run), in_run=True)
+            save_model(run.layout.model, _model_of_run(run), in_run=True)
         digest = digest_file(run.layout.model / MANIFEST_NAME).sha256
         done = run.read_done(run.layout.markers(EVALUATE)).get(SCORES, {})
         if done.get("model") != digest:
@@ -83,29 +85,41 @@ def _scores(payload: dict[str, Any]) -> Scores:
     return Scores(model, penalised, tuple(payload["prefixes"]))
 
 
-def assemble_model(run: Run) -> SparseKernelModel:
-    """Return the model of the committed weights: only centers with a non-zero weight, in the order of the weights."""
-    final = final_weights.load(run.layout)
-    chosen = run.candidates[final.active]
-    index, widths = rows_and_widths(chosen, run.shape.n_train)
-    store = open_features(run.features)
+def assemble_model(
+    work: Workspace, final: FinalWeights, index: NDArray[np.int64] | None = None, **of_inputs: Any
+) -> SparseKernelModel:
+    """Return the model of final weights: only centers with a non-zero weight, in the order of the weights.
+
+    index: what the rows and points of the fit are called, where not by their number. of_inputs: the fields of the model
+    that say what its inputs are.
+    """
+    rows, widths = rows_and_widths(work.candidates[final.active], work.shape.n_named)
+    temperature, moved = final.summary["temperature"], final.points
+    points = open_features(work.features).take(rows) if moved is None else moved
+    names = rows if index is None else index[rows]
+    return SparseKernelModel(
+        task=work.shape.task,
+        labels=work.shape.classes,
+        expansion=KernelExpansion(work.kernel, points, work.centers["sigma2"][widths], final.weights, final.intercept),
+        center_index=names if moved is None else np.full(len(rows), -1),
+        selection_order=np.arange(len(rows)),
+        temperature=temperature and temperature["temperature"],
+        feature_scales=work.stored(SCALES).read()["scales"] if learns_scales(work.config.kernel.scale) else None,
+        **of_inputs,
+    )
+
+
+def _model_of_run(run: Run) -> SparseKernelModel:
     source = open_data(run.request.source)
     is_image = len(source.input_shape) > 1
-    found, moved = final.summary["temperature"], final.points
-    points = store.take(index) if moved is None else moved
-    return SparseKernelModel(
-        task=run.shape.task,
-        labels=run.shape.classes,
+    return assemble_model(
+        run,
+        final_weights.load(run.layout),
         features=run.request.features,
-        expansion=KernelExpansion(run.kernel, points, run.centers["sigma2"][widths], final.weights, final.intercept),
-        center_index=index if moved is None else np.full(len(index), -1),
-        selection_order=np.arange(len(final.active)),
-        standardisation=store.standardisation() if run.request.standardise else None,
+        standardisation=open_features(run.features).standardisation() if run.request.standardise else None,
         input_shape=source.input_shape,
         input_dtype=source.read("train", 0, 1)[0].dtype.name if is_image else None,
         table_columns=source.columns,
-        temperature=found and found["temperature"],
-        feature_scales=run.features.scales.read()["scales"] if isinstance(run.features, ScaledFeatures) else None,
     )
 
 
