@@ -212,9 +212,9 @@ def _run(
     ):
         try:
             stopping.Lease.next(layout.lease)  # ends what a cluster still runs for a session that was killed
-            events.say(f"run folder {layout.root}")
+            events.log(f"run folder {layout.root}")
             for note in prepared.notes:
-                events.say(note)
+                events.log(note)
             for warning in run_folder.environment_changes(layout):
                 events.warn(warning)
             make_folder(prepared.store.root)

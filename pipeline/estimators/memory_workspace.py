@@ -65,8 +65,8 @@ class MemoryWorkspace(Workspace):
         self._listed, self._listeners = listed, (callback or _ignore, log or _ignore)
         self._arrays: dict[str, Arrays] = {}
         self.config, self.shape, self.features = config, shape, features
-        say, warn = partial(_say, self._listeners[1]), partial(warnings.warn, category=UserWarning, stacklevel=2)
-        self.events = SimpleNamespace(say=say, warn=warn, metric=_ignore, record=_ignore)
+        log, warn = partial(_log, self._listeners[1]), partial(warnings.warn, category=UserWarning, stacklevel=2)
+        self.events = SimpleNamespace(log=log, warn=warn, metric=_ignore, record=_ignore)
         if learns_scales(config.kernel.scale):
             self.features = ScaledFeatures(features, self.stored(SCALES))
 
@@ -136,5 +136,5 @@ def _ignore(*_: object, **facts: object) -> None:
     pass
 
 
-def _say(log: Callable[[str], object], message: str, **facts: object) -> None:
+def _log(log: Callable[[str], object], message: str, **facts: object) -> None:
     log(message)

@@ -189,7 +189,7 @@ def solve_at_once(solving: Solving) -> tuple[StagePlan, StagePlan]:
 
 
 def solve_finalists(solving: Solving) -> tuple[StagePlan, StagePlan]:
-    """One Gram of the sample a group of threads, of all candidates or those of a turn; then two of the finalists.
+    """One Gram of the sample a group of threads, of all candidates or those of a batch; then two of the finalists.
 
     On disk are those of each process, twice while they are replaced, and what is committed.
     """

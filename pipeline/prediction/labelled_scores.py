@@ -1,4 +1,4 @@
-"""How good predictions are: scores of blocks that bring their own labels, and the numbers that are told of them."""
+"""Scores of predictions for blocks with labels, and the numbers that are reported."""
 
 from collections.abc import Mapping
 from typing import Any

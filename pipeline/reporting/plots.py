@@ -284,7 +284,7 @@ def passes(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     gaps = [(one["round"], max(one["relative_gaps"])) for one in done if one.get("relative_gaps")]
     errors = [(one["round"], one["hold_out_error"]) for one in done if "hold_out_error" in one]
     sampled = [(one["round"], one["sample_error"]) for one in done if "sample_error" in one]
-    rounds = Axis("turn" if sampled else "pass over all candidates")
+    rounds = Axis("batch" if sampled else "pass over all candidates")
     plots = [
         _curve(gaps, rounds, Axis("largest gap, all candidates", log=True)),
         _curve(errors, rounds, Axis("held-out error")),

@@ -111,7 +111,7 @@ def _told_by_nannies() -> Iterator[_Deaths]:
 
 
 def _not_started(error: BaseException, deaths: _Deaths) -> PipelineError:
-    """Return what a user is told where the worker processes did not start: dask's own error says only that."""
+    """Return the message where the worker processes did not start: dask's own error says only that."""
     causes = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
         causes.append(cause)
@@ -188,7 +188,7 @@ def asking() -> Iterator[None]:
 
 
 def lost(error: BaseException) -> SchedulerError:
-    """Return what a user is told of a scheduler that is lost."""
+    """Return the message for a scheduler that is lost."""
     return SchedulerError(
         f"the dask scheduler was lost ({type(error).__name__}); run again with --resume auto; to use a cluster "
         "again, give its address too"

@@ -96,7 +96,7 @@ class Events:
         self._log.close()
         self._metrics.close()
 
-    def say(self, message: str, **facts: Any) -> None:
+    def log(self, message: str, **facts: Any) -> None:
         """Log a message with facts, and print it unless the run is quiet."""
         self.record("message", message=message, **facts)
         if not self._quiet:

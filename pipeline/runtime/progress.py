@@ -175,7 +175,7 @@ def _hear_of_compilations() -> None:
     """Have numba's events say, in the thread that compiles, that a compilation begins or has ended."""
     from numba.core import event  # with the first item, since --help and status shall not wait for numba
 
-    class Told(event.Listener):
+    class Compiling(event.Listener):
         def on_start(self, _: object) -> None:
             if _here.task is not None:
                 _here.task.compiling(1)
@@ -184,7 +184,7 @@ def _hear_of_compilations() -> None:
             if _here.task is not None:
                 _here.task.compiling(-1)
 
-    event.register("numba:compile", Told())
+    event.register("numba:compile", Compiling())
 
 
 @contextmanager

@@ -211,7 +211,7 @@ def statistics_pass(
         (m, d) that are none; None: all candidates, where their features are committed with them
     largest : bounds of what a row adds
     batch : the training rows that are added up; None: all
-    share, name : of the fit rows that are sampled, and of the sample: turns of a selection are alike
+    share, name : of the fit rows that are sampled, and of the sample: batches of a selection are alike
     """
     shape, sampled, sums_bytes = rows.shape, parts == (SAMPLE,), 8 * len(parts) * n_columns**2
     chosen = range(shape.n_train) if batch is None else batch

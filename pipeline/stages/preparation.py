@@ -28,12 +28,12 @@ def compile_needed(run: Run) -> None:
         return
     run.costs.setdefault(COMPILE, StageCost())
     with run.stage(COMPILE) as cost:
-        run.events.say(f"compiling {len(missing)} loops (once a checkout)", loops=len(missing))
+        run.events.log(f"compiling {len(missing)} loops (once a checkout)", loops=len(missing))
         started = time.perf_counter()
         with run.status(COMPILE, "compiling"):
             compile_loops(missing, stopping.check)
         cost.items += len(missing)
-        run.events.say(f"compiled in {time.perf_counter() - started:.1f} s")
+        run.events.log(f"compiled in {time.perf_counter() - started:.1f} s")
 
 
 def loops_of(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> list[Loop]:
@@ -73,7 +73,7 @@ def build_features(run: Run) -> None:
             return
         held_by = holder(layout.lock)
         if held_by is not None:
-            run.events.say(f"waiting for process {held_by['pid']} on {held_by['host']} to build {layout.folder}")
+            run.events.log(f"waiting for process {held_by['pid']} on {held_by['host']} to build {layout.folder}")
         with build_feature_store.building(layout, WAIT_SECONDS, run.events.warn):
             if not feature_rows.is_built(layout):
                 with run.status(FEATURES, "preparing the store"):

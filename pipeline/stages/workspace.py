@@ -55,7 +55,7 @@ class TaskCheckpoints:
 class Workspace(RowData, ABC):
     """What the steps of a fit share."""
 
-    events: Any  # `runtime.events.Events`, or what has its say, warn, metric and record
+    events: Any  # `runtime.events.Events`, or what has its log, warn, metric and record
 
     @abstractmethod
     def committed(self, name: str, *, mapped: bool = False) -> Arrays | None:
@@ -128,7 +128,7 @@ class Workspace(RowData, ABC):
 
     def log(self, message: str, **facts: Any) -> None:
         """Log a line for people."""
-        self.events.say(message, **facts)
+        self.events.log(message, **facts)
 
     def warn(self, message: str) -> None:
         """Warn."""
