@@ -6,7 +6,7 @@ A `SourceSpec` is plain data: tasks carry it and open the source themselves (`fe
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -80,7 +80,10 @@ class SourceSpec:
 
 
 class RowArray(Protocol):
-    """An array-like (n, …) that is read by slices of rows: an array, or what reads one from the disk."""
+    """An array-like (n, …) that is read by slices of rows: an array, or what reads one from the disk.
+
+    One that decodes whole chunks has `kept_bytes`, of each reading thread, and `decoding_bytes`, beside its result.
+    """
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -92,19 +95,6 @@ class RowArray(Protocol):
 
     def __getitem__(self, rows: slice, /) -> np.ndarray:
         """Return some rows, whole."""
-
-
-@runtime_checkable
-class ChunkedArray(RowArray, Protocol):
-    """One that decodes whole chunks of rows, and keeps some of them."""
-
-    @property
-    def kept_bytes(self) -> int:
-        """Bytes that each reading thread keeps."""
-
-    @property
-    def decoding_bytes(self) -> int:
-        """Bytes that decoding takes beside its result."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +219,3 @@ class Source:
     def weights(self, part: Part) -> np.ndarray | None:
         """Return how much each row of a part counts, (n,) f8 above 0; None where each counts 1."""
         return self.row_weights.get(part)
-
-    def fingerprint(self) -> dict[str, Any]:
-        """Return, as JSON-able values, all that determines what `read` returns; no path, no time."""
-        return dict(self.identity)

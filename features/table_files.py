@@ -14,7 +14,7 @@ from features.csv_files import column_names, is_header, is_plain, named_column, 
 from features.encoding import Asked, EncodedRows, learn, shown
 from features.errors import DataError, MissingInputError, UsageError
 from features.parquet_files import is_parquet
-from features.row_source import LabelledRows, count_rows, digest_rows, part_rows, source_of, split_rows
+from features.row_source import LabelledRows, chosen_rows, count_rows, digest_rows, source_of
 from features.source import Columns, RowArray, Source, SourceSpec
 from features.table_cells import CellReader, is_repeated, is_table, table_rows
 from features.table_layout import TableLayout, layout_of, rows_of, word_columns
@@ -50,7 +50,7 @@ def open_table(spec: SourceSpec, path: Path) -> Source:
     if asked:
         own = spec.test is not None
         counted = count_rows(spec, LabelledRows(codes, labels, weights, groups), " of train" if own else "")
-        training = part_rows(spec, "train", counted, name) if own else split_rows(spec, counted, name)[0]
+        training = chosen_rows(spec, [counted], name, split=not own)[0]
         try:
             encoding = learn(names, words, codes, training, asked)
         except DataError as error:

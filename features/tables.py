@@ -49,7 +49,8 @@ def open_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray], digests: Mappi
 def digest_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray]) -> dict[str, str]:
     """Return the sha256 of every array that `open_arrays` uses, by key; one pass over all of X. Errors as there."""
     keys = _keys_of(spec, arrays, "y", SPLIT_KEYS)
-    _check_shapes(arrays, keys)
+    for one in keys:  # before a byte is hashed
+        check_lengths(arrays[one.inputs], arrays[one.labels], one.inputs, one.labels)
     labels = {one.labels: label_array(np.asarray(arrays[one.labels][:]), one.labels) for one in keys}
     return {key: digest_rows(labels.get(key, arrays[key])) for one in keys for key in one if key is not None}
 
@@ -63,8 +64,9 @@ def _keys_of(spec: SourceSpec, known: Collection[str], target: str, of_parts: tu
     keys = ("X", target) if "X" in known and target in known else of_parts
     missing = [key for key in keys if key not in known]
     if missing:
-        wanted = f"needs X and {target}, or {', '.join(of_parts)}"
-        raise DataError(f"{spec.dataset}: {wanted}; found {_some_of(known)}")
+        found = [name[:40] for name in sorted(known)]  # a file may have thousands
+        shown = ", ".join(found[:12] + ["..."] * (len(found) > 12)) or "nothing"
+        raise DataError(f"{spec.dataset}: needs X and {target}, or {', '.join(of_parts)}; found {shown}")
     more = []
     for option, asked in (("weights", spec.weights), ("groups", spec.groups)):
         names = [key if asked is None else asked if key == "X" else asked.join(key.split("X")) for key in keys[::2]]
@@ -97,28 +99,20 @@ def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> Source:
     with npz_archive(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         keys = _keys_of(spec, members, target, PART_KEYS)
-        loaded = {
-            key: (_zeros if outline and key.startswith("X") else read_member)(archive, members[key], path)
-            for key in filter(None, chain(*keys))
-        }
-    _check_shapes(loaded, keys)
+        loaded: dict[str, np.ndarray] = {}
+        for key in filter(None, chain(*keys)):
+            if outline and key.startswith("X"):
+                shape, dtype = _member_header(archive, members[key], path)
+                loaded[key] = np.broadcast_to(np.zeros((), dtype), shape)
+            else:
+                loaded[key] = read_member(archive, members[key], path)
+    for one in keys:
+        check_lengths(loaded[one.inputs], loaded[one.labels], one.inputs, one.labels)
     digests = {key: "" if outline else digest_rows(values) for key, values in loaded.items()}
     identity: dict[str, Any] = {"source": "npz", "sha256": digests}
     if len(keys) == 1 and target != "y" and spec.weights is not None:  # either array may be the other
         identity["target"] = target
     return _source_of(spec, loaded, keys, identity)
-
-
-def _check_shapes(arrays: Mapping[str, RowArray], keys: Sequence[Keys]) -> None:
-    """Check the lengths of all sets of rows before a byte is hashed. Raises DataError."""
-    for one in keys:
-        check_lengths(arrays[one.inputs], arrays[one.labels], one.inputs, one.labels)
-
-
-def _some_of(names: Collection[str]) -> str:
-    """Return names for a message: the first ones, since a file may have thousands."""
-    found = [name[:40] for name in sorted(names)]
-    return ", ".join(found[:12] + ["..."] * (len(found) > 12)) or "nothing"
 
 
 def label_array(labels: np.ndarray, name: str) -> np.ndarray:
@@ -133,29 +127,16 @@ def label_array(labels: np.ndarray, name: str) -> np.ndarray:
             raise DataError(f"{name} holds bytes that are no ASCII text ({error.object[:20]!r}); store text") from None
     if labels.dtype.kind not in "biufU":
         raise DataError(f"{name} holds {labels.dtype} values; numbers or strings are needed")
-    if labels.dtype.kind == "U":
-        _check_text(labels, name)
+    if labels.dtype.kind == "U" and labels.size and labels.dtype.itemsize:
+        flat = np.ascontiguousarray(labels.reshape(-1), labels.dtype.newbyteorder("="))
+        codes = flat.view(np.uint32).reshape(len(flat), -1)  # an array may hold any 32 bits for a character
+        bad = np.flatnonzero(((codes > MAX_CODE_POINT) | (codes >> 11 == SURROGATES >> 11)).any(axis=1))
+        if bad.size:
+            raise DataError(f"{name}: row {bad[0]} holds a character that no text has (a lone surrogate?); mend it")
     if labels.dtype.kind == "f":
         labels = labels.astype(np.float64) if labels.dtype.itemsize > 8 else labels  # nothing else can store them
         check_finite_targets(labels, name)
     return labels
-
-
-def _check_text(labels: np.ndarray, name: str) -> None:
-    """Raise DataError unless all characters can be written: an array may hold any 32 bits for one."""
-    if not labels.size or not labels.dtype.itemsize:
-        return
-    flat = np.ascontiguousarray(labels.reshape(-1), labels.dtype.newbyteorder("="))
-    codes = flat.view(np.uint32).reshape(len(flat), -1)
-    bad = np.flatnonzero(((codes > MAX_CODE_POINT) | (codes >> 11 == SURROGATES >> 11)).any(axis=1))
-    if bad.size:
-        raise DataError(f"{name}: row {bad[0]} holds a character that no text has (a lone surrogate?); mend it")
-
-
-def _zeros(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> np.ndarray:
-    """Return zeros of the shape and dtype of a member, which take no memory."""
-    shape, dtype = _member_header(archive, info, path)
-    return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 @contextlib.contextmanager
@@ -202,11 +183,8 @@ def _member_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) 
     with archive.open(info) as stream:
         try:
             version = np.lib.format.read_magic(stream)
-            read_header = {
-                (1, 0): np.lib.format.read_array_header_1_0,
-                (2, 0): np.lib.format.read_array_header_2_0,
-            }[version]
-            shape, _, dtype = read_header(stream, max_header_size=MAX_HEADER_BYTES)
+            readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+            shape, _, dtype = readers[version](stream, max_header_size=MAX_HEADER_BYTES)
         except Exception as error:  # numpy evaluates it as a Python literal, which raises whatever it likes
             raise DataError(f"{where}: not a readable npy header ({str(error)[:120]})") from error
         if dtype.kind in "OV":

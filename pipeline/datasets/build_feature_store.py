@@ -1,7 +1,6 @@
 """Building a feature store block by block; a half-built one is completed."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +8,7 @@ import numpy as np
 
 from features.source import PARTS, Part, Source
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
-from pipeline.datasets.feature_rows import LiveFeatures, LiveStore, live
+from pipeline.datasets.feature_rows import LiveFeatures, computed_block, live
 from pipeline.datasets.open_data import open_data
 from pipeline.runtime import stopping
 from storage.errors import CorruptDataError, MissingDataError
@@ -50,27 +49,25 @@ def build_item(task: BlockTask, item: FeatureItem) -> int:
     """
     part, block = item.part, item.block
     arrays, files = open_arrays(task.layout.arrays), dict[str, str]()
-    for name, values in LiveStore(task.features).block(part, block.start, block.stop).items():
+    for name, values in computed_block(task.features, part, block.start, block.stop).items():
         files |= arrays[f"{part}/{name}"].write(block.start, values)
     write_marker(task.layout.markers, item.name, {"rows": block.n_rows, "files": files})
     return block.n_rows
 
 
-@contextmanager
-def building(layout: FeatureLayout, wait_seconds: float, warn: Callable[[str], None]) -> Iterator[None]:
-    """Hold the store's lock while it is built; another process that builds the same store waits here.
+def building(layout: FeatureLayout, wait_seconds: float, warn: Callable[[str], None]) -> FolderLock:
+    """Return the store's lock, held while it is built; another process that builds the same store waits for it.
 
     `warn` is called with what is unsure about the lock. Raises StoppedError where the work shall stop meanwhile.
     """
-    with FolderLock(
+    return FolderLock(
         layout.lock,
         "building features",
         wait_seconds=wait_seconds,
         on_wait=stopping.check,
         on_loss=stopping.request,
         warn=warn,
-    ):
-        yield
+    )
 
 
 def prepare(layout: FeatureLayout, shape: FeatureShape, request: FeatureRequest) -> tuple[BlockTask, list[FeatureItem]]:

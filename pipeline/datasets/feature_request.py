@@ -157,7 +157,7 @@ def describe(request: FeatureRequest, source: Source | None = None) -> FeatureSh
         )
     description = {
         "format_version": FORMAT_VERSION,
-        "source": source.fingerprint(),
+        "source": source.identity,
         "features": parameters(request.features),
         "standardise": request.standardise,
     }
