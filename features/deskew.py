@@ -33,20 +33,15 @@ def deskew(images: np.ndarray, strength: float) -> np.ndarray:
     if images.ndim != 3:
         raise UsageError(f"features.deskew needs images (n, H, W), found inputs of shape {images.shape}; leave it out")
     out = np.empty(images.shape, np.float64 if images.dtype == np.float64 else np.float32)
-    for start in range(0, len(images), _IMAGES_AT_ONCE):
-        some = images[start : start + _IMAGES_AT_ONCE].astype(np.float64, order="C")
-        upright = np.empty_like(some)
-        deskew_rows(some, _grounds(some), float(strength), upright)
-        out[start : start + len(some)] = upright
-    return out
-
-
-def _grounds(images: np.ndarray) -> np.ndarray:
-    """Return the median of the border pixels of each image (n, H, W), (n,)."""
     border = np.ones(images.shape[1:], dtype=bool)
     border[1:-1, 1:-1] = False
-    pixels = images.reshape(len(images), -1).take(np.flatnonzero(border), axis=1)
-    return np.asarray(np.median(pixels, axis=1, overwrite_input=True))
+    for start in range(0, len(images), _IMAGES_AT_ONCE):
+        some = images[start : start + _IMAGES_AT_ONCE].astype(np.float64, order="C")
+        pixels = some.reshape(len(some), -1).take(np.flatnonzero(border), axis=1)
+        upright = np.empty_like(some)
+        deskew_rows(some, np.median(pixels, axis=1, overwrite_input=True), float(strength), upright)
+        out[start : start + len(some)] = upright
+    return out
 
 
 @njit(cache=True, nogil=True)

@@ -3,14 +3,20 @@
 A file is trusted for its sha256 and nothing else, wherever it lies; a folder that was given is never filled.
 """
 
+import errno
 import hashlib
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from features.errors import DataError, MissingInputError
+from features.errors import DataError, MissingInputError, UnavailableError
 from features.input_files import open_plain
+
+MAX_FILE_BYTES, PIECE_BYTES = 64 << 20, 1 << 16
+# Faults of the cache folder, where another mirror would not help.
+CACHE_FAULTS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
@@ -91,9 +97,6 @@ def locate(name: str, data_dir: str | None) -> DataFolder | None:
     place, source = (data_dir, "data-dir") if data_dir else (os.environ.get("SLKL_DATA_DIR"), "SLKL_DATA_DIR")
     folder = folder_with(name, place) if place else None
     if folder is None and not data_dir:
-        # Imported here: a machine that has the files needs no downloader, which is slow to import.
-        from features.downloads import cache_folder
-
         folder, source = folder_with(name, cache_folder(name)), "cache"
     if folder is None:
         return None
@@ -112,8 +115,6 @@ def find(name: str, data_dir: str | None) -> Path:
         wanted = f"neither {data_dir} nor {Path(data_dir) / name} holds {', '.join(files)}"
         raise MissingInputError(f"{name}: {wanted}; copy it there")
     if found is None or found.source == "cache":
-        from features.downloads import fetch  # slow to import, as above
-
         return fetch(name, files, mirrors)
     if found.missing:
         lacks = f"{found.folder} lacks {', '.join(found.missing)}"
@@ -141,3 +142,68 @@ def read_files(name: str, folder: Path) -> dict[str, bytes]:
             contents[file] = stream.read()
             check_digest(path, hashlib.sha256(contents[file]).hexdigest(), expected)
     return contents
+
+
+def cache_folder(dataset: str) -> Path:
+    """Return the folder of a data set in the cache of this user; it need not exist."""
+    import pooch  # slow to import, and a machine that has the files needs none
+
+    return Path(pooch.os_cache("slkl")) / dataset
+
+
+def fetch(
+    dataset: str,
+    files: Mapping[str, str],
+    mirrors: Sequence[str],
+    cache_dir: Path | None = None,
+    *,
+    silence_seconds: float = 15.0,
+    total_seconds: float = 300.0,
+) -> Path:
+    """Return a folder that holds `files` (name → sha256 in hexadecimal digits), downloading those that it lacks.
+
+    A file in the cache with another sha256 is replaced. Each file comes from the first of the mirrors, base URLs that
+    end in "/", that has the right bytes; it becomes visible in the cache only once its sha256 has been compared.
+
+    cache_dir : None for the data set's folder in the per-user cache of this program
+    silence_seconds, total_seconds : longest wait for a connection or the next bytes, and for a whole file
+
+    Raises UnavailableError where no mirror has some file, OSError where the cache folder cannot be written.
+    """
+    # Slow to import, as above.
+    import http.client
+    import urllib.request
+
+    import pooch
+
+    def download(url: str, output_file: str, pooch: object) -> None:
+        """Write the body of a URL to a file; give up on silence, on a trickle, and on a body without an end."""
+        stop, received_bytes = time.monotonic() + total_seconds, 0
+        with Path(output_file).open("wb") as target, urllib.request.urlopen(url, timeout=silence_seconds) as answer:
+            # read1 returns what has come in, so a trickle cannot hold one call past the limit.
+            while piece := answer.read1(PIECE_BYTES):
+                received_bytes += len(piece)
+                if received_bytes > MAX_FILE_BYTES:
+                    raise ValueError(f"{url} sends more than {MAX_FILE_BYTES} bytes")
+                if time.monotonic() > stop:
+                    raise TimeoutError(f"{url} took longer than {total_seconds:g} s")
+                target.write(piece)
+
+    folder = cache_folder(dataset) if cache_dir is None else cache_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, sha256 in files.items():
+        failures = []
+        for mirror in mirrors:
+            try:
+                pooch.retrieve(mirror + name, f"sha256:{sha256}", fname=name, path=folder, downloader=download)
+                break
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                if getattr(error, "errno", None) in CACHE_FAULTS:
+                    raise
+                failures.append(f"{mirror}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+        else:
+            raise UnavailableError(
+                f"{dataset}: no mirror delivered {name} ({'; '.join(failures)}); copy {', '.join(files)} to {folder} "
+                "or to a folder given as --data-dir, or train on digits or synthetic, which need no download"
+            )
+    return folder

@@ -1,7 +1,4 @@
-"""Keys of training rows, which decide the rows that are held out or sampled, independent of their order.
-
-Rows with the same key, which are equal or of one group, throw the same coin, however often and wherever they stand.
-"""
+"""Keys of training rows, which decide what is held out or sampled: equal rows, or those of a group, go together."""
 
 import hashlib
 import re
@@ -42,20 +39,17 @@ def group_keys(groups: np.ndarray) -> Keys:
     point. Raises DataError naming a row without a group: NaN, None, or what is a missing cell of a table.
     """
     names, rows, of_rows = np.unique(groups, return_index=True, return_inverse=True)
-    read = [_read(name) for name in names.tolist()]
+    read = []
+    for name in names.tolist():
+        text = name.decode(errors="backslashreplace") if isinstance(name, bytes) else cell_text(name)
+        if _WHOLE.fullmatch(text) and float(text).is_integer():
+            text = str(int(float(text) if "e" in text else text.partition(".")[0]))
+        read.append(text)
     for name, row in zip(read, rows.tolist(), strict=True):
         if is_missing(name) or name.lower() in ("none", "nat"):
             raise DataError(f"row {row} has no group ({name!r}); name one for each row")
     digests = (hashlib.blake2b(name.encode(), digest_size=8).digest() for name in read)
     return np.frombuffer(b"".join(digests), np.uint64)[of_rows]
-
-
-def _read(name: str | bytes | float) -> str:
-    """Return how the name of a group reads."""
-    text = name.decode(errors="backslashreplace") if isinstance(name, bytes) else cell_text(name)
-    if _WHOLE.fullmatch(text) is None or not float(text).is_integer():
-        return text
-    return str(int(float(text) if "e" in text else text.partition(".")[0]))
 
 
 def held_out_limit(seed: int, fraction: float, blocks: Iterable[Keys]) -> float:

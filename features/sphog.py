@@ -2,9 +2,8 @@
 
 For an image of any size with at least one whole cell:
 
-1. gradient by a separable 5x5 derivative of a Gaussian, zero outside the image: (0.594, 0.878, 1, 0.878,
-0.594) across,
-   (0.100, 1, 0, -1, -0.100) along, as a convolution (a brightening to the right has angle 0);
+1. gradient by a separable 5x5 derivative of a Gaussian, zero outside the image: (0.594, 0.878, 1, 0.878, 0.594)
+   across, (0.100, 1, 0, -1, -0.100) along, as a convolution (a brightening to the right has angle 0);
 2. signed angle in 12 bins of 30°, the magnitude split linearly between the two nearest bin centres;
 3. cells of 14, 7 and 4 pixels, each on three grids of whole cells, at offsets (0, 0), (0, h), (h, 0) with
    h = b/2 rounded half up;

@@ -1,7 +1,6 @@
 """z-scores of table columns, fitted on the training part in one pass.
 
-Block moments are merged in the order they are given (Chan, Golub & LeVeque 1983), in float64; given blocks of
-the same size in the same order, the result is the same to the last bit.
+Moments of blocks are merged in their order (Chan, Golub & LeVeque 1983), in float64, so that their bits are too.
 """
 
 import math
@@ -59,16 +58,11 @@ def on_scale(inputs: np.ndarray, dtype: str | None, first_row: int = 0) -> np.nd
 
 @dataclass(frozen=True, eq=False)
 class RunningMoments:
-    """Count (or weight), mean and sum of squared deviations of the rows seen; a value, `update` returns a new one."""
+    """Count (or weight), mean and sum of squared deviations of rows; a value, whose methods return a new one."""
 
     count: float
     mean: np.ndarray
     squares: np.ndarray
-
-    @classmethod
-    def empty(cls, n_columns: int) -> "RunningMoments":
-        """Return the moments of no rows."""
-        return cls(0, np.zeros(n_columns), np.zeros(n_columns))
 
     def update(self, block: np.ndarray, weights: np.ndarray | None = None) -> "RunningMoments":
         """Return the moments after the rows of `block`, (n, d) or (n, *shape); nd operations.
@@ -85,10 +79,6 @@ class RunningMoments:
             mean = flat.mean(axis=0)
             return self.merge(RunningMoments(len(flat), mean, ((flat - mean) ** 2).sum(axis=0)))
 
-    def times(self, factor: float) -> "RunningMoments":
-        """Return the moments of the same rows with weights that many times theirs."""
-        return RunningMoments(factor * self.count, self.mean, factor * self.squares)
-
     def merge(self, other: "RunningMoments") -> "RunningMoments":
         """Return the moments of both sets of rows."""
         if not self.count or not other.count:
@@ -103,8 +93,7 @@ class RunningMoments:
     def standardisation(self) -> Standardisation:
         """Return mean and population standard deviation; the scale of a constant column is 1.
 
-        Raises ValueError where there are no rows, DataError naming the first column whose moments are no float64
-        numbers.
+        Raises ValueError where there are no rows, DataError naming the first column whose moments leave float64.
         """
         if not self.count:
             raise ValueError("a standardisation needs at least one row, found none")

@@ -280,12 +280,14 @@ def fit_moments(
         X, y = read(block.start, block.stop)
         if not moments:
             n_inputs = int(np.prod(X.shape[1:]))
-            moments = [RunningMoments.empty(n_inputs) for _ in (shape.classes if balanced else (None,))]
+            none = RunningMoments(0, np.zeros(n_inputs), np.zeros(n_inputs))
+            moments = [none] * (len(shape.classes) if balanced else 1)
         of_rows = None if weights is None else weights[block.start : block.stop]
         for k, of_class in enumerate(moments):
             rows = y == k if balanced else slice(None)
             moments[k] = of_class.update(X[rows], None if of_rows is None else of_rows[rows])
     if balanced:
         factors = balanced_factors(np.array([of_class.count for of_class in moments], np.float64))
-        moments = list(map(RunningMoments.times, moments, factors.tolist()))
+        weighted = zip(moments, factors.tolist(), strict=True)
+        moments = [RunningMoments(factor * one.count, one.mean, factor * one.squares) for one, factor in weighted]
     return reduce(RunningMoments.merge, moments).standardisation()

@@ -46,7 +46,7 @@ def test_data_dir_or_its_mnist_folder_or_environment_or_the_cache(small_mnist, t
     monkeypatch.setenv("SLKL_DATA_DIR", str(small_mnist))
     environment = open_source(SourceSpec("mnist"))
     monkeypatch.setenv("SLKL_DATA_DIR", str(tmp_path_factory.mktemp("other")))  # holds no mnist
-    monkeypatch.setattr("features.downloads.fetch", lambda *described: small_mnist / "mnist")
+    monkeypatch.setattr("features.published.fetch", lambda *described: small_mnist / "mnist")
     cache = open_source(SourceSpec("mnist"))
     assert outer.identity == inner.identity == environment.identity == cache.identity
     assert (cache.name, cache.n_train, cache.standardise) == ("mnist", 30, False)
