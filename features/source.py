@@ -1,7 +1,4 @@
-"""Where examples come from: one small description, and one way to read a block of rows of what it describes.
-
-A `SourceSpec` is plain data: tasks carry it and open the source themselves (`features.open_source`).
-"""
+"""Where examples come from: a small description, which tasks carry and open, and the open source."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,15 +19,13 @@ NAMED = ("mnist", "usps", "boston", "abalone", "sinc", "digits", "synthetic")
 class SourceSpec:
     """What to read; picklable and JSON-able.
 
-    dataset : one of `NAMED`, or the path of a folder in MNIST's IDX layout, of an ``.npz`` file or a table; any other
-        (zarr) needs the opened arrays, see `features.open_source`
+    dataset : one of `NAMED`, or the path of a folder in MNIST's IDX layout, an ``.npz`` file, a table or a zarr store
     data_dir : folder that holds the files of a published data set, or a folder of its name with them
     n_train, n_test : of `synthetic` and `sinc` how many to generate; of others, how many rows to take, by the seed
     test : tables: the file that holds the test part; all of `dataset` is the training part then
     test_fraction : size of the test part where the data have no split of their own
     target : column of a table, a name or (whole number) a position, or key of an npz file, that holds y
-    weights, groups : likewise, also of zarr arrays, what holds the weight and the group of each row; no group is in
-        both parts
+    weights, groups : likewise, also of zarr arrays, the weight and the group of each row; no group is in both parts
     columns, drop : tables with a header: the columns that are inputs, or those that are none
     categorical, missing : tables: how words and missing cells become numbers, see `features.encoding.Asked.read`
     task : ``multiclass``, ``binary`` or ``regression`` instead of what the labels suggest
@@ -39,8 +34,7 @@ class SourceSpec:
     noise : `sinc`: variance of the noise on the training targets
     seed : of the split, of the order from which n_train and n_test take, and of what is generated
     added : paths of data whose rows follow the training rows, in this order; see `features.open_source.joined`
-    joins : of data that are added, what they join: all their rows, or those of their train part, are training rows, and
-        there are no others
+    joins : of data that are added, what they join: all their rows, or those of their train part, are training rows
     """
 
     dataset: str
@@ -149,10 +143,7 @@ class Joins:
 
 @dataclass(frozen=True)
 class SourceMemory:
-    """Bytes that an open source takes of a process.
-
-    held: for good; kept: by each thread that reads, though no more than `decoded` by all; decoding: while one reads.
-    """
+    """Bytes: held for good; kept by each reading thread, at most decoded by all; decoding, while one reads."""
 
     held: int = 0
     kept: int = 0
@@ -172,9 +163,7 @@ class Source:
     """Examples with a task and a train/test split, read by row blocks; safe to read from several threads.
 
     name : short, never a path
-    task : ``multiclass``, ``binary`` or ``regression``
     classes : sorted labels as Python scalars; () for regression
-    n_train, n_test : rows of the parts
     input_shape : of one input, (H, W) for images, (d,) for tables
     standardise : whether inputs are to be z-scored with the statistics of the training part
     read_rows : what `read` calls with rows that exist
@@ -183,7 +172,6 @@ class Source:
     groups, test_groups : keys (n,) u8 of the groups of the rows (`features.row_draws`); None where they have none
     columns : the columns of the file that the inputs are from; None where it is no table
     notes : what was assumed when the data were read, a line each: header, target column, classes
-    memory : what the open source takes of memory
     added : how many of the last training rows came with each addition, in order
     """
 

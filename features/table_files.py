@@ -25,17 +25,18 @@ def open_table(spec: SourceSpec, path: Path) -> Source:
     """Open a table; `spec.test` is one more, whose columns are matched by name where both have names.
 
     The target is the column `spec.target` (a whole number is a position), else one named y, target or label, else the
-    last; its labels may be text. Words and missing cells become inputs as training rows have them, where that is asked
-    for (`features.encoding`). Memory is 8 bytes a cell and about 60 a row.
+    last; its labels may be text. Words and missing cells are inputs where that is asked for (`features.encoding`).
+    Memory is 8 bytes a cell and about 60 a row.
 
-    Raises DataError for no rows, rows of different length, a cell that is no finite number in ASCII digits (nor a
-    category or missing, where such are asked for), a line of more than a million characters, bytes that are not UTF-8,
-    a first line that is neither a header nor like the others, and a test file without one of the columns; UsageError
-    where `spec.target`, or a column that is asked for, names none; MissingInputError where there is no test file.
+    Raises DataError for a file, line, row or cell that cannot be read as asked, or a test file without one of the
+    columns; UsageError where a column that is asked for is none; MissingInputError where there is no test file.
     """
     if spec.joins is not None:
         return _open_addition(spec, path)
-    _check_test_file(spec)
+    if spec.test is not None and not is_table(Path(spec.test)):
+        raise UsageError(f"test file {spec.test}: file type not known; give .csv, .tsv (also .gz) or .parquet")
+    if spec.test is not None and not Path(spec.test).is_file():
+        raise MissingInputError(f"test file {spec.test}: no such file")
     asked = Asked.read(spec.categorical, spec.missing)
     line, layout, columns = _training_layout(spec, path)
     names = [layout.names[place] for place in layout.inputs]
@@ -56,7 +57,8 @@ def open_table(spec: SourceSpec, path: Path) -> Source:
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
         columns, identity["encoding"] = replace(columns, encoding=encoding), encoding.digest()
-    rows = LabelledRows(_inputs(codes, columns), labels, weights, groups)
+    inputs = codes if columns.encoding is None else EncodedRows(codes, columns.encoding)
+    rows = LabelledRows(inputs, labels, weights, groups)
     digest = _digest(*rows)
     if spec.test is None:
         source = source_of(spec, name, [rows], True, identity | {"sha256": digest})
@@ -85,7 +87,10 @@ def reader_of(columns: Columns, names: Sequence[str]) -> CellReader:
     """Return what reads the cells of columns with such names as the training rows had them."""
     if columns.encoding is None:
         return CellReader(names, [None] * len(names))
-    words = [None if known is None else {word: k for k, word in enumerate(known)} for known in columns.encoding.words]
+    words = [
+        None if known is None else {word: k for k, word in enumerate(known)}
+        for known in (column.words for column in columns.encoding.columns)
+    ]
     return CellReader(names, words, missing=columns.encoding.missing)
 
 
@@ -103,15 +108,6 @@ def _column_notes(columns: Columns, n_inputs: int) -> tuple[str, ...]:
         return header, "names repeat in the header: a model of it matches columns by position", *encoded
     unnamed = "a column without a name is an input like the others; take it out if it counts the rows"
     return header, *([unnamed] if "" in columns.inputs else []), *encoded
-
-
-def _check_test_file(spec: SourceSpec) -> None:
-    if spec.test is None:
-        return
-    if not is_table(Path(spec.test)):
-        raise UsageError(f"test file {spec.test}: file type not known; give .csv, .tsv (also .gz) or .parquet")
-    if not Path(spec.test).is_file():
-        raise MissingInputError(f"test file {spec.test}: no such file")
 
 
 def _training_layout(spec: SourceSpec, path: Path) -> tuple[int, TableLayout, Columns]:
@@ -203,11 +199,8 @@ def _read_test(path: Path, columns: Columns, n_columns: int, labels: np.ndarray)
     if test_labels.dtype.kind == "U" and not is_text:
         row = next(row for row, text in enumerate(texts) if not reads_as_number(text))
         raise DataError(f"{path}: row {row} has the target {texts[row][:40]!r}, those of the training file are numbers")
-    return LabelledRows(_inputs(codes, columns), label_array(test_labels, "y of test"), *facts)
-
-
-def _inputs(codes: np.ndarray, columns: Columns) -> RowArray:
-    return codes if columns.encoding is None else EncodedRows(codes, columns.encoding)
+    inputs = codes if columns.encoding is None else EncodedRows(codes, columns.encoding)
+    return LabelledRows(inputs, label_array(test_labels, "y of test"), *facts)
 
 
 def _digest(*arrays: RowArray | None) -> str:
@@ -215,10 +208,7 @@ def _digest(*arrays: RowArray | None) -> str:
 
 
 def _check_first_label(labels: list[str], line: int, path: Path) -> None:
-    """Raise DataError where the first label is a word unlike the others: a header of numbers, or a mistake.
-
-    It is where all others are numbers, each of which would become a class, or repeat, where it would be one class more.
-    """
+    """Raise DataError where the first label is a word, and all others are numbers or repeat: of a header, or wrong."""
     if len(labels) < 3 or reads_as_number(labels[0]):
         return
     counts = Counter(labels)

@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from features.csv_files import TARGET_NAMES, column_names, is_header, reads_as_number, target_column
-from features.encoding import Asked
+from features.encoding import Asked, shown
 from features.errors import DataError, UsageError
 from features.parquet_files import is_parquet
 from features.source import Columns
 from features.table_cells import CellReader, is_missing, line_words, table_rows
-
-MOST_SHOWN_NAMES = 8
 
 
 @dataclass(frozen=True)
@@ -40,15 +38,15 @@ def layout_of(
     columns : those of the table trained on, without names where it had none; n_inputs of them are inputs
     labels : those of the table trained on, as far as they are words of a row
 
-    With a header, the names that are known decide; one column more may be the target. Without one, or where no names
-    are known, columns are taken as they stand, and one more than the inputs is the target.
-
+    With a header, known names decide, and one column more may be the target; else columns are taken as they stand.
     Raises DataError where columns are missing, unknown or too many, or the first line is neither a header nor a row,
     UsageError where `target` names none.
     """
     lines = table_rows(path, ())
     number, first = next(lines, (0, []))
-    lone, n_lines = _words(first, labels), int(bool(first))
+    words = {} if is_header(first, None) else dict(enumerate(column_names(first)))  # of a line that has numbers as well
+    lone = {k: word for k, word in words.items() if not reads_as_number(word) and word not in labels}
+    n_lines = int(bool(first))
     for _, cells in lines:
         n_lines += 1
         if lone:
@@ -77,14 +75,6 @@ def layout_of(
     return TableLayout(n_lines - header, header, tuple(names), inputs, column, *others)
 
 
-def _words(cells: list[str], labels: Collection[object]) -> dict[int, str]:
-    """Return the words in a line that also has numbers, by their place, but for the model's labels."""
-    if is_header(cells, None):
-        return {}
-    words = {k: name for k, name in enumerate(column_names(cells)) if not reads_as_number(name)}
-    return {k: word for k, word in words.items() if word not in labels}
-
-
 def _is_header(cells: list[str], target: str | None, known: Columns, lone: Collection[str]) -> bool:
     """Return whether the first line holds names.
 
@@ -95,22 +85,16 @@ def _is_header(cells: list[str], target: str | None, known: Columns, lone: Colle
     names, inputs = column_names(cells), list(known.inputs)
     expected = {*inputs, *TARGET_NAMES, known.target, target}
     if is_header(cells, target):
-        words = {word for column in known.encoding.words if column for word in column} if known.encoding else ()
+        encoded = known.encoding.columns if known.encoding else ()
+        words = {word for column in encoded for word in column.words or ()}
         return not expected.isdisjoint(names) or 2 * sum(name in words for name in names) <= len(names)
-    if not expected.isdisjoint(lone):
-        return True
-    return bool(inputs) and names in (
-        inputs,
-        [*inputs[: known.target_index], known.target, *inputs[known.target_index :]],
-    )
+    with_target = [*inputs[: known.target_index], known.target, *inputs[known.target_index :]]
+    return not expected.isdisjoint(lone) or (bool(inputs) and names in (inputs, with_target))
 
 
 def _by_name(names: list[str], target: str | None, known: Columns, path: Path) -> tuple[tuple[int, ...], int | None]:
     """Return the place of each input of the model, and that of the target."""
-    if target is not None:
-        column: int | None = target_column(names, True, target, path)
-    else:
-        column = _known_target(names, known)
+    column = _known_target(names, known) if target is None else target_column(names, True, target, path)
     others = {known.weights, known.groups} - {None}
     none = (column, *(k for k, name in enumerate(names) if name in others))
     places = [k for k in range(len(names)) if k not in none and (names[k] in known.inputs or not known.chosen)]
@@ -135,14 +119,7 @@ def _by_name(names: list[str], target: str | None, known: Columns, path: Path) -
 
 
 def _by_place(
-    cells: list[str],
-    header: bool,
-    target: str | None,
-    columns: Columns,
-    n_inputs: int,
-    path: Path,
-    *,
-    labelled: bool,
+    cells: list[str], header: bool, target: str | None, columns: Columns, n_inputs: int, path: Path, *, labelled: bool
 ) -> tuple[tuple[int, ...], int | None, tuple[int | None, int | None]]:
     """Return the places of the inputs, all other columns but target, weights and groups, and the places of these."""
     there = len(columns.other_places) > 0 and len(cells) == n_inputs + 1 + len(columns.other_places)
@@ -168,9 +145,7 @@ def _known_target(names: list[str], known: Columns) -> int | None:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:MOST_SHOWN_NAMES])
-    more = f" and {len(names) - MOST_SHOWN_NAMES} more" if len(names) > MOST_SHOWN_NAMES else ""
-    return f"the column{'s' if len(names) > 1 else ''} {shown}{more}"
+    return f"the column{'s' if len(names) > 1 else ''} {shown([repr(name) for name in names])}"
 
 
 def rows_of(
@@ -193,12 +168,13 @@ def rows_of(
                 raise DataError(f"{where}, column {layout.names[layout.target]} has no label ({label!r})")
             if not row and not layout.header and not reads_as_number(label):
                 hint = f"; if it is a header, name the target column (--target {label[:40]})"
-        weight = 1.0
+        weight, group = 1.0, ""
         if labelled and layout.weights is not None:
             (weight,) = of_weights.codes([cells[layout.weights]], where)
-        group = cells[layout.groups].strip() if labelled and layout.groups is not None else ""
-        if labelled and layout.groups is not None and is_missing(group):
-            raise DataError(f"{where}, column {layout.names[layout.groups]} names no group; name one for each row")
+        if labelled and layout.groups is not None:
+            group = cells[layout.groups].strip()
+            if is_missing(group):
+                raise DataError(f"{where}, column {layout.names[layout.groups]} names no group; name one for each row")
         yield reader.codes([cells[k] for k in layout.inputs], where, hint), label, weight, group
 
 
@@ -228,9 +204,8 @@ def word_columns(path: Path, layout: TableLayout, asked: Asked) -> list[dict[str
     for place in sorted(words.keys() & numbers.keys()):
         line, word = words[place]
         remedy = f"--set data.categorical={asked.categorical}:{','.join((*asked.columns, names[place]))}"
-        raise DataError(
-            f"{path}: {line_words(path, line)}, column {names[place]} is {word[:40]!r}, "
-            f"{line_words(path, numbers[place])} has a number; leave "
-            f"missing cells empty, or take all of them for categories ({remedy})"
-        )
+        found = f"{line_words(path, line)}, column {names[place]} is {word[:40]!r}"
+        other = f"{line_words(path, numbers[place])} has a number"
+        advice = f"leave missing cells empty, or take all of them for categories ({remedy})"
+        raise DataError(f"{path}: {found}, {other}; {advice}")
     return [{} if place in words or names[place] in asked.columns else None for place in places]

@@ -38,8 +38,8 @@ class Keys(NamedTuple):
 def open_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray], digests: Mapping[str, str] | None = None) -> Source:
     """Open array-likes: ``X, y`` (split by seed) or ``train/X, train/y, test/X, test/y``.
 
-    y is read whole, X by rows only: once here for its digest, unless `digests` (of `digest_arrays`, for the same
-    arrays) are given. Raises DataError where a key is missing, shapes disagree, or values are no real numbers.
+    y is read whole, X by rows only: once here for its digest, unless `digests` (of `digest_arrays`) are given. Raises
+    DataError where a key is missing, shapes disagree, or values are no real numbers.
     """
     keys = _keys_of(spec, arrays, "y", SPLIT_KEYS)
     identity = {"source": "arrays", "sha256": dict(digests or digest_arrays(spec, arrays))}
@@ -91,9 +91,8 @@ def _source_of(
 def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> Source:
     """Open an npz file with ``X, y`` or ``X_train, y_train, X_test, y_test``; `spec.target` renames ``y``.
 
-    Read whole: memory is that of the arrays, which is compared with the file before anything is allocated. An `outline`
-    has the labels, and zeros that take no memory in place of the inputs. Raises DataError for no zip file, a missing
-    key, Python objects, or a member that promises more than the file can hold.
+    Read whole: memory is that of the arrays, compared with the file before anything is allocated; an `outline` has
+    zeros that take none in place of the inputs. Raises DataError where the file or an array is damaged or missing.
     """
     target = spec.target or "y"
     with npz_archive(path) as archive:
@@ -191,9 +190,7 @@ def _member_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) 
             raise DataError(f"{where}: holds Python objects or records ({dtype}); plain numbers are needed")
         if not dtype.itemsize or not all(0 < length < MAX_LENGTH for length in shape):
             raise DataError(f"{where}: holds nothing: shape {str(shape)[:60]}, dtype {dtype}")
-        promised_bytes = math.prod(shape) * dtype.itemsize
-        if promised_bytes + stream.tell() != info.file_size:
-            raise DataError(
-                f"{where}: its header promises {promised_bytes} bytes, the file holds {info.file_size - stream.tell()}"
-            )
+        promised_bytes, held_bytes = math.prod(shape) * dtype.itemsize, info.file_size - stream.tell()
+        if promised_bytes != held_bytes:
+            raise DataError(f"{where}: its header promises {promised_bytes} bytes, the file holds {held_bytes}")
     return shape, dtype

@@ -24,10 +24,7 @@ _opening, _growing = Lock(), Lock()
 
 @dataclass(frozen=True)
 class DataIdentity:
-    """What the driver knows of zarr data, so that no task reads all of it again: picklable, and the key of caches.
-
-    stamp: digest of the names, sizes and time stamps of its files; digests: sha256 of each array.
-    """
+    """Digest of the names, sizes and time stamps of the files of zarr data, and the sha256 of each array."""
 
     stamp: str
     digests: tuple[tuple[str, str], ...]
@@ -36,8 +33,8 @@ class DataIdentity:
 def open_data(spec: SourceSpec, known: DataIdentity | None = None) -> Source:
     """Open any source; zarr data are opened by `storage` and handed to `features` as array-likes.
 
-    Zarr data are digested once in this process for as long as their files do not change, and not at all where their
-    identity is `known`. Raises CorruptDataError where they are damaged.
+    Those are digested once while their files do not change, and not at all where their identity is `known`. Raises
+    CorruptDataError where they are damaged.
     """
     if spec.added:
         with _growing:  # threads that come together must not each open the parts
@@ -51,9 +48,9 @@ def open_data(spec: SourceSpec, known: DataIdentity | None = None) -> Source:
 
 
 def open_outline(spec: SourceSpec) -> Source | None:
-    """Open zarr stores and npz files without reading their inputs: shapes, labels and memory, but no fingerprint.
+    """Open zarr stores and npz files without reading their inputs, for a plan: shapes, labels, memory, but no digests.
 
-    For a plan that may refuse them. None for other data, and where rows were added.
+    None for other data, and where rows were added.
     """
     if spec.added:
         return None
@@ -70,10 +67,7 @@ def release_data() -> None:
 
 
 def identify(spec: SourceSpec) -> DataIdentity | None:
-    """Return the identity of zarr data, so that no task digests them again; None for other data.
-
-    One pass over their bytes, or over the stamps of their files where this process has digested them before.
-    """
+    """Return the identity of zarr data, None for others; one pass over their bytes, or their stamps where known."""
     if not _is_zarr(spec):
         return None
     of_arrays = SourceSpec(spec.dataset, weights=spec.weights, groups=spec.groups)
@@ -104,10 +98,9 @@ def _identity(spec: SourceSpec, stamp: str) -> DataIdentity:
 
 
 def read_center_list(path: str, n_train: int) -> NDArray[np.int64]:
-    """Return the training rows (m,) that a file lists, in its order.
+    """Return the training rows (m,) that a text file lists, in its order: whole numbers, from 0, with spaces or commas.
 
-    The file is text: whole numbers separated by white space or commas, counted from 0. Raises MissingInputError where
-    there is none, InvalidDataError naming the first entry that is no number, out of range or there twice.
+    Raises MissingInputError where there is none, InvalidDataError naming the first entry that is wrong or there twice.
     """
     try:
         words = read_plain(Path(path), MOST_LIST_BYTES).decode().replace(",", " ").split()

@@ -64,7 +64,7 @@ def test_words_against_a_naive_twin(training, others, kind):
     assert again == encoding
     assert again.digest() == encoding.digest()
 
-    later = CellReader(["c"], [{word: k for k, word in enumerate(again.words[0] or ())}], missing=True)
+    later = CellReader(["c"], [{word: k for k, word in enumerate(again.columns[0].words or ())}], missing=True)
     as_predicted = np.array([later.codes([cell], "here") for cell in training + others])
     assert again.apply(as_predicted).tolist() == expected.tolist()
     seen = {cell.strip() for cell in training}
