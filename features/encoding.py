@@ -1,8 +1,7 @@
 """Words and missing cells of a table as numbers: learned on training rows, part of the model, the same at prediction.
 
-Cells are first *codes*, (n, columns) f8: a number as it reads, the place of a word in a list, -1 for a word that the
-list lacks, NaN for a missing cell. An encoding makes inputs of codes: an input for each word (one-hot), or the place of
-the word in the sorted list (ordinal), the median for a missing cell, and one input more for a column that had some.
+Cells are first *codes*, (n, columns) f8: a number, the place of a word in a list, -1 for an unknown word, NaN for a
+missing cell. Inputs are one-hot words or their places, the median for a missing cell, and whether it was missing.
 """
 
 import hashlib
@@ -68,17 +67,17 @@ class ColumnEncoding:
         words = tuple(f"{self.name}={word}" for word in self.words or ()) if self.onehot else (self.name,)
         return words + ((f"{self.name} is missing",) if self.indicator else ())
 
-    def apply(self, codes: np.ndarray, out: np.ndarray) -> None:
-        """Write the inputs (n, inputs) of codes (n,) into `out`, which holds zeros."""
-        missing = np.isnan(codes)
+    def apply(self, codes: np.ndarray) -> np.ndarray:
+        """Return the inputs (n, inputs) f8 of codes (n,)."""
+        out, missing = np.zeros((len(codes), len(self.inputs))), np.isnan(codes)
         if self.onehot:
             rows = np.flatnonzero(codes >= 0)
             out[rows, codes[rows].astype(np.int64)] = 1.0
         else:
-            unknown = missing if self.words is None else ~(codes >= 0)
-            out[:, 0] = np.where(unknown, self.fill, codes)
+            out[:, 0] = np.where(missing if self.words is None else ~(codes >= 0), self.fill, codes)
         if self.indicator:
             out[:, -1] = missing
+        return out
 
 
 @dataclass(frozen=True)
@@ -95,13 +94,7 @@ class TableEncoding:
 
     def apply(self, codes: np.ndarray) -> np.ndarray:
         """Return the inputs (n, d) f8 of codes (n, columns)."""
-        out = np.zeros((len(codes), len(self.inputs)))
-        start = 0
-        for k, column in enumerate(self.columns):
-            stop = start + len(column.inputs)
-            column.apply(codes[:, k], out[:, start:stop])
-            start = stop
-        return out
+        return np.hstack([column.apply(codes[:, k]) for k, column in enumerate(self.columns)])
 
     def unknown(self, codes: np.ndarray) -> dict[str, int]:
         """Count the codes (n, columns) of words that no training row has, by column."""

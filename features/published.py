@@ -77,10 +77,7 @@ def folder_with(name: str, place: str | Path) -> Path | None:
 
 @dataclass(frozen=True)
 class DataFolder:
-    """The folder of a data set. `missing`: the names of its files that the folder lacks.
-
-    source is data-dir, SLKL_DATA_DIR or cache.
-    """
+    """The folder of a data set; source: data-dir, SLKL_DATA_DIR or cache; missing: the files that it lacks."""
 
     name: str
     folder: Path
@@ -91,8 +88,7 @@ class DataFolder:
 def locate(name: str, data_dir: str | None) -> DataFolder | None:
     """Return where a published data set is on this machine, None where it is not; reads the names of files only.
 
-    That is `data_dir` if given; else the folder that the environment variable SLKL_DATA_DIR names, where it has the
-    data set; else a per-user cache that mirrors fill.
+    Looks in `data_dir` if given; else in the folder that SLKL_DATA_DIR names, then the per-user cache of downloads.
     """
     place, source = (data_dir, "data-dir") if data_dir else (os.environ.get("SLKL_DATA_DIR"), "SLKL_DATA_DIR")
     folder = folder_with(name, place) if place else None
@@ -106,8 +102,7 @@ def locate(name: str, data_dir: str | None) -> DataFolder | None:
 def find(name: str, data_dir: str | None) -> Path:
     """Return the folder that holds the data set `name`, after filling the cache where `locate` knows no other.
 
-    Raises MissingInputError where a file is not in the folder that was given, UnavailableError where the cache is not
-    filled and no mirror answers.
+    Raises MissingInputError where the folder that was given lacks a file, UnavailableError where no mirror answers.
     """
     files, mirrors = PUBLISHED[name].files, PUBLISHED[name].mirrors
     found = locate(name, data_dir)
@@ -129,18 +124,12 @@ def check_digest(path: Path, sha256: str, expected: str) -> None:
 
 
 def read_files(name: str, folder: Path) -> dict[str, bytes]:
-    """Return the content of every file of a data set by its name; for small files.
-
-    Raises DataError where a file has another sha256 than the published one.
-    """
+    """Return the content of every file of a data set by its name; DataError where a sha256 is not as published."""
     contents = {}
     for file, expected in PUBLISHED[name].files.items():
-        path = folder / file
-        with open_plain(path) as stream:
-            check_digest(path, hashlib.file_digest(stream, "sha256").hexdigest(), expected)
-            stream.seek(0)
-            contents[file] = stream.read()
-            check_digest(path, hashlib.sha256(contents[file]).hexdigest(), expected)
+        with open_plain(folder / file) as stream:
+            contents[file] = stream.read(MAX_FILE_BYTES)  # one with more bytes is another file
+        check_digest(folder / file, hashlib.sha256(contents[file]).hexdigest(), expected)
     return contents
 
 
@@ -162,8 +151,8 @@ def fetch(
 ) -> Path:
     """Return a folder that holds `files` (name → sha256 in hexadecimal digits), downloading those that it lacks.
 
-    A file in the cache with another sha256 is replaced. Each file comes from the first of the mirrors, base URLs that
-    end in "/", that has the right bytes; it becomes visible in the cache only once its sha256 has been compared.
+    A file with another sha256 is replaced. Each comes from the first mirror, a URL with "/" at its end, that has the
+    right bytes, and becomes visible once its sha256 is compared.
 
     cache_dir : None for the data set's folder in the per-user cache of this program
     silence_seconds, total_seconds : longest wait for a connection or the next bytes, and for a whole file

@@ -1,7 +1,6 @@
 """Compiled renderer of synthetic digits: control points → deformed strokes → pixels.
 
-Each image has its own counter-based generator (splitmix64 of seed, part and row), so it does not matter which
-block an image is rendered in, or whether its neighbours are.
+Each image has its own counter-based generator (splitmix64 of seed, part and row), whatever block it is in.
 """
 
 import math
@@ -153,9 +152,8 @@ def render_rows(
 ) -> None:
     """Render rows start … stop - 1 to `images` (stop - start, 28, 28) uint8.
 
-    `points` (p, 2) are control points; stroke s owns points stroke_start[s] … stroke_start[s + 1] - 1,
-    variant v the strokes variant_start[v] …, digit k the variants digit_start[k] … . `seed` and `part` are
-    uint64.
+    `points` (p, 2) are control points; stroke s owns points stroke_start[s] … stroke_start[s + 1] - 1, and so do
+    variants own strokes, and digits variants. `seed` and `part` are uint64.
     """
     state = np.zeros(1, np.uint64)
     waves = np.empty((N_WAVES, 5))

@@ -93,11 +93,10 @@ class RowArray(Protocol):
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table: names of those read in order, () without a header; name and place of the target.
+    """The columns of a table: names of the inputs, () without a header; name and place of target, weights and groups.
 
-    Places are those in a file of these columns alone, the target's without weights and groups. chosen: whether others
-    may be beside them. encoding: how their cells become inputs; None where each is a number. weights, weights_index,
-    groups, groups_index: name and place of the weights and the groups of the rows, the place None where there are none.
+    Places are those in a file of these columns alone, the target's without weights and groups; None where there is no
+    such column. chosen: whether others may be beside them. encoding: how cells become inputs, None for numbers alone.
     """
 
     inputs: tuple[str, ...]

@@ -31,18 +31,14 @@ CELL_WEIGHTS = {14: 1.0, 7: 2.0, 4: 4.0}
 
 
 def sphog_length(height: int, width: int) -> int:
-    """Return the number of features of an image of `height` x `width` pixels: 2172 for 28 x 28.
-
-    Raises UsageError where the image has no whole cell.
-    """
+    """Return the number of features of an image, 2172 for 28 x 28. Raises UsageError where it has no whole cell."""
     return len(_tables(height, width)[1])
 
 
 def sphog(images: np.ndarray) -> np.ndarray:
     """Return the features (n, d) f4 of images (n, H, W), unsigned bytes or floats; d = `sphog_length(H, W)`.
 
-    A constant image of zeros gives zeros. About 20 µs an image of 28 x 28; memory is the result's. Raises UsageError
-    where `images` is not three-dimensional or an image has no whole cell.
+    About 20 µs an image of 28 x 28. Raises UsageError for another shape, or images without a whole cell.
     """
     if images.ndim != 3:
         raise UsageError(f"sphog needs images (n, H, W), found inputs of shape {images.shape}; use features = raw")
@@ -76,10 +72,9 @@ def _tables(height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
     cell_start = np.full((height, width, len(grids)), n_features, dtype=np.int32)
     for k, (cell, top, left, first) in enumerate(grids):
         n_rows, n_columns = max(0, (height - top) // cell), max(0, (width - left) // cell)
-        for row in range(n_rows):
-            for column in range(n_columns):
-                y, x = top + row * cell, left + column * cell
-                cell_start[y : y + cell, x : x + cell, k] = first + (row * n_columns + column) * N_BINS
+        starts = first + N_BINS * np.arange(n_rows * n_columns).reshape(n_rows, n_columns)
+        inside = np.s_[top : top + n_rows * cell, left : left + n_columns * cell, k]
+        cell_start[inside] = starts.repeat(cell, axis=0).repeat(cell, axis=1)
     return cell_start, np.concatenate(weights)
 
 
@@ -118,8 +113,7 @@ def _gradients(padded: np.ndarray, along_x: np.ndarray, along_y: np.ndarray, gx:
 def _vote(gx: np.ndarray, gy: np.ndarray, cell_start: np.ndarray, histograms: np.ndarray) -> float:
     """Add each pixel's magnitude to its cells' two nearest angle bins; return the sum of magnitudes.
 
-    `cell_start` (H, W, n_grids) holds the first bin of the pixel's cell in each grid. A pixel that no whole
-    cell of a grid covers points at spare bins past the end, which saves a branch.
+    `cell_start` (H, W, n_grids) holds the first bin of the pixel's cell in each grid; spare bins where it has none.
     """
     height, width, n_grids = cell_start.shape
     total = 0.0

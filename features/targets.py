@@ -133,24 +133,19 @@ def check_finite_targets(targets: np.ndarray, array_name: str) -> None:
         raise DataError(f"{array_name}: row {bad[0]} is {targets[bad[0]]}; every target must be finite")
 
 
-def one_vs_all(targets: np.ndarray, n_classes: int) -> np.ndarray:
-    """Return (n, n_classes) float64, +1 in the column of a row's class and -1 elsewhere."""
+def outputs(targets: np.ndarray, task: str, n_classes: int) -> np.ndarray:
+    """Return what the solves fit, float64 (n, n_outputs).
+
+    Multiclass: one column of ±1 per class. Binary: one column, +1 for the second class. Regression: the values. Raises
+    ValueError for a class that is none.
+    """
+    if task == "regression":
+        return np.asarray(targets, dtype=np.float64).reshape(-1, 1).copy()
     targets = np.asarray(targets, dtype=np.int64)
     if targets.size and (targets.min() < 0 or targets.max() >= n_classes):
         raise ValueError(f"targets must lie in 0 … {n_classes - 1}, found {targets.min()} … {targets.max()}")
     signs = np.full((len(targets), n_classes), -1.0)
     signs[np.arange(len(targets)), targets] = 1.0
-    return signs
-
-
-def outputs(targets: np.ndarray, task: str, n_classes: int) -> np.ndarray:
-    """Return what the solves fit, float64 (n, n_outputs).
-
-    Multiclass: one column of ±1 per class. Binary: one column, +1 for the second class. Regression: the values.
-    """
-    if task == "regression":
-        return np.asarray(targets, dtype=np.float64).reshape(-1, 1).copy()
-    signs = one_vs_all(targets, n_classes)
     return signs if task == "multiclass" else signs[:, 1:].copy()
 
 

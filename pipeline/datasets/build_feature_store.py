@@ -56,9 +56,9 @@ def build_item(task: BlockTask, item: FeatureItem) -> int:
 
 
 def building(layout: FeatureLayout, wait_seconds: float, warn: Callable[[str], None]) -> FolderLock:
-    """Return the store's lock, held while it is built; another process that builds the same store waits for it.
+    """Return the store's lock, held while it is built, for which other processes wait; `warn` of what is unsure of it.
 
-    `warn` is called with what is unsure about the lock. Raises StoppedError where the work shall stop meanwhile.
+    Entering it raises StoppedError where the work shall stop meanwhile.
     """
     return FolderLock(
         layout.lock,
@@ -71,10 +71,9 @@ def building(layout: FeatureLayout, wait_seconds: float, warn: Callable[[str], N
 
 
 def prepare(layout: FeatureLayout, shape: FeatureShape, request: FeatureRequest) -> tuple[BlockTask, list[FeatureItem]]:
-    """Create the arrays of a store (or take up a half-built one) and return what is left to build.
+    """Create the arrays of a store, or take up a half-built one, and return what is left to build, or lost a file.
 
-    The caller holds the lock. What lost a file since it was built is built again. The standardisation is fitted here:
-    one pass over the training inputs.
+    The caller holds the lock. The standardisation is fitted here: one pass over the training inputs.
     """
     arrays = _begun_arrays(layout, _array_specs(shape, open_data(request.source)), shape)
     features = live(request, shape)
