@@ -18,10 +18,9 @@ class FeatureSpec:
     """Which features to compute; picklable.
 
     name : ``sphog`` (the paper's, 2172 for 28 x 28), ``hog`` (scikit-image) or ``raw`` (the values, flattened)
-    cells, orientations : cell sizes in pixels and bins of `hog`; not used by the others
+    cells, orientations : cell sizes in pixels and bins of `hog`
     deskew : parts, 0 to 1, of the shear that makes an image upright before anything else (`features.deskew`)
-    power : exponent, above 0 to 1, of every value of `sphog` and `hog`: 0.5 takes square roots, and strong gradients
-        count for less
+    power : exponent, above 0 to 1, of every value of `sphog` and `hog`: below 1, strong gradients count for less
     """
 
     name: str
@@ -43,10 +42,7 @@ class FeatureSpec:
 
 
 def feature_length(spec: FeatureSpec, input_shape: tuple[int, ...]) -> int:
-    """Return the number of features for inputs of `input_shape`.
-
-    Raises UsageError for `sphog`, `hog` or a shear of inputs that are no images, and for images that are too small.
-    """
+    """Return the number of features for inputs of a shape. Raises UsageError where they are no images, or too small."""
     needs = f"needs images (H, W), found inputs of shape {input_shape}"
     if spec.deskew and len(input_shape) != 2:
         raise UsageError(f"features.deskew = {spec.deskew:g} {needs}; leave it out")

@@ -27,10 +27,7 @@ class LabelledRows(NamedTuple):
 
 
 class PartRows(NamedTuple):
-    """One part: the array-like of inputs and what errors call it, the rows of it (None: all), and what these have.
-
-    targets (n,), weights (n,) f8 above 0 or None, groups: their keys (n,) u8 or None.
-    """
+    """One part: inputs, what errors call them, its rows (None: all), targets, weights (n,) f8, group keys (n,) u8."""
 
     inputs: RowArray
     array_name: str
@@ -61,8 +58,7 @@ def source_of(
     Of one set, `spec.test_fraction` of the rows, by seed, are the test part, and no group is split. Rows of weight 0
     are as if they were not there. Where `spec.joins` says so, all rows of the first set are training rows.
 
-    Raises DataError for an empty part or fewer than two rows, lengths or shapes that differ, labels no machine can
-    learn from, and a test label the training part lacks; UsageError where more rows are asked for than there are.
+    Raises DataError for shapes or labels of which nothing can be learned, UsageError for more rows than there are.
     """
     own = [f" of {part}" for part in PARTS] if len(given) > 1 else [""]  # ends what errors call an array
     for one, of in zip(given, own, strict=True):

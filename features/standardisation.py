@@ -36,9 +36,8 @@ class Standardisation:
 def on_scale(inputs: np.ndarray, dtype: str | None, first_row: int = 0) -> np.ndarray:
     """Return images (n, H, W) on the scale of those of `dtype`: uint8, float32, float64, or None for any.
 
-    Whole numbers from 0 to 255 are bytes, whatever their dtype. `first_row` is that of inputs[0], for the message.
-    Raises DataError for floats that are no bytes where bytes are wanted, and for bytes where floats are: either may be
-    on another scale.
+    Whole numbers from 0 to 255 are bytes, whatever their dtype. Raises DataError for other floats where bytes are
+    wanted, and for bytes where floats are; `first_row` is that of inputs[0], for the message.
     """
     is_bytes = inputs.dtype == np.uint8
     if dtype is None or is_bytes == (dtype == "uint8"):

@@ -218,10 +218,9 @@ def _check_first_label(labels: list[str], line: int, path: Path) -> None:
         unlike = "no other line has it, and all other labels repeat"
     else:
         return
-    raise DataError(
-        f"{path}: line {line} has the target {labels[0][:40]!r}, {unlike}; if it is a header, "
-        f"name the target column (--target {labels[0][:40]}), else mend the line or leave it out"
-    )
+    word, fault = labels[0][:40], f"{path}: line {line} has the target {labels[0][:40]!r}, {unlike}"
+    remedy = f"if it is a header, name the target column (--target {word}), else mend the line or leave it out"
+    raise DataError(f"{fault}; {remedy}")
 
 
 def _check_told_apart(labels: list[str], values: np.ndarray, where: str) -> None:
@@ -237,10 +236,7 @@ def _check_told_apart(labels: list[str], values: np.ndarray, where: str) -> None
 
 
 def _label_values(labels: list[str], where: str) -> np.ndarray:
-    """Return labels as int64 or uint64 where all are whole numbers, float64 where all are numbers, else as strings.
-
-    Raises DataError where all are numbers, and one is not in ASCII digits.
-    """
+    """Return labels as int64, uint64 or float64 where all are numbers, else as text. Raises DataError."""
     for dtype in (np.int64, np.uint64, np.float64):
         try:
             values = np.array([dtype(label) for label in labels])

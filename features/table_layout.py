@@ -15,10 +15,9 @@ from features.table_cells import CellReader, is_missing, line_words, table_rows
 
 @dataclass(frozen=True)
 class TableLayout:
-    """What is known of a table before its cells are read.
+    """What is known of a table before its cells are read: names of all columns, numbers without a header; places.
 
-    names: of all columns, numbers without a header; inputs: the place of each column that is read, in the model's
-    order; target, weights, groups: those of the target, the weights and the groups of the rows, None without such.
+    inputs: those of the columns that are read, in the model's order; target, weights, groups: None without such.
     """
 
     n_rows: int
@@ -53,8 +52,7 @@ def layout_of(
             lone = {k: word for k, word in lone.items() if k >= len(cells) or cells[k].strip() != word}
     header = bool(first) and (is_parquet(path) or _is_header(first, target, columns, set(lone.values())))
     if n_lines == header:
-        below = " below its header" if header else ""
-        raise DataError(f"{path}: has no rows{below}")
+        raise DataError(f"{path}: has no rows{' below its header' if header else ''}")
     if header and columns.inputs:
         inputs, column = _by_name(column_names(first), target, columns, path)
         places = {name: place for place, name in reversed(list(enumerate(column_names(first))))}
@@ -78,9 +76,9 @@ def layout_of(
 def _is_header(cells: list[str], target: str | None, known: Columns, lone: Collection[str]) -> bool:
     """Return whether the first line holds names.
 
-    It does where training would take it so (a line of words, unless most are categories of the model and none is a name
-    that it knows); where a word that no row below repeats in its column (`lone`) is the name of an input or a target;
-    or where all names, even numbers, are the model's in its order.
+    It does where training would take it so (words, unless most are categories of the model and none a name of it);
+    where a word that no row below repeats in its column (`lone`) names an input or target; or where all names, even
+    numbers, are the model's in its order.
     """
     names, inputs = column_names(cells), list(known.inputs)
     expected = {*inputs, *TARGET_NAMES, known.target, target}
@@ -151,38 +149,36 @@ def _listed(names: Sequence[str]) -> str:
 def rows_of(
     path: Path, layout: TableLayout, reader: CellReader, *, labelled: bool
 ) -> Iterator[tuple[list[float], str, float, str]]:
-    """Yield codes (columns,), label, weight and group of every row; the latter three where they are needed.
-
-    A row without weights has 1, one without groups "".
-    """
-    others = (layout.target, layout.weights, layout.groups) if labelled else ()
-    places = [*layout.inputs, *(place for place in others if place is not None)]
-    of_weights = CellReader([] if layout.weights is None else [layout.names[layout.weights]], [None])
+    """Yield codes (columns,), label, weight and group of every row; the latter three "", 1.0, "" unless `labelled`."""
+    roles = (layout.target, layout.weights, layout.groups) if labelled else (None, None, None)
+    target, weights, groups = roles
+    places = [*layout.inputs, *(place for place in roles if place is not None)]
+    of_weights = CellReader([layout.names[weights or 0]], [None])
     for row, (line, cells) in enumerate(itertools.islice(table_rows(path, places), int(layout.header), None)):
         where = f"{path}: row {row}" + ("" if is_parquet(path) else f" (line {line})")
         if len(cells) != len(layout.names):
             raise DataError(f"{where} has {len(cells)} cells, expected {len(layout.names)}")
-        label, hint = "" if layout.target is None else cells[layout.target].strip(), ""
-        if labelled and layout.target is not None:
+        label, weight, group, hint = "", 1.0, "", ""
+        if target is not None:
+            label = cells[target].strip()
             if not label or label.lower() in ("nan", "na"):
-                raise DataError(f"{where}, column {layout.names[layout.target]} has no label ({label!r})")
+                raise DataError(f"{where}, column {layout.names[target]} has no label ({label!r})")
             if not row and not layout.header and not reads_as_number(label):
                 hint = f"; if it is a header, name the target column (--target {label[:40]})"
-        weight, group = 1.0, ""
-        if labelled and layout.weights is not None:
-            (weight,) = of_weights.codes([cells[layout.weights]], where)
-        if labelled and layout.groups is not None:
-            group = cells[layout.groups].strip()
+        if weights is not None:
+            (weight,) = of_weights.codes([cells[weights]], where)
+        if groups is not None:
+            group = cells[groups].strip()
             if is_missing(group):
-                raise DataError(f"{where}, column {layout.names[layout.groups]} names no group; name one for each row")
+                raise DataError(f"{where}, column {layout.names[groups]} names no group; name one for each row")
         yield reader.codes([cells[k] for k in layout.inputs], where, hint), label, weight, group
 
 
 def word_columns(path: Path, layout: TableLayout, asked: Asked) -> list[dict[str, int] | None]:
     """Return an empty list of words for each column that holds some or is asked for, None for each of numbers.
 
-    One pass over the file, and none where no categories are asked for. Raises DataError where a column that is not
-    asked for has numbers and words, UsageError where what is asked for is no column.
+    One pass over the file where categories are asked for. Raises DataError where a column not asked for has numbers and
+    words, UsageError where one asked for is no column.
     """
     names, places = layout.names, layout.inputs
     absent = [name for name in asked.columns if name not in (names[place] for place in places)]

@@ -27,7 +27,7 @@ PART_KEYS = ("X_train", "y_train", "X_test", "y_test")
 
 
 class Keys(NamedTuple):
-    """The names of the arrays of one set of rows; weights and groups are None where it has none."""
+    """The names of the arrays of one set of rows."""
 
     inputs: str
     labels: str
@@ -58,8 +58,7 @@ def digest_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray]) -> dict[str,
 def _keys_of(spec: SourceSpec, known: Collection[str], target: str, of_parts: tuple[str, ...]) -> list[Keys]:
     """Return the names of the arrays to read: those of X and the target, else those of the parts.
 
-    Weights and groups are named like the inputs, `spec.weights` or `spec.groups` in the place of X. The test part may
-    lack them. Raises DataError where an array is missing.
+    Weights and groups are named like the inputs, in the place of X; the test part may lack them. Raises DataError.
     """
     keys = ("X", target) if "X" in known and target in known else of_parts
     missing = [key for key in keys if key not in known]
@@ -140,10 +139,7 @@ def label_array(labels: np.ndarray, name: str) -> np.ndarray:
 
 @contextlib.contextmanager
 def npz_archive(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open an npz file, whose members `read_member` reads.
-
-    Raises DataError where it is no plain file, no zip file, or damaged, also where reading a member inside finds it so.
-    """
+    """Open an npz file, whose members `read_member` reads. Raises DataError where it, or a member read, is damaged."""
     try:
         with open_plain(path) as stream, zipfile.ZipFile(stream) as archive:
             yield archive

@@ -34,12 +34,7 @@ class FeatureItem:
         return f"{self.part}-{self.block.index:06d}"
 
 
-@dataclass(frozen=True)
-class BlockTask:
-    """What a worker needs to build any item of a store."""
-
-    layout: FeatureLayout
-    features: LiveFeatures
+BlockTask = tuple[FeatureLayout, LiveFeatures]  # what a worker needs to build any item of a store
 
 
 def build_item(task: BlockTask, item: FeatureItem) -> int:
@@ -47,11 +42,11 @@ def build_item(task: BlockTask, item: FeatureItem) -> int:
 
     Raises InvalidDataError where a feature is not finite, naming part and row.
     """
-    part, block = item.part, item.block
-    arrays, files = open_arrays(task.layout.arrays), dict[str, str]()
-    for name, values in computed_block(task.features, part, block.start, block.stop).items():
+    (layout, features), part, block = task, item.part, item.block
+    arrays, files = open_arrays(layout.arrays), dict[str, str]()
+    for name, values in computed_block(features, part, block.start, block.stop).items():
         files |= arrays[f"{part}/{name}"].write(block.start, values)
-    write_marker(task.layout.markers, item.name, {"rows": block.n_rows, "files": files})
+    write_marker(layout.markers, item.name, {"rows": block.n_rows, "files": files})
     return block.n_rows
 
 
@@ -86,7 +81,7 @@ def prepare(layout: FeatureLayout, shape: FeatureShape, request: FeatureRequest)
         for name, marker in read_markers(layout.markers).items()
         if not compare_files(layout.arrays, _digests(arrays, [marker]), contents=False)
     }
-    return BlockTask(layout, features), [item for item in items if item.name not in done]
+    return (layout, features), [item for item in items if item.name not in done]
 
 
 def finish(layout: FeatureLayout, shape: FeatureShape) -> None:

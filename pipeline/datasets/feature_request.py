@@ -1,7 +1,7 @@
 """Which features of which data a run asks for, and what a store of them holds: known before any is computed."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,6 @@ from storage.records import digest_of
 from storage.zarr_arrays import chunk_rows_for
 
 FORMAT_VERSION = 1
-SETTINGS_OF_SOURCE = (
-    *("n_train", "n_test", "test", "test_fraction", "target", "weights", "groups", "columns", "drop"),
-    *("categorical", "missing", "task", "standardise", "positive", "noise"),
-)
 ITEM_CHUNKS = 4  # chunks of features that one task writes
 IMAGE_SIDE = 14  # images smaller than this have no cell of every size
 AUTO_POWER = 0.5  # of sphog where nobody asked for the paper's: fewer errors on MNIST and USPS (README)
@@ -103,7 +99,8 @@ def source_spec(config: TrainConfig) -> SourceSpec:
     is_published, named = config.dataset in PUBLISHED, os.environ.get("SLKL_DATA_DIR")
     if is_published and data_dir is None and named and folder_with(config.dataset, named) is not None:
         data_dir = str(Path(named).absolute())
-    alike: dict[str, Any] = {name: getattr(data, name) for name in SETTINGS_OF_SOURCE}
+    named_alike = (each.name for each in fields(SourceSpec) if hasattr(data, each.name))
+    alike: dict[str, Any] = {name: getattr(data, name) for name in named_alike}
     alike |= {"data_dir": data_dir if is_published else None, "seed": config.seed, "added": data.add_rows or ()}
     return SourceSpec(config.dataset, **alike)
 

@@ -234,16 +234,14 @@ class _ScaledRows:
 def live(request: FeatureRequest, shape: FeatureShape) -> LiveFeatures:
     """Return the access to features that are computed on the fly.
 
-    Where z-scoring is asked for, it is fitted to the training inputs, the first ones where others were added, in one
-    pass. Raises StoppedError where it shall stop.
+    Z-scoring is fitted to the first training inputs in one pass, if asked for. Raises StoppedError where it shall stop.
     """
     data = identify(request.source)
     if not request.standardise:
         return LiveFeatures(request, data=data)
     source = open_data(request.source)
     release_data()  # the chunks that are read here go with this source
-    read, weights = partial(source.read, "train"), source.weights("train")
-    fitted = fit_moments(read, shape, weights, balanced=request.balanced)
+    fitted = fit_moments(partial(source.read, "train"), shape, source.weights("train"), balanced=request.balanced)
     return LiveFeatures(request, tuple(fitted.mean.tolist()), tuple(fitted.scale.tolist()), data)
 
 
@@ -270,8 +268,7 @@ def fit_moments(
 ) -> Standardisation:
     """Return the z-scoring of training inputs with weights (n,), None for 1 each; one pass over them.
 
-    read(start, stop) : returns inputs and targets of some rows
-    balanced : every class counts as much as the others
+    read(start, stop): returns inputs and targets of some rows; balanced: every class counts as much as the others.
     """
     moments: list[RunningMoments] = []
     item_rows = ITEM_CHUNKS * min(shape.chunk_rows, shape.n_first)  # as before any were added: the bits depend on it

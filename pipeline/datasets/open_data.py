@@ -1,6 +1,6 @@
 """Data of the user, opened: zarr data by `storage`, all else by `features` alone; lists of candidates."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
@@ -22,12 +22,8 @@ MOST_LIST_BYTES = 2**28  # of a list of candidates: thirty million rows
 _opening, _growing = Lock(), Lock()
 
 
-@dataclass(frozen=True)
-class DataIdentity:
-    """Digest of the names, sizes and time stamps of the files of zarr data, and the sha256 of each array."""
-
-    stamp: str
-    digests: tuple[tuple[str, str], ...]
+# Of zarr data: the digest of names, sizes and time stamps of their files, and the sha256 of each array.
+DataIdentity = tuple[str, tuple[tuple[str, str], ...]]
 
 
 def open_data(spec: SourceSpec, known: DataIdentity | None = None) -> Source:
@@ -88,13 +84,12 @@ def _open_grown(spec: SourceSpec, known: DataIdentity | None, stamps: tuple[obje
 
 @lru_cache(maxsize=2)
 def _open_zarr(spec: SourceSpec, known: DataIdentity) -> Source:
-    return open_source(spec, open_user_arrays(Path(spec.dataset)), dict(known.digests))
+    return open_source(spec, open_user_arrays(Path(spec.dataset)), dict(known[1]))
 
 
 @lru_cache(maxsize=4)
 def _identity(spec: SourceSpec, stamp: str) -> DataIdentity:
-    digests = digest_arrays(spec, open_user_arrays(Path(spec.dataset)))
-    return DataIdentity(stamp, tuple(digests.items()))
+    return stamp, tuple(digest_arrays(spec, open_user_arrays(Path(spec.dataset))).items())
 
 
 def read_center_list(path: str, n_train: int) -> NDArray[np.int64]:
