@@ -66,10 +66,8 @@ PUBLISHED: dict[str, Published] = {
 
 def folder_with(name: str, place: str | Path) -> Path | None:
     """Return `place`, or its folder called `name`, where it holds a file of the data set; else None."""
-    for folder in (Path(place) / name, Path(place)):
-        if any((folder / file).is_file() for file in PUBLISHED[name].files):
-            return folder
-    return None
+    folders, files = (Path(place) / name, Path(place)), PUBLISHED[name].files
+    return next((folder for folder in folders if any((folder / file).is_file() for file in files)), None)
 
 
 @dataclass(frozen=True)
@@ -102,16 +100,16 @@ def find(name: str, data_dir: str | None) -> Path:
     Raises MissingInputError where the folder that was given lacks a file, UnavailableError where no mirror answers.
     """
     files, mirrors = PUBLISHED[name].files, PUBLISHED[name].mirrors
-    found = locate(name, data_dir)
-    if data_dir and found is None:
+    data = locate(name, data_dir)
+    if data_dir and data is None:
         wanted = f"neither {data_dir} nor {Path(data_dir) / name} holds {', '.join(files)}"
         raise MissingInputError(f"{name}: {wanted}; copy it there")
-    if found is None or found.source == "cache":
+    if data is None or data.source == "cache":
         return fetch(name, files, mirrors)
-    if found.missing:
-        lacks = f"{found.folder} lacks {', '.join(found.missing)}"
+    if data.missing:
+        lacks = f"{data.folder} lacks {', '.join(data.missing)}"
         raise MissingInputError(f"{name}: {lacks}; copy them there or leave out --data-dir")
-    return found.folder
+    return data.folder
 
 
 def check_digest(path: Path, sha256: str, expected: str) -> None:

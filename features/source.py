@@ -17,21 +17,15 @@ NAMED = ("mnist", "usps", "boston", "abalone", "sinc", "digits", "synthetic")
 
 @dataclass(frozen=True)
 class SourceSpec:
-    """What to read; picklable and JSON-able.
+    """What to read; picklable and JSON-able. What is not named here is as the setting data.NAME says.
 
     dataset : one of `NAMED`, or the path of a folder in MNIST's IDX layout, an ``.npz`` file, a table or a zarr store
     data_dir : folder that holds the files of a published data set, or a folder of its name with them
     n_train, n_test : of `synthetic` and `sinc` how many to generate; of others, how many rows to take, by the seed
-    test : tables: the file that holds the test part; all of `dataset` is the training part then
-    test_fraction : size of the test part where the data have no split of their own
-    target : column of a table, a name or (whole number) a position, or key of an npz file, that holds y
-    weights, groups : likewise, also of zarr arrays, the weight and the group of each row; no group is in both parts
-    columns, drop : tables with a header: the columns that are inputs, or those that are none
+    target, weights, groups : columns of a table by name or position, or keys of arrays; no group is in both parts
     categorical, missing : tables: how words and missing cells become numbers, see `features.encoding.Asked.read`
-    task : ``multiclass``, ``binary`` or ``regression`` instead of what the labels suggest
     standardise : None: False for images and `sinc`, True for tables
     positive : the label to set against all others, as it reads; labels become 1 and -1
-    noise : `sinc`: variance of the noise on the training targets
     seed : of the split, of the order from which n_train and n_test take, and of what is generated
     added : paths of data whose rows follow the training rows, in this order; see `features.open_source.joined`
     joins : of data that are added, what they join: all their rows, or those of their train part, are training rows
@@ -133,12 +127,6 @@ class Joins:
     columns: Columns | None
     n_inputs: int
 
-    @property
-    def n_columns(self) -> int:
-        """Columns that are read for the inputs."""
-        encoding = None if self.columns is None else self.columns.encoding
-        return self.n_inputs if encoding is None else len(encoding.columns)
-
 
 @dataclass(frozen=True)
 class SourceMemory:
@@ -152,9 +140,6 @@ class SourceMemory:
     def reading(self, threads: int) -> int:
         """Return what so many threads take while they read, beside what is held."""
         return min(threads * self.kept, self.decoded) + self.decoding
-
-
-Read = Callable[[Part, int, int], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +166,7 @@ class Source:
     n_test: int
     input_shape: tuple[int, ...]
     standardise: bool
-    read_rows: Read
+    read_rows: Callable[[Part, int, int], tuple[np.ndarray, np.ndarray]]
     identity: dict[str, Any]
     row_weights: Mapping[Part, np.ndarray | None] = field(default_factory=dict)
     groups: np.ndarray | None = None
@@ -194,9 +179,8 @@ class Source:
     def read(self, part: Part, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Return inputs (stop - start, *input_shape) and targets (stop - start,).
 
-        Inputs are uint8 for images, float32 or float64 otherwise; targets are an int64 index into `classes`, or float64
-        for regression. Raises DataError naming array and row where a value is not finite, IndexError where the rows do
-        not exist.
+        Inputs are uint8, float32 or float64; targets an int64 index into `classes`, or float64 for regression. Raises
+        DataError naming array and row where a value is not finite, IndexError where the rows do not exist.
         """
         n = self.n_train if part == "train" else self.n_test
         if not 0 <= start <= stop <= n:

@@ -42,9 +42,9 @@ def sphog(images: np.ndarray) -> np.ndarray:
     """
     if images.ndim != 3:
         raise UsageError(f"sphog needs images (n, H, W), found inputs of shape {images.shape}; use features = raw")
-    cell_start, weights = _tables(images.shape[1], images.shape[2])
-    out = np.empty((len(images), len(weights)), dtype=np.float32)
     height, width = images.shape[1:]
+    cell_start, weights = _tables(height, width)
+    out = np.empty((len(images), len(weights)), dtype=np.float32)
     padded = np.zeros((min(_IMAGES_AT_ONCE, len(images)), height + 4, width + 4))
     space, histograms = np.empty((4, height + 4, width + 4)), np.empty(len(weights) + N_BINS)
     for start in range(0, len(images), _IMAGES_AT_ONCE):
@@ -57,25 +57,20 @@ def sphog(images: np.ndarray) -> np.ndarray:
 @functools.lru_cache(maxsize=8)
 def _tables(height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
     """Return where each pixel votes, int32 (H, W, 9), and each feature's weight, float64 (d,)."""
-    grids: list[tuple[int, int, int, int]] = []  # cell size, row offset, column offset, first feature
-    weights: list[np.ndarray] = []
-    n_features = 0
-    for cell, weight in CELL_WEIGHTS.items():
-        half = (cell + 1) // 2
-        for top, left in ((0, 0), (0, half), (half, 0)):
-            n_cells = max(0, (height - top) // cell) * max(0, (width - left) // cell)
-            grids.append((cell, top, left, n_features))
-            weights.append(np.full(n_cells * N_BINS, weight))
-            n_features += n_cells * N_BINS
-    if n_features == 0:
-        raise UsageError(f"sphog needs images of at least 4 x 4 pixels, found {height} x {width}; use features = raw")
-    cell_start = np.full((height, width, len(grids)), n_features, dtype=np.int32)
-    for k, (cell, top, left, first) in enumerate(grids):
+    halves = {cell: (cell + 1) // 2 for cell in CELL_WEIGHTS}
+    grids = [(cell, *at) for cell, half in halves.items() for at in ((0, 0), (0, half), (half, 0))]
+    cell_start = np.full((height, width, len(grids)), -1, dtype=np.int32)
+    weights: list[float] = []
+    for k, (cell, top, left) in enumerate(grids):
         n_rows, n_columns = max(0, (height - top) // cell), max(0, (width - left) // cell)
-        starts = first + N_BINS * np.arange(n_rows * n_columns).reshape(n_rows, n_columns)
+        starts = len(weights) + N_BINS * np.arange(n_rows * n_columns).reshape(n_rows, n_columns)
         inside = np.s_[top : top + n_rows * cell, left : left + n_columns * cell, k]
         cell_start[inside] = starts.repeat(cell, axis=0).repeat(cell, axis=1)
-    return cell_start, np.concatenate(weights)
+        weights += [CELL_WEIGHTS[cell]] * (n_rows * n_columns * N_BINS)
+    if not weights:
+        raise UsageError(f"sphog needs images of at least 4 x 4 pixels, found {height} x {width}; use features = raw")
+    cell_start[cell_start < 0] = len(weights)
+    return cell_start, np.array(weights)
 
 
 @njit(cache=True, nogil=True)
@@ -92,9 +87,8 @@ def _gradients(padded: np.ndarray, along_x: np.ndarray, along_y: np.ndarray, gx:
             along_x[y, x] = SLOPE_1 * (row[x + 3] - row[x + 1]) + SLOPE_2 * (row[x + 4] - row[x])
     for y in range(height):
         for x in range(width + 4):
-            along_y[y, x] = SLOPE_1 * (padded[y + 3, x] - padded[y + 1, x]) + SLOPE_2 * (
-                padded[y + 4, x] - padded[y, x]
-            )
+            far = SLOPE_2 * (padded[y + 4, x] - padded[y, x])
+            along_y[y, x] = SLOPE_1 * (padded[y + 3, x] - padded[y + 1, x]) + far
     for y in range(height):
         for x in range(width):
             gx[y, x] = (
@@ -128,8 +122,7 @@ def _vote(gx: np.ndarray, gy: np.ndarray, cell_start: np.ndarray, histograms: np
             whole = int(position)
             upper_share = magnitude * (position - whole)
             lower_share = magnitude - upper_share
-            lower = whole % N_BINS
-            upper = (whole + 1) % N_BINS
+            lower, upper = whole % N_BINS, (whole + 1) % N_BINS
             for grid in range(n_grids):
                 start = cell_start[y, x, grid]
                 histograms[start + lower] += lower_share

@@ -15,7 +15,7 @@ from features.encoding import Asked, EncodedRows, learn, shown
 from features.errors import DataError, MissingInputError, UsageError
 from features.parquet_files import is_parquet
 from features.row_source import LabelledRows, chosen_rows, count_rows, digest_rows, source_of
-from features.source import Columns, RowArray, Source, SourceSpec
+from features.source import PARTS, Columns, RowArray, Source, SourceSpec
 from features.table_cells import CellReader, is_repeated, is_table, table_rows
 from features.table_layout import TableLayout, layout_of, rows_of, word_columns
 from features.tables import label_array
@@ -58,15 +58,13 @@ def open_table(spec: SourceSpec, path: Path) -> Source:
             raise DataError(f"{path}: {error}") from None
         columns, identity["encoding"] = replace(columns, encoding=encoding), encoding.digest()
     inputs = codes if columns.encoding is None else EncodedRows(codes, columns.encoding)
-    rows = LabelledRows(inputs, labels, weights, groups)
-    digest = _digest(*rows)
-    if spec.test is None:
-        source = source_of(spec, name, [rows], True, identity | {"sha256": digest})
-    else:
-        test = _read_test(Path(spec.test), columns, len(names), labels)
-        sha256 = {"train": digest, "test": _digest(*test)}
-        source = source_of(spec, name, [rows, test], True, identity | {"sha256": sha256})
-    return replace(source, columns=columns, notes=(*_column_notes(columns, rows.inputs.shape[1]), *source.notes))
+    given = [LabelledRows(inputs, labels, weights, groups)]
+    if spec.test is not None:
+        given.append(_read_test(Path(spec.test), columns, len(names), labels))
+    digests = [_digest(*rows) for rows in given]
+    sha256 = dict(zip(PARTS, digests, strict=True)) if len(given) > 1 else digests[0]
+    source = source_of(spec, name, given, True, identity | {"sha256": sha256})
+    return replace(source, columns=columns, notes=(*_column_notes(columns, inputs.shape[1]), *source.notes))
 
 
 def _open_addition(spec: SourceSpec, path: Path) -> Source:
@@ -74,7 +72,8 @@ def _open_addition(spec: SourceSpec, path: Path) -> Source:
     assert spec.joins is not None
     joins = spec.joins
     columns = joins.columns or Columns((), None, joins.n_inputs)
-    rows = _read_test(path, columns, joins.n_columns, np.array(joins.classes or [0.0]))
+    n_columns = joins.n_inputs if columns.encoding is None else len(columns.encoding.columns)
+    rows = _read_test(path, columns, n_columns, np.array(joins.classes or [0.0]))
     if columns.groups_index is not None and rows.groups is None:
         raise DataError(f"{path}: has no column of the groups ({columns.groups or columns.groups_index}); add it")
     identity = {"source": "csv", "sha256": _digest(*rows._replace(weights=None))}
@@ -121,12 +120,13 @@ def _training_layout(spec: SourceSpec, path: Path) -> tuple[int, TableLayout, Co
     asked = {"weights": spec.weights, "groups": spec.groups}
     others = {what: named_column(first, header, name, path, what) for what, name in asked.items() if name is not None}
     target = target_column(first, header, spec.target, path, others.values())
-    taken = (target, *others.values())
-    if len(set(taken)) < len(taken):
-        roles = {"target": target, **others}
-        twice = next(place for place in taken if taken.count(place) > 1)
-        both = " and ".join(role for role, place in roles.items() if place == twice)
-        raise UsageError(f"{path}: column {first[twice].strip() if header else twice} is both {both}; name another one")
+    roles = {"target": target, **others}
+    taken = tuple(roles.values())
+    for place in taken:
+        both = [role for role, of_role in roles.items() if of_role == place]
+        if len(both) > 1:
+            called = first[place].strip() if header else place
+            raise UsageError(f"{path}: column {called} is both {' and '.join(both)}; name another one")
     if len(first) < 1 + len(taken):
         few = "one column" if len(first) == 1 else f"{len(first)} columns"
         raise DataError(f"{path}: has {few}; inputs and {' and '.join(('a target', *others))} are needed")

@@ -151,10 +151,9 @@ def is_built(layout: FeatureLayout) -> bool:
 def _refuse(layout: FeatureLayout, problems: list[str]) -> None:
     """Raise CorruptDataError where there are problems of a store."""
     if problems:
-        raise CorruptDataError(
-            f"feature store {layout.folder} is damaged: {problems[0]}"
-            f"{f' and {len(problems) - 1} more' if len(problems) > 1 else ''}; delete the folder to build it again"
-        )
+        more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+        fault = f"feature store {layout.folder} is damaged: {problems[0]}{more}"
+        raise CorruptDataError(f"{fault}; delete the folder to build it again")
 
 
 class _LiveRows:
