@@ -24,11 +24,9 @@ _IMAGES_AT_ONCE = 128  # that are made float64 for the compiled loop, so that it
 
 
 def deskew(images: np.ndarray, strength: float) -> np.ndarray:
-    """Return images made upright, each on its own; about 5 µs an image of 28 x 28.
+    """Return images (n, H, W), bytes or floats, made upright by parts, above 0 to 1, of the full shear; 5 µs each.
 
-    images : (n, H, W), unsigned bytes or floats, on any scale
-    strength : parts of the full shear, above 0 to 1
-    returns : (n, H, W) on the same scale; float64 of float64 images, float32 of all others
+    They are on the same scale; float64 of float64 images, float32 of all others.
     """
     if images.ndim != 3:
         raise UsageError(f"features.deskew needs images (n, H, W), found inputs of shape {images.shape}; leave it out")
@@ -71,10 +69,7 @@ def _slant(image: np.ndarray, ground: float) -> tuple[float, float]:
 
 @njit(cache=True, nogil=True)
 def deskew_rows(images: np.ndarray, grounds: np.ndarray, strength: float, out: np.ndarray) -> None:
-    """Write the images (n, H, W), sheared by `strength` parts of their slant, to `out` (n, H, W).
-
-    All float64; grounds (n,) are the values outside of each image.
-    """
+    """Write images (n, H, W) f8, sheared by `strength` parts of their slant, to `out`; grounds (n,): values outside."""
     n, height, width = images.shape
     for i in range(n):
         image, ground = images[i], grounds[i]

@@ -16,7 +16,6 @@ import numpy as np
 from features.errors import DataError, UsageError
 
 KINDS = ("auto", "onehot", "ordinal")
-MISSING_KINDS = ("median",)
 MOST_WORDS = 1000  # of a column; with more it is a name or a text, of which nothing is learned
 MOST_ONEHOT = 32  # of a column, where the kind is auto
 MOST_WORD_CHARACTERS = 200
@@ -38,13 +37,9 @@ class Asked:
         if kind and kind not in KINDS:
             known = ", ".join(KINDS)
             raise UsageError(f"data.categorical = {categorical}: give {known}, or such with columns: KIND:A,B")
-        if missing is not None and missing not in MISSING_KINDS:
-            raise UsageError(f"data.missing = {missing}: give {', '.join(MISSING_KINDS)}")
+        if missing not in (None, "median"):
+            raise UsageError(f"data.missing = {missing}: give median")
         return cls(kind or None, tuple(name.strip() for name in names.split(",") if name.strip()), missing)
-
-    def __bool__(self) -> bool:
-        """Return whether anything is to be encoded."""
-        return self.categorical is not None or self.missing is not None
 
 
 @dataclass(frozen=True)

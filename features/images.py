@@ -29,10 +29,7 @@ PIECE_BYTES = 1 << 16
 
 
 def open_mnist(spec: SourceSpec) -> Source:
-    """Open MNIST: 60 000 and 10 000 images of 28 x 28 bytes, ten classes; 55 MB. Errors as `features.published.find`.
-
-    Raises DataError where the sha256 of a file is not the published one.
-    """
+    """Open MNIST: 60 000 and 10 000 images of 28 x 28 bytes, ten classes; 55 MB. Errors as `features.published`."""
     folder = published.find("mnist", spec.data_dir)
     return _open_files(spec, "mnist", {name: folder / f"{name}.gz" for name in IDX_FILES}, are_published=True)
 

@@ -47,9 +47,7 @@ def open_plain_text(path: Path) -> TextIOWrapper:
     stream = open_plain(path)
     if path.suffix.lower() != ".gz":
         return TextIOWrapper(stream, encoding="utf-8-sig", newline="")
-    unpacked = _Unpacked(stream, path)
-    unpacked.check()
-    return TextIOWrapper(unpacked, encoding="utf-8-sig", newline="")
+    return TextIOWrapper(_Unpacked(stream, path), encoding="utf-8-sig", newline="")
 
 
 class _Unpacked(gzip.GzipFile):
@@ -60,12 +58,9 @@ class _Unpacked(gzip.GzipFile):
         self._packed, self._path = packed, path
         self._most = max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * os.fstat(packed.fileno()).st_size)
         self._left = self._most
-
-    def check(self) -> None:
-        """Read to the end, where the checksum is, and begin again. Raises DataError, and then closes the file."""
         try:
             while self.read1(_PIECE_BYTES):
-                pass
+                pass  # to the end, where the checksum is
         except DataError:
             self.close()
             raise

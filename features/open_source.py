@@ -51,16 +51,8 @@ def _opened(spec: SourceSpec, data_dir: str | None, stamp: tuple) -> Source:
     return viewed(_open(spec), spec)
 
 
-def open_outline(spec: SourceSpec) -> Source | None:
-    """Return `open_source` of an npz file with zeros for its inputs, which are not read; None of all else."""
-    path = Path(spec.dataset)
-    if path.suffix != ".npz" or not path.is_file():
-        return None
-    return viewed(open_npz(spec, path, outline=True), spec)
-
-
 def viewed(source: Source, spec: SourceSpec) -> Source:
-    """Return a source as `spec` asks for it: as it is, or with the positive label as class 1 and all others as -1.
+    """Return a source as it is, or with the positive label of `spec` as class 1 and all others as -1.
 
     Raises UsageError where the source has no classes, DataError where no label reads so.
     """
@@ -78,16 +70,12 @@ def viewed(source: Source, spec: SourceSpec) -> Source:
         inputs, targets = source.read(part, start, stop)
         return inputs, (targets == positive).astype(np.int64)
 
-    binary = {"positive": source.classes[positive], "task": "binary", "classes": [-1, 1]}
-    identity = {**source.identity, **binary}
+    identity = source.identity | {"positive": source.classes[positive], "task": "binary", "classes": [-1, 1]}
     return replace(source, task="binary", classes=(-1, 1), read_rows=read, identity=identity)
 
 
 def spec_of_addition(spec: SourceSpec, first: Source, path: str) -> SourceSpec:
-    """Return the description of data at `path` whose rows join those of `first`, which `spec` describes.
-
-    Raises UsageError where the path is the name of a data set.
-    """
+    """Return the description of data at `path` whose rows join those of `first`. Raises UsageError for a data set."""
     if path in NAMED:
         raise UsageError(f"rows to add: {path} is a data set; give the path of a file or folder with the new rows")
     joins = Joins(first.classes, first.columns, first.input_shape[-1])
@@ -97,10 +85,8 @@ def spec_of_addition(spec: SourceSpec, first: Source, path: str) -> SourceSpec:
 def joined(first: Source, additions: Sequence[Source]) -> Source:
     """Return the data whose training rows are those of `first`, then those of the additions, in their order.
 
-    Test part, task, classes and columns are those of the first data, and so are the moments of z-scores
-    (`FeatureShape.n_first`). The identity names each addition, so that other features are other data.
-
-    Raises DataError for inputs of another shape, or images on another scale.
+    All else is that of the first data, but for the identity, which names each addition. Raises DataError for inputs of
+    another shape, or images on another scale.
     """
     sources = (first, *additions)
     dtype, *others = (source.read("train", 0, 1)[0].dtype for source in sources)
@@ -165,9 +151,8 @@ def _open(spec: SourceSpec) -> Source:
     if path.suffix == ".zarr":
         raise UsageError(f"dataset {spec.dataset}: a zarr store must be opened by the caller and passed as arrays")
     if path.exists():
-        raise UsageError(
-            f"dataset {spec.dataset}: file type not known; give .npz, .csv, .tsv (or .gz), .parquet, .zarr, IDX folder"
-        )
+        known = ".npz, .csv, .tsv (or .gz), .parquet, .zarr, IDX folder"
+        raise UsageError(f"dataset {spec.dataset}: file type not known; give {known}")
     if path.suffix or len(path.parts) > 1:
         raise MissingInputError(f"dataset {spec.dataset}: no such file or folder")
     raise UsageError(f"dataset {spec.dataset!r} is unknown; give one of {', '.join(NAMED)} or the path of your data")

@@ -105,7 +105,7 @@ def find(name: str, data_dir: str | None) -> Path:
         wanted = f"neither {data_dir} nor {Path(data_dir) / name} holds {', '.join(files)}"
         raise MissingInputError(f"{name}: {wanted}; copy it there")
     if data is None or data.source == "cache":
-        return fetch(name, files, mirrors)
+        return fetch(name, files, mirrors, cache_folder(name))
     if data.missing:
         lacks = f"{data.folder} lacks {', '.join(data.missing)}"
         raise MissingInputError(f"{name}: {lacks}; copy them there or leave out --data-dir")
@@ -139,20 +139,18 @@ def fetch(
     dataset: str,
     files: Mapping[str, str],
     mirrors: Sequence[str],
-    cache_dir: Path | None = None,
+    folder: Path,
     *,
     silence_seconds: float = 15.0,
     total_seconds: float = 300.0,
 ) -> Path:
-    """Return a folder that holds `files` (name → sha256 in hexadecimal digits), downloading those that it lacks.
+    """Return the folder, with all `files` (name → sha256 in hexadecimal digits), after downloading those that it lacks.
 
     A file with another sha256 is replaced. Each comes from the first mirror, a URL with "/" at its end, that has the
-    right bytes, and becomes visible once its sha256 is compared.
+    right bytes, and becomes visible once its sha256 is compared. The seconds are the longest wait for a connection or
+    the next bytes, and for a whole file.
 
-    cache_dir : None for the data set's folder in the per-user cache of this program
-    silence_seconds, total_seconds : longest wait for a connection or the next bytes, and for a whole file
-
-    Raises UnavailableError where no mirror has some file, OSError where the cache folder cannot be written.
+    Raises UnavailableError where no mirror has some file, OSError where the folder cannot be written.
     """
     # Slow to import, as above.
     import http.client
@@ -173,7 +171,6 @@ def fetch(
                     raise TimeoutError(f"{url} took longer than {total_seconds:g} s")
                 target.write(piece)
 
-    folder = cache_folder(dataset) if cache_dir is None else cache_dir
     folder.mkdir(parents=True, exist_ok=True)
     for name, sha256 in files.items():
         failures = []

@@ -89,10 +89,9 @@ GLYPHS: tuple[tuple[tuple[Stroke, ...], ...], ...] = (
 
 
 def open_synthetic(spec: SourceSpec) -> Source:
-    """Open `spec.n_train` and `spec.n_test` synthetic digits (60 000 and 10 000 unless given).
+    """Open synthetic digits, 60 000 and 10 000 unless given, which are rendered when they are read.
 
-    Rows are rendered when they are read: images (n, 28, 28) uint8, about 20 µs each; nothing is held. Raises DataError
-    for the binary task: there are ten digits.
+    Images (n, 28, 28) uint8, about 20 µs each. Raises DataError for the binary task: there are ten digits.
     """
     task = spec.task or "multiclass"
     classes = class_labels(np.arange(10), task)

@@ -280,10 +280,7 @@ def _task_notes(spec: SourceSpec, task: str, labels: np.ndarray) -> list[str]:
 
 
 def input_dtype(inputs: RowArray) -> np.dtype:
-    """Return the dtype blocks are read in: image bytes and float32 stay, other numbers become float64.
-
-    Raises DataError for values that are not real numbers.
-    """
+    """Return the dtype blocks are read in: image bytes and float32 stay, other real numbers become float64."""
     dtype = np.dtype(inputs.dtype)
     if dtype.kind not in "biuf":
         raise DataError(f"X holds {dtype} values; real numbers are needed")

@@ -146,11 +146,9 @@ class SourceMemory:
 class Source:
     """Examples with a task and a train/test split, read by row blocks; safe to read from several threads.
 
-    name : short, never a path
     classes : sorted labels as Python scalars; () for regression
     input_shape : of one input, (H, W) for images, (d,) for tables
     standardise : whether inputs are to be z-scored with the statistics of the training part
-    read_rows : what `read` calls with rows that exist
     identity : all that determines what `read` returns, as JSON-able values; no path, no time
     row_weights : part → weights (n,) f8 above 0 of its rows; None, or nothing, where they count 1 each
     groups, test_groups : keys (n,) u8 of the groups of the rows (`features.row_draws`); None where they have none
@@ -159,7 +157,7 @@ class Source:
     added : how many of the last training rows came with each addition, in order
     """
 
-    name: str
+    name: str  # short, never a path
     task: str
     classes: tuple
     n_train: int

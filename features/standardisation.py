@@ -22,10 +22,7 @@ class Standardisation:
     scale: np.ndarray
 
     def apply(self, inputs: np.ndarray, dtype: type = np.float32) -> np.ndarray:
-        """Return (inputs - mean) / scale of (n, d) or (n, *shape) inputs as `dtype` (n, d).
-
-        A value too far from the mean for float32 becomes an infinity, which a feature store refuses.
-        """
+        """Return (inputs - mean) / scale of (n, d) or (n, *shape) inputs as `dtype` (n, d), infinite if too large."""
         flat = np.asarray(inputs, dtype=np.float64).reshape(len(inputs), math.prod(np.shape(inputs)[1:]))
         if flat.shape[1] != len(self.mean):
             raise ValueError(f"inputs have {flat.shape[1]} columns, the standardisation was fitted on {len(self.mean)}")

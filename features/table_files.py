@@ -48,7 +48,7 @@ def open_table(spec: SourceSpec, path: Path) -> Source:
     labels = label_array(_label_values(texts, f"{path}, column {layout.names[layout.target or 0]}"), "y")
     name = path.name.removesuffix(".gz").rpartition(".")[0]
     identity = {"source": "csv"}
-    if asked:
+    if asked.categorical is not None or asked.missing is not None:
         own = spec.test is not None
         counted = count_rows(spec, LabelledRows(codes, labels, weights, groups), " of train" if own else "")
         training = chosen_rows(spec, [counted], name, split=not own)[0]

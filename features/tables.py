@@ -83,8 +83,7 @@ def _source_of(
         labels = label_array(np.asarray(arrays[one.labels][:]), one.labels)
         facts = (None if key is None else np.asarray(arrays[key][:]) for key in (one.weights, one.groups))
         given.append(LabelledRows(arrays[one.inputs], labels, *facts))
-    is_table = len(given[0].inputs.shape) == 2
-    return source_of(spec, Path(spec.dataset).stem, given, is_table, identity)
+    return source_of(spec, Path(spec.dataset).stem, given, len(given[0].inputs.shape) == 2, identity)
 
 
 def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> Source:
@@ -171,10 +170,8 @@ def _member_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) 
     compressed_bytes = min(info.compress_size, path.stat().st_size)
     limit_bytes = max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * compressed_bytes)
     if info.file_size > limit_bytes:
-        raise DataError(
-            f"{where}: promises {info.file_size} bytes from {compressed_bytes} compressed ones, more than "
-            f"the {limit_bytes} allowed; save it without compression"
-        )
+        promise = f"promises {info.file_size} bytes from {compressed_bytes} compressed ones"
+        raise DataError(f"{where}: {promise}, more than the {limit_bytes} allowed; save it without compression")
     with archive.open(info) as stream:
         try:
             version = np.lib.format.read_magic(stream)

@@ -42,10 +42,7 @@ def detect_task(labels: np.ndarray, most_classes: int = MOST_CLASSES) -> str:
 
 
 def class_labels(labels: np.ndarray, task: str) -> tuple:
-    """Return the sorted classes as Python scalars, or () for regression.
-
-    Raises DataError for labels of one class, or not exactly two for the binary task, UsageError for an unknown task.
-    """
+    """Return the sorted classes as Python scalars, () for regression. Raises DataError for too few or too many."""
     if task not in TASKS:
         raise UsageError(f"task {task!r} is unknown; it is one of {', '.join(TASKS)}")
     if task == "regression":
@@ -116,10 +113,7 @@ def checked_weights(weights: np.ndarray, n_rows: int, array_name: str) -> np.nda
 
 
 def balanced_factors(weight_of_class: np.ndarray) -> np.ndarray:
-    """Return factors (K,) f8 that give all classes the same weight, the sum over all rows staying what it is.
-
-    weight_of_class (K,): the sum of the row weights of each; the factor of a class without any is 0.
-    """
+    """Return factors (K,) f8 that give classes of summed weights (K,) the same, and leave the total; 0 where none."""
     present = weight_of_class > 0
     factors = np.zeros(len(weight_of_class))
     factors[present] = weight_of_class.sum() / (np.count_nonzero(present) * weight_of_class[present])

@@ -1,6 +1,7 @@
 """Building a feature store block by block; a half-built one is completed."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,10 +39,7 @@ BlockTask = tuple[FeatureLayout, LiveFeatures]  # what a worker needs to build a
 
 
 def build_item(task: BlockTask, item: FeatureItem) -> int:
-    """Compute and store the features of one row block; return its number of rows.
-
-    Raises InvalidDataError where a feature is not finite, naming part and row.
-    """
+    """Compute and store the features of one row block; return its number of rows. Raises as `computed_block`."""
     (layout, features), part, block = task, item.part, item.block
     arrays, files = open_arrays(layout.arrays), dict[str, str]()
     for name, values in computed_block(features, part, block.start, block.stop).items():
@@ -51,10 +49,7 @@ def build_item(task: BlockTask, item: FeatureItem) -> int:
 
 
 def building(layout: FeatureLayout, wait_seconds: float, warn: Callable[[str], None]) -> FolderLock:
-    """Return the store's lock, held while it is built, for which other processes wait; `warn` of what is unsure of it.
-
-    Entering it raises StoppedError where the work shall stop meanwhile.
-    """
+    """Return the store's lock, to be held while it is built; waiting raises StoppedError where work shall stop."""
     return FolderLock(
         layout.lock,
         "building features",
@@ -110,13 +105,11 @@ def begun_problems(layout: FeatureLayout, *, contents: bool) -> list[str]:
 
 def _begun_arrays(layout: FeatureLayout, specs: list[ArraySpec], shape: FeatureShape) -> dict[str, StoredArray]:
     """Return the arrays of a half-built store, or new ones where there are none, or not in their form any more."""
-    try:
+    with suppress(MissingDataError, CorruptDataError):
         arrays = open_arrays(layout.arrays)
         forms = {path: (array.shape, array.chunk_rows) for path, array in arrays.items()}
         if forms == {spec.path: (spec.shape, spec.chunk_rows) for spec in specs}:
             return arrays
-    except (MissingDataError, CorruptDataError):
-        pass
     make_folder(layout.folder)
     remove_file(layout.manifest)  # of a store that is damaged
     remove_folder(layout.markers)  # first: they describe the arrays

@@ -91,10 +91,7 @@ class FeatureShape:
 
 
 def source_spec(config: TrainConfig) -> SourceSpec:
-    """Return the description of the data that `features` opens.
-
-    A folder named by SLKL_DATA_DIR is put in here, since the workers of a cluster may not have that variable.
-    """
+    """Return the description of the data; has the folder of SLKL_DATA_DIR, which workers of a cluster may not know."""
     data, data_dir = config.data, config.resources.data_dir
     is_published, named = config.dataset in PUBLISHED, os.environ.get("SLKL_DATA_DIR")
     if is_published and data_dir is None and named and folder_with(config.dataset, named) is not None:
@@ -111,9 +108,9 @@ def names_of_data(config: TrainConfig) -> str:
 
 
 def fill_in_features(config: TrainConfig, spec: SourceSpec, source: Source) -> tuple[TrainConfig, FeatureRequest]:
-    """Fill in task, features and whether inputs are z-scored; return both forms of the answer.
+    """Fill in task, features and whether inputs are z-scored; return the settings and the request.
 
-    The request keeps the `spec` that the source was opened with: one that is filled in would open it again.
+    That keeps the `spec` that the source was opened with: one that is filled in would open it again.
     """
     if config.data.positive is None:  # which makes the task another than that of the labels
         config = with_value(config, "data.task", source.task)

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from features.errors import MissingInputError
 from features.open_source import joined, open_source, spec_of_addition, stamp_of, viewed
-from features.open_source import open_outline as open_file_outline
 from features.source import Source, SourceSpec
-from features.tables import digest_arrays
+from features.tables import digest_arrays, open_npz
 from pipeline.errors import InvalidDataError
 from storage.files import read_plain
 from storage.records import digest_of
@@ -50,9 +49,11 @@ def open_outline(spec: SourceSpec) -> Source | None:
     """
     if spec.added:
         return None
+    path = Path(spec.dataset)
     if not _is_zarr(spec):
-        return open_file_outline(spec)
-    arrays = open_user_arrays(Path(spec.dataset))
+        is_npz = path.suffix == ".npz" and path.is_file()
+        return viewed(open_npz(spec, path, outline=True), spec) if is_npz else None
+    arrays = open_user_arrays(path)
     return open_source(spec, arrays, dict.fromkeys(arrays, ""))
 
 
