@@ -1,4 +1,1 @@
-"""Images and tables in, feature vectors out: data sources and image → vector.
-
-Knows nothing of where results are stored or of how work is scheduled.
-"""
+"""Images and tables in, feature vectors out; knows neither where results are stored nor how work is scheduled."""

@@ -18,10 +18,9 @@ class FeatureSpec:
     """Which features to compute; picklable.
 
     name : ``sphog`` (the paper's, 2172 for 28 x 28), ``hog`` (scikit-image) or ``raw`` (the values, flattened)
-    cells, orientations : cell sizes in pixels and bins of `hog`; not used by the others
+    cells, orientations : cell sizes in pixels and bins of `hog`
     deskew : parts, 0 to 1, of the shear that makes an image upright before anything else (`features.deskew`)
-    power : exponent, above 0 to 1, of every value of `sphog` and `hog`: 0.5 takes square roots, and strong gradients
-        count for less
+    power : exponent, above 0 to 1, of every value of `sphog` and `hog`: below 1, strong gradients count for less
     """
 
     name: str
@@ -43,18 +42,14 @@ class FeatureSpec:
 
 
 def feature_length(spec: FeatureSpec, input_shape: tuple[int, ...]) -> int:
-    """Return the number of features for inputs of `input_shape`.
-
-    Raises UsageError for `sphog`, `hog` or a shear of inputs that are no images, and for images that are too small.
-    """
+    """Return the number of features for inputs of a shape. Raises UsageError where they are no images, or too small."""
+    needs = f"needs images (H, W), found inputs of shape {input_shape}"
     if spec.deskew and len(input_shape) != 2:
-        raise UsageError(
-            f"features.deskew = {spec.deskew:g} needs images (H, W), found inputs of shape {input_shape}; leave it out"
-        )
+        raise UsageError(f"features.deskew = {spec.deskew:g} {needs}; leave it out")
     if spec.name == "raw":
         return math.prod(input_shape)
     if len(input_shape) != 2:
-        raise UsageError(f"{spec.name} needs images (H, W), found inputs of shape {input_shape}; use features = raw")
+        raise UsageError(f"{spec.name} {needs}; use features = raw")
     if spec.name == "sphog":
         return sphog.sphog_length(*input_shape)
     return _hog_length(*input_shape, spec.cells, spec.orientations)
@@ -63,29 +58,22 @@ def feature_length(spec: FeatureSpec, input_shape: tuple[int, ...]) -> int:
 def extract(spec: FeatureSpec, inputs: np.ndarray) -> np.ndarray:
     """Return the features (n, d) f4 of inputs (n, *input_shape), bytes or floats; `raw` divides bytes by 255.
 
-    Rows whose inputs are too large are not finite, without a warning: whoever stores features refuses such a row by its
-    number. Raises UsageError as `feature_length`.
+    Rows whose inputs are too large are not finite, without a warning. Raises UsageError as `feature_length`.
     """
     feature_length(spec, inputs.shape[1:])
     is_bytes = inputs.dtype == np.uint8
     if spec.deskew:
         inputs = deskew.deskew(inputs, spec.deskew)
-    if spec.name == "sphog":
-        return _raised(sphog.sphog(inputs), spec.power)
-    if spec.name == "hog":
-        with np.errstate(over="ignore", invalid="ignore"):
-            return _raised(_hog(inputs, spec.cells, spec.orientations), spec.power)
-    with np.errstate(over="ignore"):
-        flat = np.ascontiguousarray(inputs.reshape(len(inputs), -1), dtype=np.float32)
-    return flat / np.float32(255.0) if is_bytes else flat
-
-
-def _raised(histograms: np.ndarray, power: float) -> np.ndarray:
-    """Raise every value (n, d) to a power, in place; roots exactly rounded. Returns what it was given."""
-    if power == 0.5:
-        np.sqrt(histograms, out=histograms)
-    elif power != 1.0:
-        np.power(histograms, np.float32(power), out=histograms)
+    if spec.name == "raw":
+        with np.errstate(over="ignore"):
+            flat = np.ascontiguousarray(inputs.reshape(len(inputs), -1), dtype=np.float32)
+        return flat / np.float32(255.0) if is_bytes else flat
+    with np.errstate(over="ignore", invalid="ignore"):
+        histograms = sphog.sphog(inputs) if spec.name == "sphog" else _hog(inputs, spec.cells, spec.orientations)
+        if spec.power == 0.5:
+            np.sqrt(histograms, out=histograms)  # exactly rounded
+        elif spec.power != 1.0:
+            np.power(histograms, np.float32(spec.power), out=histograms)
     return histograms
 
 
@@ -113,20 +101,12 @@ def _hog_length(height: int, width: int, cells: tuple[int, ...], orientations: i
 
 
 def _hog(images: np.ndarray, cells: tuple[int, ...], orientations: int) -> np.ndarray:
-    """Return unsigned histograms of gradients (n, d) f4, each cell normalised on its own, cell sizes side by side.
-
-    About a millisecond an image of 28 x 28.
-    """
+    """Return unsigned histograms of gradients (n, d) f4, each cell normalised on its own, cell sizes side by side."""
     # Imported here: slow to import, and no other descriptor needs it.
     from skimage.feature import hog as skimage_hog
 
-    n_features = _hog_length(images.shape[1], images.shape[2], cells, orientations)
-    out = np.empty((len(images), n_features), dtype=np.float32)
+    alike = {"orientations": orientations, "cells_per_block": (1, 1)}
+    out = np.empty((len(images), _hog_length(images.shape[1], images.shape[2], cells, orientations)), dtype=np.float32)
     for i, image in enumerate(images):
-        out[i] = np.concatenate(
-            [
-                skimage_hog(image, orientations=orientations, pixels_per_cell=(cell, cell), cells_per_block=(1, 1))
-                for cell in cells
-            ]
-        )
+        out[i] = np.concatenate([skimage_hog(image, pixels_per_cell=(cell, cell), **alike) for cell in cells])
     return out

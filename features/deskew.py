@@ -24,29 +24,22 @@ _IMAGES_AT_ONCE = 128  # that are made float64 for the compiled loop, so that it
 
 
 def deskew(images: np.ndarray, strength: float) -> np.ndarray:
-    """Return images made upright, each on its own; about 5 µs an image of 28 x 28.
+    """Return images (n, H, W), bytes or floats, made upright by parts, above 0 to 1, of the full shear; 5 µs each.
 
-    images : (n, H, W), unsigned bytes or floats, on any scale
-    strength : parts of the full shear, above 0 to 1
-    returns : (n, H, W) on the same scale; float64 of float64 images, float32 of all others
+    They are on the same scale; float64 of float64 images, float32 of all others.
     """
     if images.ndim != 3:
         raise UsageError(f"features.deskew needs images (n, H, W), found inputs of shape {images.shape}; leave it out")
     out = np.empty(images.shape, np.float64 if images.dtype == np.float64 else np.float32)
-    for start in range(0, len(images), _IMAGES_AT_ONCE):
-        some = images[start : start + _IMAGES_AT_ONCE].astype(np.float64, order="C")
-        upright = np.empty_like(some)
-        deskew_rows(some, _grounds(some), float(strength), upright)
-        out[start : start + len(some)] = upright
-    return out
-
-
-def _grounds(images: np.ndarray) -> np.ndarray:
-    """Return the median of the border pixels of each image (n, H, W), (n,)."""
     border = np.ones(images.shape[1:], dtype=bool)
     border[1:-1, 1:-1] = False
-    pixels = images.reshape(len(images), -1).take(np.flatnonzero(border), axis=1)
-    return np.asarray(np.median(pixels, axis=1, overwrite_input=True))
+    for start in range(0, len(images), _IMAGES_AT_ONCE):
+        some = images[start : start + _IMAGES_AT_ONCE].astype(np.float64, order="C")
+        pixels = some.reshape(len(some), -1).take(np.flatnonzero(border), axis=1)
+        upright = np.empty_like(some)
+        deskew_rows(some, np.median(pixels, axis=1, overwrite_input=True), float(strength), upright)
+        out[start : start + len(some)] = upright
+    return out
 
 
 @njit(cache=True, nogil=True)
@@ -76,10 +69,7 @@ def _slant(image: np.ndarray, ground: float) -> tuple[float, float]:
 
 @njit(cache=True, nogil=True)
 def deskew_rows(images: np.ndarray, grounds: np.ndarray, strength: float, out: np.ndarray) -> None:
-    """Write the images (n, H, W), sheared by `strength` parts of their slant, to `out` (n, H, W).
-
-    All float64; grounds (n,) are the values outside of each image.
-    """
+    """Write images (n, H, W) f8, sheared by `strength` parts of their slant, to `out`; grounds (n,): values outside."""
     n, height, width = images.shape
     for i in range(n):
         image, ground = images[i], grounds[i]

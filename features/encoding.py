@@ -1,8 +1,7 @@
 """Words and missing cells of a table as numbers: learned on training rows, part of the model, the same at prediction.
 
-Cells are first *codes*, (n, columns) f8: a number as it reads, the place of a word in a list, -1 for a word that the
-list lacks, NaN for a missing cell. An encoding makes inputs of codes: an input for each word (one-hot), or the place of
-the word in the sorted list (ordinal), the median for a missing cell, and one input more for a column that had some.
+Cells are first *codes*, (n, columns) f8: a number, the place of a word in a list, -1 for an unknown word, NaN for a
+missing cell. Inputs are one-hot words or their places, the median for a missing cell, and whether it was missing.
 """
 
 import hashlib
@@ -17,7 +16,6 @@ import numpy as np
 from features.errors import DataError, UsageError
 
 KINDS = ("auto", "onehot", "ordinal")
-MISSING_KINDS = ("median",)
 MOST_WORDS = 1000  # of a column; with more it is a name or a text, of which nothing is learned
 MOST_ONEHOT = 32  # of a column, where the kind is auto
 MOST_WORD_CHARACTERS = 200
@@ -26,11 +24,7 @@ UNKNOWN = -1.0
 
 @dataclass(frozen=True)
 class Asked:
-    """Which encoding was asked for.
-
-    categorical : None or one of KINDS, for columns of words and for those named in `columns`
-    missing : None or "median"
-    """
+    """Which encoding was asked for: one of KINDS, for columns of words and those named in `columns`; missing."""
 
     categorical: str | None = None
     columns: tuple[str, ...] = ()
@@ -38,32 +32,22 @@ class Asked:
 
     @classmethod
     def read(cls, categorical: str | None, missing: str | None) -> "Asked":
-        """Return what the settings ask for: KIND or KIND:NAME,NAME, and how missing cells are filled in.
-
-        Raises UsageError for another kind.
-        """
+        """Return what the settings ask for: KIND or KIND:NAME,NAME; None or "median". Raises UsageError for others."""
         kind, _, names = (categorical or "").partition(":")
         if kind and kind not in KINDS:
-            raise UsageError(
-                f"data.categorical = {categorical}: give {', '.join(KINDS)}, or such with columns: KIND:A,B"
-            )
-        if missing is not None and missing not in MISSING_KINDS:
-            raise UsageError(f"data.missing = {missing}: give {', '.join(MISSING_KINDS)}")
+            known = ", ".join(KINDS)
+            raise UsageError(f"data.categorical = {categorical}: give {known}, or such with columns: KIND:A,B")
+        if missing not in (None, "median"):
+            raise UsageError(f"data.missing = {missing}: give median")
         return cls(kind or None, tuple(name.strip() for name in names.split(",") if name.strip()), missing)
-
-    def __bool__(self) -> bool:
-        """Return whether anything is to be encoded."""
-        return self.categorical is not None or self.missing is not None
 
 
 @dataclass(frozen=True)
 class ColumnEncoding:
     """How the codes of one column become inputs.
 
-    words : the sorted categories, None for a column of numbers
-    onehot : whether each of them is an input
-    fill : the value of a missing cell, and of an unknown word of an ordinal column
-    indicator : whether one more input marks missing cells
+    words: the sorted categories, None for a column of numbers; onehot: whether each is an input; fill: the value of a
+    missing cell, or of an unknown word of an ordinal column; indicator: whether one more input marks missing cells.
     """
 
     name: str
@@ -78,17 +62,17 @@ class ColumnEncoding:
         words = tuple(f"{self.name}={word}" for word in self.words or ()) if self.onehot else (self.name,)
         return words + ((f"{self.name} is missing",) if self.indicator else ())
 
-    def apply(self, codes: np.ndarray, out: np.ndarray) -> None:
-        """Write the inputs (n, inputs) of codes (n,) into `out`, which holds zeros."""
-        missing = np.isnan(codes)
+    def apply(self, codes: np.ndarray) -> np.ndarray:
+        """Return the inputs (n, inputs) f8 of codes (n,)."""
+        out, missing = np.zeros((len(codes), len(self.inputs))), np.isnan(codes)
         if self.onehot:
             rows = np.flatnonzero(codes >= 0)
             out[rows, codes[rows].astype(np.int64)] = 1.0
         else:
-            unknown = missing if self.words is None else ~(codes >= 0)
-            out[:, 0] = np.where(unknown, self.fill, codes)
+            out[:, 0] = np.where(missing if self.words is None else ~(codes >= 0), self.fill, codes)
         if self.indicator:
             out[:, -1] = missing
+        return out
 
 
 @dataclass(frozen=True)
@@ -103,20 +87,9 @@ class TableEncoding:
         """Names of all inputs."""
         return tuple(name for column in self.columns for name in column.inputs)
 
-    @property
-    def words(self) -> tuple[tuple[str, ...] | None, ...]:
-        """The categories of each column, None for one of numbers."""
-        return tuple(column.words for column in self.columns)
-
     def apply(self, codes: np.ndarray) -> np.ndarray:
         """Return the inputs (n, d) f8 of codes (n, columns)."""
-        out = np.zeros((len(codes), len(self.inputs)))
-        start = 0
-        for k, column in enumerate(self.columns):
-            stop = start + len(column.inputs)
-            column.apply(codes[:, k], out[:, start:stop])
-            start = stop
-        return out
+        return np.hstack([column.apply(codes[:, k]) for k, column in enumerate(self.columns)])
 
     def unknown(self, codes: np.ndarray) -> dict[str, int]:
         """Count the codes (n, columns) of words that no training row has, by column."""
@@ -170,18 +143,12 @@ class EncodedRows:
 
 
 def learn(
-    names: Sequence[str],
-    words: Sequence[Collection[str] | None],
-    codes: np.ndarray,
-    rows: np.ndarray | slice,
-    asked: Asked,
+    names: Sequence[str], words: Sequence[Collection[str] | None], codes: np.ndarray, rows: np.ndarray, asked: Asked
 ) -> TableEncoding:
     """Return the encoding that the training rows `rows` of codes (n, columns) ask for, and sort their words.
 
     words: what the codes of each column stand for, in their order, None for numbers. `codes` are changed to places in
-    the categories of the encoding, -1 where no training row has the word.
-
-    Raises DataError where a column has nothing but missing cells in its training rows.
+    the sorted words. Raises DataError where a column has nothing but missing cells in its training rows.
     """
     columns = []
     for k, name in enumerate(names):
@@ -195,7 +162,7 @@ def learn(
             columns.append(ColumnEncoding(name, None, False, float(np.median(present)), indicator))
             continue
         known = list(listed)
-        used = sorted((known[int(code)] for code in np.unique(present)), key=_order)
+        used = sorted((known[int(code)] for code in np.unique(present)), key=_by_value)
         place = {word: float(at) for at, word in enumerate(used)}
         table = np.array([place.get(word, UNKNOWN) for word in known])
         filled = ~np.isnan(codes[:, k])
@@ -213,8 +180,8 @@ def unknown_words(counts: Mapping[str, int]) -> tuple[str, ...]:
     return (f"cells with a category that no training row has: {shown(unknown)}; they count as none",) if unknown else ()
 
 
-def _order(word: str) -> tuple[bool, float, str]:
-    """Sort numbers by their value and before words."""
+def _by_value(word: str) -> tuple[bool, float, str]:
+    """Return the key that sorts numbers by their value and before words."""
     try:
         return False, float(word), word
     except ValueError:
@@ -235,9 +202,7 @@ def _checked_column(name: str, words: Any, onehot: bool, fill: float, indicator:
     if words is not None:
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise TypeError("words that are no list of texts")
-        if not 1 <= len(words) <= MOST_WORDS or len(set(words)) < len(words):
-            raise TypeError(f"{len(words)} words, or one twice")
-        if fill not in range(len(words)):
-            raise TypeError("a fill that is no category")
+        if not len(set(words)) == len(words) <= MOST_WORDS or fill not in range(len(words)):
+            raise TypeError(f"{len(words)} words, one twice, or a fill that is none of them")
     "".join([name, *(words or ())]).encode()
     return ColumnEncoding(name, None if words is None else tuple(words), onehot, fill, indicator)

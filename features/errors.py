@@ -1,8 +1,4 @@
-"""What can be wrong with an input, one class for each way a caller must react.
-
-The command line maps each class to an exit code: `UsageError` 2, `DataError` 65,
-`MissingInputError` 66, `UnavailableError` 69.
-"""
+"""What can be wrong with an input: exit codes 2 (UsageError), 65 (Data), 66 (MissingInput), 69 (Unavailable)."""
 
 
 class UsageError(ValueError):

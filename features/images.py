@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import math
 import os
+import struct
 import zlib
 from pathlib import Path
 from typing import BinaryIO
@@ -28,11 +29,7 @@ PIECE_BYTES = 1 << 16
 
 
 def open_mnist(spec: SourceSpec) -> Source:
-    """Open MNIST: 60 000 and 10 000 images of 28 x 28 bytes, ten classes. Memory: 55 MB.
-
-    Looked for, with its errors, as `features.published.find` says. Every file's sha256 is checked on every opening:
-    DataError where it is not the published one.
-    """
+    """Open MNIST: 60 000 and 10 000 images of 28 x 28 bytes, ten classes; 55 MB. Errors as `features.published`."""
     folder = published.find("mnist", spec.data_dir)
     return _open_files(spec, "mnist", {name: folder / f"{name}.gz" for name in IDX_FILES}, are_published=True)
 
@@ -40,8 +37,7 @@ def open_mnist(spec: SourceSpec) -> Source:
 def open_idx_folder(spec: SourceSpec, folder: Path) -> Source:
     """Open a folder with MNIST's four file names, raw or with ``.gz``; any size, any labels.
 
-    Raises MissingInputError where a file is not there, DataError where one is damaged, or numbers of images and labels
-    differ.
+    Raises MissingInputError where a file is not there, DataError where one is damaged or the numbers of rows differ.
     """
     paths = {name: path for name in IDX_FILES if (path := idx_file(folder, name)) is not None}
     missing = [name for name in IDX_FILES if name not in paths]
@@ -95,10 +91,9 @@ def read_idx(path: Path, n_dimensions: int) -> np.ndarray:
 
     The format is big-endian: two zero bytes, a type (8 = unsigned byte, the only one read here), the number of
     dimensions, a uint32 for each, then the bytes in C order. The header is compared with the size of the file before
-    any array is allocated, and a gzip stream is inflated in pieces. Memory: the array and 128 KiB.
+    any array is allocated. Memory: the array and 128 KiB.
 
-    Raises MissingInputError where there is no such file, DataError for a wrong magic, a header that does not agree with
-    the size of the file or stream, a damaged stream, or bytes after its end.
+    Raises MissingInputError where there is no such file, DataError where it is damaged or promises what it lacks.
     """
     try:
         with open_plain(path) as stream:
@@ -108,56 +103,45 @@ def read_idx(path: Path, n_dimensions: int) -> np.ndarray:
 
 
 def _parse_idx(stream: BinaryIO, n_dimensions: int, name: str) -> np.ndarray:
-    compressed = stream.read(2) == b"\x1f\x8b"
+    is_packed = stream.read(2) == b"\x1f\x8b"
     stream.seek(0)
-    if not compressed:
-        return _read_array(stream, stream, n_dimensions, name)
+    content = gzip.GzipFile(fileobj=stream) if is_packed else stream
+    size_bytes = os.fstat(stream.fileno()).st_size
     try:
-        with gzip.GzipFile(fileobj=stream) as inflated:
-            return _read_array(stream, inflated, n_dimensions, name)
+        shape = _read_shape(content, n_dimensions, name)
+        promised_bytes, limit_bytes = math.prod(shape), max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * size_bytes)
+        promise = f"{name}: its IDX header promises {promised_bytes} bytes"
+        if not is_packed and promised_bytes + content.tell() != size_bytes:
+            raise DataError(f"{promise}, found {size_bytes - content.tell()}")
+        if promised_bytes > limit_bytes:
+            raise DataError(
+                f"{promise} from {size_bytes} compressed ones, more than the {limit_bytes} allowed; a file that large "
+                "is to be unpacked first"
+            )
+        values, filled = np.empty(promised_bytes, dtype=np.uint8), 0
+        while piece := content.read(PIECE_BYTES):
+            if filled + len(piece) > promised_bytes:
+                raise DataError(f"{promise}, the file holds more than that")
+            values[filled : filled + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
+            filled += len(piece)
     except EOFError as error:
         raise DataError(f"{name}: the gzip stream is cut short") from error
     except (zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{name}: damaged gzip stream, or bytes after its end ({error})") from error
-
-
-def _read_array(file: BinaryIO, content: BinaryIO | gzip.GzipFile, n_dimensions: int, name: str) -> np.ndarray:
-    """Read header and values from `content`, which is the `file` itself or what it unfolds to; both end there."""
-    shape = _read_shape(content, n_dimensions, name)
-    promised_bytes, header_bytes = math.prod(shape), 4 + 4 * n_dimensions
-    size_bytes = os.fstat(file.fileno()).st_size
-    if content is file and promised_bytes + header_bytes != size_bytes:
-        raise DataError(f"{name}: its IDX header promises {promised_bytes} bytes, found {size_bytes - header_bytes}")
-    limit_bytes = max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * size_bytes)
-    if promised_bytes > limit_bytes:
-        raise DataError(
-            f"{name}: its IDX header promises {promised_bytes} bytes from {size_bytes} compressed ones, "
-            f"more than the {limit_bytes} allowed; a file that large is to be unpacked first"
-        )
-    values = np.empty(promised_bytes, dtype=np.uint8)
-    filled = 0
-    while piece := content.read(PIECE_BYTES):
-        if filled + len(piece) > promised_bytes:
-            raise DataError(f"{name}: holds more than the {promised_bytes} bytes its IDX header promises")
-        values[filled : filled + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
-        filled += len(piece)
     if filled != promised_bytes:
-        raise DataError(f"{name}: its IDX header promises {promised_bytes} bytes, found {filled}")
+        raise DataError(f"{promise}, found {filled}")
     return values.reshape(shape)
 
 
 def _read_shape(content: BinaryIO | gzip.GzipFile, n_dimensions: int, name: str) -> tuple[int, ...]:
-    header_bytes = 4 + 4 * n_dimensions
+    header_bytes, expected = 4 + 4 * n_dimensions, bytes((0, 0, 8, n_dimensions))
     header = content.read(header_bytes)
     if len(header) < header_bytes:
         raise DataError(f"{name}: ends inside its IDX header ({len(header)} of {header_bytes} bytes)")
-    expected = bytes((0, 0, 8, n_dimensions))
     if header[:4] != expected:
-        raise DataError(
-            f"{name}: IDX magic is 0x{header[:4].hex()}, expected 0x{expected.hex()} "
-            f"(unsigned bytes, {n_dimensions} dimension{'s' if n_dimensions > 1 else ''})"
-        )
-    shape = tuple(int.from_bytes(header[4 + 4 * k : 8 + 4 * k], "big") for k in range(n_dimensions))
+        wanted = f"unsigned bytes, {n_dimensions} dimension{'s' if n_dimensions > 1 else ''}"
+        raise DataError(f"{name}: IDX magic is 0x{header[:4].hex()}, expected 0x{expected.hex()} ({wanted})")
+    shape = struct.unpack(f">{n_dimensions}I", header[4:])
     if 0 in shape:
         raise DataError(f"{name}: its IDX header says shape {shape}, which is empty")
     return shape

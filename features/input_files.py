@@ -1,16 +1,12 @@
-"""Opening the files of the user: plain ones only. `storage.files` is the same door for stored files.
-
-A link to a device has no end, and a named pipe waits for a writer that never comes.
-"""
+"""Opening the files of the user, plain ones only: a device has no end, and a pipe waits for a writer."""
 
 import errno
 import gzip
 import os
 import stat
 import zlib
-from io import BufferedReader, RawIOBase, TextIOWrapper
+from io import BufferedReader, TextIOWrapper
 from pathlib import Path
-from typing import Any
 
 from features.errors import DataError
 
@@ -22,34 +18,24 @@ _PIECE_BYTES = 1 << 20
 
 
 def open_plain(path: Path) -> BufferedReader:
-    """Open a file for reading, by way of links if there are any, if it is a plain file; nothing else is waited for.
+    """Open a plain file for reading, by way of links if there are any; nothing else is waited for.
 
-    Raises
-    ------
-    DataError
-        It is a pipe, a device or a socket.
-    OSError
-        It does not exist, is a folder, or cannot be opened.
+    Raises DataError for a pipe, a device or a socket, OSError where it is not there, a folder, or cannot be opened.
     """
     return open(path, "rb", opener=_open_plain)
 
 
 def _open_plain(name: str, flags: int) -> int:
+    not_plain = DataError(f"{name}: is a pipe, a device or a socket; name a plain file")
     try:
         descriptor = os.open(name, flags | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # a socket
-            raise _not_plain(name) from None
-        raise
+        raise not_plain if error.errno == errno.ENXIO else error from None  # a socket
     mode = os.fstat(descriptor).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a folder is refused by whoever called us
         os.close(descriptor)
-        raise _not_plain(name)
+        raise not_plain
     return descriptor
-
-
-def _not_plain(name: str) -> DataError:
-    return DataError(f"{name}: is a pipe, a device or a socket; name a plain file")
 
 
 def open_plain_text(path: Path) -> TextIOWrapper:
@@ -61,46 +47,36 @@ def open_plain_text(path: Path) -> TextIOWrapper:
     stream = open_plain(path)
     if path.suffix.lower() != ".gz":
         return TextIOWrapper(stream, encoding="utf-8-sig", newline="")
-    unpacked = _Unpacked(stream, path)
-    unpacked.check()
-    return TextIOWrapper(BufferedReader(unpacked), encoding="utf-8-sig", newline="")
+    return TextIOWrapper(_Unpacked(stream, path), encoding="utf-8-sig", newline="")
 
 
-class _Unpacked(RawIOBase):
+class _Unpacked(gzip.GzipFile):
     """What a gzip file holds, as far as its size on the disk makes it believable: numbers do not pack a hundredfold."""
 
     def __init__(self, packed: BufferedReader, path: Path) -> None:
-        self._packed, self._file, self._path = packed, gzip.GzipFile(fileobj=packed), path
+        super().__init__(fileobj=packed)
+        self._packed, self._path = packed, path
         self._most = max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * os.fstat(packed.fileno()).st_size)
         self._left = self._most
-
-    def check(self) -> None:
-        """Read to the end, where the checksum is, and begin again. Raises DataError, and then closes the file."""
         try:
-            while self.read(_PIECE_BYTES):
-                pass
+            while self.read1(_PIECE_BYTES):
+                pass  # to the end, where the checksum is
         except DataError:
             self.close()
             raise
-        self._file.seek(0)
+        self.seek(0)
         self._left = self._most
 
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill a buffer, and return how many bytes of it are filled. Raises DataError."""
+    def read1(self, size: int = -1) -> bytes:
         try:
-            n_bytes = self._file.readinto(buffer)
+            piece = super().read1(size)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise DataError(f"{self._path}: damaged gzip file ({error})") from error
-        self._left -= n_bytes
+        self._left -= len(piece)
         if self._left < 0:
             raise DataError(f"{self._path}: unpacks to more than {MAX_EXPANSION} times its size; give it unpacked")
-        return n_bytes
+        return piece
 
     def close(self) -> None:
-        """Close the file below as well."""
-        self._packed.close()
         super().close()
+        self._packed.close()

@@ -1,12 +1,9 @@
-"""Opening what a `SourceSpec` describes: a published data set, a generated one, or files of the user.
-
-Sources are kept open per process (the last two), so that the tasks of one run do not read a file again for every
-block.
-"""
+"""Opening what a `SourceSpec` describes: a published data set, a generated one, or files of the user."""
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import astuple, replace
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
@@ -36,13 +33,12 @@ def open_source(
 ) -> Source:
     """Open what `spec` describes; kept open in this process for as long as the files keep size and time stamp.
 
-    arrays : opened array-likes (shape, dtype, slicing by rows) with keys ``X, y`` or ``train/X, train/y, test/X,
-        test/y``, in place of the file that `spec.dataset` names; X is never read whole, and nothing kept open
+    arrays : opened array-likes ``X, y`` or ``train/X, train/y, test/X, test/y``, in place of the file that
+        `spec.dataset` names; X is never read whole, and nothing kept open
     digests : what `features.tables.digest_arrays` returned for `arrays`, which saves a pass over X
 
-    Raises UsageError for an unknown data set, a file type that is not read here, or more rows asked for than there are;
-    MissingInputError where a file or folder is not there; DataError where a file is damaged or its values are invalid;
-    UnavailableError where a published data set is not on this machine and no mirror answers.
+    Raises UsageError for an unknown data set or file type, or more rows asked for than there are; MissingInputError
+    where a file is not there; DataError where one is damaged or invalid; UnavailableError where no mirror answers.
     """
     if arrays is not None:
         return viewed(open_arrays(spec, arrays, digests), spec)
@@ -50,24 +46,13 @@ def open_source(
         return _opened(spec, os.environ.get("SLKL_DATA_DIR"), stamp_of(spec))
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=2)  # the tasks of a run do not read a file again for every block
 def _opened(spec: SourceSpec, data_dir: str | None, stamp: tuple) -> Source:
     return viewed(_open(spec), spec)
 
 
-def open_outline(spec: SourceSpec) -> Source | None:
-    """Return a source with the labels, shapes and memory of `open_source`, without reading its inputs.
-
-    For npz files; None for all else. Errors as `open_source`.
-    """
-    path = Path(spec.dataset)
-    if path.suffix != ".npz" or not path.is_file():
-        return None
-    return viewed(open_npz(spec, path, outline=True), spec)
-
-
 def viewed(source: Source, spec: SourceSpec) -> Source:
-    """Return a source as `spec` asks for it: as it is, or with the positive label as class 1 and all others as -1.
+    """Return a source as it is, or with the positive label of `spec` as class 1 and all others as -1.
 
     Raises UsageError where the source has no classes, DataError where no label reads so.
     """
@@ -85,16 +70,12 @@ def viewed(source: Source, spec: SourceSpec) -> Source:
         inputs, targets = source.read(part, start, stop)
         return inputs, (targets == positive).astype(np.int64)
 
-    binary = {"positive": source.classes[positive], "task": "binary", "classes": [-1, 1]}
-    identity = {**source.identity, **binary}
+    identity = source.identity | {"positive": source.classes[positive], "task": "binary", "classes": [-1, 1]}
     return replace(source, task="binary", classes=(-1, 1), read_rows=read, identity=identity)
 
 
 def spec_of_addition(spec: SourceSpec, first: Source, path: str) -> SourceSpec:
-    """Return the description of data at `path` whose rows join those of `first`, which `spec` describes.
-
-    Raises UsageError where the path is the name of a data set.
-    """
+    """Return the description of data at `path` whose rows join those of `first`. Raises UsageError for a data set."""
     if path in NAMED:
         raise UsageError(f"rows to add: {path} is a data set; give the path of a file or folder with the new rows")
     joins = Joins(first.classes, first.columns, first.input_shape[-1])
@@ -104,22 +85,17 @@ def spec_of_addition(spec: SourceSpec, first: Source, path: str) -> SourceSpec:
 def joined(first: Source, additions: Sequence[Source]) -> Source:
     """Return the data whose training rows are those of `first`, then those of the additions, in their order.
 
-    Test part, task, classes and columns are those of the first data, and so are the moments of z-scores
-    (`FeatureShape.n_first`). The identity names each addition, so that other features are other data.
-
-    Raises DataError for inputs of another shape, or images on another scale.
+    All else is that of the first data, but for the identity, which names each addition. Raises DataError for inputs of
+    another shape, or images on another scale.
     """
     sources = (first, *additions)
     dtype, *others = (source.read("train", 0, 1)[0].dtype for source in sources)
     for addition, other in zip(additions, others, strict=True):
-        if addition.input_shape != first.input_shape:
-            raise DataError(
-                f"{addition.name}: inputs have shape {addition.input_shape}, those of {first.name} {first.input_shape}"
-            )
+        name, shape = addition.name, addition.input_shape
+        if shape != first.input_shape:
+            raise DataError(f"{name}: inputs have shape {shape}, those of {first.name} {first.input_shape}")
         if (dtype == np.uint8) != (other == np.uint8):
-            raise DataError(
-                f"{addition.name}: images are {other}, those of {first.name} {dtype}; give both on one scale"
-            )
+            raise DataError(f"{name}: images are {other}, those of {first.name} {dtype}; give both on one scale")
 
     def read(part: Part, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         if part == "test":
@@ -139,7 +115,8 @@ def joined(first: Source, additions: Sequence[Source]) -> Source:
     if first.test_groups is not None and len(groups) > 1:
         n_both = len(np.intersect1d(first.test_groups, np.concatenate(groups[1:])))
         notes += [f"{n_both} groups of the rows added have rows in the test part as well"] if n_both else []
-    memories = [source.memory for source in sources]
+    *sums, decoding = zip(*(astuple(source.memory) for source in sources), strict=True)
+    held, kept, decoded = map(sum, sums)
     added = tuple(addition.n_train for addition in additions)
     return replace(
         first,
@@ -149,13 +126,7 @@ def joined(first: Source, additions: Sequence[Source]) -> Source:
         row_weights={"test": first.weights("test")},
         groups=np.concatenate(groups) if groups else None,
         notes=tuple(notes),
-        # A thread keeps chunks of all, and decodes one at a time.
-        memory=SourceMemory(
-            sum(memory.held for memory in memories),
-            sum(memory.kept for memory in memories),
-            sum(memory.decoded for memory in memories),
-            max(memory.decoding for memory in memories),
-        ),
+        memory=SourceMemory(held, kept, decoded, max(decoding)),  # a thread keeps chunks of all, and decodes one
         added=added,
     )
 
@@ -180,9 +151,8 @@ def _open(spec: SourceSpec) -> Source:
     if path.suffix == ".zarr":
         raise UsageError(f"dataset {spec.dataset}: a zarr store must be opened by the caller and passed as arrays")
     if path.exists():
-        raise UsageError(
-            f"dataset {spec.dataset}: file type not known; give .npz, .csv, .tsv (or .gz), .parquet, .zarr, IDX folder"
-        )
+        known = ".npz, .csv, .tsv (or .gz), .parquet, .zarr, IDX folder"
+        raise UsageError(f"dataset {spec.dataset}: file type not known; give {known}")
     if path.suffix or len(path.parts) > 1:
         raise MissingInputError(f"dataset {spec.dataset}: no such file or folder")
     raise UsageError(f"dataset {spec.dataset!r} is unknown; give one of {', '.join(NAMED)} or the path of your data")
@@ -190,20 +160,18 @@ def _open(spec: SourceSpec) -> Source:
 
 def stamp_of(spec: SourceSpec) -> tuple:
     """Return sizes and modification times of the files, so that the same process reads a changed file again."""
-    if spec.dataset not in NAMED:
-        path = Path(spec.dataset)
-        inside = path.rglob("*") if path.suffix == ".zarr" else path.glob("*")
-        files = sorted(inside) if path.is_dir() else [path, *([Path(spec.test)] if spec.test else [])]
-    else:
+    path, stamps = Path(spec.dataset), []
+    if spec.dataset in NAMED:
         place = spec.data_dir or os.environ.get("SLKL_DATA_DIR")
         if not place or spec.dataset in ("digits", "synthetic", "sinc"):
             return ()  # generated; or in the cache, where a file has its sha256 or is replaced
         files = sorted([*Path(place).glob("*"), *Path(place).glob(f"{spec.dataset}/*")])
-    stamps = []
+    elif path.is_dir():
+        files = sorted(path.rglob("*") if path.suffix == ".zarr" else path.glob("*"))
+    else:
+        files = [path, *([Path(spec.test)] if spec.test else [])]
     for file in files:
-        try:
+        with suppress(OSError):  # of a dangling link; opening it will say so
             status = file.stat()
-        except OSError:
-            continue  # a dangling link; opening it will say so
-        stamps.append((str(file), status.st_size, status.st_mtime_ns))
+            stamps.append((str(file), status.st_size, status.st_mtime_ns))
     return tuple(stamps)

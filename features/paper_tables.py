@@ -21,8 +21,7 @@ SINC_HALF_WIDTH = 5.0
 def open_usps(spec: SourceSpec) -> Source:
     """Open USPS: 7291 and 2007 digits, images of 16 x 16 float32 in [-1, 1] (-1 is the background), ten classes.
 
-    Its train and test part are its own; looked for, with its errors, as `features.published.find` says. Inputs are not
-    standardised unless asked for. Memory: 10 MB.
+    Its parts are its own, and inputs not standardised unless asked for. Errors as `features.published.find`.
     """
     contents = published.read_files("usps", published.find("usps", spec.data_dir))
     given = []
@@ -35,21 +34,14 @@ def open_usps(spec: SourceSpec) -> Source:
 
 
 def open_boston(spec: SourceSpec) -> Source:
-    """Open Boston housing: 506 rows of 13 numbers; 156 of them, by seed, are the test part.
-
-    The target, the median value of a home in 1000 dollars, is not centred. Errors as `features.published.find`.
-    """
+    """Open Boston housing: 506 rows of 13 numbers, 156 of them the test part; the target is a value in 1000 dollars."""
     content = published.read_files("boston", published.find("boston", spec.data_dir))["housing.data"]
     table = np.array(content.split(), dtype=np.float64).reshape(BOSTON_ROWS, 14)
     return _regression(spec, "boston", table[:, :-1], table[:, -1], BOSTON_TEST)
 
 
 def open_abalone(spec: SourceSpec) -> Source:
-    """Open abalone: 4177 rows of 10 inputs; 1177 rows, by seed, are the test part.
-
-    The inputs are three indicators of the sex (M, F, I) and 7 numbers. The target, the number of rings, is not centred.
-    Errors as `features.published.find`.
-    """
+    """Open abalone: 4177 rows, 1177 of them the test part: the sex in three inputs, 7 numbers; the target are rings."""
     content = published.read_files("abalone", published.find("abalone", spec.data_dir))["abalone.data"]
     cells = np.array([line.split(",") for line in content.decode("ascii").split()])
     numbers = cells[:, 1:].astype(np.float64)
@@ -60,9 +52,8 @@ def open_abalone(spec: SourceSpec) -> Source:
 def open_sinc(spec: SourceSpec) -> Source:
     """Generate sinc: x uniform in [-5, 5]², y = sin|x| / |x|; training targets with Gaussian noise, test ones clean.
 
-    `spec.n_train` and `spec.n_test` rows, 1000 each unless given; `spec.noise` is the variance of the noise, 0.1
-    unless given (10 dB below unit power, the reading that fits the paper). Inputs are not standardised unless asked
-    for.
+    1000 rows each unless given; `spec.noise` is the variance of the noise, 0.1 unless given (10 dB below unit power, as
+    fits the paper). Inputs are not standardised unless asked for.
     """
     given: list[LabelledRows] = []
     streams = np.random.SeedSequence(spec.seed).spawn(2)

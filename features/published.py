@@ -3,14 +3,20 @@
 A file is trusted for its sha256 and nothing else, wherever it lies; a folder that was given is never filled.
 """
 
+import errno
 import hashlib
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from features.errors import DataError, MissingInputError
+from features.errors import DataError, MissingInputError, UnavailableError
 from features.input_files import open_plain
+
+MAX_FILE_BYTES, PIECE_BYTES = 64 << 20, 1 << 16
+# Faults of the cache folder, where another mirror would not help.
+CACHE_FAULTS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
@@ -29,10 +35,7 @@ PUBLISHED: dict[str, Published] = {
             "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
             "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
         },
-        (
-            "https://ossci-datasets.s3.amazonaws.com/mnist/",
-            "https://storage.googleapis.com/cvdf-datasets/mnist/",
-        ),
+        ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
     ),
     "usps": Published(
         {
@@ -63,18 +66,13 @@ PUBLISHED: dict[str, Published] = {
 
 def folder_with(name: str, place: str | Path) -> Path | None:
     """Return `place`, or its folder called `name`, where it holds a file of the data set; else None."""
-    for folder in (Path(place) / name, Path(place)):
-        if any((folder / file).is_file() for file in PUBLISHED[name].files):
-            return folder
-    return None
+    folders, files = (Path(place) / name, Path(place)), PUBLISHED[name].files
+    return next((folder for folder in folders if any((folder / file).is_file() for file in files)), None)
 
 
 @dataclass(frozen=True)
 class DataFolder:
-    """The folder of a data set. `missing`: the names of its files that the folder lacks.
-
-    source is data-dir, SLKL_DATA_DIR or cache.
-    """
+    """The folder of a data set; source: data-dir, SLKL_DATA_DIR or cache; missing: the files that it lacks."""
 
     name: str
     folder: Path
@@ -85,15 +83,11 @@ class DataFolder:
 def locate(name: str, data_dir: str | None) -> DataFolder | None:
     """Return where a published data set is on this machine, None where it is not; reads the names of files only.
 
-    That is `data_dir` if given; else the folder that the environment variable SLKL_DATA_DIR names, where it has the
-    data set; else a per-user cache that mirrors fill.
+    Looks in `data_dir` if given; else in the folder that SLKL_DATA_DIR names, then the per-user cache of downloads.
     """
     place, source = (data_dir, "data-dir") if data_dir else (os.environ.get("SLKL_DATA_DIR"), "SLKL_DATA_DIR")
     folder = folder_with(name, place) if place else None
     if folder is None and not data_dir:
-        # Imported here: a machine that has the files needs no downloader, which is slow to import.
-        from features.downloads import cache_folder
-
         folder, source = folder_with(name, cache_folder(name)), "cache"
     if folder is None:
         return None
@@ -103,22 +97,19 @@ def locate(name: str, data_dir: str | None) -> DataFolder | None:
 def find(name: str, data_dir: str | None) -> Path:
     """Return the folder that holds the data set `name`, after filling the cache where `locate` knows no other.
 
-    Raises MissingInputError where a file is not in the folder that was given, UnavailableError where the cache is not
-    filled and no mirror answers.
+    Raises MissingInputError where the folder that was given lacks a file, UnavailableError where no mirror answers.
     """
     files, mirrors = PUBLISHED[name].files, PUBLISHED[name].mirrors
-    found = locate(name, data_dir)
-    if data_dir and found is None:
+    data = locate(name, data_dir)
+    if data_dir and data is None:
         wanted = f"neither {data_dir} nor {Path(data_dir) / name} holds {', '.join(files)}"
         raise MissingInputError(f"{name}: {wanted}; copy it there")
-    if found is None or found.source == "cache":
-        from features.downloads import fetch  # slow to import, as above
-
-        return fetch(name, files, mirrors)
-    if found.missing:
-        lacks = f"{found.folder} lacks {', '.join(found.missing)}"
+    if data is None or data.source == "cache":
+        return fetch(name, files, mirrors, cache_folder(name))
+    if data.missing:
+        lacks = f"{data.folder} lacks {', '.join(data.missing)}"
         raise MissingInputError(f"{name}: {lacks}; copy them there or leave out --data-dir")
-    return found.folder
+    return data.folder
 
 
 def check_digest(path: Path, sha256: str, expected: str) -> None:
@@ -128,16 +119,72 @@ def check_digest(path: Path, sha256: str, expected: str) -> None:
 
 
 def read_files(name: str, folder: Path) -> dict[str, bytes]:
-    """Return the content of every file of a data set by its name; for small files.
-
-    Raises DataError where a file has another sha256 than the published one.
-    """
+    """Return the content of every file of a data set by its name; DataError where a sha256 is not as published."""
     contents = {}
     for file, expected in PUBLISHED[name].files.items():
-        path = folder / file
-        with open_plain(path) as stream:
-            check_digest(path, hashlib.file_digest(stream, "sha256").hexdigest(), expected)
-            stream.seek(0)
-            contents[file] = stream.read()
-            check_digest(path, hashlib.sha256(contents[file]).hexdigest(), expected)
+        with open_plain(folder / file) as stream:
+            contents[file] = stream.read(MAX_FILE_BYTES)  # one with more bytes is another file
+        check_digest(folder / file, hashlib.sha256(contents[file]).hexdigest(), expected)
     return contents
+
+
+def cache_folder(dataset: str) -> Path:
+    """Return the folder of a data set in the cache of this user; it need not exist."""
+    import pooch  # slow to import, and a machine that has the files needs none
+
+    return Path(pooch.os_cache("slkl")) / dataset
+
+
+def fetch(
+    dataset: str,
+    files: Mapping[str, str],
+    mirrors: Sequence[str],
+    folder: Path,
+    *,
+    silence_seconds: float = 15.0,
+    total_seconds: float = 300.0,
+) -> Path:
+    """Return the folder, with all `files` (name → sha256 in hexadecimal digits), after downloading those that it lacks.
+
+    A file with another sha256 is replaced. Each comes from the first mirror, a URL with "/" at its end, that has the
+    right bytes, and becomes visible once its sha256 is compared. The seconds are the longest wait for a connection or
+    the next bytes, and for a whole file.
+
+    Raises UnavailableError where no mirror has some file, OSError where the folder cannot be written.
+    """
+    # Slow to import, as above.
+    import http.client
+    import urllib.request
+
+    import pooch
+
+    def download(url: str, output_file: str, pooch: object) -> None:
+        """Write the body of a URL to a file; give up on silence, on a trickle, and on a body without an end."""
+        stop, received_bytes = time.monotonic() + total_seconds, 0
+        with Path(output_file).open("wb") as target, urllib.request.urlopen(url, timeout=silence_seconds) as answer:
+            # read1 returns what has come in, so a trickle cannot hold one call past the limit.
+            while piece := answer.read1(PIECE_BYTES):
+                received_bytes += len(piece)
+                if received_bytes > MAX_FILE_BYTES:
+                    raise ValueError(f"{url} sends more than {MAX_FILE_BYTES} bytes")
+                if time.monotonic() > stop:
+                    raise TimeoutError(f"{url} took longer than {total_seconds:g} s")
+                target.write(piece)
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, sha256 in files.items():
+        failures = []
+        for mirror in mirrors:
+            try:
+                pooch.retrieve(mirror + name, f"sha256:{sha256}", fname=name, path=folder, downloader=download)
+                break
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                if getattr(error, "errno", None) in CACHE_FAULTS:
+                    raise
+                failures.append(f"{mirror}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+        else:
+            raise UnavailableError(
+                f"{dataset}: no mirror delivered {name} ({'; '.join(failures)}); copy {', '.join(files)} to {folder} "
+                "or to a folder given as --data-dir, or train on digits or synthetic, which need no download"
+            )
+    return folder

@@ -1,9 +1,11 @@
 """MNIST-like digits rendered from a seed: any number, row block by row block, nothing stored.
 
-Row i of a part depends on (seed, part, i) only. Each image picks its digit and one of the ways to write it,
-then draws a smooth displacement of the strokes (elastic deformation), an affine map (rotation, slant, scale,
-shift), a pen width and an ink density.
+Row i of a part depends on (seed, part, i) only. Each image draws its digit, one of the ways to write it, an elastic
+deformation of the strokes, an affine map, a pen width and an ink density.
 """
+
+from collections.abc import Iterable, Sized
+from itertools import chain
 
 import numpy as np
 
@@ -87,10 +89,9 @@ GLYPHS: tuple[tuple[tuple[Stroke, ...], ...], ...] = (
 
 
 def open_synthetic(spec: SourceSpec) -> Source:
-    """Open `spec.n_train` and `spec.n_test` synthetic digits (60 000 and 10 000 unless given).
+    """Open synthetic digits, 60 000 and 10 000 unless given, which are rendered when they are read.
 
-    Rows are rendered when they are read: images (n, 28, 28) uint8, about 20 µs each; nothing is held. Raises DataError
-    for the binary task: there are ten digits.
+    Images (n, 28, 28) uint8, about 20 µs each. Raises DataError for the binary task: there are ten digits.
     """
     task = spec.task or "multiclass"
     classes = class_labels(np.arange(10), task)
@@ -105,33 +106,20 @@ def open_synthetic(spec: SourceSpec) -> Source:
         render_rows(seed, part_number, start, stop, *tables, images)
         return images, digits if classes else digits.astype(np.float64)
 
-    identity = {
-        "source": "synthetic",
-        "renderer_version": RENDERER_VERSION,
-        "task": task,
-        "n_train": sizes[0],
-        "n_test": sizes[1],
-        "seed": spec.seed,
-    }
+    identity = {"source": "synthetic", "renderer_version": RENDERER_VERSION, "task": task}
+    identity |= {"n_train": sizes[0], "n_test": sizes[1], "seed": spec.seed}
     return Source("synthetic", task, classes, *sizes, (SIDE, SIDE), bool(spec.standardise), read, identity)
 
 
 def _glyph_tables() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the glyphs as flat tables: points, then the starts of strokes, variants and digits.
+    """Return the glyphs as flat tables: points (p, 2) f8, then where strokes, variants and digits start, int64.
 
-    Points are float64 (p, 2), starts int64. Each table of starts has one more entry than there are strokes,
-    variants or digits: the end of the last.
+    Each table of starts has one more entry than there are strokes, variants or digits: the end of the last.
     """
-    points: list[tuple[float, float]] = []
-    stroke_start, variant_start, digit_start = [0], [0], [0]
-    for variants in GLYPHS:
-        for strokes in variants:
-            for stroke in strokes:
-                points.extend(stroke)
-                stroke_start.append(len(points))
-            variant_start.append(len(stroke_start) - 1)
-        digit_start.append(len(variant_start) - 1)
-    strokes_at, variants_at, digits_at = (
-        np.array(table, dtype=np.int64) for table in (stroke_start, variant_start, digit_start)
-    )
-    return np.array(points), strokes_at, variants_at, digits_at
+    variants = list(chain(*GLYPHS))
+    strokes = list(chain(*variants))
+
+    def starts(groups: Iterable[Sized]) -> np.ndarray:
+        return np.cumsum([0, *map(len, groups)], dtype=np.int64)
+
+    return np.array(list(chain(*strokes))), starts(strokes), starts(variants), starts(GLYPHS)

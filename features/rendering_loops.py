@@ -1,7 +1,6 @@
 """Compiled renderer of synthetic digits: control points → deformed strokes → pixels.
 
-Each image has its own counter-based generator (splitmix64 of seed, part and row), so it does not matter which
-block an image is rendered in, or whether its neighbours are.
+Each image has its own counter-based generator (splitmix64 of seed, part and row), whatever block it is in.
 """
 
 import math
@@ -22,9 +21,7 @@ MAX_SHIFT_PIXELS = 1.6
 WAVE_AMPLITUDE = 0.055
 MIN_RADIUS_PIXELS, MAX_RADIUS_PIXELS = 0.65, 1.75
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
+_GOLDEN, _MIX_1, _MIX_2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFT_30, _SHIFT_27, _SHIFT_31, _SHIFT_11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
 
 
@@ -153,9 +150,8 @@ def render_rows(
 ) -> None:
     """Render rows start … stop - 1 to `images` (stop - start, 28, 28) uint8.
 
-    `points` (p, 2) are control points; stroke s owns points stroke_start[s] … stroke_start[s + 1] - 1,
-    variant v the strokes variant_start[v] …, digit k the variants digit_start[k] … . `seed` and `part` are
-    uint64.
+    `points` (p, 2) are control points; stroke s owns points stroke_start[s] … stroke_start[s + 1] - 1, and so do
+    variants own strokes, and digits variants. `seed` and `part` are uint64.
     """
     state = np.zeros(1, np.uint64)
     waves = np.empty((N_WAVES, 5))

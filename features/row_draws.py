@@ -1,12 +1,8 @@
-"""Keys of training rows, which decide the rows that are held out or sampled, independent of their order.
-
-Rows with the same key, which are equal or of one group, throw the same coin, however often and wherever they stand.
-"""
+"""Keys of training rows, which decide what is held out or sampled: equal rows, or those of a group, go together."""
 
 import hashlib
 import re
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +18,7 @@ _HELD_OUT, _SAMPLED = 2, 5  # which coins a seed throws
 
 
 def row_keys(inputs: np.ndarray) -> Keys:
-    """Return a key (n,) u8 of each row of inputs (n, …): equal for equal numbers of any dtype.
-
-    Two different rows have the same key with probability 2^-64. Costs a few operations a number.
-    """
+    """Return a key (n,) u8 of each row of inputs (n, …): equal for equal numbers of any dtype, else by chance 2^-64."""
     keys = np.empty(len(inputs), np.uint64)
     salts = _mixed(np.arange(1, 1 + int(np.prod(inputs.shape[1:])), dtype=np.uint64))
     for start in range(0, len(inputs), _TOGETHER):
@@ -38,11 +31,16 @@ def row_keys(inputs: np.ndarray) -> Keys:
 def group_keys(groups: np.ndarray) -> Keys:
     """Return a key (n,) u8 of each of groups (n,), numbers or text: equal for those that read alike.
 
-    Numbers are equal in whatever dtype they are, also in text, and read as Python writes them, whole ones without a
-    point. Raises DataError naming a row without a group: NaN, None, or what is a missing cell of a table.
+    Numbers are equal in any dtype, also in text, and read as Python writes them, whole ones without a point. Raises
+    DataError naming a row without a group: NaN, None, or what is a missing cell of a table.
     """
     names, rows, of_rows = np.unique(groups, return_index=True, return_inverse=True)
-    read = [_read(name) for name in names.tolist()]
+    read = []
+    for name in names.tolist():
+        text = name.decode(errors="backslashreplace") if isinstance(name, bytes) else cell_text(name)
+        if _WHOLE.fullmatch(text) and float(text).is_integer():
+            text = str(int(float(text) if "e" in text else text.partition(".")[0]))
+        read.append(text)
     for name, row in zip(read, rows.tolist(), strict=True):
         if is_missing(name) or name.lower() in ("none", "nat"):
             raise DataError(f"row {row} has no group ({name!r}); name one for each row")
@@ -50,19 +48,10 @@ def group_keys(groups: np.ndarray) -> Keys:
     return np.frombuffer(b"".join(digests), np.uint64)[of_rows]
 
 
-def _read(name: str | bytes | float) -> str:
-    """Return how the name of a group reads."""
-    text = name.decode(errors="backslashreplace") if isinstance(name, bytes) else cell_text(name)
-    if _WHOLE.fullmatch(text) is None or not float(text).is_integer():
-        return text
-    return str(int(float(text) if "e" in text else text.partition(".")[0]))
-
-
 def held_out_limit(seed: int, fraction: float, blocks: Iterable[Keys]) -> float:
     """Return the limit of `draw_held_out`: `fraction`, moved so that some rows lie on either side.
 
-    Where all rows are on one side, those of the lowest coin are held out, or those of the highest are not. 0 where
-    nothing is to be held out, or all rows have one key. `blocks`: the keys of all rows that count.
+    0 where nothing is to be held out, or all rows have one key. `blocks`: the keys of all rows that count.
     """
     least, most = 1.0, 0.0
     for keys in blocks if fraction else ():
@@ -74,11 +63,6 @@ def held_out_limit(seed: int, fraction: float, blocks: Iterable[Keys]) -> float:
 def draw_held_out(seed: int, limit: float, keys: Keys) -> NDArray[np.bool_]:
     """Return which rows with keys (n,) are held out, (n,) bool: those whose coins are below a `held_out_limit`."""
     return np.asarray(_coins(seed, _HELD_OUT, keys) < limit)
-
-
-def tells_labels_apart(fit: NDArray[Any], held_out: NDArray[Any]) -> bool:
-    """Return whether held-out rows can choose between fits: two labels among the fit rows, one held out as well."""
-    return len(np.unique(fit)) > 1 and bool(np.isin(held_out, fit).any())
 
 
 def draw_sample(seed: int, share: float, keys: Keys) -> NDArray[np.bool_]:

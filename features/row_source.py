@@ -1,12 +1,8 @@
-"""Sources over array-likes: a seeded choice of rows, read in bounded pieces.
-
-Chosen rows keep the order of the data, so that a block of them is one contiguous range of the array-like and
-a chunked store is read front to back.
-"""
+"""Sources over array-likes: rows chosen by the seed, in the order of the data, read front to back in bounded pieces."""
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -15,7 +11,7 @@ import numpy as np
 from features.encoding import EncodedRows, unknown_words
 from features.errors import DataError, UsageError
 from features.row_draws import group_keys
-from features.source import PARTS, ChunkedArray, Part, RowArray, Source, SourceMemory, SourceSpec
+from features.source import PARTS, Part, RowArray, Source, SourceMemory, SourceSpec
 from features.targets import MOST_CLASSES, MOST_TABLE_CLASSES, checked_weights, class_labels, detect_task, encode
 
 PIECE_BYTES = 8 << 20
@@ -31,10 +27,7 @@ class LabelledRows(NamedTuple):
 
 
 class PartRows(NamedTuple):
-    """One part: the array-like of inputs and what errors call it, the rows of it (None: all), and what these have.
-
-    targets (n,), weights (n,) f8 above 0 or None, groups: their keys (n,) u8 or None.
-    """
+    """One part: inputs, what errors call them, its rows (None: all), targets, weights (n,) f8, group keys (n,) u8."""
 
     inputs: RowArray
     array_name: str
@@ -47,28 +40,25 @@ class PartRows(NamedTuple):
         """Return inputs and targets of some rows. Memory: the result and 8 MiB, however far apart the rows are."""
         block = np.empty((stop - start, *self.inputs.shape[1:]), dtype=input_dtype(self.inputs))
         rows = np.arange(start, stop) if self.rows is None else self.rows[start:stop]
-        for begin, end in _pieces(rows, self.inputs):
-            low = int(rows[begin])
+        span, begin = _piece_rows(self.inputs), 0
+        while begin < len(rows):
+            low, end = int(rows[begin]), int(np.searchsorted(rows, rows[begin] + span))
             values = np.asarray(self.inputs[low : int(rows[end - 1]) + 1])
             block[begin:end] = values[rows[begin:end] - low]
+            begin = end
         check_finite(block, self.array_name, rows)
         return block, self.targets[start:stop].copy()
 
 
 def source_of(
-    spec: SourceSpec,
-    name: str,
-    given: Sequence[LabelledRows],
-    standardise: bool,
-    identity: dict[str, Any],
+    spec: SourceSpec, name: str, given: Sequence[LabelledRows], standardise: bool, identity: dict[str, Any]
 ) -> Source:
     """Build a source from one set of rows, or from a train and a test part of their own.
 
     Of one set, `spec.test_fraction` of the rows, by seed, are the test part, and no group is split. Rows of weight 0
     are as if they were not there. Where `spec.joins` says so, all rows of the first set are training rows.
 
-    Raises DataError for an empty part or fewer than two rows, lengths or shapes that differ, labels no machine can
-    learn from, and a test label the training part lacks; UsageError where more rows are asked for than there are.
+    Raises DataError for shapes or labels of which nothing can be learned, UsageError for more rows than there are.
     """
     own = [f" of {part}" for part in PARTS] if len(given) > 1 else [""]  # ends what errors call an array
     for one, of in zip(given, own, strict=True):
@@ -79,12 +69,13 @@ def source_of(
     counted = [count_rows(spec, one, of) for one, of in zip(given, own, strict=True)]
     n_left_out = sum(len(one.labels) - len(of_one.rows) for one, of_one in zip(given, counted, strict=True))
     labels = given[0].labels[counted[0].rows]
-    task = spec.task or detect_task(labels, _most_classes(spec, given[0].inputs))
+    is_table = len(given[0].inputs.shape) == 2
+    # Labels of images, or one set against all others, are classes also where there are many.
+    most_classes = MOST_TABLE_CLASSES if is_table and spec.positive is None else MOST_CLASSES
+    task = spec.task or detect_task(labels, most_classes)
     classes = class_labels(labels, task)
-    if len(given) > 1:
-        chosen = [part_rows(spec, part, of_part, name) for part, of_part in zip(PARTS, counted, strict=True)]
-    else:
-        chosen = split_rows(spec, counted[0], name)
+    chosen = chosen_rows(spec, counted, name, split=len(given) == 1)
+    if len(given) == 1:
         identity = {"split": spec.test_fraction, **identity}
         given, counted, own = [*given] * 2, counted * 2, own * 2
     parts = []
@@ -93,9 +84,6 @@ def source_of(
         weights, keys = (None if values is None else values[rows] for values in of_one[1:])
         targets = encode(one.labels[rows], classes, f"y{of}")
         parts.append(PartRows(one.inputs, f"X{of}", every, targets, weights, keys))
-    notes = _task_notes(spec, task, given[0].inputs, labels)
-    notes += _weight_notes(spec, n_left_out) + _group_notes(spec, parts[0].groups, parts[1].groups)
-    notes += _unknown_notes(parts[1], "test part")
     if classes and len(np.unique(parts[0].targets)) < 2:
         only = classes[int(parts[0].targets[0])]
         fault, remedy = f"the {len(chosen[0])} training rows all have label {only!r}", "take more rows"
@@ -114,7 +102,9 @@ def source_of(
     if spec.groups is not None:  # which array is which: one may be both
         identity["roles"] = {"groups": spec.groups, "weights": spec.weights}
     zscored = standardise if spec.standardise is None else spec.standardise
-    return _of_parts(name, task, classes, zscored, parts[0], parts[1], identity, notes)
+    notes = _task_notes(spec, task, labels) if is_table else []
+    notes += _fact_notes(spec, n_left_out, *parts) + _unknown_notes(parts[1], "test part")
+    return _of_parts(name, task, classes, zscored, *parts, identity=identity, notes=notes)
 
 
 class CountedRows(NamedTuple):
@@ -133,20 +123,46 @@ def count_rows(spec: SourceSpec, given: LabelledRows, of: str = "") -> CountedRo
         weights = checked_weights(given.weights, n, f"weights {spec.weights}{of or ' of the data'}")
         rows = np.flatnonzero(weights)
     if given.groups is not None:
-        keys = _keys_of_groups(f"groups {spec.groups}{of}", given.groups, n)
+        groups, called = given.groups, f"groups {spec.groups}{of}"
+        if groups.shape not in ((n,), (n, 1)) or groups.dtype.kind not in "biufUS":
+            found = f"{groups.dtype} values of shape {groups.shape}"
+            raise DataError(f"{called} hold {found}; a number or a word for each of {n} rows is needed")
+        try:
+            keys = group_keys(groups.reshape(n))
+        except DataError as error:
+            raise DataError(f"{called}: {error}") from None
     return CountedRows(rows, weights, keys)
 
 
-def split_rows(spec: SourceSpec, counted: CountedRows, name: str) -> list[np.ndarray]:
-    """Return which rows are the train and the test part, each sorted; errors as `source_of`.
+def chosen_rows(spec: SourceSpec, counted: Sequence[CountedRows], name: str, *, split: bool) -> list[np.ndarray]:
+    """Return which rows each part takes, sorted, of parts of their own or of one set that is `split`; by the seed.
 
-    Groups are not split; the test part is then as near its size as their order allows.
+    Errors as `source_of`. Groups are not split; the test part is then as near its size as their order allows.
     """
+    seed, whats = np.random.SeedSequence(spec.seed), ("n_train", "n_test")
+    if split:
+        counted, orders = [*counted] * 2, _split(spec, counted[0], name, np.random.default_rng(seed))
+    else:
+        orders = [part.rows for part in counted]
+    chosen = []
+    for part, order, own, what in zip(counted, orders, seed.spawn(2), whats, strict=False):
+        asked, n = getattr(spec, what), len(order)
+        if asked is not None and asked > n:
+            raise UsageError(f"{what} is {asked}, but {name} has {n} such rows; give at most {n}")
+        if not split and asked in (None, n):
+            chosen.append(part.rows)
+            continue
+        positions = order if split else np.random.default_rng(own).permutation(n)
+        chosen.append(part.rows[np.sort(positions[:asked])])
+    return chosen
+
+
+def _split(spec: SourceSpec, counted: CountedRows, name: str, rng: np.random.Generator) -> list[np.ndarray]:
+    """Return the rows of the train and the test part in the order drawn, as positions among those that count."""
     n = len(counted.rows)
     if n < 2:
         raise DataError(f"{name}: {n} row(s); at least one to train and one to test are needed")
     n_test = min(max(1, round(spec.test_fraction * n)), n - 1)
-    rng = np.random.default_rng(np.random.SeedSequence(spec.seed))
     order = rng.permutation(n)
     if counted.keys is not None:
         groups = counted.keys[counted.rows[order]]
@@ -158,40 +174,14 @@ def split_rows(spec: SourceSpec, counted: CountedRows, name: str) -> list[np.nda
         n_groups = 1 + int(np.argmin(np.abs(sizes - n_test)))
         n_test, is_train = int(sizes[n_groups - 1]), ~np.isin(of_rows, drawn[:n_groups])
         order = order[np.argsort(is_train, kind="stable")]
-    parts = (("n_train", order[n_test:], spec.n_train), ("n_test", order[:n_test], spec.n_test))
-    return [counted.rows[np.sort(rows[: _checked_size(what, asked, len(rows), name)])] for what, rows, asked in parts]
-
-
-def part_rows(spec: SourceSpec, part: Part, counted: CountedRows, name: str) -> np.ndarray:
-    """Return which rows of a part of its own are taken, sorted; errors as `source_of`."""
-    what, asked = ("n_train", spec.n_train) if part == "train" else ("n_test", spec.n_test)
-    n = len(counted.rows)
-    size = _checked_size(what, asked, n, name)
-    seed = np.random.SeedSequence(spec.seed).spawn(2)[part == "test"]
-    return counted.rows if size == n else counted.rows[np.sort(np.random.default_rng(seed).permutation(n)[:size])]
-
-
-def _checked_size(option: str, asked: int | None, available: int, name: str) -> int:
-    if asked is not None and asked > available:
-        raise UsageError(f"{option} is {asked}, but {name} has {available} such rows; give at most {available}")
-    return available if asked is None else asked
-
-
-def _keys_of_groups(name: str, groups: np.ndarray, n_rows: int) -> np.ndarray:
-    if groups.shape not in ((n_rows,), (n_rows, 1)) or groups.dtype.kind not in "biufUS":
-        found = f"{groups.dtype} values of shape {groups.shape}"
-        raise DataError(f"{name} hold {found}; a number or a word for each of {n_rows} rows is needed")
-    try:
-        return group_keys(groups.reshape(n_rows))
-    except DataError as error:
-        raise DataError(f"{name}: {error}") from None
+    return [order[n_test:], order[:n_test]]
 
 
 def _joining(spec: SourceSpec, name: str, given: LabelledRows, standardise: bool, identity: dict[str, Any]) -> Source:
     """Return all rows as training rows that join others. Raises DataError for a label that is none of their classes."""
     assert spec.task is not None  # that of the rows that they join
     assert spec.joins is not None
-    task, classes, labels = spec.task, spec.joins.classes, given.labels
+    classes, labels = spec.joins.classes, given.labels
     if classes and isinstance(classes[0], str):
         labels = labels.astype(str)  # words that all read as numbers, in these rows alone
     elif classes and labels.dtype.kind == "U":
@@ -200,14 +190,12 @@ def _joining(spec: SourceSpec, name: str, given: LabelledRows, standardise: bool
         targets = encode(labels, classes, f"{name}: y")
     except DataError as error:
         raise DataError(f"{error}; leave such rows out, or train on all rows anew") from None
-    keys = None
-    if given.groups is not None:
-        keys = _keys_of_groups(f"groups {spec.groups} of {name}", given.groups, len(targets))
+    keys = count_rows(spec, given._replace(weights=None), f" of {name}").keys
     train = PartRows(given.inputs, f"{name}: X", None, targets, None, keys)
     test = PartRows(given.inputs, f"{name}: X", np.empty(0, np.int64), targets[:0])
     identity = {**identity, "n_train": len(targets), "classes": list(classes)}
     notes = _unknown_notes(train, f"rows of {name}")
-    return _of_parts(name, task, classes, standardise, train, test, identity, notes)
+    return _of_parts(name, spec.task, classes, standardise, train, test, identity=identity, notes=notes)
 
 
 def _of_parts(
@@ -217,12 +205,15 @@ def _of_parts(
     standardise: bool,
     train: PartRows,
     test: PartRows,
+    *,
     identity: dict[str, Any],
-    notes: tuple[str, ...],
+    notes: list[str],
 ) -> Source:
     def read(part: Part, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         return (train if part == "train" else test).read(start, stop)
 
+    inputs = list({id(part.inputs): part.inputs for part in (train, test)}.values())
+    chunked = [array for array in inputs if hasattr(array, "decoding_bytes")]  # by readers of `storage`
     return Source(
         name=name,
         task=task,
@@ -236,19 +227,14 @@ def _of_parts(
         row_weights={"train": train.weights, "test": test.weights},
         groups=train.groups,
         test_groups=test.groups,
-        notes=notes,
-        memory=_memory_of(train, test),
+        notes=tuple(notes),
+        memory=SourceMemory(
+            held=sum(getattr(array, "nbytes", 0) for array in chain(inputs, train[3:], test[3:])),
+            kept=sum(getattr(array, "kept_bytes", 0) for array in chunked),
+            decoded=sum(math.prod(array.shape) * array.dtype.itemsize for array in chunked),
+            decoding=max((getattr(array, "decoding_bytes", 0) for array in chunked), default=0),
+        ),
     )
-
-
-def _memory_of(train: PartRows, test: PartRows) -> SourceMemory:
-    """Return what the arrays hold; of array-likes in chunks (`storage`) what their readers keep of them."""
-    inputs = list({id(part.inputs): part.inputs for part in (train, test)}.values())
-    held = sum(getattr(array, "nbytes", 0) for array in chain(inputs, train[3:], test[3:]))
-    chunked = [array for array in inputs if isinstance(array, ChunkedArray)]
-    kept = sum(array.kept_bytes for array in chunked)
-    decoded = sum(int(np.prod(array.shape, dtype=np.int64)) * array.dtype.itemsize for array in chunked)
-    return SourceMemory(held, kept, decoded, max((array.decoding_bytes for array in chunked), default=0))
 
 
 def _check_alike(name: str, train: RowArray, test: RowArray) -> None:
@@ -261,51 +247,40 @@ def _check_alike(name: str, train: RowArray, test: RowArray) -> None:
         raise DataError(f"{name}: train images are {dtypes[0]}, test images {dtypes[1]}; give both on one scale")
 
 
-def _most_classes(spec: SourceSpec, inputs: RowArray) -> int:
-    """Return how many whole numbers suggest classes: labels of images, or one set against all others, are such."""
-    return MOST_TABLE_CLASSES if len(inputs.shape) == 2 and spec.positive is None else MOST_CLASSES
+def _fact_notes(spec: SourceSpec, n_left_out: int, train: PartRows, test: PartRows) -> list[str]:
+    """Return notes on the weights and the groups of the rows, where they have some."""
+    notes = []
+    if spec.weights is not None:
+        left_out = f", {n_left_out} rows of weight 0 left out" if n_left_out else ""
+        notes.append(f"weights of the rows: {spec.weights}{left_out}")
+    if train.groups is not None:
+        n_both = 0 if test.groups is None else len(np.intersect1d(train.groups, test.groups))
+        both = f"; {n_both} of them have rows in the test part as well" if n_both else ""
+        notes.append(f"groups of the rows: {spec.groups}, {len(np.unique(train.groups))} in the training part{both}")
+    return notes
 
 
-def _group_notes(spec: SourceSpec, train: np.ndarray | None, test: np.ndarray | None) -> tuple[str, ...]:
-    if train is None:
-        return ()
-    n_both = 0 if test is None else len(np.intersect1d(train, test))
-    both = f"; {n_both} of them have rows in the test part as well" if n_both else ""
-    return (f"groups of the rows: {spec.groups}, {len(np.unique(train))} in the training part{both}",)
-
-
-def _weight_notes(spec: SourceSpec, n_left_out: int) -> tuple[str, ...]:
-    if spec.weights is None:
-        return ()
-    left_out = f", {n_left_out} rows of weight 0 left out" if n_left_out else ""
-    return (f"weights of the rows: {spec.weights}{left_out}",)
-
-
-def _unknown_notes(part: PartRows, what: str) -> tuple[str, ...]:
+def _unknown_notes(part: PartRows, what: str) -> list[str]:
     """Return a note of cells of a part, called `what`, with words that no training row has."""
     if not isinstance(part.inputs, EncodedRows):
-        return ()
+        return []
     codes = part.inputs.codes if part.rows is None else part.inputs.codes[part.rows]
-    return tuple(f"{what}: {line}" for line in unknown_words(part.inputs.encoding.unknown(codes)))
+    return [f"{what}: {line}" for line in unknown_words(part.inputs.encoding.unknown(codes))]
 
 
-def _task_notes(spec: SourceSpec, task: str, inputs: RowArray, labels: np.ndarray) -> tuple[str, ...]:
+def _task_notes(spec: SourceSpec, task: str, labels: np.ndarray) -> list[str]:
     """Return a note on whether whole numbers in a table were taken for classes, where no setting decides it."""
-    if spec.task or spec.positive is not None or labels.dtype.kind not in "iu" or len(inputs.shape) > 2:
-        return ()
-    counted = f"target: {len(np.unique(labels))} distinct whole numbers are taken for"
-    if task == "multiclass":
-        return (f"{counted} classes; where they are quantities, --set data.task=regression",)
+    if spec.task or spec.positive is not None or labels.dtype.kind not in "iu" or task == "binary":
+        return []
+    taken, otherwise, other = "classes", "quantities", "regression"
     if task == "regression":
-        return (f"{counted} quantities (a regression); where they are classes, --set data.task=multiclass",)
-    return ()
+        taken, otherwise, other = "quantities (a regression)", "classes", "multiclass"
+    counted = f"target: {len(np.unique(labels))} distinct whole numbers are taken for {taken}"
+    return [f"{counted}; where they are {otherwise}, --set data.task={other}"]
 
 
 def input_dtype(inputs: RowArray) -> np.dtype:
-    """Return the dtype blocks are read in: image bytes and float32 stay, other numbers become float64.
-
-    Raises DataError for values that are not real numbers.
-    """
+    """Return the dtype blocks are read in: image bytes and float32 stay, other real numbers become float64."""
     dtype = np.dtype(inputs.dtype)
     if dtype.kind not in "biuf":
         raise DataError(f"X holds {dtype} values; real numbers are needed")
@@ -334,16 +309,6 @@ def digest_rows(array: RowArray) -> str:
         end = min(begin + span, n_rows)
         digest.update(np.ascontiguousarray(array[begin:end]).tobytes())
     return digest.hexdigest()
-
-
-def _pieces(rows: np.ndarray, inputs: RowArray) -> Iterator[tuple[int, int]]:
-    """Cut sorted rows into runs (begin, end) that span at most `PIECE_BYTES` (or one row)."""
-    span = _piece_rows(inputs)
-    begin = 0
-    while begin < len(rows):
-        end = int(np.searchsorted(rows, rows[begin] + span, side="left"))
-        yield begin, end
-        begin = end
 
 
 def _piece_rows(inputs: RowArray) -> int:

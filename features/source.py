@@ -1,12 +1,9 @@
-"""Where examples come from: one small description, and one way to read a block of rows of what it describes.
-
-A `SourceSpec` is plain data: tasks carry it and open the source themselves (`features.open_source`).
-"""
+"""Where examples come from: a small description, which tasks carry and open, and the open source."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -20,27 +17,18 @@ NAMED = ("mnist", "usps", "boston", "abalone", "sinc", "digits", "synthetic")
 
 @dataclass(frozen=True)
 class SourceSpec:
-    """What to read; picklable and JSON-able.
+    """What to read; picklable and JSON-able. What is not named here is as the setting data.NAME says.
 
-    dataset : one of `NAMED`, or the path of a folder in MNIST's IDX layout, of an ``.npz`` file or a table; any other
-        (zarr) needs the opened arrays, see `features.open_source`
+    dataset : one of `NAMED`, or the path of a folder in MNIST's IDX layout, an ``.npz`` file, a table or a zarr store
     data_dir : folder that holds the files of a published data set, or a folder of its name with them
     n_train, n_test : of `synthetic` and `sinc` how many to generate; of others, how many rows to take, by the seed
-    test : tables: the file that holds the test part; all of `dataset` is the training part then
-    test_fraction : size of the test part where the data have no split of their own
-    target : column of a table, a name or (whole number) a position, or key of an npz file, that holds y
-    weights, groups : likewise, also of zarr arrays, what holds the weight and the group of each row; no group is in
-        both parts
-    columns, drop : tables with a header: the columns that are inputs, or those that are none
+    target, weights, groups : columns of a table by name or position, or keys of arrays; no group is in both parts
     categorical, missing : tables: how words and missing cells become numbers, see `features.encoding.Asked.read`
-    task : ``multiclass``, ``binary`` or ``regression`` instead of what the labels suggest
     standardise : None: False for images and `sinc`, True for tables
     positive : the label to set against all others, as it reads; labels become 1 and -1
-    noise : `sinc`: variance of the noise on the training targets
     seed : of the split, of the order from which n_train and n_test take, and of what is generated
     added : paths of data whose rows follow the training rows, in this order; see `features.open_source.joined`
-    joins : of data that are added, what they join: all their rows, or those of their train part, are training rows, and
-        there are no others
+    joins : of data that are added, what they join: all their rows, or those of their train part, are training rows
     """
 
     dataset: str
@@ -80,7 +68,10 @@ class SourceSpec:
 
 
 class RowArray(Protocol):
-    """An array-like (n, …) that is read by slices of rows: an array, or what reads one from the disk."""
+    """An array-like (n, …) that is read by slices of rows: an array, or what reads one from the disk.
+
+    One that decodes whole chunks has `kept_bytes`, of each reading thread, and `decoding_bytes`, beside its result.
+    """
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -94,26 +85,12 @@ class RowArray(Protocol):
         """Return some rows, whole."""
 
 
-@runtime_checkable
-class ChunkedArray(RowArray, Protocol):
-    """One that decodes whole chunks of rows, and keeps some of them."""
-
-    @property
-    def kept_bytes(self) -> int:
-        """Bytes that each reading thread keeps."""
-
-    @property
-    def decoding_bytes(self) -> int:
-        """Bytes that decoding takes beside its result."""
-
-
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table: names of those read in order, () without a header; name and place of the target.
+    """The columns of a table: names of the inputs, () without a header; name and place of target, weights and groups.
 
-    Places are those in a file of these columns alone, the target's without weights and groups. chosen: whether others
-    may be beside them. encoding: how their cells become inputs; None where each is a number. weights, weights_index,
-    groups, groups_index: name and place of the weights and the groups of the rows, the place None where there are none.
+    Places are those in a file of these columns alone, the target's without weights and groups; None where there is no
+    such column. chosen: whether others may be beside them. encoding: how cells become inputs, None for numbers alone.
     """
 
     inputs: tuple[str, ...]
@@ -150,19 +127,10 @@ class Joins:
     columns: Columns | None
     n_inputs: int
 
-    @property
-    def n_columns(self) -> int:
-        """Columns that are read for the inputs."""
-        encoding = None if self.columns is None else self.columns.encoding
-        return self.n_inputs if encoding is None else len(encoding.columns)
-
 
 @dataclass(frozen=True)
 class SourceMemory:
-    """Bytes that an open source takes of a process.
-
-    held: for good; kept: by each thread that reads, though no more than `decoded` by all; decoding: while one reads.
-    """
+    """Bytes: held for good; kept by each reading thread, at most decoded by all; decoding, while one reads."""
 
     held: int = 0
     kept: int = 0
@@ -174,37 +142,29 @@ class SourceMemory:
         return min(threads * self.kept, self.decoded) + self.decoding
 
 
-Read = Callable[[Part, int, int], tuple[np.ndarray, np.ndarray]]
-
-
 @dataclass(frozen=True, eq=False)
 class Source:
     """Examples with a task and a train/test split, read by row blocks; safe to read from several threads.
 
-    name : short, never a path
-    task : ``multiclass``, ``binary`` or ``regression``
     classes : sorted labels as Python scalars; () for regression
-    n_train, n_test : rows of the parts
     input_shape : of one input, (H, W) for images, (d,) for tables
     standardise : whether inputs are to be z-scored with the statistics of the training part
-    read_rows : what `read` calls with rows that exist
     identity : all that determines what `read` returns, as JSON-able values; no path, no time
     row_weights : part → weights (n,) f8 above 0 of its rows; None, or nothing, where they count 1 each
     groups, test_groups : keys (n,) u8 of the groups of the rows (`features.row_draws`); None where they have none
     columns : the columns of the file that the inputs are from; None where it is no table
     notes : what was assumed when the data were read, a line each: header, target column, classes
-    memory : what the open source takes of memory
     added : how many of the last training rows came with each addition, in order
     """
 
-    name: str
+    name: str  # short, never a path
     task: str
     classes: tuple
     n_train: int
     n_test: int
     input_shape: tuple[int, ...]
     standardise: bool
-    read_rows: Read
+    read_rows: Callable[[Part, int, int], tuple[np.ndarray, np.ndarray]]
     identity: dict[str, Any]
     row_weights: Mapping[Part, np.ndarray | None] = field(default_factory=dict)
     groups: np.ndarray | None = None
@@ -217,9 +177,8 @@ class Source:
     def read(self, part: Part, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Return inputs (stop - start, *input_shape) and targets (stop - start,).
 
-        Inputs are uint8 for images, float32 or float64 otherwise; targets are an int64 index into `classes`, or float64
-        for regression. Raises DataError naming array and row where a value is not finite, IndexError where the rows do
-        not exist.
+        Inputs are uint8, float32 or float64; targets an int64 index into `classes`, or float64 for regression. Raises
+        DataError naming array and row where a value is not finite, IndexError where the rows do not exist.
         """
         n = self.n_train if part == "train" else self.n_test
         if not 0 <= start <= stop <= n:
@@ -229,7 +188,3 @@ class Source:
     def weights(self, part: Part) -> np.ndarray | None:
         """Return how much each row of a part counts, (n,) f8 above 0; None where each counts 1."""
         return self.row_weights.get(part)
-
-    def fingerprint(self) -> dict[str, Any]:
-        """Return, as JSON-able values, all that determines what `read` returns; no path, no time."""
-        return dict(self.identity)

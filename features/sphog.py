@@ -2,9 +2,8 @@
 
 For an image of any size with at least one whole cell:
 
-1. gradient by a separable 5x5 derivative of a Gaussian, zero outside the image: (0.594, 0.878, 1, 0.878,
-0.594) across,
-   (0.100, 1, 0, -1, -0.100) along, as a convolution (a brightening to the right has angle 0);
+1. gradient by a separable 5x5 derivative of a Gaussian, zero outside the image: (0.594, 0.878, 1, 0.878, 0.594)
+   across, (0.100, 1, 0, -1, -0.100) along, as a convolution (a brightening to the right has angle 0);
 2. signed angle in 12 bins of 30°, the magnitude split linearly between the two nearest bin centres;
 3. cells of 14, 7 and 4 pixels, each on three grids of whole cells, at offsets (0, 0), (0, h), (h, 0) with
    h = b/2 rounded half up;
@@ -32,24 +31,20 @@ CELL_WEIGHTS = {14: 1.0, 7: 2.0, 4: 4.0}
 
 
 def sphog_length(height: int, width: int) -> int:
-    """Return the number of features of an image of `height` x `width` pixels: 2172 for 28 x 28.
-
-    Raises UsageError where the image has no whole cell.
-    """
+    """Return the number of features of an image, 2172 for 28 x 28. Raises UsageError where it has no whole cell."""
     return len(_tables(height, width)[1])
 
 
 def sphog(images: np.ndarray) -> np.ndarray:
     """Return the features (n, d) f4 of images (n, H, W), unsigned bytes or floats; d = `sphog_length(H, W)`.
 
-    A constant image of zeros gives zeros. About 20 µs an image of 28 x 28; memory is the result's. Raises UsageError
-    where `images` is not three-dimensional or an image has no whole cell.
+    About 20 µs an image of 28 x 28. Raises UsageError for another shape, or images without a whole cell.
     """
     if images.ndim != 3:
         raise UsageError(f"sphog needs images (n, H, W), found inputs of shape {images.shape}; use features = raw")
-    cell_start, weights = _tables(images.shape[1], images.shape[2])
-    out = np.empty((len(images), len(weights)), dtype=np.float32)
     height, width = images.shape[1:]
+    cell_start, weights = _tables(height, width)
+    out = np.empty((len(images), len(weights)), dtype=np.float32)
     padded = np.zeros((min(_IMAGES_AT_ONCE, len(images)), height + 4, width + 4))
     space, histograms = np.empty((4, height + 4, width + 4)), np.empty(len(weights) + N_BINS)
     for start in range(0, len(images), _IMAGES_AT_ONCE):
@@ -62,34 +57,27 @@ def sphog(images: np.ndarray) -> np.ndarray:
 @functools.lru_cache(maxsize=8)
 def _tables(height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
     """Return where each pixel votes, int32 (H, W, 9), and each feature's weight, float64 (d,)."""
-    grids: list[tuple[int, int, int, int]] = []  # cell size, row offset, column offset, first feature
-    weights: list[np.ndarray] = []
-    n_features = 0
-    for cell, weight in CELL_WEIGHTS.items():
-        half = (cell + 1) // 2
-        for top, left in ((0, 0), (0, half), (half, 0)):
-            n_cells = max(0, (height - top) // cell) * max(0, (width - left) // cell)
-            grids.append((cell, top, left, n_features))
-            weights.append(np.full(n_cells * N_BINS, weight))
-            n_features += n_cells * N_BINS
-    if n_features == 0:
-        raise UsageError(f"sphog needs images of at least 4 x 4 pixels, found {height} x {width}; use features = raw")
-    cell_start = np.full((height, width, len(grids)), n_features, dtype=np.int32)
-    for k, (cell, top, left, first) in enumerate(grids):
+    halves = {cell: (cell + 1) // 2 for cell in CELL_WEIGHTS}
+    grids = [(cell, *at) for cell, half in halves.items() for at in ((0, 0), (0, half), (half, 0))]
+    cell_start = np.full((height, width, len(grids)), -1, dtype=np.int32)
+    weights: list[float] = []
+    for k, (cell, top, left) in enumerate(grids):
         n_rows, n_columns = max(0, (height - top) // cell), max(0, (width - left) // cell)
-        for row in range(n_rows):
-            for column in range(n_columns):
-                y, x = top + row * cell, left + column * cell
-                cell_start[y : y + cell, x : x + cell, k] = first + (row * n_columns + column) * N_BINS
-    return cell_start, np.concatenate(weights)
+        starts = len(weights) + N_BINS * np.arange(n_rows * n_columns).reshape(n_rows, n_columns)
+        inside = np.s_[top : top + n_rows * cell, left : left + n_columns * cell, k]
+        cell_start[inside] = starts.repeat(cell, axis=0).repeat(cell, axis=1)
+        weights += [CELL_WEIGHTS[cell]] * (n_rows * n_columns * N_BINS)
+    if not weights:
+        raise UsageError(f"sphog needs images of at least 4 x 4 pixels, found {height} x {width}; use features = raw")
+    cell_start[cell_start < 0] = len(weights)
+    return cell_start, np.array(weights)
 
 
 @njit(cache=True, nogil=True)
 def _gradients(padded: np.ndarray, along_x: np.ndarray, along_y: np.ndarray, gx: np.ndarray, gy: np.ndarray) -> None:
     """Gradient of one image (H, W), which has two more pixels on every side, as have the work arrays.
 
-    The slope comes first and as a difference of equals, so flat regions give an exact 0 and are skipped
-    later.
+    The slope comes first, as a difference of equals, so that flat regions give an exact 0 and are skipped later.
     """
     height, width = padded.shape[0] - 4, padded.shape[1] - 4
     for y in range(height + 4):
@@ -98,9 +86,8 @@ def _gradients(padded: np.ndarray, along_x: np.ndarray, along_y: np.ndarray, gx:
             along_x[y, x] = SLOPE_1 * (row[x + 3] - row[x + 1]) + SLOPE_2 * (row[x + 4] - row[x])
     for y in range(height):
         for x in range(width + 4):
-            along_y[y, x] = SLOPE_1 * (padded[y + 3, x] - padded[y + 1, x]) + SLOPE_2 * (
-                padded[y + 4, x] - padded[y, x]
-            )
+            far = SLOPE_2 * (padded[y + 4, x] - padded[y, x])
+            along_y[y, x] = SLOPE_1 * (padded[y + 3, x] - padded[y + 1, x]) + far
     for y in range(height):
         for x in range(width):
             gx[y, x] = (
@@ -119,8 +106,7 @@ def _gradients(padded: np.ndarray, along_x: np.ndarray, along_y: np.ndarray, gx:
 def _vote(gx: np.ndarray, gy: np.ndarray, cell_start: np.ndarray, histograms: np.ndarray) -> float:
     """Add each pixel's magnitude to its cells' two nearest angle bins; return the sum of magnitudes.
 
-    `cell_start` (H, W, n_grids) holds the first bin of the pixel's cell in each grid. A pixel that no whole
-    cell of a grid covers points at spare bins past the end, which saves a branch.
+    `cell_start` (H, W, n_grids) holds the first bin of the pixel's cell in each grid; spare bins where it has none.
     """
     height, width, n_grids = cell_start.shape
     total = 0.0
@@ -135,8 +121,7 @@ def _vote(gx: np.ndarray, gy: np.ndarray, cell_start: np.ndarray, histograms: np
             whole = int(position)
             upper_share = magnitude * (position - whole)
             lower_share = magnitude - upper_share
-            lower = whole % N_BINS
-            upper = (whole + 1) % N_BINS
+            lower, upper = whole % N_BINS, (whole + 1) % N_BINS
             for grid in range(n_grids):
                 start = cell_start[y, x, grid]
                 histograms[start + lower] += lower_share

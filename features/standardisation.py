@@ -1,7 +1,6 @@
 """z-scores of table columns, fitted on the training part in one pass.
 
-Block moments are merged in the order they are given (Chan, Golub & LeVeque 1983), in float64; given blocks of
-the same size in the same order, the result is the same to the last bit.
+Moments of blocks are merged in their order (Chan, Golub & LeVeque 1983), in float64, so that their bits are too.
 """
 
 import math
@@ -23,10 +22,7 @@ class Standardisation:
     scale: np.ndarray
 
     def apply(self, inputs: np.ndarray, dtype: type = np.float32) -> np.ndarray:
-        """Return (inputs - mean) / scale of (n, d) or (n, *shape) inputs as `dtype` (n, d).
-
-        A value too far from the mean for float32 becomes an infinity, which a feature store refuses.
-        """
+        """Return (inputs - mean) / scale of (n, d) or (n, *shape) inputs as `dtype` (n, d), infinite if too large."""
         flat = np.asarray(inputs, dtype=np.float64).reshape(len(inputs), math.prod(np.shape(inputs)[1:]))
         if flat.shape[1] != len(self.mean):
             raise ValueError(f"inputs have {flat.shape[1]} columns, the standardisation was fitted on {len(self.mean)}")
@@ -37,9 +33,8 @@ class Standardisation:
 def on_scale(inputs: np.ndarray, dtype: str | None, first_row: int = 0) -> np.ndarray:
     """Return images (n, H, W) on the scale of those of `dtype`: uint8, float32, float64, or None for any.
 
-    Whole numbers from 0 to 255 are bytes, whatever their dtype. `first_row` is that of inputs[0], for the message.
-    Raises DataError for floats that are no bytes where bytes are wanted, and for bytes where floats are: either may be
-    on another scale.
+    Whole numbers from 0 to 255 are bytes, whatever their dtype. Raises DataError for other floats where bytes are
+    wanted, and for bytes where floats are; `first_row` is that of inputs[0], for the message.
     """
     is_bytes = inputs.dtype == np.uint8
     if dtype is None or is_bytes == (dtype == "uint8"):
@@ -59,16 +54,11 @@ def on_scale(inputs: np.ndarray, dtype: str | None, first_row: int = 0) -> np.nd
 
 @dataclass(frozen=True, eq=False)
 class RunningMoments:
-    """Count (or weight), mean and sum of squared deviations of the rows seen; a value, `update` returns a new one."""
+    """Count (or weight), mean and sum of squared deviations of rows; a value, whose methods return a new one."""
 
     count: float
     mean: np.ndarray
     squares: np.ndarray
-
-    @classmethod
-    def empty(cls, n_columns: int) -> "RunningMoments":
-        """Return the moments of no rows."""
-        return cls(0, np.zeros(n_columns), np.zeros(n_columns))
 
     def update(self, block: np.ndarray, weights: np.ndarray | None = None) -> "RunningMoments":
         """Return the moments after the rows of `block`, (n, d) or (n, *shape); nd operations.
@@ -85,10 +75,6 @@ class RunningMoments:
             mean = flat.mean(axis=0)
             return self.merge(RunningMoments(len(flat), mean, ((flat - mean) ** 2).sum(axis=0)))
 
-    def times(self, factor: float) -> "RunningMoments":
-        """Return the moments of the same rows with weights that many times theirs."""
-        return RunningMoments(factor * self.count, self.mean, factor * self.squares)
-
     def merge(self, other: "RunningMoments") -> "RunningMoments":
         """Return the moments of both sets of rows."""
         if not self.count or not other.count:
@@ -103,8 +89,7 @@ class RunningMoments:
     def standardisation(self) -> Standardisation:
         """Return mean and population standard deviation; the scale of a constant column is 1.
 
-        Raises ValueError where there are no rows, DataError naming the first column whose moments are no float64
-        numbers.
+        Raises ValueError where there are no rows, DataError naming the first column whose moments leave float64.
         """
         if not self.count:
             raise ValueError("a standardisation needs at least one row, found none")

@@ -14,8 +14,8 @@ from features.csv_files import column_names, is_header, is_plain, named_column, 
 from features.encoding import Asked, EncodedRows, learn, shown
 from features.errors import DataError, MissingInputError, UsageError
 from features.parquet_files import is_parquet
-from features.row_source import LabelledRows, count_rows, digest_rows, part_rows, source_of, split_rows
-from features.source import Columns, RowArray, Source, SourceSpec
+from features.row_source import LabelledRows, chosen_rows, count_rows, digest_rows, source_of
+from features.source import PARTS, Columns, RowArray, Source, SourceSpec
 from features.table_cells import CellReader, is_repeated, is_table, table_rows
 from features.table_layout import TableLayout, layout_of, rows_of, word_columns
 from features.tables import label_array
@@ -25,17 +25,18 @@ def open_table(spec: SourceSpec, path: Path) -> Source:
     """Open a table; `spec.test` is one more, whose columns are matched by name where both have names.
 
     The target is the column `spec.target` (a whole number is a position), else one named y, target or label, else the
-    last; its labels may be text. Words and missing cells become inputs as training rows have them, where that is asked
-    for (`features.encoding`). Memory is 8 bytes a cell and about 60 a row.
+    last; its labels may be text. Words and missing cells are inputs where that is asked for (`features.encoding`).
+    Memory is 8 bytes a cell and about 60 a row.
 
-    Raises DataError for no rows, rows of different length, a cell that is no finite number in ASCII digits (nor a
-    category or missing, where such are asked for), a line of more than a million characters, bytes that are not UTF-8,
-    a first line that is neither a header nor like the others, and a test file without one of the columns; UsageError
-    where `spec.target`, or a column that is asked for, names none; MissingInputError where there is no test file.
+    Raises DataError for a file, line, row or cell that cannot be read as asked, or a test file without one of the
+    columns; UsageError where a column that is asked for is none; MissingInputError where there is no test file.
     """
     if spec.joins is not None:
         return _open_addition(spec, path)
-    _check_test_file(spec)
+    if spec.test is not None and not is_table(Path(spec.test)):
+        raise UsageError(f"test file {spec.test}: file type not known; give .csv, .tsv (also .gz) or .parquet")
+    if spec.test is not None and not Path(spec.test).is_file():
+        raise MissingInputError(f"test file {spec.test}: no such file")
     asked = Asked.read(spec.categorical, spec.missing)
     line, layout, columns = _training_layout(spec, path)
     names = [layout.names[place] for place in layout.inputs]
@@ -47,24 +48,23 @@ def open_table(spec: SourceSpec, path: Path) -> Source:
     labels = label_array(_label_values(texts, f"{path}, column {layout.names[layout.target or 0]}"), "y")
     name = path.name.removesuffix(".gz").rpartition(".")[0]
     identity = {"source": "csv"}
-    if asked:
+    if asked.categorical is not None or asked.missing is not None:
         own = spec.test is not None
         counted = count_rows(spec, LabelledRows(codes, labels, weights, groups), " of train" if own else "")
-        training = part_rows(spec, "train", counted, name) if own else split_rows(spec, counted, name)[0]
+        training = chosen_rows(spec, [counted], name, split=not own)[0]
         try:
             encoding = learn(names, words, codes, training, asked)
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
         columns, identity["encoding"] = replace(columns, encoding=encoding), encoding.digest()
-    rows = LabelledRows(_inputs(codes, columns), labels, weights, groups)
-    digest = _digest(*rows)
-    if spec.test is None:
-        source = source_of(spec, name, [rows], True, identity | {"sha256": digest})
-    else:
-        test = _read_test(Path(spec.test), columns, len(names), labels)
-        sha256 = {"train": digest, "test": _digest(*test)}
-        source = source_of(spec, name, [rows, test], True, identity | {"sha256": sha256})
-    return replace(source, columns=columns, notes=(*_column_notes(columns, rows.inputs.shape[1]), *source.notes))
+    inputs = codes if columns.encoding is None else EncodedRows(codes, columns.encoding)
+    given = [LabelledRows(inputs, labels, weights, groups)]
+    if spec.test is not None:
+        given.append(_read_test(Path(spec.test), columns, len(names), labels))
+    digests = [_digest(*rows) for rows in given]
+    sha256 = dict(zip(PARTS, digests, strict=True)) if len(given) > 1 else digests[0]
+    source = source_of(spec, name, given, True, identity | {"sha256": sha256})
+    return replace(source, columns=columns, notes=(*_column_notes(columns, inputs.shape[1]), *source.notes))
 
 
 def _open_addition(spec: SourceSpec, path: Path) -> Source:
@@ -72,7 +72,8 @@ def _open_addition(spec: SourceSpec, path: Path) -> Source:
     assert spec.joins is not None
     joins = spec.joins
     columns = joins.columns or Columns((), None, joins.n_inputs)
-    rows = _read_test(path, columns, joins.n_columns, np.array(joins.classes or [0.0]))
+    n_columns = joins.n_inputs if columns.encoding is None else len(columns.encoding.columns)
+    rows = _read_test(path, columns, n_columns, np.array(joins.classes or [0.0]))
     if columns.groups_index is not None and rows.groups is None:
         raise DataError(f"{path}: has no column of the groups ({columns.groups or columns.groups_index}); add it")
     identity = {"source": "csv", "sha256": _digest(*rows._replace(weights=None))}
@@ -85,7 +86,10 @@ def reader_of(columns: Columns, names: Sequence[str]) -> CellReader:
     """Return what reads the cells of columns with such names as the training rows had them."""
     if columns.encoding is None:
         return CellReader(names, [None] * len(names))
-    words = [None if known is None else {word: k for k, word in enumerate(known)} for known in columns.encoding.words]
+    words = [
+        None if known is None else {word: k for k, word in enumerate(known)}
+        for known in (column.words for column in columns.encoding.columns)
+    ]
     return CellReader(names, words, missing=columns.encoding.missing)
 
 
@@ -105,15 +109,6 @@ def _column_notes(columns: Columns, n_inputs: int) -> tuple[str, ...]:
     return header, *([unnamed] if "" in columns.inputs else []), *encoded
 
 
-def _check_test_file(spec: SourceSpec) -> None:
-    if spec.test is None:
-        return
-    if not is_table(Path(spec.test)):
-        raise UsageError(f"test file {spec.test}: file type not known; give .csv, .tsv (also .gz) or .parquet")
-    if not Path(spec.test).is_file():
-        raise MissingInputError(f"test file {spec.test}: no such file")
-
-
 def _training_layout(spec: SourceSpec, path: Path) -> tuple[int, TableLayout, Columns]:
     """Return the first line of a table, its layout, whose rows are not counted yet, and the columns of the model."""
     line, first = next(table_rows(path, ()), (0, []))
@@ -125,12 +120,13 @@ def _training_layout(spec: SourceSpec, path: Path) -> tuple[int, TableLayout, Co
     asked = {"weights": spec.weights, "groups": spec.groups}
     others = {what: named_column(first, header, name, path, what) for what, name in asked.items() if name is not None}
     target = target_column(first, header, spec.target, path, others.values())
-    taken = (target, *others.values())
-    if len(set(taken)) < len(taken):
-        roles = {"target": target, **others}
-        twice = next(place for place in taken if taken.count(place) > 1)
-        both = " and ".join(role for role, place in roles.items() if place == twice)
-        raise UsageError(f"{path}: column {first[twice].strip() if header else twice} is both {both}; name another one")
+    roles = {"target": target, **others}
+    taken = tuple(roles.values())
+    for place in taken:
+        both = [role for role, of_role in roles.items() if of_role == place]
+        if len(both) > 1:
+            called = first[place].strip() if header else place
+            raise UsageError(f"{path}: column {called} is both {' and '.join(both)}; name another one")
     if len(first) < 1 + len(taken):
         few = "one column" if len(first) == 1 else f"{len(first)} columns"
         raise DataError(f"{path}: has {few}; inputs and {' and '.join(('a target', *others))} are needed")
@@ -203,11 +199,8 @@ def _read_test(path: Path, columns: Columns, n_columns: int, labels: np.ndarray)
     if test_labels.dtype.kind == "U" and not is_text:
         row = next(row for row, text in enumerate(texts) if not reads_as_number(text))
         raise DataError(f"{path}: row {row} has the target {texts[row][:40]!r}, those of the training file are numbers")
-    return LabelledRows(_inputs(codes, columns), label_array(test_labels, "y of test"), *facts)
-
-
-def _inputs(codes: np.ndarray, columns: Columns) -> RowArray:
-    return codes if columns.encoding is None else EncodedRows(codes, columns.encoding)
+    inputs = codes if columns.encoding is None else EncodedRows(codes, columns.encoding)
+    return LabelledRows(inputs, label_array(test_labels, "y of test"), *facts)
 
 
 def _digest(*arrays: RowArray | None) -> str:
@@ -215,10 +208,7 @@ def _digest(*arrays: RowArray | None) -> str:
 
 
 def _check_first_label(labels: list[str], line: int, path: Path) -> None:
-    """Raise DataError where the first label is a word unlike the others: a header of numbers, or a mistake.
-
-    It is where all others are numbers, each of which would become a class, or repeat, where it would be one class more.
-    """
+    """Raise DataError where the first label is a word, and all others are numbers or repeat: of a header, or wrong."""
     if len(labels) < 3 or reads_as_number(labels[0]):
         return
     counts = Counter(labels)
@@ -228,10 +218,9 @@ def _check_first_label(labels: list[str], line: int, path: Path) -> None:
         unlike = "no other line has it, and all other labels repeat"
     else:
         return
-    raise DataError(
-        f"{path}: line {line} has the target {labels[0][:40]!r}, {unlike}; if it is a header, "
-        f"name the target column (--target {labels[0][:40]}), else mend the line or leave it out"
-    )
+    word, fault = labels[0][:40], f"{path}: line {line} has the target {labels[0][:40]!r}, {unlike}"
+    remedy = f"if it is a header, name the target column (--target {word}), else mend the line or leave it out"
+    raise DataError(f"{fault}; {remedy}")
 
 
 def _check_told_apart(labels: list[str], values: np.ndarray, where: str) -> None:
@@ -247,10 +236,7 @@ def _check_told_apart(labels: list[str], values: np.ndarray, where: str) -> None
 
 
 def _label_values(labels: list[str], where: str) -> np.ndarray:
-    """Return labels as int64 or uint64 where all are whole numbers, float64 where all are numbers, else as strings.
-
-    Raises DataError where all are numbers, and one is not in ASCII digits.
-    """
+    """Return labels as int64, uint64 or float64 where all are numbers, else as text. Raises DataError."""
     for dtype in (np.int64, np.uint64, np.float64):
         try:
             values = np.array([dtype(label) for label in labels])

@@ -6,21 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from features.csv_files import TARGET_NAMES, column_names, is_header, reads_as_number, target_column
-from features.encoding import Asked
+from features.encoding import Asked, shown
 from features.errors import DataError, UsageError
 from features.parquet_files import is_parquet
 from features.source import Columns
 from features.table_cells import CellReader, is_missing, line_words, table_rows
 
-MOST_SHOWN_NAMES = 8
-
 
 @dataclass(frozen=True)
 class TableLayout:
-    """What is known of a table before its cells are read.
+    """What is known of a table before its cells are read: names of all columns, numbers without a header; places.
 
-    names: of all columns, numbers without a header; inputs: the place of each column that is read, in the model's
-    order; target, weights, groups: those of the target, the weights and the groups of the rows, None without such.
+    inputs: those of the columns that are read, in the model's order; target, weights, groups: None without such.
     """
 
     n_rows: int
@@ -40,23 +37,22 @@ def layout_of(
     columns : those of the table trained on, without names where it had none; n_inputs of them are inputs
     labels : those of the table trained on, as far as they are words of a row
 
-    With a header, the names that are known decide; one column more may be the target. Without one, or where no names
-    are known, columns are taken as they stand, and one more than the inputs is the target.
-
+    With a header, known names decide, and one column more may be the target; else columns are taken as they stand.
     Raises DataError where columns are missing, unknown or too many, or the first line is neither a header nor a row,
     UsageError where `target` names none.
     """
     lines = table_rows(path, ())
     number, first = next(lines, (0, []))
-    lone, n_lines = _words(first, labels), int(bool(first))
+    words = {} if is_header(first, None) else dict(enumerate(column_names(first)))  # of a line that has numbers as well
+    lone = {k: word for k, word in words.items() if not reads_as_number(word) and word not in labels}
+    n_lines = int(bool(first))
     for _, cells in lines:
         n_lines += 1
         if lone:
             lone = {k: word for k, word in lone.items() if k >= len(cells) or cells[k].strip() != word}
     header = bool(first) and (is_parquet(path) or _is_header(first, target, columns, set(lone.values())))
     if n_lines == header:
-        below = " below its header" if header else ""
-        raise DataError(f"{path}: has no rows{below}")
+        raise DataError(f"{path}: has no rows{' below its header' if header else ''}")
     if header and columns.inputs:
         inputs, column = _by_name(column_names(first), target, columns, path)
         places = {name: place for place, name in reversed(list(enumerate(column_names(first))))}
@@ -77,40 +73,26 @@ def layout_of(
     return TableLayout(n_lines - header, header, tuple(names), inputs, column, *others)
 
 
-def _words(cells: list[str], labels: Collection[object]) -> dict[int, str]:
-    """Return the words in a line that also has numbers, by their place, but for the model's labels."""
-    if is_header(cells, None):
-        return {}
-    words = {k: name for k, name in enumerate(column_names(cells)) if not reads_as_number(name)}
-    return {k: word for k, word in words.items() if word not in labels}
-
-
 def _is_header(cells: list[str], target: str | None, known: Columns, lone: Collection[str]) -> bool:
     """Return whether the first line holds names.
 
-    It does where training would take it so (a line of words, unless most are categories of the model and none is a name
-    that it knows); where a word that no row below repeats in its column (`lone`) is the name of an input or a target;
-    or where all names, even numbers, are the model's in its order.
+    It does where training would take it so (words, unless most are categories of the model and none a name of it);
+    where a word that no row below repeats in its column (`lone`) names an input or target; or where all names, even
+    numbers, are the model's in its order.
     """
     names, inputs = column_names(cells), list(known.inputs)
     expected = {*inputs, *TARGET_NAMES, known.target, target}
     if is_header(cells, target):
-        words = {word for column in known.encoding.words if column for word in column} if known.encoding else ()
+        encoded = known.encoding.columns if known.encoding else ()
+        words = {word for column in encoded for word in column.words or ()}
         return not expected.isdisjoint(names) or 2 * sum(name in words for name in names) <= len(names)
-    if not expected.isdisjoint(lone):
-        return True
-    return bool(inputs) and names in (
-        inputs,
-        [*inputs[: known.target_index], known.target, *inputs[known.target_index :]],
-    )
+    with_target = [*inputs[: known.target_index], known.target, *inputs[known.target_index :]]
+    return not expected.isdisjoint(lone) or (bool(inputs) and names in (inputs, with_target))
 
 
 def _by_name(names: list[str], target: str | None, known: Columns, path: Path) -> tuple[tuple[int, ...], int | None]:
     """Return the place of each input of the model, and that of the target."""
-    if target is not None:
-        column: int | None = target_column(names, True, target, path)
-    else:
-        column = _known_target(names, known)
+    column = _known_target(names, known) if target is None else target_column(names, True, target, path)
     others = {known.weights, known.groups} - {None}
     none = (column, *(k for k, name in enumerate(names) if name in others))
     places = [k for k in range(len(names)) if k not in none and (names[k] in known.inputs or not known.chosen)]
@@ -135,14 +117,7 @@ def _by_name(names: list[str], target: str | None, known: Columns, path: Path) -
 
 
 def _by_place(
-    cells: list[str],
-    header: bool,
-    target: str | None,
-    columns: Columns,
-    n_inputs: int,
-    path: Path,
-    *,
-    labelled: bool,
+    cells: list[str], header: bool, target: str | None, columns: Columns, n_inputs: int, path: Path, *, labelled: bool
 ) -> tuple[tuple[int, ...], int | None, tuple[int | None, int | None]]:
     """Return the places of the inputs, all other columns but target, weights and groups, and the places of these."""
     there = len(columns.other_places) > 0 and len(cells) == n_inputs + 1 + len(columns.other_places)
@@ -168,45 +143,42 @@ def _known_target(names: list[str], known: Columns) -> int | None:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:MOST_SHOWN_NAMES])
-    more = f" and {len(names) - MOST_SHOWN_NAMES} more" if len(names) > MOST_SHOWN_NAMES else ""
-    return f"the column{'s' if len(names) > 1 else ''} {shown}{more}"
+    return f"the column{'s' if len(names) > 1 else ''} {shown([repr(name) for name in names])}"
 
 
 def rows_of(
     path: Path, layout: TableLayout, reader: CellReader, *, labelled: bool
 ) -> Iterator[tuple[list[float], str, float, str]]:
-    """Yield codes (columns,), label, weight and group of every row; the latter three where they are needed.
-
-    A row without weights has 1, one without groups "".
-    """
-    others = (layout.target, layout.weights, layout.groups) if labelled else ()
-    places = [*layout.inputs, *(place for place in others if place is not None)]
-    of_weights = CellReader([] if layout.weights is None else [layout.names[layout.weights]], [None])
+    """Yield codes (columns,), label, weight and group of every row; the latter three "", 1.0, "" unless `labelled`."""
+    roles = (layout.target, layout.weights, layout.groups) if labelled else (None, None, None)
+    target, weights, groups = roles
+    places = [*layout.inputs, *(place for place in roles if place is not None)]
+    of_weights = CellReader([layout.names[weights or 0]], [None])
     for row, (line, cells) in enumerate(itertools.islice(table_rows(path, places), int(layout.header), None)):
         where = f"{path}: row {row}" + ("" if is_parquet(path) else f" (line {line})")
         if len(cells) != len(layout.names):
             raise DataError(f"{where} has {len(cells)} cells, expected {len(layout.names)}")
-        label, hint = "" if layout.target is None else cells[layout.target].strip(), ""
-        if labelled and layout.target is not None:
+        label, weight, group, hint = "", 1.0, "", ""
+        if target is not None:
+            label = cells[target].strip()
             if not label or label.lower() in ("nan", "na"):
-                raise DataError(f"{where}, column {layout.names[layout.target]} has no label ({label!r})")
+                raise DataError(f"{where}, column {layout.names[target]} has no label ({label!r})")
             if not row and not layout.header and not reads_as_number(label):
                 hint = f"; if it is a header, name the target column (--target {label[:40]})"
-        weight = 1.0
-        if labelled and layout.weights is not None:
-            (weight,) = of_weights.codes([cells[layout.weights]], where)
-        group = cells[layout.groups].strip() if labelled and layout.groups is not None else ""
-        if labelled and layout.groups is not None and is_missing(group):
-            raise DataError(f"{where}, column {layout.names[layout.groups]} names no group; name one for each row")
+        if weights is not None:
+            (weight,) = of_weights.codes([cells[weights]], where)
+        if groups is not None:
+            group = cells[groups].strip()
+            if is_missing(group):
+                raise DataError(f"{where}, column {layout.names[groups]} names no group; name one for each row")
         yield reader.codes([cells[k] for k in layout.inputs], where, hint), label, weight, group
 
 
 def word_columns(path: Path, layout: TableLayout, asked: Asked) -> list[dict[str, int] | None]:
     """Return an empty list of words for each column that holds some or is asked for, None for each of numbers.
 
-    One pass over the file, and none where no categories are asked for. Raises DataError where a column that is not
-    asked for has numbers and words, UsageError where what is asked for is no column.
+    One pass over the file where categories are asked for. Raises DataError where a column not asked for has numbers and
+    words, UsageError where one asked for is no column.
     """
     names, places = layout.names, layout.inputs
     absent = [name for name in asked.columns if name not in (names[place] for place in places)]
@@ -228,9 +200,8 @@ def word_columns(path: Path, layout: TableLayout, asked: Asked) -> list[dict[str
     for place in sorted(words.keys() & numbers.keys()):
         line, word = words[place]
         remedy = f"--set data.categorical={asked.categorical}:{','.join((*asked.columns, names[place]))}"
-        raise DataError(
-            f"{path}: {line_words(path, line)}, column {names[place]} is {word[:40]!r}, "
-            f"{line_words(path, numbers[place])} has a number; leave "
-            f"missing cells empty, or take all of them for categories ({remedy})"
-        )
+        found = f"{line_words(path, line)}, column {names[place]} is {word[:40]!r}"
+        other = f"{line_words(path, numbers[place])} has a number"
+        advice = f"leave missing cells empty, or take all of them for categories ({remedy})"
+        raise DataError(f"{path}: {found}, {other}; {advice}")
     return [{} if place in words or names[place] in asked.columns else None for place in places]

@@ -27,7 +27,7 @@ PART_KEYS = ("X_train", "y_train", "X_test", "y_test")
 
 
 class Keys(NamedTuple):
-    """The names of the arrays of one set of rows; weights and groups are None where it has none."""
+    """The names of the arrays of one set of rows."""
 
     inputs: str
     labels: str
@@ -38,8 +38,8 @@ class Keys(NamedTuple):
 def open_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray], digests: Mapping[str, str] | None = None) -> Source:
     """Open array-likes: ``X, y`` (split by seed) or ``train/X, train/y, test/X, test/y``.
 
-    y is read whole, X by rows only: once here for its digest, unless `digests` (of `digest_arrays`, for the same
-    arrays) are given. Raises DataError where a key is missing, shapes disagree, or values are no real numbers.
+    y is read whole, X by rows only: once here for its digest, unless `digests` (of `digest_arrays`) are given. Raises
+    DataError where a key is missing, shapes disagree, or values are no real numbers.
     """
     keys = _keys_of(spec, arrays, "y", SPLIT_KEYS)
     identity = {"source": "arrays", "sha256": dict(digests or digest_arrays(spec, arrays))}
@@ -49,7 +49,8 @@ def open_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray], digests: Mappi
 def digest_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray]) -> dict[str, str]:
     """Return the sha256 of every array that `open_arrays` uses, by key; one pass over all of X. Errors as there."""
     keys = _keys_of(spec, arrays, "y", SPLIT_KEYS)
-    _check_shapes(arrays, keys)
+    for one in keys:  # before a byte is hashed
+        check_lengths(arrays[one.inputs], arrays[one.labels], one.inputs, one.labels)
     labels = {one.labels: label_array(np.asarray(arrays[one.labels][:]), one.labels) for one in keys}
     return {key: digest_rows(labels.get(key, arrays[key])) for one in keys for key in one if key is not None}
 
@@ -57,14 +58,14 @@ def digest_arrays(spec: SourceSpec, arrays: Mapping[str, RowArray]) -> dict[str,
 def _keys_of(spec: SourceSpec, known: Collection[str], target: str, of_parts: tuple[str, ...]) -> list[Keys]:
     """Return the names of the arrays to read: those of X and the target, else those of the parts.
 
-    Weights and groups are named like the inputs, `spec.weights` or `spec.groups` in the place of X. The test part may
-    lack them. Raises DataError where an array is missing.
+    Weights and groups are named like the inputs, in the place of X; the test part may lack them. Raises DataError.
     """
     keys = ("X", target) if "X" in known and target in known else of_parts
     missing = [key for key in keys if key not in known]
     if missing:
-        wanted = f"needs X and {target}, or {', '.join(of_parts)}"
-        raise DataError(f"{spec.dataset}: {wanted}; found {_some_of(known)}")
+        found = [name[:40] for name in sorted(known)]  # a file may have thousands
+        shown = ", ".join(found[:12] + ["..."] * (len(found) > 12)) or "nothing"
+        raise DataError(f"{spec.dataset}: needs X and {target}, or {', '.join(of_parts)}; found {shown}")
     more = []
     for option, asked in (("weights", spec.weights), ("groups", spec.groups)):
         names = [key if asked is None else asked if key == "X" else asked.join(key.split("X")) for key in keys[::2]]
@@ -82,43 +83,33 @@ def _source_of(
         labels = label_array(np.asarray(arrays[one.labels][:]), one.labels)
         facts = (None if key is None else np.asarray(arrays[key][:]) for key in (one.weights, one.groups))
         given.append(LabelledRows(arrays[one.inputs], labels, *facts))
-    is_table = len(given[0].inputs.shape) == 2
-    return source_of(spec, Path(spec.dataset).stem, given, is_table, identity)
+    return source_of(spec, Path(spec.dataset).stem, given, len(given[0].inputs.shape) == 2, identity)
 
 
 def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> Source:
     """Open an npz file with ``X, y`` or ``X_train, y_train, X_test, y_test``; `spec.target` renames ``y``.
 
-    Read whole: memory is that of the arrays, which is compared with the file before anything is allocated. An `outline`
-    has the labels, and zeros that take no memory in place of the inputs. Raises DataError for no zip file, a missing
-    key, Python objects, or a member that promises more than the file can hold.
+    Read whole: memory is that of the arrays, compared with the file before anything is allocated; an `outline` has
+    zeros that take none in place of the inputs. Raises DataError where the file or an array is damaged or missing.
     """
     target = spec.target or "y"
     with npz_archive(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         keys = _keys_of(spec, members, target, PART_KEYS)
-        loaded = {
-            key: (_zeros if outline and key.startswith("X") else read_member)(archive, members[key], path)
-            for key in filter(None, chain(*keys))
-        }
-    _check_shapes(loaded, keys)
+        loaded: dict[str, np.ndarray] = {}
+        for key in filter(None, chain(*keys)):
+            if outline and key.startswith("X"):
+                shape, dtype = _member_header(archive, members[key], path)
+                loaded[key] = np.broadcast_to(np.zeros((), dtype), shape)
+            else:
+                loaded[key] = read_member(archive, members[key], path)
+    for one in keys:
+        check_lengths(loaded[one.inputs], loaded[one.labels], one.inputs, one.labels)
     digests = {key: "" if outline else digest_rows(values) for key, values in loaded.items()}
     identity: dict[str, Any] = {"source": "npz", "sha256": digests}
     if len(keys) == 1 and target != "y" and spec.weights is not None:  # either array may be the other
         identity["target"] = target
     return _source_of(spec, loaded, keys, identity)
-
-
-def _check_shapes(arrays: Mapping[str, RowArray], keys: Sequence[Keys]) -> None:
-    """Check the lengths of all sets of rows before a byte is hashed. Raises DataError."""
-    for one in keys:
-        check_lengths(arrays[one.inputs], arrays[one.labels], one.inputs, one.labels)
-
-
-def _some_of(names: Collection[str]) -> str:
-    """Return names for a message: the first ones, since a file may have thousands."""
-    found = [name[:40] for name in sorted(names)]
-    return ", ".join(found[:12] + ["..."] * (len(found) > 12)) or "nothing"
 
 
 def label_array(labels: np.ndarray, name: str) -> np.ndarray:
@@ -133,37 +124,21 @@ def label_array(labels: np.ndarray, name: str) -> np.ndarray:
             raise DataError(f"{name} holds bytes that are no ASCII text ({error.object[:20]!r}); store text") from None
     if labels.dtype.kind not in "biufU":
         raise DataError(f"{name} holds {labels.dtype} values; numbers or strings are needed")
-    if labels.dtype.kind == "U":
-        _check_text(labels, name)
+    if labels.dtype.kind == "U" and labels.size and labels.dtype.itemsize:
+        flat = np.ascontiguousarray(labels.reshape(-1), labels.dtype.newbyteorder("="))
+        codes = flat.view(np.uint32).reshape(len(flat), -1)  # an array may hold any 32 bits for a character
+        bad = np.flatnonzero(((codes > MAX_CODE_POINT) | (codes >> 11 == SURROGATES >> 11)).any(axis=1))
+        if bad.size:
+            raise DataError(f"{name}: row {bad[0]} holds a character that no text has (a lone surrogate?); mend it")
     if labels.dtype.kind == "f":
         labels = labels.astype(np.float64) if labels.dtype.itemsize > 8 else labels  # nothing else can store them
         check_finite_targets(labels, name)
     return labels
 
 
-def _check_text(labels: np.ndarray, name: str) -> None:
-    """Raise DataError unless all characters can be written: an array may hold any 32 bits for one."""
-    if not labels.size or not labels.dtype.itemsize:
-        return
-    flat = np.ascontiguousarray(labels.reshape(-1), labels.dtype.newbyteorder("="))
-    codes = flat.view(np.uint32).reshape(len(flat), -1)
-    bad = np.flatnonzero(((codes > MAX_CODE_POINT) | (codes >> 11 == SURROGATES >> 11)).any(axis=1))
-    if bad.size:
-        raise DataError(f"{name}: row {bad[0]} holds a character that no text has (a lone surrogate?); mend it")
-
-
-def _zeros(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> np.ndarray:
-    """Return zeros of the shape and dtype of a member, which take no memory."""
-    shape, dtype = _member_header(archive, info, path)
-    return np.broadcast_to(np.zeros((), dtype), shape)
-
-
 @contextlib.contextmanager
 def npz_archive(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open an npz file, whose members `read_member` reads.
-
-    Raises DataError where it is no plain file, no zip file, or damaged, also where reading a member inside finds it so.
-    """
+    """Open an npz file, whose members `read_member` reads. Raises DataError where it, or a member read, is damaged."""
     try:
         with open_plain(path) as stream, zipfile.ZipFile(stream) as archive:
             yield archive
@@ -195,27 +170,20 @@ def _member_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) 
     compressed_bytes = min(info.compress_size, path.stat().st_size)
     limit_bytes = max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * compressed_bytes)
     if info.file_size > limit_bytes:
-        raise DataError(
-            f"{where}: promises {info.file_size} bytes from {compressed_bytes} compressed ones, more than "
-            f"the {limit_bytes} allowed; save it without compression"
-        )
+        promise = f"promises {info.file_size} bytes from {compressed_bytes} compressed ones"
+        raise DataError(f"{where}: {promise}, more than the {limit_bytes} allowed; save it without compression")
     with archive.open(info) as stream:
         try:
             version = np.lib.format.read_magic(stream)
-            read_header = {
-                (1, 0): np.lib.format.read_array_header_1_0,
-                (2, 0): np.lib.format.read_array_header_2_0,
-            }[version]
-            shape, _, dtype = read_header(stream, max_header_size=MAX_HEADER_BYTES)
+            readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+            shape, _, dtype = readers[version](stream, max_header_size=MAX_HEADER_BYTES)
         except Exception as error:  # numpy evaluates it as a Python literal, which raises whatever it likes
             raise DataError(f"{where}: not a readable npy header ({str(error)[:120]})") from error
         if dtype.kind in "OV":
             raise DataError(f"{where}: holds Python objects or records ({dtype}); plain numbers are needed")
         if not dtype.itemsize or not all(0 < length < MAX_LENGTH for length in shape):
             raise DataError(f"{where}: holds nothing: shape {str(shape)[:60]}, dtype {dtype}")
-        promised_bytes = math.prod(shape) * dtype.itemsize
-        if promised_bytes + stream.tell() != info.file_size:
-            raise DataError(
-                f"{where}: its header promises {promised_bytes} bytes, the file holds {info.file_size - stream.tell()}"
-            )
+        promised_bytes, held_bytes = math.prod(shape) * dtype.itemsize, info.file_size - stream.tell()
+        if promised_bytes != held_bytes:
+            raise DataError(f"{where}: its header promises {promised_bytes} bytes, the file holds {held_bytes}")
     return shape, dtype

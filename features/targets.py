@@ -1,8 +1,4 @@
-"""From labels to what a least-squares machine fits, and back.
-
-A *target* is an int64 index into the sorted classes (multiclass, binary) or a float64 value (regression); an
-*output* is what one solve fits: +1 for the class it serves and -1 for all others, or the value itself.
-"""
+"""From labels to targets, int64 indices into the sorted classes or float64 values, to outputs of solves, and back."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,11 +17,10 @@ LARGEST_WEIGHT = (1e-100, 1e100)  # of the rows, that of the heaviest: sums of s
 
 
 def detect_task(labels: np.ndarray, most_classes: int = MOST_CLASSES) -> str:
-    """Return the task that the labels (n,) of a whole data set suggest: integers, booleans, floats or strings.
+    """Return the task that labels (n,) suggest: integers, booleans, floats or strings.
 
     Two distinct values are binary; 3 to `most_classes` distinct integers, or 3 to 100 strings, are multiclass; other
-    numbers are regression. Floating-point labels with more than two values are always regression. Raises DataError for
-    no labels, labels of one class, or more than 100 distinct strings.
+    numbers are regression. Raises DataError for no labels, one class, or more than 100 distinct strings.
     """
     if labels.ndim != 1 or labels.size == 0:
         raise DataError(f"y must be one-dimensional and not empty, found shape {labels.shape}")
@@ -47,10 +42,7 @@ def detect_task(labels: np.ndarray, most_classes: int = MOST_CLASSES) -> str:
 
 
 def class_labels(labels: np.ndarray, task: str) -> tuple:
-    """Return the sorted classes as Python scalars, or () for regression.
-
-    Raises DataError for labels of one class, or not exactly two for the binary task, UsageError for an unknown task.
-    """
+    """Return the sorted classes as Python scalars, () for regression. Raises DataError for too few or too many."""
     if task not in TASKS:
         raise UsageError(f"task {task!r} is unknown; it is one of {', '.join(TASKS)}")
     if task == "regression":
@@ -66,8 +58,7 @@ def class_labels(labels: np.ndarray, task: str) -> tuple:
 def encode(labels: np.ndarray, classes: tuple, array_name: str = "y") -> np.ndarray:
     """Return targets (n,) of labels (n,): int64 indices into the sorted `classes`, float64 where there are none.
 
-    Raises DataError, with the name of the array, for a label that is no class, a string where a number is needed, or a
-    value that is not finite.
+    Raises DataError for a label that is no class, or no finite number where one is needed.
     """
     if not classes:
         if labels.dtype.kind not in "biuf":
@@ -87,8 +78,7 @@ def class_positions(
 ) -> np.ndarray:
     """Return which of the classes each of some labels (n,) is, (n,) int64, -1 where it is none.
 
-    Python compares whole numbers of any size exactly, where numpy makes floats of them. A label that is no class is
-    looked for once more as what `otherwise` makes of it.
+    Whole numbers of any size are compared exactly. A label that is no class is looked for as `otherwise(label)`.
     """
     known = {label: k for k, label in enumerate(classes)}
     values, inverse = np.unique(labels, return_inverse=True)
@@ -97,31 +87,19 @@ def class_positions(
 
 
 def class_array(classes: tuple) -> np.ndarray:
-    """Return classes (K,) in a dtype that has each of them exactly: strings if no numbers do.
-
-    Of whole numbers on both sides of 2^63 numpy makes floats.
-    """
+    """Return classes (K,) in a dtype that has each of them exactly: strings if no numbers do."""
     array = np.asarray(classes)
-    if (
-        all(type(label) is int for label in classes)
-        and min(classes, default=0) >= 0
-        and max(classes, default=0) >= 2**63
-    ):
+    if all(type(label) is int and label >= 0 for label in classes) and max(classes, default=0) >= 2**63:
         array = np.asarray(classes, np.uint64)
     exact = array.dtype.kind in "biufU" and (array.dtype.kind == "U" or tuple(array.tolist()) == tuple(classes))
     return array if exact else np.asarray([str(label) for label in classes])
 
 
 def checked_weights(weights: np.ndarray, n_rows: int, array_name: str) -> np.ndarray:
-    """Return the weights (n,) f8 of rows; (n, 1) is flattened.
-
-    Raises DataError for another number of them, a weight that is no finite number of at least 0, none above 0, or all
-    near the ends of float64.
-    """
+    """Return the weights (n,) f8 of rows, given as (n,) or (n, 1); DataError where they cannot be weights."""
     if weights.shape not in ((n_rows,), (n_rows, 1)) or weights.dtype.kind not in "biuf":
-        raise DataError(
-            f"{array_name} holds {weights.dtype} values of shape {weights.shape}; {n_rows} weights of rows are needed"
-        )
+        found = f"{weights.dtype} values of shape {weights.shape}"
+        raise DataError(f"{array_name} holds {found}; {n_rows} weights of rows are needed")
     values = weights.reshape(n_rows).astype(np.float64)
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
     if bad.size:
@@ -135,10 +113,7 @@ def checked_weights(weights: np.ndarray, n_rows: int, array_name: str) -> np.nda
 
 
 def balanced_factors(weight_of_class: np.ndarray) -> np.ndarray:
-    """Return factors (K,) f8 that give all classes the same weight, that of all rows staying what it is.
-
-    weight_of_class (K,): the sum of the row weights of each; a class without any is left out, its factor is 0.
-    """
+    """Return factors (K,) f8 that give classes of summed weights (K,) the same, and leave the total; 0 where none."""
     present = weight_of_class > 0
     factors = np.zeros(len(weight_of_class))
     factors[present] = weight_of_class.sum() / (np.count_nonzero(present) * weight_of_class[present])
@@ -152,36 +127,26 @@ def check_finite_targets(targets: np.ndarray, array_name: str) -> None:
         raise DataError(f"{array_name}: row {bad[0]} is {targets[bad[0]]}; every target must be finite")
 
 
-def one_vs_all(targets: np.ndarray, n_classes: int) -> np.ndarray:
-    """Return (n, n_classes) float64, +1 in the column of a row's class and -1 elsewhere."""
+def outputs(targets: np.ndarray, task: str, n_classes: int) -> np.ndarray:
+    """Return what the solves fit, float64 (n, n_outputs).
+
+    Multiclass: one column of ±1 per class. Binary: one column, +1 for the second class. Regression: the values. Raises
+    ValueError for a class that is none.
+    """
+    if task == "regression":
+        return np.asarray(targets, dtype=np.float64).reshape(-1, 1).copy()
     targets = np.asarray(targets, dtype=np.int64)
     if targets.size and (targets.min() < 0 or targets.max() >= n_classes):
         raise ValueError(f"targets must lie in 0 … {n_classes - 1}, found {targets.min()} … {targets.max()}")
     signs = np.full((len(targets), n_classes), -1.0)
     signs[np.arange(len(targets)), targets] = 1.0
-    return signs
-
-
-def outputs(targets: np.ndarray, task: str, n_classes: int) -> np.ndarray:
-    """Return what the solves fit, float64 (n, n_outputs).
-
-    Multiclass: one column of ±1 per class. Binary: one column, +1 for the second class. Regression: the values.
-    """
-    if task == "regression":
-        return np.asarray(targets, dtype=np.float64).reshape(-1, 1).copy()
-    signs = one_vs_all(targets, n_classes)
     return signs if task == "multiclass" else signs[:, 1:].copy()
 
 
 def labels_from_decision(decision: np.ndarray, task: str) -> np.ndarray:
-    """Return targets (n,) of decision values (n, n_outputs).
-
-    Multiclass: int64 arg max, the first of equals. Binary: int64, 1 where the value is at least 0. Regression: float64,
-    the value.
-    """
+    """Return targets (n,) of decision values (n, n_outputs): the first arg max, 1 where at least 0, or the value."""
     decision = np.asarray(decision)
     if task == "multiclass":
         return np.argmax(decision, axis=1).astype(np.int64)
-    if task == "binary":
-        return (decision.reshape(len(decision)) >= 0.0).astype(np.int64)
-    return decision.reshape(len(decision)).astype(np.float64)
+    values = decision.reshape(len(decision))
+    return (values >= 0.0).astype(np.int64) if task == "binary" else values.astype(np.float64)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from features.errors import DataError, MissingInputError, UnavailableError
-from features.published import PUBLISHED, DataFolder, check_digest, locate
+from features.published import PUBLISHED, DataFolder, cache_folder, check_digest, fetch, locate
 from pipeline.config.command_line import command_parser, program
 from pipeline.errors import ConfigError, ExitCode
 from pipeline.runtime.answers import answered
@@ -112,8 +112,6 @@ def _description(name: str, data_dir: str | None) -> list[str]:
 
 def _fetched(name: str) -> Iterator[tuple[str, int]]:
     """Fill the cache with a data set; tell where it is, and of a folder that training looks into before it."""
-    from features.downloads import cache_folder, fetch  # bring pooch, which --help does without
-
     folder = cache_folder(name)
     try:
         fetch(name, PUBLISHED[name].files, PUBLISHED[name].mirrors, folder)

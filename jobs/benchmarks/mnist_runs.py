@@ -17,7 +17,7 @@ from features.source import Part
 from features.targets import outputs
 from pipeline.config.settings import from_toml
 from pipeline.datasets.feature_request import describe, fill_in_features, source_spec
-from pipeline.datasets.feature_rows import FeatureStore
+from pipeline.datasets.feature_rows import FeatureRows, open_store
 from pipeline.datasets.open_data import open_data
 from pipeline.kernels.gram_statistics import (
     GramStatistics,
@@ -62,12 +62,12 @@ def report_of(layout: RunLayout) -> dict[str, Any]:
     return report
 
 
-def feature_store_of(layout: RunLayout) -> FeatureStore:
+def feature_store_of(layout: RunLayout) -> FeatureRows:
     """Return the feature store that a run used."""
     config = from_toml(layout.config)
     spec = source_spec(config)
     _, request = fill_in_features(config, spec, open_data(spec))
-    return FeatureStore(FeatureLayout(Path(config.resources.features_dir), describe(request).digest))
+    return open_store(FeatureLayout(Path(config.resources.features_dir), describe(request).digest))
 
 
 def read_part(layout: RunLayout, part: Part) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -1,7 +1,7 @@
 """Building a feature store block by block; a half-built one is completed."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from features.source import PARTS, Part, Source
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
-from pipeline.datasets.feature_rows import LiveFeatures, LiveStore, live
+from pipeline.datasets.feature_rows import LiveFeatures, computed_block, live
 from pipeline.datasets.open_data import open_data
 from pipeline.runtime import stopping
 from storage.errors import CorruptDataError, MissingDataError
@@ -35,49 +35,35 @@ class FeatureItem:
         return f"{self.part}-{self.block.index:06d}"
 
 
-@dataclass(frozen=True)
-class BlockTask:
-    """What a worker needs to build any item of a store."""
-
-    layout: FeatureLayout
-    features: LiveFeatures
+BlockTask = tuple[FeatureLayout, LiveFeatures]  # what a worker needs to build any item of a store
 
 
 def build_item(task: BlockTask, item: FeatureItem) -> int:
-    """Compute and store the features of one row block; return its number of rows.
-
-    Raises InvalidDataError where a feature is not finite, naming part and row.
-    """
-    part, block = item.part, item.block
-    arrays, files = open_arrays(task.layout.arrays), dict[str, str]()
-    for name, values in LiveStore(task.features).block(part, block.start, block.stop).items():
+    """Compute and store the features of one row block; return its number of rows. Raises as `computed_block`."""
+    (layout, features), part, block = task, item.part, item.block
+    arrays, files = open_arrays(layout.arrays), dict[str, str]()
+    for name, values in computed_block(features, part, block.start, block.stop).items():
         files |= arrays[f"{part}/{name}"].write(block.start, values)
-    write_marker(task.layout.markers, item.name, {"rows": block.n_rows, "files": files})
+    write_marker(layout.markers, item.name, {"rows": block.n_rows, "files": files})
     return block.n_rows
 
 
-@contextmanager
-def building(layout: FeatureLayout, wait_seconds: float, warn: Callable[[str], None]) -> Iterator[None]:
-    """Hold the store's lock while it is built; another process that builds the same store waits here.
-
-    `warn` is called with what is unsure about the lock. Raises StoppedError where the work shall stop meanwhile.
-    """
-    with FolderLock(
+def building(layout: FeatureLayout, wait_seconds: float, warn: Callable[[str], None]) -> FolderLock:
+    """Return the store's lock, to be held while it is built; waiting raises StoppedError where work shall stop."""
+    return FolderLock(
         layout.lock,
         "building features",
         wait_seconds=wait_seconds,
         on_wait=stopping.check,
         on_loss=stopping.request,
         warn=warn,
-    ):
-        yield
+    )
 
 
 def prepare(layout: FeatureLayout, shape: FeatureShape, request: FeatureRequest) -> tuple[BlockTask, list[FeatureItem]]:
-    """Create the arrays of a store (or take up a half-built one) and return what is left to build.
+    """Create the arrays of a store, or take up a half-built one, and return what is left to build, or lost a file.
 
-    The caller holds the lock. What lost a file since it was built is built again. The standardisation is fitted here:
-    one pass over the training inputs.
+    The caller holds the lock. The standardisation is fitted here: one pass over the training inputs.
     """
     arrays = _begun_arrays(layout, _array_specs(shape, open_data(request.source)), shape)
     features = live(request, shape)
@@ -90,7 +76,7 @@ def prepare(layout: FeatureLayout, shape: FeatureShape, request: FeatureRequest)
         for name, marker in read_markers(layout.markers).items()
         if not compare_files(layout.arrays, _digests(arrays, [marker]), contents=False)
     }
-    return BlockTask(layout, features), [item for item in items if item.name not in done]
+    return (layout, features), [item for item in items if item.name not in done]
 
 
 def finish(layout: FeatureLayout, shape: FeatureShape) -> None:
@@ -119,13 +105,11 @@ def begun_problems(layout: FeatureLayout, *, contents: bool) -> list[str]:
 
 def _begun_arrays(layout: FeatureLayout, specs: list[ArraySpec], shape: FeatureShape) -> dict[str, StoredArray]:
     """Return the arrays of a half-built store, or new ones where there are none, or not in their form any more."""
-    try:
+    with suppress(MissingDataError, CorruptDataError):
         arrays = open_arrays(layout.arrays)
         forms = {path: (array.shape, array.chunk_rows) for path, array in arrays.items()}
         if forms == {spec.path: (spec.shape, spec.chunk_rows) for spec in specs}:
             return arrays
-    except (MissingDataError, CorruptDataError):
-        pass
     make_folder(layout.folder)
     remove_file(layout.manifest)  # of a store that is damaged
     remove_folder(layout.markers)  # first: they describe the arrays

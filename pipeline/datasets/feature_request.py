@@ -1,7 +1,7 @@
 """Which features of which data a run asks for, and what a store of them holds: known before any is computed."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,6 @@ from storage.records import digest_of
 from storage.zarr_arrays import chunk_rows_for
 
 FORMAT_VERSION = 1
-SETTINGS_OF_SOURCE = (
-    *("n_train", "n_test", "test", "test_fraction", "target", "weights", "groups", "columns", "drop"),
-    *("categorical", "missing", "task", "standardise", "positive", "noise"),
-)
 ITEM_CHUNKS = 4  # chunks of features that one task writes
 IMAGE_SIDE = 14  # images smaller than this have no cell of every size
 AUTO_POWER = 0.5  # of sphog where nobody asked for the paper's: fewer errors on MNIST and USPS (README)
@@ -32,10 +28,7 @@ AUTO_POWER = 0.5  # of sphog where nobody asked for the paper's: fewer errors on
 
 @dataclass(frozen=True)
 class FeatureRequest:
-    """What is to be stored: source, features, whether inputs are z-scored. Small and picklable.
-
-    balanced: the moments of the z-scoring count every class alike.
-    """
+    """What is to be stored; balanced: the moments of the z-scoring count every class alike."""
 
     source: SourceSpec
     features: FeatureSpec
@@ -68,7 +61,7 @@ class FeatureShape:
 
     @property
     def n_first(self) -> int:
-        """Number of training rows before any were added: those that moments of z-scores are of."""
+        """Number of training rows before any were added, to which z-scores are fitted."""
         return self.n_train - sum(self.added)
 
     @property
@@ -98,18 +91,15 @@ class FeatureShape:
 
 
 def source_spec(config: TrainConfig) -> SourceSpec:
-    """Return the description of the data that `features` opens.
-
-    A folder named by SLKL_DATA_DIR is put in here, since the workers of a cluster may not have that variable.
-    """
+    """Return the description of the data; has the folder of SLKL_DATA_DIR, which workers of a cluster may not know."""
     data, data_dir = config.data, config.resources.data_dir
     is_published, named = config.dataset in PUBLISHED, os.environ.get("SLKL_DATA_DIR")
     if is_published and data_dir is None and named and folder_with(config.dataset, named) is not None:
         data_dir = str(Path(named).absolute())
-    alike: dict[str, Any] = {name: getattr(data, name) for name in SETTINGS_OF_SOURCE}
-    return SourceSpec(
-        config.dataset, data_dir if is_published else None, seed=config.seed, added=data.add_rows or (), **alike
-    )
+    named_alike = (each.name for each in fields(SourceSpec) if hasattr(data, each.name))
+    alike: dict[str, Any] = {name: getattr(data, name) for name in named_alike}
+    alike |= {"data_dir": data_dir if is_published else None, "seed": config.seed, "added": data.add_rows or ()}
+    return SourceSpec(config.dataset, **alike)
 
 
 def names_of_data(config: TrainConfig) -> str:
@@ -118,51 +108,45 @@ def names_of_data(config: TrainConfig) -> str:
 
 
 def fill_in_features(config: TrainConfig, spec: SourceSpec, source: Source) -> tuple[TrainConfig, FeatureRequest]:
-    """Fill in task, features and whether inputs are z-scored; return both forms of the answer.
+    """Fill in task, features and whether inputs are z-scored; return the settings and the request.
 
-    The request keeps the `spec` that the source was opened with: one that is filled in would open it again.
+    That keeps the `spec` that the source was opened with: one that is filled in would open it again.
     """
     if config.data.positive is None:  # which makes the task another than that of the labels
         config = with_value(config, "data.task", source.task)
-    name, power = config.features.name, config.features.power
     is_image = len(source.input_shape) == 2 and min(source.input_shape) >= IMAGE_SIDE
+    power = config.features.power
     if power is None:
-        power = AUTO_POWER if name == "auto" and is_image else 1.0
+        power = AUTO_POWER if config.features.name == "auto" and is_image else 1.0
         config = with_value(config, "features.power", power)
-    if name == "auto":
-        name = "sphog" if is_image else "raw"
-        config = with_value(config, "features.name", name)
-    standardise = config.data.standardise
+    if config.features.name == "auto":
+        config = with_value(config, "features.name", "sphog" if is_image else "raw")
+    asked, standardise = config.features, config.data.standardise
     if standardise is None:
-        standardise = source.standardise and name == "raw"
+        standardise = source.standardise and asked.name == "raw"
         config = with_value(config, "data.standardise", standardise)
-    asked, balanced = config.features, standardise and config.data.class_weight is not None
-    features = FeatureSpec(name, asked.cells, asked.orientations, asked.deskew, power)
-    return config, FeatureRequest(spec, features, standardise, balanced)
+    features = FeatureSpec(asked.name, asked.cells, asked.orientations, asked.deskew, power)
+    return config, FeatureRequest(spec, features, standardise, standardise and config.data.class_weight is not None)
 
 
 def describe(request: FeatureRequest, source: Source | None = None) -> FeatureShape:
     """Return what the store of a request holds. Opens the source (and so checks its files) unless it is given."""
     source = source or open_data(request.source)
-    if request.standardise and request.features.name != "raw":
-        raise ConfigError(
-            f"data.standardise = true with features.name = {request.features.name!r}: z-scoring is for raw features; "
-            "use --features raw"
-        )
+    name, deskew = request.features.name, request.features.deskew
+    if request.standardise and name != "raw":
+        fault = f"features.name = {name!r}: z-scoring is for raw features; use --features raw"
+        raise ConfigError(f"data.standardise = true with {fault}")
     n_features = feature_length(request.features, source.input_shape)
-    if request.standardise and request.features.deskew:
-        raise ConfigError(
-            f"data.standardise = true with features.deskew = {request.features.deskew:g}: inputs are z-scored or "
-            "sheared, not both; leave one out"
-        )
+    if request.standardise and deskew:
+        fault = f"features.deskew = {deskew:g}: inputs are z-scored or sheared, not both; leave one out"
+        raise ConfigError(f"data.standardise = true with {fault}")
     description = {
         "format_version": FORMAT_VERSION,
-        "source": source.fingerprint(),
+        "source": source.identity,
         "features": parameters(request.features),
         "standardise": request.standardise,
+        **({"balanced": True} if request.balanced else {}),
     }
-    if request.balanced:
-        description["balanced"] = True
     return FeatureShape(
         digest=digest_of(description),
         dataset=source.name,

@@ -1,14 +1,7 @@
-"""Features as the stages read them: from the store, or computed on the fly where the disk has no room for them.
+"""Features as the stages read them: from the store, or computed on the fly, times learned scales where there are any.
 
-The feature store holds the features of a data set in zarr, built once (`build_feature_store`) and shared by all runs.
-It is named by the digest of its source and feature parameters, and holds train and test features (float32), targets,
-weights of the rows where the data have them, keys of the training rows and of their groups (`features.row_draws`), and
-the standardisation fitted on the training part. It counts as built only when its manifest is there; every read checks
-the digests the manifest records.
-
-Computed features are the same numbers. They cost their extraction in every pass (20 µs an image for sphog), which one
-pass of a thousand columns outweighs by far; scattered rows cost one read of the source for each run of rows. Either may
-be multiplied by learned scales as they are read.
+The store of a data set is zarr, built once (`build_feature_store`), named by the digest of its source and feature
+parameters, and built only when its manifest is there; every read checks the digests of that.
 """
 
 from collections.abc import Callable
@@ -61,7 +54,7 @@ class ScaledFeatures:
 
 
 class FeatureRows(Protocol):
-    """Features and what goes with them, read by rows."""
+    """Features and what goes with them, read by rows; those of a source are float32."""
 
     dtype: type  # of the features
 
@@ -75,7 +68,7 @@ class FeatureRows(Protocol):
         """Return the weights of rows (stop - start,) f8; None where each counts 1."""
 
     def keys(self, start: int, stop: int) -> tuple[Keys, Keys]:
-        """Return the keys of training rows and of their groups, each (stop - start,) u8."""
+        """Return the keys of training rows and of their groups, each (stop - start,) u8; a row may be its own group."""
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.floating]:
         """Return the features of some training rows, (len(rows), n_features)."""
@@ -92,55 +85,48 @@ def store_of(config: TrainConfig, shape: FeatureShape) -> FeatureLayout:
     return FeatureLayout(Path(config.resources.features_dir).absolute(), shape.digest)
 
 
-class FeatureStore:
+class _Store:
     """A built store, opened for reading; every byte read is checked against the manifest."""
 
     dtype: type = np.float32
 
     def __init__(self, layout: FeatureLayout) -> None:
-        self.layout = layout
-        prefix = f"{layout.arrays.name}/"
         files = read_manifest(layout.folder).files
-        self._digests = {name.removeprefix(prefix): entry.sha256 for name, entry in files.items()}
+        self._digests = {name.removeprefix(f"{layout.arrays.name}/"): entry.sha256 for name, entry in files.items()}
         metadata = {name: entry for name, entry in files.items() if name.endswith(NODE_FILE)}
         _refuse(layout, compare(layout.folder, metadata, contents=True))
         self._arrays = open_arrays(layout.arrays)
 
+    def _stored(self, name: str, start: int, stop: int) -> NDArray[Any]:
+        return self._arrays[name].read(start, stop, self._digests)
+
     def read(self, part: Part, start: int, stop: int) -> NDArray[np.float32]:
-        """Return features (stop - start, n_features) f4. Raises CorruptDataError naming array, rows and file."""
-        return self._arrays[f"{part}/X"].read(start, stop, self._digests)
+        return self._stored(f"{part}/X", start, stop)
 
     def targets(self, part: Part, start: int, stop: int) -> NDArray[Any]:
-        """Return targets (stop - start,): int64 class indices, or float64 values."""
-        return self._arrays[f"{part}/y"].read(start, stop, self._digests)
+        return self._stored(f"{part}/y", start, stop)
 
     def weights(self, part: Part, start: int, stop: int) -> NDArray[np.float64] | None:
-        """Return the weights of rows (stop - start,) f8; None where each counts 1."""
-        stored = self._arrays.get(f"{part}/weights")
-        return None if stored is None else stored.read(start, stop, self._digests)
+        name = f"{part}/weights"
+        return self._stored(name, start, stop) if name in self._arrays else None
 
     def keys(self, start: int, stop: int) -> tuple[Keys, Keys]:
-        """Return the keys of training rows and of their groups, each (stop - start,) u8: equal for equal rows.
-
-        Without groups, each row is its own.
-        """
-        keys = self._arrays["train/keys"].read(start, stop, self._digests)
-        groups = self._arrays.get("train/groups")
-        return keys, keys if groups is None else groups.read(start, stop, self._digests)
+        keys = self._stored("train/keys", start, stop)
+        return keys, self._stored("train/groups", start, stop) if "train/groups" in self._arrays else keys
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the features of some training rows, (len(rows), n_features) f4, reading each chunk once."""
         return self._arrays["train/X"].take(rows, self._digests)
 
     def standardisation(self) -> Standardisation:
-        """Return the z-scoring of the inputs (mean 0, scale 1 where the store has none)."""
         n_inputs = self._arrays["standardisation/mean"].n_rows
-        mean = self._arrays["standardisation/mean"].read(0, n_inputs, self._digests)
-        return Standardisation(mean, self._arrays["standardisation/scale"].read(0, n_inputs, self._digests))
+        return Standardisation(*(self._stored(f"standardisation/{name}", 0, n_inputs) for name in ("mean", "scale")))
 
 
-def open_store(layout: FeatureLayout) -> FeatureStore:
-    """Return an opened store, kept open for the tasks of this process until its manifest is another file."""
+def open_store(layout: FeatureLayout) -> FeatureRows:
+    """Return an opened store, kept open for the tasks of this process until its manifest is another file.
+
+    Raises CorruptDataError naming what is damaged, as do its reads, MissingDataError where it is not there.
+    """
     try:
         status = layout.manifest.stat()
         version: tuple[int, ...] = (status.st_mtime_ns, status.st_size, status.st_ino)
@@ -150,8 +136,8 @@ def open_store(layout: FeatureLayout) -> FeatureStore:
 
 
 @lru_cache(maxsize=4)
-def _open_version(layout: FeatureLayout, version: tuple[int, ...]) -> FeatureStore:
-    return FeatureStore(layout)
+def _open_version(layout: FeatureLayout, version: tuple[int, ...]) -> FeatureRows:
+    return _Store(layout)
 
 
 def is_built(layout: FeatureLayout) -> bool:
@@ -165,134 +151,111 @@ def is_built(layout: FeatureLayout) -> bool:
 def _refuse(layout: FeatureLayout, problems: list[str]) -> None:
     """Raise CorruptDataError where there are problems of a store."""
     if problems:
-        raise CorruptDataError(
-            f"feature store {layout.folder} is damaged: {problems[0]}"
-            f"{f' and {len(problems) - 1} more' if len(problems) > 1 else ''}; delete the folder to build it again"
-        )
+        more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+        fault = f"feature store {layout.folder} is damaged: {problems[0]}{more}"
+        raise CorruptDataError(f"{fault}; delete the folder to build it again")
 
 
-class LiveStore:
-    """Features computed when they are read; the same interface as `FeatureStore`."""
+class _LiveRows:
+    """Features computed when they are read."""
 
     dtype: type = np.float32
 
     def __init__(self, access: LiveFeatures) -> None:
-        self._access = access
-        self._source = open_data(access.request.source, access.data)
+        self._access, self._request = access, access.request
+        self.source = open_data(access.request.source, access.data)
 
-    def block(self, part: Part, start: int, stop: int) -> dict[str, NDArray[Any]]:
-        """Return all that a store has of some rows, by name: X, y, and of training rows their keys."""
-        inputs, targets = self._source.read(part, start, stop)
-        arrays = {"X": self._features(part, start, inputs), "y": targets}
-        weights, groups = self._source.weights(part), self._source.groups
-        if weights is not None:
-            arrays["weights"] = weights[start:stop]
-        if part == "train":
-            arrays["keys"] = row_keys(inputs)
-        if part == "train" and groups is not None:
-            arrays["groups"] = groups[start:stop]
-        return arrays
-
-    def read(self, part: Part, start: int, stop: int) -> NDArray[np.float32]:
-        """Return features (stop - start, n_features) f4. Raises InvalidDataError naming a row that is not finite."""
-        return self._features(part, start, self._source.read(part, start, stop)[0])
-
-    def _features(self, part: Part, start: int, inputs: NDArray[np.generic]) -> NDArray[np.float32]:
-        request = self._access.request
-        X = extract(request.features, self.standardisation().apply(inputs) if request.standardise else inputs)
+    def features(self, part: Part, start: int, inputs: NDArray[np.generic]) -> NDArray[np.float32]:
+        if self._request.standardise:
+            inputs = self.standardisation().apply(inputs)
+        X = extract(self._request.features, inputs)
         row = first_non_finite_row(X)
         if row is not None:
             raise InvalidDataError(f"{part} features: row {start + row} is not finite; check the input data")
         return X
 
+    def read(self, part: Part, start: int, stop: int) -> NDArray[np.float32]:
+        return self.features(part, start, self.source.read(part, start, stop)[0])
+
     def targets(self, part: Part, start: int, stop: int) -> NDArray[Any]:
-        """Return targets (stop - start,): int64 class indices, or float64 values."""
-        return self._source.read(part, start, stop)[1]
+        return self.source.read(part, start, stop)[1]
 
     def weights(self, part: Part, start: int, stop: int) -> NDArray[np.float64] | None:
-        """Return the weights of rows (stop - start,) f8; None where each counts 1."""
-        weights = self._source.weights(part)
+        weights = self.source.weights(part)
         return None if weights is None else weights[start:stop]
 
     def keys(self, start: int, stop: int) -> tuple[Keys, Keys]:
-        """Return the keys of training rows and of their groups, each (stop - start,) u8."""
-        keys, groups = row_keys(self._source.read("train", start, stop)[0]), self._source.groups
+        keys, groups = row_keys(self.source.read("train", start, stop)[0]), self.source.groups
         return keys, keys if groups is None else groups[start:stop]
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the features of some training rows, (len(rows), n_features) f4."""
-        n_features = feature_length(self._access.request.features, self._source.input_shape)
+        n_features = feature_length(self._request.features, self.source.input_shape)
         out = np.empty((len(rows), n_features), np.float32)
         gather_rows(rows, TAKE_ROWS, partial(self.read, "train"), out)
         return out
 
     def standardisation(self) -> Standardisation:
-        """Return the z-scoring of the inputs."""
         return Standardisation(np.array(self._access.mean), np.array(self._access.scale))
 
 
-class ScaledStore:
-    """Features times scales; the same interface as `FeatureStore`. Targets can be read before there are scales."""
+def computed_block(access: LiveFeatures, part: Part, start: int, stop: int) -> dict[str, NDArray[Any]]:
+    """Return all that a store has of some rows, by name: X, y, weights, and of training rows keys and groups.
 
-    def __init__(self, store: FeatureRows, scales: Stored) -> None:
-        self._store, self._scales, self.dtype = store, scales, store.dtype
+    Raises InvalidDataError naming a row whose features are not finite.
+    """
+    rows = _LiveRows(access)
+    inputs, targets = rows.source.read(part, start, stop)
+    arrays = {"X": rows.features(part, start, inputs), "y": targets}
+    weights, groups = rows.weights(part, start, stop), rows.source.groups
+    if weights is not None:
+        arrays["weights"] = weights
+    if part == "train":
+        arrays["keys"] = row_keys(inputs)
+        arrays |= {} if groups is None else {"groups": groups[start:stop]}
+    return arrays
+
+
+class _ScaledRows:
+    """Rows times scales, which are read with the first features: targets can be read before there are scales."""
+
+    def __init__(self, rows: FeatureRows, scales: Stored) -> None:
+        self._rows, self._scales, self.dtype = rows, scales, rows.dtype
+        self.targets, self.weights, self.keys = rows.targets, rows.weights, rows.keys
+        self.standardisation = rows.standardisation
 
     def read(self, part: Part, start: int, stop: int) -> NDArray[np.floating]:
-        """Return scaled features (stop - start, n_features)."""
-        return self._scaled(self._store.read(part, start, stop))
-
-    def targets(self, part: Part, start: int, stop: int) -> NDArray[Any]:
-        """Return targets (stop - start,)."""
-        return self._store.targets(part, start, stop)
-
-    def weights(self, part: Part, start: int, stop: int) -> NDArray[np.float64] | None:
-        """Return the weights of rows (stop - start,); None where each counts 1."""
-        return self._store.weights(part, start, stop)
-
-    def keys(self, start: int, stop: int) -> tuple[Keys, Keys]:
-        """Return the keys of training rows and of their groups, each (stop - start,) u8, which scales do not change."""
-        return self._store.keys(start, stop)
+        return scaled(self._rows.read(part, start, stop), self._scales.read()["scales"])
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.floating]:
-        """Return the scaled features of some training rows, (len(rows), n_features)."""
-        return self._scaled(self._store.take(rows))
-
-    def standardisation(self) -> Standardisation:
-        """Return the z-scoring of the inputs, which comes before the scales."""
-        return self._store.standardisation()
-
-    def _scaled(self, X: NDArray[np.floating]) -> NDArray[np.floating]:
-        return scaled(X, self._scales.read()["scales"])
+        return scaled(self._rows.take(rows), self._scales.read()["scales"])
 
 
 def live(request: FeatureRequest, shape: FeatureShape) -> LiveFeatures:
     """Return the access to features that are computed on the fly.
 
-    Where z-scoring is asked for, it is fitted to the training inputs, the first ones where others were added, in one
-    pass. Raises StoppedError where it shall stop.
+    Z-scoring is fitted to the first training inputs in one pass, if asked for. Raises StoppedError where it shall stop.
     """
     data = identify(request.source)
     if not request.standardise:
         return LiveFeatures(request, data=data)
     source = open_data(request.source)
     release_data()  # the chunks that are read here go with this source
-    read, weights = partial(source.read, "train"), source.weights("train")
-    fitted = fit_moments(read, shape, weights, balanced=request.balanced)
+    fitted = fit_moments(partial(source.read, "train"), shape, source.weights("train"), balanced=request.balanced)
     return LiveFeatures(request, tuple(fitted.mean.tolist()), tuple(fitted.scale.tolist()), data)
 
 
 def open_features(access: FeatureAccess) -> FeatureRows:
     """Return the features to read, kept open for the tasks of this process."""
     if isinstance(access, ScaledFeatures):
-        return ScaledStore(open_features(access.features), access.scales)
+        return _ScaledRows(open_features(access.features), access.scales)
     if isinstance(access, LiveFeatures):
-        return _live_store(access)
+        return _live_rows(access)
     return open_store(access) if isinstance(access, FeatureLayout) else access
 
 
 @lru_cache(maxsize=2)
-def _live_store(access: LiveFeatures) -> LiveStore:
-    return LiveStore(access)
+def _live_rows(access: LiveFeatures) -> FeatureRows:
+    return _LiveRows(access)
 
 
 def fit_moments(
@@ -304,8 +267,7 @@ def fit_moments(
 ) -> Standardisation:
     """Return the z-scoring of training inputs with weights (n,), None for 1 each; one pass over them.
 
-    read(start, stop) : returns inputs and targets of some rows
-    balanced : every class counts as much as the others
+    read(start, stop): returns inputs and targets of some rows; balanced: every class counts as much as the others.
     """
     moments: list[RunningMoments] = []
     item_rows = ITEM_CHUNKS * min(shape.chunk_rows, shape.n_first)  # as before any were added: the bits depend on it
@@ -314,12 +276,14 @@ def fit_moments(
         X, y = read(block.start, block.stop)
         if not moments:
             n_inputs = int(np.prod(X.shape[1:]))
-            moments = [RunningMoments.empty(n_inputs) for _ in (shape.classes if balanced else (None,))]
+            none = RunningMoments(0, np.zeros(n_inputs), np.zeros(n_inputs))
+            moments = [none] * (len(shape.classes) if balanced else 1)
         of_rows = None if weights is None else weights[block.start : block.stop]
         for k, of_class in enumerate(moments):
             rows = y == k if balanced else slice(None)
             moments[k] = of_class.update(X[rows], None if of_rows is None else of_rows[rows])
     if balanced:
         factors = balanced_factors(np.array([of_class.count for of_class in moments], np.float64))
-        moments = list(map(RunningMoments.times, moments, factors.tolist()))
+        weighted = zip(moments, factors.tolist(), strict=True)
+        moments = [RunningMoments(factor * one.count, one.mean, factor * one.squares) for one, factor in weighted]
     return reduce(RunningMoments.merge, moments).standardisation()

@@ -1,6 +1,6 @@
 """Data of the user, opened: zarr data by `storage`, all else by `features` alone; lists of candidates."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from features.errors import MissingInputError
 from features.open_source import joined, open_source, spec_of_addition, stamp_of, viewed
-from features.open_source import open_outline as open_file_outline
 from features.source import Source, SourceSpec
-from features.tables import digest_arrays
+from features.tables import digest_arrays, open_npz
 from pipeline.errors import InvalidDataError
 from storage.files import read_plain
 from storage.records import digest_of
@@ -22,22 +21,15 @@ MOST_LIST_BYTES = 2**28  # of a list of candidates: thirty million rows
 _opening, _growing = Lock(), Lock()
 
 
-@dataclass(frozen=True)
-class DataIdentity:
-    """What the driver knows of zarr data, so that no task reads all of it again: picklable, and the key of caches.
-
-    stamp: digest of the names, sizes and time stamps of its files; digests: sha256 of each array.
-    """
-
-    stamp: str
-    digests: tuple[tuple[str, str], ...]
+# Of zarr data: the digest of names, sizes and time stamps of their files, and the sha256 of each array.
+DataIdentity = tuple[str, tuple[tuple[str, str], ...]]
 
 
 def open_data(spec: SourceSpec, known: DataIdentity | None = None) -> Source:
     """Open any source; zarr data are opened by `storage` and handed to `features` as array-likes.
 
-    Zarr data are digested once in this process for as long as their files do not change, and not at all where their
-    identity is `known`. Raises CorruptDataError where they are damaged.
+    Those are digested once while their files do not change, and not at all where their identity is `known`. Raises
+    CorruptDataError where they are damaged.
     """
     if spec.added:
         with _growing:  # threads that come together must not each open the parts
@@ -51,15 +43,17 @@ def open_data(spec: SourceSpec, known: DataIdentity | None = None) -> Source:
 
 
 def open_outline(spec: SourceSpec) -> Source | None:
-    """Open zarr stores and npz files without reading their inputs: shapes, labels and memory, but no fingerprint.
+    """Open zarr stores and npz files without reading their inputs, for a plan: shapes, labels, memory, but no digests.
 
-    For a plan that may refuse them. None for other data, and where rows were added.
+    None for other data, and where rows were added.
     """
     if spec.added:
         return None
+    path = Path(spec.dataset)
     if not _is_zarr(spec):
-        return open_file_outline(spec)
-    arrays = open_user_arrays(Path(spec.dataset))
+        is_npz = path.suffix == ".npz" and path.is_file()
+        return viewed(open_npz(spec, path, outline=True), spec) if is_npz else None
+    arrays = open_user_arrays(path)
     return open_source(spec, arrays, dict.fromkeys(arrays, ""))
 
 
@@ -70,10 +64,7 @@ def release_data() -> None:
 
 
 def identify(spec: SourceSpec) -> DataIdentity | None:
-    """Return the identity of zarr data, so that no task digests them again; None for other data.
-
-    One pass over their bytes, or over the stamps of their files where this process has digested them before.
-    """
+    """Return the identity of zarr data, None for others; one pass over their bytes, or their stamps where known."""
     if not _is_zarr(spec):
         return None
     of_arrays = SourceSpec(spec.dataset, weights=spec.weights, groups=spec.groups)
@@ -94,20 +85,18 @@ def _open_grown(spec: SourceSpec, known: DataIdentity | None, stamps: tuple[obje
 
 @lru_cache(maxsize=2)
 def _open_zarr(spec: SourceSpec, known: DataIdentity) -> Source:
-    return open_source(spec, open_user_arrays(Path(spec.dataset)), dict(known.digests))
+    return open_source(spec, open_user_arrays(Path(spec.dataset)), dict(known[1]))
 
 
 @lru_cache(maxsize=4)
 def _identity(spec: SourceSpec, stamp: str) -> DataIdentity:
-    digests = digest_arrays(spec, open_user_arrays(Path(spec.dataset)))
-    return DataIdentity(stamp, tuple(digests.items()))
+    return stamp, tuple(digest_arrays(spec, open_user_arrays(Path(spec.dataset))).items())
 
 
 def read_center_list(path: str, n_train: int) -> NDArray[np.int64]:
-    """Return the training rows (m,) that a file lists, in its order.
+    """Return the training rows (m,) that a text file lists, in its order: whole numbers, from 0, with spaces or commas.
 
-    The file is text: whole numbers separated by white space or commas, counted from 0. Raises MissingInputError where
-    there is none, InvalidDataError naming the first entry that is no number, out of range or there twice.
+    Raises MissingInputError where there is none, InvalidDataError naming the first entry that is wrong or there twice.
     """
     try:
         words = read_plain(Path(path), MOST_LIST_BYTES).decode().replace(",", " ").split()

@@ -1,7 +1,4 @@
-"""Which runs use a feature store: each leaves its path beside the store, and folders that hold runs are looked through.
-
-A run counts for as long as its folder is there and says that its features are those of the store.
-"""
+"""Which runs use a feature store: each leaves its path beside it, and counts while its folder names the store."""
 
 import hashlib
 import os
@@ -36,16 +33,11 @@ def register(layout: FeatureLayout, run: Path) -> None:
 def users(layout: FeatureLayout, folders: Iterable[Path]) -> list[User]:
     """Return the runs that use a store: those registered, and those that lie in some folders."""
     roots = [path.parent for folder in folders for path in folder.glob("*/env.json")]
-    roots += [_root(path) for path in layout.users.glob("[!.]*")]
+    for path in layout.users.glob("[!.]*"):
+        with suppress(OSError):  # gone meanwhile
+            roots.append(Path(os.fsdecode(path.read_bytes()[:-1])))
     used_by = sorted({root.absolute() for root in roots if _uses(root, layout.digest)})
     return [User(root, RunLayout(root).report.exists()) for root in used_by]
-
-
-def _root(path: Path) -> Path:
-    try:
-        return Path(os.fsdecode(path.read_bytes()[:-1]))
-    except OSError:
-        return path  # gone meanwhile: no run
 
 
 def _uses(root: Path, digest: str) -> bool:

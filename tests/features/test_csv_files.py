@@ -177,7 +177,7 @@ def test_columns_are_chosen_by_name(tmp_path):
     inputs, targets = source.read("train", 0, 15)
     assert inputs.tolist() == [[k, 3 * k] for k in (2 * targets).tolist()]
     assert "header: yes, target: y, inputs: a, c" in source.notes
-    assert table(tmp_path, A_TO_C, drop=("b",)).fingerprint() == source.fingerprint()
+    assert table(tmp_path, A_TO_C, drop=("b",)).identity == source.identity
 
 
 @pytest.mark.parametrize(
@@ -196,8 +196,8 @@ def test_rows_are_read_as_they_stand_and_changes_change_the_identity(tmp_path):
     inputs, targets = everything(source)
     assert sorted(inputs[:, 0].tolist()) == list(range(25))
     np.testing.assert_array_equal(targets, inputs[:, 0] + 0.5)
-    assert table(tmp_path, text, name="other.csv").fingerprint() == source.fingerprint()
-    assert table(tmp_path, text + "9,1\n").fingerprint() != source.fingerprint()
+    assert table(tmp_path, text, name="other.csv").identity == source.identity
+    assert table(tmp_path, text + "9,1\n").identity != source.identity
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_separators_and_packed_files_hold_the_same_rows(tmp_path, name, separato
     other = text.replace(",", separator).encode()
     (tmp_path / name).write_bytes(gzip.compress(other) if name.endswith(".gz") else other)
     packed = open_source(SourceSpec(str(tmp_path / name)))
-    assert (packed.fingerprint(), packed.columns, packed.name) == (plain.fingerprint(), plain.columns, "t")
+    assert (packed.identity, packed.columns, packed.name) == (plain.identity, plain.columns, "t")
 
 
 STORED = gzip.compress(b"x,y\n" + b"1,2\n3,4\n" * 500, compresslevel=0, mtime=0)

@@ -7,18 +7,18 @@ import time
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import pooch
 import pytest
 
-from features import downloads
-from features.downloads import BoundedDownloader, fetch
+from features import published
 from features.errors import UnavailableError
 from features.open_source import open_source
-from features.published import PUBLISHED
+from features.published import PUBLISHED, fetch
 from features.source import SourceSpec
 
 BODIES = {f"file-{k}.gz": bytes([k]) * (20_000 + k) for k in range(4)}
 FILES = {name: hashlib.sha256(body).hexdigest() for name, body in BODIES.items()}
-QUICK = BoundedDownloader(silence_seconds=0.5, total_seconds=1.5)
+QUICK = {"silence_seconds": 0.5, "total_seconds": 1.5}
 
 
 class Mirror(BaseHTTPRequestHandler):
@@ -77,21 +77,21 @@ def mirror(monkeypatch):
 
 def test_good_mirror_fills_the_cache_once(mirror, tmp_path):
     for _ in range(2):
-        folder = fetch("some", FILES, [mirror.url("good")], tmp_path / "cache", QUICK)
+        folder = fetch("some", FILES, [mirror.url("good")], tmp_path / "cache", **QUICK)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == BODIES
     assert len(mirror.asked) == len(FILES)
 
 
 @pytest.mark.parametrize("behaviour", ["wrong", "truncated", "error", "hang", "trickle", "endless"])
 def test_a_mirror_that_fails_leaves_nothing_and_the_next_is_tried(mirror, tmp_path, monkeypatch, behaviour):
-    monkeypatch.setattr(downloads, "MAX_FILE_BYTES", 1 << 20)
+    monkeypatch.setattr(published, "MAX_FILE_BYTES", 1 << 20)
     one = dict(list(FILES.items())[:1])
     with pytest.raises(UnavailableError) as caught:
-        fetch("some", one, [mirror.url(behaviour)], tmp_path, QUICK)
+        fetch("some", one, [mirror.url(behaviour)], tmp_path, **QUICK)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir()), "nothing may be left that a later run could trust"
     mirror.asked.clear()
-    folder = fetch("some", one, [mirror.url(behaviour), mirror.url("good")], tmp_path, QUICK)
+    folder = fetch("some", one, [mirror.url(behaviour), mirror.url("good")], tmp_path, **QUICK)
     assert (folder / "file-0.gz").read_bytes() == BODIES["file-0.gz"]
     assert mirror.asked == [(behaviour, "file-0.gz"), ("good", "file-0.gz")]
 
@@ -100,9 +100,9 @@ def test_a_full_disk_is_not_blamed_on_the_mirror(tmp_path, monkeypatch):
     def full(*arguments, **options):
         raise OSError(errno.ENOSPC, "no space left")
 
-    monkeypatch.setattr(downloads.pooch, "retrieve", full)
+    monkeypatch.setattr(pooch, "retrieve", full)
     with pytest.raises(OSError, match="no space left"):
-        fetch("some", FILES, ["http://127.0.0.1:9/"], tmp_path, QUICK)
+        fetch("some", FILES, ["http://127.0.0.1:9/"], tmp_path, **QUICK)
 
 
 @pytest.mark.parametrize("dataset", sorted(PUBLISHED))
@@ -110,7 +110,7 @@ def test_offline_says_what_to_do(tmp_path, monkeypatch, dataset):
     monkeypatch.delenv("SLKL_DATA_DIR", raising=False)
     nowhere = replace(PUBLISHED[dataset], mirrors=("http://127.0.0.1:9/", "http://127.0.0.1:9/other/"))
     monkeypatch.setitem(PUBLISHED, dataset, nowhere)
-    monkeypatch.setattr(downloads.pooch, "os_cache", lambda project: tmp_path / project)
+    monkeypatch.setattr(pooch, "os_cache", lambda project: tmp_path / project)
     with pytest.raises(UnavailableError, match=f"^{dataset}: no mirror delivered") as caught:
         open_source(SourceSpec(dataset))
     for name in (*PUBLISHED[dataset].files, "--data-dir", "digits", "synthetic", "need no download", str(tmp_path)):
@@ -118,6 +118,6 @@ def test_offline_says_what_to_do(tmp_path, monkeypatch, dataset):
 
 
 def test_every_published_data_set_has_two_mirrors_over_https():
-    assert all(len(published.mirrors) >= 2 for published in PUBLISHED.values())
-    mirrors = [mirror for published in PUBLISHED.values() for mirror in published.mirrors]
+    assert all(len(each.mirrors) >= 2 for each in PUBLISHED.values())
+    mirrors = [mirror for each in PUBLISHED.values() for mirror in each.mirrors]
     assert all(mirror.startswith("https://") and mirror.endswith("/") for mirror in mirrors)

@@ -64,7 +64,7 @@ def test_words_against_a_naive_twin(training, others, kind):
     assert again == encoding
     assert again.digest() == encoding.digest()
 
-    later = CellReader(["c"], [{word: k for k, word in enumerate(again.words[0] or ())}], missing=True)
+    later = CellReader(["c"], [{word: k for k, word in enumerate(again.columns[0].words or ())}], missing=True)
     as_predicted = np.array([later.codes([cell], "here") for cell in training + others])
     assert again.apply(as_predicted).tolist() == expected.tolist()
     seen = {cell.strip() for cell in training}
@@ -110,11 +110,11 @@ def test_only_training_rows_are_learned_from(tmp_path):
     assert second.columns.encoding == first.columns.encoding
     assert np.array_equal(second.read("train", 0, 18)[0], first.read("train", 0, 18)[0])
     assert not second.read("test", 0, len(test_rows))[0][:, 1:3].any()
-    assert second.fingerprint()["encoding"] == first.fingerprint()["encoding"]
+    assert second.identity["encoding"] == first.identity["encoding"]
     told = f"test part: cells with a category that no training row has: color ({len(test_rows)}); they count as none"
     assert told in second.notes
     assert not any("no training row" in note for note in first.notes)
-    assert second.fingerprint()["sha256"] != first.fingerprint()["sha256"]
+    assert second.identity["sha256"] != first.identity["sha256"]
 
 
 def test_kinds_of_categories(tmp_path):
@@ -143,7 +143,7 @@ def test_a_test_file_of_its_own(tmp_path):
     assert "categories: color (2)" in source.notes
     assert any(note.startswith("missing cells, filled in and marked: color, age") for note in source.notes)
     assert targets.tolist() == [1, 0]
-    json.dumps(source.fingerprint())
+    json.dumps(source.identity)
     few = table(tmp_path, TEXT, test=test, n_train=8, drop=("id",), **BOTH)
     assert (few.n_train, few.n_test) == (8, 2)
 

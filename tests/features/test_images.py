@@ -46,11 +46,11 @@ def test_data_dir_or_its_mnist_folder_or_environment_or_the_cache(small_mnist, t
     monkeypatch.setenv("SLKL_DATA_DIR", str(small_mnist))
     environment = open_source(SourceSpec("mnist"))
     monkeypatch.setenv("SLKL_DATA_DIR", str(tmp_path_factory.mktemp("other")))  # holds no mnist
-    monkeypatch.setattr("features.downloads.fetch", lambda *described: small_mnist / "mnist")
+    monkeypatch.setattr("features.published.fetch", lambda *described: small_mnist / "mnist")
     cache = open_source(SourceSpec("mnist"))
-    assert outer.fingerprint() == inner.fingerprint() == environment.fingerprint() == cache.fingerprint()
+    assert outer.identity == inner.identity == environment.identity == cache.identity
     assert (cache.name, cache.n_train, cache.standardise) == ("mnist", 30, False)
-    assert str(small_mnist) not in json.dumps(outer.fingerprint())
+    assert str(small_mnist) not in json.dumps(outer.identity)
 
 
 def test_missing_files_are_named(small_mnist, tmp_path_factory):
@@ -110,11 +110,11 @@ def test_idx_folder_faults(tmp_path):
 def test_subset_is_seeded_and_in_the_order_of_the_data_and_the_seed_counts_only_for_it(tmp_path):
     written = write_folder(tmp_path / "shapes", n_train=200)
     spec = SourceSpec(str(tmp_path / "shapes"))
-    assert open_source(spec).fingerprint() == open_source(replace(spec, seed=1)).fingerprint()
+    assert open_source(spec).identity == open_source(replace(spec, seed=1)).identity
     chosen, digests = [], set()
     for seed in (0, 0, 1):
         source = open_source(replace(spec, n_train=40, seed=seed))
-        digests.add(json.dumps(source.fingerprint()))
+        digests.add(json.dumps(source.identity))
         assert (source.n_train, source.n_test) == (40, 12)
         inputs, targets = source.read("train", 0, 40)
         rows = [int(np.flatnonzero((written["train"][0] == image).all(axis=(1, 2)))[0]) for image in inputs]
@@ -143,7 +143,7 @@ def test_digits_without_download():
         source.read("test", 440, 450)
     other = open_source(SourceSpec("digits", seed=1))
     assert not np.array_equal(inputs, other.read("train", 0, other.n_train)[0])
-    assert source.fingerprint() != other.fingerprint()
+    assert source.identity != other.identity
 
 
 def test_specs_are_checked_and_travel(tmp_path):

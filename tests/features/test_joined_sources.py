@@ -55,8 +55,8 @@ def test_rows_follow_each_other(spec):
 def test_its_identity_names_the_additions_and_a_view_knows_them(spec):
     first, one, two = open_source(spec), grown(spec, "second.npz"), grown(spec, "second.npz", "third.npz")
     additions = added(spec, "second.npz", "third.npz")
-    assert len({repr(source.fingerprint()) for source in (first, one, two)}) == 3
-    assert one.fingerprint() == {**first.fingerprint(), "added": [additions[0].fingerprint()]}
+    assert len({repr(source.identity) for source in (first, one, two)}) == 3
+    assert one.identity == {**first.identity, "added": [additions[0].identity]}
     assert two.memory.held == sum(source.memory.held for source in (first, *additions))
     source = viewed(grown(spec, "third.npz"), replace(spec, positive="x"))
     assert source.added == (5,)

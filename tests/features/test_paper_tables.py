@@ -52,7 +52,7 @@ def test_real_abalone(data_dir):
     assert np.count_nonzero(inputs[:, 5] == 0) == 2  # two rows of height 0
     assert targets.mean() == pytest.approx(9.9337, abs=1e-4)
     other = open_source(SourceSpec("abalone", data_dir=str(data_dir), seed=1))
-    assert other.fingerprint() != source.fingerprint()
+    assert other.identity != source.identity
 
 
 @pytest.mark.parametrize("dataset", [pytest.param("usps", marks=pytest.mark.ci), "boston", "abalone"])
@@ -93,7 +93,7 @@ def test_sinc_is_what_it_says_by_seed_noise_and_size():
     assert np.array_equal(inputs, one[:, :2])
     radius = np.linalg.norm(inputs, axis=1)
     np.testing.assert_allclose(targets, np.sin(radius) / radius, rtol=0, atol=1e-14)
-    assert quiet.fingerprint() != open_source(SourceSpec("sinc", n_test=7)).fingerprint()
+    assert quiet.identity != open_source(SourceSpec("sinc", n_test=7)).identity
     with pytest.raises(UsageError, match="noise is -1"):
         SourceSpec("sinc", noise=-1.0)
 
@@ -110,7 +110,7 @@ def test_one_class_against_the_rest(tmp_path):
         assert np.array_equal(images, same)
         assert np.array_equal(signs, targets == 4)
         assert 0 < signs.sum() < len(signs)
-    assert view.fingerprint() != open_source(replace(spec, positive="5")).fingerprint()
+    assert view.identity != open_source(replace(spec, positive="5")).identity
     with pytest.raises(DataError, match="no label of images; it has 0, 1"):
         open_source(replace(spec, positive="four"))
     with pytest.raises(UsageError, match="regression"):

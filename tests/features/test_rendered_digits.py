@@ -34,7 +34,7 @@ def test_number_of_rows_does_not_change_a_row_and_seeds_and_parts_do():
     with pytest.raises(IndexError, match="100"):
         few.read("train", 0, 101)
     sources = [open_source(SourceSpec("synthetic", seed=seed)) for seed in (0, 1, 2**63)]
-    assert len({str(source.fingerprint()) for source in (few, *sources)}) == 4
+    assert len({str(source.identity) for source in (few, *sources)}) == 4
     images = [source.read(part, 0, 50)[0] for source in sources for part in ("train", "test")]
     assert len(np.unique(np.concatenate(images), axis=0)) == 300
 

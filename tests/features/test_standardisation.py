@@ -10,7 +10,7 @@ from features.standardisation import RunningMoments, Standardisation
 
 
 def fit(rows, block):
-    moments = RunningMoments.empty(rows[0].size)
+    moments = RunningMoments(0, np.zeros(rows[0].size), np.zeros(rows[0].size))
     for start in range(0, len(rows), block):
         moments = moments.update(rows[start : start + block])
     return moments.standardisation()
@@ -50,7 +50,7 @@ def test_apply_flattens_to_float32():
 def test_refuses_no_rows_and_wrong_width_and_takes_values_far_beyond_the_fitted_ones_without_a_warning():
     scores = Standardisation(np.zeros(2), np.ones(2))
     with pytest.raises(ValueError, match="at least one row"):
-        RunningMoments.empty(2).standardisation()
+        RunningMoments(0, np.zeros(2), np.zeros(2)).standardisation()
     with pytest.raises(ValueError, match="3 columns"):
         scores.apply(np.zeros((4, 3)))
     assert scores.apply(np.array([[1e200, 1.0]])).tolist() == [[np.inf, 1.0]]

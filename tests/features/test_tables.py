@@ -36,7 +36,7 @@ def test_npz_split(tmp_path):
     source = open_source(npz(tmp_path, X=X, y=Y))
     assert (source.name, source.task, source.classes) == ("table", "multiclass", (0, 1, 2))
     assert (source.n_train, source.n_test, source.input_shape, source.standardise) == (30, 10, (3,), True)
-    assert str(tmp_path) not in json.dumps(source.fingerprint())
+    assert str(tmp_path) not in json.dumps(source.identity)
 
 
 @given(st.integers(4, 60), st.floats(0.05, 0.9), st.integers(0, 5))
@@ -231,7 +231,7 @@ def test_labels_of_images_and_one_against_the_rest_are_classes():
 
 def test_fingerprint_follows_content():
     def identity(inputs, **options):
-        return json.dumps(open_source(SourceSpec("a.zarr", **options), {"X": inputs, "y": Y}).fingerprint())
+        return json.dumps(open_source(SourceSpec("a.zarr", **options), {"X": inputs, "y": Y}).identity)
 
     changed = X.copy()
     changed[39, 2] += 1e-9
@@ -274,7 +274,7 @@ def test_weights_leave_rows_out_and_go_with_the_others():
                 np.testing.assert_array_equal(source.weights(part), w[places])
                 assert source.weights(part).min() > 0
         np.testing.assert_array_equal(split.read(part, 0, 5)[0], cut.read(part, 0, 5)[0])
-    assert split.fingerprint() != open_source(spec, {"X": X, "y": y, "w": w + 1}).fingerprint()
+    assert split.identity != open_source(spec, {"X": X, "y": y, "w": w + 1}).identity
     assert "weights of the rows: w, " in split.notes[-1]
     one = open_source(replace(spec, positive="1"), {"X": X, "y": y, "w": w})
     np.testing.assert_array_equal(one.weights("train"), split.weights("train"))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from features.errors import DataError, UsageError
 from features.open_source import open_source
 from features.source import SourceSpec
-from features.targets import class_array, class_labels, detect_task, encode, labels_from_decision, one_vs_all, outputs
+from features.targets import class_array, class_labels, detect_task, encode, labels_from_decision, outputs
 
 LABELS = {
     "binary": ([0, 1, 1], [-1.0, 1.0], ["a", "b", "a"], [True, False]),
@@ -66,7 +66,7 @@ def test_whole_numbers_of_64_bits_are_told_apart(tmp_path, classes):
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=50))
 def test_outputs_and_decisions_are_inverse(targets):
     targets = np.array(targets)
-    signs = one_vs_all(targets, 7)
+    signs = outputs(targets, "multiclass", 7)
     assert signs.dtype == np.float64
     assert (signs.sum(axis=1) == -5.0).all()
     assert np.array_equal(labels_from_decision(signs, "multiclass"), targets)
@@ -81,4 +81,4 @@ def test_ties_zero_and_a_target_out_of_range():
     assert labels_from_decision(np.array([[1.0, 1.0, 0.0]]), "multiclass").tolist() == [0]
     assert labels_from_decision(np.array([[0.0], [-1e-300]]), "binary").tolist() == [1, 0]
     with pytest.raises(ValueError, match="0 … 2"):
-        one_vs_all(np.array([0, 3]), 3)
+        outputs(np.array([0, 3]), "multiclass", 3)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from commands import IMAGES, TARGETS, Capture, X, flip, the_error, without_rights
-from features.targets import one_vs_all
+from features.targets import outputs
 from pipeline import predict, status
 from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.prediction.model_folder import load_model
@@ -63,7 +63,7 @@ def test_the_objective_is_that_of_the_saved_weights(images: Path, features: Path
     assert (np.abs(model.weights).max(axis=1) > 0).all()
     arrays = open_arrays(stored(images, features))
     X = arrays["train/X"].read(0, report["n_train"])
-    Y = one_vs_all(arrays["train/y"].read(0, report["n_train"]), 10)
+    Y = outputs(arrays["train/y"].read(0, report["n_train"]), "multiclass", 10)
     residual = Y - ColumnGenerator(model.centers, model.center_sigma2, np.float64).block(X) @ model.weights
     objective = (residual**2).sum(0) + 2 * np.sqrt(report["penalty"]) * np.abs(model.weights).sum(0)
     assert np.allclose(objective, [solve["objective"] for solve in report["solves"]], rtol=1e-4)
