@@ -118,8 +118,8 @@ def probability_names(model: SparseKernelModel) -> tuple[str, ...]:
         raise ConfigError("--probabilities: the model is of a regression, which has no classes; leave it out")
     if model.temperature is None:
         raise ConfigError(
-            "--probabilities: the model has no temperature to make them with, being of an earlier version or trained "
-            "without held-out rows; train again with statistics.hold_out above 0"
+            "--probabilities: the model has no temperature to make them with, trained without held-out rows; train "
+            "again with statistics.hold_out above 0"
         )
     return tuple(f"probability_{label}" for label in model.labels)
 

@@ -335,7 +335,7 @@ def _labels(described: Any) -> tuple[Any, ...]:
 
 
 def _columns(described: Any) -> Columns | None:
-    """Return the columns that a description holds; None for one that was written before it held any."""
+    """Return the columns that a description holds; None where it has none."""
     if described is None:
         return None
     inputs, target, index = described["inputs"], described["target"], described["target_index"]

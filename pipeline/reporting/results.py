@@ -219,17 +219,15 @@ def table(report: dict[str, Any]) -> list[str]:
     if report["penalised"]:
         lines.append(f"{before_words(report)}: {_error_words(report['penalised'], report)}")
     lines.append(_error_words(report, report))
-    numbers = report.get("probabilities")  # reports of earlier versions have none
-    if numbers:
+    if numbers := report["probabilities"]:
         seen = ", found with weights that had seen the held-out rows" if numbers["seen"] else ""
         lines.append(f"{probability_words(numbers)} (temperature {numbers['temperature']:.3g}{seen})")
     return lines + not_converged(report) + warnings(report)
 
 
 def weighting_lines(report: dict[str, Any]) -> list[str]:
-    """Return how rows are weighted, where they are; reports of earlier versions do not know."""
-    weighting = report.get("weighting")
-    if weighting is None:
+    """Return how rows are weighted, where they are."""
+    if (weighting := report["weighting"]) is None:
         return []
     words = [] if weighting["weights"] is None else [f"rows by {weighting['weights']}"]
     if weighting["class_factors"] is not None:
@@ -246,8 +244,8 @@ def by_weight(report: dict[str, Any]) -> str:
 
 
 def warnings(report: dict[str, Any]) -> list[str]:
-    """Return the warnings as lines; reports of earlier versions have none."""
-    return [f"WARNING: {line}" for line in report.get("warnings", [])]
+    """Return the warnings as lines."""
+    return [f"WARNING: {line}" for line in report["warnings"]]
 
 
 def not_converged(report: dict[str, Any]) -> list[str]:
@@ -367,5 +365,5 @@ def _scale_lines(scales: dict[str, Any]) -> list[str]:
         return [f"feature scales: none, {len(errors) - 1} rounds gained nothing on held-out rows"]
     most = ", ".join(f"{name} {100 * share:.3g} %" for name, share in names_by_importance(scales, 5))
     gain = f"held-out mse {errors[0]:.6g} to {errors[chosen]:.6g}"
-    what = "feature metric" if scales.get("kind") == METRIC else "feature scales"  # of earlier versions no kind
+    what = "feature metric" if scales["kind"] == METRIC else "feature scales"
     return [f"{what}: of round {chosen} of {len(errors) - 1}, {gain}; most important: {most}"]
