@@ -73,15 +73,13 @@ def train(
         one out
     settings : any setting by its key, {"features.deskew": 1} or {"features": {"deskew": 1}}
     callback : called with every record of log.jsonl and metrics.jsonl as it is written (those of a solve hold
-        `iteration`);
-    an error that it raises ends the run, which can be resumed
+        `iteration`); an error that it raises ends the run, which can be resumed
 
     Where the command would end with an exit code, the error is raised: `ConfigError`, `StoppedError` and others of
     `pipeline.errors`, `features.errors` and `storage.errors`; a run that did not converge has `converged` false in its
     report.
     Ctrl-C raises KeyboardInterrupt once what is done is saved; `resume="auto"` continues. Signals without a handler are
-    taken
-    on the main thread. A second run at a time in a process raises ConfigError.
+    taken on the main thread. A second run at a time in a process raises ConfigError.
     """
     asked = {"run_dir": run_dir, "resume": resume, "config": config}
     folders = [f"--{name.replace('_', '-')}={value}" for name, value in asked.items() if value is not None]

@@ -59,6 +59,7 @@ class _Task(threading.local):
     lease: Lease | None = None
     looked = 0.0
     is_over = False
+    is_own = False  # work of this thread that no run's stop concerns
 
 
 _task = _Task()
@@ -72,6 +73,16 @@ def obeying(lease: Lease | None) -> Iterator[None]:
         yield
     finally:
         _task.lease, _task.is_over = None, False
+
+
+@contextmanager
+def unconcerned() -> Iterator[None]:
+    """Let this thread work inside as if nobody asked the runs of this process to stop."""
+    before, _task.is_own = _task.is_own, True
+    try:
+        yield
+    finally:
+        _task.is_own = before
 
 
 def current_lease() -> Lease | None:
@@ -123,12 +134,14 @@ def working(time_limit: float | None = None) -> Iterator[None]:
 
 def requested() -> str | None:
     """Return why the work shall stop, None while it shall not. Cheap, and safe in every thread."""
+    if _task.is_own:
+        return None
     if _reason is None and _deadline is not None and time.monotonic() >= _deadline:
         return "the time limit"
-    return _reason or ("its driver" if _turn_is_over() else None)
+    return _reason or ("its driver" if _lease_is_over() else None)
 
 
-def _turn_is_over() -> bool:
+def _lease_is_over() -> bool:
     now = time.monotonic()
     if _task.lease is not None and now - _task.looked >= LOOK_SECONDS and not _task.is_over:
         _task.looked, _task.is_over = now, _task.lease.is_over()

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.datasets.feature_rows import ScaledFeatures, open_features
 from pipeline.kernels.exact_sums import Each
 from pipeline.kernels.scaled_rows import KEY_BYTES, digests_of
 from pipeline.runtime.stored_arrays import Stored, as_arrays, as_dataclass
@@ -83,8 +84,8 @@ def _look_for(work: Workspace) -> InitialWeights:
         keys = {row: key.tobytes() for row, key in found}
         work.drop(f"passes/{name}")
     else:
-        X = work.centers["X"]
-        wanted = set(digests_of(model["centers"]))
+        features = work.features.features if isinstance(work.features, ScaledFeatures) else work.features
+        X, wanted = open_features(features).take(index), set(digests_of(model["centers"]))
         keys = {row: key for row, key in zip(index.tolist(), digests_of(X), strict=True) if key in wanted}
     ordered = [(row, keys[row]) for row in index.tolist() if row in keys]
     start = _assigned(ordered, work.centers["sigma2"], work.shape.n_named, model)

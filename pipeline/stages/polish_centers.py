@@ -106,7 +106,6 @@ def polish_centers(
         after = min(error for _, error in moved.held_out_errors)
         tried = CalibrationWeights(moved.of_fit.weights.named(tried.weights.columns), points=state.best)
         summary = summary | ridge_summary(moved)
-    work.drop(f"checkpoints/{NAME}")
     polished = {
         "steps": state.step,
         "kept_step": state.best_step,  # 0: none moved

@@ -34,6 +34,7 @@ from pipeline.stages.out_of_core.working_set_loop import (
     summaries_over_all,
 )
 from pipeline.stages.penalty_path import PathPoint, follow_penalty_path, largest_penalty_of
+from pipeline.stages.polish_centers import NAME as POLISH
 from pipeline.stages.polish_centers import polish_centers
 from pipeline.stages.run_workspace import Run
 from pipeline.stages.temperature import find_temperature
@@ -53,6 +54,7 @@ def solve_weights(work: Workspace) -> FinalWeights:
         final = final.moved_up(work.facts.mean)
         final = replace(final, summary=final.summary | {"temperature": find_temperature(work, tried)})
         work.commit(final_weights.NAME, final.arrays())
+        work.drop(f"checkpoints/{POLISH}")
         work.drop("passes")  # the one over the held-out rows
         return final
 

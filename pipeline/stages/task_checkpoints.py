@@ -143,7 +143,7 @@ class SolveProgress:
         self._checkpoints.record(self._line(penalty, record))
         if self._checkpoints.is_due():
             self._save()
-        stopping.check()
+            stopping.check()  # what is asked for after this look is seen at the next record: nothing ends unsaved
 
     def on_solution(self, solution: Solution) -> None:
         """Count a penalty as done."""

@@ -41,6 +41,7 @@ from pipeline.stages.out_of_core.working_set_loop import (
 )
 from pipeline.stages.penalty_path import PathColumns, PathPoint, try_penalties
 from pipeline.stages.run_workspace import Run
+from pipeline.stages.task_checkpoints import REACHED
 from pipeline.stages.training_rows import positions_of
 from pipeline.stages.workspace import STATISTICS
 
@@ -91,7 +92,7 @@ class PenaltyPath(PricingRule):
 
     def __init__(self, run: Run, setting: str, candidates: NDArray[np.int64], limits: WorkingSetLimits) -> None:
         super().__init__(run, candidates)
-        self.tolerance *= TOLERANCE
+        self.tolerance = TOLERANCE * (self.tolerance or REACHED)
         self._path, self._limits = penalty_path(setting), limits
         # Of the last round: the penalty that it would choose, its points, which are to have a certificate, are priced.
         self.chosen, self.points = ChosenPenalty(np.nan, np.empty(0)), list[SolvedPoint]()

@@ -37,6 +37,7 @@ from pipeline.stages.out_of_core.working_set import (
     round_name,
 )
 from pipeline.stages.run_workspace import Run
+from pipeline.stages.task_checkpoints import REACHED
 from pipeline.stages.workspace import SOLVE
 from storage.errors import ANEW, CorruptDataError
 from storage.records import read_markers, write_marker
@@ -290,7 +291,7 @@ def summaries_over_all(priced: Priced, tolerance: float) -> list[dict[str, Any]]
     """Return the summaries of the solves with objective and gap over all candidates."""
     updated = []
     for summary, certificate in zip(priced.summaries, priced.valid_certificates, strict=True):
-        converged, point = certificate.relative_gap <= tolerance, summary["points"][-1]
+        converged, point = certificate.relative_gap <= (tolerance or REACHED), summary["points"][-1]
         status = point["status"]
         if not converged and point["converged"]:
             status = "the working set has no room for the candidates it lacks; raise --memory-limit or --penalty"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cases import CASES, SERIAL
+from pipeline.errors import StoppedError
 from pipeline.evaluate import main as evaluate
 from pipeline.predict import main as predict
 from pipeline.prediction.model_folder import load_model
@@ -18,6 +19,7 @@ from pipeline.reporting.page import page
 from pipeline.reporting.results import table
 from pipeline.resize import main as resize
 from pipeline.stages import polish_centers as stage
+from pipeline.stages import solve_weights
 from pipeline.train import main
 from pipeline.verify import main as verify
 from runs import model_bytes, report_of, train
@@ -76,6 +78,28 @@ def test_gradient_is_that_of_differences(
     analytic, differences = np.array(compared).T
     assert np.abs(differences).max() > 0.05
     np.testing.assert_allclose(analytic, differences, rtol=2e-4, atol=1e-4 * np.abs(differences).max())
+
+
+def test_a_stop_after_the_last_step_makes_no_step_again(place: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    steps, next_state, find = [], stage._Polish._next, solve_weights.find_temperature
+
+    def counted(polish: Any, state: Any) -> Any:
+        steps.append(state.step)
+        return next_state(polish, state)
+
+    def stopped(*arguments: Any) -> Any:
+        monkeypatch.setattr(solve_weights, "find_temperature", find)
+        raise StoppedError("stopped by a test")
+
+    monkeypatch.setattr(stage._Polish, "_next", counted)
+    monkeypatch.setattr(solve_weights, "find_temperature", stopped)
+    few = (*ASKED, "--polish-centers", "3", "--resume", "auto")
+    train(tmp_path / "run", place / "features", *few, dataset=place / "smooth.npz", code=75)
+    before = len(steps)
+    train(tmp_path / "run", place / "features", *few, dataset=place / "smooth.npz")
+    assert before == len(steps)
+    assert set(steps) == {0, 1, 2}
+    assert not list((tmp_path / "run").glob("checkpoints/*"))
 
 
 def test_the_error_falls_and_report_and_page_say_by_how_much(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,6 +114,15 @@ def test_too_small_a_working_set_is_said(train_classes: Any, capsys: pytest.Capt
     assert "--memory-limit" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("more", [(), ("--set", "centers.columns=on-demand"), ("--penalty", "path:max:30:3")], ids=str)
+def test_a_tolerance_of_zero_is_met_at_rounding(train_classes: Any, more: tuple[str, ...]) -> None:
+    words = ("--centers", "200", "--set", "centers.working_set=120", "--tol", "0", *more)
+    report = train_classes("zero", *words)
+    assert report["converged"]
+    assert 0 < max(solve["relative_gap"] for solve in report["solves"]) < 1e-8
+    assert all(point["converged"] for point in (report["path"] or [])[1:])
+
+
 @pytest.mark.nightly
 def test_the_plan_chooses_the_largest_working_set_that_fits_and_keeps_the_limit(features: Path, tmp_path: Path) -> None:
     run, limit = tmp_path / "run", 640  # enough beside a compiler, where no loops are compiled yet

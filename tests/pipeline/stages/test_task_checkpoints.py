@@ -1,13 +1,21 @@
-"""What the solver stage says while it runs, and of penalties that float64 cannot hold."""
+"""Checkpoints and records of a solve, what the stage shows while it runs, and penalties that float64 cannot hold."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cases import SERIAL
-from pipeline.stages.task_checkpoints import latest_note
+from pipeline.errors import StoppedError
+from pipeline.runtime import stopping
+from pipeline.solvers.problem import Problem
+from pipeline.solvers.regularization_path import solve_path
+from pipeline.solvers.state import SolverOptions
+from pipeline.stages.task_checkpoints import SolveProgress, latest_note
+from pipeline.stages.workspace import TaskCheckpoints
 from runs import train
 
 RECORD = {"outputs": [3], "objective": 12.5, "relative_gap": 0.25}
@@ -30,6 +38,36 @@ def test_the_note_is_of_the_last_whole_record_and_its_penalty(tmp_path: Path) ->
     assert latest_note(paths, [4.0, 2.0, 1.0]).startswith("penalty 2 of 3 (2), output 3")
     assert latest_note(paths, [2.0], number=13).startswith("penalty 14 (2), output 3")
     assert latest_note(paths, [2.0]).startswith("output 3")
+
+
+@dataclass
+class Counted(TaskCheckpoints):
+    """Checkpoints that are due when a stop is asked for, which happens just after the first look."""
+
+    saved: int = 0
+    looks: int = 0
+
+    def is_due(self) -> bool:
+        """Return what a look sees, then ask for the stop."""
+        due = bool(stopping.requested())
+        self.looks += 1
+        stopping.request("a test")
+        return due
+
+    def save(self, step: int, arrays: Any, facts: Any) -> None:
+        """Count."""
+        self.saved += 1
+
+
+def test_a_stop_between_two_looks_loses_nothing() -> None:
+    """The record after which a solve ends is always the one whose state was saved."""
+    problem = Problem(np.diag([2.0, 1.0]), np.array([[1.0], [0.7]]), 1.0, 0.01)
+    options, generator = SolverOptions(schedule="uniform", tolerance=1e-12), np.random.default_rng(0)
+    kept = Counted()
+    progress = SolveProgress(kept, [0.01], {"outputs": [0]})
+    with stopping.listening(()), pytest.raises(StoppedError):
+        list(solve_path(problem, [0.01], options, generator, on_record=progress.on_record))
+    assert (kept.looks, kept.saved) == (2, 1)
 
 
 def test_nothing_is_said_of_records_that_are_gone_or_half_written(tmp_path: Path) -> None:
