@@ -2,8 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -32,6 +31,7 @@ from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.prediction.model_folder import save_model
 from pipeline.prediction.streamed_prediction import locate
 from pipeline.prediction.trained_model import SparseKernelModel
+from pipeline.runtime import stopping
 from pipeline.runtime.memory_limits import limit_bytes
 from pipeline.solvers.duality_gap import row_norms
 from pipeline.solvers.feature_scales import importances
@@ -96,16 +96,6 @@ class KernelMachine(BaseEstimator):
             del self.feature_names_in_
         return rows, y.astype(np.float64) if numeric else y
 
-    @contextmanager
-    def _as_before_on_error(self) -> Iterator[None]:
-        """Take back what a fit has set where it fails: the last model stays usable."""
-        before = dict(vars(self))
-        try:
-            yield
-        except BaseException:
-            self.__dict__ = before
-            raise
-
     def _fit(
         self,
         rows: Rows,
@@ -135,9 +125,10 @@ class KernelMachine(BaseEstimator):
         listed = listed if own_index is None else shape.n_train + np.arange(len(own_index))
         limit = limit_bytes(config.resources)
         with (
-            threadpool_limits(1, user_api="blas"),
+            threadpool_limits(1, user_api="blas"),  # the bits depend on the number of threads
+            stopping.unconcerned(),
             parameters.as_value_error(),
-        ):  # the bits depend on the number of threads
+        ):
             room = Room(len(different), limit, None if listed is None else len(listed))
             config, _ = fill_in(with_values(config, settings), shape, explicit, room)
             n_candidates = count_candidates(config, shape.n_train)
@@ -201,9 +192,8 @@ class KernelMachine(BaseEstimator):
             self.mu_ = mu[:, 0] if shape.task == "regression" else mu.T.copy()
         self.dual_gap_ = max(solve["relative_gap"] for solve in summary["solves"])
         self.n_iter_ = max(solve["sweeps"] for solve in summary["solves"])
-        stalled = self.tol is None and self.n_iter_ < self.max_sweeps  # nothing lowers the objective in float64
         tolerance = config.solver.tolerance or REACHED
-        if self.dual_gap_ > tolerance and not stalled:
+        if self.dual_gap_ > tolerance:
             numbers = f"relative duality gap {self.dual_gap_:.2e}, tol={tolerance:g}, {self.n_iter_} iterations"
             words = f"the tolerance was not reached; raise max_sweeps or tol ({numbers})"
             warnings.warn(words, ConvergenceWarning, stacklevel=4)
@@ -215,14 +205,12 @@ class KernelMachine(BaseEstimator):
         """
         single, widths = model.task == "regression", model.center_sigma2
         self._model, self._dtype = model, dtype
-        self.centers_, self.center_index_, self.feature_scales_ = (
-            model.centers,
-            model.center_index,
-            model.feature_scales,
-        )
-        self.coef_ = model.weights[:, 0] if single else model.weights.T.copy()
-        self.intercept_ = float(model.intercept[0]) if single else model.intercept
-        self.sigma2_ = float(widths[0]) if len(widths) and (widths == widths[0]).all() else widths
+        scales = model.feature_scales
+        self.centers_, self.center_index_ = model.centers.copy(), model.center_index.copy()
+        self.feature_scales_ = None if scales is None else scales.copy()
+        self.coef_ = model.weights[:, 0].copy() if single else model.weights.T.copy()
+        self.intercept_ = float(model.intercept[0]) if single else model.intercept.copy()
+        self.sigma2_ = float(widths[0]) if len(widths) and (widths == widths[0]).all() else widths.copy()
         self.mu_, self.dual_gap_, self.n_iter_, self.penalty_ = None, math.nan, 0, None
         if not single:
             self.temperature_ = model.temperature

@@ -16,8 +16,9 @@ from features.targets import MOST_TABLE_CLASSES, detect_task
 from pipeline.config.settings import with_values
 from pipeline.estimators.array_features import ArrayFeatures, Rows
 from pipeline.estimators.memory_workspace import MemoryWorkspace
-from pipeline.estimators.parameters import as_value_error, check_size, seed_of, settings_of
+from pipeline.estimators.parameters import as_before_on_error, as_value_error, check_size, seed_of, settings_of
 from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel
+from pipeline.runtime import stopping
 from pipeline.runtime.memory_limits import limit_bytes
 from pipeline.solvers.forward_backward_selection import inverse_root, select, statistics_of_functions
 from pipeline.stages.accumulate_statistics import ALL, accumulate_statistics, name_of, statistics_of
@@ -120,6 +121,11 @@ class GreedyNystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         Raises ValueError for parameters or data that make no sense, and kernel values that would be rounding;
         MemoryError where the choice does not fit `memory_limit`.
         """
+        with as_before_on_error(self), stopping.unconcerned():
+            self._fit(X, y)
+        return self
+
+    def _fit(self, X: Any, y: Any) -> None:
         config, _ = settings_of(self.get_params(deep=False))
         if not (isinstance(self.n_components, Integral) and int(self.n_components) >= 1) or self.n_components is True:
             raise ValueError(f"n_components must be a whole number of at least 1; found {self.n_components!r}")
@@ -163,7 +169,6 @@ class GreedyNystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             self.components_, self.component_indices_ = features.take(index[chosen]), index[chosen]
             K = self._kernel_matrix(self.components_)
             self.normalization_, self._roots = inverse_root(K), np.sqrt(np.diagonal(K))
-        return self
 
     def transform(self, X: Any) -> NDArray[np.floating]:
         """Return the features (n, k) of rows X (n, n_features), float32 for float32 rows, else float64, by blocks.

@@ -1,5 +1,6 @@
 """The workspace of an estimator: arrays of this process, in which nothing outlives the fit."""
 
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -15,6 +16,7 @@ from pipeline.config.parsers import learns_scales
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import FeatureRows, ScaledFeatures
+from pipeline.estimators.parameters import in_parameters
 from pipeline.runtime.committed_sums import S
 from pipeline.runtime.row_pass import RowPass, open_team
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredInMemory
@@ -65,8 +67,8 @@ class MemoryWorkspace(Workspace):
         self._listed, self._listeners = listed, (callback or _ignore, log or _ignore)
         self._arrays: dict[str, Arrays] = {}
         self.config, self.shape, self.features = config, shape, features
-        log, warn = partial(_log, self._listeners[1]), partial(warnings.warn, category=UserWarning, stacklevel=2)
-        self.events = SimpleNamespace(log=log, warn=warn, metric=_ignore, record=_ignore)
+        log = partial(_log, self._listeners[1])
+        self.events = SimpleNamespace(log=log, warn=_warn, metric=_ignore, record=_ignore)
         if learns_scales(config.kernel.scale):
             self.features = ScaledFeatures(features, self.stored(SCALES))
 
@@ -134,6 +136,14 @@ class MemoryWorkspace(Workspace):
 
 def _ignore(*_: object, **facts: object) -> None:
     pass
+
+
+def _warn(message: str) -> None:
+    """Warn in the words of the parameters, at the line outside of this package that called."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("pipeline.", "contextlib")):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(in_parameters(message), UserWarning, stacklevel=level)
 
 
 def _log(log: Callable[[str], object], message: str, **facts: object) -> None:

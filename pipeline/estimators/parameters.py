@@ -47,6 +47,8 @@ PARAMETERS: dict[str, str] = {
     "memory_limit": "resources.memory_limit",
     "n_candidates": "centers.count",
 }
+MAY_BE_NONE = {"n_centers", "budget", "sigma2", "feature_scale", "penalty", "refit", "select", "tol"}
+MAY_BE_NONE |= {"memory_limit", "n_candidates"}
 NONE_MEANS = {"feature_scale": "none", "refit": "none", "select": "none"}
 # Parameters of the penalised problem, with their defaults; any other value asks for it.
 OF_A_PENALTY: dict[str, object] = {"refit": None, "coupling": "one-vs-all", "tol": None, "max_sweeps": 1000}
@@ -86,18 +88,21 @@ def settings_of(parameters: Mapping[str, Any]) -> tuple[TrainConfig, frozenset[s
 
 def parsed(name: str, value: Any) -> Any:
     """Return the setting that a parameter stands for; None where it is to be filled in. Raises ValueError."""
+    if value is None and name not in MAY_BE_NONE:
+        raise ValueError(f"{name} must not be None")
     if value is None or (name == "feature_scale" and value == "auto"):
         return NONE_MEANS.get(name) if value is None else None
     plain = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
     wrong = isinstance(plain, bool) != (name in _TRUTH) or (name in _WORDS and not isinstance(plain, str))
     wrong |= name in NONE_MEANS and plain == "none"
     try:
-        if wrong:
-            raise TypeError
-        return SETTINGS[PARAMETERS[name]].parse(plain)
+        return SETTINGS[PARAMETERS[name]].parse("~" if wrong else plain)  # which no setting is
     except (ValueError, TypeError, AttributeError) as error:
         reason = str(error) if str(error).startswith("must") else "must be another: it is of the wrong kind"
-    raise ValueError(f"{name} {reason.replace(', or all', ', all or None')}; found {value!r}")
+    for words, instead in ((", or all", ", all or None"), (", different ones separated by commas", ", several such")):
+        reason = reason.replace(words, instead)
+    reason = reason.replace("none", "None", 1) if name in NONE_MEANS else reason
+    raise ValueError(f"{name} {reason}; found {value!r}")
 
 
 def seed_of(random_state: Any) -> int:
@@ -120,9 +125,29 @@ _INSTEAD = (  # patterns in messages for the command, and what the estimators sa
     ("--center-list", "centers"),
     ("--scale|kernel.scale_rounds", "feature_scale"),
     ("--intercept", "fit_intercept"),
+    ("--init-from the last fit", "warm_start"),
     ("--init-from", "warm_start"),
+    ("--refit none", "refit=None"),
     (r"--([a-z0-9]+(?:-[a-z0-9]+)*)", lambda flag: flag[1].replace("-", "_")),
 )
+
+
+def in_parameters(words: str) -> str:
+    """Return a message of the steps of a fit in the words of the parameters."""
+    for pattern, instead in _INSTEAD:
+        words = re.sub(pattern, instead, words)
+    return words
+
+
+@contextmanager
+def as_before_on_error(estimator: Any) -> Iterator[None]:
+    """Take back what a fit has set where it fails: the last model stays usable."""
+    before = dict(vars(estimator))
+    try:
+        yield
+    except BaseException:
+        estimator.__dict__ = before
+        raise
 
 
 @contextmanager
@@ -131,10 +156,7 @@ def as_value_error() -> Iterator[None]:
     try:
         yield
     except (ConfigError, InvalidDataError, DataError, LinAlgError) as error:
-        words = str(error)
-        for pattern, instead in _INSTEAD:
-            words = re.sub(pattern, instead, words)
-        raise ValueError(words) from None
+        raise ValueError(in_parameters(str(error))) from None
 
 
 _LEAST_SQUARES_GRAMS = 7  # at once: of the fit rows, the held-out rows and all, centred, a factor, copies

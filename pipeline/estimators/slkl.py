@@ -18,7 +18,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from features.targets import labels_from_decision
 from pipeline.estimators.base import KernelMachine
-from pipeline.estimators.parameters import row_weights
+from pipeline.estimators.parameters import as_before_on_error, row_weights
 from pipeline.models.scores import probabilities
 
 
@@ -71,6 +71,9 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         Choose K centers (or as many as lower the held-out error) by how much each lowers the squared error, instead
         of by a penalty: tried on the rows that are not held out, then chosen on all. The weights are least squares.
         `penalty`, `refit`, `tol` and `warm_start` are not used then.
+    polish_centers : int
+        Steps, at most, that move the chosen centers while the held-out error falls; 0: none. Needs `select`, or a
+        penalty with `refit`, and a Gaussian of one width.
     coupling : "one-vs-all" or "shared"
         "shared": one kernel, and so the same centers, for all classes of a classifier.
     fit_intercept : bool
@@ -101,9 +104,10 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     Attributes
     ----------
     centers_ : (m, n_features) float32 or float64
-        The chosen centers, those whose weight is not zero: rows of X, as they are there.
+        The chosen centers, those whose weight is not zero: rows of X, as they are there; once moved, points as the
+        kernel sees them, standardised and scaled.
     center_index_ : (m,) int64
-        Their rows in X, -1 for points of one's own.
+        Their rows in X, -1 for points of one's own and moved ones.
     coef_ : (m,) float64
         The weights w; (T, m) in the classifier, with one row for two classes.
     intercept_ : float
@@ -157,7 +161,7 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         Raises ValueError for parameters or data that make no sense, and kernel values that would be rounding;
         MemoryError where the Grams do not fit `memory_limit`.
         """
-        with self._as_before_on_error():
+        with as_before_on_error(self):
             rows, values = self._validated(X, y, numeric=True)
             weights = row_weights(sample_weight, rows)
             self._fit(rows, values.astype(np.float64), weights, groups, "regression")
@@ -169,9 +173,9 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
 
 
 def _has_probabilities(machine: KernelMachine) -> bool:
-    """Raise AttributeError where the last fit held no rows out to find a temperature on."""
+    """Raise AttributeError where the fit of the model held no rows out to find a temperature on."""
     if getattr(machine, "temperature_", 0.0) is None:
-        raise AttributeError("the last fit held no rows out, since all are equal: it found no temperature")
+        raise AttributeError("no temperature was found: the fit of the model held no rows out")
     return True
 
 
@@ -184,8 +188,9 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
 
     Parameters
     ----------
-    n_centers, budget, standardise, kernel, degree, sigma2, feature_scale, penalty, patience, refit, select, coupling,
-    fit_intercept, centers, tol, max_sweeps, schedule, memory_limit, warm_start, random_state, callback, verbose
+    n_centers, budget, standardise, kernel, degree, sigma2, feature_scale, penalty, patience, refit, select,
+    polish_centers, coupling, fit_intercept, centers, tol, max_sweeps, schedule, memory_limit, warm_start,
+    random_state, callback, verbose
         As in `SLKLRegressor`; "auto" and "greedy:auto" look at held-out rows, "auto" at how many are misclassified.
     class_weight : None, "balanced" or dict
         Factors of the row weights by class, as everywhere in scikit-learn.
@@ -216,7 +221,7 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
 
         Raises ValueError and MemoryError as there, also for fewer than two classes with rows of positive weight.
         """
-        with self._as_before_on_error():
+        with as_before_on_error(self):
             rows, labels = self._validated(X, y, numeric=False)
             check_classification_targets(labels)
             self.classes_, targets = np.unique(labels, return_inverse=True)

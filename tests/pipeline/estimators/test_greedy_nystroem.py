@@ -10,6 +10,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from dense_twins import selection_order
 from pipeline.estimators import GreedyNystroem, array_features
+from pipeline.stages import training_rows
 from runs import largest_bytes
 
 Array = np.ndarray
@@ -76,9 +77,19 @@ def test_blocks_change_neither_landmarks_nor_features(diabetes: Table, monkeypat
     whole = GreedyNystroem(30, random_state=0).fit(X, y)
     expected = whole.transform(X)
     monkeypatch.setattr(array_features, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(training_rows, "MOST_ROWS", 32)
     blocked = GreedyNystroem(30, random_state=0).fit(X, y)
     np.testing.assert_array_equal(blocked.component_indices_, whole.component_indices_)
     np.testing.assert_allclose(blocked.transform(X), expected, atol=1e-9)
+
+
+def test_a_fit_that_fails_leaves_the_last_landmarks(diabetes: Table) -> None:
+    X, y = diabetes
+    machine = GreedyNystroem(10, random_state=0).fit(X, y)
+    expected = machine.transform(X)
+    with pytest.raises(ValueError, match="sigma2"):
+        machine.set_params(sigma2=1e-320).fit(2 * X[:, :4], y)
+    np.testing.assert_array_equal(machine.transform(X), expected)
 
 
 def test_float32_rows_give_float32_features_of_the_same_landmarks(diabetes: Table) -> None:

@@ -239,11 +239,19 @@ def test_a_warm_start_begins_where_the_last_fit_ended(diabetes: Table, columns: 
     assert warm.fit(*diabetes).n_iter_ <= 1
 
 
+def test_a_warm_start_knows_its_centers_before_scales_are_learned(diabetes: Table) -> None:
+    machine = SLKLRegressor(100, penalty="max:1e-3", feature_scale="learned", warm_start=True, random_state=0)
+    assert machine.fit(*diabetes).n_iter_ > machine.fit(*diabetes).n_iter_
+
+
 def test_a_warm_start_forgets_what_does_not_fit(diabetes: Table) -> None:
     X, y = diabetes
     machine = SLKLRegressor(50, warm_start=True, random_state=0).fit(X, y).fit(X[:, :4], y)
     cold = SLKLRegressor(50, penalty="max:1e-7", random_state=0).fit(X[:, :4], y)
     np.testing.assert_allclose(machine.predict(X[:, :4]), cold.predict(X[:, :4]), atol=1e-6)
+    with pytest.warns(UserWarning, match=r"^warm_start: none of its \d+ centers is a candidate") as found:
+        machine.fit(X[:, :4] + 1, y)
+    assert found[0].filename == __file__
 
 
 def test_selection_keeps_as_many_as_asked_for(digits: Table) -> None:
