@@ -64,6 +64,7 @@ class MemoryWorkspace(Workspace):
         callback: Callable[[dict[str, Any]], object] | None = None,
         log: Callable[[str], object] | None = None,
     ) -> None:
+        self.is_kept = False
         self._listed, self._listeners = listed, (callback or _ignore, log or _ignore)
         self._arrays: dict[str, Arrays] = {}
         self.config, self.shape, self.features = config, shape, features

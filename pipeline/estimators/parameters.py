@@ -17,7 +17,7 @@ from features.errors import DataError
 from features.targets import outputs
 from pipeline.config.parsers import NO_PENALTY, is_searched
 from pipeline.config.settings import SETTINGS, with_values
-from pipeline.config.train_config import TrainConfig
+from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.errors import ConfigError, InvalidDataError
 from pipeline.estimators.array_features import ArrayFeatures, Rows, is_sliced
@@ -226,13 +226,14 @@ def check_size(features: ArrayFeatures, shape: FeatureShape) -> None:
 def check_memory(config: TrainConfig, shape: FeatureShape, n_candidates: int, limit: int) -> None:
     """Raise MemoryError where the Grams and the points of a fit do not fit `limit` bytes.
 
-    Statistics of held-out rows are kept beside those of the rest and of all; with an intercept, a centred copy, along a
-    path another; a factor. A greedy choice takes up to five more of the size (measured); least squares on all
-    candidates, and trials of widths on the first of them, seven in all (measured).
+    Where something is chosen by held-out rows, their statistics are kept beside those of the rest and of all; with an
+    intercept, a centred copy, along a path another; a factor. A greedy choice takes up to five more of the size
+    (measured); least squares on all candidates, and trials of widths on the first of them, seven in all (measured).
     """
     greedy, least_squares = config.solver.select != "none", config.solver.penalty == NO_PENALTY
     searched = is_searched(config.solver.penalty) and not greedy
-    grams = (3 if config.statistics.hold_out else 1) + bool(config.solver.intercept) * (2 if searched else 1)
+    chosen = config.statistics.hold_out and what_needs_held_out_rows(config)
+    grams = (3 if chosen else 1) + bool(config.solver.intercept) * (2 if searched else 1)
     grams += 5 if greedy else 1
     grams = max(grams, _LEAST_SQUARES_GRAMS if least_squares and not greedy else 0)
     tries_widths = config.kernel.sigma2 == "auto"

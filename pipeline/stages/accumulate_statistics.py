@@ -45,7 +45,8 @@ def accumulate_statistics(work: Workspace, kept: Callable[[], Parts] = dict) -> 
             is_done = work.committed(name_of(ALL), mapped=True) is not None
         if not is_done:
             parts = _sums(work, len(work.shape.added), _sums_before(work, kept))
-            commit_parts(work, parts[FIT], parts[HELD_OUT], (FIT, HELD_OUT, ALL))
+            names = (FIT, HELD_OUT, ALL) if work.reads_parts else ("", "", ALL)
+            commit_parts(work, parts.pop(FIT), parts.pop(HELD_OUT), names)
         for number in range(len(work.shape.batches)):
             for name in (f"passes/{_pass_name(number)}", *_names(number).values()):
                 work.drop(name)
@@ -97,14 +98,15 @@ def commit_parts(
     names: tuple[str, str, str],
     members: Mapping[str, NDArray[Any]] | None = None,
 ) -> None:
-    """Commit the statistics of fit rows, held-out rows and all rows under these names; those of all rows last.
+    """Commit the statistics of fit rows, held-out rows and all rows under these names, where not empty; all rows last.
 
     A resumed run takes the last as a sign that the others are there. `members` are further arrays of theirs. Those of
     the fit rows are overwritten: the others are added to them in place.
     """
     with work.status(STATISTICS, STORING):
         for name, statistics in zip(names, (fit, held_out), strict=False):
-            work.commit(name_of(name), statistics_to_arrays(statistics))
+            if name:
+                work.commit(name_of(name), statistics_to_arrays(statistics))
         everything = fit.absorbing(held_out)
         everything.check_range()
         work.commit(name_of(names[2]), statistics_to_arrays(everything) | dict(members or {}))

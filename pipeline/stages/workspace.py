@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.config.train_config import what_needs_held_out_rows
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.runtime.committed_sums import S
 from pipeline.runtime.row_pass import RowPass
@@ -55,6 +56,7 @@ class TaskCheckpoints:
 class Workspace(RowData, ABC):
     """What the steps of a fit share."""
 
+    is_kept = True  # what is committed is there after the fit, for other commands
     events: Any  # `runtime.events.Events`, or what has its log, warn, metric and record
 
     @abstractmethod
@@ -181,6 +183,11 @@ class Workspace(RowData, ABC):
     def in_rounds(self) -> bool:
         """Whether a working set grows, instead of a Gram of all candidates."""
         return is_in_rounds(self.config, self.shape.n_train)
+
+    @property
+    def reads_parts(self) -> bool:
+        """Whether the statistics of fit rows and of held-out rows are read apart, by a choice or after the fit."""
+        return self.is_kept or what_needs_held_out_rows(self.config) is not None
 
     @cached_property
     def preselection(self) -> Preselection | None:
