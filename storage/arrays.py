@@ -7,7 +7,6 @@ endian, C order. Readers are bounded and use no pickle.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import io
 import math
@@ -16,7 +15,7 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, Any
 
 import numpy as np
 
@@ -24,11 +23,6 @@ from storage.errors import CorruptDataError, MissingDataError, remedy_at
 from storage.files import open_plain, read_errors, replacing
 from storage.folder_layouts import check_plain_name
 from storage.folders import compare, new_folder, read_manifest
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-T = TypeVar("T")
 
 _KINDS = "fiub"  # floats, integers, booleans: what a header may claim; objects would need pickle
 _MAXIMUM_ENTRIES = 1000
@@ -100,19 +94,6 @@ def read_folder(path: Path, *, mapped: bool = False) -> tuple[dict[str, np.ndarr
     names = sorted(name for name in manifest.files if name.endswith(".npy"))
     arrays = {name.removesuffix(".npy"): read_npy(path / name, mapped=mapped) for name in names}
     return arrays, manifest.metadata
-
-
-def write_dataclass(path: Path, value: DataclassInstance) -> None:
-    """Write a dataclass of arrays and numbers durably, an array by the name of each field; see `write_arrays`."""
-    write_arrays(path, {field.name: np.asarray(getattr(value, field.name)) for field in dataclasses.fields(value)})
-
-
-def read_dataclass(path: Path, kind: type[T], *, remedy: str | None = None) -> T:
-    """Return the dataclass of a `kind` that `write_dataclass` wrote; errors as `read_arrays`."""
-    arrays = read_arrays(path, remedy=remedy)
-    if arrays.keys() != {field.name for field in dataclasses.fields(kind)}:  # type: ignore[arg-type]  # it is one
-        raise CorruptDataError(f"{path}: other arrays than wanted; {remedy or remedy_at(path)}", file=str(path))
-    return kind(**{name: values if values.ndim else values.item() for name, values in arrays.items()})
 
 
 def read_each_array(path: Path) -> Iterator[tuple[str, np.ndarray]]:

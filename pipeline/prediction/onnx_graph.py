@@ -163,10 +163,3 @@ def _probability(graph: _Graph, model: SparseKernelModel, decision: str) -> None
     if model.task == "binary":
         f = graph.add("Concat", graph.add("Mul", f, graph.constant(0.0)), f, axis=1)
     graph.add("Softmax", f, name="probability", axis=1)
-
-
-def arrays_of(model: SparseKernelModel, inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
-    """Return inputs (rows, *input_shape) as the graph takes them."""
-    if input_name(model) == "features":
-        return {"features": model.features_of(inputs)}
-    return {input_name(model): np.asarray(inputs, np.float64)}

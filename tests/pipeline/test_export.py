@@ -13,7 +13,7 @@ from features.source import SourceSpec
 from pipeline.export import main
 from pipeline.prediction.labelled_scores import labels_of, probabilities_of
 from pipeline.prediction.model_folder import load_model
-from pipeline.prediction.onnx_graph import arrays_of
+from pipeline.prediction.onnx_graph import input_name
 from pipeline.prediction.trained_model import SparseKernelModel
 from storage.folder_layouts import RunLayout
 
@@ -52,7 +52,8 @@ def check(path: Path, model: SparseKernelModel, inputs: np.ndarray) -> None:
     largest = model.expansion.columns(model.features_of(inputs)).max()
     rounding = 2 * np.finfo(np.float32).eps * largest * np.abs(model.weights).sum(axis=0).max()
     for name, evaluate in evaluators(path).items():
-        theirs, labels, *probability = evaluate(arrays_of(model, inputs))
+        taken = model.features_of(inputs) if input_name(model) == "features" else np.asarray(inputs, np.float64)
+        theirs, labels, *probability = evaluate({input_name(model): taken})
         scale = np.abs(decision).max()
         np.testing.assert_allclose(theirs, decision, rtol=0, atol=max(1e-5 * scale, rounding), err_msg=name)
         expected = labels_of(model, theirs)

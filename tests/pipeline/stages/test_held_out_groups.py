@@ -127,7 +127,7 @@ def test_identities_of_data_say_which_array_is_which(table: dict[str, np.ndarray
     specs += [replace(files, groups="g", weights="g")] if kind in ("npz", "zarr") else []
     found = [json.dumps(open_data(spec).identity, sort_keys=True) for spec in (files, *specs, *swapped)]
     assert len(set(found)) == len(found)
-    assert not any("roles" in found[k] for k in (0, 2)), "data without groups have the stores of earlier versions"
+    assert not any("roles" in found[k] for k in (0, 2)), "data without groups are described without roles"
 
 
 @pytest.mark.ci
