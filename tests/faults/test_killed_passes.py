@@ -152,7 +152,7 @@ def test_workers_killed_in_a_loop_cost_no_byte(
     run = tmp_path / "run"
     line = command(run, case, "--scheduler", "processes", "--workers", "2")
     with started(line, spying(tmp_path / "notes")) as driver:
-        assert len(kill_workers(driver, tmp_path / "notes", 4, 10)) == 4
+        assert len(kill_workers(driver, tmp_path / "notes", 4, 5)) == 4
     assert model_bytes(run) == whole(case)
 
 
