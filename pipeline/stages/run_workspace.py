@@ -118,7 +118,7 @@ class Run(Workspace):
     executor: Executor
     costs: dict[str, StageCost]
     together: int = 1  # threads that share one set of sums, at least; see `runtime.row_pass`
-    _checked: set[str] = field(default_factory=set)  # folders that this session has written, or checked
+    _checked: set[str] = field(default_factory=set)  # folders written or checked since it was opened
 
     def path(self, name: str) -> Path:
         """Return the file, or the folder to be mapped, that has what is committed under a name."""

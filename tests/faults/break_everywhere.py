@@ -94,10 +94,6 @@ def everywhere(folder: Path, ways: list[str], count: int, arguments: list[str]) 
     return found
 
 
-def is_warning(line: str) -> bool:
-    return line.startswith("warning: ")
-
-
 def problems(arguments: list[str], run: Path, how: str, code: int, expected: dict[str, bytes]) -> list[str]:
     """Return what a broken run and its resumption did wrong."""
     found = []
@@ -105,7 +101,8 @@ def problems(arguments: list[str], run: Path, how: str, code: int, expected: dic
     if code not in ((-signal.SIGKILL,) if how == "kill" else (73,)) + (0, 3):
         found.append(f"ended with {code}: {said[-300:]}")
     *warnings, error = said.splitlines() or [""]
-    if code == 73 and not ("/" in error and error.startswith("error: ") and all(map(is_warning, warnings))):
+    warned = all(line.startswith("warning: ") for line in warnings)
+    if code == 73 and not ("/" in error and error.startswith("error: ") and warned):
         found.append(f"said {said[-300:]!r}")
     code = in_child(lambda: main([*arguments, "--run-dir", str(run), "--resume", "auto", "-q"]))
     if code not in (0, 3):

@@ -145,14 +145,14 @@ def test_the_share_of_a_lost_worker_is_taken_up_from_its_file(
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("case", ["rounds", "a selection", "on demand"])
+@pytest.mark.parametrize(("case", "pieces"), [("rounds", 10), ("a selection", 5), ("on demand", 10)])
 def test_workers_killed_in_a_loop_cost_no_byte(
-    command: Callable[..., list[str]], whole: Callable[[str], dict[str, bytes]], tmp_path: Path, case: str
+    command: Callable[..., list[str]], whole: Callable[[str], dict[str, bytes]], tmp_path: Path, case: str, pieces: int
 ) -> None:
     run = tmp_path / "run"
     line = command(run, case, "--scheduler", "processes", "--workers", "2")
     with started(line, spying(tmp_path / "notes")) as driver:
-        assert len(kill_workers(driver, tmp_path / "notes", 4, 5)) == 4
+        assert len(kill_workers(driver, tmp_path / "notes", 4, pieces)) == 4
     assert model_bytes(run) == whole(case)
 
 
