@@ -9,11 +9,13 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from features.errors import DataError, UsageError
+from features.medians import Blocks, medians
 
 KINDS = ("auto", "onehot", "ordinal")
 MOST_WORDS = 1000  # of a column; with more it is a name or a text, of which nothing is learned
@@ -129,49 +131,98 @@ class TableEncoding:
         return tuple(notes)
 
 
+Places = Sequence[NDArray[np.float64] | None]  # of each column: the place of a code among the sorted words
+
+
+class Codes(Protocol):
+    """Codes (n, columns) f8 that are read by slices of rows."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows and columns."""
+
+    def __getitem__(self, rows: slice, /) -> NDArray[np.float64]:
+        """Return the codes of some rows."""
+
+
 class EncodedRows:
-    """Codes (n, columns) f8 read as inputs (n, d) f8: an array-like that encodes what is read of it."""
+    """Codes (n, columns) f8 read as inputs (n, d) f8: an array-like that encodes what is read of it.
 
-    def __init__(self, codes: np.ndarray, encoding: TableEncoding) -> None:
-        self.codes, self.encoding = codes, encoding
-        self.shape = (len(codes), len(encoding.inputs))
-        self.dtype, self.nbytes = np.dtype(np.float64), int(codes.nbytes)
+    places: what the codes of words are in the encoding; None where they are places already.
+    """
 
-    def __getitem__(self, rows: slice) -> np.ndarray:
+    def __init__(self, codes: Codes, encoding: TableEncoding, places: Places | None = None) -> None:
+        self._codes, self.encoding = codes, encoding
+        self._places = [None] * len(encoding.columns) if places is None else places
+        self.shape = (codes.shape[0], len(encoding.inputs))
+        self.dtype, self.nbytes = np.dtype(np.float64), int(getattr(codes, "nbytes", 0))
+
+    def codes(self, rows: slice) -> NDArray[np.float64]:
+        """Return the codes (n, columns) of some rows: the places of words in the encoding, numbers as they are."""
+        return placed(self._codes[rows], self._places)
+
+    def __getitem__(self, rows: slice) -> NDArray[np.float64]:
         """Return the inputs of some rows."""
-        return self.encoding.apply(self.codes[rows])
+        return self.encoding.apply(self.codes(rows))
+
+
+def placed(codes: NDArray[np.float64], places: Places) -> NDArray[np.float64]:
+    """Return codes (n, columns) with the places of words in place of their numbers; the same array if none differ."""
+    if not any(table is not None for table in places):
+        return codes
+    codes = codes.copy()
+    for k, table in enumerate(places):
+        if table is not None:
+            filled = ~np.isnan(codes[:, k])
+            codes[filled, k] = table[codes[filled, k].astype(np.int64)]
+    return codes
 
 
 def learn(
-    names: Sequence[str], words: Sequence[Collection[str] | None], codes: np.ndarray, rows: np.ndarray, asked: Asked
-) -> TableEncoding:
-    """Return the encoding that the training rows `rows` of codes (n, columns) ask for, and sort their words.
+    names: Sequence[str], words: Sequence[Collection[str] | None], blocks: Blocks, asked: Asked
+) -> tuple[TableEncoding, Places]:
+    """Return the encoding that training rows ask for, and the places of the words in it.
 
-    words: what the codes of each column stand for, in their order, None for numbers. `codes` are changed to places in
-    the sorted words. Raises DataError where a column has nothing but missing cells in its training rows.
+    words: what the codes of each column stand for, in their order, None for numbers; blocks(): yields the codes
+    (rows, columns) of all training rows, one to six times. Raises DataError where a column has nothing but missing
+    cells in them.
     """
-    columns = []
+    counts = [np.zeros(0 if listed is None else len(listed), np.int64) for listed in words]
+    n_rows, present = 0, np.zeros(len(names), np.int64)
+    for codes in blocks():
+        n_rows, filled = n_rows + len(codes), ~np.isnan(codes)
+        present += filled.sum(axis=0)
+        for k, listed in enumerate(words):
+            if listed is not None:
+                found = codes[filled[:, k], k].astype(np.int64)
+                counts[k] += np.bincount(found, minlength=len(counts[k]))
     for k, name in enumerate(names):
-        listed, cells = words[k], codes[rows, k]
-        present = cells[~np.isnan(cells)]
-        if not len(present):
+        if not present[k]:
             empty = f"column {name!r} has no cell that is filled in in the training rows"
             raise DataError(f"{empty}; leave it out (--set data.drop={name})")
-        indicator = len(present) < len(cells)
+    of_numbers = [k for k, listed in enumerate(words) if listed is None]
+    middle = dict(zip(of_numbers, _medians(blocks, of_numbers), strict=True))
+    columns, places = [], list[NDArray[np.float64] | None]()
+    for k, (name, listed) in enumerate(zip(names, words, strict=True)):
+        indicator = bool(present[k] < n_rows)
         if listed is None:
-            columns.append(ColumnEncoding(name, None, False, float(np.median(present)), indicator))
+            columns.append(ColumnEncoding(name, None, False, float(middle[k]), indicator))
+            places.append(None)
             continue
         known = list(listed)
-        used = sorted((known[int(code)] for code in np.unique(present)), key=_by_value)
-        place = {word: float(at) for at, word in enumerate(used)}
-        table = np.array([place.get(word, UNKNOWN) for word in known])
-        filled = ~np.isnan(codes[:, k])
-        codes[filled, k] = table[codes[filled, k].astype(np.int64)]
+        used = sorted((known[code] for code in np.flatnonzero(counts[k]).tolist()), key=_by_value)
+        place = {word: at for at, word in enumerate(used)}
+        places.append(np.array([float(place.get(word, UNKNOWN)) for word in known]))
         onehot = asked.categorical == "onehot" or (asked.categorical == "auto" and len(used) <= MOST_ONEHOT)
-        ordered = np.sort(table[present.astype(np.int64)])
-        fill = 0.0 if onehot else float(ordered[(len(ordered) - 1) // 2])  # the median that is a category
+        ordered = np.cumsum([counts[k][known.index(word)] for word in used])
+        fill = 0.0 if onehot else float(np.searchsorted(ordered, (present[k] - 1) // 2, side="right"))
         columns.append(ColumnEncoding(name, tuple(used), onehot, fill, indicator))
-    return TableEncoding(tuple(columns), asked.missing is not None)
+    return TableEncoding(tuple(columns), asked.missing is not None), places
+
+
+def _medians(blocks: Blocks, columns: list[int]) -> list[float]:
+    """Return the median of the cells of each of some columns that are filled in."""
+    return medians(lambda: (codes[:, columns] for codes in blocks()), len(columns)).tolist()
 
 
 def unknown_words(counts: Mapping[str, int]) -> tuple[str, ...]:

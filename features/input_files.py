@@ -5,8 +5,11 @@ import gzip
 import os
 import stat
 import zlib
-from io import BufferedReader, TextIOWrapper
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
+from typing import Protocol
 
 from features.errors import DataError
 
@@ -15,6 +18,7 @@ from features.errors import DataError
 MAX_EXPANSION = 100
 ALWAYS_ALLOWED_BYTES = 64 << 20
 _PIECE_BYTES = 1 << 20
+PACKED_SUFFIXES = (".gz", ".zst")
 
 
 def open_plain(path: Path) -> BufferedReader:
@@ -38,45 +42,67 @@ def _open_plain(name: str, flags: int) -> int:
     return descriptor
 
 
-def open_plain_text(path: Path) -> TextIOWrapper:
-    """Open a plain file of UTF-8 text, with or without a byte order mark, line ends as they are; see `open_plain`.
+class Unpacked(Protocol):
+    """A stream of bytes, read front to back."""
 
-    That of a name in .gz is unpacked while it is read, and once before, to its checksum: DataError where it is damaged
-    or a bomb comes before anything that its lines could be blamed for.
+    def read(self, size: int, /) -> bytes:
+        """Return the next bytes, at most so many; none at the end."""
+
+
+@contextmanager
+def open_unpacked(path: Path) -> Iterator[Unpacked]:
+    """Open a plain file to read what it holds front to back; that of a name in .gz or .zst is unpacked meanwhile.
+
+    Such a file is unpacked once before, to its checksums: DataError where it is damaged, or holds more than its size
+    makes believable, comes before anything that its lines could be blamed for.
     """
-    stream = open_plain(path)
-    if path.suffix.lower() != ".gz":
-        return TextIOWrapper(stream, encoding="utf-8-sig", newline="")
-    return TextIOWrapper(_Unpacked(stream, path), encoding="utf-8-sig", newline="")
+    if path.suffix.lower() not in PACKED_SUFFIXES:
+        with open_plain(path) as stream:
+            yield stream
+        return
+    with open_plain(path) as stream:
+        status = os.fstat(stream.fileno())
+        known = (str(path), status.st_size, status.st_mtime_ns)
+        if known not in _checked:
+            for _ in _pieces(stream, path):
+                pass
+            _checked.add(known)
+    with open_plain(path) as stream:
+        yield _Joined(_pieces(stream, path))
 
 
-class _Unpacked(gzip.GzipFile):
-    """What a gzip file holds, as far as its size on the disk makes it believable: numbers do not pack a hundredfold."""
+_checked = set[tuple[str, int, int]]()  # packed files that this process has read to their ends
 
-    def __init__(self, packed: BufferedReader, path: Path) -> None:
-        super().__init__(fileobj=packed)
-        self._packed, self._path = packed, path
-        self._most = max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * os.fstat(packed.fileno()).st_size)
-        self._left = self._most
-        try:
-            while self.read1(_PIECE_BYTES):
-                pass  # to the end, where the checksum is
-        except DataError:
-            self.close()
-            raise
-        self.seek(0)
-        self._left = self._most
 
-    def read1(self, size: int = -1) -> bytes:
-        try:
-            piece = super().read1(size)
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise DataError(f"{self._path}: damaged gzip file ({error})") from error
-        self._left -= len(piece)
-        if self._left < 0:
-            raise DataError(f"{self._path}: unpacks to more than {MAX_EXPANSION} times its size; give it unpacked")
-        return piece
+class _Joined:
+    """Pieces of bytes as a stream."""
 
-    def close(self) -> None:
-        super().close()
-        self._packed.close()
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces, self._rest = pieces, b""
+
+    def read(self, size: int, /) -> bytes:
+        while len(self._rest) < size and (piece := next(self._pieces, b"")):
+            self._rest += piece
+        taken, self._rest = self._rest[:size], self._rest[size:]
+        return taken
+
+
+def _pieces(packed: BufferedReader, path: Path) -> Iterator[bytes]:
+    """Yield what a packed file holds, as far as its size makes it believable: numbers do not pack a hundredfold."""
+    left = max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * os.fstat(packed.fileno()).st_size)
+    kind = "gzip" if path.suffix.lower() == ".gz" else "zstd"
+    try:
+        stream = gzip.GzipFile(fileobj=packed) if kind == "gzip" else _zstd(packed)
+        while piece := stream.read(_PIECE_BYTES):
+            left -= len(piece)
+            if left < 0:
+                raise DataError(f"{path}: unpacks to more than {MAX_EXPANSION} times its size; give it unpacked")
+            yield piece
+    except (gzip.BadGzipFile, EOFError, zlib.error, OSError) as error:
+        raise DataError(f"{path}: damaged {kind} file ({error})") from error
+
+
+def _zstd(packed: BufferedReader) -> Unpacked:
+    import pyarrow  # takes 0.1 s, and images need none
+
+    return pyarrow.CompressedInputStream(pyarrow.PythonFile(packed, mode="r"), "zstd")

@@ -7,15 +7,18 @@ from dataclasses import astuple, replace
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from features import images, paper_tables
 from features.errors import DataError, MissingInputError, UsageError
 from features.source import NAMED, Joins, Part, RowArray, Source, SourceMemory, SourceSpec
-from features.table_cells import is_table
-from features.table_files import open_table
+from features.table_paths import KNOWN, exists, is_table, table_files
 from features.tables import open_arrays, open_npz
+
+if TYPE_CHECKING:  # imported late, with what reads tables
+    from features.table_files import Keeper
 
 _OPENERS = {
     "mnist": images.open_mnist,
@@ -29,13 +32,17 @@ _opening = Lock()
 
 
 def open_source(
-    spec: SourceSpec, arrays: Mapping[str, RowArray] | None = None, digests: Mapping[str, str] | None = None
+    spec: SourceSpec,
+    arrays: Mapping[str, RowArray] | None = None,
+    digests: Mapping[str, str] | None = None,
+    keeper: "Keeper | None" = None,
 ) -> Source:
     """Open what `spec` describes; kept open in this process for as long as the files keep size and time stamp.
 
     arrays : opened array-likes ``X, y`` or ``train/X, train/y, test/X, test/y``, in place of the file that
         `spec.dataset` names; X is never read whole, and nothing kept open
     digests : what `features.tables.digest_arrays` returned for `arrays`, which saves a pass over X
+    keeper : keeps tables that were read; without one they are in memory
 
     Raises UsageError for an unknown data set or file type, or more rows asked for than there are; MissingInputError
     where a file is not there; DataError where one is damaged or invalid; UnavailableError where no mirror answers.
@@ -43,12 +50,12 @@ def open_source(
     if arrays is not None:
         return viewed(open_arrays(spec, arrays, digests), spec)
     with _opening:  # threads that start together must not each read the same 55 MB
-        return _opened(spec, os.environ.get("SLKL_DATA_DIR"), stamp_of(spec))
+        return _opened(spec, os.environ.get("SLKL_DATA_DIR"), stamp_of(spec), keeper)
 
 
 @lru_cache(maxsize=2)  # the tasks of a run do not read a file again for every block
-def _opened(spec: SourceSpec, data_dir: str | None, stamp: tuple) -> Source:
-    return viewed(_open(spec), spec)
+def _opened(spec: SourceSpec, data_dir: str | None, stamp: tuple, keeper: "Keeper | None") -> Source:
+    return viewed(_open(spec, keeper), spec)
 
 
 def viewed(source: Source, spec: SourceSpec) -> Source:
@@ -79,7 +86,7 @@ def spec_of_addition(spec: SourceSpec, first: Source, path: str) -> SourceSpec:
     if path in NAMED:
         raise UsageError(f"rows to add: {path} is a data set; give the path of a file or folder with the new rows")
     joins = Joins(first.classes, first.columns, first.input_shape[-1])
-    return SourceSpec(dataset=path, target=spec.target, groups=spec.groups, task=first.task, joins=joins)
+    return SourceSpec(path, target=spec.target, groups=spec.groups, task=first.task, joins=joins, kept=spec.kept)
 
 
 def joined(first: Source, additions: Sequence[Source]) -> Source:
@@ -131,7 +138,7 @@ def joined(first: Source, additions: Sequence[Source]) -> Source:
     )
 
 
-def _open(spec: SourceSpec) -> Source:
+def _open(spec: SourceSpec, keeper: "Keeper | None") -> Source:
     if spec.dataset == "synthetic":
         # Imported here: its loops need numba, which takes long to import.
         from features.rendered_digits import open_synthetic
@@ -140,18 +147,23 @@ def _open(spec: SourceSpec) -> Source:
     if spec.dataset in NAMED:
         return _OPENERS[spec.dataset](spec)
     path = Path(spec.dataset)
-    if path.is_dir() and is_table(path):
-        raise UsageError(f"dataset {spec.dataset}: is a folder; give a single file of that type")
-    if path.is_dir() and path.suffix != ".zarr":
+    if path.is_dir() and is_table(path) and not table_files(path):
+        raise UsageError(f"dataset {spec.dataset}: is a folder without files of that type")
+    if path.is_dir() and path.suffix != ".zarr" and not is_table(path):
         return images.open_idx_folder(spec, path)
     if path.suffix == ".npz" or is_table(path):
-        if not path.exists():
+        if not exists(path):
             raise MissingInputError(f"dataset {spec.dataset}: no such file")
-        return open_npz(spec, path) if path.suffix == ".npz" else open_table(spec, path)
+        if path.suffix == ".npz":
+            return open_npz(spec, path)
+        # Imported here: what reads tables takes a while to import.
+        from features.table_files import open_table
+
+        return open_table(spec, path, keeper)
     if path.suffix == ".zarr":
         raise UsageError(f"dataset {spec.dataset}: a zarr store must be opened by the caller and passed as arrays")
     if path.exists():
-        known = ".npz, .csv, .tsv (or .gz), .parquet, .zarr, IDX folder"
+        known = f".npz, {KNOWN}, .zarr, IDX folder"
         raise UsageError(f"dataset {spec.dataset}: file type not known; give {known}")
     if path.suffix or len(path.parts) > 1:
         raise MissingInputError(f"dataset {spec.dataset}: no such file or folder")
@@ -166,10 +178,11 @@ def stamp_of(spec: SourceSpec) -> tuple:
         if not place or spec.dataset in ("digits", "synthetic", "sinc"):
             return ()  # generated; or in the cache, where a file has its sha256 or is replaced
         files = sorted([*Path(place).glob("*"), *Path(place).glob(f"{spec.dataset}/*")])
-    elif path.is_dir():
+    elif path.is_dir() and (path.suffix == ".zarr" or not is_table(path)):
         files = sorted(path.rglob("*") if path.suffix == ".zarr" else path.glob("*"))
     else:
-        files = [path, *([Path(spec.test)] if spec.test else [])]
+        tables = [path, *([Path(spec.test)] if spec.test else [])]
+        files = [file for table in tables for file in (table_files(table) if is_table(table) else [table])]
     for file in files:
         with suppress(OSError):  # of a dangling link; opening it will say so
             status = file.stat()

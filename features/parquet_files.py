@@ -1,85 +1,93 @@
-"""Parquet files as rows of text cells, read by batches of a row group; by pyarrow, where it is installed.
+"""Parquet files as batches of columns, read a row group at a time by Arrow.
 
-Cells are the text that a csv of the same table holds: numbers in full, words as they are, nothing for null. So columns,
-categories and missing cells are those of any table. What the file promises is compared with its size before it is read.
+What the file promises is compared with its size before it is read: a footer may say anything.
 """
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from features.csv_files import cell_text
-from features.errors import DataError, UnavailableError
+import pyarrow
+from pyarrow import ArrowException, compute, types
+from pyarrow.parquet import ParquetFile as ArrowFile
+
+from features.errors import DataError
 from features.input_files import ALWAYS_ALLOWED_BYTES, MAX_EXPANSION, open_plain
 from features.parquet_pages import Chunk, column_chunks, unpacked_pages
+from features.table_batches import Batch
 
-if TYPE_CHECKING:  # an extra
-    import pyarrow
-    from pyarrow.parquet import ParquetFile
-
-BATCH_ROWS = 4096
+BATCH_ROWS = 1 << 14
 BUFFER_BYTES = 1 << 20  # read of a column at once, in place of all that a row group has of it
 MOST_TEXT_BYTES = ALWAYS_ALLOWED_BYTES // BATCH_ROWS  # of a cell: a dictionary has it once, and may give it to all rows
+MOST_COLUMNS = 10_000  # what Arrow keeps of each column of a row group adds up
 
 
-def is_parquet(path: Path) -> bool:
-    """Return whether a file is read here, by its name."""
-    return path.suffix.lower() == ".parquet"
+class ParquetFile:
+    """A file whose footer has the names and types of its columns."""
 
+    has_names = True
 
-def parquet_cells(path: Path, places: Collection[int] | None = None) -> Iterator[list[str]]:
-    """Yield the names of the columns, then the cells of each row; only those of some columns if `places` says so.
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
-    Raises
-    ------
-    DataError
-        The file is damaged, holds more than its size makes believable, or a column that is read has values that are
-        neither numbers nor words.
-    UnavailableError
-        pyarrow is not installed.
-    """
-    with _opened(path) as (file, chunks):
-        schema = file.schema_arrow
-        names = schema.names  # a new list whenever it is asked for
-        yield [str(name) for name in names]
-        read = range(len(names)) if places is None else sorted(places)
-        _check_types(path, schema, read)
-        _check_rows(path, file)
-        if not read:
-            yield from ([""] * len(names) for _ in range(file.metadata.num_rows))
+    def first_line(self) -> tuple[int, list[str]]:
+        """Return 1 and the names of the columns. Raises DataError where the file is damaged, or two have one name."""
+        return 1, [str(name) for name in self._facts[0].names]
+
+    def count_rows(self) -> int:
+        """Return the number of rows that the footer promises."""
+        return self._facts[1]
+
+    @cached_property
+    def _facts(self) -> tuple["pyarrow.Schema", int]:
+        """Schema and number of rows, checked."""
+        with _opened(self.path) as (file, _):
+            _check_rows(self.path, file)
+            return file.schema_arrow, file.metadata.num_rows
+
+    def batches(self, places: Collection[int], *, header: bool = True) -> Iterator[Batch]:
+        """Yield the rows with the columns at some places.
+
+        Raises DataError where the file is damaged, holds more than its size makes believable, or one of these columns
+        has values that are neither numbers, words nor dates.
+        """
+        schema, n_rows = self._facts
+        places, start = sorted(places), 0
+        _check_types(self.path, schema, places)
+        if not places:
+            yield Batch(self.path, 0, n_rows, {})
             return
-        wanted = [names[place] for place in read]
-        if len(set(names)) < len(names):
-            raise DataError(f"{path}: two of its columns have one name; give each its own")
-        n_rows = _checked_rows(path, [chunk for chunk in chunks if chunk.name in set(wanted)])
-        for group in range(file.num_row_groups):
-            for batch in file.iter_batches(n_rows, row_groups=[group], columns=wanted, use_threads=False):
-                columns = [[""] * batch.num_rows] * len(names)
-                for place, column in zip(read, batch, strict=True):
-                    _check_texts(path, names[place], column)
-                    columns[place] = [cell_text(cell) for cell in column.to_pylist()]
-                yield from map(list, zip(*columns, strict=True))
+        names = [schema.names[place] for place in places]
+        if len(set(schema.names)) < len(schema.names):
+            raise DataError(f"{self.path}: two of its columns have one name; give each its own")
+        with _opened(self.path) as (file, chunks):
+            most = _checked_rows(self.path, [chunk for chunk in chunks if chunk.name in set(names)])
+            most = max(min(most, ALWAYS_ALLOWED_BYTES // (16 * len(places))), 1)
+            for group in range(file.num_row_groups):
+                for batch in file.iter_batches(most, row_groups=[group], columns=names, use_threads=False):
+                    columns = dict(zip(places, batch.columns, strict=True))
+                    for place, column in columns.items():
+                        check_texts(self.path, schema.names[place], column)
+                    yield Batch(self.path, start, batch.num_rows, columns)
+                    start += batch.num_rows
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple["ParquetFile", list[Chunk]]]:
+def _opened(path: Path) -> Iterator[tuple[ArrowFile, list[Chunk]]]:
     """Open a file, with the chunks of its columns; what is wrong with it, also while it is read, becomes DataError."""
-    try:
-        # Not installed with the rest: an extra.
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-    except ImportError:
-        raise UnavailableError(f"{path}: reading .parquet needs pyarrow; pip install pyarrow, or give a .csv") from None
     with open_plain(path) as stream:
         try:
-            file = ParquetFile(stream)
             chunks = list(column_chunks(stream))
+            if len({chunk.name for chunk in chunks}) > MOST_COLUMNS:
+                raise DataError(f"{path}: has more than {MOST_COLUMNS} columns; save those that are needed")
+            stream.seek(0)
+            file = ArrowFile(stream)
             # Words stay in dictionaries, if they can: one in all rows is one.
             plain = {chunk.name for chunk in chunks if chunk.delta}
-            of_words = [each.name for each in file.schema_arrow if _holds_words(each.type) and each.name not in plain]
+            of_words = [each.name for each in file.schema_arrow if holds_words(each.type) and each.name not in plain]
             options = {"buffer_size": BUFFER_BYTES, "page_checksum_verification": True, "read_dictionary": of_words}
-            yield ParquetFile(stream, metadata=file.metadata, **options), chunks
+            yield ArrowFile(stream, metadata=file.metadata, **options), chunks
         except (DataError, GeneratorExit):
             raise
         except (ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
@@ -87,7 +95,7 @@ def _opened(path: Path) -> Iterator[tuple["ParquetFile", list[Chunk]]]:
             raise DataError(f"{path}: not a readable parquet file ({words})") from error
 
 
-def _check_rows(path: Path, file: "ParquetFile") -> None:
+def _check_rows(path: Path, file: ArrowFile) -> None:
     """Raise DataError where row groups have other rows than the file, or cells are too many for its size."""
     metadata = file.metadata
     n_rows = sum(metadata.row_group(k).num_rows for k in range(metadata.num_row_groups))
@@ -122,32 +130,27 @@ def _check_promise(path: Path, promised: int) -> None:
 
 
 def _check_types(path: Path, schema: "pyarrow.Schema", places: Collection[int]) -> None:
-    """Raise DataError where a column that is read holds neither numbers nor words."""
-    from pyarrow import types  # an extra, as above
-
+    """Raise DataError where a column that is read holds neither numbers, words nor dates."""
     for place in places:
         field = schema.field(place)
         kind = field.type.value_type if types.is_dictionary(field.type) else field.type
-        known = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_null)
-        if not _holds_words(kind) and not any(is_kind(kind) for is_kind in known):
+        of_numbers = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_null)
+        if not any(is_kind(kind) for is_kind in (holds_words, *of_numbers, types.is_date, types.is_timestamp)):
             raise DataError(
-                f"{path}: column {field.name} holds {str(field.type)[:60]}; numbers or words are needed: leave it out "
-                f"(--set data.drop={field.name})"
+                f"{path}: column {field.name} holds {str(field.type)[:60]}; numbers, words or dates are needed: leave "
+                f"it out (--set data.drop={field.name})"
             )
 
 
-def _holds_words(kind: "pyarrow.DataType") -> bool:
-    from pyarrow import types  # an extra, as above
-
+def holds_words(kind: "pyarrow.DataType") -> bool:
+    """Return whether values of a type are texts."""
     return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
 
 
-def _check_texts(path: Path, name: str, column: "pyarrow.Array") -> None:
+def check_texts(path: Path, name: str, column: "pyarrow.Array") -> None:
     """Raise DataError where a column of words has a text too long for all rows of a batch to have it."""
-    from pyarrow import compute, types  # an extra, as above
-
     texts = column.dictionary if types.is_dictionary(column.type) else column
-    if _holds_words(texts.type) and not types.is_string_view(texts.type):
+    if holds_words(texts.type) and not types.is_string_view(texts.type):
         longest = compute.max(compute.binary_length(texts)).as_py() or 0
         if longest > MOST_TEXT_BYTES:
             raise DataError(

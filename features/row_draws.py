@@ -7,9 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from features.csv_files import cell_text
+from features.cell_text import cell_text, is_missing
 from features.errors import DataError
-from features.table_cells import is_missing
 
 Keys = NDArray[np.uint64]
 _TOGETHER = 1024  # rows whose keys are computed at once

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -10,15 +11,15 @@ import numpy as np
 
 from features.encoding import EncodedRows, unknown_words
 from features.errors import DataError, UsageError
-from features.row_draws import group_keys
 from features.source import PARTS, Part, RowArray, Source, SourceMemory, SourceSpec
 from features.targets import MOST_CLASSES, MOST_TABLE_CLASSES, checked_weights, class_labels, detect_task, encode
 
 PIECE_BYTES = 8 << 20
+UNKNOWN_ROWS = 1 << 14  # whose unknown words are counted at once
 
 
 class LabelledRows(NamedTuple):
-    """Rows as they were given: inputs (n, …), labels (n,), weights (n,), and groups (n,), numbers or text."""
+    """Rows as they were given: inputs (n, …), labels (n,), weights (n,), and keys (n,) u8 of their groups."""
 
     inputs: RowArray
     labels: np.ndarray
@@ -117,21 +118,12 @@ class CountedRows(NamedTuple):
 
 def count_rows(spec: SourceSpec, given: LabelledRows, of: str = "") -> CountedRows:
     """Return which rows count, with checked weights and group keys; errors end what they name with `of`."""
-    n, weights, keys = len(given.labels), None, None
+    n, weights = len(given.labels), None
     rows = np.arange(n)
     if given.weights is not None:
         weights = checked_weights(given.weights, n, f"weights {spec.weights}{of or ' of the data'}")
         rows = np.flatnonzero(weights)
-    if given.groups is not None:
-        groups, called = given.groups, f"groups {spec.groups}{of}"
-        if groups.shape not in ((n,), (n, 1)) or groups.dtype.kind not in "biufUS":
-            found = f"{groups.dtype} values of shape {groups.shape}"
-            raise DataError(f"{called} hold {found}; a number or a word for each of {n} rows is needed")
-        try:
-            keys = group_keys(groups.reshape(n))
-        except DataError as error:
-            raise DataError(f"{called}: {error}") from None
-    return CountedRows(rows, weights, keys)
+    return CountedRows(rows, weights, given.groups)
 
 
 def chosen_rows(spec: SourceSpec, counted: Sequence[CountedRows], name: str, *, split: bool) -> list[np.ndarray]:
@@ -264,8 +256,15 @@ def _unknown_notes(part: PartRows, what: str) -> list[str]:
     """Return a note of cells of a part, called `what`, with words that no training row has."""
     if not isinstance(part.inputs, EncodedRows):
         return []
-    codes = part.inputs.codes if part.rows is None else part.inputs.codes[part.rows]
-    return [f"{what}: {line}" for line in unknown_words(part.inputs.encoding.unknown(codes))]
+    counts = Counter[str]()
+    n_rows = part.inputs.shape[0]
+    for start in range(0, n_rows, UNKNOWN_ROWS):
+        codes = part.inputs.codes(slice(start, min(start + UNKNOWN_ROWS, n_rows)))
+        if part.rows is not None:
+            low, high = np.searchsorted(part.rows, (start, start + UNKNOWN_ROWS))
+            codes = codes[part.rows[low:high] - start]
+        counts.update(part.inputs.encoding.unknown(codes))
+    return [f"{what}: {line}" for line in unknown_words(counts)]
 
 
 def _task_notes(spec: SourceSpec, task: str, labels: np.ndarray) -> list[str]:

@@ -29,6 +29,7 @@ class SourceSpec:
     seed : of the split, of the order from which n_train and n_test take, and of what is generated
     added : paths of data whose rows follow the training rows, in this order; see `features.open_source.joined`
     joins : of data that are added, what they join: all their rows, or those of their train part, are training rows
+    kept : the folder of tables that were read; None: they are read into memory
     """
 
     dataset: str
@@ -51,6 +52,7 @@ class SourceSpec:
     seed: int = 0
     added: tuple[str, ...] = ()
     joins: "Joins | None" = None
+    kept: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that cannot be used, naming the option."""

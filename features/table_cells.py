@@ -1,84 +1,132 @@
-"""The cells of tables, a row a time: read as text from any kind of table file, and turned into codes.
+"""The cells of tables as numbers: a column of a batch at a time, the same for every kind of file.
 
-Codes are what `features.encoding` makes inputs of.
+Cells of inputs become *codes*, of which `features.encoding` makes inputs: a number, the place of a word in a list, -1
+for an unknown word, NaN for a missing cell. Dates are days since 1970, true and false are 1 and 0.
 """
 
-import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from datetime import UTC, date, datetime
 
-from features.csv_files import csv_cells, is_csv, is_plain, reads_as_number
-from features.encoding import MOST_WORD_CHARACTERS, MOST_WORDS, UNKNOWN
+import numpy as np
+import pyarrow
+from numpy.typing import NDArray
+from pyarrow import compute, types
+
+from features.cell_text import cell_text, is_missing, is_plain, reads_as_number
+from features.encoding import MOST_ONEHOT, MOST_WORD_CHARACTERS, MOST_WORDS, UNKNOWN
 from features.errors import DataError
-from features.input_files import open_plain_text
-from features.parquet_files import is_parquet, parquet_cells
+from features.row_draws import Keys, group_keys
+from features.table_batches import Batch
 
-MISSING = frozenset(("", "nan", "+nan", "-nan", "na", "n/a", "<na>", "null", "?"))  # in any case of letters
-
-LOOKED_AT = 1001  # lines at the begin of a file, where words may be names or a row
-
-
-def is_table(path: Path) -> bool:
-    """Return whether a file is a table, by its name."""
-    return is_csv(path) or is_parquet(path)
+SECONDS_A_DAY = 86_400
+_TRUTH = {"true": 1.0, "false": 0.0}
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:?\d\d)?)?")
 
 
-def table_rows(path: Path, places: Collection[int] | None = None) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line, cells) of each row: lines from 1, which is that of the names in a parquet file.
+class CellError(DataError):
+    """A cell that cannot be: what is wrong with it, and the row of the batch that has it."""
 
-    Cells of columns other than `places` may be empty. Raises DataError where the file is damaged, UnavailableError
-    where what reads it is not installed.
+    def __init__(self, row: int, message: str) -> None:
+        super().__init__(message)
+        self.row = row
+
+
+def distinct(values: "pyarrow.Array") -> tuple[list[str], NDArray[np.int64]]:
+    """Return the distinct texts of a column in the order of their first rows, and which of them each row is.
+
+    They are the texts that a csv of the same table holds: numbers in full, truth values as 1 and 0, nothing for null.
     """
-    if is_parquet(path):
-        yield from enumerate(parquet_cells(path, places), 1)
-        return
-    try:
-        with open_plain_text(path) as stream:
-            yield from csv_cells(stream, path)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
+    if types.is_null(values.type):
+        values = values.cast(pyarrow.string())
+    if types.is_boolean(values.type):
+        values = values.cast(pyarrow.int8())
+    if types.is_string_view(values.type):
+        values = values.cast(pyarrow.string())
+    coded = values if types.is_dictionary(values.type) else values.dictionary_encode()
+    codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    used, first, of_rows = np.unique(codes, return_index=True, return_inverse=True)
+    order = np.argsort(first, kind="stable")
+    rank = np.empty(len(used), np.int64)
+    rank[order] = np.arange(len(used))
+    listed = coded.dictionary
+    texts = ["" if code < 0 else cell_text(listed[code].as_py()) for code in used[order].tolist()]
+    return texts, rank[of_rows]
 
 
-def is_repeated(path: Path) -> bool:
-    """Return whether the first line of a file without numbers is a row: most of its cells recur below, as no names do.
-
-    Looks at a thousand lines; those of a parquet file are never rows.
-    """
-    if is_parquet(path):
-        return False
-    rows = itertools.islice(table_rows(path), LOOKED_AT)
-    _, first = next(rows, (0, []))
-    recurring = set[int]()
-    for _, cells in rows:
-        recurring |= {place for place, pair in enumerate(zip(first, cells, strict=False)) if pair[0] == pair[1]}
-    return 2 * len(recurring) > len(first)
+def texts_of(values: "pyarrow.Array") -> NDArray[np.str_]:
+    """Return the texts (n,) of a column, without blanks around them."""
+    texts, of_rows = distinct(values)
+    return np.array([text.strip() for text in texts], dtype=str)[of_rows] if texts else np.empty(0, "U1")
 
 
-def line_words(path: Path, line: int) -> str:
-    """Return what a line is called, for people: the row that it is in a file without lines."""
-    return f"row {line - 2}" if is_parquet(path) else f"line {line}"
+def numbers(values: "pyarrow.Array") -> NDArray[np.float64]:
+    """Return the numbers (n,) that the cells of a column are, those that Python's float reads; NaN for all others."""
+    kind = values.type.value_type if types.is_dictionary(values.type) else values.type
+    if types.is_date(kind) or types.is_timestamp(kind):
+        return _days(values)
+    if types.is_decimal(kind) or types.is_null(kind):
+        values = values.cast(pyarrow.string())
+    if types.is_boolean(kind):
+        values = values.cast(pyarrow.int8())
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
+        return _array(values.cast(pyarrow.float64(), safe=False))
+    if not types.is_dictionary(values.type):
+        for read in (lambda texts: texts, _trimmed):
+            try:
+                return _array(read(values).cast(pyarrow.float64()))
+            except pyarrow.ArrowInvalid:
+                continue
+    texts, of_rows = distinct(values)
+    return np.array([number_of(text) for text in texts])[of_rows]
 
 
-def is_missing(cell: str) -> bool:
-    """Return whether a cell says that there is no value."""
-    return cell.strip().lower() in MISSING
-
-
-def _number(cell: str) -> float:
-    """Return the number that a cell is, NaN where it is none in plain spelling."""
+def number_of(cell: str) -> float:
+    """Return the number, the days since 1970, or the truth value that a cell is; NaN where it is none of them."""
     try:
         return float(cell) if is_plain(cell) else math.nan
     except ValueError:
+        word = cell.strip()
+        return _TRUTH.get(word.lower(), math.nan) if word.isalpha() else days_of(word)
+
+
+def days_of(word: str) -> float:
+    """Return the days since 1970 of a date, or of a time in UTC where it names no zone; NaN for other words."""
+    if not _DATE.fullmatch(word):
         return math.nan
+    try:
+        if len(word) == 10:
+            return float((date.fromisoformat(word) - date(1970, 1, 1)).days)
+        moment = datetime.fromisoformat(word)
+    except ValueError:
+        return math.nan
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() / SECONDS_A_DAY
+
+
+def _days(values: "pyarrow.Array") -> NDArray[np.float64]:
+    """Return the days since 1970 of dates and times, NaN for null."""
+    micros = values.cast(pyarrow.timestamp("us", getattr(values.type, "tz", None)), safe=False).cast(pyarrow.int64())
+    return _array(micros.cast(pyarrow.float64(), safe=False)) / 1e6 / SECONDS_A_DAY
+
+
+def _trimmed(values: "pyarrow.Array") -> "pyarrow.Array":
+    """Return texts without blanks around them, null for empty ones."""
+    trimmed = compute.ascii_trim_whitespace(values)
+    return compute.if_else(compute.equal(trimmed, ""), pyarrow.scalar(None, trimmed.type), trimmed)
+
+
+def _array(values: "pyarrow.Array") -> NDArray[np.float64]:
+    """Return numbers (n,) f8, NaN for null."""
+    return values.to_numpy(zero_copy_only=False)
 
 
 @dataclass
 class CellReader:
-    """Turns the cells of rows into codes.
+    """Turns the columns of batches into codes.
 
     names: of the columns; words: the place of each known word by column, None for a column of numbers; missing: whether
     cells may be missing. new: whether unknown words get places of their own, as in training; else they are counted.
@@ -90,48 +138,118 @@ class CellReader:
     new: bool = False
     unknown: Counter[str] = field(default_factory=Counter)
 
-    def codes(self, cells: Sequence[str], where: str, hint: str = "") -> list[float]:
-        """Return the codes of a row. Raises DataError, naming the column, for a cell that cannot be."""
-        codes = []
-        for name, known, cell in zip(self.names, self.words, cells, strict=True):
-            value = _number(cell) if known is None else math.nan
-            if not math.isfinite(value) and not (self.missing and is_missing(cell)):
-                if known is None or is_missing(cell):
-                    raise DataError(f"{where}, column {name} is {cell[:40]!r}; {self._wanted(cell, known)}{hint}")
-                value = self._place(known, cell.strip(), name, where)
-            codes.append(value)
+    def codes(self, batch: Batch, places: Sequence[int], hint: str = "") -> NDArray[np.float64]:
+        """Return the codes (rows, columns) f8 of the columns at some places; `hint` ends errors of the first row.
+
+        Raises CellError for the first row with a cell that cannot be.
+        """
+        codes, errors = np.empty((batch.n_rows, len(places))), list[CellError]()
+        for k, (known, place) in enumerate(zip(self.words, places, strict=True)):
+            read = self._numbers if known is None else self._places
+            try:
+                codes[:, k] = read(k, batch, batch.columns[place], hint)
+            except CellError as error:
+                errors.append(error)
+        if errors:
+            raise min(errors, key=lambda error: error.row)
         return codes
 
-    def _place(self, known: dict[str, int], word: str, name: str, where: str) -> float:
-        """Return the place of a word in the list of its column. Raises DataError where that becomes too long."""
+    def _numbers(self, k: int, batch: Batch, values: "pyarrow.Array", hint: str) -> NDArray[np.float64]:
+        codes = numbers(values)
+        bad = np.flatnonzero(~np.isfinite(codes))
+        if not len(bad):
+            return codes
+        texts, of_rows = distinct(values.take(pyarrow.array(bad)))
+        wrong = [not (self.missing and is_missing(text)) for text in texts]
+        if any(wrong):
+            row = bad[np.flatnonzero(np.array(wrong)[of_rows])[0]]
+            text = texts[wrong.index(True)]
+            hint = hint if not row else ""
+            wanted = self._wanted(text, values)
+            raise CellError(int(row), f"{batch.where(row)}, column {self.names[k]} is {text[:40]!r}; {wanted}{hint}")
+        codes = codes.copy()
+        codes[bad] = np.nan
+        return codes
+
+    def _places(self, k: int, batch: Batch, values: "pyarrow.Array", hint: str) -> NDArray[np.float64]:
+        known, name = self.words[k], self.names[k]
+        assert known is not None
+        texts, of_rows = distinct(values)
+        places = np.empty(len(texts))
+        for at, text in enumerate(texts):
+            if is_missing(text) and not self.missing:
+                row = int(np.flatnonzero(of_rows == at)[0])
+                wanted = f"a category is needed{self._advice('data.missing=median fills missing cells in')}"
+                raise CellError(row, f"{batch.where(row)}, column {name} is {text[:40]!r}; {wanted}")
+            try:
+                places[at] = np.nan if is_missing(text) else self._place(known, text.strip())
+            except OverflowError as error:
+                row = int(np.flatnonzero(of_rows == at)[0])
+                fault = f"column {name} has {error}; leave it out (--set data.drop={name})"
+                raise CellError(row, f"{batch.where(row)}, {fault}") from None
+        self.unknown[name] += int(np.count_nonzero(places[of_rows] == UNKNOWN))
+        return places[of_rows]
+
+    def _place(self, known: dict[str, int], word: str) -> float:
+        """Return the place of a word in the list of its column. Raises OverflowError where that becomes too long."""
         if word in known:
             return float(known[word])
         if not self.new:
-            self.unknown[name] += 1
             return UNKNOWN
-        if len(known) == MOST_WORDS or len(word) > MOST_WORD_CHARACTERS:
-            much = (
-                f"more than {MOST_WORDS} categories"
-                if len(known) == MOST_WORDS
-                else f"a text of {len(word)} characters"
-            )
-            raise DataError(f"{where}, column {name} has {much}; leave it out (--set data.drop={name})")
+        if len(word) > MOST_WORD_CHARACTERS:
+            raise OverflowError(f"a text of {len(word)} characters")
+        if len(known) == MOST_WORDS:
+            raise OverflowError(f"more than {MOST_WORDS} categories")
         known[word] = len(known)
         return float(known[word])
 
-    def _wanted(self, cell: str, known: dict[str, int] | None) -> str:
-        """Return what a cell should be, and how other cells can be read."""
+    def _wanted(self, cell: str, values: "pyarrow.Array") -> str:
+        """Return what a cell of numbers should be, and how other cells can be read."""
         if is_missing(cell):
-            kind = "finite number" if known is None else "category"
-            advice = "--set data.missing=median fills missing cells in"
-        elif not is_plain(cell) and reads_as_number(cell):
+            return f"a finite number is needed{self._advice('data.missing=median fills missing cells in')}"
+        if not is_plain(cell) and reads_as_number(cell):
             return "a number in ASCII digits without underscores is needed"
-        else:
-            comma = re.fullmatch(r"[+-]?[0-9]+,[0-9]+", cell.strip())
-            kind = "finite number with a decimal point" if comma else "finite number"
-            advice = (
-                "" if comma or reads_as_number(cell) else "--set data.categorical=onehot takes words for categories"
-            )
-        if not self.new:
-            advice = ""  # a model has what it was trained with
-        return f"a {kind} is needed" + (f" ({advice})" if advice else "")
+        if re.fullmatch(r"[+-]?[0-9]+,[0-9]+", cell.strip()):
+            return "a finite number with a decimal point is needed"
+        if reads_as_number(cell):
+            return "a finite number is needed"
+        kind = "onehot" if len(distinct(values)[0]) <= MOST_ONEHOT else "auto"
+        return f"a finite number is needed{self._advice(f'data.categorical={kind} takes words for categories')}"
+
+    def _advice(self, setting: str) -> str:
+        """Return a setting that helps in training; a model has what it was trained with."""
+        return f" (--set {setting})" if self.new else ""
+
+
+def first_rows(batch: Batch, place: int, wrong: Callable[[str], bool]) -> tuple[int, str] | None:
+    """Return the first row of a column whose text is wrong, and that text."""
+    texts, of_rows = distinct(batch.columns[place])
+    bad = [at for at, text in enumerate(texts) if wrong(text.strip())]
+    if not bad:
+        return None
+    row = int(np.flatnonzero(np.isin(of_rows, bad))[0])
+    return row, texts[of_rows[row]].strip()
+
+
+def keys_of_groups(batch: Batch, place: int, name: str) -> Keys:
+    """Return the key (rows,) u8 of the group of each row. Raises CellError for a row without one."""
+    texts, of_rows = distinct(batch.columns[place])
+    missing = first_rows(batch, place, is_missing)
+    if missing is not None:
+        raise CellError(missing[0], f"{batch.where(missing[0])}, column {name} names no group; name one for each row")
+    try:
+        return group_keys(np.array([text.strip() for text in texts], dtype=str))[of_rows]
+    except DataError as error:
+        raise CellError(0, f"{batch.path}, column {name}: {error}") from None
+
+
+def is_value(cell: str) -> bool:
+    """Return whether a cell of an input is a number in any spelling, a date, or a truth value."""
+    return reads_as_number(cell) or not math.isnan(number_of(cell))
+
+
+def words_in(values: "pyarrow.Array", known: Collection[str] = ()) -> list[tuple[int, str]]:
+    """Return (first row, text) of each distinct text of a column that is not missing."""
+    texts, of_rows = distinct(values)
+    _, firsts = np.unique(of_rows, return_index=True)
+    return [(int(first), text.strip()) for first, text in zip(firsts, texts, strict=True) if not is_missing(text)]

@@ -1,85 +1,167 @@
 """Tables in files, to train on: which columns are inputs, how their cells become numbers, which rows are what part."""
 
 import hashlib
-import re
-from array import array
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
-from features.csv_files import column_names, is_header, is_plain, named_column, reads_as_number, target_column
+from features.cell_text import reads_as_number
 from features.encoding import Asked, EncodedRows, learn, shown
 from features.errors import DataError, MissingInputError, UsageError
-from features.parquet_files import is_parquet
 from features.row_source import LabelledRows, chosen_rows, count_rows, digest_rows, source_of
 from features.source import PARTS, Columns, RowArray, Source, SourceSpec
-from features.table_cells import CellReader, is_repeated, is_table, table_rows
-from features.table_layout import TableLayout, layout_of, rows_of, word_columns
+from features.table_cells import CellReader
+from features.table_header import column_names, is_header, named_column, target_column
+from features.table_labels import LabelReader, WordAfterNumbersError
+from features.table_layout import TableLayout, is_repeated, layout_of, rows_of, word_columns
+from features.table_parts import Table
+from features.table_paths import KNOWN, exists, is_table, table_name
 from features.tables import label_array
 
+BLOCK_BYTES = 4 << 20
 
-def open_table(spec: SourceSpec, path: Path) -> Source:
+
+@dataclass(frozen=True, eq=False)
+class ReadTable:
+    """A table that was read: codes (n, columns) f8, the words that they stand for by column, and facts of the rows.
+
+    labels (n,), weights (n,) f8, groups (n,) u8: keys; sha256: of all that.
+    """
+
+    codes: RowArray
+    words: tuple[tuple[str, ...] | None, ...]
+    labels: np.ndarray
+    weights: np.ndarray | None
+    groups: np.ndarray | None
+    sha256: str
+
+
+class CodeWriter(Protocol):
+    """Takes the codes of rows as they are read."""
+
+    def add(self, codes: np.ndarray, /) -> None:
+        """Take the codes (rows, columns) f8 of more rows."""
+
+    def finish(self) -> RowArray:
+        """Return the codes of all rows."""
+
+
+MakeCodes = Callable[[int], CodeWriter]  # of so many columns
+
+
+class Keeper(Protocol):
+    """Keeps tables that were read; see `pipeline.datasets.table_store`."""
+
+    def read(self, path: Path, request: dict[str, Any], read: Callable[[MakeCodes], ReadTable], /) -> ReadTable:
+        """Return a table as it was read for a request, or read it now."""
+
+    def __hash__(self) -> int:
+        """Return a hash: sources that are open are found by it."""
+
+
+class CodesInMemory:
+    """Collects codes in memory."""
+
+    def __init__(self, n_columns: int) -> None:
+        self._blocks = [np.empty((0, n_columns))]
+
+    def add(self, codes: np.ndarray, /) -> None:
+        """Take the codes of more rows."""
+        self._blocks.append(codes)
+
+    def finish(self) -> np.ndarray:
+        """Return the codes of all rows."""
+        return np.concatenate(self._blocks)
+
+
+class NotKept:
+    """Reads tables into memory."""
+
+    def read(self, path: Path, request: dict[str, Any], read: Callable[[MakeCodes], ReadTable], /) -> ReadTable:
+        """Read a table."""
+        return read(CodesInMemory)
+
+
+def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> Source:
     """Open a table; `spec.test` is one more, whose columns are matched by name where both have names.
 
     The target is the column `spec.target` (a whole number is a position), else one named y, target or label, else the
     last; its labels may be text. Words and missing cells are inputs where that is asked for (`features.encoding`).
-    Memory is 8 bytes a cell and about 60 a row.
+    Memory is about 60 bytes a row, and 8 a cell where there is no `keeper` of tables that were read.
 
     Raises DataError for a file, line, row or cell that cannot be read as asked, or a test file without one of the
     columns; UsageError where a column that is asked for is none; MissingInputError where there is no test file.
     """
+    return table_source(spec, Table.in_files(path), keeper or NotKept())
+
+
+def table_source(spec: SourceSpec, table: Table, keeper: Keeper) -> Source:
+    """Return the examples of a table; see `open_table`."""
     if spec.joins is not None:
-        return _open_addition(spec, path)
-    if spec.test is not None and not is_table(Path(spec.test)):
-        raise UsageError(f"test file {spec.test}: file type not known; give .csv, .tsv (also .gz) or .parquet")
-    if spec.test is not None and not Path(spec.test).is_file():
-        raise MissingInputError(f"test file {spec.test}: no such file")
+        return _open_addition(spec, table, keeper)
+    test = None if spec.test is None else Path(spec.test)
+    if test is not None and not is_table(test):
+        raise UsageError(f"test file {test}: file type not known; give {KNOWN}")
+    if test is not None and not exists(test):
+        raise MissingInputError(f"test file {test}: no such file")
     asked = Asked.read(spec.categorical, spec.missing)
-    line, layout, columns = _training_layout(spec, path)
+    layout, columns = _training_layout(spec, table)
     names = [layout.names[place] for place in layout.inputs]
-    words = word_columns(path, layout, asked)
-    reader = CellReader(names, words, missing=asked.missing is not None, new=True)
-    codes, texts, weights, groups = _read(path, layout, reader)
-    if not layout.header:
-        _check_first_label(texts, line, path)
-    labels = label_array(_label_values(texts, f"{path}, column {layout.names[layout.target or 0]}"), "y")
-    name = path.name.removesuffix(".gz").rpartition(".")[0]
+
+    def read_now(codes: MakeCodes) -> ReadTable:
+        words = word_columns(table, layout, asked)
+        return _read(table, layout, CellReader(names, words, missing=asked.missing is not None, new=True), codes)
+
+    request = {"layout": list(astuple(layout)), "asked": list(astuple(asked)), "encoded": asked != Asked()}
+    read = keeper.read(table.path, request, read_now)
+    name = table_name(table.path)
     identity = {"source": "csv"}
+    rows = LabelledRows(read.codes, label_array(read.labels, "y"), read.weights, read.groups)
     if asked.categorical is not None or asked.missing is not None:
-        own = spec.test is not None
-        counted = count_rows(spec, LabelledRows(codes, labels, weights, groups), " of train" if own else "")
+        own = test is not None
+        counted = count_rows(spec, rows, " of train" if own else "")
         training = chosen_rows(spec, [counted], name, split=not own)[0]
         try:
-            encoding = learn(names, words, codes, training, asked)
+            encoding, places = learn(names, read.words, partial(_blocks_of, read.codes, training), asked)
         except DataError as error:
-            raise DataError(f"{path}: {error}") from None
+            raise DataError(f"{table.path}: {error}") from None
         columns, identity["encoding"] = replace(columns, encoding=encoding), encoding.digest()
-    inputs = codes if columns.encoding is None else EncodedRows(codes, columns.encoding)
-    given = [LabelledRows(inputs, labels, weights, groups)]
-    if spec.test is not None:
-        given.append(_read_test(Path(spec.test), columns, len(names), labels))
-    digests = [_digest(*rows) for rows in given]
-    sha256 = dict(zip(PARTS, digests, strict=True)) if len(given) > 1 else digests[0]
-    source = source_of(spec, name, given, True, identity | {"sha256": sha256})
-    return replace(source, columns=columns, notes=(*_column_notes(columns, inputs.shape[1]), *source.notes))
+        rows = rows._replace(inputs=EncodedRows(read.codes, encoding, places))
+    given, digests = [rows], [read.sha256]
+    if test is not None:
+        of_test, sha256 = _read_known(Table.in_files(test), columns, len(names), rows.labels, keeper)
+        given, digests = [*given, of_test], [*digests, sha256]
+    sha256s = dict(zip(PARTS, digests, strict=True)) if len(given) > 1 else digests[0]
+    source = source_of(spec, name, given, True, identity | {"sha256": sha256s})
+    return replace(source, columns=columns, notes=(*_column_notes(columns, rows.inputs.shape[1]), *source.notes))
 
 
-def _open_addition(spec: SourceSpec, path: Path) -> Source:
-    """Open a table whose rows are more training rows: its columns are found as those of a test file."""
+def _blocks_of(codes: RowArray, rows: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield some rows, ascending, of codes (n, columns) in blocks."""
+    span = max(1, BLOCK_BYTES // (8 * codes.shape[1]))
+    for start in range(0, codes.shape[0], span):
+        low, high = np.searchsorted(rows, (start, start + span))
+        if low < high:
+            yield codes[start : start + span][rows[low:high] - start]
+
+
+def _open_addition(spec: SourceSpec, table: Table, keeper: Keeper) -> Source:
+    """Return the rows of a table as more training rows: its columns are found as those of a test file."""
     assert spec.joins is not None
-    joins = spec.joins
+    joins, path = spec.joins, table.path
     columns = joins.columns or Columns((), None, joins.n_inputs)
     n_columns = joins.n_inputs if columns.encoding is None else len(columns.encoding.columns)
-    rows = _read_test(path, columns, n_columns, np.array(joins.classes or [0.0]))
+    rows, sha256 = _read_known(table, columns, n_columns, np.array(joins.classes or [0.0]), keeper)
     if columns.groups_index is not None and rows.groups is None:
         raise DataError(f"{path}: has no column of the groups ({columns.groups or columns.groups_index}); add it")
-    identity = {"source": "csv", "sha256": _digest(*rows._replace(weights=None))}
+    identity = {"source": "csv", "sha256": sha256}
     if columns.encoding is not None:
         identity["encoding"] = columns.encoding.digest()
-    return source_of(spec, path.name, [rows], True, identity)
+    return source_of(spec, path.name, [rows._replace(weights=None)], True, identity)
 
 
 def reader_of(columns: Columns, names: Sequence[str]) -> CellReader:
@@ -109,13 +191,13 @@ def _column_notes(columns: Columns, n_inputs: int) -> tuple[str, ...]:
     return header, *([unnamed] if "" in columns.inputs else []), *encoded
 
 
-def _training_layout(spec: SourceSpec, path: Path) -> tuple[int, TableLayout, Columns]:
-    """Return the first line of a table, its layout, whose rows are not counted yet, and the columns of the model."""
-    line, first = next(table_rows(path, ()), (0, []))
+def _training_layout(spec: SourceSpec, table: Table) -> tuple[TableLayout, Columns]:
+    """Return the layout of a table, whose rows are not counted yet, and the columns of the model."""
+    path, (_, first) = table.path, table.first_line()
     if not first:
         raise DataError(f"{path}: is empty; rows of numbers are needed")
-    header = is_parquet(path) or any(is_header(first, name) for name in (spec.target, spec.weights, spec.groups))
-    if header and spec.categorical is not None and spec.target not in column_names(first) and is_repeated(path):
+    header = table.has_names or any(is_header(first, name) for name in (spec.target, spec.weights, spec.groups))
+    if header and spec.categorical is not None and spec.target not in column_names(first) and is_repeated(table):
         header = False
     asked = {"weights": spec.weights, "groups": spec.groups}
     others = {what: named_column(first, header, name, path, what) for what, name in asked.items() if name is not None}
@@ -147,7 +229,7 @@ def _training_layout(spec: SourceSpec, path: Path) -> tuple[int, TableLayout, Co
         groups=named.get("groups"),
         groups_index=index.get("groups"),
     )
-    return line, TableLayout(0, header, tuple(names), tuple(places), target, **others), columns
+    return TableLayout(0, header, tuple(names), tuple(places), target, **others), columns
 
 
 def _chosen_places(spec: SourceSpec, names: list[str], header: bool, every: list[int], path: Path) -> list[int]:
@@ -174,78 +256,69 @@ def _chosen_places(spec: SourceSpec, names: list[str], header: bool, every: list
 
 
 def _read(
-    path: Path, layout: TableLayout, reader: CellReader
-) -> tuple[np.ndarray, list[str], np.ndarray | None, np.ndarray | None]:
-    """Return the codes (n, columns) f8, labels, weights and groups of all rows. Raises DataError."""
-    codes, labels, weights, groups = array("d"), list[str](), array("d"), list[str]()
-    for of_row, label, weight, group in rows_of(path, layout, reader, labelled=True):
-        codes.extend(of_row)
-        labels.append(label)
-        weights.append(weight)
-        groups += [] if layout.groups is None else [group]
-    if not labels:
+    table: Table,
+    layout: TableLayout,
+    reader: CellReader,
+    make: MakeCodes,
+    *,
+    as_words: bool = False,
+    trained: bool = False,
+) -> ReadTable:
+    """Return all rows of a table; as_words: whether labels are words, all of them; trained: whether a model knows it.
+
+    Raises DataError for the first row that cannot be read, or a first label that looks like a name.
+    """
+    labels, path = LabelReader(layout.names[layout.target or 0], as_words), table.path
+    codes, weights, groups = make(len(layout.inputs)), list[np.ndarray](), list[np.ndarray]()
+    digest = hashlib.sha256()
+    try:
+        for rows in rows_of(table, layout, reader, labels.add):
+            codes.add(rows.codes)
+            digest.update(rows.codes.tobytes())
+            weights += [] if rows.weights is None else [rows.weights]
+            groups += [] if rows.groups is None else [rows.groups]
+    except WordAfterNumbersError:
+        return _read(table, layout, reader, make, as_words=True, trained=trained)
+    unlike = None if layout.header or trained else labels.first_unlike_others()
+    if unlike is not None:
+        label, fault = unlike[0][:40], f"{path}: line {table.first_line()[0]} has the target {unlike[0][:40]!r}"
+        remedy = f"if it is a header, name the target column (--target {label}), else mend the line or leave it out"
+        raise DataError(f"{fault}, {unlike[1]}; {remedy}")
+    values = labels.values(f"{path}, the target" if trained else f"{path}, column {labels.name}")
+    if not len(values):
         raise DataError(f"{path}: has a header but no rows")
-    facts = None if layout.weights is None else np.array(weights), np.array(groups) if groups else None
-    return np.frombuffer(codes).reshape(len(labels), -1), labels, *facts
+    of_rows, keys = (np.concatenate(arrays) if arrays else None for arrays in (weights, groups))
+    digest.update(repr((len(values), len(layout.inputs))).encode())
+    for array in (values, of_rows, keys):
+        digest.update(b"" if array is None else digest_rows(array).encode())
+    words = tuple(None if known is None else tuple(known) for known in reader.words)
+    return ReadTable(codes.finish(), words, values, of_rows, keys, digest.hexdigest())
 
 
-def _read_test(path: Path, columns: Columns, n_columns: int, labels: np.ndarray) -> LabelledRows:
-    """Return inputs, labels, weights and groups of a test file, whose columns are those of a file with such labels."""
+def _read_known(
+    table: Table, columns: Columns, n_columns: int, labels: np.ndarray, keeper: Keeper
+) -> tuple[LabelledRows, str]:
+    """Return the rows of a table whose columns are those of one with such labels, and their sha256."""
     is_text = labels.dtype.kind == "U"
     known = np.unique(labels).tolist() if is_text else ()
-    layout = layout_of(path, None, columns, n_columns, known, labelled=True)
-    codes, texts, *facts = _read(path, layout, reader_of(columns, [layout.names[place] for place in layout.inputs]))
-    test_labels = np.array(texts) if is_text else _label_values(texts, f"{path}, the target")
-    if test_labels.dtype.kind == "U" and not is_text:
-        row = next(row for row, text in enumerate(texts) if not reads_as_number(text))
-        raise DataError(f"{path}: row {row} has the target {texts[row][:40]!r}, those of the training file are numbers")
-    inputs = codes if columns.encoding is None else EncodedRows(codes, columns.encoding)
-    return LabelledRows(inputs, label_array(test_labels, "y of test"), *facts)
 
+    def read_now(codes: MakeCodes) -> ReadTable:
+        layout = layout_of(table, None, columns, n_columns, known, labelled=True)
+        reader = reader_of(columns, [layout.names[place] for place in layout.inputs])
+        return _read(table, layout, reader, codes, as_words=is_text, trained=True)
 
-def _digest(*arrays: RowArray | None) -> str:
-    return hashlib.sha256("".join(digest_rows(one) for one in arrays if one is not None).encode()).hexdigest()
-
-
-def _check_first_label(labels: list[str], line: int, path: Path) -> None:
-    """Raise DataError where the first label is a word, and all others are numbers or repeat: of a header, or wrong."""
-    if len(labels) < 3 or reads_as_number(labels[0]):
-        return
-    counts = Counter(labels)
-    if all(map(reads_as_number, labels[1:])):
-        unlike = "all other lines have numbers"
-    elif counts.pop(labels[0]) == 1 and min(counts.values()) > 1:
-        unlike = "no other line has it, and all other labels repeat"
-    else:
-        return
-    word, fault = labels[0][:40], f"{path}: line {line} has the target {labels[0][:40]!r}, {unlike}"
-    remedy = f"if it is a header, name the target column (--target {word}), else mend the line or leave it out"
-    raise DataError(f"{fault}; {remedy}")
-
-
-def _check_told_apart(labels: list[str], values: np.ndarray, where: str) -> None:
-    """Raise DataError where whole numbers beyond 64 bits that differ are the same in float64."""
-    first = dict[float, str]()
-    for label, value in zip(labels, values.tolist(), strict=True):
-        other = first.setdefault(value, label)
-        if other != label and abs(value) >= 2**53 and all(re.fullmatch(r"[+-]?\d+", text) for text in (label, other)):
-            raise DataError(
-                f"{where}: no type of numbers tells the labels {other[:40]} and {label[:40]} apart; write labels of "
-                "classes as words, and quantities with an exponent (1e20)"
-            )
-
-
-def _label_values(labels: list[str], where: str) -> np.ndarray:
-    """Return labels as int64, uint64 or float64 where all are numbers, else as text. Raises DataError."""
-    for dtype in (np.int64, np.uint64, np.float64):
-        try:
-            values = np.array([dtype(label) for label in labels])
-        except (ValueError, OverflowError):
-            continue
-        if dtype is np.float64:
-            _check_told_apart(labels, values, where)
-        odd = next((row for row, label in enumerate(labels) if not is_plain(label)), None)
-        if odd is not None:
-            raise DataError(f"{where}, row {odd} is {labels[odd][:40]!r}; write numbers in ASCII digits without _")
-        return values
-    return np.array(labels)
+    encoding = None if columns.encoding is None else columns.encoding.described()
+    request = {
+        "columns": [*astuple(replace(columns, encoding=None))],
+        "encoding": encoding,
+        "known": list(known),
+        "encoded": False,
+    }
+    read = keeper.read(table.path, {**request, "encoded": False}, read_now)
+    if read.labels.dtype.kind == "U" and not is_text:
+        row = next(row for row, text in enumerate(read.labels.tolist()) if not reads_as_number(text))
+        text = read.labels[row].item()[:40]
+        raise DataError(f"{table.path}: row {row} has the target {text!r}, those of the training file are numbers")
+    inputs = read.codes if columns.encoding is None else EncodedRows(read.codes, columns.encoding)
+    rows = LabelledRows(inputs, label_array(read.labels, "y of test"), read.weights, read.groups)
+    return rows, read.sha256

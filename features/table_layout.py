@@ -1,16 +1,33 @@
 """A table as a model reads it: which of its columns is which input, by name where both have names, else by place."""
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from features.csv_files import TARGET_NAMES, column_names, is_header, reads_as_number, target_column
+import numpy as np
+import pyarrow
+
+from features.cell_text import reads_as_number
 from features.encoding import Asked, shown
 from features.errors import DataError, UsageError
-from features.parquet_files import is_parquet
 from features.source import Columns
-from features.table_cells import CellReader, is_missing, line_words, table_rows
+from features.table_batches import Batch
+from features.table_cells import (
+    CellError,
+    CellReader,
+    distinct,
+    first_rows,
+    is_value,
+    keys_of_groups,
+    numbers,
+    words_in,
+)
+from features.table_header import TARGET_NAMES, column_names, is_header, target_column
+from features.table_parts import Table
+
+LOOKED_AT = 1001  # lines at the begin of a file, where words may be names or a row
 
 
 @dataclass(frozen=True)
@@ -30,9 +47,9 @@ class TableLayout:
 
 
 def layout_of(
-    path: Path, target: str | None, columns: Columns, n_inputs: int, labels: Collection[object], *, labelled: bool
+    table: Table, target: str | None, columns: Columns, n_inputs: int, labels: Collection[object], *, labelled: bool
 ) -> TableLayout:
-    """Return the layout of a file, which is read once for its number of rows.
+    """Return the layout of a table, whose files are read once for its number of rows.
 
     columns : those of the table trained on, without names where it had none; n_inputs of them are inputs
     labels : those of the table trained on, as far as they are words of a row
@@ -41,17 +58,17 @@ def layout_of(
     Raises DataError where columns are missing, unknown or too many, or the first line is neither a header nor a row,
     UsageError where `target` names none.
     """
-    lines = table_rows(path, ())
-    number, first = next(lines, (0, []))
+    path, (number, first) = table.path, table.first_line()
     words = {} if is_header(first, None) else dict(enumerate(column_names(first)))  # of a line that has numbers as well
     lone = {k: word for k, word in words.items() if not reads_as_number(word) and word not in labels}
-    n_lines = int(bool(first))
-    for _, cells in lines:
-        n_lines += 1
-        if lone:
-            lone = {k: word for k, word in lone.items() if k >= len(cells) or cells[k].strip() != word}
-    header = bool(first) and (is_parquet(path) or _is_header(first, target, columns, set(lone.values())))
-    if n_lines == header:
+    if lone and not table.has_names:
+        for batch in table.batches(lone, header=True):
+            lone = {k: word for k, word in lone.items() if first_rows(batch, k, word.__eq__) is None}
+            if not lone:
+                break
+    header = bool(first) and (table.has_names or _is_header(first, target, columns, set(lone.values())))
+    n_rows = table.count_rows(header=header)
+    if not n_rows:
         raise DataError(f"{path}: has no rows{' below its header' if header else ''}")
     if header and columns.inputs:
         inputs, column = _by_name(column_names(first), target, columns, path)
@@ -70,7 +87,7 @@ def layout_of(
         wanted = "" if columns.target is None else f" {columns.target!r}"
         raise DataError(f"{path}: has no target column{wanted}; name the one to compare with (--target NAME)")
     names = column_names(first) if header else [str(k) for k in range(len(first))]
-    return TableLayout(n_lines - header, header, tuple(names), inputs, column, *others)
+    return TableLayout(n_rows, header, tuple(names), inputs, column, *others)
 
 
 def _is_header(cells: list[str], target: str | None, known: Columns, lone: Collection[str]) -> bool:
@@ -146,62 +163,94 @@ def _listed(names: Sequence[str]) -> str:
     return f"the column{'s' if len(names) > 1 else ''} {shown([repr(name) for name in names])}"
 
 
+def is_repeated(table: Table) -> bool:
+    """Return whether the first line of a file without numbers is a row: most of its cells recur below, as no names do.
+
+    Looks at a thousand lines; files that name their columns have none.
+    """
+    rows = itertools.islice(table.lines(), LOOKED_AT)
+    _, first = next(rows, (0, []))
+    recurring = set[int]()
+    for _, cells in rows:
+        recurring |= {place for place, pair in enumerate(zip(first, cells, strict=False)) if pair[0] == pair[1]}
+    return 2 * len(recurring) > len(first)
+
+
+class ReadRows(NamedTuple):
+    """What a batch of rows holds: codes (n, columns) f8, weights (n,) f8 and keys (n,) u8 of groups, or None."""
+
+    batch: Batch
+    codes: np.ndarray
+    weights: np.ndarray | None
+    groups: np.ndarray | None
+
+
 def rows_of(
-    path: Path, layout: TableLayout, reader: CellReader, *, labelled: bool
-) -> Iterator[tuple[list[float], str, float, str]]:
-    """Yield codes (columns,), label, weight and group of every row; the latter three "", 1.0, "" unless `labelled`."""
-    roles = (layout.target, layout.weights, layout.groups) if labelled else (None, None, None)
+    table: Table, layout: TableLayout, reader: CellReader, labels: Callable[[Batch, int], None] | None
+) -> Iterator[ReadRows]:
+    """Yield the rows of a table by batches; `labels` takes each with the place of the target, or None is read.
+
+    Raises DataError for the first row that cannot be read.
+    """
+    roles = (layout.target, layout.weights, layout.groups) if labels is not None else (None, None, None)
     target, weights, groups = roles
-    places = [*layout.inputs, *(place for place in roles if place is not None)]
     of_weights = CellReader([layout.names[weights or 0]], [None])
-    for row, (line, cells) in enumerate(itertools.islice(table_rows(path, places), int(layout.header), None)):
-        where = f"{path}: row {row}" + ("" if is_parquet(path) else f" (line {line})")
-        if len(cells) != len(layout.names):
-            raise DataError(f"{where} has {len(cells)} cells, expected {len(layout.names)}")
-        label, weight, group, hint = "", 1.0, "", ""
-        if target is not None:
-            label = cells[target].strip()
-            if not label or label.lower() in ("nan", "na"):
-                raise DataError(f"{where}, column {layout.names[target]} has no label ({label!r})")
-            if not row and not layout.header and not reads_as_number(label):
+    places = {*layout.inputs, *(place for place in roles if place is not None)}
+    for number, batch in enumerate(table.batches(places, header=layout.header)):
+        hint = ""
+        if target is not None and not number and not layout.header and batch.n_rows:
+            label = distinct(batch.columns[target])[0][0].strip()
+            if not reads_as_number(label):
                 hint = f"; if it is a header, name the target column (--target {label[:40]})"
-        if weights is not None:
-            (weight,) = of_weights.codes([cells[weights]], where)
-        if groups is not None:
-            group = cells[groups].strip()
-            if is_missing(group):
-                raise DataError(f"{where}, column {layout.names[groups]} names no group; name one for each row")
-        yield reader.codes([cells[k] for k in layout.inputs], where, hint), label, weight, group
+        read: list[Any] = []
+        errors = list[CellError]()
+        steps: tuple[Callable[[], Any], ...] = (
+            lambda: None if labels is None or target is None else labels(batch, target),  # noqa: B023
+            lambda: None if weights is None else of_weights.codes(batch, [weights])[:, 0],  # noqa: B023
+            lambda: None if groups is None else keys_of_groups(batch, groups, layout.names[groups]),  # noqa: B023
+            lambda: reader.codes(batch, layout.inputs, hint),  # noqa: B023
+        )
+        for step in steps:
+            try:
+                read.append(step())
+            except CellError as error:
+                errors.append(error)
+        if errors:
+            raise min(errors, key=lambda error: error.row)
+        _, of_rows, keys, codes = read
+        yield ReadRows(batch, codes, of_rows, keys)
 
 
-def word_columns(path: Path, layout: TableLayout, asked: Asked) -> list[dict[str, int] | None]:
+def word_columns(table: Table, layout: TableLayout, asked: Asked) -> list[dict[str, int] | None]:
     """Return an empty list of words for each column that holds some or is asked for, None for each of numbers.
 
-    One pass over the file where categories are asked for. Raises DataError where a column not asked for has numbers and
-    words, UsageError where one asked for is no column.
+    One pass over the table where categories are asked for. Raises DataError where a column not asked for has numbers
+    and words, UsageError where one asked for is no column.
     """
-    names, places = layout.names, layout.inputs
+    names, places, path = layout.names, layout.inputs, table.path
     absent = [name for name in asked.columns if name not in (names[place] for place in places)]
     if absent:
         raise UsageError(f"data.categorical: {absent[0]!r} is no input of {path}; it has {', '.join(names)[:400]}")
     if asked.categorical is None:
         return [None] * len(places)
-    numbers, words = dict[int, int](), dict[int, tuple[int, str]]()  # the first line of each place that has one
+    found: dict[bool, dict[int, tuple[str, str]]] = {True: {}, False: {}}  # whether a number: the first row of a place
     undecided = [place for place in places if names[place] not in asked.columns]
-    for line, cells in itertools.islice(table_rows(path, undecided), int(layout.header), None):
+    for batch in table.batches(undecided, header=layout.header):
         for place in undecided:
-            cell = cells[place] if place < len(cells) else ""
-            if is_missing(cell):
-                continue
-            if reads_as_number(cell):
-                numbers.setdefault(place, line)
-            else:
-                words.setdefault(place, (line, cell.strip()))
-    for place in sorted(words.keys() & numbers.keys()):
-        line, word = words[place]
+            values = batch.columns[place]
+            finite = np.isfinite(numbers(values))
+            if len(finite) and finite.any():
+                found[True].setdefault(place, (batch.place(int(np.argmax(finite))), ""))
+            others = [] if finite.all() else words_in(values.filter(pyarrow.array(~finite)))
+            for text in dict.fromkeys(text for _, text in others):
+                if place in found[is_value(text)]:
+                    continue
+                row, _ = first_rows(batch, place, text.__eq__) or (0, "")
+                found[is_value(text)][place] = batch.place(row), text
+    for place in sorted(found[True].keys() & found[False].keys()):
+        where, word = found[False][place]
         remedy = f"--set data.categorical={asked.categorical}:{','.join((*asked.columns, names[place]))}"
-        found = f"{line_words(path, line)}, column {names[place]} is {word[:40]!r}"
-        other = f"{line_words(path, numbers[place])} has a number"
+        other = f"{found[True][place][0]} has a number"
         advice = f"leave missing cells empty, or take all of them for categories ({remedy})"
-        raise DataError(f"{path}: {found}, {other}; {advice}")
-    return [{} if place in words or names[place] in asked.columns else None for place in places]
+        raise DataError(f"{path}: {where}, column {names[place]} is {word[:40]!r}, {other}; {advice}")
+    return [{} if place in found[False] or names[place] in asked.columns else None for place in places]

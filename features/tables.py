@@ -14,8 +14,9 @@ import numpy as np
 
 from features.errors import DataError
 from features.input_files import ALWAYS_ALLOWED_BYTES, MAX_EXPANSION, open_plain
+from features.row_draws import group_keys
 from features.row_source import LabelledRows, check_lengths, digest_rows, source_of
-from features.source import RowArray, Source, SourceSpec
+from features.source import PARTS, RowArray, Source, SourceSpec
 from features.targets import check_finite_targets
 
 MAX_HEADER_BYTES = 1 << 16
@@ -79,11 +80,27 @@ def _source_of(
     spec: SourceSpec, arrays: Mapping[str, RowArray], keys: Sequence[Keys], identity: dict[str, Any]
 ) -> Source:
     given = []
-    for one in keys:
+    for one, of in zip(keys, [f" of {part}" for part in PARTS] if len(keys) > 1 else [""], strict=True):
         labels = label_array(np.asarray(arrays[one.labels][:]), one.labels)
-        facts = (None if key is None else np.asarray(arrays[key][:]) for key in (one.weights, one.groups))
-        given.append(LabelledRows(arrays[one.inputs], labels, *facts))
+        weights = None if one.weights is None else np.asarray(arrays[one.weights][:])
+        groups = (
+            None
+            if one.groups is None
+            else _group_keys(np.asarray(arrays[one.groups][:]), len(labels), f"{spec.groups}{of}")
+        )
+        given.append(LabelledRows(arrays[one.inputs], labels, weights, groups))
     return source_of(spec, Path(spec.dataset).stem, given, len(given[0].inputs.shape) == 2, identity)
+
+
+def _group_keys(groups: np.ndarray, n_rows: int, name: str) -> np.ndarray:
+    """Return the keys (n,) u8 of groups (n,) or (n, 1). Raises DataError where they are none, or one is missing."""
+    if groups.shape not in ((n_rows,), (n_rows, 1)) or groups.dtype.kind not in "biufUS":
+        found = f"{groups.dtype} values of shape {groups.shape}"
+        raise DataError(f"groups {name} hold {found}; a number or a word for each of {n_rows} rows is needed")
+    try:
+        return group_keys(groups.reshape(n_rows))
+    except DataError as error:
+        raise DataError(f"groups {name}: {error}") from None
 
 
 def open_npz(spec: SourceSpec, path: Path, *, outline: bool = False) -> Source:

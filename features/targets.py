@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from features.csv_files import reads_as_number
+from features.cell_text import reads_as_number
 from features.errors import DataError, UsageError
 
 TASKS = ("multiclass", "binary", "regression")

@@ -25,7 +25,6 @@ ROOT = Path(__file__).resolve().parents[1]
 MODULES = {"scikit-image": "skimage", "scikit-learn": "sklearn", "google-crc32c": "google_crc32c"}
 EXTRAS = {
     "onnx": "models for other programs",
-    "pyarrow": "tables in .parquet",
     "dask-jobqueue": "dask workers as SLURM jobs",
     "matplotlib": "plots of the benchmarks",
 }

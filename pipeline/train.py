@@ -129,6 +129,7 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
         print("\n".join(configuration.lines(loaded.config, loaded.origins)))
         return None
     # Heavy imports wait until here, so that --help and --print-config answer at once.
+    from pipeline.datasets import reading
     from pipeline.planning import earlier_models
     from pipeline.planning import plan as planning
     from pipeline.runtime import run_folder  # numpy
@@ -158,7 +159,8 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
         configuration.check_scheduler(loaded)
     if config.resources.features_store != "none":
         run_folder.check_apart(root, Path(config.resources.features_dir))
-    prepared = earlier_models.checked(planning.prepare(config, loaded.explicit, frozen=settled), root)
+    with reading.preparing(quiet=arguments.quiet, writes=not arguments.dry_run):
+        prepared = earlier_models.checked(planning.prepare(config, loaded.explicit, frozen=settled), root)
     plan, resources = prepared.plan, prepared.config.resources
     start = earlier_models.open_start(prepared, root)
     planning.check_disk(plan, root, prepared.store, prepared.shape, stored=prepared.stores_features)
@@ -191,6 +193,7 @@ def _run(
 ) -> None:
     """Go through the stages of a run; its report is committed with what the run keeps."""
     # Heavy imports wait until here, as above.
+    from pipeline.datasets import reading
     from pipeline.datasets.feature_rows import ScaledFeatures, live
     from pipeline.reporting import results
     from pipeline.runtime import run_folder
@@ -200,10 +203,17 @@ def _run(
     from pipeline.stages.evaluate_model import evaluate_model  # numba
     from pipeline.stages.fit import fit
     from pipeline.stages.preparation import build_features, compile_needed
-    from pipeline.stages.run_workspace import Run, saved_state
+    from pipeline.stages.run_workspace import READ, Run, StageCost, saved_state
     from storage.files import make_folder, remove_file  # numpy
 
     costs, peak_bytes = saved_state(layout)
+    read = reading.take()
+    if read.n_tables:
+        before = costs.setdefault(READ, StageCost())
+        before.wall_seconds += read.wall_seconds
+        before.cpu_seconds += read.cpu_seconds
+        before.items += read.n_tables
+        peak_bytes = max(peak_bytes, reading.peak_bytes())
     with (
         MemoryMeter(peak_bytes) as meter,
         Events(layout.log, layout.metrics, meter, quiet=quiet, callback=callback) as events,
@@ -211,7 +221,7 @@ def _run(
         try:
             stopping.Lease.next(layout.lease)  # ends what a cluster still runs for a session that was killed
             events.log(f"run folder {layout.root}")
-            for note in prepared.notes:
+            for note in (*read.notes, *prepared.notes):
                 events.log(note)
             for warning in run_folder.environment_changes(layout):
                 events.warn(warning)

@@ -27,7 +27,10 @@ FOREIGN_TO_MATHEMATICS = ("features.", "storage.", "pipeline.config.")  # not ev
 PATHS_AND_LOGS = {"os", "pathlib", "logging"}
 OWN_PLACE = {  # an outside library: the only files that may import it
     "dask": ("pipeline/runtime/dask_clients.py",),
-    "pyarrow": ("features/parquet_files.py",),
+    "pyarrow": (
+        *(f"features/{name}.py" for name in ("csv_files", "parquet_files", "input_files", "table_batches")),
+        *(f"features/table_{name}.py" for name in ("cells", "labels", "layout", "parts")),
+    ),
     "distributed": ("pipeline/runtime/dask_clients.py", "pipeline/runtime/executors.py"),
 }
 FORBIDDEN = {"pickle", "joblib", "shelve", "marshal", "cloudpickle"}

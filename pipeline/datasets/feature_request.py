@@ -90,6 +90,11 @@ class FeatureShape:
         return (self.n_train + self.n_test) * (self.n_features * 4 + 8) + 8 * (n_weights + self.n_train)
 
 
+def tables_folder(config: TrainConfig) -> Path:
+    """Return the folder of the tables that were read, beside the feature stores."""
+    return Path(config.resources.features_dir).absolute() / "tables"
+
+
 def source_spec(config: TrainConfig) -> SourceSpec:
     """Return the description of the data; has the folder of SLKL_DATA_DIR, which workers of a cluster may not know."""
     data, data_dir = config.data, config.resources.data_dir
@@ -99,6 +104,8 @@ def source_spec(config: TrainConfig) -> SourceSpec:
     named_alike = (each.name for each in fields(SourceSpec) if hasattr(data, each.name))
     alike: dict[str, Any] = {name: getattr(data, name) for name in named_alike}
     alike |= {"data_dir": data_dir if is_published else None, "seed": config.seed, "added": data.add_rows or ()}
+    if config.resources.features_store != "none":
+        alike["kept"] = str(tables_folder(config))
     return SourceSpec(config.dataset, **alike)
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +13,14 @@ from features.errors import MissingInputError
 from features.open_source import joined, open_source, spec_of_addition, stamp_of, viewed
 from features.source import Source, SourceSpec
 from features.tables import digest_arrays, open_npz
+from pipeline.datasets import reading
 from pipeline.errors import InvalidDataError
 from storage.files import read_plain
 from storage.records import digest_of
 from storage.user_arrays import open_user_arrays
+
+if TYPE_CHECKING:
+    from features.table_files import Keeper
 
 MOST_LIST_BYTES = 2**28  # of a list of candidates: thirty million rows
 _opening, _growing = Lock(), Lock()
@@ -37,9 +42,15 @@ def open_data(spec: SourceSpec, known: DataIdentity | None = None) -> Source:
             return _open_grown(spec, known, stamps)
     known = known or identify(spec)
     if known is None:
-        return open_source(spec)
+        return open_source(spec, keeper=None if spec.kept is None else _store_of_tables(spec.kept))
     with _opening:  # threads that come together must not each keep chunks of their own
         return _open_zarr(spec, known)
+
+
+def _store_of_tables(folder: str) -> "Keeper":
+    from pipeline.datasets.table_store import TableStore  # brings what reads tables
+
+    return TableStore(Path(folder), writes=reading.writes())
 
 
 def open_outline(spec: SourceSpec) -> Source | None:

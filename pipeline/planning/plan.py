@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from features.source import Source, SourceMemory, SourceSpec
+from features.table_paths import is_table
 from pipeline.config.parsers import learns_scales, selection_size
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
@@ -61,6 +62,7 @@ from storage.folder_layouts import FeatureLayout, RunLayout
 READING_BYTES = 230 * 2**20
 STREAMING_BYTES = 260 * 2**20
 WORKER_BYTES = 100 * 2**20
+TABLE_BYTES, TABLE_ROW_BYTES = 330 * 2**20, 24  # while a table is read, and of each row of it; measured
 COMPILING_BYTES = 70 * 2**20  # of the compiler, for good, in the process that leads a run; measured
 IMAGE_LIBRARY_BYTES = 100 * 2**20  # scikit-learn and scikit-image, which make the digits
 _WORKING_SETS = [*range(40_000, 2000, -500), *range(2000, 0, -100)]  # to choose from where not all candidates fit
@@ -281,7 +283,7 @@ def _worker_choices(config: TrainConfig, most: int) -> list[Workers]:
 
 def check_disk(plan: Plan, run_folder: Path, store: FeatureLayout, shape: FeatureShape, *, stored: bool) -> None:
     """Raise CannotWriteError where a disk lacks what the plan needs beyond what is there; a whole store needs none."""
-    planned = sum(stage.disk_bytes for stage in plan.stages if stage.name != "features")
+    planned = sum(stage.disk_bytes for stage in plan.stages if stage.name not in ("read", "features"))
     kept = RunLayout(run_folder).row_pass(FOLDER)  # is not planned: there while the disk has room
     needs = {run_folder: max(planned - _bytes_below(run_folder) + _bytes_below(kept), 0)}
     if not store.manifest.exists() and stored:
@@ -358,7 +360,12 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     testing = solving.streams(0, shape.n_test) + workers.processes * 4 * solving.moving * d  # where they were
     planned = solve_finalists if solving.preselected else solve_in_rounds if in_rounds else solve_at_once
     n_tested = row_grid("test", shape.n_test, w).n_blocks
+    reading_table: tuple[StagePlan, ...] = ()
+    if is_table(Path(config.dataset)):
+        n_rows = shape.n_train + shape.n_test
+        reading_table = (StagePlan("read", 1, TABLE_BYTES + TABLE_ROW_BYTES * n_rows, 8 * n_rows * d if stored else 0),)
     stages = (
+        *reading_table,
         StagePlan("features", n_items, streaming - unused + reading + building, stored),
         replace(drawing, memory_bytes=streaming + 8 * 2**20 + drawing.memory_bytes),
         *planned(solving),

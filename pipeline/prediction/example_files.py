@@ -1,6 +1,5 @@
 """Files of examples for prediction, read block by block: .npz, .zarr, .csv, folders in IDX layout."""
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping
@@ -16,9 +15,13 @@ from features.errors import DataError, MissingInputError, UsageError
 from features.images import IDX_FILES, idx_file, read_idx
 from features.row_source import check_lengths
 from features.source import NAMED, PARTS, Columns, Part, RowArray
-from features.table_cells import CellReader, is_table
+from features.table_batches import Batch
+from features.table_cells import CellReader, texts_of
 from features.table_files import reader_of
-from features.table_layout import TableLayout, layout_of, rows_of
+from features.table_labels import check_labels
+from features.table_layout import ReadRows, TableLayout, layout_of, rows_of
+from features.table_parts import Table
+from features.table_paths import KNOWN, exists, is_table
 from pipeline.errors import ConfigError
 from pipeline.prediction.trained_model import SparseKernelModel
 from storage.user_arrays import open_user_arrays
@@ -86,30 +89,22 @@ def open_path(path: Path, asked: Asked, model: SparseKernelModel) -> Examples:
     """Open a file or folder; errors as `streamed_prediction.open_examples`."""
     if asked.settings or asked.data_dir:
         raise ConfigError(f"{path}: --set and --data-dir have no effect on a file; leave them out")
-    is_folder, is_file = path.is_dir(), path.suffix == ".npz" or is_table(path)
+    is_folder, is_file = path.is_dir() and not is_table(path), path.suffix == ".npz" or is_table(path)
     if is_folder and path.suffix == ".zarr":
         arrays = open_user_arrays(path, lambda names: {"", *_wanted(names, asked, ZARR_NAME)})
         return _open_arrays(path, asked, {"X": arrays[""]} if "" in arrays else arrays, ZARR_NAME)
     if is_folder and not is_file:
         return _open_idx(path, asked)
-    if not path.exists() and (path.suffix or len(path.parts) > 1):
+    if not exists(path) and (path.suffix or len(path.parts) > 1):
         raise MissingInputError(f"{path}: no such file or folder")
-    if not path.exists():
+    if not exists(path):
         raise UsageError(f"data set {asked.data!r} is unknown; give one of {', '.join(NAMED)} or the path of your data")
     if is_folder or not is_file:
-        raise UsageError(
-            f"{path}: file type not known; give .npz, .csv, .tsv (also .gz), .parquet, or a folder: .zarr or IDX layout"
-        )
+        raise UsageError(f"{path}: file type not known; give .npz, {KNOWN}, or a folder: .zarr or IDX layout")
     if path.suffix == ".npz":
         return _open_arrays(path, asked, _read_npz(path, asked), NPZ_NAME)
     _refuse_part(path, asked)
-    n_inputs = math.prod(model.input_shape)
-    columns = model.table_columns or Columns((), None, n_inputs)
-    n_columns = n_inputs if columns.encoding is None else len(columns.encoding.columns)
-    layout = layout_of(path, asked.target, columns, n_columns, model.labels, labelled=asked.labelled)
-    reader = reader_of(columns, [layout.names[place] for place in layout.inputs])
-    piece = _table_piece(path, asked, layout, columns, reader)
-    return Examples(path.name, None, (piece,), layout.header, reader.unknown)
+    return table_examples(Table.in_files(path), asked, model)
 
 
 def _refuse_part(path: Path, asked: Asked) -> None:
@@ -191,25 +186,54 @@ def _idx_file(folder: Path, name: str) -> Path:
     return path
 
 
-def _table_piece(path: Path, asked: Asked, layout: TableLayout, columns: Columns, reader: CellReader) -> Piece:
-    """Return the rows of a table, which was read once for its layout, and is again for its cells."""
-    rows: Iterator[tuple[list[float], str, float, str]] = iter(())
-    n_columns = len(layout.inputs)
+def table_examples(table: Table, asked: Asked, model: SparseKernelModel) -> Examples:
+    """Return the rows of a table, whose files are read once for their layout and are again for their cells."""
+    n_inputs = math.prod(model.input_shape)
+    columns = model.table_columns or Columns((), None, n_inputs)
+    n_columns = n_inputs if columns.encoding is None else len(columns.encoding.columns)
+    layout = layout_of(table, asked.target, columns, n_columns, model.labels, labelled=asked.labelled)
+    reader = reader_of(columns, [layout.names[place] for place in layout.inputs])
+    rows = _TableRows(table, layout, reader, labelled=asked.labelled)
 
     def read(start: int, stop: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        nonlocal rows
-        if start == 0:
-            rows = rows_of(path, layout, reader, labelled=asked.labelled)
-        codes, labels = np.empty((stop - start, n_columns)), []
-        for k, (cells, label, *_) in enumerate(itertools.islice(rows, stop - start)):
-            codes[k] = cells
-            labels.append(label)
-        if len(labels) < stop - start:
-            raise DataError(
-                f"{path}: ends at row {start + len(labels)}, it was longer before; leave it alone meanwhile"
-            )
-        inputs = codes if columns.encoding is None else columns.encoding.apply(codes)
-        return inputs, np.array(labels) if asked.labelled else None
+        codes, labels = rows.read(start, stop)
+        return codes if columns.encoding is None else columns.encoding.apply(codes), labels
 
     n_inputs = n_columns if columns.encoding is None else len(columns.encoding.inputs)
-    return Piece(layout.n_rows, (n_inputs,), read, str(path))
+    piece = Piece(layout.n_rows, (n_inputs,), read, str(table.path))
+    return Examples(table.path.name, None, (piece,), layout.header, reader.unknown)
+
+
+class _TableRows:
+    """The rows of a table, read front to back; reading the first of them begins anew."""
+
+    def __init__(self, table: Table, layout: TableLayout, reader: CellReader, *, labelled: bool) -> None:
+        self._table, self._layout, self._reader, self._labelled = table, layout, reader, labelled
+        self._batches: Iterator[ReadRows] = iter(())
+        self._labels = list[NDArray[Any]]()
+        self._codes = np.empty((0, len(layout.inputs)))
+
+    def read(self, start: int, stop: int) -> tuple[NDArray[np.float64], NDArray[Any] | None]:
+        """Return codes and labels of the next rows. Raises DataError where there are fewer than there were."""
+        if start == 0:
+            add = self._add if self._labelled else None
+            self._batches = rows_of(self._table, self._layout, self._reader, add)
+            self._codes, self._labels = self._codes[:0], []
+        n_rows, codes = stop - start, [self._codes]
+        while sum(map(len, codes)) < n_rows:
+            rows = next(self._batches, None)
+            if rows is None:
+                fault = f"ends at row {start + sum(map(len, codes))}, it was longer before; leave it alone meanwhile"
+                raise DataError(f"{self._table.path}: {fault}")
+            codes.append(rows.codes)
+        block = np.concatenate(codes)
+        self._codes = block[n_rows:]
+        if not self._labelled:
+            return block[:n_rows], None
+        labels = np.concatenate(self._labels) if self._labels else np.empty(0, "U1")
+        self._labels = [labels[n_rows:]]
+        return block[:n_rows], labels[:n_rows]
+
+    def _add(self, batch: Batch, place: int) -> None:
+        check_labels(batch, place, self._layout.names[place])
+        self._labels.append(texts_of(batch.columns[place]))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.csv_files import is_plain
+from features.cell_text import is_plain
 from features.errors import DataError
 from features.targets import class_array, class_positions, labels_from_decision
 from pipeline.errors import ConfigError

@@ -1,7 +1,6 @@
 """The model of a run in memory: inputs as the training had them go in, labels and values come out."""
 
 import warnings
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,12 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from features.csv_files import cell_text
-from features.encoding import EncodedRows
 from features.errors import DataError
-from features.source import Columns, RowArray
-from features.table_files import reader_of
-from pipeline.prediction.example_files import Examples, Piece
+from features.table_parts import Table, cells_as_table
+from pipeline.prediction.example_files import Asked, Examples, Piece, table_examples
 from pipeline.prediction.labelled_scores import labels_of, probabilities_of, probability_names
 from pipeline.prediction.streamed_prediction import category_warnings, check_shape, locate, predictions
 from pipeline.prediction.trained_model import SparseKernelModel
@@ -33,12 +29,7 @@ class Predictor:
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return decision values (rows, outputs) f8."""
-        unknown = Counter[str]()
-        rows = _inputs_of(X, self.machine.table_columns, unknown)
-        shape = rows.shape or (0,)
-        piece = Piece(shape[0], shape[1:], lambda start, stop: (rows[start:stop], None), "X")
-        check_shape(piece, self.machine)
-        examples = Examples("X", None, (piece,), unknown=unknown)
+        examples = _examples_of(X, self.machine)
         blocks = [block.decision for block in predictions(self.machine, examples)]
         for line in category_warnings(examples):
             warnings.warn(line, stacklevel=2)
@@ -54,23 +45,34 @@ class Predictor:
         return probabilities_of(self.machine, self.decision_function(X))
 
 
-def _inputs_of(X: Any, columns: Columns | None, unknown: Counter[str]) -> RowArray:
-    """Return what a model of such columns, None where they are no table's, takes for X; count unknown categories."""
-    if columns is not None and columns.inputs and hasattr(X, "columns"):
-        lacking = [name for name in columns.inputs if name not in X.columns]
+def _examples_of(X: Any, model: SparseKernelModel) -> Examples:
+    """Return what a model takes for X: a table by the names of its columns, cells of its columns, or an array."""
+    columns = model.table_columns
+    encoding = None if columns is None else columns.encoding
+    if columns is not None and columns.inputs and (hasattr(X, "__arrow_c_stream__") or hasattr(X, "columns")):
+        names = list(X.columns) if hasattr(X, "columns") else Table.of(X, "X").first_line()[1]
+        lacking = [name for name in columns.inputs if name not in names]
         if lacking:
             raise DataError(f"X: lacks the column {lacking[0]!r}, which the model needs")
-        X = X[list(columns.inputs)]
-    if columns is None or columns.encoding is None:
-        return np.asarray(X)
-    cells, names = np.asarray(X, dtype=object), [column.name for column in columns.encoding.columns]
+        return table_examples(Table.of(_selected(X, columns.inputs), "X"), Asked(None, False), model)
+    if encoding is None:
+        rows = np.asarray(X)
+        shape = rows.shape or (0,)
+        piece = Piece(shape[0], shape[1:], lambda start, stop: (rows[start:stop], None), "X")
+        check_shape(piece, model)
+        return Examples("X", None, (piece,))
+    cells, names = np.asarray(X, dtype=object), [column.name for column in encoding.columns]
     if cells.ndim != 2 or cells.shape[1] != len(names):
         shape = cells.shape[1:]
         raise DataError(f"X: rows have shape {shape} each, the model wants cells of its columns: {', '.join(names)}")
-    reader = reader_of(columns, names)
-    codes = [reader.codes([cell_text(cell) for cell in row], f"X: row {k}") for k, row in enumerate(cells)]
-    unknown.update(reader.unknown)
-    return EncodedRows(np.array(codes, dtype=np.float64).reshape(len(cells), len(names)), columns.encoding)
+    if not len(cells):
+        return Examples("X", None, ())
+    return table_examples(Table.of(cells_as_table(cells, names), "X"), Asked(None, False), model)
+
+
+def _selected(X: Any, names: tuple[str, ...]) -> Any:
+    """Return the columns of a table with such names, in their order."""
+    return X.select(list(names)) if hasattr(X, "select") and not hasattr(X, "loc") else X[list(names)]
 
 
 def load_predictor(folder: Path) -> Predictor:

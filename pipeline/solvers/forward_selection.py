@@ -168,6 +168,10 @@ class _Factor:
             rows[:, stripe] = solve_triangular(L, rows[:, stripe], lower=True)
 
         list(self._threads.map(solve, stripes))
+        lost = np.flatnonzero(rows[range(len(rows)), columns[: len(rows)]] <= 0.0)  # pivots, to rounding
+        if len(lost):
+            self.spanned[columns[lost[0]]] = True
+            rows = rows[: lost[0]]
         return rows
 
     def mark_copies(self, m: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from features.source import NAMED
-from features.table_cells import is_table
+from features.table_paths import is_table
 from pipeline.config.parsers import NO_PENALTY, is_searched, learns_scales, selection_size
 from pipeline.config.settings import SETTINGS, get, with_value
 from pipeline.config.train_config import SolverConfig, TrainConfig, what_needs_held_out_rows

@@ -52,6 +52,7 @@ from storage.records import read_markers, read_record, write_record
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 STATE_SECONDS = 2.0  # between two writes of the progress for `pipeline.status`
+READ = "read"  # the first stage of a run on a table that was not read before
 COMPILE = "compile"  # the first stage of a run that lacks compiled loops
 STATE_REMEDY = "delete it: only the times that the stages took are lost"
 
@@ -101,7 +102,7 @@ def saved_state(layout: RunLayout) -> tuple[dict[str, StageCost], int]:
 
 def in_order(stages: Mapping[str, Value]) -> dict[str, Value]:
     """Return the mapping by the order of the stages: the keys of records are sorted."""
-    return {name: stages[name] for name in (COMPILE, *STAGES) if name in stages}
+    return {name: stages[name] for name in (READ, COMPILE, *STAGES) if name in stages}
 
 
 @dataclass(frozen=True, eq=False)

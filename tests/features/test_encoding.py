@@ -1,18 +1,23 @@
 """Words and missing cells as numbers: against a naive twin, on rows of any kind, and what is refused."""
 
 import json
+from functools import partial
+from pathlib import Path
 
 import hypothesis
 import numpy as np
+import pyarrow
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from features.cell_text import MISSING
 from features.encoding import Asked, EncodedRows, TableEncoding, learn
 from features.errors import DataError
 from features.open_source import open_source
 from features.source import SourceSpec
-from features.table_cells import MISSING, CellReader
+from features.table_batches import Batch
+from features.table_cells import CellReader
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters=' \t\r\n",;'), min_size=1, max_size=4).filter(
     lambda word: word.strip().lower() not in MISSING
@@ -46,26 +51,31 @@ def naive(kind: str, training: list[str], cells: list[str]) -> np.ndarray:
     return np.array(rows)
 
 
+def of_cells(cells: list[str]) -> Batch:
+    """Return a column of texts as a batch."""
+    return Batch(Path("here"), 0, len(cells), {0: pyarrow.array(cells, pyarrow.string())})
+
+
 @example(["1", "2", "3", "4", "NA"], [], "ordinal")  # the lower of two in the middle
 @given(st.lists(CELLS, min_size=1, max_size=12), st.lists(CELLS, max_size=6), st.sampled_from(["onehot", "ordinal"]))
 def test_words_against_a_naive_twin(training, others, kind):
     asked = Asked.read(f"{kind}:c", "median")
     reader = CellReader(["c"], [{}], missing=True, new=True)
-    codes = np.array([reader.codes([cell], "here") for cell in training + others])
-    words, rows = reader.words, np.arange(len(training))
+    codes = reader.codes(of_cells(training + others), [0])
+    words, blocks = reader.words, partial(iter, np.array_split(codes[: len(training)], 2))
     if all(cell.strip().lower() in MISSING for cell in training):
         with pytest.raises(DataError, match="column 'c' has no cell"):
-            learn(["c"], words, codes, rows, asked)
+            learn(["c"], words, blocks, asked)
         return
-    encoding = learn(["c"], words, codes, rows, asked)
+    encoding, places = learn(["c"], words, blocks, asked)
     expected = naive(kind, training, training + others)
-    assert EncodedRows(codes, encoding)[0:100].tolist() == expected.tolist()
+    assert EncodedRows(codes, encoding, places)[0:100].tolist() == expected.tolist()
     again = TableEncoding.from_description(encoding.described())
     assert again == encoding
     assert again.digest() == encoding.digest()
 
     later = CellReader(["c"], [{word: k for k, word in enumerate(again.columns[0].words or ())}], missing=True)
-    as_predicted = np.array([later.codes([cell], "here") for cell in training + others])
+    as_predicted = later.codes(of_cells(training + others), [0])
     assert again.apply(as_predicted).tolist() == expected.tolist()
     seen = {cell.strip() for cell in training}
     unknown = [cell for cell in others if cell.strip() not in seen and cell.strip().lower() not in MISSING]
@@ -77,7 +87,7 @@ def test_numbers_get_the_median_of_the_training_rows_and_a_mark(cells, n_rows):
     codes = np.array([[np.nan if cell is None else cell] for cell in cells])
     training = [cell for cell in cells[:n_rows] if cell is not None]
     hypothesis.assume(training)
-    encoding = learn(["c"], [None], codes, slice(n_rows), Asked(missing="median"))
+    encoding, _ = learn(["c"], [None], lambda: iter([codes[:n_rows]]), Asked(missing="median"))
     inputs = encoding.apply(codes)
     median, marked = np.median(training), len(training) < len(cells[:n_rows])
     assert inputs[:, 0].tolist() == [median if cell is None else cell for cell in cells]

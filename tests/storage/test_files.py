@@ -4,6 +4,7 @@ import os
 import socket
 from pathlib import Path
 
+import pyarrow
 import pytest
 
 from features import input_files as users
@@ -51,7 +52,12 @@ def test_plain_files_and_links_to_them_are_read(door: str, tmp_path: Path) -> No
         open_plain(tmp_path / "none")
 
 
-def test_text_has_its_mark_removed_and_its_line_ends_kept(tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes("\ufeffé\r\n".encode())
-    with users.open_plain_text(tmp_path / "x") as stream:
-        assert stream.read() == "é\r\n"
+@pytest.mark.parametrize("name", ["x", "x.gz", "x.zst"])
+def test_packed_files_are_unpacked_in_pieces(tmp_path: Path, name: str) -> None:
+    content = b"abc\r\n" * 500_000
+    with pyarrow.output_stream(tmp_path / name, compression={"x.gz": "gzip", "x.zst": "zstd"}.get(name)) as stream:
+        stream.write(content)
+    with users.open_unpacked(tmp_path / name) as unpacked:
+        pieces = list(iter(lambda: unpacked.read(1 << 20), b""))
+    assert b"".join(pieces) == content
+    assert max(map(len, pieces)) == 1 << 20
