@@ -18,7 +18,7 @@ from features.table_cells import CellReader
 from features.table_header import column_names, is_header, named_column, target_column
 from features.table_labels import LabelReader, WordAfterNumbersError
 from features.table_layout import TableLayout, is_repeated, layout_of, rows_of, word_columns
-from features.table_parts import Table
+from features.table_parts import Table, returned_memory
 from features.table_paths import KNOWN, exists, is_table, table_name
 from features.tables import label_array
 
@@ -272,11 +272,12 @@ def _read(
     codes, weights, groups = make(len(layout.inputs)), list[np.ndarray](), list[np.ndarray]()
     digest = hashlib.sha256()
     try:
-        for rows in rows_of(table, layout, reader, labels.add):
-            codes.add(rows.codes)
-            digest.update(rows.codes.tobytes())
-            weights += [] if rows.weights is None else [rows.weights]
-            groups += [] if rows.groups is None else [rows.groups]
+        with returned_memory():
+            for rows in rows_of(table, layout, reader, labels.add):
+                codes.add(rows.codes)
+                digest.update(rows.codes.tobytes())
+                weights += [] if rows.weights is None else [rows.weights]
+                groups += [] if rows.groups is None else [rows.groups]
     except WordAfterNumbersError:
         return _read(table, layout, reader, make, as_words=True, trained=trained)
     unlike = None if layout.header or trained else labels.first_unlike_others()

@@ -1,6 +1,8 @@
 """A table in one file, in many, or in memory: its names and its rows by batches, in the order of the files."""
 
+import ctypes
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,6 +131,19 @@ class Table:
         if len(cells) != len(names):
             raise DataError(f"{part.path}: has {len(cells)} columns, {first.name} has {len(names)}")
         return True
+
+
+@contextmanager
+def returned_memory() -> Iterator[None]:
+    """Let Arrow take memory from the system, and return what is free when the block ends: its own pools keep it."""
+    before = pyarrow.default_memory_pool()
+    pyarrow.set_memory_pool(pyarrow.system_memory_pool())
+    try:
+        yield
+    finally:
+        pyarrow.set_memory_pool(before)
+        with suppress(OSError, AttributeError):  # a system with another C library
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def cells_as_table(cells: np.ndarray, names: Sequence[str]) -> "pyarrow.Table":

@@ -48,6 +48,7 @@ def note(line: str) -> None:
 @contextmanager
 def preparing(*, quiet: bool, writes: bool) -> Iterator[None]:
     """Tell the progress of tables that are read in the block, unless `quiet`; keep them if `writes` says so."""
+    take()  # of what was prepared before
     tells, kept = _tells.set(not quiet), _writes.set(writes)
     try:
         yield

@@ -1,0 +1,108 @@
+"""Tables that were read are kept: found again while their files hold the same bytes, and read again where not."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+import zarr
+
+from commands import flip
+from features import open_source
+from features.source import SourceSpec
+from pipeline.datasets import reading
+from pipeline.datasets.open_data import open_data
+from runs import files_of, model_bytes, report_of, train
+from sources import everything
+from storage.zarr_arrays import ArrayWriter, create_group, open_arrays
+
+WORDS = "color,size,y\n" + "".join(f"{'rgb'[k % 3]},{'' if k % 5 == 0 else k / 3},{'np'[k % 2]}\n" for k in range(90))
+ENCODED = {"categorical": "onehot", "missing": "median"}
+
+
+def opened(tmp_path, **options):
+    return open_data(SourceSpec(str(tmp_path / "t.csv"), kept=str(tmp_path / "tables"), **options))
+
+
+def same(one, other):
+    return all(np.array_equal(a, b) for a, b in zip(everything(one), everything(other), strict=True))
+
+
+def disguise(path, change):
+    """Change the bytes of a file, and give it its size and time back."""
+    status, text = path.stat(), path.read_text()
+    changed = change(text)
+    assert len(changed) == len(text)
+    path.write_text(changed)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_a_kept_table_is_read_from_the_store_and_a_changed_file_again(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(WORDS)
+    in_memory = open_data(SourceSpec(str(path), **ENCODED))
+    first = opened(tmp_path, **ENCODED)
+    assert same(first, in_memory)
+    assert (first.identity, first.columns, first.notes) == (in_memory.identity, in_memory.columns, in_memory.notes)
+    os.utime(path, ns=(1, 1))  # the same bytes at another time
+    reading.take()
+    assert same(opened(tmp_path, **ENCODED), in_memory)
+    assert reading.take().n_tables == 0
+    disguise(path, lambda text: text.replace("0.6666666666666666", "0.7777777777777777"))
+    open_source._opened.cache_clear()  # as in another process
+    assert same(opened(tmp_path, **ENCODED), in_memory)  # of the store: size and time are those it had
+    assert reading.take().n_tables == 0
+    path.write_text(WORDS + "r,1,n\n")
+    longer = opened(tmp_path, **ENCODED)
+    taken = reading.take()
+    assert taken.n_tables == 1
+    assert "has changed since it was read" in taken.notes[0]
+    assert longer.n_train + longer.n_test == 91
+
+
+@pytest.mark.parametrize("harm", ["a flipped bit", "a file that is gone", "a record that is no record"])
+def test_a_store_that_is_damaged_is_made_again(tmp_path, harm):
+    (tmp_path / "t.csv").write_text(WORDS)
+    before = everything(opened(tmp_path, drop=("color",), missing="median"))
+    (folder,) = (tmp_path / "tables").iterdir()
+    if harm == "a flipped bit":
+        flip(folder / "rows.npz")
+    elif harm == "a file that is gone":
+        shutil.rmtree(folder / "arrays.zarr")
+    else:
+        (folder / "table.json").write_text("{}")
+    reading.take()
+    open_source._opened.cache_clear()  # as in another process
+    after = everything(opened(tmp_path, drop=("color",), missing="median"))
+    assert reading.take().n_tables == 1
+    assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+def test_arrays_of_unknown_length_are_those_of_zarr(tmp_path):
+    rng, blocks = np.random.default_rng(0), []
+    (tmp_path / "s").mkdir()
+    writer = ArrayWriter(tmp_path / "s", "x", (5,), np.float64)
+    for n_rows in (3, 0, 200_000, 7, 60_000):
+        blocks.append(rng.standard_normal((n_rows, 5)))
+        writer.add(blocks[-1])
+    create_group(tmp_path / "s", [writer.finish()], {})
+    whole = np.concatenate(blocks)
+    assert np.array_equal(open_arrays(tmp_path / "s")["x"].read(0, len(whole)), whole)
+    assert np.array_equal(zarr.open_group(tmp_path / "s", mode="r")["x"][:], whole)
+
+
+def test_a_run_counts_its_reading_and_the_next_reads_nothing(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text(WORDS)
+    words = ("--set", "data.categorical=onehot", "--set", "data.missing=median", "--centers", "10", "--penalty", "1")
+    features = tmp_path / "features"
+    train(tmp_path / "dry", features, *words, "--dry-run", dataset=tmp_path / "t.csv")
+    assert "read " in capsys.readouterr().out
+    assert not features.exists()
+    assert not (tmp_path / "dry").exists()
+    train(tmp_path / "one", features, *words, dataset=tmp_path / "t.csv")
+    assert report_of(tmp_path / "one")["stages"]["read"]["items"] == 1
+    kept = files_of(features / "tables")
+    train(tmp_path / "two", features, *words, dataset=tmp_path / "t.csv")
+    assert "read" not in report_of(tmp_path / "two")["stages"]
+    assert files_of(features / "tables") == kept
+    assert model_bytes(tmp_path / "one") == model_bytes(tmp_path / "two")
