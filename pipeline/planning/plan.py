@@ -128,7 +128,12 @@ def prepare(config: TrainConfig, explicit: frozenset[str], *, frozen: bool) -> P
     settings that do not fit the data, PlanError where nothing fits the memory limit, and the errors of opening the
     data.
     """
-    spec = source_spec(config)
+    spec, limit = source_spec(config), limit_bytes(config.resources)
+    if is_table(Path(spec.dataset)) and limit < TABLE_BYTES:
+        raise PlanError(
+            f"{spec.dataset}: reading a table needs {_size(TABLE_BYTES)}, the limit is {_size(limit)}; use "
+            f"--memory-limit {TABLE_BYTES // 2**20}MiB or more"
+        )
     outline = open_outline(spec)
     if outline is not None:
         _prepared(config, explicit, spec, outline, frozen=frozen)  # refuses what does not fit before it is read
@@ -223,9 +228,10 @@ def make_plan(config: TrainConfig, shape: FeatureShape, workers: int, data: Sour
             plans = (_plan_for(sized, needed, choice) for choice in _worker_choices(sized, workers))
             return sized, next(plan for plan in plans if plan.memory_bytes <= limit and _fits_a_worker(sized, plan))
     worst = max(plan.stages, key=lambda stage: stage.memory_bytes)
+    remedy = "" if worst.name == "read" else ", or fewer --centers"  # which the rows of a table do not depend on
     raise PlanError(
         f"stage {worst.name} needs {_size(plan.memory_bytes)}, the limit is {_size(limit)}; "
-        f"use --memory-limit {-(-plan.memory_bytes // 2**20)}MiB or more, or fewer --centers"
+        f"use --memory-limit {-(-plan.memory_bytes // 2**20)}MiB or more{remedy}"
     )
 
 

@@ -106,3 +106,10 @@ def test_a_run_counts_its_reading_and_the_next_reads_nothing(tmp_path, capsys):
     assert "read" not in report_of(tmp_path / "two")["stages"]
     assert files_of(features / "tables") == kept
     assert model_bytes(tmp_path / "one") == model_bytes(tmp_path / "two")
+
+
+def test_a_limit_below_what_reading_needs_is_told_before_the_table_is_read(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("not,a,table\n")
+    limit = ("--memory-limit", "200MiB")
+    train(tmp_path / "run", tmp_path / "features", *limit, dataset=tmp_path / "t.csv", code=71)
+    assert "t.csv: reading a table needs 330 MiB, the limit is 200 MiB" in capsys.readouterr().err
