@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from features.column_names import drop_setting, names_in
 from features.errors import DataError, UsageError
 from features.medians import Blocks, medians
 
@@ -41,7 +42,7 @@ class Asked:
             raise UsageError(f"data.categorical = {categorical}: give {known}, or such with columns: KIND:A,B")
         if missing not in (None, "median"):
             raise UsageError(f"data.missing = {missing}: give median")
-        return cls(kind or None, tuple(name.strip() for name in names.split(",") if name.strip()), missing)
+        return cls(kind or None, names_in(names), missing)
 
 
 @dataclass(frozen=True)
@@ -199,7 +200,7 @@ def learn(
     for k, name in enumerate(names):
         if not present[k]:
             empty = f"column {name!r} has no cell that is filled in in the training rows"
-            raise DataError(f"{empty}; leave it out (--set data.drop={name})")
+            raise DataError(f"{empty}; leave it out ({drop_setting(name)})")
     of_numbers = [k for k, listed in enumerate(words) if listed is None]
     middle = dict(zip(of_numbers, _medians(blocks, of_numbers), strict=True))
     columns, places = [], list[NDArray[np.float64] | None]()

@@ -12,6 +12,7 @@ import pyarrow
 from pyarrow import ArrowException, compute, types
 from pyarrow.parquet import ParquetFile as ArrowFile
 
+from features.column_names import drop_setting
 from features.errors import DataError
 from features.input_files import ALWAYS_ALLOWED_BYTES, MAX_EXPANSION, open_plain
 from features.parquet_pages import Chunk, column_chunks, unpacked_pages
@@ -138,7 +139,7 @@ def _check_types(path: Path, schema: "pyarrow.Schema", places: Collection[int]) 
         if not any(is_kind(kind) for is_kind in (holds_words, *of_numbers, types.is_date, types.is_timestamp)):
             raise DataError(
                 f"{path}: column {field.name} holds {str(field.type)[:60]}; numbers, words or dates are needed: leave "
-                f"it out (--set data.drop={field.name})"
+                f"it out ({drop_setting(field.name)})"
             )
 
 
@@ -153,6 +154,4 @@ def check_texts(path: Path, name: str, column: "pyarrow.Array") -> None:
     if holds_words(texts.type) and not types.is_string_view(texts.type):
         longest = compute.max(compute.binary_length(texts)).as_py() or 0
         if longest > MOST_TEXT_BYTES:
-            raise DataError(
-                f"{path}: column {name} has a text of {longest} bytes; leave it out (--set data.drop={name})"
-            )
+            raise DataError(f"{path}: column {name} has a text of {longest} bytes; leave it out ({drop_setting(name)})")

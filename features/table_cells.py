@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pyarrow import compute, types
 
 from features.cell_text import cell_text, is_missing, is_plain, reads_as_number
+from features.column_names import drop_setting
 from features.encoding import MOST_ONEHOT, MOST_WORD_CHARACTERS, MOST_WORDS, UNKNOWN
 from features.errors import DataError
 from features.row_draws import Keys, group_keys
@@ -185,7 +186,7 @@ class CellReader:
                 places[at] = np.nan if is_missing(text) else self._place(known, text.strip())
             except OverflowError as error:
                 row = int(np.flatnonzero(of_rows == at)[0])
-                fault = f"column {name} has {error}; leave it out (--set data.drop={name})"
+                fault = f"column {name} has {error}; leave it out ({drop_setting(name)})"
                 raise CellError(row, f"{batch.where(row)}, {fault}") from None
         self.unknown[name] += int(np.count_nonzero(places[of_rows] == UNKNOWN))
         return places[of_rows]

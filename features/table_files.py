@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from features.cell_text import reads_as_number
+from features.column_names import drop_setting
 from features.encoding import Asked, EncodedRows, learn, shown
 from features.errors import DataError, MissingInputError, UsageError
 from features.row_source import LabelledRows, chosen_rows, count_rows, digest_rows, source_of
@@ -23,13 +24,15 @@ from features.table_paths import KNOWN, exists, is_table, table_name
 from features.tables import label_array
 
 BLOCK_BYTES = 4 << 20
+LEAST_IDS = 20  # rows, of fewer it may be by chance that a column counts them
 
 
 @dataclass(frozen=True, eq=False)
 class ReadTable:
     """A table that was read: codes (n, columns) f8, the words that they stand for by column, and facts of the rows.
 
-    labels (n,), weights (n,) f8, groups (n,) u8: keys; sha256: of all that.
+    labels (n,), weights (n,) f8, groups (n,) u8: keys; sha256: of all that. ids: columns that count the rows, or whose
+    words all differ.
     """
 
     codes: RowArray
@@ -38,6 +41,7 @@ class ReadTable:
     weights: np.ndarray | None
     groups: np.ndarray | None
     sha256: str
+    ids: tuple[str, ...] = ()
 
 
 class CodeWriter(Protocol):
@@ -137,7 +141,15 @@ def table_source(spec: SourceSpec, table: Table, keeper: Keeper) -> Source:
         given, digests = [*given, of_test], [*digests, sha256]
     sha256s = dict(zip(PARTS, digests, strict=True)) if len(given) > 1 else digests[0]
     source = source_of(spec, name, given, True, identity | {"sha256": sha256s})
-    return replace(source, columns=columns, notes=(*_column_notes(columns, rows.inputs.shape[1]), *source.notes))
+    notes = _column_notes(columns, rows.inputs.shape[1]) + _id_notes(read.ids, layout)
+    return replace(source, columns=columns, notes=(*notes, *source.notes))
+
+
+def _id_notes(ids: Sequence[str], layout: TableLayout) -> tuple[str, ...]:
+    """Return a note of columns that tell nothing but which row it is, and how to leave them out."""
+    if not ids or not layout.header or len(ids) == len(layout.inputs):
+        return ()
+    return (f"each row has its own value, in their order: {shown(ids)}; if it is no input, {drop_setting(*ids)}",)
 
 
 def _blocks_of(codes: RowArray, rows: np.ndarray) -> Iterator[np.ndarray]:
@@ -270,12 +282,17 @@ def _read(
     """
     labels, path = LabelReader(layout.names[layout.target or 0], as_words), table.path
     codes, weights, groups = make(len(layout.inputs)), list[np.ndarray](), list[np.ndarray]()
-    digest = hashlib.sha256()
+    digest, n_rows, counting = hashlib.sha256(), 0, np.arange(len(layout.inputs))
+    first = np.empty((1, len(layout.inputs)))
     try:
         with returned_memory():
             for rows in rows_of(table, layout, reader, labels.add):
                 codes.add(rows.codes)
                 digest.update(rows.codes.tobytes())
+                first = rows.codes[:1] if not n_rows else first
+                numbers = first[:, counting] + np.arange(n_rows, n_rows + len(rows.codes))[:, None]
+                counting = counting[(rows.codes[:, counting] == numbers).all(axis=0)]
+                n_rows += len(rows.codes)
                 weights += [] if rows.weights is None else [rows.weights]
                 groups += [] if rows.groups is None else [rows.groups]
     except WordAfterNumbersError:
@@ -293,7 +310,8 @@ def _read(
     for array in (values, of_rows, keys):
         digest.update(b"" if array is None else digest_rows(array).encode())
     words = tuple(None if known is None else tuple(known) for known in reader.words)
-    return ReadTable(codes.finish(), words, values, of_rows, keys, digest.hexdigest())
+    ids = tuple(layout.names[layout.inputs[k]] for k in counting.tolist()) if n_rows >= LEAST_IDS else ()
+    return ReadTable(codes.finish(), words, values, of_rows, keys, digest.hexdigest(), ids)
 
 
 def _read_known(

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow
 
 from features.cell_text import reads_as_number
+from features.column_names import names_text, setting
 from features.encoding import Asked, shown
 from features.errors import DataError, UsageError
 from features.source import Columns
@@ -249,7 +250,8 @@ def word_columns(table: Table, layout: TableLayout, asked: Asked) -> list[dict[s
                 found[is_value(text)][place] = batch.place(row), text
     for place in sorted(found[True].keys() & found[False].keys()):
         where, word = found[False][place]
-        remedy = f"--set data.categorical={asked.categorical}:{','.join((*asked.columns, names[place]))}"
+        named = names_text((*asked.columns, names[place]))
+        remedy = setting("data.categorical", f"{asked.categorical}:{named}")
         other = f"{found[True][place][0]} has a number"
         advice = f"leave missing cells empty, or take all of them for categories ({remedy})"
         raise DataError(f"{path}: {where}, column {names[place]} is {word[:40]!r}, {other}; {advice}")

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
+from features.column_names import names_text
 from pipeline.config.parsers import is_plain
 from pipeline.config.settings import SETTINGS, UNSAFE, flat, schema
 from pipeline.errors import ConfigError
@@ -100,7 +101,7 @@ def words_of(dataset: object, options: Mapping[str, object], settings: Mapping[s
     """Return the words of the command that stand for a call in Python; None is an option left out.
 
     `options` are named as NAMES_IN_PYTHON says, `settings` by their keys, dotted or nested. Raises ConfigError for an
-    unknown option, a dataset that is no name and no path, and a list with a comma in it.
+    unknown option, and a dataset that is no name and no path.
     """
     if not isinstance(dataset, str | os.PathLike):
         raise ConfigError(
@@ -125,10 +126,7 @@ def words_of(dataset: object, options: Mapping[str, object], settings: Mapping[s
 def _as_typed(value: object) -> str:
     """Return a value as it is typed: true and false, numbers with all their digits, a list with commas."""
     if isinstance(value, list | tuple):
-        items = [_as_typed(one) for one in value]
-        if with_comma := [item for item in items if "," in item]:
-            raise ConfigError(f"{with_comma[0]!r:.80}: commas separate the values of a list; give such in a TOML file")
-        return ",".join(items)
+        return names_text(_as_typed(one) for one in value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from string import ascii_letters
 from typing import Any
 
+from features.column_names import names_in
+
 PENALTIES = "must be a number above 0, none, max:F such as max:1e-7, auto, or path:FROM:TO:N such as path:max:0.01:20"
 NO_PENALTY = "none"
 _WHOLE = re.compile(r"\s*[+-]?[0-9]+(_[0-9]+)*\s*")
@@ -153,8 +155,8 @@ def center_count(value: object) -> int | str:
 
 
 def name_list(value: Any) -> tuple[str, ...]:
-    """Accept names of columns, each once, as a list or separated by commas."""
-    names = tuple(map(text, [part.strip() for part in value.split(",")] if isinstance(value, str) else value))
+    """Accept names of columns, each once, as a list or separated by commas; one that has a comma is in quotes."""
+    names = tuple(map(text, names_in(value) if isinstance(value, str) else value))
     if not names or len(set(names)) < len(names):
         raise ValueError("must be names of columns, each once, separated by commas")
     return names
@@ -163,7 +165,7 @@ def name_list(value: Any) -> tuple[str, ...]:
 def categories(value: object) -> str:
     """Accept auto, onehot or ordinal, alone or with columns after a colon."""
     kind, colon, names = text(value).partition(":")
-    if kind not in ("auto", "onehot", "ordinal") or (colon and not all(map(str.strip, names.split(",")))):
+    if kind not in ("auto", "onehot", "ordinal") or (colon and not names_in(names)):
         raise ValueError("must be auto, onehot or ordinal, or such with columns that hold codes: onehot:zip,month")
     return text(value)
 

@@ -156,7 +156,8 @@ class TableStore:
         if record["label_words"] is not None:
             labels = np.array(record["label_words"])[labels]
         words = tuple(None if known is None else tuple(known) for known in record["words"])
-        return ReadTable(codes, words, labels, facts.get("weights"), facts.get("groups"), record["sha256"])
+        of_rows = facts.get("weights"), facts.get("groups")
+        return ReadTable(codes, words, labels, *of_rows, record["sha256"], tuple(record["ids"]))
 
 
 def _write(folder: Path, table: ReadTable, files: Mapping[str, Any]) -> None:
@@ -167,7 +168,7 @@ def _write(folder: Path, table: ReadTable, files: Mapping[str, Any]) -> None:
         label_words = distinct.tolist()
     facts = {"labels": labels, "weights": table.weights, "groups": table.groups}
     write_arrays(folder / _FACTS, {name: values for name, values in facts.items() if values is not None})
-    record = {"words": table.words, "label_words": label_words, "sha256": table.sha256, **files}
+    record = {"words": table.words, "label_words": label_words, "sha256": table.sha256, "ids": table.ids, **files}
     write_record(folder / _RECORD, json.loads(json.dumps(record)))
 
 

@@ -113,3 +113,15 @@ def test_a_limit_below_what_reading_needs_is_told_before_the_table_is_read(tmp_p
     limit = ("--memory-limit", "200MiB")
     train(tmp_path / "run", tmp_path / "features", *limit, dataset=tmp_path / "t.csv", code=71)
     assert "t.csv: reading a table needs 330 MiB, the limit is 200 MiB" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("drop", [None, ("id",)])
+def test_columns_that_tell_one_row_from_another_are_told(tmp_path, drop):
+    rows = "".join(f"{k + 5},name{k},{k * 7 % 13},{k % 2}\n" for k in range(30))
+    (tmp_path / "t.csv").write_text('id,"n, w",v,y\n' + rows)
+    for _ in range(2):  # read, and from the store
+        open_source._opened.cache_clear()
+        notes = opened(tmp_path, categorical="auto", drop=drop).notes
+        (note,) = (note for note in notes if "its own value" in note)
+        setting = """--set 'data.drop="n, w"'""" if drop else """--set 'data.drop=id,"n, w"'"""
+        assert note.endswith(f"if it is no input, {setting}")
