@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -15,7 +15,6 @@ from features.source import PARTS, Part, RowArray, Source, SourceMemory, SourceS
 from features.targets import MOST_CLASSES, MOST_TABLE_CLASSES, checked_weights, class_labels, detect_task, encode
 
 PIECE_BYTES = 8 << 20
-UNKNOWN_ROWS = 1 << 14  # whose unknown words are counted at once
 
 
 class LabelledRows(NamedTuple):
@@ -256,15 +255,20 @@ def _unknown_notes(part: PartRows, what: str) -> list[str]:
     """Return a note of cells of a part, called `what`, with words that no training row has."""
     if not isinstance(part.inputs, EncodedRows):
         return []
-    counts = Counter[str]()
-    n_rows = part.inputs.shape[0]
-    for start in range(0, n_rows, UNKNOWN_ROWS):
-        codes = part.inputs.codes(slice(start, min(start + UNKNOWN_ROWS, n_rows)))
-        if part.rows is not None:
-            low, high = np.searchsorted(part.rows, (start, start + UNKNOWN_ROWS))
-            codes = codes[part.rows[low:high] - start]
-        counts.update(part.inputs.encoding.unknown(codes))
+    counts, encoding = Counter[str](), part.inputs.encoding
+    rows = np.arange(part.inputs.shape[0]) if part.rows is None else part.rows
+    for codes in pieces_of(part.inputs.codes, rows, 8 * len(encoding.columns)):
+        counts.update(encoding.unknown(codes))
     return [f"{what}: {line}" for line in unknown_words(counts)]
+
+
+def pieces_of(read: Callable[[slice], np.ndarray], rows: np.ndarray, row_bytes: int) -> Iterator[np.ndarray]:
+    """Yield some rows, ascending, in pieces: those among each `PIECE_BYTES` of what `read` returns."""
+    span = max(1, PIECE_BYTES // row_bytes)
+    for start in range(0, int(rows[-1]) + 1 if len(rows) else 0, span):
+        low, high = np.searchsorted(rows, (start, start + span))
+        if low < high:
+            yield read(slice(start, int(rows[high - 1]) + 1))[rows[low:high] - start]
 
 
 def _task_notes(spec: SourceSpec, task: str, labels: np.ndarray) -> list[str]:

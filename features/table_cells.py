@@ -7,7 +7,7 @@ for an unknown word, NaN for a missing cell. Dates are days since 1970, true and
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 
@@ -247,10 +247,3 @@ def keys_of_groups(batch: Batch, place: int, name: str) -> Keys:
 def is_value(cell: str) -> bool:
     """Return whether a cell of an input is a number in any spelling, a date, or a truth value."""
     return reads_as_number(cell) or not math.isnan(number_of(cell))
-
-
-def words_in(values: "pyarrow.Array", known: Collection[str] = ()) -> list[tuple[int, str]]:
-    """Return (first row, text) of each distinct text of a column that is not missing."""
-    texts, of_rows = distinct(values)
-    _, firsts = np.unique(of_rows, return_index=True)
-    return [(int(first), text.strip()) for first, text in zip(firsts, texts, strict=True) if not is_missing(text)]

@@ -1,7 +1,7 @@
 """Tables in files, to train on: which columns are inputs, how their cells become numbers, which rows are what part."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from features.cell_text import reads_as_number
 from features.column_names import drop_setting
 from features.encoding import Asked, EncodedRows, learn, shown
 from features.errors import DataError, MissingInputError, UsageError
-from features.row_source import LabelledRows, chosen_rows, count_rows, digest_rows, source_of
+from features.row_source import LabelledRows, chosen_rows, count_rows, digest_rows, pieces_of, source_of
 from features.source import PARTS, Columns, RowArray, Source, SourceSpec
 from features.table_cells import CellReader
 from features.table_header import column_names, is_header, named_column, target_column
@@ -23,7 +23,6 @@ from features.table_parts import Table, returned_memory
 from features.table_paths import KNOWN, exists, is_table, table_name
 from features.tables import label_array
 
-BLOCK_BYTES = 4 << 20
 LEAST_IDS = 20  # rows, of fewer it may be by chance that a column counts them
 
 
@@ -129,8 +128,9 @@ def table_source(spec: SourceSpec, table: Table, keeper: Keeper) -> Source:
         own = test is not None
         counted = count_rows(spec, rows, " of train" if own else "")
         training = chosen_rows(spec, [counted], name, split=not own)[0]
+        pieces = partial(pieces_of, read.codes.__getitem__, training, 8 * len(names))
         try:
-            encoding, places = learn(names, read.words, partial(_blocks_of, read.codes, training), asked)
+            encoding, places = learn(names, read.words, pieces, asked)
         except DataError as error:
             raise DataError(f"{table.path}: {error}") from None
         columns, identity["encoding"] = replace(columns, encoding=encoding), encoding.digest()
@@ -146,19 +146,10 @@ def table_source(spec: SourceSpec, table: Table, keeper: Keeper) -> Source:
 
 
 def _id_notes(ids: Sequence[str], layout: TableLayout) -> tuple[str, ...]:
-    """Return a note of columns that tell nothing but which row it is, and how to leave them out."""
+    """Return a note of columns that look like numbers or names of rows, and how to leave them out."""
     if not ids or not layout.header or len(ids) == len(layout.inputs):
         return ()
-    return (f"each row has its own value, in their order: {shown(ids)}; if it is no input, {drop_setting(*ids)}",)
-
-
-def _blocks_of(codes: RowArray, rows: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield some rows, ascending, of codes (n, columns) in blocks."""
-    span = max(1, BLOCK_BYTES // (8 * codes.shape[1]))
-    for start in range(0, codes.shape[0], span):
-        low, high = np.searchsorted(rows, (start, start + span))
-        if low < high:
-            yield codes[start : start + span][rows[low:high] - start]
+    return (f"columns that look like numbers or names of rows: {shown(ids)}; {drop_setting(*ids)} leaves them out",)
 
 
 def _open_addition(spec: SourceSpec, table: Table, keeper: Keeper) -> Source:
@@ -333,7 +324,7 @@ def _read_known(
         "known": list(known),
         "encoded": False,
     }
-    read = keeper.read(table.path, {**request, "encoded": False}, read_now)
+    read = keeper.read(table.path, request, read_now)
     if read.labels.dtype.kind == "U" and not is_text:
         row = next(row for row, text in enumerate(read.labels.tolist()) if not reads_as_number(text))
         text = read.labels[row].item()[:40]

@@ -143,6 +143,8 @@ def _fast(values: "pyarrow.Array") -> NDArray[np.generic] | None:
             except pyarrow.ArrowInvalid:
                 return None
     array = values.to_numpy(zero_copy_only=False)
+    if array.dtype.kind == "u" and array.max() >= EXACT:
+        return None
     array = array.astype(np.float64 if array.dtype.kind == "f" else np.int64, copy=False)
     largest = max(-int(array.min()), int(array.max())) if array.dtype.kind == "i" else np.abs(array).max()
     return array if largest < EXACT else None

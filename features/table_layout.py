@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow
 
-from features.cell_text import reads_as_number
+from features.cell_text import is_missing, reads_as_number
 from features.column_names import names_text, setting
 from features.encoding import Asked, shown
 from features.errors import DataError, UsageError
@@ -23,7 +23,6 @@ from features.table_cells import (
     is_value,
     keys_of_groups,
     numbers,
-    words_in,
 )
 from features.table_header import TARGET_NAMES, column_names, is_header, target_column
 from features.table_parts import Table
@@ -242,9 +241,9 @@ def word_columns(table: Table, layout: TableLayout, asked: Asked) -> list[dict[s
             finite = np.isfinite(numbers(values))
             if len(finite) and finite.any():
                 found[True].setdefault(place, (batch.place(int(np.argmax(finite))), ""))
-            others = [] if finite.all() else words_in(values.filter(pyarrow.array(~finite)))
-            for text in dict.fromkeys(text for _, text in others):
-                if place in found[is_value(text)]:
+            others = [] if finite.all() else distinct(values.filter(pyarrow.array(~finite)))[0]
+            for text in dict.fromkeys(other.strip() for other in others):
+                if is_missing(text) or place in found[is_value(text)]:
                     continue
                 row, _ = first_rows(batch, place, text.__eq__) or (0, "")
                 found[is_value(text)][place] = batch.place(row), text

@@ -21,6 +21,10 @@ FRAME_ROWS = 1 << 14  # of a batch of a table in memory
 _INDEX = "__index_level_"  # begins what Arrow calls an index of pandas
 
 
+class MixedColumnError(DataError):
+    """A table in memory has a column of values that no type of Arrow has, such as numbers and words."""
+
+
 class ArrowPart:
     """A table in memory, by Arrow's interface: of pandas, polars, pyarrow or others."""
 
@@ -31,7 +35,8 @@ class ArrowPart:
         try:
             table = pyarrow.table(frame)
         except (pyarrow.ArrowException, TypeError, ValueError) as error:
-            raise DataError(f"{called}: cannot be read as a table ({' '.join(str(error).split())[:120]})") from error
+            words = " ".join(str(error).split())[:120]
+            raise MixedColumnError(f"{called}: cannot be read as a table ({words})") from error
         self._table = table.select([name for name in table.column_names if not name.startswith(_INDEX)])
 
     def first_line(self) -> tuple[int, list[str]]:

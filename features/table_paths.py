@@ -35,7 +35,9 @@ def is_table(path: Path) -> bool:
     """Return whether a path names a table: a file by its name, a pattern of such names, or a folder with parts."""
     if path.suffix.lower() in (".zarr", ".npz"):
         return False
-    return is_csv(path) or is_parquet(path) or (path.is_dir() and next(_parts_below(path), None) is not None)
+    if is_csv(path) or is_parquet(path):
+        return True
+    return path.is_dir() and not _has_images(path) and next(_parts_below(path), None) is not None
 
 
 def is_pattern(path: Path) -> bool:
@@ -94,6 +96,11 @@ def partitions_of(file: Path, root: Path) -> dict[str, str]:
         if sign:
             found[name] = "" if value == "__HIVE_DEFAULT_PARTITION__" else value
     return found
+
+
+def _has_images(folder: Path) -> bool:
+    """Return whether a folder has files in MNIST's IDX layout: tables beside them are others."""
+    return next(folder.glob("*-idx?-ubyte*"), None) is not None
 
 
 def _parts_below(folder: Path) -> Iterator[Path]:

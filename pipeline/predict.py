@@ -18,9 +18,9 @@ if TYPE_CHECKING:  # imported late, so that --help answers at once
 
 EPILOG = """\
 MODEL is a model folder, or the folder of a run. DATA is a named data set (digits, mnist, ...), a .npz with X, a .zarr
-(X, or a lone array), a table (.csv, .tsv, .parquet) with or without its target, or a folder in IDX layout. A named data
-set, and files that hold parts, give their test part (--part); any other file is taken whole. Images (n, H, W) and flat
-rows (n, H*W) do.
+(X, or a lone array), a table (.csv, .tsv, .parquet, or a folder or 'DIR/*.csv' of such) with or without its target, or
+a folder in IDX layout. A named data set, and files that hold parts, give their test part (--part); any other file is
+taken whole. Images (n, H, W) and flat rows (n, H*W) do.
 
 .npz and .zarr files hold label (n,) and decision (n, outputs); .csv the columns row, label, and decision, or
 decision_CLASS for each class. --probabilities adds probability (n, classes), or probability_CLASS for each class.

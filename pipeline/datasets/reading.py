@@ -1,17 +1,15 @@
-"""What the reading of tables takes and tells: time, memory, notes, and lines of progress while it goes on."""
+"""What the reading of tables takes and tells: seconds, memory, notes, and lines of progress while it goes on."""
 
-import resource
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SILENT_SECONDS = 3.0  # before the first line of progress
-LINE_SECONDS = 5.0  # between two lines
+from pipeline.runtime import stopping
+from pipeline.runtime.events import LINE_SECONDS, MemoryMeter, repeating
 
 
 @dataclass
@@ -21,6 +19,8 @@ class ReadingCost:
     wall_seconds: float = 0.0
     cpu_seconds: float = 0.0
     n_tables: int = 0
+    n_rows: int = 0
+    peak_bytes: int = 0
     notes: list[str] = field(default_factory=list)
 
 
@@ -45,6 +45,12 @@ def note(line: str) -> None:
     _cost.notes.append(line)
 
 
+def count(n_rows: int) -> None:
+    """Count rows that were read. Raises StoppedError where work shall stop."""
+    stopping.check()
+    _cost.n_rows += n_rows
+
+
 @contextmanager
 def preparing(*, quiet: bool, writes: bool) -> Iterator[None]:
     """Tell the progress of tables that are read in the block, unless `quiet`; keep them if `writes` says so."""
@@ -58,29 +64,21 @@ def preparing(*, quiet: bool, writes: bool) -> Iterator[None]:
 
 
 @contextmanager
-def reading(path: Path, n_bytes: int) -> Iterator[None]:
-    """Count what the reading of a table takes, and tell that it goes on."""
-    wall, cpu, stop = time.perf_counter(), time.process_time(), threading.Event()
+def reading(path: Path) -> Iterator[None]:
+    """Count what the reading of a table takes, and tell how far it is."""
+    wall, cpu, before = time.perf_counter(), time.process_time(), _cost.n_rows
+    with MemoryMeter() as meter:
 
-    def tell() -> None:
-        pause = SILENT_SECONDS
-        while not stop.wait(pause):
-            seconds = time.perf_counter() - wall
-            print(f"read: {path.name}, {n_bytes / 2**20:.0f} MiB, {seconds:.0f} s so far", file=sys.stderr, flush=True)
-            pause = LINE_SECONDS
+        def tell() -> None:
+            n_rows, seconds = _cost.n_rows - before, time.perf_counter() - wall
+            words = f"{n_rows} rows, {n_rows / seconds:.3g}/s, {meter.sample() / 2**20:.0f} MiB"
+            print(f"read: {path.name}, {words}", file=sys.stderr, flush=True)
 
-    thread = threading.Thread(target=tell, name="reading", daemon=True)
-    if _tells.get():
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        _cost.wall_seconds += time.perf_counter() - wall
-        _cost.cpu_seconds += time.process_time() - cpu
-        _cost.n_tables += 1
-
-
-def peak_bytes() -> int:
-    """Return the most memory that this process had so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        try:
+            with repeating(LINE_SECONDS, tell) if _tells.get() else nullcontext():
+                yield
+        finally:
+            _cost.wall_seconds += time.perf_counter() - wall
+            _cost.cpu_seconds += time.process_time() - cpu
+            _cost.n_tables += 1
+    _cost.peak_bytes = max(_cost.peak_bytes, meter.peak_bytes)

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from features.errors import DataError
 from features.input_files import open_plain
 from features.table_files import CodesInMemory, MakeCodes, ReadTable
 from features.table_paths import table_files
 from pipeline.datasets import reading
-from pipeline.runtime import stopping
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import MissingDataError, StorageError
 from storage.folders import new_folder, remove_stale
@@ -61,18 +61,27 @@ class _Writer:
     """Collects codes on the disk."""
 
     def __init__(self, folder: Path, n_columns: int) -> None:
-        self._folder, self._shape = folder, (n_columns,)
-        self._writer = ArrayWriter(folder / "arrays.zarr", _CODES, self._shape, np.float64)
+        self._folder = folder / "arrays.zarr"
+        self._writer = ArrayWriter(self._folder, _CODES, (n_columns,), np.float64)
 
     def add(self, codes: NDArray[np.float64]) -> None:
         """Take the codes (rows, columns) of more rows. Raises StoppedError where work shall stop."""
-        stopping.check()
+        reading.count(len(codes))
         self._writer.add(codes)
 
     def finish(self) -> StoredCodes:
         """Return the codes of all rows."""
-        create_group(self._folder / "arrays.zarr", [self._writer.finish()], {})
-        return StoredCodes(open_arrays(self._folder / "arrays.zarr")[_CODES])
+        create_group(self._folder, [self._writer.finish()], {})
+        return StoredCodes(open_arrays(self._folder)[_CODES])
+
+
+class _InMemory(CodesInMemory):
+    """Collects codes in memory, and counts them."""
+
+    def add(self, codes: NDArray[np.float64]) -> None:
+        """Take the codes of more rows."""
+        reading.count(len(codes))
+        super().add(codes)
 
 
 class _Forgotten:
@@ -86,7 +95,7 @@ class _Forgotten:
 
     def add(self, codes: NDArray[np.float64]) -> None:
         """Count more rows."""
-        stopping.check()
+        reading.count(len(codes))
         self.shape = (self.shape[0] + len(codes), self.shape[1])
 
     def finish(self) -> "_Forgotten":
@@ -121,13 +130,13 @@ class TableStore:
             reading.note(f"{path}: has changed since it was read; it is read again")
         stamps = _stamps(files)
         if not self.writes:
-            with reading.reading(path, sum(size for _, size, _ in stamps)):
-                return read(CodesInMemory if encoded else _Forgotten)
+            with reading.reading(path):
+                return read(_InMemory if encoded else _Forgotten)
         digests = _digests(files)
-        with reading.reading(path, sum(size for _, size, _ in stamps)), new_folder(folder, kind=None) as aside:
+        with reading.reading(path), new_folder(folder, kind=None) as aside:
             table = read(lambda n_columns: _Writer(aside, n_columns))
             if _stamps(files) != stamps:
-                reading.note(f"{path}: changed while it was read")
+                raise DataError(f"{path}: changed while it was read; leave it alone meanwhile, and run again")
             _write(aside, table, {"files": stamps, "sha256s": digests})
         again = self._known(folder, files)
         assert again is not None

@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from features.source import Source, SourceMemory, SourceSpec
-from features.table_paths import is_table
+from features.source import NAMED, Source, SourceMemory, SourceSpec
+from features.table_paths import is_pattern, is_table, table_files
 from pipeline.config.parsers import learns_scales, selection_size
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
@@ -62,7 +62,7 @@ from storage.folder_layouts import FeatureLayout, RunLayout
 READING_BYTES = 230 * 2**20
 STREAMING_BYTES = 260 * 2**20
 WORKER_BYTES = 100 * 2**20
-TABLE_BYTES, TABLE_ROW_BYTES = 330 * 2**20, 24  # while a table is read, and of each row of it; measured
+TABLE_BYTES, TABLE_ROW_BYTES = 330 * 2**20, 48  # while a table is read, and of each row of it; measured
 COMPILING_BYTES = 70 * 2**20  # of the compiler, for good, in the process that leads a run; measured
 IMAGE_LIBRARY_BYTES = 100 * 2**20  # scikit-learn and scikit-image, which make the digits
 _WORKING_SETS = [*range(40_000, 2000, -500), *range(2000, 0, -100)]  # to choose from where not all candidates fit
@@ -117,8 +117,9 @@ class Prepared:
     def data_paths(self) -> list[Path]:
         """The files and folders that the data come from; the workers of a cluster must see them too."""
         source = self.request.source
-        paths = (source.dataset, source.test, source.data_dir, *source.added)
-        return [Path(path) for path in paths if path and Path(path).is_absolute()]
+        named = (source.dataset, source.test, source.data_dir, *source.added)
+        paths = [Path(path) for path in named if path and Path(path).is_absolute()]
+        return [file for path in paths for file in (table_files(path) if is_pattern(path) else [path])]
 
 
 def prepare(config: TrainConfig, explicit: frozenset[str], *, frozen: bool) -> Prepared:
@@ -129,7 +130,7 @@ def prepare(config: TrainConfig, explicit: frozenset[str], *, frozen: bool) -> P
     data.
     """
     spec, limit = source_spec(config), limit_bytes(config.resources)
-    if is_table(Path(spec.dataset)) and limit < TABLE_BYTES:
+    if spec.dataset not in NAMED and is_table(Path(spec.dataset)) and limit < TABLE_BYTES:
         raise PlanError(
             f"{spec.dataset}: reading a table needs {_size(TABLE_BYTES)}, the limit is {_size(limit)}; use "
             f"--memory-limit {TABLE_BYTES // 2**20}MiB or more"
@@ -367,7 +368,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     planned = solve_finalists if solving.preselected else solve_in_rounds if in_rounds else solve_at_once
     n_tested = row_grid("test", shape.n_test, w).n_blocks
     reading_table: tuple[StagePlan, ...] = ()
-    if is_table(Path(config.dataset)):
+    if config.dataset not in NAMED and is_table(Path(config.dataset)):
         n_rows = shape.n_train + shape.n_test
         reading_table = (StagePlan("read", 1, TABLE_BYTES + TABLE_ROW_BYTES * n_rows, 8 * n_rows * d if stored else 0),)
     stages = (

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from features.errors import DataError
-from features.table_parts import Table, cells_as_table
+from features.table_parts import MixedColumnError, Table, cells_as_table
 from pipeline.prediction.example_files import Asked, Examples, Piece, table_examples
 from pipeline.prediction.labelled_scores import labels_of, probabilities_of, probability_names
 from pipeline.prediction.streamed_prediction import category_warnings, check_shape, locate, predictions
@@ -49,12 +49,19 @@ def _examples_of(X: Any, model: SparseKernelModel) -> Examples:
     """Return what a model takes for X: a table by the names of its columns, cells of its columns, or an array."""
     columns = model.table_columns
     encoding = None if columns is None else columns.encoding
-    if columns is not None and columns.inputs and (hasattr(X, "__arrow_c_stream__") or hasattr(X, "columns")):
-        names = list(X.columns) if hasattr(X, "columns") else Table.of(X, "X").first_line()[1]
+    if columns is not None and columns.inputs and hasattr(X, "columns"):
+        names = X.column_names if hasattr(X, "column_names") else list(X.columns)  # of pyarrow; pandas and polars
         lacking = [name for name in columns.inputs if name not in names]
         if lacking:
             raise DataError(f"X: lacks the column {lacking[0]!r}, which the model needs")
-        return table_examples(Table.of(_selected(X, columns.inputs), "X"), Asked(None, False), model)
+        if not len(X):
+            return Examples("X", None, ())
+        X = _selected(X, columns.inputs)
+        try:
+            return table_examples(Table.of(X, "X"), Asked(None, False), model)
+        except MixedColumnError:
+            if encoding is None:
+                raise
     if encoding is None:
         rows = np.asarray(X)
         shape = rows.shape or (0,)
@@ -72,7 +79,7 @@ def _examples_of(X: Any, model: SparseKernelModel) -> Examples:
 
 def _selected(X: Any, names: tuple[str, ...]) -> Any:
     """Return the columns of a table with such names, in their order."""
-    return X.select(list(names)) if hasattr(X, "select") and not hasattr(X, "loc") else X[list(names)]
+    return X.select(list(names)) if hasattr(X, "column_names") else X[list(names)]
 
 
 def load_predictor(folder: Path) -> Predictor:

@@ -44,13 +44,14 @@ OF_TABLES = ("test", "columns", "drop", "categorical", "missing")  # of `data`: 
 def check_used(config: TrainConfig, explicit: frozenset[str]) -> None:
     """Raise ConfigError for a setting that was asked for and would have no effect."""
     name, path = config.features.name, Path(config.dataset)
+    of_table = config.dataset not in NAMED and is_table(path)
     unused = {
         "solver.patience": config.solver.penalty != "auto",
         "features.cells": name != "hog",
         "features.orientations": name != "hog",
-        "data.target": not is_table(path) and path.suffix != ".npz",
-        **dict.fromkeys(OF_ROWS, not is_table(path) and path.suffix not in (".npz", ".zarr")),
-        **dict.fromkeys((f"data.{key}" for key in OF_TABLES), not is_table(path)),
+        "data.target": not of_table and path.suffix != ".npz",
+        **dict.fromkeys(OF_ROWS, not of_table and path.suffix not in (".npz", ".zarr")),
+        **dict.fromkeys((f"data.{key}" for key in OF_TABLES), not of_table),
         "data.test_fraction": (config.dataset in NAMED and config.dataset != "digits") or config.data.test is not None,
         "data.noise": config.dataset != "sinc",
     }

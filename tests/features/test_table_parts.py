@@ -20,8 +20,7 @@ from features.open_source import open_source
 from features.source import SourceSpec
 from features.table_cells import days_of, distinct, number_of, numbers
 from features.table_parts import Table
-from features.table_paths import is_table
-from sources import everything
+from sources import everything, write_idx_folder
 
 HEADER, N = "a,b,y\n", 60
 LINES = [f"{k},{k * 0.5},{k / 7}\n" for k in range(N)]
@@ -108,7 +107,14 @@ def test_files_of_two_kinds_and_patterns_without_files_are_refused(tmp_path):
         rows_in(tmp_path)
     with pytest.raises(MissingInputError, match="no such file"):
         rows_in(tmp_path / "none-*.csv")
-    assert not is_table(tmp_path / "a.csv" / "..")  # a name, not what it leads to
+
+
+def test_images_with_a_table_beside_them_are_images(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (12, 8, 8), dtype=np.uint8)
+    labels = np.arange(12, dtype=np.uint8) % 3
+    write_idx_folder(tmp_path, train=(images, labels), t10k=(images[:6], labels[:6]))
+    (tmp_path / "names.csv").write_text("label,name\n0,a\n1,b\n")
+    assert open_source(SourceSpec(str(tmp_path))).input_shape == (8, 8)
 
 
 CELL = st.sampled_from(["1", "-2.5", "a b", '"x, y"', '"say ""so"""', "", " 7 ", "1e5", "é", 'half"quote'])
@@ -199,3 +205,9 @@ def test_a_damaged_part_in_zst_is_named(tmp_path):
     (tmp_path / "t.csv.zst").write_bytes(gzip.compress(WHOLE.encode()))
     with pytest.raises(DataError, match=r"t\.csv\.zst: damaged zstd file"):
         rows_in(tmp_path / "t.csv.zst")
+
+
+def test_whole_labels_of_64_bits_without_a_sign_keep_their_values(tmp_path):
+    labels = np.array([2**64 - 1, 5, 2**64 - 1, 5, 5, 2**64 - 1], np.uint64)
+    pyarrow.parquet.write_table(pyarrow.table({"a": np.arange(6.0) ** 2, "y": labels}), tmp_path / "t.parquet")
+    assert open_source(SourceSpec(str(tmp_path / "t.parquet"))).classes == (5, 2**64 - 1)

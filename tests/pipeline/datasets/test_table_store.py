@@ -9,9 +9,13 @@ import zarr
 
 from commands import flip
 from features import open_source
+from features.errors import DataError
 from features.source import SourceSpec
+from features.table_files import ReadTable
+from pipeline import evaluate, predict
 from pipeline.datasets import reading
 from pipeline.datasets.open_data import open_data
+from pipeline.datasets.table_store import TableStore
 from runs import files_of, model_bytes, report_of, train
 from sources import everything
 from storage.zarr_arrays import ArrayWriter, create_group, open_arrays
@@ -122,6 +126,43 @@ def test_columns_that_tell_one_row_from_another_are_told(tmp_path, drop):
     for _ in range(2):  # read, and from the store
         open_source._opened.cache_clear()
         notes = opened(tmp_path, categorical="auto", drop=drop).notes
-        (note,) = (note for note in notes if "its own value" in note)
+        (note,) = (note for note in notes if "names of rows" in note)
         setting = """--set 'data.drop="n, w"'""" if drop else """--set 'data.drop=id,"n, w"'"""
-        assert note.endswith(f"if it is no input, {setting}")
+        assert note.endswith(f"{setting} leaves them out")
+
+
+def test_a_file_that_changes_while_it_is_read_is_told_and_not_kept(tmp_path):
+    (tmp_path / "t.csv").write_text(WORDS)
+    store, path = TableStore(tmp_path / "tables"), tmp_path / "t.csv"
+
+    def read(make):
+        path.write_text(WORDS + "r,1,n\n")  # as another program would
+        codes = make(1)
+        codes.add(np.zeros((90, 1)))
+        return ReadTable(codes.finish(), (None,), np.arange(90), None, None, "")
+
+    with pytest.raises(DataError, match=r"t\.csv: changed while it was read; .* run again"):
+        store.read(path, {"encoded": False}, read)
+    assert list((tmp_path / "tables").iterdir()) == []
+
+
+@pytest.mark.parametrize("data", ["parts", "parts/*.csv"])
+def test_many_files_go_through_every_command(tmp_path, data):
+    header, *lines = WORDS.splitlines()
+    for folder, chosen in (("parts", lines[:60]), ("more", lines[60:75]), ("test", lines[75:])):
+        (tmp_path / folder).mkdir()
+        for k in range(3):
+            text = "\n".join([header, *chosen[k::3]])
+            (tmp_path / folder / f"part-{k}.csv").write_text(text + "\n")
+    of = {name: str(tmp_path / data.replace("parts", name)) for name in ("parts", "more", "test")}
+    words = ("--set", "data.categorical=onehot", "--set", "data.missing=median", "--centers", "12", "--penalty", "1e-3")
+    run, features = tmp_path / "run", tmp_path / "features"
+    train(run, features, *words, "--test", of["test"], "--scheduler", "threads", dataset=of["parts"])
+    assert (report_of(run)["n_train"], report_of(run)["n_test"]) == (60, 15)
+    assert predict.main([str(run), of["test"], "--out", str(tmp_path / "out.csv")]) == 0
+    assert len((tmp_path / "out.csv").read_text().splitlines()) == 16
+    assert evaluate.main([str(run), of["test"]]) == 0
+    assert evaluate.main([str(run)]) == 0
+    grown = ("--init-from", str(run), "--add-rows", of["more"])
+    train(tmp_path / "grown", features, *grown, dataset=of["parts"])
+    assert report_of(tmp_path / "grown")["n_train"] == 75

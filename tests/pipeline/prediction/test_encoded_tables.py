@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars
+import pyarrow
 import pytest
 
 from features.errors import DataError
@@ -127,6 +129,13 @@ def test_the_model_in_python_takes_the_cells_of_the_file(place, run, tmp_path):
     assert model.predict(frame.assign(id=0)[["size", "id", "age", "color"]]).tolist() == model.predict(rows).tolist()
     with pytest.raises(DataError, match="lacks the column 'age'"):
         model.predict(frame.drop(columns="age"))
+    assert model.predict(frame.iloc[:0]).shape == (0,)
+    mixed = frame.assign(size=[5 if k == 0 else size for k, size in enumerate(frame["size"])]).astype(object)
+    with pytest.warns(UserWarning, match=r"no training row has: size \(1\)"):
+        assert model.predict(mixed).tolist()[1:] == model.predict(rows).tolist()[1:]
+    of_arrow = pyarrow.table({name: [row[k] for row in rows] for k, name in enumerate(["color", "age", "size"])})
+    for table in (of_arrow, polars.from_arrow(of_arrow)):
+        assert model.predict(table).tolist() == model.predict(rows).tolist()
 
 
 def test_the_same_bytes_by_threads_and_from_parquet_and_other_ones_for_another_encoding(place, run, tmp_path, capsys):

@@ -1,0 +1,175 @@
+"""Reading tables: CPU seconds and memory of csv, parquet and 64 parts, beside pyarrow and the same rows in zarr.
+
+COMMAND: python jobs/benchmarks/tables.py --out DIR [--rows 3000000] [--rounds 2] [--train]
+
+Writes ROWS × 28 numbers (HIGGS's shape) to DIR once, in every form, then times each in a process of its own with one
+thread: pyarrow's csv reader; csv, parquet and parts to a kept table, and on to a feature store; the same codes written
+from an array; and the feature store from zarr. `--train` trains on each form, 1000 candidates, one worker and
+`--memory-limit 1GiB`, beside the forecast of `--dry-run`. Ratios hold within one round: run it on an idle machine.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+N_COLUMNS, N_PARTS = 28, 64
+FORMS = ("csv", "parquet", "parts", "zarr")
+PIECE_ROWS = 1 << 14
+
+MEASURED = """
+import json, resource, sys, time
+sys.path[:0] = [{root!r}, {here!r}]
+import tables
+started = time.process_time()
+getattr(tables, {what!r})({path!r})
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps([time.process_time() - started, peak / 1024]))
+"""
+
+
+def write(folder: Path, n_rows: int) -> None:
+    """Write the rows in every form, unless they are there."""
+    import numpy as np
+    import pyarrow
+    import pyarrow.csv
+    import pyarrow.parquet
+    import zarr
+
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / "rows.zarr").exists():
+        return
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n_rows, N_COLUMNS)).astype(np.float32)
+    y = (X[:, 0] + 0.5 * X[:, 1] * X[:, 2] + rng.standard_normal(n_rows) > 0).astype(np.int64)
+    table = pyarrow.table({**{f"x{k}": X[:, k] for k in range(N_COLUMNS)}, "y": y})
+    pyarrow.csv.write_csv(table, folder / "rows.csv")
+    pyarrow.parquet.write_table(table, folder / "rows.parquet")
+    (folder / "rows.parts").mkdir(exist_ok=True)
+    for k, rows in enumerate(np.array_split(np.arange(n_rows), N_PARTS)):
+        pyarrow.parquet.write_table(table.slice(rows[0], len(rows)), folder / f"rows.parts/part-{k:02d}.parquet")
+    group = zarr.open_group(folder / "rows.zarr", mode="w")
+    for name, values, chunk_rows in (("X", X, 1 << 15), ("y", y, 1 << 17)):
+        group.create_array(name, data=values, chunks=(chunk_rows, *values.shape[1:]))
+
+
+def pyarrow_csv(path: str) -> None:
+    """Read a csv with pyarrow alone."""
+    import pyarrow.csv
+
+    with pyarrow.csv.open_csv(path, pyarrow.csv.ReadOptions(use_threads=False)) as reader:
+        assert sum(batch.num_rows for batch in reader) > 0
+
+
+def kept(path: str) -> None:
+    """Read a table into the store of kept tables."""
+    _to(path, features=False)
+
+
+def stored(path: str) -> None:
+    """Read data into a feature store."""
+    _to(path, features=True)
+
+
+def _to(path: str, *, features: bool) -> None:
+    from tempfile import TemporaryDirectory
+
+    from features.descriptor import FeatureSpec
+    from features.source import SourceSpec
+    from pipeline.datasets import build_feature_store as building
+    from pipeline.datasets.feature_request import FeatureRequest, describe
+    from pipeline.datasets.open_data import open_data
+    from storage.folder_layouts import FeatureLayout
+
+    with TemporaryDirectory(dir=Path(path).parent) as folder:
+        request = FeatureRequest(SourceSpec(path, kept=f"{folder}/tables"), FeatureSpec("raw"), True)
+        shape = describe(request, open_data(request.source))
+        if not features:
+            return
+        layout = FeatureLayout(Path(folder), shape.digest)
+        task, items = building.prepare(layout, shape, request)
+        for item in items:
+            building.build_item(task, item)
+        building.finish(layout, shape)
+
+
+def array(path: str) -> None:
+    """Write the codes of the table from an array, as a kept table has them."""
+    from tempfile import TemporaryDirectory
+
+    import numpy as np
+    import zarr
+
+    from storage.zarr_arrays import ArrayWriter, create_group
+
+    n_rows = zarr.open_group(path, mode="r")["X"].shape[0]
+    piece = np.random.default_rng(0).standard_normal((PIECE_ROWS, N_COLUMNS))
+    with TemporaryDirectory(dir=Path(path).parent) as folder:
+        writer = ArrayWriter(Path(folder), "codes", (N_COLUMNS,), np.float64)
+        for start in range(0, n_rows, PIECE_ROWS):
+            writer.add(piece[: n_rows - start])
+        create_group(Path(folder), [writer.finish()], {})
+
+
+def measured(what: str, path: Path) -> tuple[float, float]:
+    """Return CPU seconds and MiB of a function of this file, in a process of its own."""
+    code = MEASURED.format(root=str(ROOT), here=str(Path(__file__).parent), what=what, path=str(path))
+    one = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **one}, check=True, capture_output=True)
+    return tuple(json.loads(done.stdout.splitlines()[-1]))  # type: ignore[return-value]
+
+
+def trained(path: Path, folder: Path, centers: int) -> dict[str, float]:
+    """Train on a form; return CPU seconds of the command, its peak and its forecast in MiB, exit code 0 or 3."""
+    words = [sys.executable, "-m", "pipeline.train", str(path), "--centers", str(centers), "--penalty", "100"]
+    words += ["--sigma2", "30", "--workers", "1", "--memory-limit", "1GiB"]
+    words += ["--features-dir", str(folder / path.suffix[1:] / "features")]
+    run = folder / path.suffix[1:] / "run"
+    planned = subprocess.run([*words, "--dry-run"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    sizes = [
+        float(size) * (1024 if unit == "GiB" else 1) for size, unit in re.findall(r"  ([\d.]+) ([GM]iB)  ", planned)
+    ]
+    before = os.times()
+    code = subprocess.run([*words, "--run-dir", str(run), "-q"], cwd=ROOT, check=False).returncode
+    after = os.times()
+    assert code in (0, 3), code
+    seconds = after.children_user + after.children_system - before.children_user - before.children_system
+    peak = json.loads((run / "report.json").read_text())["peak_rss_bytes"] / 2**20
+    return {"seconds": seconds, "peak": peak, "forecast": max(sizes)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--rows", type=int, default=3_000_000)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--train", action="store_true")
+    parser.add_argument("--centers", type=int, default=1000)
+    parser.add_argument("--forms", default=",".join(FORMS), help="to train on")
+    asked = parser.parse_args()
+    folder = asked.out.absolute() / f"rows-{asked.rows}"
+    write(folder, asked.rows)
+    for k in range(asked.rounds):
+        if asked.train:
+            from tempfile import TemporaryDirectory
+
+            for form in asked.forms.split(","):
+                with TemporaryDirectory(dir=folder) as place:
+                    facts = trained(folder / f"rows.{form}", Path(place), asked.centers)
+                words = (
+                    f"{facts['seconds']:.1f} CPU s, peak {facts['peak']:.0f} MiB, forecast {facts['forecast']:.0f} MiB"
+                )
+                print(f"round {k}: train {form}: {words}", flush=True)
+            continue
+        steps = [("pyarrow_csv", "csv"), ("array", "zarr"), *(("kept", form) for form in FORMS[:3])]
+        for what, form in [*steps, *(("stored", form) for form in FORMS)]:
+            seconds, peak = measured(what, folder / f"rows.{form}")
+            print(f"round {k}: {what} {form}: {seconds:.2f} CPU s, {peak:.0f} MiB", flush=True)
+
+
+if __name__ == "__main__":
+    main()
