@@ -1,4 +1,4 @@
-"""Reading tables: CPU seconds and memory of csv, parquet and 64 parts, beside pyarrow and the same rows in zarr.
+"""Reading tables: CPU seconds of csv, parquet and 64 parts, beside pyarrow and the same rows in zarr.
 
 COMMAND: python jobs/benchmarks/tables.py --out DIR [--rows 3000000] [--rounds 2] [--train]
 
@@ -22,13 +22,12 @@ FORMS = ("csv", "parquet", "parts", "zarr")
 PIECE_ROWS = 1 << 14
 
 MEASURED = """
-import json, resource, sys, time
+import sys, time
 sys.path[:0] = [{root!r}, {here!r}]
 import tables
 started = time.process_time()
 getattr(tables, {what!r})({path!r})
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(json.dumps([time.process_time() - started, peak / 1024]))
+print(time.process_time() - started)
 """
 
 
@@ -115,12 +114,12 @@ def array(path: str) -> None:
         create_group(Path(folder), [writer.finish()], {})
 
 
-def measured(what: str, path: Path) -> tuple[float, float]:
-    """Return CPU seconds and MiB of a function of this file, in a process of its own."""
+def measured(what: str, path: Path) -> float:
+    """Return CPU seconds of a function of this file, imports included, in a process of its own."""
     code = MEASURED.format(root=str(ROOT), here=str(Path(__file__).parent), what=what, path=str(path))
     one = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **one}, check=True, capture_output=True)
-    return tuple(json.loads(done.stdout.splitlines()[-1]))  # type: ignore[return-value]
+    return float(done.stdout.splitlines()[-1])
 
 
 def trained(path: Path, folder: Path, centers: int) -> dict[str, float]:
@@ -167,8 +166,7 @@ def main() -> None:
             continue
         steps = [("pyarrow_csv", "csv"), ("array", "zarr"), *(("kept", form) for form in FORMS[:3])]
         for what, form in [*steps, *(("stored", form) for form in FORMS)]:
-            seconds, peak = measured(what, folder / f"rows.{form}")
-            print(f"round {k}: {what} {form}: {seconds:.2f} CPU s, {peak:.0f} MiB", flush=True)
+            print(f"round {k}: {what} {form}: {measured(what, folder / f'rows.{form}'):.2f} CPU s", flush=True)
 
 
 if __name__ == "__main__":
