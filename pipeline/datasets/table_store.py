@@ -21,7 +21,8 @@ from features.table_paths import table_files
 from pipeline.datasets import reading
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import MissingDataError, StorageError
-from storage.folders import new_folder, remove_stale
+from storage.folders import new_folder
+from storage.output_files import sweep_output
 from storage.records import digest_of, read_record, write_record
 from storage.zarr_arrays import ArrayWriter, StoredArray, chunk_rows_for, create_group, open_arrays
 
@@ -122,7 +123,7 @@ class TableStore:
         key = digest_of({"version": FORMAT_VERSION, "path": str(path.absolute()), "request": dict(request)})
         folder, encoded = self.folder / key, bool(request["encoded"])
         if self.writes:
-            remove_stale(self.folder)
+            sweep_output(folder)  # what a killed run left; another may be reading a table just now
         known = self._known(folder, files)
         if known is not None:
             return known

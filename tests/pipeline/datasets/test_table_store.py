@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from pipeline.datasets.open_data import open_data
 from pipeline.datasets.table_store import TableStore
 from runs import files_of, model_bytes, report_of, train
 from sources import everything
+from storage.files import temporary_path
+from storage.folders import new_folder
 from storage.zarr_arrays import ArrayWriter, create_group, open_arrays
 
 WORDS = "color,size,y\n" + "".join(f"{'rgb'[k % 3]},{'' if k % 5 == 0 else k / 3},{'np'[k % 2]}\n" for k in range(90))
@@ -80,6 +83,21 @@ def test_a_store_that_is_damaged_is_made_again(tmp_path, harm):
     after = everything(opened(tmp_path, drop=("color",), missing="median"))
     assert reading.take().n_tables == 1
     assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+def test_a_table_that_another_process_reads_just_now_is_left_alone_and_what_a_killed_one_left_is_removed(tmp_path):
+    (tmp_path / "t.csv").write_text(WORDS)
+    opened(tmp_path, **ENCODED)
+    (key,) = (path.name for path in (tmp_path / "tables").iterdir())
+    with new_folder(tmp_path / "tables" / "another", kind=None) as other, new_folder(tmp_path / "tables" / key) as same:
+        left = temporary_path(tmp_path / "tables" / key)
+        left.mkdir()
+        time.sleep(1.1)  # a folder that has just begun is left alone
+        open_source._opened.cache_clear()
+        opened(tmp_path, **ENCODED)
+        assert other.is_dir()
+        assert same.is_dir()
+        assert not left.exists()
 
 
 def test_arrays_of_unknown_length_are_those_of_zarr(tmp_path):
