@@ -31,11 +31,16 @@ def is_parquet(path: Path) -> bool:
     return path.suffix.lower() == ".parquet"
 
 
+def is_table_file(name: str) -> bool:
+    """Return whether a file is a table, by its name."""
+    return is_csv(Path(name)) or is_parquet(Path(name))
+
+
 def is_table(path: Path) -> bool:
     """Return whether a path names a table: a file by its name, a pattern of such names, or a folder with parts."""
     if path.suffix.lower() in (".zarr", ".npz"):
         return False
-    if is_csv(path) or is_parquet(path):
+    if is_table_file(path.name):
         return True
     return path.is_dir() and not _has_images(path) and next(_parts_below(path), None) is not None
 
@@ -107,5 +112,5 @@ def _parts_below(folder: Path) -> Iterator[Path]:
     """Yield the files of a folder that are parts of a table; names that begin with . or _ are of other programs."""
     for path in folder.rglob("*"):
         hidden = any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
-        if not hidden and path.suffix and (is_csv(path) or is_parquet(path)) and path.is_file():
+        if not hidden and path.suffix and is_table_file(path.name) and path.is_file():
             yield path

@@ -208,7 +208,7 @@ def _run(
 
     costs, peak_bytes = saved_state(layout)
     read = reading.take()
-    if read.n_tables:
+    if read.wall_seconds:
         before = costs.setdefault(READ, StageCost())
         before.wall_seconds += read.wall_seconds
         before.cpu_seconds += read.cpu_seconds

@@ -5,7 +5,8 @@ COMMAND: python jobs/benchmarks/tables.py --out DIR [--rows 3000000] [--rounds 2
 Writes ROWS × 28 numbers (HIGGS's shape) to DIR once, in every form, then times each in a process of its own with one
 thread: pyarrow's csv reader; csv, parquet and parts to a kept table, and on to a feature store; the same codes written
 from an array; and the feature store from zarr. `--train` trains on each form, 1000 candidates, one worker and
-`--memory-limit 1GiB`, beside the forecast of `--dry-run`. Ratios hold within one round: run it on an idle machine.
+`--memory-limit 1GiB`, beside the forecast of `--dry-run`. The figures are in DIR/tables.json too. Ratios hold within
+one round: run it on an idle machine.
 """
 
 import argparse
@@ -15,6 +16,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 N_COLUMNS, N_PARTS = 28, 64
@@ -75,8 +78,6 @@ def stored(path: str) -> None:
 
 
 def _to(path: str, *, features: bool) -> None:
-    from tempfile import TemporaryDirectory
-
     from features.descriptor import FeatureSpec
     from features.source import SourceSpec
     from pipeline.datasets import build_feature_store as building
@@ -98,8 +99,6 @@ def _to(path: str, *, features: bool) -> None:
 
 def array(path: str) -> None:
     """Write the codes of the table from an array, as a kept table has them."""
-    from tempfile import TemporaryDirectory
-
     import numpy as np
     import zarr
 
@@ -152,21 +151,26 @@ def main() -> None:
     asked = parser.parse_args()
     folder = asked.out.absolute() / f"rows-{asked.rows}"
     write(folder, asked.rows)
+    rows: list[dict[str, Any]] = []
     for k in range(asked.rounds):
         if asked.train:
-            from tempfile import TemporaryDirectory
-
             for form in asked.forms.split(","):
                 with TemporaryDirectory(dir=folder) as place:
                     facts = trained(folder / f"rows.{form}", Path(place), asked.centers)
-                words = (
-                    f"{facts['seconds']:.1f} CPU s, peak {facts['peak']:.0f} MiB, forecast {facts['forecast']:.0f} MiB"
-                )
-                print(f"round {k}: train {form}: {words}", flush=True)
+                rows.append({"round": k, "what": "train", "form": form, **facts})
+                print(words_of(rows[-1]), flush=True)
             continue
         steps = [("pyarrow_csv", "csv"), ("array", "zarr"), *(("kept", form) for form in FORMS[:3])]
         for what, form in [*steps, *(("stored", form) for form in FORMS)]:
-            print(f"round {k}: {what} {form}: {measured(what, folder / f'rows.{form}'):.2f} CPU s", flush=True)
+            rows.append({"round": k, "what": what, "form": form, "seconds": measured(what, folder / f"rows.{form}")})
+            print(words_of(rows[-1]), flush=True)
+    (asked.out / "tables.json").write_text(json.dumps(rows, indent=1))
+
+
+def words_of(row: dict[str, Any]) -> str:
+    """Return a measurement as a line."""
+    memory = f", peak {row['peak']:.0f} MiB, forecast {row['forecast']:.0f} MiB" if "peak" in row else ""
+    return f"round {row['round']}: {row['what']} {row['form']}: {row['seconds']:.2f} CPU s{memory}"
 
 
 if __name__ == "__main__":

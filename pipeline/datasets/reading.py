@@ -1,15 +1,22 @@
-"""What the reading of tables takes and tells: seconds, memory, notes, and lines of progress while it goes on."""
+"""What the reading of tables takes and tells: seconds, memory, notes, and lines of progress while it goes on.
+
+What an s3:// URL names is copied before it is read.
+"""
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from features.table_paths import is_table_file
 from pipeline.runtime import stopping
 from pipeline.runtime.events import LINE_SECONDS, MemoryMeter, repeating
+from storage.object_store import copy_objects, is_url
 
 
 @dataclass
@@ -20,6 +27,7 @@ class ReadingCost:
     cpu_seconds: float = 0.0
     n_tables: int = 0
     n_rows: int = 0
+    n_bytes: int = 0  # copied from an object store
     peak_bytes: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -66,13 +74,55 @@ def preparing(*, quiet: bool, writes: bool) -> Iterator[None]:
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Count what the reading of a table takes, and tell how far it is."""
-    wall, cpu, before = time.perf_counter(), time.process_time(), _cost.n_rows
+    before = _cost.n_rows
+
+    def words(seconds: float) -> str:
+        n_rows = _cost.n_rows - before
+        return f"read: {path.name}, {n_rows} rows, {n_rows / seconds:.3g}/s"
+
+    with _telling(words):
+        yield
+    _cost.n_tables += 1
+
+
+def local_path(name: str, folder: Path | None) -> str:
+    """Return the path of a copy of what an s3:// URL names, below `folder`; any other name as it is.
+
+    The copy is removed at the end of the process where there is no folder, or nothing is to be written. Raises as
+    `storage.object_store.copy_objects`, and StoppedError where work shall stop.
+    """
+    if not is_url(name):
+        return name
+    before = _cost.n_bytes
+
+    def words(seconds: float) -> str:
+        n_mib = (_cost.n_bytes - before) / 2**20
+        return f"copy: {name}, {n_mib:.0f} MiB, {n_mib / seconds:.3g} MiB/s"
+
+    def count(n_bytes: int) -> None:
+        stopping.check()
+        _cost.n_bytes += n_bytes
+
+    folder = folder if folder and writes() else Path(_passing_folder().name)
+    with _telling(words):
+        return str(copy_objects(name, folder, is_table_file, count))
+
+
+@cache
+def _passing_folder() -> "TemporaryDirectory[str]":
+    """Return a folder that is removed when the process ends."""
+    return TemporaryDirectory(prefix="slkl-")
+
+
+@contextmanager
+def _telling(words: Callable[[float], str]) -> Iterator[None]:
+    """Count what the block takes, and tell what `words` makes of its seconds."""
+    wall, cpu = time.perf_counter(), time.process_time()
     with MemoryMeter() as meter:
 
         def tell() -> None:
-            n_rows, seconds = _cost.n_rows - before, time.perf_counter() - wall
-            words = f"{n_rows} rows, {n_rows / seconds:.3g}/s, {meter.sample() / 2**20:.0f} MiB"
-            print(f"read: {path.name}, {words}", file=sys.stderr, flush=True)
+            line = words(time.perf_counter() - wall)
+            print(f"{line}, {meter.sample() / 2**20:.0f} MiB of memory", file=sys.stderr, flush=True)
 
         try:
             with repeating(LINE_SECONDS, tell) if _tells.get() else nullcontext():
@@ -80,5 +130,4 @@ def reading(path: Path) -> Iterator[None]:
         finally:
             _cost.wall_seconds += time.perf_counter() - wall
             _cost.cpu_seconds += time.process_time() - cpu
-            _cost.n_tables += 1
     _cost.peak_bytes = max(_cost.peak_bytes, meter.peak_bytes)

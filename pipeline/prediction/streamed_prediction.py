@@ -20,6 +20,7 @@ from features.source import NAMED, Part, Source
 from features.targets import class_array
 from pipeline.config import settings as configuration
 from pipeline.config.train_config import TrainConfig
+from pipeline.datasets import reading
 from pipeline.datasets.feature_request import describe, fill_in_features, names_of_data, source_spec
 from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigError, ConfigMismatchError, InvalidDataError, MissingRunError
@@ -103,7 +104,7 @@ def open_examples(asked: Asked, located: Located) -> Examples:
     elif named:
         examples = _parts_of(_named_source(data, asked), asked.part or "test")
     else:
-        examples = open_path(Path(data), asked, located.model)
+        examples = open_path(Path(reading.local_path(data, None)), asked, located.model)
     for piece in examples.pieces:
         check_shape(piece, located.model)
     return examples

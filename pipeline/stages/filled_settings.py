@@ -41,9 +41,9 @@ OF_ROWS = ("data.weights", "data.groups")  # what only rows of files have
 OF_TABLES = ("test", "columns", "drop", "categorical", "missing")  # of `data`: what only files of cells have
 
 
-def check_used(config: TrainConfig, explicit: frozenset[str]) -> None:
-    """Raise ConfigError for a setting that was asked for and would have no effect."""
-    name, path = config.features.name, Path(config.dataset)
+def check_used(config: TrainConfig, explicit: frozenset[str], path: Path) -> None:
+    """Raise ConfigError for a setting that was asked for and would have no effect; `path`: of the data."""
+    name = config.features.name
     of_table = config.dataset not in NAMED and is_table(path)
     unused = {
         "solver.patience": config.solver.penalty != "auto",

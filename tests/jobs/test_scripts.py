@@ -134,6 +134,22 @@ def test_floor(script: Script) -> None:
     assert all(line in text and line.startswith(("yes M = ", "NO  M = ")) for line in facts["summary"])
 
 
+def test_tables(script: Script) -> None:
+    small = ("--rows", "2000", "--rounds", "1")
+    rows, text = script("tables", *small)
+    assert [(row["what"], row["form"]) for row in rows] == [
+        ("pyarrow_csv", "csv"),
+        ("array", "zarr"),
+        *((what, form) for what in ("kept", "stored") for form in ("csv", "parquet", "parts")),
+        ("stored", "zarr"),
+    ]
+    assert all(0 < row["seconds"] < 60 for row in rows)
+    (row,), text = script("tables", *small, "--train", "--forms", "parts", "--centers", "10")
+    assert 50 < row["forecast"] < 1024
+    assert 50 < row["peak"] < 1024
+    assert "round 0: train parts: " in text
+
+
 @pytest.mark.parametrize(
     ("rows", "executor", "centers"),
     [([300], "threads", 20), pytest.param([1000, 2000], "cluster", 50, marks=pytest.mark.nightly)],
