@@ -1,7 +1,8 @@
-"""Outputs under a name that the user gives, whole under it or not there; predictions as .npz, .zarr or .csv.
+"""Outputs under a name that the user gives, whole under it or not there; predictions as .npz, .zarr, .parquet or .csv.
 
 Predictions are written block by block, and memory does not grow with the rows: an .npz is filled in place while its
-labels and probabilities wait in nameless files beside it, a .zarr gets whole chunks, a .csv its lines.
+labels and probabilities wait in nameless files beside it, a .zarr gets whole chunks, a .parquet row groups, a .csv its
+lines.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from storage.records import read_json
 from storage.zarr_arrays import ArraySpec, chunk_rows_for, create_group
 from storage.zarr_metadata import NODE_FILE
 
-_FILES = (".npz", ".csv")
+_FILES = (".npz", ".csv", ".parquet")
+_GROUP_BYTES = 1 << 22  # of a row group of a .parquet
 SUFFIXES = (*_FILES, ".zarr")
 _SETTLED_SECONDS = 1.0  # a writer that has just begun has not locked its file yet
 _SILLY_NAME = r"(.*/)?\.nfs[0-9a-f]+"  # what a network file system keeps of a file that was removed while it was open
@@ -161,13 +163,13 @@ def writing(path: Path, spec: OutputSpec, *, replace: bool = False) -> Iterator[
     The file becomes `path` in one step when the block ends, after `spec.n_rows` rows; on any error nothing changes.
 
     .npz: arrays label, decision and, where there are any, probability and classes. .zarr: likewise, the classes among
-    the attributes. .csv: see `csv_writer`.
+    the attributes. .csv: see `csv_writer`. .parquet: the columns of a csv, labels as they are.
 
     Raises CannotWriteError as `check_predictions`, and naming path and cause where the disk refuses; ValueError where
     another number of rows was written.
     """
     check_predictions(path, replace=replace)
-    form = {".npz": _npz, ".zarr": _zarr, ".csv": _csv}[path.suffix]
+    form = {".npz": _npz, ".zarr": _zarr, ".csv": _csv, ".parquet": _parquet}[path.suffix]
     rows = 0
 
     with form(path, spec) as write:
@@ -221,6 +223,38 @@ def _csv(path: Path, spec: OutputSpec) -> Iterator[Write]:
         names = (*spec.names, *spec.probability_names)
         regression = spec.label_dtype.kind == "f" and not spec.classes
         yield csv_writer(lambda text: stream.write(text.encode()), names, regression=regression)
+
+
+@contextlib.contextmanager
+def _parquet(path: Path, spec: OutputSpec) -> Iterator[Write]:
+    import pyarrow as arrow  # slow to import, and only this form needs it
+    from pyarrow import parquet
+
+    names = ("row", "label", *spec.names, *spec.probability_names)
+    label_type = arrow.string() if spec.label_dtype.kind == "U" else arrow.from_numpy_dtype(spec.label_dtype)
+    types = [arrow.int64(), label_type, *[arrow.float64()] * (len(names) - 2)]
+    schema = arrow.schema(zip(names, types, strict=True))
+    waiting: list[arrow.RecordBatch] = []
+    start = 0
+
+    with _replacing(path) as stream, parquet.ParquetWriter(stream, schema) as writer:
+
+        def flush() -> None:
+            writer.write_table(arrow.Table.from_batches(waiting, schema))
+            waiting.clear()
+
+        def write(label: NDArray[Any], /, *values: NDArray[np.float64]) -> None:
+            nonlocal start
+            columns = [np.arange(start, start + len(label)), label, *np.hstack(values).T]
+            arrays = [arrow.array(column, kind) for column, kind in zip(columns, types, strict=True)]
+            waiting.append(arrow.record_batch(arrays, schema))
+            start += len(label)
+            if sum(batch.nbytes for batch in waiting) >= _GROUP_BYTES:
+                flush()
+
+        yield write
+        if waiting:
+            flush()
 
 
 @contextlib.contextmanager

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import zarr
+from pyarrow import parquet
 from scipy.special import softmax
 
 from commands import RENDERED, TARGETS, WORDS, Capture, X, flip, the_error, without_rights
@@ -27,7 +29,7 @@ from pipeline.prediction import streamed_prediction as prediction
 from pipeline.prediction.model_folder import load_model, save_model
 from runs import ROOT, largest_bytes
 from storage import output_files as outputs
-from storage.output_files import OutputSpec, csv_writer, writing
+from storage.output_files import SUFFIXES, OutputSpec, csv_writer, writing
 
 Runs = dict[str, Path]  # by their task
 
@@ -42,6 +44,12 @@ def loaded(path: Path) -> tuple[np.ndarray, np.ndarray]:
         rows = list(csv.reader(path.read_text().splitlines()))
         assert [row[0] for row in rows[1:]] == [str(k) for k in range(len(rows) - 1)]
         return np.array([row[1] for row in rows[1:]]), np.array([row[2:] for row in rows[1:]], dtype=float)
+    if path.suffix == ".parquet":
+        table = pandas.read_parquet(path)
+        assert table.columns[:2].tolist() == ["row", "label"]
+        assert table["row"].tolist() == list(range(len(table)))
+        labels = table["label"].to_numpy(None if table["label"].dtype.kind in "ifb" else "U")
+        return labels, table.iloc[:, 2:].to_numpy()
     if path.suffix == ".npz":
         arrays = dict(np.load(path, allow_pickle=False))
     else:
@@ -62,7 +70,7 @@ def expected(run: Path, source: SourceSpec) -> tuple[np.ndarray, np.ndarray]:
     return inputs, model.decision_function(model.features_of(inputs))
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".zarr", ".csv"])
+@pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_named_data_set_gives_the_decision_function_of_its_test_part(
     images: Path, tmp_path: Path, suffix: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,8 +97,9 @@ def test_files_tell_which_column_is_whose(images: Path, rings: Runs, tmp_path: P
     ):
         data = "digits" if run == images else tmp_path / "X.npz"
         np.savez(tmp_path / "X.npz", X=X)
-        for suffix in ("npz", "zarr", "csv"):
+        for suffix in ("npz", "zarr", "parquet", "csv"):
             assert predict(run, data, tmp_path / f"out.{suffix}", "--force", "-q") == 0
+        assert parquet.read_schema(tmp_path / "out.parquet").names == ["row", "label", *names]
         assert zarr.open_group(tmp_path / "out.zarr", mode="r").attrs["classes"] == classes
         with np.load(tmp_path / "out.npz") as arrays:
             assert arrays["classes"].tolist() == classes if classes else "classes" not in arrays
@@ -119,7 +128,7 @@ def test_tables_of_every_task_and_form(rings: Runs, task: str, tmp_path: Path, m
     first: list[np.ndarray] = []
     for data in ("data.npz", "group.zarr", "bare.zarr", "bare.csv", "target.csv", "amid.csv"):
         target = ("--target", "kind") if data == "amid.csv" else ()
-        for suffix in (".npz", ".zarr", ".csv"):
+        for suffix in SUFFIXES:
             out = tmp_path / f"{data}-out{suffix}"
             assert predict(rings[task], tmp_path / data, out, *target, "-q") == 0
             label, decision = loaded(out)
@@ -145,7 +154,7 @@ def test_probabilities_are_written_beside_the_rest(
     monkeypatch.setattr(prediction, "MOST_BLOCK_ROWS", 11)
     model, out = load_model(rings[task] / "model"), tmp_path / "out.csv"
     words = ["--probabilities", *part]
-    for suffix in (".npz", ".zarr", ".csv"):
+    for suffix in SUFFIXES:
         assert predict(rings[task], ring_data[task], out.with_suffix(suffix), *words, "-q") == 0
         label, values = loaded(out.with_suffix(suffix))
         decision, probability = np.split(values, [len(model.intercept)], axis=1)
@@ -171,7 +180,7 @@ def test_probabilities_are_refused_where_there_are_none(
         assert not (tmp_path / "refused.csv").exists()
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".zarr", ".csv"])
+@pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("kind", ["U6", "i8", "f8", "?"])
 def test_more_rows_than_a_chunk_are_written_as_they_come(tmp_path: Path, suffix: str, kind: str) -> None:
     n = 3_000 if suffix == ".csv" else 150_000
@@ -183,6 +192,8 @@ def test_more_rows_than_a_chunk_are_written_as_they_come(tmp_path: Path, suffix:
             write(label[start : start + 1 + n // 7], decision[start : start + 1 + n // 7])
     if suffix == ".zarr":
         assert len(list((tmp_path / "out.zarr" / "decision" / "c").iterdir())) > 1
+    if suffix == ".parquet":
+        assert parquet.ParquetFile(tmp_path / "out.parquet").num_row_groups > 1
     found = loaded(tmp_path / f"out{suffix}")
     np.testing.assert_array_equal(found[0], label.astype(str) if suffix == ".csv" else label)
     np.testing.assert_array_equal(found[1], decision)
@@ -236,7 +247,7 @@ def test_settings_of_a_named_data_set(images: Path, tmp_path: Path) -> None:
 
 def test_an_existing_file_is_only_replaced_by_force(rings: Runs, tmp_path: Path, capsys: Capture) -> None:
     data = put({"X": X}, tmp_path)
-    for out in (tmp_path / f"out{suffix}" for suffix in (".npz", ".zarr", ".csv")):
+    for out in (tmp_path / f"out{suffix}" for suffix in SUFFIXES):
         assert predict(rings["words"], data, out, "-q") == 0
         before = loaded(out)[1]
         assert predict(rings["binary"], data, out, "-q") == 73
@@ -246,7 +257,7 @@ def test_an_existing_file_is_only_replaced_by_force(rings: Runs, tmp_path: Path,
         assert loaded(out)[1].shape == (len(X), 1)
     (tmp_path / "mine.zarr").mkdir()
     assert predict(rings["words"], data, tmp_path / "mine.zarr", "-q", "--force") == 73
-    assert {path.name for path in tmp_path.iterdir()} == {data.name, "mine.zarr", "out.csv", "out.npz", "out.zarr"}
+    assert {path.name for path in tmp_path.iterdir()} == {data.name, "mine.zarr", *map("out{}".format, SUFFIXES)}
 
 
 def put(data: Any, folder: Path) -> Path:
@@ -304,7 +315,7 @@ def test_bad_data_give_one_line_the_exit_code_and_leave_nothing(
     inputs.mkdir()
     out.mkdir()
     data = put(content, inputs)
-    for suffix in (".npz", ".zarr", ".csv"):
+    for suffix in SUFFIXES:
         assert predict(rings["words"], data, out / f"out{suffix}", *options) == code
         assert words in the_error(capsys)
         assert not list(out.iterdir())
@@ -343,7 +354,7 @@ def test_a_disk_that_is_full_leaves_nothing(rings: Runs, tmp_path: Path, capsys:
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
     try:
-        for suffix in (".npz", ".zarr", ".csv"):
+        for suffix in SUFFIXES:
             assert predict(rings["words"], tmp_path / "X.npz", tmp_path / "out" / f"out{suffix}", "-q") == 73
             assert "out" in capsys.readouterr().err
             assert not list((tmp_path / "out").iterdir())
@@ -354,7 +365,7 @@ def test_a_disk_that_is_full_leaves_nothing(rings: Runs, tmp_path: Path, capsys:
 
 def test_a_folder_without_rights_is_refused(rings: Runs, ring_data: Runs, capsys: Capture) -> None:
     with without_rights(rings["words"] / "model", ring_data["words"]) as folder:
-        for suffix in ("npz", "zarr", "csv"):
+        for suffix in ("npz", "zarr", "parquet", "csv"):
             assert predict(folder / "model", folder / "words.npz", folder / f"out.{suffix}", "-q") == 73
             error = the_error(capsys)
             assert str(folder / "out") in error
