@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow
+import pyarrow.parquet
 
 from features.cell_text import cell_text
 from features.csv_files import CsvFile
@@ -37,15 +38,16 @@ class ArrowPart:
         except (pyarrow.ArrowException, TypeError, ValueError) as error:
             words = " ".join(str(error).split())[:120]
             raise MixedColumnError(f"{called}: cannot be read as a table ({words})") from error
-        self._table = table.select([name for name in table.column_names if not name.startswith(_INDEX)])
+        fields = [_readable(field) for field in table.schema if not field.name.startswith(_INDEX)]
+        self.table = table.select([field.name for field in fields]).cast(pyarrow.schema(fields))
 
     def first_line(self) -> tuple[int, list[str]]:
         """Return 1 and the names of the columns."""
-        return 1, self._table.column_names
+        return 1, self.table.column_names
 
     def count_rows(self) -> int:
         """Return the number of rows."""
-        return int(self._table.num_rows)
+        return int(self.table.num_rows)
 
     def batches(self, places: Collection[int], *, header: bool = True) -> Iterator[Batch]:
         """Yield the rows with the columns at some places."""
@@ -53,9 +55,14 @@ class ArrowPart:
         if not places:
             yield Batch(self.path, 0, self.count_rows(), {})
             return
-        for batch in self._table.select(places).to_batches(FRAME_ROWS):
+        for batch in self.table.select(places).to_batches(FRAME_ROWS):
             yield Batch(self.path, start, batch.num_rows, dict(zip(places, batch.columns, strict=True)))
             start += batch.num_rows
+
+
+def _readable(field: "pyarrow.Field") -> "pyarrow.Field":
+    """Return a field of a type that Arrow's functions take: not all take views of texts, as polars has them."""
+    return field.with_type(pyarrow.large_string()) if pyarrow.types.is_string_view(field.type) else field
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +92,12 @@ class Table:
     def of(cls, frame: Any, called: str) -> "Table":
         """Return a table in memory, called so in errors. Raises DataError where Arrow cannot read it."""
         return cls(Path(called), [(ArrowPart(frame, called), ())])
+
+    def write_parquet(self, path: Path) -> None:
+        """Write a table in memory. Raises OSError."""
+        for part, _ in self.parts:
+            assert isinstance(part, ArrowPart)
+            pyarrow.parquet.write_table(part.table, path, row_group_size=1 << 17)
 
     @property
     def has_names(self) -> bool:

@@ -54,7 +54,7 @@ _under_way = threading.Lock()
 
 
 def train(
-    dataset: str | PathLike[str],
+    dataset: Any,
     *,
     run_dir: str | PathLike[str] | None = None,
     resume: str = "never",
@@ -68,7 +68,8 @@ def train(
 
     Parameters
     ----------
-    dataset : name of a data set, or path of your data
+    dataset : name of a data set, path of your data, or a data frame (pandas, polars, pyarrow), as may be `test`: they
+        are written beside the feature stores, as FEATURES_DIR/frames/frame-<sha256>.parquet, and read from there
     run_dir, resume, config, quiet, options : the command's options, such as centers=1000, sigma2="auto"; None leaves
         one out
     settings : any setting by its key, {"features.deskew": 1} or {"features": {"deskew": 1}}
@@ -85,16 +86,40 @@ def train(
     folders = [f"--{name.replace('_', '-')}={value}" for name, value in asked.items() if value is not None]
     if callback is not None and not callable(callback):
         raise ConfigError(f"callback is a {type(callback).__name__}: give a function that takes a record")
-    words = [*folders, *(["--quiet"] if quiet else []), *words_of(dataset, options, settings or {})]
+
+    def words(dataset: Any, **more: Any) -> list[str]:
+        return [*folders, *(["--quiet"] if quiet else []), *words_of(dataset, options | more, settings or {})]
+
+    given = {"dataset": dataset} | ({"test": options["test"]} if "test" in options else {})
+    if any(map(_is_frame, given.values())):
+        folder = _features_dir(parse(words("frame.parquet", test=None))) / "frames"
+        given = {name: _in_file(data, folder) if _is_frame(data) else data for name, data in given.items()}
     if not _under_way.acquire(blocking=False):
         raise ConfigError("a run is under way in this process: wait for it, or start a process for each")
     try:
         with stopping.listening(stopping.unclaimed()):
-            run = _interruptible(parse(words), callback)
+            run = _interruptible(parse(words(**given)), callback)
     finally:
         _under_way.release()
     _tell(run, quiet)
     return run
+
+
+def _is_frame(data: Any) -> bool:
+    return hasattr(data, "__arrow_c_stream__")
+
+
+def _features_dir(arguments: Arguments) -> Path:
+    """Return the folder of the feature stores that a run is to have."""
+    loaded = configuration.load(arguments.dataset, arguments.config_file, arguments.assignments)
+    return Path(loaded.config.resources.features_dir)
+
+
+def _in_file(frame: Any, folder: Path) -> Path:
+    """Return the path of a data frame that is written in a folder."""
+    from pipeline.datasets.table_store import write_frame  # brings what reads tables
+
+    return write_frame(frame, folder)
 
 
 def _interruptible(arguments: Arguments, callback: "Callback | None") -> TrainedRun:

@@ -21,7 +21,8 @@ from features.table_paths import table_files
 from pipeline.datasets import reading
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import MissingDataError, StorageError
-from storage.folders import new_folder
+from storage.files import make_folder, rename_file, temporary_path, write_errors
+from storage.folders import digest_file, new_folder
 from storage.output_files import sweep_output
 from storage.records import digest_of, read_record, write_record
 from storage.zarr_arrays import ArrayWriter, StoredArray, chunk_rows_for, create_group, open_arrays
@@ -168,6 +169,26 @@ class TableStore:
         words = tuple(None if known is None else tuple(known) for known in record["words"])
         of_rows = facts.get("weights"), facts.get("groups")
         return ReadTable(codes, words, labels, *of_rows, record["sha256"], tuple(record["ids"]))
+
+
+def write_frame(frame: Any, folder: Path) -> Path:
+    """Write a data frame as FOLDER/frame-<sha256>.parquet, unless it is there; return the path.
+
+    Raises DataError where it cannot be read as a table, CannotWriteError.
+    """
+    from features.frames import table_of  # only frames need it
+
+    make_folder(folder)
+    aside = temporary_path(folder / "frame.parquet")
+    try:
+        with write_errors(aside):
+            table_of(frame, "data frame").write_parquet(aside)
+        path = folder / f"frame-{digest_file(aside).sha256[:16]}.parquet"
+        if not path.exists():
+            rename_file(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+    return path
 
 
 def _write(folder: Path, table: ReadTable, files: Mapping[str, Any]) -> None:

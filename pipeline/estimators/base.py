@@ -16,7 +16,9 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.validation import assert_all_finite, check_consistent_length, check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
+from features import frames
 from features.descriptor import FeatureSpec
+from features.encoding import unknown_words
 from features.source import Columns
 from features.targets import class_array
 from pipeline.config.parsers import NO_PENALTY, is_searched
@@ -55,6 +57,8 @@ class KernelMachine(BaseEstimator):
     n_centers: int | str | None = None
     _: KW_ONLY
     budget: float | str | None = None
+    categorical: str | None = None
+    missing: str | None = None
     standardise: bool = True
     kernel: str = "gaussian"
     degree: int = 2
@@ -79,10 +83,15 @@ class KernelMachine(BaseEstimator):
 
     def _validated(self, X: Any, y: Any, *, numeric: bool) -> tuple[Rows, NDArray[Any]]:
         """Return rows and y (n,), checked as scikit-learn does; arrays read by slices are not read yet."""
-        if not is_sliced(X):
+        inputs, columns = X, None
+        if self._reads_cells(X):
+            with parameters.as_value_error():
+                inputs, columns = frames.learned_inputs(X, "X", self.categorical, self.missing)
+        self._columns = columns
+        if columns is None and not is_sliced(X):
             X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], y_numeric=numeric)
             return Rows(X), column_or_1d(y, warn=True)
-        rows = Rows(X)
+        rows = Rows(inputs)
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         if not all(rows.shape):
@@ -92,9 +101,19 @@ class KernelMachine(BaseEstimator):
         if y.dtype.kind == "f":
             assert_all_finite(y, input_name="y")
         self.n_features_in_ = rows.shape[1]
-        if hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        self.__dict__.pop("feature_names_in_", None)
+        if columns is not None:
+            self.n_features_in_ = len(columns.inputs)
+            self.feature_names_in_ = np.array(columns.inputs, dtype=object)
         return rows, y.astype(np.float64) if numeric else y
+
+    def _reads_cells(self, X: Any) -> bool:
+        """Return whether X is a data frame whose cells are read as those of a table, not as an array of numbers."""
+        if self.categorical is None and self.missing is None:
+            return frames.is_frame(X) and not frames.is_plain(X)
+        if not frames.is_frame(X):
+            raise ValueError("categorical and missing are for data frames; give X as one, or leave them out")
+        return True
 
     def _fit(
         self,
@@ -165,7 +184,9 @@ class KernelMachine(BaseEstimator):
         """Set the fitted attributes, and warn of a tolerance that was not reached."""
         summary, shape, config = final.summary, work.shape, work.config
         index = np.concatenate([features.index, [] if own_index is None else own_index]).astype(np.int64)
-        names = getattr(self, "feature_names_in_", None)
+        names, columns = getattr(self, "feature_names_in_", None), self._columns
+        if columns is None and names is not None:
+            columns = Columns(tuple(names.tolist()), None, len(names))
         model = assemble_model(
             work,
             final,
@@ -173,7 +194,7 @@ class KernelMachine(BaseEstimator):
             features=FeatureSpec("raw"),
             standardisation=features.standardisation() if config.data.standardise else None,
             input_shape=(shape.n_features,),
-            table_columns=None if names is None else Columns(tuple(names.tolist()), None, len(names)),
+            table_columns=columns,
         )
         self._set_model(model, np.dtype(config.kernel.precision).type)
         if final.points is None:
@@ -218,13 +239,20 @@ class KernelMachine(BaseEstimator):
     def _decision(self, X: Any) -> NDArray[np.floating]:
         """Return the outputs (n, T) of rows X (n, d), by blocks; float32 for float32 rows."""
         check_is_fitted(self, "centers_")
-        if not is_sliced(X):
+        columns = self._model.table_columns
+        encoded = columns is not None and columns.encoding is not None
+        if columns is not None and columns.inputs and frames.is_frame(X) and (encoded or not frames.is_plain(X)):
+            with parameters.as_value_error():
+                X, unknown = frames.known_inputs(X, "X", columns)
+            for line in unknown_words(unknown):
+                warnings.warn(line, stacklevel=3)
+        elif not is_sliced(X):
             X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        rows = Rows(X)
-        if rows.shape[1] != self.n_features_in_:
+        rows, n_inputs = Rows(X), math.prod(self._model.input_shape)
+        if rows.shape[1] != n_inputs:
             raise ValueError(
-                f"X has {rows.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} "
-                "features as input"
+                f"X has {rows.shape[1]} features, but {type(self).__name__} is expecting {n_inputs} features as input"
+                + ("; give a data frame, as in the fit" if encoded else "")
             )
         model, decision = self._model, np.empty((len(rows), len(self._model.intercept)))
         with parameters.as_value_error():

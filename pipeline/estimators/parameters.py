@@ -13,7 +13,7 @@ from scipy.linalg import LinAlgError
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight
 
-from features.errors import DataError
+from features.errors import DataError, UsageError
 from features.targets import outputs
 from pipeline.config.parsers import NO_PENALTY, is_searched
 from pipeline.config.settings import SETTINGS, with_values
@@ -121,6 +121,9 @@ _INSTEAD = (  # patterns in messages for the command, and what the estimators sa
     ("; set statistics.hold_out to 0.1", ""),
     ("set statistics.hold_out to 0.1, or ", ""),
     (r"(--(?:[a-z0-9]+-?)+) (learned|diagonal|metric|ridge|auto|none|greedy:\w+)", r"\1='\2'"),
+    (r" \(--set '?data\.drop=.*?\)", ""),
+    (r"--set '?data\.(categorical|missing)=([^')\s]+)'?", r"\1='\2'"),
+    (r"data\.(categorical|missing)", r"\1"),
     ("--centers", "n_centers"),
     ("--center-list", "centers"),
     ("--scale|kernel.scale_rounds", "feature_scale"),
@@ -155,7 +158,7 @@ def as_value_error() -> Iterator[None]:
     """Raise as ValueError what the steps of a fit say of data and settings, in the words of the parameters."""
     try:
         yield
-    except (ConfigError, InvalidDataError, DataError, LinAlgError) as error:
+    except (ConfigError, InvalidDataError, DataError, UsageError, LinAlgError) as error:
         raise ValueError(in_parameters(str(error))) from None
 
 

@@ -34,6 +34,11 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     budget : float, str or None
         Core seconds (or "2m") that a fit may take, at a nominal rate that is the same on every machine, in place of
         `n_centers`. None: 60, where that is None too.
+    categorical : "auto", "onehot", "ordinal", such with columns ("auto:a,b") or None
+        X as a data frame: how words become numbers, as `--set data.categorical` says. "auto": an input for each word,
+        of more than 32 words their places. None: words are refused.
+    missing : "median" or None
+        X as a data frame: "median" fills missing cells in, and adds an input that marks them. None: they are refused.
     standardise : bool
         Fit to columns less their mean, over their deviation; predictions do the same. Both of weighted rows.
     kernel : "gaussian", "polynomial" or "intersection"
@@ -137,6 +142,8 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
 
     Notes
     -----
+    The cells of a data frame (pandas, polars, pyarrow) with columns that are no plain numbers are read as the command
+    reads a table: dates are days since 1970, true and false are 1 and 0. Prediction finds its columns by their names.
     X is an array, or anything with shape, dtype and slices of rows: a memory map, a dask or zarr array. Those are read
     by row blocks, once for each thing that is found (equal rows, moments, candidates, scales, width, statistics, a
     temperature), never whole.
@@ -188,9 +195,9 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
 
     Parameters
     ----------
-    n_centers, budget, standardise, kernel, degree, sigma2, feature_scale, penalty, patience, refit, select,
-    polish_centers, coupling, fit_intercept, centers, tol, max_sweeps, schedule, memory_limit, warm_start,
-    random_state, callback, verbose
+    n_centers, budget, categorical, missing, standardise, kernel, degree, sigma2, feature_scale, penalty, patience,
+    refit, select, polish_centers, coupling, fit_intercept, centers, tol, max_sweeps, schedule, memory_limit,
+    warm_start, random_state, callback, verbose
         As in `SLKLRegressor`; "auto" and "greedy:auto" look at held-out rows, "auto" at how many are misclassified.
     class_weight : None, "balanced" or dict
         Factors of the row weights by class, as everywhere in scikit-learn.

@@ -1,10 +1,13 @@
 """Tables that were read are kept: found again while their files hold the same bytes, and read again where not."""
 
 import os
+import re
 import shutil
 import time
 
 import numpy as np
+import pandas
+import polars
 import pytest
 import zarr
 
@@ -17,6 +20,8 @@ from pipeline import evaluate, predict
 from pipeline.datasets import reading
 from pipeline.datasets.open_data import open_data
 from pipeline.datasets.table_store import TableStore
+from pipeline.errors import ConfigMismatchError
+from pipeline.train import train as run_of
 from runs import files_of, model_bytes, report_of, train
 from sources import everything
 from storage.files import temporary_path
@@ -184,3 +189,23 @@ def test_many_files_go_through_every_command(tmp_path, data):
     grown = ("--init-from", str(run), "--add-rows", of["more"])
     train(tmp_path / "grown", features, *grown, dataset=of["parts"])
     assert report_of(tmp_path / "grown")["n_train"] == 75
+
+
+def test_data_frames_train_as_their_parquet_does_and_resume(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame({"c": rng.choice(["r", "g"], 90), "x": rng.normal(size=90)})
+    frame["y"] = np.where(frame["x"] > 0, frame["c"], "no")
+    frame.to_parquet(tmp_path / "rows.parquet")
+    options = {"centers": 20, "penalty": 1, "target": "y", "settings": {"data.categorical": "auto"}, "quiet": True}
+    options["features_dir"] = tmp_path / "features"
+    for name, data in (("file", tmp_path / "rows.parquet"), ("frame", frame), ("polars", polars.from_pandas(frame))):
+        run = run_of(data, run_dir=tmp_path / name, test=data if name == "polars" else None, **options)
+        assert run.model.predict(frame[["x", "c"]]).tolist() == run.model.predict(frame).tolist()
+    assert model_bytes(tmp_path / "frame") == model_bytes(tmp_path / "file")
+    assert run.report["n_test"] == 90
+    assert run_of(frame, run_dir=tmp_path / "frame", resume="require", **options).report["n_train"] == 68
+    with pytest.raises(ConfigMismatchError):
+        run_of(frame[1:], run_dir=tmp_path / "frame", resume="require", **options)
+    written = sorted(path.name for path in (tmp_path / "features" / "frames").iterdir())
+    assert len(written) == 3
+    assert all(re.fullmatch(r"frame-[0-9a-f]{16}\.parquet", name) for name in written)
