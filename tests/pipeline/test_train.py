@@ -258,7 +258,9 @@ def test_bad_input_gives_one_line_the_exit_code_and_leaves_nothing(
     assert not (run / "report.json").exists()
 
 
-def test_an_unwritable_folder_is_refused(capsys: Capture) -> None:
+def test_an_unwritable_folder_is_refused(tmp_path: Path, features: Path, capsys: Capture) -> None:
+    train(tmp_path / "run", features, "--centers", "20")  # compiled loops are root's too: they must be loaded
+    capsys.readouterr()
     with without_rights() as folder:
         train(folder / "run", folder / "features", code=73)
     error = the_error(capsys)
