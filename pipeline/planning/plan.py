@@ -63,7 +63,8 @@ from storage.object_store import is_url
 READING_BYTES = 230 * 2**20
 STREAMING_BYTES = 260 * 2**20
 WORKER_BYTES = 100 * 2**20
-TABLE_BYTES, TABLE_ROW_BYTES = 330 * 2**20, 48  # while a table is read, and of each row of it; measured
+ROW_BYTES = 64  # of each row in the process that leads a run: labels, keys, order, and what finds equal rows; measured
+TABLE_BYTES = 330 * 2**20  # while a table is read; measured
 COMPILING_BYTES = 70 * 2**20  # of the compiler, for good, in the process that leads a run; measured
 IMAGE_LIBRARY_BYTES = 100 * 2**20  # scikit-learn and scikit-image, which make the digits
 _WORKING_SETS = [*range(40_000, 2000, -500), *range(2000, 0, -100)]  # to choose from where not all candidates fit
@@ -322,7 +323,7 @@ def _bytes_below(folder: Path) -> int:
 def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     shape, data = bounds.shape, bounds.data
     w, d = config.centers.working_set or 0, shape.n_features
-    streaming, base = (bounds.compiling + size for size in _process_bytes(config, data, workers.processes))
+    streaming, base = (bounds.compiling + size for size in _process_bytes(config, shape, data, workers.processes))
     in_processes = config.resources.scheduler == "processes"
     reading = workers.threads * data.reading(1) if in_processes else data.reading(workers.threads)
     unused = STREAMING_BYTES - READING_BYTES  # before any columns
@@ -371,7 +372,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     reading_table: tuple[StagePlan, ...] = ()
     if config.dataset not in NAMED and (is_url(config.dataset) or is_table(Path(config.dataset))):
         n_rows = shape.n_train + shape.n_test
-        reading_table = (StagePlan("read", 1, TABLE_BYTES + TABLE_ROW_BYTES * n_rows, 8 * n_rows * d if stored else 0),)
+        reading_table = (StagePlan("read", 1, TABLE_BYTES + ROW_BYTES * n_rows, 8 * n_rows * d if stored else 0),)
     stages = (
         *reading_table,
         StagePlan("features", n_items, streaming - unused + reading + building, stored),
@@ -382,13 +383,14 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     return Plan(stages, workers, bounds.limit)
 
 
-def _process_bytes(config: TrainConfig, data: SourceMemory, workers: int) -> tuple[int, int]:
+def _process_bytes(config: TrainConfig, shape: FeatureShape, data: SourceMemory, workers: int) -> tuple[int, int]:
     """Bytes of all processes: while features and columns are computed, and while weights are solved for."""
     images = config.dataset == "digits" or config.features.name == "hog"
     each = data.held + (IMAGE_LIBRARY_BYTES if images else 0)
+    rows = ROW_BYTES * (shape.n_train + shape.n_test)
     if config.resources.scheduler != "processes":
-        return STREAMING_BYTES + each, DRIVER_BYTES + each
-    leading = LEADING_BYTES + each + workers * (WORKER_BYTES + each)
+        return STREAMING_BYTES + each + rows, DRIVER_BYTES + each + rows
+    leading = LEADING_BYTES + each + rows + workers * (WORKER_BYTES + each)
     return leading, leading
 
 

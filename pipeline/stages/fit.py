@@ -61,10 +61,11 @@ def _rows_of_candidates(work: Workspace) -> NDArray[np.int64]:
     assert count is not None  # filled in
     if listed is not None:
         return listed
+    first = np.sort(np.unique(all_keys(work), return_index=True)[1])
+    if len(first) < n:
+        work.log(f"{n - len(first)} of {n} training rows equal an earlier one", equal_rows=n - len(first))
     if count == "all":
         return np.arange(n)
-    keys = all_keys(work)
-    first = np.sort(np.unique(keys, return_index=True)[1])
     drawn = draw_rows(first, int(count), work.config.seed)
     copies = np.setdiff1d(np.arange(n), first) if int(count) > len(first) else first[:0]
     return np.concatenate([drawn, draw_rows(copies, int(count) - len(drawn), work.config.seed)])
