@@ -45,8 +45,10 @@ def distinct(values: "pyarrow.Array") -> tuple[list[str], NDArray[np.int64]]:
         values = values.cast(pyarrow.string())
     if types.is_boolean(values.type):
         values = values.cast(pyarrow.int8())
+    if types.is_string_view(values.type):
+        values = values.cast(pyarrow.string())
     coded = values if types.is_dictionary(values.type) else values.dictionary_encode()
-    codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    codes = coded.indices.cast(pyarrow.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
     used, first, of_rows = np.unique(codes, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
     rank = np.empty(len(used), np.int64)

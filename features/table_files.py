@@ -11,7 +11,7 @@ import numpy as np
 
 from features.cell_text import reads_as_number
 from features.column_names import drop_setting
-from features.encoding import Asked, EncodedRows, learn, shown
+from features.encoding import Asked, Codes, EncodedRows, Places, TableEncoding, learn, shown
 from features.errors import DataError, MissingInputError, UsageError
 from features.row_source import LabelledRows, chosen_rows, count_rows, digest_rows, pieces_of, source_of
 from features.source import PARTS, Columns, RowArray, Source, SourceSpec
@@ -19,7 +19,7 @@ from features.table_cells import CellReader
 from features.table_header import column_names, is_header, named_column, target_column
 from features.table_labels import LabelReader, WordAfterNumbersError
 from features.table_layout import TableLayout, is_repeated, layout_of, rows_of, word_columns
-from features.table_parts import Table, returned_memory
+from features.table_parts import ArrowPart, Table, returned_memory
 from features.table_paths import KNOWN, exists, is_table, table_name
 from features.tables import label_array
 
@@ -124,15 +124,11 @@ def table_source(spec: SourceSpec, table: Table, keeper: Keeper) -> Source:
     name = table_name(table.path)
     identity = {"source": "csv"}
     rows = LabelledRows(read.codes, label_array(read.labels, "y"), read.weights, read.groups)
-    if asked.categorical is not None or asked.missing is not None:
+    if asked != Asked():
         own = test is not None
         counted = count_rows(spec, rows, " of train" if own else "")
         training = chosen_rows(spec, [counted], name, split=not own)[0]
-        pieces = partial(pieces_of, read.codes.__getitem__, training, 8 * len(names))
-        try:
-            encoding, places = learn(names, read.words, pieces, asked)
-        except DataError as error:
-            raise DataError(f"{table.path}: {error}") from None
+        encoding, places = _learned(table.path, names, read.words, read.codes, training, asked)
         columns, identity["encoding"] = replace(columns, encoding=encoding), encoding.digest()
         rows = rows._replace(inputs=EncodedRows(read.codes, encoding, places))
     given, digests = [rows], [read.sha256]
@@ -143,6 +139,57 @@ def table_source(spec: SourceSpec, table: Table, keeper: Keeper) -> Source:
     source = source_of(spec, name, given, True, identity | {"sha256": sha256s})
     notes = _column_notes(columns, rows.inputs.shape[1]) + _id_notes(read.ids, layout)
     return replace(source, columns=columns, notes=(*notes, *source.notes))
+
+
+def _learned(
+    path: Path,
+    names: Sequence[str],
+    words: Sequence[tuple[str, ...] | None],
+    codes: Codes,
+    training: np.ndarray,
+    asked: Asked,
+) -> tuple[TableEncoding, Places]:
+    """Return what `learn` does of the training rows among the codes (n, columns) of a table."""
+    try:
+        return learn(names, words, partial(pieces_of, codes.__getitem__, training, 8 * len(names)), asked)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+class CodesOfCells:
+    """Codes (n, columns) f8 of a table in memory, made of its cells whenever rows are read: none are kept."""
+
+    dtype = np.dtype(np.float64)
+
+    def __init__(self, part: ArrowPart, reader: CellReader) -> None:
+        self._part, self._reader = part, reader
+        self.shape = (part.count_rows(), len(reader.names))
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        """Return the codes of some rows. Raises DataError for the first with a cell that cannot be."""
+        start, stop, _ = rows.indices(self.shape[0])
+        places = range(self.shape[1])
+        return self._reader.codes(self._part.rows(start, stop, places), places)
+
+
+def inputs_in_memory(part: ArrowPart, asked: Asked, training: np.ndarray) -> tuple[RowArray, Columns]:
+    """Return the inputs (n, d) f8 that all columns of a table become, read by slices, and how.
+
+    training : the rows, ascending, that words and medians are learned on. Raises DataError and UsageError as
+    `open_table`.
+    """
+    names, table = column_names(part.first_line()[1]), Table(part.path, [(part, ())])
+    layout = TableLayout(part.count_rows(), True, tuple(names), tuple(range(len(names))), None)
+    words, columns = word_columns(table, layout, asked), Columns(tuple(names), None, len(names))
+    codes = CodesOfCells(part, CellReader(names, words, missing=asked.missing is not None, new=True))
+    for _ in pieces_of(codes.__getitem__, np.arange(layout.n_rows), 8 * len(names)):
+        pass  # which refuses cells, and gives every word its place
+    if asked == Asked():
+        return codes, columns
+    known = [None if listed is None else tuple(listed) for listed in words]
+    encoding, _ = _learned(part.path, names, known, codes, training, asked)
+    columns = replace(columns, encoding=encoding)
+    return EncodedRows(CodesOfCells(part, reader_of(columns, names)), encoding), columns
 
 
 def _id_notes(ids: Sequence[str], layout: TableLayout) -> tuple[str, ...]:

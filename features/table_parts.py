@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow
 import pyarrow.parquet
+from pyarrow import types
 
 from features.cell_text import cell_text
 from features.csv_files import CsvFile
@@ -19,7 +20,7 @@ from features.table_batches import Batch, TablePart
 from features.table_paths import existing_files, is_parquet, partitions_of
 
 FRAME_ROWS = 1 << 14  # of a batch of a table in memory
-_INDEX = "__index_level_"  # begins what Arrow calls an index of pandas
+_UNREADABLE = (pyarrow.ArrowException, TypeError, ValueError)  # what Arrow says of a table that it cannot read
 
 
 class MixedColumnError(DataError):
@@ -34,35 +35,48 @@ class ArrowPart:
     def __init__(self, frame: Any, called: str) -> None:
         self.path = Path(called)
         try:
-            table = pyarrow.table(frame)
-        except (pyarrow.ArrowException, TypeError, ValueError) as error:
+            self._table = pyarrow.table(frame.reset_index(drop=True) if hasattr(frame, "reset_index") else frame)
+        except _UNREADABLE as error:
             words = " ".join(str(error).split())[:120]
             raise MixedColumnError(f"{called}: cannot be read as a table ({words})") from error
-        fields = [_readable(field) for field in table.schema if not field.name.startswith(_INDEX)]
-        self.table = table.select([field.name for field in fields]).cast(pyarrow.schema(fields))
+
+    def write_parquet(self, path: Path) -> None:
+        """Write the table to a file. Raises OSError."""
+        pyarrow.parquet.write_table(self._table, path, row_group_size=1 << 17)
 
     def first_line(self) -> tuple[int, list[str]]:
         """Return 1 and the names of the columns."""
-        return 1, self.table.column_names
+        return 1, self._table.column_names
 
     def count_rows(self) -> int:
         """Return the number of rows."""
-        return int(self.table.num_rows)
+        return int(self._table.num_rows)
 
     def batches(self, places: Collection[int], *, header: bool = True) -> Iterator[Batch]:
         """Yield the rows with the columns at some places."""
-        places, start = sorted(places), 0
-        if not places:
-            yield Batch(self.path, 0, self.count_rows(), {})
-            return
-        for batch in self.table.select(places).to_batches(FRAME_ROWS):
-            yield Batch(self.path, start, batch.num_rows, dict(zip(places, batch.columns, strict=True)))
-            start += batch.num_rows
+        for start in range(0, self.count_rows(), FRAME_ROWS):
+            yield self.rows(start, min(start + FRAME_ROWS, self.count_rows()), sorted(places))
+
+    def rows(self, start: int, stop: int, places: Sequence[int]) -> Batch:
+        """Return some rows with the columns at some places."""
+        part = self._table.select(places).slice(start, stop - start)
+        columns = [column.combine_chunks() for column in part.columns]
+        columns = [column.cast("string") if types.is_string_view(column.type) else column for column in columns]
+        return Batch(self.path, start, stop - start, dict(zip(places, columns, strict=True)))
 
 
-def _readable(field: "pyarrow.Field") -> "pyarrow.Field":
-    """Return a field of a type that Arrow's functions take: not all take views of texts, as polars has them."""
-    return field.with_type(pyarrow.large_string()) if pyarrow.types.is_string_view(field.type) else field
+def is_frame(X: Any) -> bool:
+    """Return whether X is a table in memory: columns with names, by Arrow's interface."""
+    return hasattr(X, "__arrow_c_stream__") and hasattr(X, "columns")
+
+
+def has_numbers_only(frame: Any) -> bool:
+    """Return whether all columns of a table in memory are of numbers or truth values; also where Arrow cannot tell."""
+    try:
+        kinds = pyarrow.table(frame.iloc[:0] if hasattr(frame, "iloc") else frame).schema.types
+    except _UNREADABLE:
+        return True
+    return all(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) for kind in kinds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,12 +106,6 @@ class Table:
     def of(cls, frame: Any, called: str) -> "Table":
         """Return a table in memory, called so in errors. Raises DataError where Arrow cannot read it."""
         return cls(Path(called), [(ArrowPart(frame, called), ())])
-
-    def write_parquet(self, path: Path) -> None:
-        """Write a table in memory. Raises OSError."""
-        for part, _ in self.parts:
-            assert isinstance(part, ArrowPart)
-            pyarrow.parquet.write_table(part.table, path, row_group_size=1 << 17)
 
     @property
     def has_names(self) -> bool:
@@ -165,6 +173,9 @@ def returned_memory() -> Iterator[None]:
 
 
 def cells_as_table(cells: np.ndarray, names: Sequence[str]) -> "pyarrow.Table":
-    """Return objects (n, columns) as a table of texts, as a csv would have them."""
-    columns = [pyarrow.array([cell_text(cell) for cell in column], pyarrow.string()) for column in cells.T]
+    """Return cells (n, columns) as a table: numbers as they are, objects as the texts that a csv would have."""
+    if cells.dtype.kind in "biuf":
+        columns = [pyarrow.array(column) for column in cells.T]
+    else:
+        columns = [pyarrow.array([cell_text(cell) for cell in column], pyarrow.string()) for column in cells.T]
     return pyarrow.Table.from_arrays(columns, list(names))

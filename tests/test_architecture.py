@@ -32,7 +32,6 @@ OWN_PLACE = {  # an outside library: the only files that may import it
         *(f"features/table_{name}.py" for name in ("cells", "labels", "layout", "parts")),
         "storage/object_store.py",
         "storage/output_files.py",
-        "features/frames.py",
     ),
     "distributed": ("pipeline/runtime/dask_clients.py", "pipeline/runtime/executors.py"),
 }

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from features.errors import DataError
 from features.input_files import open_plain
 from features.table_files import CodesInMemory, MakeCodes, ReadTable
+from features.table_parts import ArrowPart
 from features.table_paths import table_files
 from pipeline.datasets import reading
 from storage.arrays import read_arrays, write_arrays
@@ -176,13 +177,11 @@ def write_frame(frame: Any, folder: Path) -> Path:
 
     Raises DataError where it cannot be read as a table, CannotWriteError.
     """
-    from features.frames import table_of  # only frames need it
-
     make_folder(folder)
     aside = temporary_path(folder / "frame.parquet")
     try:
         with write_errors(aside):
-            table_of(frame, "data frame").write_parquet(aside)
+            ArrowPart(frame, "data frame").write_parquet(aside)
         path = folder / f"frame-{digest_file(aside).sha256[:16]}.parquet"
         if not path.exists():
             rename_file(aside, path)

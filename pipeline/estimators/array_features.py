@@ -10,11 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
+from sklearn.utils import check_array
 
+from features.encoding import Asked
 from features.errors import DataError
 from features.row_draws import Keys, group_keys, row_keys
-from features.source import Part
+from features.source import Columns, Part
 from features.standardisation import Standardisation
+from features.table_files import inputs_in_memory
+from features.table_parts import ArrowPart, MixedColumnError, cells_as_table, is_frame
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import fit_moments
 from pipeline.kernels.scaled_rows import first_non_finite_row, scaled
@@ -35,10 +39,11 @@ def is_sliced(X: Any) -> bool:
 class Rows:
     """A matrix (n, d) that is read by row blocks; `name` is what errors call it.
 
+    feature_dtype: what features are rounded to; None: that of the values, float32 or float64.
     Raises ValueError for another shape, an unknown length, and values that are no real numbers.
     """
 
-    def __init__(self, X: Any, name: str = "X") -> None:
+    def __init__(self, X: Any, name: str = "X", feature_dtype: type | None = None) -> None:
         if len(X.shape) != 2:
             raise ValueError(
                 f"Expected 2D array, got {len(X.shape)}D array instead: {name} has the shape {tuple(X.shape)}. "
@@ -58,6 +63,7 @@ class Rows:
         self.shape = (int(X.shape[0]), int(X.shape[1]))
         # float32 holds bytes and float16 exactly, at half the cost.
         self.dtype: type = np.float32 if np.can_cast(dtype, np.float32) else np.float64
+        self.feature_dtype = feature_dtype or self.dtype
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -66,7 +72,7 @@ class Rows:
     def seen(self, standardisation: Standardisation | None, scales: NDArray[np.float32] | None = None) -> "Rows":
         """Return the rows as the kernel sees them: standardised as they are read, then scaled; None does neither."""
         rows = copy(self)
-        rows._standardisation, rows._scales = standardisation, scales
+        rows._standardisation, rows._scales, rows.dtype = standardisation, scales, self.feature_dtype
         return rows
 
     def blocks(self, n_columns: int) -> Iterator[tuple[slice, NDArray[np.floating]]]:
@@ -131,6 +137,37 @@ def _chunk_rows(X: Any) -> int:
     return int(chunks[0] if np.ndim(chunks[0]) == 0 else max(chunks[0]))
 
 
+class Cells:
+    """The cells of X (n, columns), a DataFrame or an array: a table whose words and gaps are not learned yet.
+
+    Raises ValueError for another shape, or without rows or columns.
+    """
+
+    def __init__(self, X: Any) -> None:
+        try:
+            self._part = ArrowPart(X, "X")
+        except MixedColumnError:  # or no table; numbers and words in one column are read as texts
+            cells = check_array(X, dtype=None, ensure_all_finite=False)
+            names = map(str, X.columns if is_frame(X) else range(cells.shape[1]))
+            self._part = ArrowPart(cells_as_table(cells, list(names)), "X")
+        self.shape = (self._part.count_rows(), len(self._part.first_line()[1]))
+        if not all(self.shape):
+            raise ValueError(f"Found array with 0 sample(s) or feature(s): X has the shape {self.shape}")
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self.shape[0]
+
+    def learned(self, asked: Asked, weights: NDArray[np.float64] | None) -> tuple[Rows, Columns]:
+        """Return the inputs, with float32 features as a feature store has, and the columns that they are made of.
+
+        Words and medians are those of rows of positive weight. Raises DataError naming a cell, UsageError.
+        """
+        counted = np.arange(len(self)) if weights is None else np.flatnonzero(weights > 0)
+        inputs, columns = inputs_in_memory(self._part, asked, counted)
+        return Rows(inputs, feature_dtype=np.float32), columns
+
+
 class ArrayFeatures:
     """The rows that have a weight, as `datasets.feature_rows.FeatureRows`; points come after them.
 
@@ -146,7 +183,8 @@ class ArrayFeatures:
         groups: ArrayLike | None = None,
         points: NDArray[np.floating] | None = None,
     ) -> None:
-        self._given, self._rows, self.dtype, self._points = rows, rows, rows.dtype, points
+        self._given, self._points, self.dtype = rows, points, rows.feature_dtype
+        self._rows = rows if rows.dtype == self.dtype else rows.seen(None)
         self._standardisation: Standardisation | None = None
         self.index = np.arange(len(rows)) if weights is None else np.flatnonzero(weights > 0)
         self._targets, self._weights = targets[self.index], None if weights is None else weights[self.index]
@@ -182,9 +220,9 @@ class ArrayFeatures:
         def read(start: int, stop: int) -> tuple[NDArray[Any], NDArray[Any]]:
             return self.read("train", start, stop), self.targets("train", start, stop)
 
-        weights = self.weights("train", 0, shape.n_train)
+        self._rows, weights = self._given, self.weights("train", 0, shape.n_train)
         self._standardisation = fit_moments(read, shape, weights, balanced=balanced)
-        self._rows = self._rows.seen(self._standardisation)
+        self._rows = self._given.seen(self._standardisation)
 
     def read(self, part: Part, start: int, stop: int) -> NDArray[np.floating]:
         """Return features (stop - start, n_features)."""
@@ -211,7 +249,7 @@ class ArrayFeatures:
         source, n = self._given if as_given else self._rows, len(self.index)
         if self._points is None:
             return source.take(self.index[rows])
-        out: NDArray[np.floating] = np.empty((len(rows), source.shape[1]), self.dtype)
+        out: NDArray[np.floating] = np.empty((len(rows), source.shape[1]), source.dtype)
         out[rows < n] = source.take(self.index[rows[rows < n]])
         out[rows >= n] = source.convert(self._points[rows[rows >= n] - n])
         return out

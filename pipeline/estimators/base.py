@@ -12,25 +12,26 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import column_or_1d
+from sklearn.utils import Tags, column_or_1d
 from sklearn.utils.validation import assert_all_finite, check_consistent_length, check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
-from features import frames
 from features.descriptor import FeatureSpec
-from features.encoding import unknown_words
+from features.encoding import Asked
 from features.source import Columns
+from features.table_parts import has_numbers_only, is_frame
 from features.targets import class_array
 from pipeline.config.parsers import NO_PENALTY, is_searched
 from pipeline.config.settings import with_value, with_values
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.estimators import parameters
-from pipeline.estimators.array_features import ArrayFeatures, Rows, is_sliced
+from pipeline.estimators.array_features import ArrayFeatures, Cells, Rows, is_sliced
 from pipeline.estimators.memory_workspace import MemoryWorkspace
 from pipeline.kernels.jit import compile_loops
 from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.prediction.model_folder import save_model
+from pipeline.prediction.predictor import Predictor
 from pipeline.prediction.streamed_prediction import locate
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime import stopping
@@ -57,9 +58,9 @@ class KernelMachine(BaseEstimator):
     n_centers: int | str | None = None
     _: KW_ONLY
     budget: float | str | None = None
+    standardise: bool = True
     categorical: str | None = None
     missing: str | None = None
-    standardise: bool = True
     kernel: str = "gaussian"
     degree: int = 2
     sigma2: float | str | Sequence[float] | None = None
@@ -81,43 +82,49 @@ class KernelMachine(BaseEstimator):
     callback: Callable[[dict[str, Any]], Any] | None = None
     verbose: int = 0
 
-    def _validated(self, X: Any, y: Any, *, numeric: bool) -> tuple[Rows, NDArray[Any]]:
-        """Return rows and y (n,), checked as scikit-learn does; arrays read by slices are not read yet."""
-        inputs, columns = X, None
-        if self._reads_cells(X):
-            with parameters.as_value_error():
-                inputs, columns = frames.learned_inputs(X, "X", self.categorical, self.missing)
-        self._columns = columns
-        if columns is None and not is_sliced(X):
-            X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], y_numeric=numeric)
-            return Rows(X), column_or_1d(y, warn=True)
-        rows = Rows(inputs)
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan, tags.input_tags.string = self.missing is not None, self.categorical is not None
+        return tags
+
+    def _numbers(self, X: Any, **checks: Any) -> Any:
+        """Return X, and y with it, as scikit-learn checks them; None for a DataFrame with cells that are no numbers."""
+        if is_frame(X) and not has_numbers_only(X):
+            return None
+        try:
+            return validate_data(self, X, dtype=[np.float64, np.float32], **checks)
+        except ValueError as error:
+            words = str(error).partition("\n")[0]  # then other estimators are recommended
+            if not words.startswith("Input X contains"):
+                raise
+            if is_frame(X):
+                return None
+            hint = " missing='median' fills missing cells in" if "NaN" in words and "y" in checks else ""
+            raise ValueError(words + hint) from None
+
+    def _validated(self, X: Any, y: Any, *, numeric: bool) -> tuple[Rows | Cells, NDArray[Any]]:
+        """Return rows and y (n,), checked as scikit-learn does; cells, and arrays read by slices, are not read yet."""
+        asked = {name for name in ("categorical", "missing") if getattr(self, name) is not None}
+        if is_sliced(X) and asked:
+            raise ValueError(f"{min(asked)} is for DataFrames and arrays in memory; leave it out, or give one")
+        if not is_sliced(X) and not asked and (given := self._numbers(X, y=y, y_numeric=numeric)) is not None:
+            return Rows(given[0]), column_or_1d(given[1], warn=True)
+        with parameters.as_value_error():
+            rows = Rows(X) if is_sliced(X) else Cells(X)
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         if not all(rows.shape):
             raise ValueError(f"Found array with 0 sample(s) or feature(s): X has the shape {rows.shape}")
         y = column_or_1d(np.asarray(y), warn=True)
         check_consistent_length(rows, y)
-        if y.dtype.kind == "f":
+        if y.dtype.kind in "fO":
             assert_all_finite(y, input_name="y")
-        self.n_features_in_ = rows.shape[1]
-        self.__dict__.pop("feature_names_in_", None)
-        if columns is not None:
-            self.n_features_in_ = len(columns.inputs)
-            self.feature_names_in_ = np.array(columns.inputs, dtype=object)
+        validate_data(self, X, skip_check_array=True)  # names and number of the columns
         return rows, y.astype(np.float64) if numeric else y
-
-    def _reads_cells(self, X: Any) -> bool:
-        """Return whether X is a data frame whose cells are read as those of a table, not as an array of numbers."""
-        if self.categorical is None and self.missing is None:
-            return frames.is_frame(X) and not frames.is_plain(X)
-        if not frames.is_frame(X):
-            raise ValueError("categorical and missing are for data frames; give X as one, or leave them out")
-        return True
 
     def _fit(
         self,
-        rows: Rows,
+        rows: Rows | Cells,
         targets: NDArray[Any],
         weights: NDArray[np.float64] | None,
         groups: ArrayLike | None,
@@ -128,6 +135,15 @@ class KernelMachine(BaseEstimator):
     ) -> None:
         """Fit a task of features.targets in memory, and store the result; balanced: classes count alike."""
         config, explicit = parameters.settings_of(self.get_params(deep=False))
+        names, columns = getattr(self, "feature_names_in_", None), None
+        self._of_cells = isinstance(rows, Cells)
+        if isinstance(rows, Cells):
+            with parameters.as_value_error():
+                rows, columns = rows.learned(Asked.read(config.data.categorical, config.data.missing), weights)
+            if names is None or tuple(names.tolist()) != columns.inputs:
+                columns = replace(columns, inputs=())  # by their places
+        elif names is not None:
+            columns = Columns(tuple(names.tolist()), None, len(names))
         own, own_index = parameters.given_centers(rows, self.centers)
         features = ArrayFeatures(rows, targets, weights, groups, own)
         shape, different = features.shape(task, classes), features.first_of_equals
@@ -164,7 +180,7 @@ class KernelMachine(BaseEstimator):
             if start is not None:
                 initial_weights.commit_model(work, start)
             final = fit(work)
-        self._store(work, features, own_index, final)
+        self._store(work, features, own_index, final, columns)
 
     def _start(
         self, features: ArrayFeatures, shape: FeatureShape, config: TrainConfig
@@ -179,14 +195,16 @@ class KernelMachine(BaseEstimator):
         return initial_weights.StartModel(features.as_seen(self.centers_), self._model.center_sigma2, before)
 
     def _store(
-        self, work: MemoryWorkspace, features: ArrayFeatures, own_index: NDArray[np.int64] | None, final: FinalWeights
+        self,
+        work: MemoryWorkspace,
+        features: ArrayFeatures,
+        own_index: NDArray[np.int64] | None,
+        final: FinalWeights,
+        columns: Columns | None,
     ) -> None:
         """Set the fitted attributes, and warn of a tolerance that was not reached."""
         summary, shape, config = final.summary, work.shape, work.config
         index = np.concatenate([features.index, [] if own_index is None else own_index]).astype(np.int64)
-        names, columns = getattr(self, "feature_names_in_", None), self._columns
-        if columns is None and names is not None:
-            columns = Columns(tuple(names.tolist()), None, len(names))
         model = assemble_model(
             work,
             final,
@@ -196,7 +214,7 @@ class KernelMachine(BaseEstimator):
             input_shape=(shape.n_features,),
             table_columns=columns,
         )
-        self._set_model(model, np.dtype(config.kernel.precision).type)
+        self._set_model(model, None if self._of_cells else np.dtype(config.kernel.precision).type)
         if final.points is None:
             rows = rows_and_widths(work.candidates[final.active], shape.n_named)[0]
             self.centers_ = features.take(rows, as_given=True)
@@ -239,20 +257,15 @@ class KernelMachine(BaseEstimator):
     def _decision(self, X: Any) -> NDArray[np.floating]:
         """Return the outputs (n, T) of rows X (n, d), by blocks; float32 for float32 rows."""
         check_is_fitted(self, "centers_")
-        columns = self._model.table_columns
-        encoded = columns is not None and columns.encoding is not None
-        if columns is not None and columns.inputs and frames.is_frame(X) and (encoded or not frames.is_plain(X)):
+        given = None if self._reads_cells(X) else X if is_sliced(X) else self._numbers(X, reset=False)
+        if given is None:
             with parameters.as_value_error():
-                X, unknown = frames.known_inputs(X, "X", columns)
-            for line in unknown_words(unknown):
-                warnings.warn(line, stacklevel=3)
-        elif not is_sliced(X):
-            X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        rows, n_inputs = Rows(X), math.prod(self._model.input_shape)
-        if rows.shape[1] != n_inputs:
+                return Predictor(self.to_model()).decision_function(X)
+        rows = Rows(given)
+        if rows.shape[1] != self.n_features_in_:
             raise ValueError(
-                f"X has {rows.shape[1]} features, but {type(self).__name__} is expecting {n_inputs} features as input"
-                + ("; give a data frame, as in the fit" if encoded else "")
+                f"X has {rows.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} "
+                "features as input"
             )
         model, decision = self._model, np.empty((len(rows), len(self._model.intercept)))
         with parameters.as_value_error():
@@ -265,6 +278,13 @@ class KernelMachine(BaseEstimator):
                 for span, block in rows.seen(model.standardisation, model.feature_scales).blocks(model.n_centers):
                     decision[span] = generator.block(block, None, np.float64) @ model.weights + model.intercept
         return decision.astype(rows.dtype, copy=False)
+
+    def _reads_cells(self, X: Any) -> bool:
+        """Return whether X has cells of the table that the model is of, and not its inputs."""
+        columns = self._model.table_columns
+        if self._of_cells or columns is None or columns.encoding is None or not is_frame(X):
+            return self._of_cells
+        return set(columns.inputs) <= set(map(str, getattr(X, "column_names", X.columns)))
 
     @property
     def feature_importances_(self) -> NDArray[np.float64]:
@@ -285,15 +305,17 @@ class KernelMachine(BaseEstimator):
     def load(cls, folder: str | PathLike[str]) -> Self:
         """Return an estimator that predicts with the model of a run, of a model folder or of `save`.
 
-        X has images as flat rows, and categories encoded (`feature_names_in_` are their names). Parameters are the
-        defaults; `centers_` are features, z-scored and scaled. Raises ValueError for a model of the other kind of task,
-        MissingRunError, CorruptDataError or ModelFormatError.
+        X is a DataFrame with the columns of the model, or has images as flat rows, and categories encoded
+        (`feature_names_in_` are their names). Parameters are the defaults; `centers_` are features, z-scored and
+        scaled. Raises ValueError for a model of the other kind of task, MissingRunError, CorruptDataError or
+        ModelFormatError.
         """
         machine, model = cls(), locate(Path(folder)).model
         if is_classifier(machine) == (model.task == "regression"):
             fitting = "SLKLRegressor" if model.task == "regression" else "SLKLClassifier"
             raise ValueError(f"{folder}: is a model of a {model.task} task; load it with {fitting}")
         machine._set_model(model, None)
+        machine._of_cells = False
         machine.n_features_in_ = math.prod(model.input_shape)
         if is_classifier(machine):
             machine.classes_ = class_array(model.labels)

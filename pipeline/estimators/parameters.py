@@ -20,7 +20,7 @@ from pipeline.config.settings import SETTINGS, with_values
 from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.errors import ConfigError, InvalidDataError
-from pipeline.estimators.array_features import ArrayFeatures, Rows, is_sliced
+from pipeline.estimators.array_features import ArrayFeatures, Cells, Rows, is_sliced
 from pipeline.kernels.gram_statistics import LEAST_TARGET
 from pipeline.kernels.kernel_forms import Kernel
 from pipeline.solvers.bandwidth_choice import MOST_CENTERS
@@ -30,6 +30,8 @@ PARAMETERS: dict[str, str] = {
     "n_centers": "centers.count",
     "budget": "centers.budget",
     "standardise": "data.standardise",
+    "categorical": "data.categorical",
+    "missing": "data.missing",
     "kernel": "kernel.name",
     "degree": "kernel.degree",
     "sigma2": "kernel.sigma2",
@@ -48,14 +50,14 @@ PARAMETERS: dict[str, str] = {
     "n_candidates": "centers.count",
 }
 MAY_BE_NONE = {"n_centers", "budget", "sigma2", "feature_scale", "penalty", "refit", "select", "tol"}
-MAY_BE_NONE |= {"memory_limit", "n_candidates"}
-NONE_MEANS = {"feature_scale": "none", "refit": "none", "select": "none"}
+MAY_BE_NONE |= {"memory_limit", "n_candidates", "categorical", "missing"}
+NONE_MEANS = {"categorical": None, "missing": None, "feature_scale": "none", "refit": "none", "select": "none"}
 # Parameters of the penalised problem, with their defaults; any other value asks for it.
 OF_A_PENALTY: dict[str, object] = {"refit": None, "coupling": "one-vs-all", "tol": None, "max_sweeps": 1000}
 OF_A_PENALTY |= {"schedule": "shrinking", "warm_start": False}
 
 _TRUTH = ("standardise", "fit_intercept", "warm_start")
-_WORDS = ("kernel", "feature_scale", "refit", "select", "coupling", "schedule")
+_WORDS = ("categorical", "missing", "kernel", "feature_scale", "refit", "select", "coupling", "schedule")
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **{name: (lambda value: isinstance(value, bool | np.bool_), "True or False") for name in _TRUTH},
     "verbose": (lambda value: isinstance(value, bool | Integral) and int(value) >= 0, "0 or 1"),
@@ -114,6 +116,10 @@ def seed_of(random_state: Any) -> int:
 
 
 _INSTEAD = (  # patterns in messages for the command, and what the estimators say
+    (r" \(--set '?data\.drop=.*\)", ""),
+    (r"--set 'data\.(categorical|missing)=(.*)'", r"\1='\2'"),
+    (r"--set data\.(categorical|missing)=([^\s)]+)", r"\1='\2'"),
+    (r"data\.(categorical|missing)", r"\1"),
     (r", or hold out none \(--set [^)]*\)", ""),
     (r"all (\d+) training rows", r"all \1 samples"),
     (r" \(--set data.standardise=true\)", ""),
@@ -121,9 +127,6 @@ _INSTEAD = (  # patterns in messages for the command, and what the estimators sa
     ("; set statistics.hold_out to 0.1", ""),
     ("set statistics.hold_out to 0.1, or ", ""),
     (r"(--(?:[a-z0-9]+-?)+) (learned|diagonal|metric|ridge|auto|none|greedy:\w+)", r"\1='\2'"),
-    (r" \(--set '?data\.drop=.*?\)", ""),
-    (r"--set '?data\.(categorical|missing)=([^')\s]+)'?", r"\1='\2'"),
-    (r"data\.(categorical|missing)", r"\1"),
     ("--centers", "n_centers"),
     ("--center-list", "centers"),
     ("--scale|kernel.scale_rounds", "feature_scale"),
@@ -205,7 +208,7 @@ def clipped_count(n_centers: int | str | None, own: NDArray[np.int64] | None, n_
     return min(int(n_centers), n_different)
 
 
-def row_weights(sample_weight: ArrayLike | None, rows: Rows) -> NDArray[np.float64] | None:
+def row_weights(sample_weight: ArrayLike | None, rows: Rows | Cells) -> NDArray[np.float64] | None:
     """Return the row weights (n,); None where none are given."""
     if sample_weight is None:
         return None

@@ -34,13 +34,13 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     budget : float, str or None
         Core seconds (or "2m") that a fit may take, at a nominal rate that is the same on every machine, in place of
         `n_centers`. None: 60, where that is None too.
-    categorical : "auto", "onehot", "ordinal", such with columns ("auto:a,b") or None
-        X as a data frame: how words become numbers, as `--set data.categorical` says. "auto": an input for each word,
-        of more than 32 words their places. None: words are refused.
-    missing : "median" or None
-        X as a data frame: "median" fills missing cells in, and adds an input that marks them. None: they are refused.
     standardise : bool
         Fit to columns less their mean, over their deviation; predictions do the same. Both of weighted rows.
+    categorical : None, "auto", "onehot" or "ordinal"
+        Words are categories: "onehot": an input for each; "ordinal": their place in the alphabet; "auto": one-hot up to
+        32. "onehot:A,B": the columns A and B too, though they hold numbers. None: words are refused.
+    missing : None or "median"
+        "median": missing cells are filled in, and an input for each such column marks them. None: they are refused.
     kernel : "gaussian", "polynomial" or "intersection"
         exp(-‖x - z‖² / (2 σ²)); (1 + x·z / σ²)^degree; Σ_j min(x_j, z_j) of features of at least 0, which are not to be
         standardised.
@@ -142,8 +142,11 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
 
     Notes
     -----
-    The cells of a data frame (pandas, polars, pyarrow) with columns that are no plain numbers are read as the command
-    reads a table: dates are days since 1970, true and false are 1 and 0. Prediction finds its columns by their names.
+    A DataFrame of numbers (pandas, polars, Arrow) is an array with names. One with words or dates, and any X where
+    `categorical` or `missing` is given, is read as the command reads a table, by blocks of rows, and gives the same
+    model: dates are days since 1970, truth values 1 and 0, features float32. Predictions find its columns by name,
+    whatever their order, and warn of words that no row of the fit has. `centers_`, `feature_scales_` and
+    `feature_importances_` are then of the inputs that cells become: `to_model().table_columns.input_names`.
     X is an array, or anything with shape, dtype and slices of rows: a memory map, a dask or zarr array. Those are read
     by row blocks, once for each thing that is found (equal rows, moments, candidates, scales, width, statistics, a
     temperature), never whole.
@@ -195,7 +198,7 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
 
     Parameters
     ----------
-    n_centers, budget, categorical, missing, standardise, kernel, degree, sigma2, feature_scale, penalty, patience,
+    n_centers, budget, standardise, categorical, missing, kernel, degree, sigma2, feature_scale, penalty, patience,
     refit, select, polish_centers, coupling, fit_intercept, centers, tol, max_sweeps, schedule, memory_limit,
     warm_start, random_state, callback, verbose
         As in `SLKLRegressor`; "auto" and "greedy:auto" look at held-out rows, "auto" at how many are misclassified.

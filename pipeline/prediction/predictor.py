@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from features.errors import DataError
-from features.frames import table_of
-from features.table_parts import Table, cells_as_table
+from features.table_parts import MixedColumnError, Table, cells_as_table
 from pipeline.prediction.example_files import Asked, Examples, Piece, table_examples
 from pipeline.prediction.labelled_scores import labels_of, probabilities_of, probability_names
 from pipeline.prediction.streamed_prediction import category_warnings, check_shape, locate, predictions
@@ -51,9 +50,18 @@ def _examples_of(X: Any, model: SparseKernelModel) -> Examples:
     columns = model.table_columns
     encoding = None if columns is None else columns.encoding
     if columns is not None and columns.inputs and hasattr(X, "columns"):
+        names = X.column_names if hasattr(X, "column_names") else list(X.columns)  # of pyarrow; pandas and polars
+        lacking = [name for name in columns.inputs if name not in names]
+        if lacking:
+            raise DataError(f"X: lacks the column {lacking[0]!r}, which the model needs")
         if not len(X):
             return Examples("X", None, ())
-        return table_examples(table_of(X, "X", columns.inputs), Asked(None, False), model)
+        X = _selected(X, columns.inputs)
+        try:
+            return table_examples(Table.of(X, "X"), Asked(None, False), model)
+        except MixedColumnError:
+            if encoding is None:
+                raise
     if encoding is None:
         rows = np.asarray(X)
         shape = rows.shape or (0,)
@@ -67,6 +75,11 @@ def _examples_of(X: Any, model: SparseKernelModel) -> Examples:
     if not len(cells):
         return Examples("X", None, ())
     return table_examples(Table.of(cells_as_table(cells, names), "X"), Asked(None, False), model)
+
+
+def _selected(X: Any, names: tuple[str, ...]) -> Any:
+    """Return the columns of a table with such names, in their order."""
+    return X.select(list(names)) if hasattr(X, "column_names") else X[list(names)]
 
 
 def load_predictor(folder: Path) -> Predictor:

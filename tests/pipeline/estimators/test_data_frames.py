@@ -1,6 +1,10 @@
-"""Estimators on data frames with words, dates and missing cells: as the command on the same table."""
+"""DataFrames in the estimators: words, dates, truth values and missing cells become what the command makes of them."""
 
+import itertools
 import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas
@@ -8,128 +12,213 @@ import polars
 import pyarrow
 import pytest
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
+from sklearn.compose import ColumnTransformer
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import StandardScaler
 
+from pipeline import predict
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
-from runs import train
+from pipeline.prediction.model_folder import load_model
+from pipeline.prediction.predictor import load_predictor
+from runs import train_beside
 
-N = 240
-SETTINGS = {"categorical": "auto", "missing": "median"}
-
-
-def frame_of(n=N, seed=0):
-    rng = np.random.default_rng(seed)
-    return pandas.DataFrame(
-        {
-            "color": rng.choice(["red", "green", "blue"], n),
-            "size": np.where(rng.random(n) < 0.1, np.nan, rng.normal(size=n)),
-            "when": pandas.Timestamp("2020-01-01") + pandas.to_timedelta(rng.integers(0, 900, n), unit="D"),
-            "ok": rng.random(n) < 0.5,
-            "maybe": pandas.array(np.where(rng.random(n) < 0.2, None, 1 + rng.integers(0, 9, n)), "Int64"),
-        }
-    )
-
-
-def labels_of(frame):
-    return np.where((frame["color"] == "red") ^ (frame["size"].fillna(0) > 0), "yes", "no")
-
-
-def classifier(**more):
-    return SLKLClassifier(**{"n_centers": 40, "penalty": "max:1e-5", "random_state": 0, **SETTINGS, **more})
-
-
-OF_LIBRARIES = {
+ROWS, HELD_BACK = 300, 60
+CASES: dict[str, tuple[type, dict[str, Any], list[str]]] = {
+    "one-hot": (SLKLClassifier, {"categorical": "onehot", "missing": "median"}, []),
+    "codes": (SLKLRegressor, {"categorical": "auto:zip", "missing": "median"}, []),
+    "weighted": (SLKLRegressor, {"categorical": "ordinal", "missing": "median"}, ["w"]),
+    "nothing asked": (SLKLRegressor, {}, ["color", "size", "age"]),
+}
+MEDIAN = {"categorical": "auto", "missing": "median"}
+KINDS: dict[str, Callable[[pandas.DataFrame], Any]] = {
     "pandas": lambda frame: frame,
-    "pandas, categories": lambda frame: frame.astype({"color": "category"}),
     "polars": polars.from_pandas,
-    "pyarrow": pyarrow.Table.from_pandas,
+    "arrow": lambda frame: pyarrow.Table.from_pandas(frame, preserve_index=False),
 }
 
 
-@pytest.fixture(scope="module")
-def fitted():
-    frame = frame_of()
-    return classifier().fit(frame, labels_of(frame))
+def table(n: int = ROWS) -> tuple[pandas.DataFrame, np.ndarray]:
+    """Words, numbers with gaps, dates, truth values, categories, codes, and what they give with noise."""
+    draw = np.random.default_rng(1)
+    color = draw.choice(["red", "green", "blue, dark"], n)
+    age = np.where(draw.random(n) < 0.1, np.nan, draw.normal(40, 10, n).round(2))
+    columns = {
+        "color": np.where(draw.random(n) < 0.05, None, color),
+        "age": age,
+        "since": pandas.Timestamp("2020-01-01") + pandas.to_timedelta(draw.integers(0, 900, n), "D"),
+        "member": draw.random(n) < 0.4,
+        "size": pandas.Categorical(draw.choice(list("SML"), n)),
+        "zip": draw.integers(0, 4, n),
+    }
+    y = 2.0 * (color == "red") + np.nan_to_num(age, nan=40) / 20 + columns["member"] + 0.1 * draw.normal(size=n)
+    return pandas.DataFrame(columns), y
 
 
-@pytest.mark.parametrize("library", OF_LIBRARIES)
-def test_a_frame_of_any_library_gives_the_same_bits(fitted, library):
-    convert, new = OF_LIBRARIES[library], frame_of(70, 1)
-    machine = clone(fitted).fit(convert(frame_of()), labels_of(frame_of()))
-    assert machine.feature_names_in_.tolist() == ["color", "size", "when", "ok", "maybe"]
-    assert machine.n_features_in_ == 5
-    expected = fitted.decision_function(new)
-    for given in (new, convert(new), convert(new[new.columns[::-1]])):
-        np.testing.assert_array_equal(machine.decision_function(given), expected)
-    assert machine.score(convert(new), labels_of(new)) > 0.8
+def written(folder: Path, frame: pandas.DataFrame, **columns: np.ndarray) -> Path:
+    frame.assign(**columns).to_csv(folder / "table.csv", index=False)
+    return folder / "table.csv"
 
 
-def test_the_command_on_the_same_table_predicts_the_same(fitted, tmp_path):
-    frame, new = frame_of(), frame_of(70, 1)
-    for name, rows in (("train", frame), ("test", new)):
-        rows.assign(y=labels_of(rows)).to_parquet(tmp_path / f"{name}.parquet", index=False)
-    options = ["--centers", "40", "--penalty", "max:1e-5", "--set", "solver.tolerance=0", "--test"]
-    train(
-        *(tmp_path / "run", tmp_path / "features", *options, str(tmp_path / "test.parquet")),
-        *("--set", "data.categorical=auto", "--set", "data.missing=median"),
-        dataset=tmp_path / "train.parquet",
-    )
-    loaded = SLKLClassifier.load(tmp_path / "run")
-    for given in (new, polars.from_pandas(new), new[new.columns[::-1]].assign(more="x")):
-        np.testing.assert_allclose(loaded.decision_function(given), fitted.decision_function(new), rtol=2e-3, atol=2e-3)
-    np.testing.assert_array_equal(loaded.center_index_, fitted.center_index_)
+@pytest.mark.parametrize("case", CASES)
+def test_the_command_makes_the_same_model_of_the_same_table(case: str, tmp_path: Path) -> None:
+    kind, asked, others = CASES[case]
+    frame, y = table()
+    frame, draw = frame.drop(columns=[name for name in others if name in frame]), np.random.default_rng(2)
+    weights = draw.exponential(size=ROWS) * (draw.random(ROWS) < 0.8) if "w" in others else None
+    if weights is not None:
+        frame.loc[weights == 0, "color"] = "never counted"
+    y = np.digitize(y, np.quantile(y, [0.3, 0.6])) if kind is SLKLClassifier else y
+    data = written(tmp_path, frame, **({} if weights is None else {"w": weights}), y=y)
+    line = ["--centers", "80", "--penalty", "max:1e-4", "--tol", "1e-6", "--test", str(data), "--scheduler", "serial"]
+    for key, value in (asked | ({} if weights is None else {"weights": "w"})).items():
+        line += ["--set", f"data.{key}={value}"]
+    run = train_beside(tmp_path, "run", data, *line)
+    counted = frame if weights is None else frame[weights > 0]
+    theirs, told = load_model(run / "model"), load_predictor(run).decision_function(counted)
+    machine = kind(80, penalty="max:1e-4", tol=1e-6, random_state=0, **asked)
+    for make in KINDS.values():
+        cells = make(frame)
+        machine = clone(machine).fit(cells, y, weights)
+        ours = machine.to_model()
+        for name in ("centers", "weights", "intercept", "center_sigma2"):
+            np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name), err_msg=name)
+        assert ours.standardisation is not None
+        assert theirs.standardisation is not None
+        np.testing.assert_array_equal(ours.standardisation.mean, theirs.standardisation.mean)
+        assert ours.table_columns is not None
+        assert theirs.table_columns is not None
+        assert ours.table_columns.encoding == theirs.table_columns.encoding
+        assert machine.feature_names_in_.tolist() == list(theirs.table_columns.inputs) == list(frame.columns)
+        values = (machine.predict if kind is SLKLRegressor else machine.decision_function)(make(counted))
+        np.testing.assert_array_equal(values, told[:, 0] if kind is SLKLRegressor else told)
 
 
-def test_it_survives_a_pickle_a_folder_and_a_search(fitted, tmp_path):
-    frame, new = frame_of(), frame_of(70, 1)
-    expected = fitted.decision_function(new)
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).decision_function(new), expected)
-    fitted.save(tmp_path / "model")
-    np.testing.assert_allclose(SLKLClassifier.load(tmp_path / "model").decision_function(new), expected, atol=1e-4)
-    for given in (frame, polars.from_pandas(frame)):
-        search = GridSearchCV(classifier(), {"sigma2": [2.0, 8.0], "categorical": ["onehot", "ordinal"]}, cv=3)
-        search.fit(given, labels_of(frame))
-        assert search.best_score_ > 0.75
-        assert not np.isnan(search.cv_results_["mean_test_score"]).any()
-    line = make_pipeline(FunctionTransformer(lambda X: X.drop(columns="when")), classifier())
-    assert line.fit(frame, labels_of(frame)).score(new, labels_of(new)) > 0.8
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_learned_is_applied_by_name_and_travels(kind: str, tmp_path: Path) -> None:
+    frame, y = table()
+    make, y = KINDS[kind], np.where(y > np.median(y), "much", "little")
+    train, new = make(frame[:-HELD_BACK]), frame[-HELD_BACK:].reset_index(drop=True)
+    machine = SLKLClassifier(100, random_state=0, **MEDIAN).fit(train, y[:-HELD_BACK])
+    assert machine.score(make(new), y[-HELD_BACK:]) > 0.85
+    told, names = machine.predict_proba(make(new)), list(frame.columns)
+    assert machine.n_features_in_ == len(names)
+    machine.save(tmp_path / "model")
+    loaded = SLKLClassifier.load(tmp_path / "model")
+    for one in (machine, pickle.loads(pickle.dumps(machine)), loaded):
+        for cells in (make(new), make(new[names[::-1]]), make(new.assign(more="x"))):
+            np.testing.assert_array_equal(one.predict_proba(cells), told)
+        with pytest.warns(UserWarning, match=r"no training row has: color \(2\), size \(1\); they count as none"):
+            one.predict(make(new[:2].assign(color="pink", size=["XXL", "S"])))
+        with pytest.raises(ValueError, match=r"X: row 1, column age is 'old'; a finite number is needed$"):
+            one.predict(make(new[:2].assign(age=["40", "old"])))
+    with pytest.raises(ValueError, match="lacks the column 'age', which the model needs"):
+        machine.predict(make(new.drop(columns="age")))
+    np.testing.assert_array_equal(machine.predict_proba(new.to_numpy(dtype=object)), told)  # by their places
+    assert predict.main([str(tmp_path / "model"), str(written(tmp_path, new)), "--out", str(tmp_path / "l.csv")]) == 0
+    labels = pandas.read_csv(tmp_path / "l.csv")["label"]
+    assert labels.tolist() == machine.predict(make(new)).tolist()
 
 
-def test_what_cannot_be_read_is_told_in_the_words_of_the_parameters(fitted):
-    frame, y = frame_of(), labels_of(frame_of())
-    refused = (
-        ({"categorical": None}, frame, r"row 0, column color is 'b?\w+'; .* \(categorical='onehot' takes words"),
-        ({"missing": None}, frame, r"row \d+, column \w+ is ''; .* \(missing='median' fills missing cells in\)"),
-        ({"categorical": "other"}, frame, "^categorical = other: give auto"),
-        ({"categorical": "auto:nothing"}, frame, "^categorical: 'nothing' is no input"),
-        ({}, np.zeros((N, 2)), "categorical and missing are for data frames"),
-        (
-            {},
-            frame.assign(empty=None),
-            r"column 'empty' has no cell that is filled in in the training rows; leave it out$",
-        ),
-    )
-    for parameters, X, words in refused:
-        with pytest.raises(ValueError, match=words):
-            clone(fitted).set_params(**parameters).fit(X, y)
-    with pytest.raises(ValueError, match="lacks the column 'when'"):
-        fitted.predict(frame.drop(columns="when"))
-    with (
-        pytest.warns(UserWarning, match="valid feature names"),
-        pytest.raises(ValueError, match="give a data frame, as in the fit"),
-    ):
-        fitted.predict(np.zeros((3, 5)))
-    with pytest.warns(UserWarning, match=r"that no training row has: color \(2\)"):
-        fitted.predict(frame[:2].assign(color="violet"))
+@pytest.mark.parametrize("kind", KINDS)
+def test_grid_searches_and_pipelines_take_frames(kind: str) -> None:
+    frame, y = table()
+    cells, machine = KINDS[kind](frame), SLKLRegressor(60, random_state=0, missing="median")
+    search = GridSearchCV(machine, {"categorical": ["onehot", "ordinal"]}, cv=2, error_score="raise").fit(cells, y)
+    assert search.best_score_ > 0.9
+    alone = clone(search.best_estimator_).fit(cells, y)
+    np.testing.assert_array_equal(search.predict(cells), alone.predict(cells))
+    numbers = ColumnTransformer([("z", StandardScaler(), ["zip"])], remainder="passthrough")
+    if kind != "arrow":  # whose tables ColumnTransformer does not give
+        steps = make_pipeline(numbers.set_output(transform=kind), clone(alone))
+        assert cross_val_score(steps, cells, y, cv=2, error_score="raise").min() > 0.8
 
 
-def test_dates_and_truth_values_need_no_parameter_and_plain_numbers_are_as_before():
-    frame, y = frame_of()[["when", "ok"]], np.arange(float(N))
-    numbers = pandas.DataFrame({"when": (frame["when"] - pandas.Timestamp(0)).dt.days, "ok": frame["ok"].astype(int)})
-    machine = SLKLRegressor(n_centers=30, random_state=0)
-    expected = clone(machine).fit(numbers.astype(float), y)
-    found = clone(machine).fit(frame, y)
-    np.testing.assert_array_equal(found.predict(frame), expected.predict(numbers.astype(float)))
-    assert clone(machine).fit(polars.from_pandas(numbers), y).n_features_in_ == 2
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_frame_of_numbers_is_an_array_with_names(kind: str) -> None:
+    """To the same bits, in float64; what is asked for and finds nothing to do changes nothing but float32 features."""
+    frame, y = table()
+    frame = frame[["zip", "member"]].assign(level=np.arange(ROWS) * 0.7)
+    X = frame.to_numpy(dtype=np.float64)
+    of_array, of_frame = (SLKLRegressor(50, random_state=0).fit(rows, y) for rows in (X, KINDS[kind](frame)))
+    np.testing.assert_array_equal(of_frame.coef_, of_array.coef_)
+    np.testing.assert_array_equal(of_frame.predict(KINDS[kind](frame)), of_array.predict(X))
+    with pytest.raises(ValueError, match="Feature names must be in the same order"):
+        of_frame.predict(KINDS[kind](frame[["member", "zip", "level"]]))
+    with pytest.raises(ValueError, match=r"X: row 3, column level is ''; a finite number is needed"):
+        of_frame.predict(KINDS[kind](frame.assign(level=np.where(np.arange(ROWS) == 3, np.nan, 1.0))))
+    asked = SLKLRegressor(50, random_state=0, missing="median").fit(KINDS[kind](frame), y)
+    np.testing.assert_allclose(asked.predict(KINDS[kind](frame)), of_array.predict(X), rtol=1e-4)
+
+
+def test_arrays_are_read_as_cells_where_that_is_asked_for() -> None:
+    frame, y = table()
+    of_frame = SLKLRegressor(50, random_state=0, **MEDIAN).fit(frame, y)
+    objects, gaps = frame.to_numpy(dtype=object), frame[["age", "zip"]]
+    of_array = SLKLRegressor(50, random_state=0, **MEDIAN).fit(objects, y)
+    np.testing.assert_array_equal(of_array.predict(objects), of_frame.predict(frame))
+    assert not hasattr(of_array, "feature_names_in_")
+    with pytest.raises(ValueError, match=r"^Input X contains NaN\. missing='median' fills missing cells in$"):
+        SLKLRegressor(50).fit(gaps.to_numpy(), y)
+    numbers, named = (SLKLRegressor(50, random_state=0, missing="median").fit(X, y) for X in (gaps.to_numpy(), gaps))
+    np.testing.assert_array_equal(numbers.predict(gaps.to_numpy()), named.predict(gaps))
+    with pytest.raises(ValueError, match=r"^Input X contains NaN\.$"):
+        SLKLRegressor(50, random_state=0).fit(gaps.fillna(40).to_numpy(), y).predict(gaps.to_numpy())
+
+
+def test_chunks_blocks_and_indices_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each chunk of an Arrow table may list its words in another order."""
+    frame, y = table()
+    whole = pyarrow.Table.from_pandas(frame.astype({"color": "str"}), preserve_index=False)
+    machine = SLKLRegressor(50, random_state=0, **MEDIAN).fit(whole, y)
+    cuts = [0, 1, 80, 81, 200, ROWS]
+    pieces = [whole.slice(a, b - a) for a, b in itertools.pairwise(cuts)]
+    k = whole.column_names.index("color")
+    pieces = [piece.set_column(k, "color", piece["color"].dictionary_encode()) for piece in pieces]
+    monkeypatch.setattr("pipeline.estimators.array_features.MOST_BLOCK_ROWS", 64)
+    monkeypatch.setattr("features.table_parts.FRAME_ROWS", 37)
+    for cells in (pyarrow.concat_tables(pieces), frame.set_index(pandas.Index(range(7, 7 + ROWS), name="row"))):
+        again = clone(machine).fit(cells, y)
+        assert again.feature_names_in_.tolist() == list(frame.columns)
+        assert again.to_model().table_columns == machine.to_model().table_columns
+        np.testing.assert_allclose(again.predict(cells), machine.predict(whole), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "change", "message"),
+    [
+        ({}, {}, "row 0, column color is .*; a finite number is needed .categorical='onehot' takes words for categ"),
+        ({"categorical": "auto"}, {}, r"row \d+, column color is ''; a category is needed \(missing='median' fills"),
+        ({"categorical": "onehot:x y"}, {}, "^categorical: 'x y' is no input of X; it has color, age"),
+        (MEDIAN, {"age": [np.nan] * ROWS}, r"column 'age' has no cell that is filled in in the training rows; .*out$"),
+        (MEDIAN, {"age": ["old", *[1.5] * (ROWS - 1)]}, r"column age is 'old', row 1 .* \(categorical='auto:age'\)$"),
+        (MEDIAN, {"age": [np.inf] * ROWS}, "X: row 0, column age is 'inf'; a finite number is needed$"),
+        (MEDIAN, {"color": [f"word {k}" * 40 for k in range(ROWS)]}, "has a text of 240 characters; leave it out$"),
+        ({"categorical": "words"}, {}, "^categorical must be auto, onehot or ordinal.*; found 'words'"),
+        ({"missing": "mean"}, {}, "^missing must be .*median; found 'mean'"),
+    ],
+)
+def test_errors_name_the_cell_and_the_parameter(parameters: Any, change: dict[str, Any], message: str) -> None:
+    frame, y = table()
+    with pytest.raises(ValueError, match=message) as told:
+        SLKLRegressor(20, **parameters).fit(frame.assign(**change), y)
+    assert "--" not in str(told.value)
+    assert "data." not in str(told.value)
+
+
+def test_what_cannot_be_read_as_cells_is_refused(tmp_path: Path) -> None:
+    frame, y = table()
+    machine = SLKLRegressor(20, missing="median")
+    np.save(tmp_path / "X.npy", np.zeros((ROWS, 2)))
+    with pytest.raises(ValueError, match="missing is for DataFrames and arrays in memory"):
+        machine.fit(np.load(tmp_path / "X.npy", mmap_mode="r"), y)
+    with pytest.raises(ValueError, match="Expected 2D array"):
+        machine.fit(np.zeros(ROWS), y)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        machine.fit(frame, y[:-1])
+    with pytest.raises(ValueError, match="requires y"):
+        machine.fit(frame, None)
+    with pytest.raises(ValueError, match=r"0 sample\(s\)"):
+        machine.fit(frame[:0], y[:0])
+    with pytest.raises(ValueError, match="y contains NaN"):
+        machine.fit(frame[["age"]], np.where(np.arange(ROWS) == 4, np.nan, y))
