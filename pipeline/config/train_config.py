@@ -97,6 +97,11 @@ class DataConfig:
     missing: str | None = optional(
         OneOf(("median",)), "none", "median: fills missing cells of a table in, and marks their columns"
     )
+    dates: str | None = optional(
+        text,
+        "none",
+        "parts of dates that are inputs too (year, month, day, weekday, hour): month,weekday:A,B of A and B",
+    )
     task: str | None = optional(OneOf(TASKS), "auto", "multiclass, binary or regression; else found from the targets")
     standardise: bool | None = optional(truth, "auto", "z-score the inputs with the training part's moments")
     positive: str | None = optional(

@@ -38,7 +38,7 @@ PENALISED = {
     "solver.stop": "which has no such rule",
 }
 OF_ROWS = ("data.weights", "data.groups")  # what only rows of files have
-OF_TABLES = ("test", "columns", "drop", "categorical", "missing")  # of `data`: what only files of cells have
+OF_TABLES = ("test", "columns", "drop", "categorical", "missing", "dates")  # of `data`: what only files of cells have
 
 
 def check_used(config: TrainConfig, explicit: frozenset[str], path: Path) -> None:
