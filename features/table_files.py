@@ -1,6 +1,7 @@
 """Tables in files, to train on: which columns are inputs, how their cells become numbers, which rows are what part."""
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import partial
@@ -249,6 +250,11 @@ def _training_layout(spec: SourceSpec, table: Table) -> tuple[TableLayout, Colum
     header = table.has_names or any(is_header(first, name) for name in (spec.target, spec.weights, spec.groups))
     if header and spec.categorical is not None and spec.target not in column_names(first) and is_repeated(table):
         header = False
+    unreadable = next(
+        (name for name in map(str.strip, first) if header and re.search("[\\x00-\\x1f\\x7f-\\x9f]", name)), None
+    )
+    if unreadable is not None:
+        raise DataError(f"{path}: the name of a column has control characters ({unreadable!r:.60}); rename it")
     asked = {"weights": spec.weights, "groups": spec.groups}
     others = {what: named_column(first, header, name, path, what) for what, name in asked.items() if name is not None}
     target = target_column(first, header, spec.target, path, others.values())

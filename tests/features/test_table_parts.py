@@ -220,6 +220,16 @@ def test_words_of_any_library_and_an_index_with_a_name():
         ]
 
 
+@pytest.mark.parametrize("name", ["b\x1b[2J", "b\x00c", "b\nc"])
+def test_names_with_control_characters_are_refused_and_not_printed(tmp_path, name):
+    table = pyarrow.table({"a": [1.0, 2.0], name: [1.0, 3.0], "y": [0, 1]})
+    pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
+    for settings in ({}, {"target": "none"}, {"drop": ("a",)}):
+        with pytest.raises(DataError, match="control characters") as refused:
+            open_source(SourceSpec(str(tmp_path / "t.parquet"), **settings))
+        assert str(refused.value).isprintable()
+
+
 def test_a_damaged_part_in_zst_is_named(tmp_path):
     (tmp_path / "t.csv.zst").write_bytes(gzip.compress(WHOLE.encode()))
     with pytest.raises(DataError, match=r"t\.csv\.zst: damaged zstd file"):
