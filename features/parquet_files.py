@@ -55,7 +55,7 @@ class ParquetFile:
         """
         schema, n_rows = self._facts
         places, start = sorted(places), 0
-        _check_types(self.path, schema, places)
+        check_types(self.path, schema, places)
         if not places:
             yield Batch(self.path, 0, n_rows, {})
             return
@@ -130,7 +130,7 @@ def _check_promise(path: Path, promised: int) -> None:
         )
 
 
-def _check_types(path: Path, schema: "pyarrow.Schema", places: Collection[int]) -> None:
+def check_types(path: Path, schema: "pyarrow.Schema", places: Collection[int]) -> None:
     """Raise DataError where a column that is read holds neither numbers, words nor dates."""
     for place in places:
         field = schema.field(place)

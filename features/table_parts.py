@@ -15,7 +15,7 @@ from pyarrow import types
 from features.cell_text import cell_text
 from features.csv_files import CsvFile
 from features.errors import DataError
-from features.parquet_files import ParquetFile
+from features.parquet_files import ParquetFile, check_types
 from features.table_batches import Batch, TablePart
 from features.table_paths import existing_files, is_parquet, partitions_of
 
@@ -59,6 +59,7 @@ class ArrowPart:
 
     def rows(self, start: int, stop: int, places: Sequence[int]) -> Batch:
         """Return some rows with the columns at some places."""
+        check_types(self.path, self._table.schema, places)
         part = self._table.select(places).slice(start, stop - start)
         columns = [column.combine_chunks() for column in part.columns]
         columns = [column.cast("string") if types.is_string_view(column.type) else column for column in columns]

@@ -197,6 +197,11 @@ def test_tables_in_memory_are_those_of_any_library(tmp_path):
             ["", "", "2"],
             ["2.5", "y", "3"],
         ]
+    for unreadable in (pandas.to_timedelta(range(3), unit="h"), [[1], [2], [3]]):
+        table = Table.of(pandas.DataFrame({"a": unreadable, "b": [1, 2, 3]}), "X")
+        with pytest.raises(DataError, match=r"^X: column a holds .*; numbers, words or dates are needed"):
+            next(table.batches([0, 1], header=True))
+        assert next(table.batches([1], header=True)).n_rows == 3
     with pytest.raises(DataError, match="X: cannot be read as a table"):
         Table.of(pandas.DataFrame({"a": [1, "b", object()]}), "X")
 
