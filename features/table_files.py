@@ -12,7 +12,7 @@ import numpy as np
 
 from features.cell_text import reads_as_number
 from features.column_names import drop_setting
-from features.encoding import Asked, Codes, EncodedRows, Places, TableEncoding, learn, shown
+from features.encoding import Asked, EncodedRows, learn, shown
 from features.errors import DataError, MissingInputError, UsageError
 from features.row_source import LabelledRows, chosen_rows, count_rows, digest_rows, pieces_of, source_of
 from features.source import PARTS, Columns, RowArray, Source, SourceSpec
@@ -129,7 +129,11 @@ def table_source(spec: SourceSpec, table: Table, keeper: Keeper) -> Source:
         own = test is not None
         counted = count_rows(spec, rows, " of train" if own else "")
         training = chosen_rows(spec, [counted], name, split=not own)[0]
-        encoding, places = _learned(table.path, names, read.words, read.codes, training, asked)
+        pieces = partial(pieces_of, read.codes.__getitem__, training, 8 * len(names))
+        try:
+            encoding, places = learn(names, read.words, pieces, asked)
+        except DataError as error:
+            raise DataError(f"{table.path}: {error}") from None
         columns, identity["encoding"] = replace(columns, encoding=encoding), encoding.digest()
         rows = rows._replace(inputs=EncodedRows(read.codes, encoding, places))
     given, digests = [rows], [read.sha256]
@@ -140,21 +144,6 @@ def table_source(spec: SourceSpec, table: Table, keeper: Keeper) -> Source:
     source = source_of(spec, name, given, True, identity | {"sha256": sha256s})
     notes = _column_notes(columns, rows.inputs.shape[1]) + _id_notes(read.ids, layout)
     return replace(source, columns=columns, notes=(*notes, *source.notes))
-
-
-def _learned(
-    path: Path,
-    names: Sequence[str],
-    words: Sequence[tuple[str, ...] | None],
-    codes: Codes,
-    training: np.ndarray,
-    asked: Asked,
-) -> tuple[TableEncoding, Places]:
-    """Return what `learn` does of the training rows among the codes (n, columns) of a table."""
-    try:
-        return learn(names, words, partial(pieces_of, codes.__getitem__, training, 8 * len(names)), asked)
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
 
 
 class CodesOfCells:
@@ -187,8 +176,8 @@ def inputs_in_memory(part: ArrowPart, asked: Asked, training: np.ndarray) -> tup
         pass  # which refuses cells, and gives every word its place
     if asked == Asked():
         return codes, columns
-    known = [None if listed is None else tuple(listed) for listed in words]
-    encoding, _ = _learned(part.path, names, known, codes, training, asked)
+    pieces = partial(pieces_of, codes.__getitem__, training, 8 * len(names))
+    encoding, _ = learn(names, [None if known is None else tuple(known) for known in words], pieces, asked)
     columns = replace(columns, encoding=encoding)
     return EncodedRows(CodesOfCells(part, reader_of(columns, names)), encoding), columns
 
