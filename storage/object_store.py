@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import CorruptDataError, MissingDataError, UnavailableStoreError, UnusableNameError
-from storage.files import make_folder, replacing
+from storage.files import aside_of, make_folder, replacing
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, S3FileSystem
@@ -28,6 +29,7 @@ PIECE_BYTES = 4 << 20
 MOST_OBJECTS = 1_000_000
 THREADS = 8  # an object costs three round trips, and a zarr store has thousands
 CONNECT_SECONDS, SILENCE_SECONDS, TRIES = 5, 10, 2
+ABANDONED_SECONDS = 600  # since the last piece: whoever wrote it was killed
 _SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
 _ENDPOINT = re.compile(r"(https?)://((?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?)/?")
@@ -169,7 +171,7 @@ def _matches(parts: Sequence[str], patterns: Sequence[str]) -> bool:
 
 
 def _remove_gone(folder: Path, root: str, patterns: Sequence[str], names: set[str]) -> None:
-    """Remove copies of what the store no longer has, and what stands where something else is to be."""
+    """Remove copies of what the store no longer has, what killed commands left, and what is in the way of others."""
     copy = folder / root
     above = [parent for parent in copy.parents if folder in parent.parents]
     for place in [*above, *([copy] if root not in names else [])]:
@@ -178,7 +180,11 @@ def _remove_gone(folder: Path, root: str, patterns: Sequence[str], names: set[st
     for file in [file for file in copy.rglob("*") if file.is_file()]:
         is_named = not patterns or _matches(file.relative_to(copy).parts, patterns)
         if is_named and file.relative_to(folder).as_posix() not in names and not file.name.startswith(".tmp-"):
-            file.unlink()
+            file.unlink(missing_ok=True)
+    for file in [*copy.parent.glob(".tmp-*"), *copy.rglob(".tmp-*")]:
+        with contextlib.suppress(FileNotFoundError):  # another command has finished it
+            if aside_of(file.name) is not None and time.time() - file.stat().st_mtime > ABANDONED_SECONDS:
+                file.unlink()
     for name in names:
         if (folder / name).is_dir():
             shutil.rmtree(folder / name)
