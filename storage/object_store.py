@@ -183,7 +183,7 @@ def _remove_gone(folder: Path, root: str, patterns: Sequence[str], names: set[st
             file.unlink(missing_ok=True)
     for file in [*copy.parent.glob(".tmp-*"), *copy.rglob(".tmp-*")]:
         with contextlib.suppress(FileNotFoundError):  # another command has finished it
-            if aside_of(file.name) is not None and time.time() - file.stat().st_mtime > ABANDONED_SECONDS:
+            if aside_of(file.name) is not None and time.time() - file.stat().st_ctime > ABANDONED_SECONDS:
                 file.unlink()
     for name in names:
         if (folder / name).is_dir():
