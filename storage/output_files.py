@@ -1,8 +1,8 @@
-"""Outputs under a name that the user gives, whole under it or not there; predictions as .npz, .zarr, .parquet or .csv.
+"""Outputs under a name that the user gives, whole under it or not there; predictions as .npz, .zarr, .csv or .parquet.
 
 Predictions are written block by block, and memory does not grow with the rows: an .npz is filled in place while its
-labels and probabilities wait in nameless files beside it, a .zarr gets whole chunks, a .parquet row groups, a .csv its
-lines.
+labels and probabilities wait in nameless files beside it, a .zarr gets whole chunks, a .csv its lines, and a .parquet
+groups of rows of some MiB.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import csv
 import fcntl
 import io
+import math
 import os
 import re
 import shutil
@@ -36,7 +37,6 @@ from storage.zarr_arrays import ArraySpec, chunk_rows_for, create_group
 from storage.zarr_metadata import NODE_FILE
 
 _FILES = (".npz", ".csv", ".parquet")
-_GROUP_BYTES = 1 << 22  # of a row group of a .parquet
 SUFFIXES = (*_FILES, ".zarr")
 _SETTLED_SECONDS = 1.0  # a writer that has just begun has not locked its file yet
 _SILLY_NAME = r"(.*/)?\.nfs[0-9a-f]+"  # what a network file system keeps of a file that was removed while it was open
@@ -163,7 +163,8 @@ def writing(path: Path, spec: OutputSpec, *, replace: bool = False) -> Iterator[
     The file becomes `path` in one step when the block ends, after `spec.n_rows` rows; on any error nothing changes.
 
     .npz: arrays label, decision and, where there are any, probability and classes. .zarr: likewise, the classes among
-    the attributes. .csv: see `csv_writer`. .parquet: the columns of a csv, labels as they are.
+    the attributes. .csv: see `csv_writer`. .parquet: the columns of the .csv, row i8, label i8, f8, bool or string as
+    `spec.label_dtype` says, and the others f8.
 
     Raises CannotWriteError as `check_predictions`, and naming path and cause where the disk refuses; ValueError where
     another number of rows was written.
@@ -226,38 +227,6 @@ def _csv(path: Path, spec: OutputSpec) -> Iterator[Write]:
 
 
 @contextlib.contextmanager
-def _parquet(path: Path, spec: OutputSpec) -> Iterator[Write]:
-    import pyarrow as arrow  # slow to import, and only this form needs it
-    from pyarrow import parquet
-
-    names = ("row", "label", *spec.names, *spec.probability_names)
-    label_type = arrow.string() if spec.label_dtype.kind == "U" else arrow.from_numpy_dtype(spec.label_dtype)
-    types = [arrow.int64(), label_type, *[arrow.float64()] * (len(names) - 2)]
-    schema = arrow.schema(zip(names, types, strict=True))
-    waiting: list[arrow.RecordBatch] = []
-    start = 0
-
-    with _replacing(path) as stream, parquet.ParquetWriter(stream, schema) as writer:
-
-        def flush() -> None:
-            writer.write_table(arrow.Table.from_batches(waiting, schema))
-            waiting.clear()
-
-        def write(label: NDArray[Any], /, *values: NDArray[np.float64]) -> None:
-            nonlocal start
-            columns = [np.arange(start, start + len(label)), label, *np.hstack(values).T]
-            arrays = [arrow.array(column, kind) for column, kind in zip(columns, types, strict=True)]
-            waiting.append(arrow.record_batch(arrays, schema))
-            start += len(label)
-            if sum(batch.nbytes for batch in waiting) >= _GROUP_BYTES:
-                flush()
-
-        yield write
-        if waiting:
-            flush()
-
-
-@contextlib.contextmanager
 def _npz(path: Path, spec: OutputSpec) -> Iterator[Write]:
     number = np.dtype("<f8")
     shape, wide = (spec.n_rows, len(spec.names)), (spec.n_rows, len(spec.probability_names))
@@ -287,26 +256,66 @@ def _npz(path: Path, spec: OutputSpec) -> Iterator[Write]:
                 shutil.copyfileobj(content, entry)
 
 
+def _chunk_rows(spec: OutputSpec) -> int:
+    return chunk_rows_for(8 * (len(spec.names) + len(spec.probability_names)), spec.n_rows)
+
+
 @contextlib.contextmanager
-def _zarr(path: Path, spec: OutputSpec) -> Iterator[Write]:
-    widths = {"decision": len(spec.names), "probability": len(spec.probability_names)}
-    size = chunk_rows_for(8 * sum(widths.values()), spec.n_rows)
-    columns: list[tuple[str, tuple[int, ...], Any]] = [("label", (), spec.label_dtype)]
-    columns += [(name, (k,), np.dtype("float64")) for name, k in widths.items() if k]
-    waiting = [np.empty((0, *width), dtype) for _, width, dtype in columns]  # rows, until they fill a chunk
-    start = 0
+def _in_chunks(spec: OutputSpec, size: int, emit: Callable[..., None]) -> Iterator[Write]:
+    """Yield a function that takes rows as `Write` and gives them to `emit(start, *arrays)`, `size` rows at a time."""
+    done = 0
+    waiting = [np.empty(0, spec.label_dtype)]  # rows, until they fill a chunk
+    waiting += [np.empty((0, len(names))) for names in (spec.names, spec.probability_names) if names]
 
     def flush(n: int) -> None:
-        nonlocal start, waiting
-        for array, values in zip(arrays, waiting, strict=True):
-            array[start : start + n] = values[:n]
-        start, waiting = start + n, [values[n:] for values in waiting]
+        nonlocal done, waiting
+        for start in range(0, n, size):
+            emit(done + start, *(values[start : start + size] for values in waiting))
+        done, waiting = done + n, [values[n:] for values in waiting]
 
     def write(*values: NDArray[Any]) -> None:
         nonlocal waiting
         waiting = [np.concatenate(pair) for pair in zip(waiting, values, strict=True)]
-        if len(waiting[0]) >= size:
-            flush(len(waiting[0]) // size * size)
+        flush(len(waiting[0]) // size * size)
+
+    yield write
+    flush(len(waiting[0]))  # the last chunk may be shorter
+
+
+@contextlib.contextmanager
+def _parquet(path: Path, spec: OutputSpec) -> Iterator[Write]:
+    import pyarrow  # takes 0.1 s, and other files need none
+    from pyarrow.parquet import ParquetWriter
+
+    of_label = pyarrow.string() if spec.label_dtype.kind == "U" else pyarrow.from_numpy_dtype(spec.label_dtype)
+    values = [(name, pyarrow.float64()) for name in (*spec.names, *spec.probability_names)]
+    schema = pyarrow.schema([("row", pyarrow.int64()), ("label", of_label), *values])
+
+    def emit(start: int, label: NDArray[Any], *values: NDArray[np.float64]) -> None:
+        columns = [np.arange(start, start + len(label)), label, *np.hstack(values).T]
+        writer.write_table(pyarrow.Table.from_arrays([pyarrow.array(column) for column in columns], schema=schema))
+
+    # What the footer says of a group, 2 kB for each column, stays in memory until the end. A group of at least 8√n of n
+    # rows keeps both small where columns are many. Dictionaries and bounds of distinct numbers are of no use.
+    size = max(_chunk_rows(spec), 8 * math.isqrt(spec.n_rows))
+    options = {"use_dictionary": ["label"], "write_statistics": ["row", "label"]}
+    with (
+        _replacing(path) as stream,
+        ParquetWriter(stream, schema, **options) as writer,
+        _in_chunks(spec, size, emit) as write,
+    ):
+        yield write
+
+
+@contextlib.contextmanager
+def _zarr(path: Path, spec: OutputSpec) -> Iterator[Write]:
+    widths, size = {"decision": len(spec.names), "probability": len(spec.probability_names)}, _chunk_rows(spec)
+    columns: list[tuple[str, tuple[int, ...], Any]] = [("label", (), spec.label_dtype)]
+    columns += [(name, (k,), np.dtype("float64")) for name, k in widths.items() if k]
+
+    def emit(start: int, *chunk: NDArray[Any]) -> None:
+        for array, values in zip(arrays, chunk, strict=True):
+            array[start : start + len(values)] = values
 
     with (
         write_errors(path),
@@ -317,5 +326,5 @@ def _zarr(path: Path, spec: OutputSpec) -> Iterator[Write]:
             for name, width, dtype in columns
         ]
         arrays = create_group(aside, specs, {"classes": list(spec.classes)})
-        yield write
-        flush(len(waiting[0]))  # the last chunk may be shorter
+        with _in_chunks(spec, size, emit) as write:
+            yield write
