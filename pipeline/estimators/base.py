@@ -61,6 +61,7 @@ class KernelMachine(BaseEstimator):
     standardise: bool = True
     categorical: str | None = None
     missing: str | None = None
+    dates: str | None = None
     kernel: str = "gaussian"
     degree: int = 2
     sigma2: float | str | Sequence[float] | None = None
@@ -104,7 +105,7 @@ class KernelMachine(BaseEstimator):
 
     def _validated(self, X: Any, y: Any, *, numeric: bool) -> tuple[Rows | Cells, NDArray[Any]]:
         """Return rows and y (n,), checked as scikit-learn does; cells, and arrays read by slices, are not read yet."""
-        asked = {name for name in ("categorical", "missing") if getattr(self, name) is not None}
+        asked = {name for name in ("categorical", "missing", "dates") if getattr(self, name) is not None}
         if is_sliced(X) and asked:
             raise ValueError(f"{min(asked)} is for DataFrames and arrays in memory; leave it out, or give one")
         if not is_sliced(X) and not asked and (given := self._numbers(X, y=y, y_numeric=numeric)) is not None:
@@ -139,7 +140,8 @@ class KernelMachine(BaseEstimator):
         self._of_cells = isinstance(rows, Cells)
         if isinstance(rows, Cells):
             with parameters.as_value_error():
-                rows, columns = rows.learned(Asked.read(config.data.categorical, config.data.missing), weights)
+                asked = Asked.read(config.data.categorical, config.data.missing, config.data.dates)
+                rows, columns = rows.learned(asked, weights)
             if names is None or tuple(names.tolist()) != columns.inputs:
                 columns = replace(columns, inputs=())  # by their places
         elif names is not None:

@@ -41,6 +41,9 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         32. "onehot:A,B": the columns A and B too, though they hold numbers. None: words are refused.
     missing : None or "median"
         "median": missing cells are filled in, and an input for each such column marks them. None: they are refused.
+    dates : str or None
+        "month,weekday:A,B": these parts of the dates in columns A and B are inputs beside the days: year, month, day,
+        weekday (0 is Monday), hour. None: none are.
     kernel : "gaussian", "polynomial" or "intersection"
         exp(-‖x - z‖² / (2 σ²)); (1 + x·z / σ²)^degree; Σ_j min(x_j, z_j) of features of at least 0, which are not to be
         standardised.
@@ -143,8 +146,8 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     Notes
     -----
     A DataFrame of numbers (pandas, polars, Arrow) is an array with names. One with words or dates, and any X where
-    `categorical` or `missing` is given, is read as the command reads a table, by blocks of rows, and gives the same
-    model: dates are days since 1970, truth values 1 and 0, features float32. Predictions find its columns by name,
+    `categorical`, `missing` or `dates` is given, is read as the command reads a table, by blocks of rows, and gives the
+    same model: dates are days since 1970, truth values 1 and 0, features float32. Predictions find its columns by name,
     whatever their order, and warn of words that no row of the fit has. `centers_`, `feature_scales_` and
     `feature_importances_` are then of the inputs that cells become: `to_model().table_columns.input_names`.
     X is an array, or anything with shape, dtype and slices of rows: a memory map, a dask or zarr array. Those are read
@@ -198,8 +201,8 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
 
     Parameters
     ----------
-    n_centers, budget, standardise, categorical, missing, kernel, degree, sigma2, feature_scale, penalty, patience,
-    refit, select, polish_centers, coupling, fit_intercept, centers, tol, max_sweeps, schedule, memory_limit,
+    n_centers, budget, standardise, categorical, missing, dates, kernel, degree, sigma2, feature_scale, penalty,
+    patience, refit, select, polish_centers, coupling, fit_intercept, centers, tol, max_sweeps, schedule, memory_limit,
     warm_start, random_state, callback, verbose
         As in `SLKLRegressor`; "auto" and "greedy:auto" look at held-out rows, "auto" at how many are misclassified.
     class_weight : None, "balanced" or dict

@@ -24,13 +24,14 @@ from pipeline.prediction.predictor import load_predictor
 from runs import train_beside
 
 ROWS, HELD_BACK = 300, 60
+MEDIAN = {"categorical": "auto", "missing": "median"}
 CASES: dict[str, tuple[type, dict[str, Any], list[str]]] = {
     "one-hot": (SLKLClassifier, {"categorical": "onehot", "missing": "median"}, []),
     "codes": (SLKLRegressor, {"categorical": "auto:zip", "missing": "median"}, []),
     "weighted": (SLKLRegressor, {"categorical": "ordinal", "missing": "median"}, ["w"]),
+    "parts of dates": (SLKLRegressor, MEDIAN | {"dates": "month,weekday:since"}, []),
     "nothing asked": (SLKLRegressor, {}, ["color", "size", "age"]),
 }
-MEDIAN = {"categorical": "auto", "missing": "median"}
 KINDS: dict[str, Callable[[pandas.DataFrame], Any]] = {
     "pandas": lambda frame: frame,
     "polars": polars.from_pandas,
