@@ -72,6 +72,7 @@ def test_predictions_need_no_labels_that_can_be_read(run: Path, tmp_path: Path) 
     assert evaluate.main([str(run), str(tmp_path / "new.zarr")]) == 65
 
 
+@pytest.mark.ci
 def test_streams_that_lack_letters_get_escapes(run: Path) -> None:
     both = "from pipeline import evaluate, predict; run, data = sys.argv[1:]"
     both = f"import sys; {both}; sys.exit(evaluate.main([run]) or predict.main([run, data, '--out', '-']))"

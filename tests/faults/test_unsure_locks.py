@@ -42,6 +42,7 @@ def test_a_run_that_lives_on_another_machine_is_left_alone(
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, pytest.param(errno.ENOSYS, marks=pytest.mark.ci)])
+@pytest.mark.ci
 def test_without_locks_a_run_warns_and_can_be_looked_at(
     tmp_path: Path,
     command: list[str],

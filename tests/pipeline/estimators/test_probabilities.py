@@ -46,6 +46,7 @@ def test_the_temperature_is_that_of_dense_least_squares_on_other_rows(weighted: 
     assert machine.to_model().temperature == machine.temperature_
 
 
+@pytest.mark.ci
 def test_rows_that_tell_nothing_get_probabilities_that_promise_nothing() -> None:
     losses = []
     for seed in range(8):  # 25 held-out rows that have chosen width and ridge would make it .73

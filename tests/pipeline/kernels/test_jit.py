@@ -85,6 +85,7 @@ def test_what_is_kept_is_known_loop_by_loop(tmp_path: Path) -> None:
     assert told(f"{KEPT} {count} {report}", NUMBA_CACHE_DIR=str(tmp_path)).stdout == "2 2 0\n"
 
 
+@pytest.mark.ci
 def test_two_processes_with_one_fresh_cache_compile_once(tmp_path: Path) -> None:
     code = (
         f"import pipeline; {KEPT} loops = loops_in(kernels, 'add_lower_tile'); print(len(not_kept(loops)), flush=True);"

@@ -138,6 +138,7 @@ def test_the_model_in_python_takes_the_cells_of_the_file(place, run, tmp_path):
         assert model.predict(table).tolist() == model.predict(rows).tolist()
 
 
+@pytest.mark.ci
 def test_the_same_bytes_by_threads_and_from_parquet_and_other_ones_for_another_encoding(place, run, tmp_path, capsys):
     test = ("--test", str(place / "test.csv"))
     asked = (*ENCODED, *SERIAL, *test)

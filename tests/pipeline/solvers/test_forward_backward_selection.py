@@ -78,6 +78,7 @@ def test_classes_and_kernels_are_chosen_as_by_a_fit_for_every_choice(
     np.testing.assert_allclose(found.reductions[1:], -np.diff(errors), rtol=1e-5)
 
 
+@pytest.mark.ci
 def test_few_centers_serve_as_well_as_those_of_the_way_forward() -> None:
     """Those that are left of 200 columns, nearly collinear, do not: 5 to 20 leave up to seven tenths more error.
 

@@ -242,6 +242,7 @@ def test_copies_of_rows_change_no_choice() -> None:
     assert copied.sigma2_ == pytest.approx(machine.sigma2_)
 
 
+@pytest.mark.ci
 def test_groups_keep_near_copies_from_choosing() -> None:
     rng = np.random.default_rng(3)
     X = rng.normal(size=(60, 4))

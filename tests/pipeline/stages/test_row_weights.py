@@ -234,6 +234,7 @@ def test_what_cannot_be_weighted_is_refused_at_the_start(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.ci
 def test_a_run_with_weights_is_resized_and_taken_up(tmp_path: Path, capsys: Any) -> None:
     """The statistics are of the weighted rows, and so is the temperature of a smaller model."""
     rows, test_rows = (rows_of(n, classes=True, seed=n) for n in (400, 80))

@@ -24,11 +24,8 @@ WAYS = {
 }
 QUICK = {
     ("several widths", "threads", "never"),
-    ("rounds, one kernel", "in turn", "amid passes"),
     ("learned scales", "in turn", "amid passes"),
     ("rounds, a selection", "in turn", "at commits"),
-    ("a selection, moved", "in turn", "at commits"),
-    ("on demand", "in turn", "at commits"),
 }
 PROCESSES = ("rounds", "rounds, a selection", "on demand", "learned scales")
 
@@ -73,7 +70,7 @@ def test_whoever_computes_and_wherever_they_stop_the_bytes_are_the_same(
     assert not (run / "passes").exists()
 
 
-@pytest.mark.parametrize("case", ["one for each class", "rounds, intersection"])
+@pytest.mark.parametrize("case", ["one for each class", pytest.param("rounds, intersection", marks=pytest.mark.ci)])
 def test_threads_that_share_their_sums_make_the_same_bytes(
     tables: Path, features: Path, tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

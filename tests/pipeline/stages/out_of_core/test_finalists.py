@@ -85,6 +85,7 @@ def test_rows_are_added_to_a_gram_of_all_candidates_and_not_to_a_sample(
     assert "was not made, or only over a sample of its rows" in capsys.readouterr().err
 
 
+@pytest.mark.ci
 def test_what_is_told_of_a_choice_is_of_its_turns_too(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in a run that goes on after they are committed."""
     finalists(monkeypatch, 60)

@@ -57,7 +57,8 @@ def files_of(run: Run) -> list[Path]:
     return sorted((run.layout.passes / FOLDER).glob("*/block-*.npz"))
 
 
-@pytest.mark.parametrize("mode", ["rounds", *(pytest.param(m, marks=pytest.mark.ci) for m in ("a path", "on demand"))])
+@pytest.mark.parametrize("mode", ["rounds", "a path", "on demand"])
+@pytest.mark.ci
 def test_files_that_are_lost_or_damaged_are_made_again(
     train_classes: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
@@ -79,6 +80,7 @@ def test_files_that_are_lost_or_damaged_are_made_again(
     assert model_bytes(tmp_path / "losing") == model_bytes(tmp_path / "whole")
 
 
+@pytest.mark.ci
 def test_a_disk_without_room_keeps_none_and_changes_nothing(
     train_classes: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
