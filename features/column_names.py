@@ -7,20 +7,23 @@ from collections.abc import Iterable
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """Return the names in a text such as ``age,"height, cm"``; empty ones are left out. ValueError: a lone quote."""
+    """Return the names in a text such as ``age,"height, cm"``; ValueError: a lone quote.
+
+    A column without a name is ``""``; nothing between commas is no name.
+    """
     try:
         (cells,) = csv.reader([text], skipinitialspace=True, strict=True) if text else [[]]
     except (csv.Error, ValueError):
         raise ValueError("must be names of columns whose quotes end") from None
     quoted = '"' in text
-    return tuple(name for name in (cell if quoted else cell.strip() for cell in cells) if name.strip())
+    return tuple(cell if quoted else cell.strip() for cell in cells if cell.strip() or (quoted and not cell))
 
 
 def names_text(names: Iterable[str]) -> str:
     """Return the text of which `names_in` makes these names."""
     text = io.StringIO()
     names = list(names)
-    every = any(name != name.strip() for name in names)
+    every = any(name != name.strip() or not name for name in names)
     csv.writer(text, quoting=csv.QUOTE_ALL if every else csv.QUOTE_MINIMAL, lineterminator="").writerow(names)
     return text.getvalue()
 

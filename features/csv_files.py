@@ -25,7 +25,8 @@ BLOCK_BYTES = 4 << 20
 MAX_LINE_CHARACTERS = 1 << 20
 _BLANKS = b" \t\r\n\x0b\x0c"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_ODD_QUOTE = re.compile(rb'[^,;\t\r\n"]"[^,;\t\r\n"]')
+# Cells in quotes, which have two for one, or without any; a quote elsewhere is for Python to judge.
+_CELLS = rb'(?:(?:"(?:[^"\r\n]|"")*+"|[^"\r\n%b]*+)(?:[\r\n%b]|\Z))*+'
 
 
 class CsvFile:
@@ -88,7 +89,9 @@ class CsvFile:
 
     def _parsed(self, number: int, block: bytes, row: int, places: Collection[int], n_cells: int) -> Batch | None:
         """Return the rows of a block as Arrow reads them; None where it cannot, or reads other rows than lines."""
-        if n_cells < 2 or not block.strip(_BLANKS) or (b'"' in block and _has_odd_quotes(block)):
+        if n_cells < 2 or not block.strip(_BLANKS) or block.startswith(_BYTE_ORDER_MARK):  # which Arrow leaves out
+            return None
+        if b'"' in block and not re.fullmatch(_CELLS.replace(b"%b", self._separator.encode()), block):
             return None
         names = [str(place) for place in range(n_cells)]
         wanted = [names[place] for place in sorted(places)] or names[:1]
@@ -159,11 +162,6 @@ def _separator_of(line: str) -> str:
 def _n_ends(block: bytes) -> int:
     """Return the number of ends of lines."""
     return block.count(b"\n") + (block.count(b"\r") - block.count(b"\r\n") if b"\r" in block else 0)
-
-
-def _has_odd_quotes(block: bytes) -> bool:
-    """Return whether a quote stands within a cell, or does not end on its line."""
-    return bool(_ODD_QUOTE.search(block)) or any(line.count(b'"') % 2 for line in block.splitlines())
 
 
 def _line(number: int, block: bytes, row: int) -> int:

@@ -36,6 +36,11 @@ class ParquetFile:
         """Return 1 and the names of the columns. Raises DataError where the file is damaged, or two have one name."""
         return 1, [str(name) for name in self._facts[0].names]
 
+    @property
+    def kinds(self) -> list[str | None]:
+        """What each column holds: see `kind_of`."""
+        return [kind_of(of) for of in self._facts[0].types]
+
     def count_rows(self) -> int:
         """Return the number of rows that the footer promises."""
         return self._facts[1]
@@ -69,7 +74,7 @@ class ParquetFile:
                 for batch in file.iter_batches(most, row_groups=[group], columns=names, use_threads=False):
                     columns = dict(zip(places, batch.columns, strict=True))
                     for place, column in columns.items():
-                        check_texts(self.path, schema.names[place], column)
+                        check_texts(self.path, schema.names[place], column, start)
                     yield Batch(self.path, start, batch.num_rows, columns)
                     start += batch.num_rows
 
@@ -134,9 +139,7 @@ def check_types(path: Path, schema: "pyarrow.Schema", places: Collection[int]) -
     """Raise DataError where a column that is read holds neither numbers, words nor dates."""
     for place in places:
         field = schema.field(place)
-        kind = field.type.value_type if types.is_dictionary(field.type) else field.type
-        of_numbers = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_null)
-        if not any(is_kind(kind) for is_kind in (holds_words, *of_numbers, types.is_date, types.is_timestamp)):
+        if kind_of(field.type) is None:
             raise DataError(
                 f"{path}: column {field.name} holds {str(field.type)[:60]}; numbers, words or dates are needed: leave "
                 f"it out ({drop_setting(field.name)})"
@@ -148,10 +151,35 @@ def holds_words(kind: "pyarrow.DataType") -> bool:
     return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
 
 
-def check_texts(path: Path, name: str, column: "pyarrow.Array") -> None:
-    """Raise DataError where a column of words has a text too long for all rows of a batch to have it."""
+def check_texts(path: Path, name: str, column: "pyarrow.Array", start: int) -> None:
+    """Raise DataError where a column of words, from a row on, has no UTF-8, or a text too long for a whole batch."""
     texts = column.dictionary if types.is_dictionary(column.type) else column
-    if holds_words(texts.type) and not types.is_string_view(texts.type):
-        longest = compute.max(compute.binary_length(texts)).as_py() or 0
-        if longest > MOST_TEXT_BYTES:
-            raise DataError(f"{path}: column {name} has a text of {longest} bytes; leave it out ({drop_setting(name)})")
+    if not holds_words(texts.type) or types.is_string_view(texts.type):
+        return
+    longest = compute.max(compute.binary_length(texts)).as_py() or 0
+    if longest > MOST_TEXT_BYTES:
+        raise DataError(f"{path}: column {name} has a text of {longest} bytes; leave it out ({drop_setting(name)})")
+    try:
+        texts.validate(full=True)
+    except ArrowException:
+        row = start + next((row for row, cell in enumerate(column) if not _is_utf8(cell)), 0)
+        fault = f"row {row}, column {name} holds no UTF-8 text"
+        raise DataError(f"{path}: {fault}; mend the file, or leave it out ({drop_setting(name)})") from None
+
+
+def _is_utf8(cell: "pyarrow.Scalar") -> bool:
+    try:
+        cell.as_py()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def kind_of(of: "pyarrow.DataType") -> str | None:
+    """Return whether a column of a type holds numbers, words, dates, nothing but gaps, or else: None."""
+    kind = of.value_type if types.is_dictionary(of) else of
+    if any(is_kind(kind) for is_kind in (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)):
+        return "numbers"
+    if types.is_date(kind) or types.is_timestamp(kind):
+        return "dates"
+    return "gaps" if types.is_null(kind) else "words" if holds_words(kind) else None

@@ -4,28 +4,22 @@ Cells of inputs become *codes*, of which `features.encoding` makes inputs: a num
 for an unknown word, NaN for a missing cell. Dates are days since 1970, true and false are 1 and 0.
 """
 
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
 
 import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute, types
 
-from features.cell_text import cell_text, is_missing, is_plain, reads_as_number
+from features.cell_text import SECONDS_A_DAY, category_of, cell_text, is_missing, is_plain, number_of, reads_as_number
 from features.column_names import drop_setting
 from features.encoding import MOST_ONEHOT, MOST_WORD_CHARACTERS, MOST_WORDS, UNKNOWN
 from features.errors import DataError
 from features.row_draws import Keys, group_keys
 from features.table_batches import Batch
-
-SECONDS_A_DAY = 86_400
-_TRUTH = {"true": 1.0, "false": 0.0}
-_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:?\d\d)?)?")
 
 
 class CellError(DataError):
@@ -47,6 +41,7 @@ def distinct(values: "pyarrow.Array") -> tuple[list[str], NDArray[np.int64]]:
         values = values.cast(pyarrow.int8())
     if types.is_string_view(values.type):
         values = values.cast(pyarrow.string())
+    values = _micros(values)
     coded = values if types.is_dictionary(values.type) else values.dictionary_encode()
     codes = coded.indices.cast(pyarrow.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
     used, first, of_rows = np.unique(codes, return_index=True, return_inverse=True)
@@ -54,7 +49,7 @@ def distinct(values: "pyarrow.Array") -> tuple[list[str], NDArray[np.int64]]:
     rank = np.empty(len(used), np.int64)
     rank[order] = np.arange(len(used))
     listed = coded.dictionary
-    texts = ["" if code < 0 else cell_text(listed[code].as_py()) for code in used[order].tolist()]
+    texts = ["" if code < 0 else _text_of(listed[code]) for code in used[order].tolist()]
     return texts, rank[of_rows]
 
 
@@ -85,33 +80,28 @@ def numbers(values: "pyarrow.Array") -> NDArray[np.float64]:
     return np.array([number_of(text) for text in texts])[of_rows]
 
 
-def number_of(cell: str) -> float:
-    """Return the number, the days since 1970, or the truth value that a cell is; NaN where it is none of them."""
-    try:
-        return float(cell) if is_plain(cell) else math.nan
-    except ValueError:
-        word = cell.strip()
-        return _TRUTH.get(word.lower(), math.nan) if word.isalpha() else days_of(word)
-
-
-def days_of(word: str) -> float:
-    """Return the days since 1970 of a date, or of a time in UTC where it names no zone; NaN for other words."""
-    if not _DATE.fullmatch(word):
-        return math.nan
-    try:
-        if len(word) == 10:
-            return float((date.fromisoformat(word) - date(1970, 1, 1)).days)
-        moment = datetime.fromisoformat(word)
-    except ValueError:
-        return math.nan
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() / SECONDS_A_DAY
-
-
 def _days(values: "pyarrow.Array") -> NDArray[np.float64]:
     """Return the days since 1970 of dates and times, NaN for null."""
-    micros = values.cast(pyarrow.timestamp("us", getattr(values.type, "tz", None)), safe=False).cast(pyarrow.int64())
-    return _array(micros.cast(pyarrow.float64(), safe=False)) / 1e6 / SECONDS_A_DAY
+    if types.is_date32(values.type):
+        return _array(values.cast(pyarrow.int32()).cast(pyarrow.float64()))
+    unit = getattr(values.type, "unit", "ms")  # which is that of a date64
+    micros = _array(_micros(values).cast(pyarrow.int64()).cast(pyarrow.float64(), safe=False))
+    return micros * {"s": 1e6, "ms": 1e3}.get(unit, 1.0) / 1e6 / SECONDS_A_DAY
+
+
+def _micros(values: "pyarrow.Array") -> "pyarrow.Array":
+    """Return times as they are, those in nanoseconds in microseconds: Python has no nanoseconds."""
+    if not types.is_timestamp(values.type) or values.type.unit != "ns":
+        return values
+    return values.cast(pyarrow.timestamp("us", values.type.tz), safe=False)
+
+
+def _text_of(cell: "pyarrow.Scalar") -> str:
+    """Return a value as a csv would hold it; a time that no calendar has as its number."""
+    try:
+        return cell_text(cell.as_py())
+    except (OverflowError, ValueError, pyarrow.ArrowInvalid):
+        return str(cell.value)
 
 
 def _trimmed(values: "pyarrow.Array") -> "pyarrow.Array":
@@ -193,6 +183,8 @@ class CellReader:
 
     def _place(self, known: dict[str, int], word: str) -> float:
         """Return the place of a word in the list of its column. Raises OverflowError where that becomes too long."""
+        if word not in known:
+            word = category_of(word)
         if word in known:
             return float(known[word])
         if not self.new:
@@ -242,8 +234,3 @@ def keys_of_groups(batch: Batch, place: int, name: str) -> Keys:
         return group_keys(np.array([text.strip() for text in texts], dtype=str))[of_rows]
     except DataError as error:
         raise CellError(0, f"{batch.path}, column {name}: {error}") from None
-
-
-def is_value(cell: str) -> bool:
-    """Return whether a cell of an input is a number in any spelling, a date, or a truth value."""
-    return reads_as_number(cell) or not math.isnan(number_of(cell))

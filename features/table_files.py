@@ -19,7 +19,7 @@ from features.source import PARTS, Columns, RowArray, Source, SourceSpec
 from features.table_cells import CellReader
 from features.table_header import column_names, is_header, named_column, target_column
 from features.table_labels import LabelReader, WordAfterNumbersError
-from features.table_layout import TableLayout, is_repeated, layout_of, rows_of, word_columns
+from features.table_layout import TableLayout, is_repeated, is_row_of_dates, layout_of, rows_of, word_columns
 from features.table_parts import ArrowPart, Table, returned_memory
 from features.table_paths import KNOWN, exists, is_table, table_name
 from features.tables import label_array
@@ -237,8 +237,8 @@ def _training_layout(spec: SourceSpec, table: Table) -> tuple[TableLayout, Colum
     if not first:
         raise DataError(f"{path}: is empty; rows of numbers are needed")
     header = table.has_names or any(is_header(first, name) for name in (spec.target, spec.weights, spec.groups))
-    if header and spec.categorical is not None and spec.target not in column_names(first) and is_repeated(table):
-        header = False
+    if header and spec.target not in column_names(first):
+        header = not (is_row_of_dates(table) or (spec.categorical is not None and is_repeated(table)))
     unreadable = next(
         (name for name in map(str.strip, first) if header and re.search("[\\x00-\\x1f\\x7f-\\x9f]", name)), None
     )
@@ -246,7 +246,8 @@ def _training_layout(spec: SourceSpec, table: Table) -> tuple[TableLayout, Colum
         raise DataError(f"{path}: the name of a column has control characters ({unreadable!r:.60}); rename it")
     asked = {"weights": spec.weights, "groups": spec.groups}
     others = {what: named_column(first, header, name, path, what) for what, name in asked.items() if name is not None}
-    target = target_column(first, header, spec.target, path, others.values())
+    of_folders = range(len(first) - len(table.partitioned), len(first))
+    target = target_column(first, header, spec.target, path, {*others.values(), *of_folders})
     roles = {"target": target, **others}
     taken = tuple(roles.values())
     for place in taken:

@@ -75,6 +75,9 @@ class LabelReader:
     def values(self, where: str) -> NDArray[np.generic]:
         """Return the labels of all rows (n,). Raises DataError for numbers that cannot be told apart, or be read."""
         if self.as_words:
+            ends = next((word for word in self._words if word.endswith("\0")), None)
+            if ends is not None:
+                raise DataError(f"{where}: the label {ends[:40]!r} ends with a NUL character; correct it")
             return np.array(list(self._words))[np.concatenate(self._codes)]
         if not self._numbers:
             return np.empty(0)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow
 
-from features.cell_text import is_missing, reads_as_number
+from features.cell_text import is_missing, is_value, reads_as_number
 from features.column_names import names_text, setting
 from features.encoding import Asked, shown
 from features.errors import DataError, UsageError
@@ -20,7 +20,6 @@ from features.table_cells import (
     CellReader,
     distinct,
     first_rows,
-    is_value,
     keys_of_groups,
     numbers,
 )
@@ -66,7 +65,8 @@ def layout_of(
             lone = {k: word for k, word in lone.items() if first_rows(batch, k, word.__eq__) is None}
             if not lone:
                 break
-    header = bool(first) and (table.has_names or _is_header(first, target, columns, set(lone.values())))
+    is_named = not is_row_of_dates(table) and _is_header(first, target, columns, set(lone.values()))
+    header = bool(first) and (table.has_names or is_named)
     n_rows = table.count_rows(header=header)
     if not n_rows:
         raise DataError(f"{path}: has no rows{' below its header' if header else ''}")
@@ -174,6 +174,12 @@ def is_repeated(table: Table) -> bool:
     for _, cells in rows:
         recurring |= {place for place, pair in enumerate(zip(first, cells, strict=False)) if pair[0] == pair[1]}
     return 2 * len(recurring) > len(first)
+
+
+def is_row_of_dates(table: Table) -> bool:
+    """Return whether the first two lines both have a date or a truth value in some column, as no names do."""
+    pairs = zip(*(cells for _, cells in itertools.islice(table.lines(), 2)), strict=False)
+    return any(all(is_value(cell) and not reads_as_number(cell) for cell in pair) for pair in pairs if len(pair) > 1)
 
 
 class ReadRows(NamedTuple):

@@ -4,6 +4,7 @@ import ctypes
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pyarrow import types
 from features.cell_text import cell_text
 from features.csv_files import CsvFile
 from features.errors import DataError
-from features.parquet_files import ParquetFile, check_types
+from features.parquet_files import ParquetFile, check_texts, check_types
 from features.table_batches import Batch, TablePart
 from features.table_paths import existing_files, is_parquet, partitions_of
 
@@ -39,6 +40,11 @@ class ArrowPart:
         except _UNREADABLE as error:
             words = " ".join(str(error).split())[:120]
             raise MixedColumnError(f"{called}: cannot be read as a table ({words})") from error
+        for place, column in enumerate(self._table.columns):  # as polars has them, which parquet has not
+            kind = column.type
+            if types.is_dictionary(kind) and types.is_string_view(kind.value_type):
+                column = column.cast(pyarrow.dictionary(kind.index_type, pyarrow.string()))
+                self._table = self._table.set_column(place, self._table.field(place).with_type(column.type), column)
 
     def write_parquet(self, path: Path) -> None:
         """Write the table to a file. Raises OSError."""
@@ -63,6 +69,8 @@ class ArrowPart:
         part = self._table.select(places).slice(start, stop - start)
         columns = [column.combine_chunks() for column in part.columns]
         columns = [column.cast("string") if types.is_string_view(column.type) else column for column in columns]
+        for name, column in zip(part.column_names, columns, strict=True):
+            check_texts(self.path, name, column, start)
         return Batch(self.path, start, stop - start, dict(zip(places, columns, strict=True)))
 
 
@@ -111,17 +119,27 @@ class Table:
     @property
     def has_names(self) -> bool:
         """Whether the files say what their columns are called, so that no line has to be a header."""
-        return self.parts[0][0].has_names
+        return self._first.has_names
+
+    @cached_property
+    def _first(self) -> TablePart:
+        """The first file that is not empty, if one is."""
+        return next((part for part, _ in self.parts if part.first_line()[0]), self.parts[0][0])
 
     def first_line(self) -> tuple[int, list[str]]:
-        """Return the number of the first line, and its cells, which may be names; (0, []) for an empty file."""
-        line, cells = self.parts[0][0].first_line()
+        """Return the number of the first line, and its cells, which may be names; (0, []) for an empty file.
+
+        Raises DataError where a file has a column that its folders name as well.
+        """
+        line, cells = self._first.first_line()
+        twice = {cell.strip() for cell in cells} & set(self.partitioned)
+        if twice:
+            raise DataError(f"{self._first.path}: has the column {min(twice)}, which its folders name too; rename one")
         return line, [*cells, *self.partitioned] if cells else []
 
     def lines(self) -> Iterator[tuple[int, list[str]]]:
         """Yield (line, cells) of the first file, if it has lines."""
-        first = self.parts[0][0]
-        return first.lines() if isinstance(first, CsvFile) else iter(())
+        return self._first.lines() if isinstance(self._first, CsvFile) else iter(())
 
     def count_rows(self, *, header: bool) -> int:
         """Return the number of rows of all files; `header`: whether the first line of each is none."""
@@ -130,10 +148,10 @@ class Table:
 
     def batches(self, places: Collection[int], *, header: bool) -> Iterator[Batch]:
         """Yield the rows of all files with the columns at some places. Raises DataError naming a file unlike others."""
-        names = [name.strip() for name in self.parts[0][0].first_line()[1]]
+        names = [name.strip() for name in self._first.first_line()[1]]
         own = {place for place in places if place < len(names)}
-        for number, (part, values) in enumerate(self.parts):
-            if number and not self._is_alike(part, names, header=header):
+        for part, values in self.parts:
+            if part is not self._first and not self._is_alike(part, names, own, header=header):
                 continue
             for batch in part.batches(own, header=header):
                 if not self.partitioned:
@@ -147,16 +165,21 @@ class Table:
                 columns = {**batch.columns, **folders}
                 yield Batch(batch.path, batch.start, batch.n_rows, columns, batch.line_of, batch.fault)
 
-    def _is_alike(self, part: TablePart, names: list[str], *, header: bool) -> bool:
+    def _is_alike(self, part: TablePart, names: list[str], places: Collection[int], *, header: bool) -> bool:
         """Return whether a further file has lines. Raises DataError where its columns are not those of the first."""
         line, cells = part.first_line()
         if not line:
             return False
-        first = self.parts[0][0].path
+        first = self._first.path
         if header and [cell.strip() for cell in cells] != names:
             raise DataError(f"{part.path}: its columns are not those of {first.name}; give the same names in one order")
         if len(cells) != len(names):
             raise DataError(f"{part.path}: has {len(cells)} columns, {first.name} has {len(names)}")
+        if isinstance(part, ParquetFile) and isinstance(self._first, ParquetFile):
+            for place in places:
+                held, before = part.kinds[place], self._first.kinds[place]
+                if held != before and "gaps" not in (held, before):
+                    raise DataError(f"{part.path}: column {names[place]} holds {held}, in {first.name} {before}")
         return True
 
 

@@ -1,8 +1,10 @@
 """Which files are tables, by their names: a file, a folder of parts, or a pattern such as ``parts/*.parquet``."""
 
 import glob
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 from features.errors import DataError, MissingInputError
 from features.input_files import PACKED_SUFFIXES
@@ -11,6 +13,7 @@ CSV_SUFFIXES = (".csv", ".tsv")
 SUFFIXES = (*CSV_SUFFIXES, ".parquet")
 KNOWN = ".csv, .tsv (also .gz, .zst) or .parquet, or a folder of such"
 MOST_FILES = 100_000  # of a table
+_SURROGATES = re.compile("[\\ud800-\\udfff]")  # which stand for bytes of a name that are no UTF-8
 
 
 def suffix_of(path: Path) -> str:
@@ -42,6 +45,8 @@ def is_table(path: Path) -> bool:
         return False
     if is_table_file(path.name):
         return True
+    if is_pattern(path):
+        return bool(table_files(path))
     return path.is_dir() and not _has_images(path) and next(_parts_below(path), None) is not None
 
 
@@ -67,13 +72,16 @@ def table_files(path: Path) -> list[Path]:
     """Return the files of a table in the order of their names. Raises DataError where they are of several types."""
     if is_pattern(path):
         named = glob.iglob(str(path), recursive=True)  # noqa: PTH207 -- Path.glob takes no absolute patterns
-        files = sorted(file for file in map(Path, named) if file.is_file())
+        files = sorted(file for file in map(Path, named) if is_table_file(file.name) and file.is_file())
     elif path.is_dir():
         files = sorted(_parts_below(path))
-        if len({is_parquet(file) for file in files}) > 1:
-            raise DataError(f"{path}: has .csv and .parquet files; name one kind: {path}/*.parquet")
     else:
         return [path] if path.exists() else []
+    if len({is_parquet(file) for file in files}) > 1:
+        raise DataError(f"{path}: has .csv and .parquet files; name one kind, as in *.parquet")
+    bad = next((file for file in files if _SURROGATES.search(str(file))), None)
+    if bad is not None:
+        raise DataError(f"{path}: the name of {str(bad)!r:.200} is no UTF-8 text; rename it")
     if len(files) > MOST_FILES:
         raise DataError(f"{path}: has {len(files)} files, at most {MOST_FILES} are read as one table")
     return files
@@ -87,15 +95,16 @@ def existing_files(path: Path) -> list[Path]:
     return files
 
 
-def partitions_of(file: Path, root: Path) -> dict[str, str]:
+def partitions_of(file: Path, table: Path) -> dict[str, str]:
     """Return the columns that the folders between a table and one of its files stand for: NAME=VALUE, as Hive has it.
 
-    Raises DataError where a name is there twice.
+    Of a pattern they begin at its first sign. Raises DataError where a name is there twice.
     """
     found: dict[str, str] = {}
+    root = next((path for path in (table, *table.parents) if not is_pattern(path)), table)
     below = file.relative_to(root).parts[:-1] if root in file.parents else ()
     for part in below:
-        name, sign, value = part.partition("=")
+        name, sign, value = (unquote(word) for word in part.partition("="))
         if sign and name in found:
             raise DataError(f"{file}: the folder {part} repeats the column {name}")
         if sign:

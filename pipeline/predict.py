@@ -61,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _predict(arguments: argparse.Namespace) -> str:
     """Write the predictions; return a line that tells of them, empty where they went to standard output."""
     # Bring numpy and numba, which --help does without.
+    from features.table_paths import is_table, table_files
     from pipeline.prediction import labelled_scores as labels
     from pipeline.prediction.example_files import Asked
     from pipeline.prediction.streamed_prediction import (
@@ -76,8 +77,10 @@ def _predict(arguments: argparse.Namespace) -> str:
     if out is not None:
         if out.suffix not in SUFFIXES:
             raise UsageError(f"--out {out}: suffix not known; give {', '.join(SUFFIXES)}, or - for csv")
-        if out.resolve() == Path(arguments.data).resolve():
-            raise ConfigError(f"--out {out}: is the data; choose another name")
+        data = Path(arguments.data)
+        parts = [file.resolve() for file in (data, *(table_files(data) if is_table(data) else ()))]
+        if out.resolve() in parts or (len(parts) > 1 and data.resolve() in out.resolve().parents):
+            raise ConfigError(f"--out {out}: is the data, or lies in the folder of the data; choose another name")
         if out.resolve().is_relative_to(arguments.model.resolve()):
             raise ConfigError(f"--out {out}: lies in the folder of the model; choose a place outside of it")
         sweep_output(out)

@@ -12,6 +12,7 @@ import re
 import shutil
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,7 +30,9 @@ PIECE_BYTES = 4 << 20
 MOST_OBJECTS = 1_000_000
 THREADS = 8  # an object costs three round trips, and a zarr store has thousands
 CONNECT_SECONDS, SILENCE_SECONDS, TRIES = 5, 10, 2
+SETTLED_SECONDS = 2.0  # after its last change, of which an object may be another with the same size and time
 ABANDONED_SECONDS = 600  # since the last piece: whoever wrote it was killed
+_SECOND = 10**9  # in nanoseconds
 _SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
 _ENDPOINT = re.compile(r"(https?)://((?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?)/?")
@@ -78,6 +81,8 @@ def copy_objects(
     n_plain = next((k for k, part in enumerate(parts) if "*" in part or "[" in part), len(parts))
     root, patterns = "/".join(parts[:n_plain]), parts[n_plain:]
     with _told_plainly(url):
+        if patterns and store.get_file_info(path).is_file:  # a name that looks like a pattern
+            root, patterns = path, []
         objects = _listed(store, root, patterns, url)
     is_zarr = path.endswith(".zarr") and [one.path for one in objects] != [path]
     wanted = [one for one in objects if is_zarr or (is_wanted(one.path) and not re.search("/[_.]", one.path))]
@@ -90,7 +95,7 @@ def copy_objects(
     if any(name[: slash.start()] in names for name in names for slash in re.finditer("/", name)):
         raise CorruptDataError(f"{url}: an object has the name of a folder with others; name them by a pattern")
     make_folder(folder)
-    _remove_gone(folder, root, patterns, names)
+    _remove_gone(folder, root, patterns, names, {one.path for one in objects})
     _Copying(store, url, folder, count).copy(wanted)
     return folder / path
 
@@ -163,15 +168,23 @@ def _is_file_name(part: str) -> bool:
 
 def _matches(parts: Sequence[str], patterns: Sequence[str]) -> bool:
     """Return whether the parts of a name match those of a pattern, where ** stands for any number of folders."""
-    if not patterns:
-        return not parts
-    if patterns[0] == "**":
-        return any(_matches(parts[k:], patterns[1:]) for k in range(len(parts) + 1))
-    return bool(parts) and fnmatchcase(parts[0], patterns[0]) and _matches(parts[1:], patterns[1:])
+    behind = _past_folders({0}, patterns)  # how many patterns may match what was seen
+    for part in parts:
+        on = [k for k in behind if k < len(patterns) and fnmatchcase(part, patterns[k])]
+        behind = _past_folders({k if patterns[k] == "**" else k + 1 for k in on}, patterns)
+    return len(patterns) in behind
 
 
-def _remove_gone(folder: Path, root: str, patterns: Sequence[str], names: set[str]) -> None:
-    """Remove copies of what the store no longer has, what killed commands left, and what is in the way of others."""
+def _past_folders(behind: set[int], patterns: Sequence[str]) -> set[int]:
+    """Return also the numbers of patterns behind those ** that stand for no folder."""
+    for k, pattern in enumerate(patterns):
+        if k in behind and pattern == "**":
+            behind.add(k + 1)
+    return behind
+
+
+def _remove_gone(folder: Path, root: str, patterns: Sequence[str], names: set[str], there: set[str]) -> None:
+    """Remove copies of what is no longer `there`, what killed commands left, and what is in the way of `names`."""
     copy = folder / root
     above = [parent for parent in copy.parents if folder in parent.parents]
     for place in [*above, *([copy] if root not in names else [])]:
@@ -179,7 +192,7 @@ def _remove_gone(folder: Path, root: str, patterns: Sequence[str], names: set[st
             place.unlink()
     for file in [file for file in copy.rglob("*") if file.is_file()]:
         is_named = not patterns or _matches(file.relative_to(copy).parts, patterns)
-        if is_named and file.relative_to(folder).as_posix() not in names and not file.name.startswith(".tmp-"):
+        if is_named and file.relative_to(folder).as_posix() not in there and not file.name.startswith(".tmp-"):
             file.unlink(missing_ok=True)
     for file in [*copy.parent.glob(".tmp-*"), *copy.rglob(".tmp-*")]:
         with contextlib.suppress(FileNotFoundError):  # another command has finished it
@@ -215,7 +228,12 @@ class _Copying:
     def _is_there(self, one: _Object) -> bool:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             status = (self._folder / one.path).stat()
-            return (status.st_size, int(status.st_mtime)) == (one.n_bytes, one.changed)
+            if (status.st_size, status.st_mtime_ns // _SECOND) != (one.n_bytes, one.changed):
+                return False
+            if status.st_ctime > one.changed + SETTLED_SECONDS:
+                return True
+            with _told_plainly(self._url), self._store.open_input_file(one.path) as stream:
+                return status.st_mtime_ns % _SECOND == _fraction(stream.metadata().get("ETag"))
         return False
 
     def _copy_next(self, waiting: Iterator[_Object]) -> None:
@@ -227,32 +245,38 @@ class _Copying:
                 target = self._folder / one.path
                 make_folder(target.parent)
                 with replacing(target, one.n_bytes, sync_folder=False) as stream:
-                    for piece in self._pieces(one):
-                        stream.write(piece)
-                        with self._counting:
-                            self._count(len(piece))
-                    os.utime(stream.fileno(), (one.changed, one.changed))
+                    tag = self._write(one, stream)
+                    changed = one.changed * _SECOND + _fraction(tag)
+                    os.utime(stream.fileno(), ns=(changed, changed))
         except _OtherFailedError:
             return
         except BaseException:
             self._stopped.set()
             raise
 
-    def _pieces(self, one: _Object) -> Iterator[bytes]:
-        """Yield an object in pieces. Raises UnavailableStoreError where it is another at the end, or was cut off."""
+    def _write(self, one: _Object, target: Any) -> object:
+        """Write an object in pieces; return its tag. Raises UnavailableStoreError where it changes, or is cut off."""
         with _told_plainly(self._url), self._store.open_input_file(one.path) as stream:
             before, n_bytes, n_read = stream.metadata().get("ETag"), stream.size(), 0
             while n_bytes == one.n_bytes and (piece := stream.read(PIECE_BYTES)):
                 if self._stopped.is_set():
                     raise _OtherFailedError
                 n_read += len(piece)
-                yield piece
+                target.write(piece)
+                with self._counting:
+                    self._count(len(piece))
         after = before
         if n_bytes > PIECE_BYTES:  # of several requests
             with _told_plainly(self._url), self._store.open_input_file(one.path) as stream:
                 after = stream.metadata().get("ETag")
         if not (n_read == n_bytes == one.n_bytes and before == after):
             raise UnavailableStoreError(f"{self._url}: s3://{one.path} changed while it was copied; wait, {_AGAIN}")
+        return before
+
+
+def _fraction(tag: object) -> int:
+    """Return nanoseconds below a second that stand for the tag of an object: its time is told in seconds."""
+    return zlib.crc32(str(tag).encode()) % _SECOND
 
 
 @contextlib.contextmanager

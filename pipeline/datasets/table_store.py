@@ -1,13 +1,14 @@
 """Tables that were read once: their codes as zarr, with labels, weights and groups, beside the feature stores.
 
 A table is found by the paths of its files and by what was asked of it. It is read again where a file has another size,
-or another time and other bytes.
+or another time and other bytes; what was read before it stays, as a run may be reading it.
 """
 
 import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,13 @@ from features.table_paths import table_files
 from pipeline.datasets import reading
 from storage.arrays import read_arrays, write_arrays
 from storage.errors import MissingDataError, StorageError
-from storage.files import make_folder, rename_file, temporary_path, write_errors
-from storage.folders import digest_file, new_folder
+from storage.files import aside_of, make_folder, rename_file, temporary_path, write_errors
+from storage.folders import digest_file, new_folder, remove_folder
 from storage.output_files import sweep_output
 from storage.records import digest_of, read_record, write_record
 from storage.zarr_arrays import ArrayWriter, StoredArray, chunk_rows_for, create_group, open_arrays
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _RECORD, _FACTS, _CODES = "table.json", "rows.npz", "codes"
 _REMEDY = "remove the folder: the table is read again"
 
@@ -123,39 +124,48 @@ class TableStore:
         """
         files = table_files(path)
         key = digest_of({"version": FORMAT_VERSION, "path": str(path.absolute()), "request": dict(request)})
-        folder, encoded = self.folder / key, bool(request["encoded"])
+        encoded = bool(request["encoded"])
         if self.writes:
-            sweep_output(folder)  # what a killed run left; another may be reading a table just now
-        known = self._known(folder, files)
-        if known is not None:
-            return known
-        if (folder / _RECORD).exists():
+            self._sweep(key)
+        kept = sorted(self.folder.glob(f"{key}-*/{_RECORD}"), key=lambda record: record.stat().st_mtime_ns)
+        stamps, digests = _stamps(files), cache(lambda: _digests(files))
+        for record in reversed(kept):
+            known = self._known(record.parent, stamps, digests)
+            if known is not None:
+                return known
+        if kept:
             reading.note(f"{path}: has changed since it was read; it is read again")
-        stamps = _stamps(files)
         if not self.writes:
             with reading.reading(path):
                 return read(_InMemory if encoded else _Forgotten)
-        digests = _digests(files)
+        folder = self.folder / f"{key}-{digest_of({'sha256s': digests()})[:16]}"  # others may be reading another one
         with reading.reading(path), new_folder(folder, kind=None) as aside:
             table = read(lambda n_columns: _Writer(aside, n_columns))
             if _stamps(files) != stamps:
                 raise DataError(f"{path}: changed while it was read; leave it alone meanwhile, and run again")
-            _write(aside, table, {"files": stamps, "sha256s": digests})
-        again = self._known(folder, files)
+            _write(aside, table, {"files": stamps, "sha256s": digests()})
+        for record in kept[:-1]:  # the last one may be in use
+            remove_folder(record.parent)
+        again = self._known(folder, stamps, digests)
         assert again is not None
         return again
 
-    def _known(self, folder: Path, files: list[Path]) -> ReadTable | None:
+    def _sweep(self, key: str) -> None:
+        """Remove what killed runs left of a table; another may be reading it just now."""
+        asides = [aside_of(entry.name) for entry in self.folder.iterdir()] if self.folder.exists() else []
+        for name in {aside.name for aside in asides if aside is not None and aside.name.startswith(key)}:
+            sweep_output(self.folder / name)
+
+    def _known(self, folder: Path, stamps: list[list[Any]], digests: Callable[[], list[str]]) -> ReadTable | None:
         """Return a table that was kept, unless its files are others now, or it is damaged."""
         try:
             record = read_record(folder / _RECORD, remedy=_REMEDY)
         except (MissingDataError, StorageError):
             return None
-        stamps = _stamps(files)
         if record["files"] != stamps:
             if [entry[:2] for entry in record["files"]] != [entry[:2] for entry in stamps]:
                 return None
-            if record["sha256s"] != _digests(files):
+            if record["sha256s"] != digests():
                 return None
             if self.writes:
                 write_record(folder / _RECORD, {**record, "files": stamps})  # touched, or copied anew

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.cell_text import is_plain
+from features.cell_text import category_of, is_plain
 from features.errors import DataError
 from features.targets import class_array, class_positions, labels_from_decision
 from pipeline.errors import ConfigError
@@ -57,12 +57,19 @@ def probability_words(numbers: Mapping[str, Any]) -> str:
 
 
 def class_index(block: Predicted, known_labels: tuple[object, ...]) -> NDArray[np.int64]:
-    """Return the labels of the data as indices into the model's, (rows,) i8; numbers may be written as text.
+    """Return the labels of the data as indices into the model's, (rows,) i8; numbers may be text, true and
+    false 1 and 0.
 
     Raises DataError naming the first row whose label is unknown.
     """
     assert block.labels is not None
-    index = class_positions(block.labels, known_labels, _number)
+    spelled = {category_of(label): label for label in known_labels if isinstance(label, str)}
+
+    def otherwise(label: str | float) -> object:
+        text = category_of(str(label))
+        return spelled.get(text, _number(text))
+
+    index = class_positions(block.labels, known_labels, otherwise)
     unknown = np.flatnonzero(index < 0)
     if unknown.size:
         label, row = block.labels[unknown[0]].item(), block.piece_start + int(unknown[0])

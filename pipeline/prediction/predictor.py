@@ -50,13 +50,14 @@ def _examples_of(X: Any, model: SparseKernelModel) -> Examples:
     columns = model.table_columns
     encoding = None if columns is None else columns.encoding
     if columns is not None and columns.inputs and hasattr(X, "columns"):
-        names = X.column_names if hasattr(X, "column_names") else list(X.columns)  # of pyarrow; pandas and polars
-        lacking = [name for name in columns.inputs if name not in names]
+        given = X.column_names if hasattr(X, "column_names") else X.columns  # of pyarrow; pandas and polars
+        called = {str(name).strip(): name for name in reversed(list(given))}  # as files have them
+        lacking = [name for name in columns.inputs if name not in called]
         if lacking:
             raise DataError(f"X: lacks the column {lacking[0]!r}, which the model needs")
         if not len(X):
             return Examples("X", None, ())
-        X = _selected(X, columns.inputs)
+        X = _selected(X, [called[name] for name in columns.inputs])
         try:
             return table_examples(Table.of(X, "X"), Asked(None, False), model)
         except MixedColumnError:
@@ -77,9 +78,9 @@ def _examples_of(X: Any, model: SparseKernelModel) -> Examples:
     return table_examples(Table.of(cells_as_table(cells, names), "X"), Asked(None, False), model)
 
 
-def _selected(X: Any, names: tuple[str, ...]) -> Any:
+def _selected(X: Any, names: list[Any]) -> Any:
     """Return the columns of a table with such names, in their order."""
-    return X.select(list(names)) if hasattr(X, "column_names") else X[list(names)]
+    return X.select(names) if hasattr(X, "column_names") else X[names]
 
 
 def load_predictor(folder: Path) -> Predictor:

@@ -113,6 +113,7 @@ REFUSED = [
     (ROWS + "1,inf,a\n", {}, "column 1 is 'inf'"),
     (ROWS + "1,2,\n", {}, "no label"),
     (ROWS + '1,"2,a\n', {}, "not text separated by ','"),
+    ("a,y\n" + "1,x\n2,x\0\n" * 9, {}, "the label .* ends with a NUL character"),
     ("1,2\n1,2\n3,2\n", {}, "one class"),
     ("a;b;y\n1,5;2;3\n2,5;3;4\n", {}, "column a is '1,5'; a finite number with a decimal point is needed"),
     # The cell 1 of the first line is a number, not the name of the column asked for.

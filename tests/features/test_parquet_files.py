@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,16 +34,8 @@ TABLE: dict[str, list[Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def arrow() -> Any:
-    pytest.importorskip("pyarrow.parquet")
-    return pytest.importorskip("pyarrow")
-
-
-def save(arrow: Any, path: Path, table: dict[str, Any], **options: Any) -> Path:
-    import pyarrow.parquet
-
-    pyarrow.parquet.write_table(arrow.table(table), path, **options)
+def save(path: Path, table: dict[str, Any], **options: Any) -> Path:
+    pyarrow.parquet.write_table(pyarrow.table(table), path, **options)
     return path
 
 
@@ -50,7 +44,7 @@ def save_csv(path: Path, table: dict[str, list[Any]]) -> Path:
         writer = csv.writer(stream)
         writer.writerow(table)
         rows = zip(*table.values(), strict=True)
-        writer.writerows([[int(cell) if isinstance(cell, bool) else cell for cell in row] for row in rows])
+        writer.writerows(rows)
     return path
 
 
@@ -64,39 +58,39 @@ def texts(path: Path, places: tuple[int, ...]) -> list[list[str]]:
     return [list(row) for row in zip(*columns.values(), strict=True)]
 
 
-def test_a_table_is_the_same_in_parquet_and_in_csv(arrow, tmp_path, monkeypatch):
+def test_a_table_is_the_same_in_parquet_and_in_csv(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet_files, "BATCH_ROWS", 64)
-    words = arrow.array(TABLE["color"]).dictionary_encode()
-    plain = open_source(SourceSpec(str(save_csv(tmp_path / "t.csv", TABLE)), **BOTH))
-    for table in (TABLE, {**TABLE, "color": words}):
-        path = save(arrow, tmp_path / "t.parquet", table, row_group_size=100)
-        packed = open_source(SourceSpec(str(path), **BOTH))
+    words = pyarrow.array(TABLE["color"]).dictionary_encode()
+    for table, asked in ((TABLE, "onehot"), ({**TABLE, "color": words}, "onehot"), (TABLE, "onehot:flag")):
+        asked = BOTH | {"categorical": asked}
+        plain = open_source(SourceSpec(str(save_csv(tmp_path / "t.csv", TABLE)), **asked))
+        packed = open_source(SourceSpec(str(save(tmp_path / "t.parquet", table, row_group_size=100)), **asked))
         assert packed.identity == plain.identity
         assert packed.columns == plain.columns
         assert np.array_equal(packed.read("test", 0, 75)[0], plain.read("test", 0, 75)[0])
 
 
 @given(st.lists(st.tuples(st.none() | st.floats(width=32), st.none() | st.text(max_size=5)), min_size=1, max_size=9))
-def test_cells_are_those_that_were_saved(arrow, tmp_path, rows):
+def test_cells_are_those_that_were_saved(tmp_path, rows):
     numbers, words = zip(*rows, strict=True)
-    table = {"x": arrow.array(numbers, arrow.float32()), "w": arrow.array(words, arrow.string())}
-    path = save(arrow, tmp_path / "t.parquet", table)
+    table = {"x": pyarrow.array(numbers, pyarrow.float32()), "w": pyarrow.array(words, pyarrow.string())}
+    path = save(tmp_path / "t.parquet", table)
     assert ParquetFile(path).first_line() == (1, ["x", "w"])
     for (number, word), (cell, text) in zip(rows, texts(path, (0, 1)), strict=True):
         assert text == (word or "")
         assert cell == "" if number is None else np.array_equal(float(cell), number, equal_nan=True)
 
 
-def test_kinds_of_columns(arrow, tmp_path):
+def test_kinds_of_columns(tmp_path):
     day = np.array(["2020-01-01"] * 4, "datetime64[D]")
     table = {
         "money": [Decimal("1.50"), Decimal("2.25"), None, Decimal("3")],
-        "nothing": arrow.nulls(4),
+        "nothing": pyarrow.nulls(4),
         "day": day,
         "list": [[1], [2], [3], [4]],
         "y": [1.5, 2.5, 3.5, 4.5],
     }
-    path = save(arrow, tmp_path / "t.parquet", table)
+    path = save(tmp_path / "t.parquet", table)
     money = ["1.50", "2.25", "", "3.00"]
     assert texts(path, (0, 1, 4)) == [[a, "", str(y)] for a, y in zip(money, table["y"], strict=True)]
     with pytest.raises(DataError, match=r"column list holds list.*--set data.drop=list"):
@@ -110,9 +104,9 @@ def test_kinds_of_columns(arrow, tmp_path):
         open_source(SourceSpec(str(path), columns=("money",)))
 
 
-def test_damaged_files_are_refused(arrow, tmp_path):
+def test_damaged_files_are_refused(tmp_path):
     numbers = {"a": RNG.standard_normal(5000), "y": RNG.standard_normal(5000)}
-    path = save(arrow, tmp_path / "t.parquet", numbers, write_page_checksum=True)
+    path = save(tmp_path / "t.parquet", numbers, write_page_checksum=True)
     whole, told = path.read_bytes(), []
     for k in range(60):
         damaged = bytearray(whole[: len(whole) * k // 20])
@@ -133,6 +127,7 @@ from pathlib import Path
 import numpy as np
 from features.errors import DataError
 from features.parquet_files import ParquetFile
+from features.table_cells import distinct
 
 path, refused = Path(sys.argv[1]), 0
 whole = path.read_bytes()
@@ -141,55 +136,80 @@ for bit in np.random.default_rng(0).permutation(8 * len(whole))[:1500]:
     damaged[bit // 8] ^= 1 << int(bit % 8)
     path.write_bytes(damaged)
     try:
-        list(ParquetFile(path).batches((1, 2)))
+        for batch in ParquetFile(path).batches((1, 2)):
+            distinct(batch.columns[1])
     except DataError:
         refused += 1
 print(refused)
 """
 
 
-def test_a_flipped_bit_never_ends_the_process(arrow, tmp_path):
+def test_a_flipped_bit_never_ends_the_process(tmp_path):
     """Nor raises anything but DataError; in a process of its own."""
-    table = {"a": arrow.array([[1.5], None, [2.5, 3.5]]), "w": ["one", "two", None], "y": [1.0, 2.0, 3.0]}
-    path = save(arrow, tmp_path / "t.parquet", table, compression="snappy")
+    table = {"a": pyarrow.array([[1.5], None, [2.5, 3.5]]), "w": ["one", "two", None], "y": [1.0, 2.0, 3.0]}
+    path = save(tmp_path / "t.parquet", table, compression="snappy")
     done = subprocess.run([sys.executable, "-c", FLIPPED, path], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout) > 500  # refusals
 
 
+@pytest.mark.parametrize("column", ["w", "y"])
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_text_that_is_not_utf8_is_refused_with_its_row(tmp_path, column, dictionary):
+    words = pyarrow.array([f"word {k % 7}".encode() for k in range(79)] + [b"\xff"], pyarrow.binary()).view("string")
+    table = {"a": np.arange(80.0), "w": ["x"] * 80, "y": ["p", "q"] * 40} | {column: words}
+    path = save(tmp_path / "t.parquet", table, use_dictionary=dictionary)
+    with pytest.raises(DataError, match=rf"t\.parquet: row 79, column {column} holds no UTF-8 text"):
+        open_source(SourceSpec(str(path), categorical="onehot"))
+
+
+def test_times_that_no_calendar_has_are_numbers_and_words(tmp_path):
+    """Neither beyond the year 9999, nor where 64 bits of microseconds end."""
+    for unit, second, late in (("s", 1, 2**40), ("ms", 10**3, 9 * 10**15), ("us", 10**6, 2**60), ("ns", 10**9, 2**62)):
+        times = pyarrow.array([0, late, None, 86_400 * second] * 9, pyarrow.int64())
+        table = {"t": times.cast(pyarrow.timestamp(unit)), "y": [0, 1, 0, 1] * 9}
+        path = save(tmp_path / "t.parquet", table)
+        found = everything(open_source(SourceSpec(str(path), missing="median")))[0][:, 0]
+        assert found.max() == pytest.approx(late / second / 86_400)
+        assert {0.0, 1.0} <= set(found)
+        columns = open_source(SourceSpec(str(path), missing="median", categorical="onehot:t")).columns
+        assert len(columns.encoding.columns[0].words) == 3
+        assert "1970-01-02 00:00:00" in columns.encoding.columns[0].words
+
+
 @pytest.mark.parametrize("encoding", ["PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY", None])
-def test_words_in_each_encoding(arrow, tmp_path, monkeypatch, encoding):
+def test_words_in_each_encoding(tmp_path, monkeypatch, encoding):
     monkeypatch.setattr(parquet_files, "BATCH_ROWS", 64)
     options = {"use_dictionary": False, "column_encoding": {"color": encoding}} if encoding else {}
-    path = save(arrow, tmp_path / "t.parquet", TABLE, row_group_size=100, **options)
+    path = save(tmp_path / "t.parquet", TABLE, row_group_size=100, **options)
     cells = texts(path, (0, 2))
     assert cells == [[word or "", str(count)] for word, count in zip(TABLE["color"], TABLE["count"], strict=True)]
 
 
-def test_promises_are_compared_with_the_size_of_the_file(arrow, tmp_path, monkeypatch):
+def test_promises_are_compared_with_the_size_of_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet_files, "ALWAYS_ALLOWED_BYTES", 1 << 16)
     zeros = np.zeros(300_000)
-    path = save(arrow, tmp_path / "t.parquet", {"a": zeros, "y": zeros}, compression="zstd", use_dictionary=False)
+    path = save(tmp_path / "t.parquet", {"a": zeros, "y": zeros}, compression="zstd", use_dictionary=False)
     assert path.stat().st_size < 2**15
     with pytest.raises(DataError, match="more than a hundredfold"):
         open_source(SourceSpec(str(path)))
-    words = arrow.DictionaryArray.from_arrays(np.zeros(400_000, np.int8), ["one"])  # unpacked, these are few bytes
-    path = save(arrow, tmp_path / "w.parquet", {"a": words, "y": words})
+    words = pyarrow.DictionaryArray.from_arrays(np.zeros(400_000, np.int8), ["one"])  # unpacked, these are few bytes
+    path = save(tmp_path / "w.parquet", {"a": words, "y": words})
     with pytest.raises(DataError, match="800000 bytes or cells"):
         open_source(SourceSpec(str(path)))
 
 
-def test_nested_columns_before_a_promise_do_not_hide_it(arrow, tmp_path, monkeypatch):
+def test_nested_columns_before_a_promise_do_not_hide_it(tmp_path, monkeypatch):
     """One that is not read promises nothing."""
     monkeypatch.setattr(parquet_files, "ALWAYS_ALLOWED_BYTES", 1 << 16)
     zeros = np.zeros(300_000)
-    parts = arrow.StructArray.from_arrays([arrow.array(zeros)] * 3, list("pqr"))
+    parts = pyarrow.StructArray.from_arrays([pyarrow.array(zeros)] * 3, list("pqr"))
     table = {"s": parts, "a": zeros, "y": zeros}
-    path = save(arrow, tmp_path / "t.parquet", table, compression="zstd", use_dictionary=False)
+    path = save(tmp_path / "t.parquet", table, compression="zstd", use_dictionary=False)
     with pytest.raises(DataError, match="more than a hundredfold"):
         list(ParquetFile(path).batches((1,)))
     table["a"] = RNG.standard_normal(300_000)
-    path = save(arrow, tmp_path / "u.parquet", table, compression="zstd", use_dictionary=False)
+    path = save(tmp_path / "u.parquet", table, compression="zstd", use_dictionary=False)
     assert sum(batch.n_rows for batch in ParquetFile(path).batches((1,))) == 300_000
 
 
@@ -199,12 +219,10 @@ def zigzag(value: int, n_bytes: int = 0) -> bytes:
     return bytes([group | 128 for group in groups[:-1]] + groups[-1:])
 
 
-def test_a_footer_that_lies_about_sizes_is_refused_before_its_pages_are_read(arrow, tmp_path, monkeypatch):
-    import pyarrow.parquet
-
+def test_a_footer_that_lies_about_sizes_is_refused_before_its_pages_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet_files, "ALWAYS_ALLOWED_BYTES", 1 << 20)
     zeros = np.zeros(300_000)
-    path = save(arrow, tmp_path / "t.parquet", {"a": zeros, "y": zeros}, compression="zstd", use_dictionary=False)
+    path = save(tmp_path / "t.parquet", {"a": zeros, "y": zeros}, compression="zstd", use_dictionary=False)
     whole, group = path.read_bytes(), pyarrow.parquet.read_metadata(path).row_group(0)
     footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
     lying = whole[footer:]
@@ -220,18 +238,18 @@ DELTA = {"use_dictionary": False, "column_encoding": {"a": "DELTA_BYTE_ARRAY"}}
 
 
 @pytest.mark.parametrize("options", [{}, {"store_schema": False}, {"data_page_version": "2.0"}, DELTA])
-def test_a_long_text_that_many_rows_have_takes_the_memory_of_few(arrow, tmp_path, monkeypatch, options):
+def test_a_long_text_that_many_rows_have_takes_the_memory_of_few(tmp_path, monkeypatch, options):
     monkeypatch.setattr(parquet_files, "ALWAYS_ALLOWED_BYTES", 1 << 21)
-    words = arrow.DictionaryArray.from_arrays(np.zeros(600, np.int8), ["x" * 100_000])
+    words = pyarrow.DictionaryArray.from_arrays(np.zeros(600, np.int8), ["x" * 100_000])
     words = words.dictionary_decode() if options is DELTA else words
-    path = save(arrow, tmp_path / "t.parquet", {"a": words, "y": np.arange(600.0)}, **options)
-    before, pool = arrow.default_memory_pool(), arrow.proxy_memory_pool(arrow.default_memory_pool())
-    arrow.set_memory_pool(pool)
+    path = save(tmp_path / "t.parquet", {"a": words, "y": np.arange(600.0)}, **options)
+    before, pool = pyarrow.default_memory_pool(), pyarrow.proxy_memory_pool(pyarrow.default_memory_pool())
+    pyarrow.set_memory_pool(pool)
     try:
         with pytest.raises(DataError, match=r"a text of 100000 bytes; .*data.drop=a"):
             open_source(SourceSpec(str(path), categorical="onehot"))
     finally:
-        arrow.set_memory_pool(before)
+        pyarrow.set_memory_pool(before)
     assert 0 < pool.max_memory() < 2**24
 
 

@@ -28,7 +28,7 @@ from pipeline.predict import main
 from pipeline.prediction import example_files
 from pipeline.prediction import streamed_prediction as prediction
 from pipeline.prediction.model_folder import load_model, save_model
-from runs import ROOT, largest_bytes
+from runs import ROOT, files_of, largest_bytes
 from storage import output_files as outputs
 from storage.output_files import SUFFIXES, OutputSpec, csv_writer, writing
 
@@ -397,6 +397,17 @@ def test_bad_models_and_bad_outputs(rings: Runs, tmp_path: Path, capsys: Capture
         assert predict(model, good, tmp_path / out, "--force") == code, words
         assert words in the_error(capsys)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_no_part_of_the_data_is_replaced(rings: Runs, tmp_path: Path, capsys: Capture) -> None:
+    for name in ("a", "b"):
+        np.savetxt(tmp_path / f"{name}.csv", X, delimiter=",", header="u,v", comments="")
+    before = files_of(tmp_path)
+    for data, out in (("", "b.csv"), ("", "c.csv"), ("a*.csv", "a.csv"), ("b.csv", "b.csv")):
+        assert predict(rings["words"], tmp_path / data, tmp_path / out, "--force") == 2
+        assert "is the data" in the_error(capsys)
+    assert files_of(tmp_path) == before
+    assert predict(rings["words"], tmp_path / "a*.csv", tmp_path / "out.csv") == 0
 
 
 def test_a_disk_that_is_full_leaves_nothing(rings: Runs, tmp_path: Path, capsys: Capture) -> None:

@@ -79,7 +79,7 @@ def test_values_are_typed_as_they_are_meant() -> None:
     )
 
 
-@pytest.mark.parametrize("names", [["age", "weight, kg"], ['5" disk', "b"], [" padded", "c"]])
+@pytest.mark.parametrize("names", [["age", "weight, kg"], ['5" disk', "b"], [" padded", "c"], [""], ["", "d"]])
 def test_a_name_with_a_comma_is_not_taken_for_two(names: list[str]) -> None:
     words = words_of("table.csv", {}, {"data.columns": names, "data.categorical": f"onehot:{names_text(names)}"})
     config = configuration.load("table.csv", None, parse(words).assignments).config

@@ -84,16 +84,40 @@ def test_a_pattern_names_objects(s3, bucket, tmp_path):
         assert list(files_of(tmp_path / str(number) / bucket / "d")) == names
     with pytest.raises(MissingDataError, match="no such"):
         fetch(f"s3://{bucket}/d/c*.csv", tmp_path)
+    s3.put(bucket, {"d/x[1].csv": b"of a name with signs"})
+    assert fetch(f"s3://{bucket}/d/x[1].csv", tmp_path).read_bytes() == b"of a name with signs"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "matches"),
+    [("**", "a/b", True), ("**/b", "b", True), ("a/**/b", "a/b", True), ("a/**/b", "a/c/d/b", True),
+     ("a/**", "b", False), ("*", "a/b", False), ("**/a/**/b", "c/a/b/c", False), ("**/*/**", "a", True)],
+)  # fmt: skip
+def test_patterns_with_folders_of_any_depth(pattern, name, matches):
+    assert object_store._matches(name.split("/"), pattern.split("/")) == matches
+
+
+def test_a_pattern_of_many_folders_takes_no_time():
+    assert not object_store._matches(["a"] * 40, ["**", "a"] * 15 + ["b"])
 
 
 def test_a_zarr_store_with_all_its_files(s3, bucket, tmp_path):
     group = zarr.open_group(tmp_path / "here" / "x.zarr", mode="w")
     group.create_array("X", data=np.arange(60.0).reshape(20, 3), chunks=(4, 2))
     stored = files_of(tmp_path / "here" / "x.zarr") | {".zattrs": b"{}"}
+    s3.put(bucket, {"in/t.csv": CSV})
     s3.put(bucket, {f"in/x.zarr/{name}": content for name, content in stored.items()})
     copy = fetch(f"s3://{bucket}/in/x.zarr", tmp_path / "there")
     assert files_of(copy) == stored
-    assert np.array_equal(zarr.open_group(copy, mode="r")["X"][:], group["X"][:])
+    for beside in ("in", "in/**/*"):  # which copy only tables
+        fetch(f"s3://{bucket}/{beside}", tmp_path / "there")
+        assert np.array_equal(zarr.open_group(copy, mode="r")["X"][:], group["X"][:])
+
+
+def test_another_object_of_the_same_second_and_size_is_copied(s3, bucket, tmp_path):
+    for content in (b"1,2\n", b"3,4\n", b"3,4\n", b"5,6\n") * 3:
+        s3.put(bucket, {"t.csv": content})
+        assert fetch(f"s3://{bucket}/t.csv", tmp_path).read_bytes() == content
 
 
 def test_what_changed_is_copied_again_and_what_is_gone_is_removed(s3, bucket, tmp_path):

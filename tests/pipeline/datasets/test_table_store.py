@@ -72,6 +72,19 @@ def test_a_kept_table_is_read_from_the_store_and_a_changed_file_again(tmp_path):
     assert longer.n_train + longer.n_test == 91
 
 
+def test_a_table_that_is_read_anew_stays_for_those_who_read_it(tmp_path):
+    path, tables = tmp_path / "t.csv", tmp_path / "tables"
+    kept = []
+    for value in ("0.6666666666666666", "0.7777777777777777", "0.8888888888888888"):
+        path.write_text(WORDS.replace("0.6666666666666666", value))
+        open_source._opened.cache_clear()  # as in another process
+        kept.append((opened(tmp_path, **ENCODED), everything(open_data(SourceSpec(str(path), **ENCODED)))))
+        for source, expected in kept[-2:]:
+            assert all(np.array_equal(a, b) for a, b in zip(everything(source), expected, strict=True))
+        assert len(list(tables.iterdir())) == min(len(kept), 2)
+    assert len({source.identity["sha256"] for source, _ in kept}) == 3
+
+
 @pytest.mark.parametrize("harm", ["a flipped bit", "a file that is gone", "a record that is no record"])
 def test_a_store_that_is_damaged_is_made_again(tmp_path, harm):
     (tmp_path / "t.csv").write_text(WORDS)
@@ -94,14 +107,14 @@ def test_a_table_that_another_process_reads_just_now_is_left_alone_and_what_a_ki
     (tmp_path / "t.csv").write_text(WORDS)
     opened(tmp_path, **ENCODED)
     (key,) = (path.name for path in (tmp_path / "tables").iterdir())
-    with new_folder(tmp_path / "tables" / "another", kind=None) as other, new_folder(tmp_path / "tables" / key) as same:
+    with new_folder(tmp_path / "tables" / "another", kind=None) as other, new_folder(tmp_path / "tables" / key) as own:
         left = temporary_path(tmp_path / "tables" / key)
         left.mkdir()
         time.sleep(1.1)  # a folder that has just begun is left alone
         open_source._opened.cache_clear()
         opened(tmp_path, **ENCODED)
         assert other.is_dir()
-        assert same.is_dir()
+        assert own.is_dir()
         assert not left.exists()
 
 
@@ -195,10 +208,11 @@ def test_data_frames_train_as_their_parquet_does_and_resume(tmp_path):
     rng = np.random.default_rng(0)
     frame = pandas.DataFrame({"c": rng.choice(["r", "g"], 90), "x": rng.normal(size=90)})
     frame["y"] = np.where(frame["x"] > 0, frame["c"], "no")
+    of_polars = polars.from_pandas(frame).with_columns(polars.col("c").cast(polars.Categorical))
     frame.to_parquet(tmp_path / "rows.parquet")
     options = {"centers": 20, "penalty": 1, "target": "y", "settings": {"data.categorical": "auto"}, "quiet": True}
     options["features_dir"] = tmp_path / "features"
-    for name, data in (("file", tmp_path / "rows.parquet"), ("frame", frame), ("polars", polars.from_pandas(frame))):
+    for name, data in (("file", tmp_path / "rows.parquet"), ("frame", frame), ("polars", of_polars)):
         run = run_of(data, run_dir=tmp_path / name, test=data if name == "polars" else None, **options)
         assert run.model.predict(frame[["x", "c"]]).tolist() == run.model.predict(frame).tolist()
     assert model_bytes(tmp_path / "frame") == model_bytes(tmp_path / "file")

@@ -159,6 +159,10 @@ def test_arrays_are_read_as_cells_where_that_is_asked_for() -> None:
     of_array = SLKLRegressor(50, random_state=0, **MEDIAN).fit(objects, y)
     np.testing.assert_array_equal(of_array.predict(objects), of_frame.predict(frame))
     assert not hasattr(of_array, "feature_names_in_")
+    objects[:9, list(frame.columns).index("since")] = pandas.NaT
+    in_time = frame.assign(since=frame["since"].where(np.arange(ROWS) >= 9))
+    late = SLKLRegressor(50, random_state=0, **MEDIAN).fit(objects, y)
+    np.testing.assert_array_equal(late.predict(objects), clone(late).fit(in_time, y).predict(in_time))
     with pytest.raises(ValueError, match=r"^Input X contains NaN\. missing='median' fills missing cells in$"):
         SLKLRegressor(50).fit(gaps.to_numpy(), y)
     numbers, named = (SLKLRegressor(50, random_state=0, missing="median").fit(X, y) for X in (gaps.to_numpy(), gaps))

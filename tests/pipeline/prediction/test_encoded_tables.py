@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas
 import polars
 import pyarrow
 import pytest
@@ -124,11 +125,11 @@ def test_the_model_in_python_takes_the_cells_of_the_file(place, run, tmp_path):
             model.predict(np.zeros((2, width)))
     with pytest.raises(DataError, match="X: row 1, column age is 'old'"):
         model.predict([rows[0], ["red", "old", "S"]])
-    pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(rows, columns=["color", "age", "size"])
     assert model.predict(frame.assign(id=0)[["size", "id", "age", "color"]]).tolist() == model.predict(rows).tolist()
     with pytest.raises(DataError, match="lacks the column 'age'"):
         model.predict(frame.drop(columns="age"))
+    assert model.predict(frame.rename(columns=" {} ".format)).tolist() == model.predict(rows).tolist()
     assert model.predict(frame.iloc[:0]).shape == (0,)
     mixed = frame.assign(size=[5 if k == 0 else size for k, size in enumerate(frame["size"])]).astype(object)
     with pytest.warns(UserWarning, match=r"no training row has: size \(1\)"):
@@ -162,6 +163,25 @@ def test_the_same_bytes_by_threads_and_from_parquet_and_other_ones_for_another_e
     assert len(predicted(run, tmp_path / "new.parquet", tmp_path / "out.csv")) == 10
     assert evaluate.main([str(run), str(tmp_path / "new.parquet")]) == 65
     assert "has no target column 'ok'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_truth_values_are_the_same_labels_and_categories_in_every_file(tmp_path, capsys, suffix):
+    draw = np.random.default_rng(0)
+    flag, size = draw.random(60) < 0.5, draw.standard_normal(60)
+    frame = pandas.DataFrame({"flag": flag, "size": size, "y": flag ^ (size > 1)})
+    for name in ("train", "t"):
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+        frame.to_parquet(tmp_path / f"{name}.parquet")
+    words = ("--set", "data.categorical=onehot:flag", "--centers", "30", "--scheduler", "serial")
+    run = train_beside(tmp_path, "run", tmp_path / f"train.{suffix}", *words)
+    found = []
+    for name in ("t.csv", "t.parquet"):
+        assert evaluate.main([str(run), str(tmp_path / name), "--json"]) == 0
+        result = json.loads(capsys.readouterr().out)
+        assert not any("no training row has" in line for line in result["warnings"])
+        found.append(result["error_rate"])
+    assert found[0] == found[1] < 0.2
 
 
 def test_an_estimator_and_a_graph_start_from_encoded_numbers(run, tmp_path, capsys):
