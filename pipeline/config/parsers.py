@@ -156,8 +156,9 @@ def center_count(value: object) -> int | str:
 
 def name_list(value: Any) -> tuple[str, ...]:
     """Accept names of columns, each once, as a list or separated by commas; one that has a comma is in quotes."""
-    names = tuple(names_in(value) if isinstance(value, str) else value)
-    if not names or len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
+    given = names_in(value) if isinstance(value, str) else value
+    names = tuple("" if name == "" else text(name) for name in given)  # a column may have none
+    if not names or len(set(names)) < len(names):
         raise ValueError("must be names of columns, each once, separated by commas")
     return names
 
