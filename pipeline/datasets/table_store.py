@@ -145,7 +145,8 @@ class TableStore:
                 raise DataError(f"{path}: changed while it was read; leave it alone meanwhile, and run again")
             _write(aside, table, {"files": stamps, "sha256s": digests()})
         for record in kept[:-1]:  # the last one may be in use
-            remove_folder(record.parent)
+            if record.parent != folder:
+                remove_folder(record.parent)
         again = self._known(folder, stamps, digests)
         assert again is not None
         return again

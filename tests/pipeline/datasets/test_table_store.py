@@ -83,6 +83,11 @@ def test_a_table_that_is_read_anew_stays_for_those_who_read_it(tmp_path):
             assert all(np.array_equal(a, b) for a, b in zip(everything(source), expected, strict=True))
         assert len(list(tables.iterdir())) == min(len(kept), 2)
     assert len({source.identity["sha256"] for source, _ in kept}) == 3
+    (oldest, _) = sorted(tables.iterdir(), key=lambda folder: (folder / "table.json").stat().st_mtime_ns)
+    shutil.rmtree(oldest / "arrays.zarr")
+    path.write_text(WORDS.replace("0.6666666666666666", "0.7777777777777777"))
+    open_source._opened.cache_clear()
+    assert opened(tmp_path, **ENCODED).identity == kept[1][0].identity
 
 
 @pytest.mark.parametrize("harm", ["a flipped bit", "a file that is gone", "a record that is no record"])
