@@ -31,13 +31,6 @@ LONG += ("--centers", "700")
 nightly = pytest.mark.nightly  # as those of continuous integration, on a real one-node SLURM
 
 
-def read_if_there(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:  # the solve ended at this moment
-        return ""
-
-
 class Queue:
     """Submits the script and follows its jobs; run folders and logs are in one folder."""
 
@@ -61,8 +54,8 @@ class Queue:
 
     def wait_until_solving(self, job: str) -> None:
         self.slurm.wait_for(job, ("RUNNING",), 40)
-        solutions = self.run_dir(job) / "solutions"  # metrics.jsonl gets the records of a solve when that is done
-        wait_until(lambda: any(map(read_if_there, solutions.glob("*.jsonl"))), 60, lambda: self.log(job))
+        solutions = self.run_dir(job) / "solutions"  # its records are there while it lasts, then in metrics.jsonl
+        wait_until(lambda: any(solutions.glob("*output-*.jsonl")), 60, lambda: self.log(job))
 
     def wait_until_done(self, job: str, seconds: float = 120) -> dict[str, str]:
         found = self.slurm.wait_for(job, ENDED, seconds)
