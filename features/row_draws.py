@@ -47,6 +47,18 @@ def group_keys(groups: np.ndarray) -> Keys:
     return np.frombuffer(b"".join(digests), np.uint64)[of_rows]
 
 
+def first_of_equals(keys: Keys) -> NDArray[np.int64]:
+    """Return the rows, ascending, that are the first of those equal to them, by keys (n,). Takes 16 bytes a row."""
+    ordered = np.sort(keys)
+    several = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    if not len(several):
+        return np.arange(len(keys))
+    place = np.minimum(np.searchsorted(several, keys), len(several) - 1)
+    copies = np.flatnonzero(several[place] == keys)
+    firsts = np.unique(keys[copies], return_index=True)[1]
+    return np.delete(np.arange(len(keys)), np.delete(copies, firsts))
+
+
 def held_out_limit(seed: int, fraction: float, blocks: Iterable[Keys]) -> float:
     """Return the limit of `draw_held_out`: `fraction`, moved so that some rows lie on either side.
 

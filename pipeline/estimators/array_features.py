@@ -14,7 +14,7 @@ from sklearn.utils import check_array
 
 from features.encoding import Asked
 from features.errors import DataError
-from features.row_draws import Keys, group_keys, row_keys
+from features.row_draws import Keys, first_of_equals, group_keys, row_keys
 from features.source import Columns, Part
 from features.standardisation import Standardisation
 from features.table_files import inputs_in_memory
@@ -212,7 +212,7 @@ class ArrayFeatures:
     @property
     def first_of_equals(self) -> NDArray[np.int64]:
         """The rows (m,), ascending, that are the first of those equal to them."""
-        return np.sort(np.unique(self._keys, return_index=True)[1])
+        return first_of_equals(self._keys)
 
     def standardise(self, shape: FeatureShape, *, balanced: bool) -> None:
         """Z-score the rows from now on. Raises DataError where their moments leave float64."""

@@ -20,10 +20,12 @@ from pipeline.datasets.open_data import open_data, open_outline
 from pipeline.errors import PlanError
 from pipeline.kernels.jit import not_kept
 from pipeline.planning.stage_memory import (
+    ROW_BYTES,
     Solving,
     StagePlan,
     Workers,
     learned_scales,
+    rows_bytes,
     solve_at_once,
     solve_finalists,
     solve_in_rounds,
@@ -63,7 +65,6 @@ from storage.object_store import is_url
 READING_BYTES = 230 * 2**20
 STREAMING_BYTES = 260 * 2**20
 WORKER_BYTES = 100 * 2**20
-ROW_BYTES = 64  # of each row in the process that leads a run: labels, keys, order, and what finds equal rows; measured
 TABLE_BYTES = 330 * 2**20  # while a table is read; measured
 COMPILING_BYTES = 70 * 2**20  # of the compiler, for good, in the process that leads a run; measured
 IMAGE_LIBRARY_BYTES = 100 * 2**20  # scikit-learn and scikit-image, which make the digits
@@ -327,6 +328,8 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     in_processes = config.resources.scheduler == "processes"
     reading = workers.threads * data.reading(1) if in_processes else data.reading(workers.threads)
     unused = STREAMING_BYTES - READING_BYTES  # before any columns
+    n_rows = shape.n_train + shape.n_test
+    opening = ROW_BYTES * n_rows - rows_bytes(n_rows)
     stored = shape.disk_bytes if config.resources.features_store == "zarr" else 0
     if not stored:
         streaming, base, reading = streaming + reading, base + reading, 0
@@ -371,11 +374,10 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     n_tested = row_grid("test", shape.n_test, w).n_blocks
     reading_table: tuple[StagePlan, ...] = ()
     if config.dataset not in NAMED and (is_url(config.dataset) or is_table(Path(config.dataset))):
-        n_rows = shape.n_train + shape.n_test
         reading_table = (StagePlan("read", 1, TABLE_BYTES + ROW_BYTES * n_rows, 8 * n_rows * d if stored else 0),)
     stages = (
         *reading_table,
-        StagePlan("features", n_items, streaming - unused + reading + building, stored),
+        StagePlan("features", n_items, streaming - unused + opening + reading + building, stored),
         replace(drawing, memory_bytes=streaming + 8 * 2**20 + drawing.memory_bytes),
         *planned(solving),
         StagePlan("evaluate", n_tested, base + max(data.reading(1), testing), drawn),
@@ -387,7 +389,7 @@ def _process_bytes(config: TrainConfig, shape: FeatureShape, data: SourceMemory,
     """Bytes of all processes: while features and columns are computed, and while weights are solved for."""
     images = config.dataset == "digits" or config.features.name == "hog"
     each = data.held + (IMAGE_LIBRARY_BYTES if images else 0)
-    rows = ROW_BYTES * (shape.n_train + shape.n_test)
+    rows = rows_bytes(shape.n_train + shape.n_test)
     if config.resources.scheduler != "processes":
         return STREAMING_BYTES + each + rows, DRIVER_BYTES + each + rows
     leading = LEADING_BYTES + each + rows + workers * (WORKER_BYTES + each)

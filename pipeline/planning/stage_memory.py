@@ -22,6 +22,17 @@ from pipeline.stages.out_of_core.tiles import TILE_ROWS
 from pipeline.stages.out_of_core.working_set import growth_bytes
 from pipeline.stages.training_rows import RowGrid, read_rows, row_grid
 
+# Of each row in the process that leads a run: labels, keys, order, and what finds equal rows; measured.
+ROW_BYTES, MANY_ROWS = 64, 3_000_000
+
+
+def rows_bytes(n_rows: int) -> int:
+    """Bytes of what is known of each row, once the data are open.
+
+    Half of what opening takes; of fewer than MANY_ROWS the allocator gives nothing back.
+    """
+    return ROW_BYTES * (n_rows + min(n_rows, MANY_ROWS)) // 2
+
 
 @dataclass(frozen=True)
 class StagePlan:

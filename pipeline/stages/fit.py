@@ -10,6 +10,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from features.row_draws import first_of_equals
 from pipeline.config.parsers import learns_scales
 from pipeline.datasets.feature_rows import open_features
 from pipeline.runtime.stored_arrays import Arrays, as_arrays
@@ -61,7 +62,7 @@ def _rows_of_candidates(work: Workspace) -> NDArray[np.int64]:
     assert count is not None  # filled in
     if listed is not None:
         return listed
-    first = np.sort(np.unique(all_keys(work), return_index=True)[1])
+    first = first_of_equals(all_keys(work))
     if len(first) < n:
         work.log(f"{n - len(first)} of {n} training rows equal an earlier one", equal_rows=n - len(first))
     if count == "all":

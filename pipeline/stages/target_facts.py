@@ -124,7 +124,11 @@ def _key_blocks(run: RowData) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.u
 
 def all_keys(run: RowData) -> NDArray[np.uint64]:
     """Return the keys (n,) of all training rows: equal for equal ones."""
-    return np.concatenate([keys for keys, _ in _key_blocks(run)])
+    keys, start = np.empty(run.shape.n_train, np.uint64), 0
+    for of_block, _ in _key_blocks(run):  # in place: the keys of many rows are held once
+        keys[start : start + len(of_block)] = of_block
+        start += len(of_block)
+    return keys
 
 
 def row_weights(run: RowData, facts: TargetFacts) -> NDArray[np.float64] | None:

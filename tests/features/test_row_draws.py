@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from features.errors import DataError
-from features.row_draws import draw_held_out, draw_sample, group_keys, held_out_limit, row_keys
+from features.row_draws import draw_held_out, draw_sample, first_of_equals, group_keys, held_out_limit, row_keys
 
 KEYS = row_keys(np.arange(20_000.0)[:, None])
 
@@ -74,3 +74,10 @@ def test_a_row_without_a_group_is_told(missing: list[object]) -> None:
     groups = np.array(missing)
     with pytest.raises(DataError, match="row 1 has no group"):
         group_keys(groups.astype(str) if groups.dtype.kind == "O" else groups)
+
+
+@given(st.lists(st.integers(0, 30), max_size=40))
+def test_the_first_of_equal_rows_is_kept(values: list[int]) -> None:
+    keys = row_keys(np.array(values, float)[:, None])
+    expected = [row for row, value in enumerate(values) if value not in values[:row]]
+    assert first_of_equals(keys).tolist() == expected

@@ -14,7 +14,8 @@ from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.planning import plan as plans
-from pipeline.planning.plan import COMPILING_BYTES, ROW_BYTES, Plan, StagePlan, check_disk, make_plan
+from pipeline.planning.plan import COMPILING_BYTES, Plan, StagePlan, check_disk, make_plan
+from pipeline.planning.stage_memory import rows_bytes
 from pipeline.runtime.memory_limits import DRIVER_BYTES
 from pipeline.runtime.row_pass import OWN_SUMS_BYTES
 from pipeline.stages import fit
@@ -253,5 +254,5 @@ def test_blocks_of_few_sampled_rows_are_never_read_whole():
     sizes = []
     for shape in (shape_of(10_000_000, 784), shape_of(60_000, 784)):
         plan = planned(shape, 1, **settings)[1]
-        sizes.append(stage(plan, "statistics").memory_bytes - ROW_BYTES * (shape.n_train + shape.n_test))
+        sizes.append(stage(plan, "statistics").memory_bytes - rows_bytes(shape.n_train + shape.n_test))
     assert sizes[0] < sizes[1] + 64 * MIB
