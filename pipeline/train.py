@@ -238,9 +238,8 @@ def _run(
         before.wall_seconds += read.wall_seconds
         before.cpu_seconds += read.cpu_seconds
         before.items += read.n_tables
-        peak_bytes = max(peak_bytes, read.peak_bytes)
     with (
-        MemoryMeter(peak_bytes) as meter,
+        MemoryMeter(max(peak_bytes, read.peak_bytes)) as meter,
         Events(layout.log, layout.metrics, meter, quiet=quiet, callback=callback) as events,
     ):
         try:

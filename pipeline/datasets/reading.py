@@ -61,11 +61,16 @@ def count(n_rows: int) -> None:
 
 @contextmanager
 def preparing(*, quiet: bool, writes: bool) -> Iterator[None]:
-    """Tell the progress of tables that are read in the block, unless `quiet`; keep them if `writes` says so."""
+    """Tell the progress of tables that are read in the block, unless `quiet`; keep them if `writes` says so.
+
+    The peak of the memory in the block counts as that of reading: rows that were read are split and ordered in it.
+    """
     take()  # of what was prepared before
     tells, kept = _tells.set(not quiet), _writes.set(writes)
     try:
-        yield
+        with MemoryMeter() as meter:
+            yield
+        _cost.peak_bytes = meter.peak_bytes
     finally:
         _tells.reset(tells)
         _writes.reset(kept)
@@ -118,16 +123,15 @@ def _passing_folder() -> "TemporaryDirectory[str]":
 def _telling(words: Callable[[float], str]) -> Iterator[None]:
     """Count what the block takes, and tell what `words` makes of its seconds."""
     wall, cpu = time.perf_counter(), time.process_time()
-    with MemoryMeter() as meter:
+    meter = MemoryMeter()
 
-        def tell() -> None:
-            line = words(time.perf_counter() - wall)
-            print(f"{line}, {meter.sample() / 2**20:.0f} MiB of memory", file=sys.stderr, flush=True)
+    def tell() -> None:
+        line = words(time.perf_counter() - wall)
+        print(f"{line}, {meter.sample() / 2**20:.0f} MiB of memory", file=sys.stderr, flush=True)
 
-        try:
-            with repeating(LINE_SECONDS, tell) if _tells.get() else nullcontext():
-                yield
-        finally:
-            _cost.wall_seconds += time.perf_counter() - wall
-            _cost.cpu_seconds += time.process_time() - cpu
-    _cost.peak_bytes = max(_cost.peak_bytes, meter.peak_bytes)
+    try:
+        with repeating(LINE_SECONDS, tell) if _tells.get() else nullcontext():
+            yield
+    finally:
+        _cost.wall_seconds += time.perf_counter() - wall
+        _cost.cpu_seconds += time.process_time() - cpu
