@@ -33,6 +33,7 @@ from pipeline.config.parsers import (
     widths,
 )
 
+AUTO_KERNEL = "auto"
 SCHEDULES = ("shrinking", "uniform")
 STEPS = ("exact", "newton")
 COUPLINGS = ("one-vs-all", "shared")
@@ -175,10 +176,12 @@ class CentersConfig:
 class KernelConfig:
     """The kernel and its widths."""
 
-    name: str = option(
-        "gaussian",
-        OneOf(("gaussian", "polynomial", "intersection")),
-        "gaussian; polynomial: (1 + x·z/σ²)^degree; intersection: Σ min(x, z) of histograms such as sphog",
+    name: str | None = optional(
+        OneOf(("gaussian", "laplace", "product-laplace", "polynomial", "intersection", AUTO_KERNEL)),
+        "default",
+        "gaussian; laplace: exp(-‖x-z‖/σ); product-laplace: exp(-Σ|x-z|/σ); polynomial: (1 + x·z/σ²)^degree; "
+        "intersection: Σ min(x, z) of histograms such as sphog; auto: that of the first three with the lowest held-out "
+        "error (default: auto for least squares on raw features, else gaussian)",
         "--kernel",
     )
     degree: int = option(2, whole(1, 20), "of the polynomial kernel")
@@ -194,7 +197,8 @@ class KernelConfig:
         OneOf(("none", "learned", "diagonal", "metric")),
         "auto",
         "of the features, in rounds, by how steep the fit is along them; diagonal: one each; metric: directions of all "
-        "(200 at most); learned: first one each, then directions; as far as held-out rows gain",
+        "(200 at most; not of product-laplace); learned: z-scores, one scale for all, one each, or directions, as far "
+        "as held-out rows gain",
         "--scale",
     )
     scale_rounds: int = option(20, whole(1, 100), "rounds in which scales are learned, at most")
@@ -320,5 +324,6 @@ def what_needs_held_out_rows(config: TrainConfig) -> str | None:
         "--refit ridge": solver.refit != "none",
         f"--scale {kernel.scale}": learns_scales(kernel.scale),
         f"--sigma2 {kernel.sigma2}": kernel.sigma2 == "auto",
+        f"--kernel {kernel.name}": kernel.name == AUTO_KERNEL,
     }
     return next((flag for flag, needed in needs.items() if needed), None)

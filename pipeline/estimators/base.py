@@ -37,7 +37,7 @@ from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime import stopping
 from pipeline.runtime.memory_limits import limit_bytes
 from pipeline.solvers.duality_gap import row_norms
-from pipeline.solvers.feature_scales import importances
+from pipeline.solvers.kernel_trials import importances
 from pipeline.stages import initial_weights
 from pipeline.stages.evaluate_model import assemble_model
 from pipeline.stages.filled_settings import Room, count_candidates, fill_in
@@ -62,7 +62,7 @@ class KernelMachine(BaseEstimator):
     categorical: str | None = None
     missing: str | None = None
     dates: str | None = None
-    kernel: str = "gaussian"
+    kernel: str | None = None
     degree: int = 2
     sigma2: float | str | Sequence[float] | None = None
     feature_scale: str | None = "auto"

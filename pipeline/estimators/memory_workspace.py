@@ -20,7 +20,7 @@ from pipeline.estimators.parameters import in_parameters
 from pipeline.runtime.committed_sums import S
 from pipeline.runtime.row_pass import RowPass, open_team
 from pipeline.runtime.stored_arrays import Arrays, Stored, StoredInMemory
-from pipeline.stages.learn_feature_scales import SCALES
+from pipeline.stages.choose_kernel import SCALES
 from pipeline.stages.task_checkpoints import note_of
 from pipeline.stages.workspace import Item, TaskCheckpoints, Workspace
 

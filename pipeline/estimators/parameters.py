@@ -22,8 +22,8 @@ from pipeline.datasets.feature_request import FeatureShape
 from pipeline.errors import ConfigError, InvalidDataError
 from pipeline.estimators.array_features import ArrayFeatures, Cells, Rows, is_sliced
 from pipeline.kernels.gram_statistics import LEAST_TARGET
-from pipeline.kernels.kernel_forms import Kernel
-from pipeline.solvers.bandwidth_choice import MOST_CENTERS
+from pipeline.solvers.candidate_budget import MOST_TRIED
+from pipeline.stages.filled_settings import is_chosen, kernels_of
 
 # Each parameter, the setting that it is, and what that calls None of the parameter (no entry: to be filled in).
 PARAMETERS: dict[str, str] = {
@@ -50,7 +50,7 @@ PARAMETERS: dict[str, str] = {
     "memory_limit": "resources.memory_limit",
     "n_candidates": "centers.count",
 }
-MAY_BE_NONE = {"n_centers", "budget", "sigma2", "feature_scale", "penalty", "refit", "select", "tol"}
+MAY_BE_NONE = {"n_centers", "budget", "kernel", "sigma2", "feature_scale", "penalty", "refit", "select", "tol"}
 MAY_BE_NONE |= {"memory_limit", "n_candidates", "categorical", "missing", "dates"}
 NONE_MEANS = {**dict.fromkeys(("categorical", "missing", "dates")), "feature_scale": "none", "refit": "none"}
 NONE_MEANS |= {"select": "none"}
@@ -84,9 +84,9 @@ def settings_of(parameters: Mapping[str, Any]) -> tuple[TrainConfig, frozenset[s
     asked += [name for name in ("n_centers", "budget") if parameters.get(name) is not None]
     if parameters.get("budget") is not None and any(parameters.get(n) is not None for n in ("n_centers", "centers")):
         raise ValueError("budget says how many candidates there are, and so do n_centers and centers; leave one out")
-    kernel = Kernel(config.kernel.name)
-    if config.kernel.sigma2 not in (None, "median") and not kernel.has_width:
-        raise ValueError(f"sigma2 has no effect on the {kernel.name} kernel; leave it out")
+    kernels = kernels_of(config.kernel)
+    if config.kernel.sigma2 not in (None, "median") and not kernels[0].has_width:
+        raise ValueError(f"sigma2 has no effect on the {kernels[0].name} kernel; leave it out")
     return config, frozenset(PARAMETERS.get(name, "solver.tolerance") for name in asked)
 
 
@@ -244,8 +244,8 @@ def check_memory(config: TrainConfig, shape: FeatureShape, n_candidates: int, li
     grams = (3 if chosen else 1) + bool(config.solver.intercept) * (2 if searched else 1)
     grams += 5 if greedy else 1
     grams = max(grams, _LEAST_SQUARES_GRAMS if least_squares and not greedy else 0)
-    tries_widths = config.kernel.sigma2 == "auto"
-    n_tried = min(n_candidates, MOST_CENTERS) if tries_widths else 0
+    tries_widths = is_chosen(config.kernel)
+    n_tried = min(n_candidates, MOST_TRIED) if tries_widths else 0
     linear = 16 * shape.n_features
     needed = 8 * max(grams * n_candidates**2, _LEAST_SQUARES_GRAMS * n_tried**2) + linear * n_candidates
     if needed > limit:

@@ -140,6 +140,23 @@ class GramStatistics:
         return np.maximum(self.yty - 2 * linear + quadratic, 0.0)
 
 
+def joined(old: GramStatistics | None, stay: NDArray[np.int64], new: GramStatistics) -> GramStatistics:
+    """Return the statistics of the columns that stay, then the new ones (mathematics.md, eq. 11).
+
+    new: the last rows of the joined Gram, and the sums of the new columns.
+    """
+    if old is None:
+        return new
+    k, size = len(stay), new.gram.shape[1]
+    gram = np.empty((size, size))
+    for start in range(0, k, 512):  # by stripes: the old Gram is mapped, and may be as large as the new one
+        gram[start : min(start + 512, k), :k] = old.gram[stay[start : start + 512]][:, stay]
+    gram[k:] = new.gram
+    gram[:k, k:] = new.gram[:, :k].T
+    kty = np.concatenate([old.kty[stay], new.kty])
+    return replace(new, gram=gram, kty=kty, column_sums=np.concatenate([old.column_sums[stay], new.column_sums]))
+
+
 class Rounding(NamedTuple):
     """What rounding may change a score c_mᵀ(y - K w) by (mathematics.md, eq. 103).
 

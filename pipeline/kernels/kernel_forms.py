@@ -220,6 +220,14 @@ class Kernel:
         return _FORMS[self.name].is_bounded
 
     @property
+    def has_scales(self) -> bool:
+        return self.name == "gaussian"
+
+    @property
+    def has_metric(self) -> bool:
+        return self.name == "gaussian"
+
+    @property
     def largest_value(self) -> float:
         """Bound of |k| for all columns: of others than the bounded ones, what a float32 holds."""
         return 1.0 if self.is_bounded else float(np.finfo(np.float32).max)

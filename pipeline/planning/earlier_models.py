@@ -14,6 +14,7 @@ from pipeline.prediction.streamed_prediction import locate
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime import run_folder
 from pipeline.stages import earlier_run, final_weights
+from pipeline.stages.filled_settings import kernels_of
 from storage.arrays import read_arrays
 from storage.folder_layouts import MANIFEST_NAME, RunLayout
 from storage.records import digest_of, read_record
@@ -120,7 +121,7 @@ def _compared(model: SparseKernelModel, prepared: Prepared) -> list[tuple[str, o
         ("z-scored inputs", model.standardisation is not None, request.standardise),
         ("number of features", model.centers.shape[1], shape.n_features),
         ("learned scales of the features", model.feature_scales is not None, False),
-        ("kernel", _kernel(model.kernel), _kernel(Kernel(kernel.name, kernel.degree))),
+        ("kernel", _kernel(model.kernel), _kernel(kernels_of(kernel)[0])),
     ]
 
 

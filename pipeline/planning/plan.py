@@ -11,7 +11,7 @@ from pathlib import Path
 
 from features.source import NAMED, Source, SourceMemory, SourceSpec
 from features.table_paths import is_pattern, is_table, table_files
-from pipeline.config.parsers import learns_scales, selection_size
+from pipeline.config.parsers import selection_size
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape, describe, fill_in_features, source_spec
@@ -24,7 +24,6 @@ from pipeline.planning.stage_memory import (
     Solving,
     StagePlan,
     Workers,
-    learned_scales,
     rows_bytes,
     solve_at_once,
     solve_finalists,
@@ -39,19 +38,21 @@ from pipeline.runtime.memory_limits import (
     worker_limit_bytes,
 )
 from pipeline.runtime.row_pass import threads_together
-from pipeline.solvers.bandwidth_choice import centers_used, trial_bytes
 from pipeline.solvers.candidate_budget import LEAST_CENTERS
-from pipeline.solvers.feature_scales import METRIC, kinds_of
 from pipeline.solvers.greedy_choice import most_centers, selection_bytes
+from pipeline.solvers.kernel_trials import trial_bytes
 from pipeline.stages.filled_settings import (
     by_budget,
     check_rounds,
     check_used,
     count_candidates,
     fill_in,
+    is_chosen,
     is_in_rounds,
+    kernels_of,
     penalised,
     preselection_of,
+    trial_sizes,
 )
 from pipeline.stages.out_of_core.kept_columns import FOLDER
 from pipeline.stages.preparation import loops_of
@@ -338,17 +339,17 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     building = min(workers.threads, n_items) * (6 if config.features.name == "raw" else 3) * 4 * item_rows * d
     if data.kept == data.decoded:  # of one chunk, nothing is built before it is decoded
         building = max(building - data.decoding, 0)
-    # Gaussian columns of one width are written in place, from centers that are held once.
-    plain = config.kernel.name == "gaussian" and not isinstance(config.kernel.sigma2, tuple)
+    kernels = kernels_of(config.kernel)
+    # Columns of distances, of one width, are written in place, from centers that are held once.
+    plain = all(kernel.is_bounded for kernel in kernels) and not isinstance(config.kernel.sigma2, tuple)
     drawn = 4 * w * d * (1 if plain else 2)
     centers = drawn + (8 * w * d if _value_bytes(config) == 8 else 0)
     n_candidates = count_candidates(config, shape.n_train)
     in_rounds, has_room = is_in_rounds(config, shape.n_train), w >= n_candidates
-    has_trials = config.kernel.sigma2 == "auto" or METRIC in kinds_of(config.kernel.scale, shape.n_features)
     selects = config.solver.select != "none"
     size = selection_size(config.solver.select) if selects else None
     moving = min(most_centers(size, w), w) if selects else w
-    trial = trial_bytes(centers_used(w, size), shape.n_train, d) if has_trials else 0
+    trials = _trials_bytes(config, shape, workers) if is_chosen(config.kernel) else 0
     solving = Solving(
         config=config,
         shape=shape,
@@ -364,11 +365,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         moving=moving if config.solver.polish_centers else 0,
         preselected=preselection_of(config, shape.n_train),
     )
-    drawing = StagePlan("centers", 1, max(2 * drawn if has_room else 0, min(workers.threads, 2) * trial), drawn)
-    if learns_scales(config.kernel.scale):
-        learning = learned_scales(solving)
-        most = max(drawing.memory_bytes + drawn, learning.memory_bytes)
-        drawing = replace(learning, memory_bytes=most, disk_bytes=drawn + learning.disk_bytes)
+    drawing = StagePlan("centers", len(kernels), max(2 * drawn if has_room else 0, trials), drawn)
     testing = solving.streams(0, shape.n_test) + workers.processes * 4 * solving.moving * d  # where they were
     planned = solve_finalists if solving.preselected else solve_in_rounds if in_rounds else solve_at_once
     n_tested = row_grid("test", shape.n_test, w).n_blocks
@@ -383,6 +380,15 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         StagePlan("evaluate", n_tested, base + max(data.reading(1), testing), drawn),
     )
     return Plan(stages, workers, bounds.limit)
+
+
+def _trials_bytes(config: TrainConfig, shape: FeatureShape, workers: Workers) -> int:
+    """Bytes of the sample, while it is read, and of the trials of kernels that run beside each other."""
+    sizes = trial_sizes(config, shape)
+    rows = min(sizes.n_rows + sizes.n_rows // 2, shape.n_train)
+    each = trial_bytes(rows, min(sizes.more, shape.n_train), shape.n_features)
+    beside = min(workers.threads, max(len(kernels_of(config.kernel)), 2))
+    return 2 * 4 * rows * shape.n_features + beside * each
 
 
 def _process_bytes(config: TrainConfig, shape: FeatureShape, data: SourceMemory, workers: int) -> tuple[int, int]:

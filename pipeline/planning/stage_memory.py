@@ -8,7 +8,6 @@ from pipeline.datasets.feature_request import FeatureShape
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.runtime.row_pass import n_groups_of, threads_together
-from pipeline.solvers.feature_scales import TRIAL_CENTERS, slopes_bytes
 from pipeline.solvers.forward_backward_selection import dropping_bytes
 from pipeline.solvers.greedy_choice import Preselection
 from pipeline.solvers.lbfgs import descent_bytes
@@ -249,20 +248,3 @@ def solve_in_rounds(solving: Solving) -> tuple[StagePlan, StagePlan]:
             2 * (workers.processes + 2) * values + solving.moving_disk() + (points_bytes(n) if coarse else 0),
         ),
     )
-
-
-def learned_scales(solving: Solving) -> StagePlan:
-    """Rounds of statistics on a few candidates, then of derivatives: columns, slopes and rows of a block, in float64.
-
-    On disk are the two Grams of each process, twice while they are replaced.
-    """
-    shape, workers = solving.shape, solving.workers
-    d, m = shape.n_features, min(TRIAL_CENTERS, solving.candidates)
-    trial = replace(solving, columns=m, centers=3 * 4 * m * d)
-    sums = 2 * trial.gram
-    grid = row_grid("train", shape.n_train, m + d)
-    block = min(grid.block_rows, shape.n_train)
-    features = 2 * 4 * d * min(max(block, read_rows(shape, solving.config.statistics.block_rows)), shape.n_train)
-    slopes = workers.threads * (features + slopes_bytes(block, m, d)) + 8 * d * grid.n_blocks
-    memory = max(trial.streams(sums) + 3 * sums, slopes + workers.processes * 2 * 8 * m * d)
-    return StagePlan("centers", grid.n_blocks, memory + 2 * 4 * m * d, 2 * workers.processes * sums)

@@ -8,12 +8,13 @@ import numpy as np
 from pipeline.config.parsers import selection_size
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
+from pipeline.kernels.kernel_forms import KERNELS
 from pipeline.kernels.scaled_rows import lengths
 from pipeline.models.scores import Score, r_squared
 from pipeline.prediction.labelled_scores import probability_words
 from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.trained_model import SparseKernelModel
-from pipeline.solvers.feature_scales import METRIC, importances, kind_of
+from pipeline.solvers.kernel_trials import KINDS, METRIC, importances, kind_of
 from pipeline.stages import final_weights
 from pipeline.stages.evaluate_model import Scores
 from pipeline.stages.run_workspace import Run, in_order
@@ -51,7 +52,8 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "deskew": config.features.deskew,
         "power": config.features.power,
         "n_centers": run.n_candidates,
-        "kernel": config.kernel.name,
+        "kernel": model.kernel.name,
+        "kernels_tried": _tried_kernels(run),
         "sigma2": run.centers["sigma2"].tolist(),
         "sigma2_tried": _tried_widths(run),
         "model_sigma2": [[float(width), int(count)] for width, count in zip(*widths, strict=True)],
@@ -103,13 +105,38 @@ def _weighting(run: Run) -> dict[str, Any] | None:
     }
 
 
-def _tried_widths(run: Run) -> list[list[float | None]] | None:
-    """Return what `--sigma2 auto` tried: [width, mean squared held-out error] each, None where no fit was."""
-    arrays = read_arrays(run.layout.centers, mapped=True)
-    if "sigma2_tried" not in arrays:
+def _tried_kernels(run: Run) -> list[dict[str, Any]] | None:
+    """Return what was tried of kernels, scales and widths: the best width of each kernel, kind and number of centers.
+
+    The kind says what the scales of the features were (KINDS); the mean squared held-out error is None where no fit was.
+    """
+    if "tried" not in run.centers:
         return None
-    pairs = zip(arrays["sigma2_tried"].tolist(), arrays["hold_out_errors"].tolist(), strict=True)
-    return [[width, error if np.isfinite(error) else None] for width, error in pairs]
+    best: dict[tuple[float, ...], list[float]] = {}
+    for record in sorted(run.centers["tried"].tolist(), key=lambda record: -record[4]):
+        best[tuple(record[:3])] = record
+    return [
+        {
+            "kernel": KERNELS[int(kernel)],
+            "kind": KINDS[int(kind)],
+            "n_centers": int(m),
+            "sigma2": sigma2,
+            "hold_out_error": error if np.isfinite(error) else None,
+        }
+        for kernel, kind, m, sigma2, error, _ in (best[key] for key in sorted(best))
+    ]
+
+
+def _tried_widths(run: Run) -> list[list[float | None]] | None:
+    """Return the widths of the chosen kernel and scales on most centers: [width, mean squared held-out error] each."""
+    centers = run.centers
+    if "tried" not in centers:
+        return None
+    kernel, kind, m, sigma2, error, _ = centers["tried"].T
+    chosen = (kernel == centers["kernel"]) & (kind == centers["kind"])
+    chosen &= m == m[chosen].max()
+    pairs = sorted(zip(sigma2[chosen].tolist(), error[chosen].tolist(), strict=True), reverse=True)
+    return [[width, found if np.isfinite(found) else None] for width, found in dict(pairs).items()]
 
 
 def _feature_scales(run: Run, model: SparseKernelModel) -> dict[str, Any] | None:

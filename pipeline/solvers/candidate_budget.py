@@ -1,15 +1,15 @@
-"""How many candidates a budget of time and memory pays for.
+"""How many candidates a budget of time and memory pays for, and how large the trials of kernels may be.
 
 Time is counted in operations at a nominal rate: a budget is a number of candidates, the same on every machine with
 memory for them, so that it gives the same model wherever it is spent. A core of today is as fast as that or faster.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import floor, log10
 
-from pipeline.solvers.bandwidth_choice import STEPS, TRIAL_CENTERS, TRIAL_ROWS, centers_used
 from pipeline.solvers.forward_backward_selection import forward_size
-from pipeline.solvers.ridge import RIDGES
+from pipeline.solvers.kernel_trials import SLOPE_ROWS, START_WIDTHS
 
 DEFAULT_BUDGET = 60.0  # core seconds
 CENTERS = 1000  # candidates where no budget says how many
@@ -19,11 +19,33 @@ GRAMS = 8  # held at once at most, while rows are streamed or weights are fitted
 GRAMS_OF_A_CHOICE = 10  # where centers are chosen greedily
 PROCESS_BYTES = 512 * 2**20  # of interpreter, libraries and rows, in the limit of a command
 VALUE_OPERATIONS = 40  # that a kernel value costs beside its scalar product, at the rate above
-WIDTHS = 6  # tried while one is refined, about
-ROUNDS = 3  # in which scales are learned, as they are counted; seen were 4 to 8
 LEAST_CENTERS = 500  # candidates whatever the budget, of as many rows
+MOST_TRIED = 2000  # candidates on which kernels are tried: a fit of more costs more than it tells
+RIDGES_TRIED = 4  # factors of a Gram while its ridge is found, about
+WIDTHS_TRIED, ROUNDS = 4, 10  # of each setting, and rounds of scales of each kernel, about; seen were 4 to 16
+FINALISTS = 4  # kernels and scales that more candidates decide between, at most
+SHARE_OF_TRIALS = 0.35  # of a budget
 NEWTON_ROUNDS = 20  # of a penalised solve, each with a factor of its support
 VECTOR_SLOWNESS = 8  # of products of a matrix and a vector, which a greedy choice is made of
+
+
+@dataclass(frozen=True)
+class TrialSizes:
+    """On how many fit rows kernels are tried, on how many candidates first, and on how many the best again."""
+
+    n_rows: int
+    few: int
+    more: int
+
+
+# The smallest first; held-out rows come on top of the rows, half as many at most.
+TRIAL_SIZES = (
+    TrialSizes(1000, 100, 200),
+    TrialSizes(2000, 150, 300),
+    TrialSizes(4000, 250, 500),
+    TrialSizes(6000, 350, 700),
+    TrialSizes(10_000, 500, 1000),
+)
 
 
 @dataclass(frozen=True)
@@ -31,7 +53,7 @@ class Fit:
     """The size of a fit, and how its weights are found.
 
     penalised: by solves with an l1 penalty; chosen: how many centers a greedy choice takes, 0 where it finds their
-    number, None without such a choice; scaled: scales of the features are learned.
+    number, None without such a choice; kernels: how many are tried; scaled: scales of the features are learned.
     """
 
     n_rows: int
@@ -39,41 +61,60 @@ class Fit:
     n_outputs: int
     penalised: bool = False
     chosen: int | None = None
+    kernels: int = 1
     scaled: bool = False
 
-    def operations(self, m: int) -> float:
-        """Return the operations of a fit with m candidates, choice of width and scales included."""
-        n, t = self.n_rows, self.n_outputs
-        few, used = min(m, TRIAL_CENTERS), centers_used(m, self.chosen)
-        operations = self._least_squares(n, m)
-        operations += len(STEPS) * self._least_squares(min(n, TRIAL_ROWS), few)
-        operations += WIDTHS * self._least_squares(min(n, max(TRIAL_ROWS, 4 * used)), used)
-        if self.scaled:
-            operations += ROUNDS * self._round(few)
+    def operations(self, m: int, budget: float = DEFAULT_BUDGET) -> float:
+        """Return the operations of a fit with m candidates, in steps, with the trials that a budget pays for."""
+        t, steps = self.n_outputs, steps_to(m)
+        operations = self._trials(self.trial_sizes(budget))
+        for before, size in pairwise([0, *steps]):
+            operations += self.n_rows * size * (2.0 * self.n_features + 2 * t + VALUE_OPERATIONS)
+            operations += self.n_rows * (size**2 - before**2) + self._solves(size)
         if self.penalised:
             operations += t * NEWTON_ROUNDS * m**3 / 3.0
         if self.chosen is not None:
             operations += 2 * VECTOR_SLOWNESS * 2.0 * max(self.chosen, forward_size(m)) ** 2 * m
-        return operations
+        return operations + self._solves(m) / 2
 
-    def rounds_within(self, budget: float) -> int:
-        """Return how many rounds of scales half of a budget of core seconds pays for; 0 if below ROUNDS."""
-        rounds = int(budget * OPERATIONS_A_SECOND / 2 / self._round(min(self.n_rows, TRIAL_CENTERS)))
-        return rounds if rounds >= ROUNDS else 0
+    def trial_sizes(self, budget: float) -> TrialSizes:
+        """Return the largest trials that a share of a budget of core seconds pays for; the smallest whatever it is."""
+        most = SHARE_OF_TRIALS * budget * OPERATIONS_A_SECOND
+        fitting = [sizes for sizes in TRIAL_SIZES if self._trials(sizes) <= most]
+        return max(fitting, key=lambda sizes: sizes.more, default=TRIAL_SIZES[0])
 
-    def _round(self, m: int) -> float:
-        """Return the operations of a round with m candidates: a fit, and its derivatives."""
-        return self._least_squares(self.n_rows, m) + 2.0 * self.n_rows * m * self.n_features * (1 + self.n_outputs)
+    def _trials(self, sizes: TrialSizes) -> float:
+        rows, few, more = (min(size, self.n_rows) for size in (sizes.n_rows, sizes.few, sizes.more))
+        rounds = (len(START_WIDTHS) + ROUNDS) if self.scaled else 0
+        slopes = 2.0 * min(rows, SLOPE_ROWS) * few * self.n_features * (1 + self.n_outputs)
+        of_kernel = (1 + rounds) * WIDTHS_TRIED * self._trial(rows, few) + rounds * slopes
+        finalists = min(FINALISTS, self.kernels + self.scaled)
+        return self.kernels * of_kernel + finalists * WIDTHS_TRIED * self._trial(rows, more)
 
-    def _least_squares(self, n: int, m: int) -> float:
-        """Return the operations of columns, of their Gram, and of weights at every ridge."""
-        statistics = n * m * (2.0 * self.n_features + m + 2 * self.n_outputs + VALUE_OPERATIONS)
-        return statistics + (len(RIDGES) + 2) * (m**3 / 3.0 + 2.0 * m**2 * self.n_outputs)
+    def _trial(self, n_fit: int, m: int) -> float:
+        """Return the operations of one fit to so many rows, with half as many held-out ones."""
+        n = 1.5 * n_fit
+        return n * m * (2.0 * self.n_features + m + 2 * self.n_outputs + VALUE_OPERATIONS) + self._solves(m)
+
+    def _solves(self, m: int) -> float:
+        return RIDGES_TRIED * (m**3 / 3.0 + 4.0 * m**2 * self.n_outputs)
 
     def memory_bytes(self, m: int) -> int:
         """Return the memory of a fit with m candidates, beside the process."""
         grams = GRAMS if self.chosen is None else GRAMS_OF_A_CHOICE
         return 8 * (grams * m * m + 2 * m * self.n_features)
+
+
+def steps_to(most: int) -> list[int]:
+    """Return the numbers of candidates at which a fit looks whether more lower its held-out error; the last is `most`.
+
+    They are LEAST_CENTERS, and twice as many each time.
+    """
+    steps, size = [], LEAST_CENTERS
+    while size < most:
+        steps.append(size)
+        size *= 2
+    return [*steps, most]
 
 
 def candidates_within(fit: Fit, budget: float, memory_bytes: int) -> int:
@@ -84,7 +125,7 @@ def candidates_within(fit: Fit, budget: float, memory_bytes: int) -> int:
     """
 
     def fits(m: int) -> bool:
-        in_time = m <= LEAST_CENTERS or fit.operations(m) <= budget * OPERATIONS_A_SECOND
+        in_time = m <= LEAST_CENTERS or fit.operations(m, budget) <= budget * OPERATIONS_A_SECOND
         return in_time and fit.memory_bytes(m) <= memory_bytes
 
     if fits(fit.n_rows):

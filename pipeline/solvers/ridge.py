@@ -5,9 +5,9 @@ All outputs share the support and one Cholesky factorisation; the ridge ρ has t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from pipeline.solvers.weights import CalibrationWeights, RidgeFit, Weights, inte
 # the last is the best, to the largest, which leaves next to nothing of the weights.
 RIDGES = tuple(10.0**exponent for exponent in range(-13, 0))
 LARGEST_RIDGE = 1e6
+FIRST_RIDGE, RIDGE_STEPS = -6, range(-13, 7)  # exponents of such fractions: where a climb begins, and its range
 FEW_ROWS = 10_000  # below which all rows are worth a value: a tenth of them, held out, tells too little
 LEAST_FREE = 1e-6  # of 1 - h: below it, rounding rules the value of a row without itself
 Parts = tuple[GramStatistics, GramStatistics]  # of the fit rows and of the held-out rows
@@ -46,38 +47,96 @@ def least_squares(statistics: GramStatistics, ridge: float, *, intercept: bool) 
     return Weights(np.arange(len(weights)), weights, offset)
 
 
+class HeldOutRows(Protocol):
+    """Rows that judge weights: their statistics, or their columns."""
+
+    @property
+    def weight_sum(self) -> float:
+        """The number of rows, or the sum of their weights."""
+
+    def squared_error(self, weights: NDArray[np.float64], intercept: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the squared error of each output over the rows, (T,)."""
+
+
 def refit(
     fit: GramStatistics,
-    held_out: GramStatistics,
+    held_out: HeldOutRows,
     final: GramStatistics,
     *,
     intercept: bool,
     fractions: Sequence[float] = RIDGES,
+    start: int | None = None,
 ) -> Refit:
     """Choose the ridge by the held-out error of a fit on `fit`, then fit `final` with it.
 
-    The three are statistics of the same columns. `final` may be `fit` (while penalties are compared) or all rows; the
-    ridge grows with their number. Raises LinAlgError where no ridge of the list makes the Gram definite.
+    `fit` and `final` are statistics of the same columns. `final` may be `fit` (while penalties are compared) or all rows; the
+    ridge grows with their number. start: the exponent of a fraction from which the error is followed downhill, in place
+    of all fractions. Raises LinAlgError where no ridge that is tried makes the Gram definite.
     """
-    scale, final_scale = (float(np.trace(part.gram)) / max(len(part.gram), 1) for part in (fit, final))
+    scale, of_fractions = _mean_diagonal(fit), dict[float, Weights]()
 
     def error_at(fraction: float) -> NDArray[np.float64]:
         try:
             tried = least_squares(fit, fraction * scale, intercept=intercept)
         except LinAlgError:
             return np.array([np.inf])
+        of_fractions[fraction] = tried
         return held_out.squared_error(tried.weights, tried.intercept).sum(keepdims=True) / held_out.weight_sum
 
-    errors = [(fraction, float(of[0])) for fraction, of in bracketed(error_at, fractions) if np.isfinite(of[0])]
-    for fraction, _ in sorted(errors, key=lambda pair: pair[1]):
+    if start is None:
+        found = [(fraction, float(of[0])) for fraction, of in bracketed(error_at, fractions)]
+    else:
+        climbed = climb(lambda exponent: float(error_at(10.0**exponent)[0]), start, RIDGE_STEPS)
+        found = [(10.0**exponent, error) for exponent, error in sorted(climbed.items())]
+    errors = [(fraction, error) for fraction, error in found if np.isfinite(error)]
+    return with_ridge(fit, final, errors, intercept=intercept, of_fractions=of_fractions)
+
+
+def with_ridge(
+    fit: GramStatistics,
+    final: GramStatistics,
+    held_out_errors: Sequence[tuple[float, float]],
+    *,
+    intercept: bool,
+    of_fractions: Mapping[float, Weights] | None = None,
+) -> Refit:
+    """Return the fit to `final` with the ridge of the lowest of held-out errors, by fractions of the diagonal.
+
+    of_fractions: weights on the rows of `fit` that are known already. Raises LinAlgError where no such ridge makes the
+    Gram definite.
+    """
+    scale, final_scale = _mean_diagonal(fit), _mean_diagonal(final)
+    for fraction, _ in sorted(held_out_errors, key=lambda pair: pair[1]):
         try:
-            weights = least_squares(final, fraction * final_scale, intercept=intercept)
+            of_fit = (of_fractions or {}).get(fraction) or least_squares(fit, fraction * scale, intercept=intercept)
+            weights = of_fit if final is fit else least_squares(final, fraction * final_scale, intercept=intercept)
         except LinAlgError:
             continue
-        of_fit = least_squares(fit, fraction * scale, intercept=intercept)
         fitted = RidgeFit(of_fit, fit, fraction * scale, intercept)
-        return Refit(weights, fraction * final_scale, tuple(errors), fitted)
+        return Refit(weights, fraction * final_scale, tuple(held_out_errors), fitted)
     raise LinAlgError("the Gram of the support is not positive definite with any ridge tried")
+
+
+def _mean_diagonal(statistics: GramStatistics) -> float:
+    return float(np.trace(statistics.gram)) / max(len(statistics.gram), 1)
+
+
+def climb(error_at: Callable[[int], float], start: int, steps: range) -> dict[int, float]:
+    """Return errors at whole numbers: from `start` down while they fall, else up; past infinite ones, within `steps`.
+
+    The lowest is the best of all where the error falls to it and rises beyond it.
+    """
+    errors, best = {start: error_at(start)}, start
+    for step in (-1, 1):
+        while best + step in steps:
+            errors[best + step] = error_at(best + step)
+            if not (errors[best + step] < errors[best] or errors[best] == np.inf):
+                break
+            best += step
+        if best != start and np.isfinite(errors[best]):
+            break
+        best = start
+    return errors
 
 
 def bracketed(

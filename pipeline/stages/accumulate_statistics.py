@@ -200,6 +200,7 @@ def statistics_pass(
     largest: RowBounds,
     *,
     members: Stored | None = None,
+    n_kept: int = 0,
     batch: range | None = None,
     share: float = 1.0,
     name: str = "",
@@ -210,22 +211,24 @@ def statistics_pass(
     ----------
     parts : FIT and HELD_OUT, one of them, ALL, or SAMPLE, of the fit rows
     n_columns, members : how many, and what has the candidates "members", by name, whose columns these are, or "points"
-        (m, d) that are none; None: all candidates, where their features are committed with them
+        (m, d) that are none; None: the first candidates, where the features of all are committed with them
+    n_kept : of the columns have a Gram: only the products with the others are added up
     largest : bounds of what a row adds
     batch : the training rows that are added up; None: all
     share, name : of the fit rows that are sampled, and of the sample: batches of a selection are alike
     """
-    shape, sampled, sums_bytes = rows.shape, parts == (SAMPLE,), 8 * len(parts) * n_columns**2
+    shape, sampled = rows.shape, parts == (SAMPLE,)
+    sums_bytes = 8 * len(parts) * n_columns * (n_columns - n_kept)
     chosen = range(shape.n_train) if batch is None else batch
     # Blocks of rows that were added are as long as those of the first ones.
     blocks = row_grid("train", shape.n_first, n_columns, sums_bytes, share)
     blocks = replace(blocks, n_rows=len(chosen), first=chosen.start)
-    key = (n_columns, parts, largest, COLUMNS_TILE, GRAM_TILE, *((share, name) if sampled else ()))
+    key = (n_columns, n_kept, parts, largest, COLUMNS_TILE, GRAM_TILE, *((share, name) if sampled else ()))
     return block_pass(
         rows,
         blocks,
         partial(_opened, parts, n_columns, members, blocks),
-        partial(no_sums, parts, n_columns, largest, blocks),
+        partial(no_sums, parts, n_columns, largest, blocks, n_kept),
         key,
         sums_bytes=sums_bytes,
         threads_a_piece=-(-n_columns // COLUMNS_TILE),
@@ -246,7 +249,7 @@ def _opened(
     """Read the centers of the columns; return what adds a block."""
     arrays = {} if members is None else members.read()
     if members is None:
-        generator = rows.generator_at_once()
+        generator = rows.generator_at_once(range(n_columns))
     elif "points" in arrays:
         generator = rows.generator_of(arrays["points"])
     else:

@@ -13,7 +13,7 @@ from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime.stored_arrays import Arrays, as_arrays
 from pipeline.stages import final_weights
 from pipeline.stages.accumulate_statistics import COLUMNS, FIT, HELD_OUT, statistics_from_arrays
-from pipeline.stages.learn_feature_scales import SCALES
+from pipeline.stages.choose_kernel import SCALES
 from pipeline.stages.target_facts import facts_of, with_largest
 from pipeline.stages.workspace import Workspace
 from storage.arrays import read_arrays

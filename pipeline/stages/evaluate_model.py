@@ -20,9 +20,9 @@ from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.stages import final_weights
 from pipeline.stages.block_pass import OfBlock, Values, value_pass
+from pipeline.stages.choose_kernel import SCALES
 from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.greedy_selection import load_prefixes
-from pipeline.stages.learn_feature_scales import SCALES
 from pipeline.stages.run_workspace import Run
 from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task, rows_and_widths
 from pipeline.stages.workspace import EVALUATE, Workspace, names_of

@@ -1,15 +1,15 @@
 """Settings that the data decide are filled in before a run starts; those that make no sense for them are refused."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from features.source import NAMED
 from features.table_paths import is_table
 from pipeline.config.parsers import NO_PENALTY, is_searched, learns_scales, selection_size
-from pipeline.config.settings import SETTINGS, get, with_value
-from pipeline.config.train_config import SolverConfig, TrainConfig, what_needs_held_out_rows
+from pipeline.config.settings import SETTINGS, get, with_value, with_values
+from pipeline.config.train_config import AUTO_KERNEL, KernelConfig, SolverConfig, TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.open_data import read_center_list
 from pipeline.errors import ConfigError
@@ -19,13 +19,15 @@ from pipeline.solvers.candidate_budget import (
     CENTERS,
     DEFAULT_BUDGET,
     LEAST_ROWS,
+    MOST_TRIED,
     PROCESS_BYTES,
-    ROUNDS,
+    TRIAL_SIZES,
     Fit,
+    TrialSizes,
     candidates_within,
 )
-from pipeline.solvers.feature_scales import METRIC, MOST_OF_METRIC
 from pipeline.solvers.greedy_choice import SELECTION_ROOM, Preselection, preselection
+from pipeline.solvers.kernel_trials import METRIC, MOST_OF_METRIC
 from pipeline.solvers.regularization_path import DEFAULT_PENALTY
 
 # Settings of the penalised solves, and why least squares, on all candidates or on those chosen, has no use for them.
@@ -55,10 +57,10 @@ def check_used(config: TrainConfig, explicit: frozenset[str], path: Path) -> Non
         "data.test_fraction": (config.dataset in NAMED and config.dataset != "digits") or config.data.test is not None,
         "data.noise": config.dataset != "sinc",
     }
-    kernel = Kernel(config.kernel.name)
-    of_others = {"kernel.sigma2": not kernel.has_width, "kernel.degree": kernel.name != "polynomial"}
+    has_width, asked = all(kernel.has_width for kernel in kernels_of(config.kernel)), config.kernel.name or "gaussian"
+    of_others = {"kernel.sigma2": not has_width, "kernel.degree": asked != "polynomial"}
     rows = f"{config.dataset} with {name} features"
-    for settings, what in ((of_others, f"the {kernel.name} kernel"), (unused, rows)):
+    for settings, what in ((of_others, f"the {asked} kernel"), (unused, rows)):
         for key in sorted(explicit):
             if settings.get(key):
                 raise ConfigError(f"{key} has no effect on {what}; leave it out")
@@ -96,12 +98,23 @@ def _check_scale(config: TrainConfig, n_features: int) -> None:
         return
     if kernel.scale == METRIC and n_features > MOST_OF_METRIC:
         raise ConfigError(f"{asked} is for at most {MOST_OF_METRIC} features, there are {n_features}: choose diagonal")
-    if kernel.name != "gaussian":
-        raise ConfigError(f"{asked}: scales are learned for the gaussian kernel, not the {kernel.name} one; choose one")
+    for one in kernels_of(kernel):
+        if not (one.has_scales if kernel.scale != METRIC else one.has_metric):
+            raise ConfigError(f"{asked} cannot be learned for the {one.name} kernel; choose another of them")
     if isinstance(kernel.sigma2, tuple):
         raise ConfigError(f"{asked} is for one width, --sigma2 lists {len(kernel.sigma2)}; give one, median or auto")
     if config.solver.init_from is not None:
         raise ConfigError(f"{asked} moves the centers of the model of --init-from; leave one of them out")
+
+
+def _check_kernels(config: TrainConfig) -> None:
+    kernel, asked = config.kernel, f"--kernel {config.kernel.name}"
+    if kernel.name != AUTO_KERNEL:
+        return
+    if isinstance(kernel.sigma2, tuple | float):
+        raise ConfigError(f"{asked} chooses the width as well, which means another thing for each: --sigma2 auto")
+    if config.solver.init_from is not None:
+        raise ConfigError(f"{asked} may choose another than that of --init-from; name the kernel")
 
 
 def _check_polish(config: TrainConfig) -> None:
@@ -130,6 +143,7 @@ def check_combinations(config: TrainConfig, shape: FeatureShape, n_candidates: i
     solver, hold_out = config.solver, config.statistics.hold_out
     _check_start(solver)
     _check_scale(config, shape.n_features)
+    _check_kernels(config)
     _check_polish(config)
     size = None if solver.select == "none" else selection_size(solver.select)
     if size is not None and size > n_candidates:
@@ -171,6 +185,7 @@ def check_rounds(config: TrainConfig, n_candidates: int) -> None:
         )
 
 
+TRIED_KERNELS = ("gaussian",)
 IMAGE_PENALTY = 0.01
 IMAGE_SIGMA2 = 4.0
 ROOT_SIGMA2 = 8.0  # of roots of histograms, whose squared norm is 20 for sphog of any image size
@@ -201,9 +216,9 @@ def fill_in(
         sigma2 = IMAGE_SIGMA2 if config.features.power == 1.0 else ROOT_SIGMA2
         defaults = {"solver.penalty": IMAGE_PENALTY, "kernel.sigma2": sigma2, "kernel.scale": "none"}
         config = _with_defaults(config, defaults)
-    if not Kernel(config.kernel.name).has_width:
+    config = _with_defaults(config, {"kernel.name": "gaussian", "solver.intercept": raw})
+    if not all(kernel.has_width for kernel in kernels_of(config.kernel)):
         config = with_value(config, "kernel.sigma2", 1.0)
-    config = _with_defaults(config, {"solver.intercept": raw})
     if "kernel.scale_rounds" in explicit and not learns_scales(config.kernel.scale):
         raise ConfigError("kernel.scale_rounds has no effect without --scale learned; add that, or leave it out")
     config, notes = _with_count(config, shape, explicit, room)
@@ -237,14 +252,11 @@ def _with_problem(config: TrainConfig, shape: FeatureShape, explicit: frozenset[
         )
         config = with_value(config, "solver.penalty", DEFAULT_PENALTY if has_penalty else NO_PENALTY)
     if not _is_simple(config):
-        return _with_defaults(config, {"kernel.sigma2": "median", "kernel.scale": "none"})
-    budget = config.centers.budget or DEFAULT_BUDGET
-    possible = kernel.scale is None and kernel.name == "gaussian" and kernel.sigma2 is None
-    rounds = _fit_of(config, shape).rounds_within(budget) if possible else 0
-    if rounds:
-        config = with_value(config, "kernel.scale_rounds", min(rounds, kernel.scale_rounds))
+        return _with_defaults(config, {"kernel.name": "gaussian", "kernel.sigma2": "median", "kernel.scale": "none"})
     config = with_value(config, "solver.refit", "ridge")
-    return _with_defaults(config, {"kernel.scale": "learned" if rounds else "none", "kernel.sigma2": "auto"})
+    config = _with_defaults(config, {"kernel.name": "gaussian" if isinstance(kernel.sigma2, float) else AUTO_KERNEL})
+    learns = kernel.sigma2 is None and all(one.has_scales for one in kernels_of(config.kernel))
+    return _with_defaults(config, {"kernel.scale": "learned" if learns else "none", "kernel.sigma2": "auto"})
 
 
 def _with_precision(config: TrainConfig) -> TrainConfig:
@@ -295,11 +307,9 @@ def _with_count(
     if "centers.budget" in explicit or (centers.count is None and _is_simple(config)):
         budget = centers.budget or DEFAULT_BUDGET
         count = min(candidates_within(_fit_of(config, shape), budget, room.memory_bytes), n)
-        words = f"{count} candidate centers of {n} rows: what a budget of {budget:g} core seconds and the memory allow"
-        if learns_scales(config.kernel.scale):
-            counted = min(ROUNDS, config.kernel.scale_rounds)
-            words += f", with {counted} of at most {config.kernel.scale_rounds} rounds of scales counted"
-        return with_value(config, "centers.count", count), [f"{words} (--budget, --centers)"] if count < n else []
+        words = f"at most {count} candidate centers of {n} rows: what a budget of {budget:g} core seconds and the memory allow"
+        config = with_values(config, {"centers.count": count, "centers.budget": budget})
+        return config, [f"{words} (--budget, --centers)"] if count < n else []
     asked = CENTERS if centers.count is None else centers.count
     if asked == "all" or int(asked) <= n:
         return with_value(config, "centers.count", asked), []
@@ -318,8 +328,36 @@ def _fit_of(config: TrainConfig, shape: FeatureShape) -> Fit:
         n_outputs=shape.n_outputs,
         penalised=not selected and solver.penalty != NO_PENALTY,
         chosen=(selection_size(solver.select) or 0) if selected else None,
+        kernels=len(kernels_of(config.kernel)),
         scaled=learns_scales(config.kernel.scale),
     )
+
+
+def kernels_of(kernel: KernelConfig) -> tuple[Kernel, ...]:
+    """Return the kernels that are asked for, or tried."""
+    names = TRIED_KERNELS if kernel.name == AUTO_KERNEL else (kernel.name or "gaussian",)
+    return tuple(Kernel(name, kernel.degree) for name in names)
+
+
+def is_chosen(kernel: KernelConfig) -> bool:
+    """Return whether kernel, width or scales are chosen by held-out rows."""
+    return kernel.name == AUTO_KERNEL or learns_scales(kernel.scale) or kernel.sigma2 == "auto"
+
+
+def trial_sizes(config: TrainConfig, shape: FeatureShape) -> TrialSizes:
+    """Return how large the trials of kernels are: what a budget pays for, else as large as they tell more."""
+    if config.centers.budget is not None:
+        return _fit_of(config, shape).trial_sizes(config.centers.budget)
+    chosen = None if config.solver.select == "none" else selection_size(config.solver.select)
+    most = min(count_candidates(config, shape.n_train), config.centers.working_set or shape.n_train)
+    used = min(most, max(chosen or most, TRIAL_SIZES[-1].few), MOST_TRIED)
+    return replace(TRIAL_SIZES[-1], more=used)
+
+
+def grows(config: TrainConfig) -> bool:
+    """Return whether the number of candidates grows while the held-out error falls: of least squares by a budget."""
+    counted = config.centers.budget is not None and config.centers.list is None and config.data.add_rows is None
+    return _is_simple(config) and counted and isinstance(config.centers.count, int)
 
 
 def _with_centring(config: TrainConfig, shape: FeatureShape) -> TrainConfig:

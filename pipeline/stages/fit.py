@@ -1,8 +1,9 @@
 """Fit the weights of a model to training rows. The command, `pipeline.train` and the estimators all call `fit`.
 
-1. `draw_candidates`: candidates, and scales of the features (`learn_feature_scales`) and kernel widths
-   (`choose_bandwidth`) where the data decide.
-2. `accumulate_statistics`: the Gram matrix of the candidates' columns, and what goes with it.
+1. `draw_candidates`: candidates, and the kernel, its widths and scales of the features (`choose_kernel`) where the data
+   decide.
+2. `accumulate_statistics`: the Gram matrix of the candidates' columns, and what goes with it; of a fit by a budget as
+   many columns as lower the held-out error (`grow_candidates`).
 3. `solve_weights`: solves at a penalty or along a path, a greedy selection, or least squares; refit; moved centers; the
    temperature of the probabilities.
 """
@@ -11,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.row_draws import first_of_equals
-from pipeline.config.parsers import learns_scales
 from pipeline.datasets.feature_rows import open_features
 from pipeline.runtime.stored_arrays import Arrays, as_arrays
 from pipeline.stages import earlier_run
 from pipeline.stages.accumulate_statistics import accumulate_statistics
-from pipeline.stages.choose_bandwidth import WIDTHS, choose_bandwidth
+from pipeline.stages.choose_kernel import PASS, choose_kernel
+from pipeline.stages.filled_settings import grows
 from pipeline.stages.final_weights import FinalWeights
-from pipeline.stages.learn_feature_scales import PASS, learn_feature_scales
+from pipeline.stages.grow_candidates import grow_candidates
 from pipeline.stages.solve_weights import solve_weights
 from pipeline.stages.target_facts import all_keys, check_targets, find_target_facts
 from pipeline.stages.workspace import CENTERS, Workspace
@@ -30,14 +31,13 @@ def draw_rows(rows: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int6
 
 
 def draw_candidates(work: Workspace) -> None:
-    """Draw the candidates, learn scales and choose kernel widths where the data decide, and commit the result."""
+    """Draw the candidates, choose kernel, widths and scales where the data decide, and commit the result."""
     with work.stage(CENTERS) as cost:
         if work.committed(CENTERS, mapped=True) is not None:
             return
         cost.items = 1
         work.once(CENTERS, lambda: _candidates(work))
-        for name in (WIDTHS, PASS):
-            work.drop(f"passes/{name}")
+        work.drop(f"passes/{PASS}")
 
 
 def _candidates(work: Workspace) -> Arrays:
@@ -47,9 +47,7 @@ def _candidates(work: Workspace) -> Arrays:
         return earlier_run.take_candidates(work)
     facts = find_target_facts(work)
     index = _rows_of_candidates(work)
-    if learns_scales(work.config.kernel.scale):
-        learn_feature_scales(work, index, facts)
-    arrays: Arrays = {"index": index} | choose_bandwidth(work, index, facts) | as_arrays(facts)
+    arrays: Arrays = {"index": index} | choose_kernel(work, index, facts) | as_arrays(facts)
     # Else candidates may be all rows, and tasks read the features that they need.
     if (work.config.centers.working_set or 0) >= work.n_candidates and work.preselection is None:
         arrays["X"] = open_features(work.features).take(index)
@@ -78,5 +76,8 @@ def fit(work: Workspace) -> FinalWeights:
     Raises InvalidDataError for data that cannot be fitted, StoppedError on request.
     """
     draw_candidates(work)
-    accumulate_statistics(work, kept=lambda: earlier_run.kept_statistics(work))
+    if grows(work.config):
+        grow_candidates(work)
+    else:
+        accumulate_statistics(work, kept=lambda: earlier_run.kept_statistics(work))
     return solve_weights(work)

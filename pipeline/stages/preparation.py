@@ -12,9 +12,9 @@ from pipeline.datasets.feature_rows import store_of
 from pipeline.datasets.open_data import release_data
 from pipeline.kernels import kernel_loops
 from pipeline.kernels.jit import Loop, compile_loops, loops_in, not_kept
-from pipeline.kernels.kernel_forms import Kernel
 from pipeline.runtime import stopping
 from pipeline.solvers import solver_loops
+from pipeline.stages.filled_settings import kernels_of
 from pipeline.stages.one_vs_all import solver_options
 from pipeline.stages.run_workspace import COMPILE, Run, StageCost
 from pipeline.stages.workspace import FEATURES
@@ -43,8 +43,9 @@ def loops_of(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> li
         loops += loops_in(sphog) if config.features.name == "sphog" else []
         loops += loops_in(deskew) if config.features.deskew else []
         loops += loops_in(rendering_loops) if config.dataset == "synthetic" else []
-    kernel, dtypes = Kernel(config.kernel.name), {config.kernel.precision, "float32"}  # of the model; of trials
-    columns = [one for one in loops_in(kernel_loops, *kernel.loops) if str(one.types[0].dtype) in dtypes]
+    names = {name for kernel in kernels_of(config.kernel) for name in kernel.loops}
+    dtypes = {config.kernel.precision, "float32"}  # of the model; of trials
+    columns = [one for one in loops_in(kernel_loops, *sorted(names)) if str(one.types[0].dtype) in dtypes]
     if not in_rounds:  # else candidates are scored with float32 columns too
         columns = [one for one in columns if one.dtype_of("out") in (None, "float64")]
     loops += columns + loops_in(kernel_loops, "add_lower_tile")

@@ -16,12 +16,13 @@ from scipy.linalg import LinAlgError
 from pipeline.config.parsers import NO_PENALTY, is_searched, penalty_fraction
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.solvers.ridge import Parts, calibration_weights, finalise, refit
+from pipeline.solvers.ridge import FIRST_RIDGE, Parts, calibration_weights, finalise, refit, with_ridge
 from pipeline.solvers.weights import CalibrationWeights, Weights, intercept_of
 from pipeline.stages import final_weights, initial_weights
 from pipeline.stages.accumulate_statistics import ALL, FIT, HELD_OUT, accumulate_held_out, name_of, statistics_of
 from pipeline.stages.final_weights import FinalWeights, final_of, ridge_summary
 from pipeline.stages.greedy_selection import AT_ONCE, select_centers
+from pipeline.stages.grow_candidates import RIDGES
 from pipeline.stages.one_vs_all import load_weights, solve_groups
 from pipeline.stages.out_of_core.correlation_pass import has_coarse
 from pipeline.stages.out_of_core.path_in_rounds import follow_path_in_rounds
@@ -79,7 +80,11 @@ def _unpenalised(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
     """Fit all candidates by least squares, with the ridge that the held-out rows prefer."""
     with work.status(SOLVE, "least squares on all candidates"), _with_advice():
         fit, held_out, everything = (statistics_of(work, name_of(part)) for part in AT_ONCE)
-        best = refit(fit, held_out, everything, intercept=work.intercept)
+        errors = [(fraction, error) for fraction, error in work.centers.get(RIDGES, np.empty((0, 2))).tolist()]
+        if not errors:
+            best = refit(fit, held_out, everything, intercept=work.intercept, start=FIRST_RIDGE)
+        else:
+            best = with_ridge(fit, everything, errors, intercept=work.intercept)
     summary: dict[str, Any] = {
         **dict.fromkeys(("penalty", "path", "passes", "selection")),
         "solves": [],

@@ -18,7 +18,7 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import LEAST_TARGET, RowBounds, largest_terms, too_large
 from pipeline.runtime.stored_arrays import Arrays
 
-_READ_TARGETS = 65_536  # that are read at once
+READ_TARGETS = 65_536  # that are read at once
 
 
 class RowData:
@@ -117,8 +117,8 @@ def count_held_out(run: RowData, facts: TargetFacts) -> int:
 
 def _key_blocks(run: RowData) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint64]]]:
     store = open_features(run.features)
-    for start in range(0, run.shape.n_train, _READ_TARGETS):
-        rows = start, min(start + _READ_TARGETS, run.shape.n_train)
+    for start in range(0, run.shape.n_train, READ_TARGETS):
+        rows = start, min(start + READ_TARGETS, run.shape.n_train)
         yield store.keys(*rows)
 
 
@@ -142,8 +142,8 @@ def row_weights(run: RowData, facts: TargetFacts) -> NDArray[np.float64] | None:
 def target_blocks(run: RowData, rows: range | None = None) -> Iterator[tuple[NDArray[Any], NDArray[np.float64]]]:
     """Yield the targets of some training rows (None: all) as stored and their own weights; no feature is read."""
     store, rows = open_features(run.features), range(run.shape.n_train) if rows is None else rows
-    for start in rows[::_READ_TARGETS]:
-        y = store.targets("train", start, min(start + _READ_TARGETS, rows.stop))
+    for start in rows[::READ_TARGETS]:
+        y = store.targets("train", start, min(start + READ_TARGETS, rows.stop))
         weights = store.weights("train", start, start + len(y))
         yield y, np.ones(len(y)) if weights is None else weights
 

@@ -24,6 +24,7 @@ from pipeline.runtime.stored_arrays import Arrays, Stored, StoredFile
 from pipeline.solvers.ridge import FEW_ROWS, LeftOut
 from pipeline.solvers.weights import CalibrationWeights, RidgeFit, Weights
 from pipeline.stages.block_pass import OfBlock, Values, value_pass
+from pipeline.stages.filled_settings import kernels_of
 from pipeline.stages.target_facts import RowData, count_held_out, facts_of
 from pipeline.stages.training_rows import (
     RowBlock,
@@ -35,7 +36,7 @@ from pipeline.stages.training_rows import (
     run_length,
     stream_blocks,
 )
-from pipeline.stages.workspace import SOLVE, Workspace
+from pipeline.stages.workspace import SOLVE, Workspace, kernel_of
 from storage.folder_layouts import RunLayout
 from storage.records import read_record
 
@@ -117,7 +118,8 @@ def temperature_of_finished_run(layout: RunLayout, config: TrainConfig, tried: C
     features = ScaledFeatures(unscaled, StoredFile(layout.feature_scales)) if scaled else unscaled
     run, centers = FinishedRun(features, shape, config), StoredFile(layout.centers)
     arrays = centers.read(mapped=True)
-    task = row_task_of(run, centers, features, tuple(arrays["sigma2"].tolist()), facts_of(arrays))
+    kernel = kernel_of(kernels_of(config.kernel), arrays)
+    task = row_task_of(run, centers, features, kernel, tuple(arrays["sigma2"].tolist()), facts_of(arrays))
     if tried.fit is not None and _has_few_rows(run):
         return best_temperature(_slopes_of_few(task, tried, tried.fit))
     slopes = _of_block(task, tried)

@@ -73,14 +73,13 @@ class RowTask:
         X = points_of_candidates(self.centers, distinct)
         return self.generator_of(open_features(self.features).take(distinct) if X is None else X, place, widths)
 
-    def generator_at_once(self, columns: NDArray[np.int64] | None = None) -> ColumnGenerator:
-        """Return the generator of all candidates of a run that has their features in one file, or of some of them."""
+    def generator_at_once(self, columns: NDArray[np.int64] | range) -> ColumnGenerator:
+        """Return the generator of some candidates of a run that has the features of all in one file."""
         assert self.centers is not None
         X = self.centers.read(mapped=True)["X"]
-        if columns is None and len(self.sigma2) == 1:
-            return self.generator_of(X)
-        columns = np.arange(len(X) * len(self.sigma2)) if columns is None else columns
-        rows, widths = rows_and_widths(columns, len(X))
+        if isinstance(columns, range) and len(self.sigma2) == 1:
+            return self.generator_of(X[columns.start : columns.stop])
+        rows, widths = rows_and_widths(np.asarray(columns), len(X))
         distinct, place = distinct_rows(rows)
         return self.generator_of(X[distinct], place, widths)
 
@@ -134,19 +133,24 @@ def row_grid(part: Part, n_rows: int, n_columns: int, sums_bytes: int = 0, share
 def row_task(work: Workspace) -> RowTask:
     """Return the task of a fit whose candidates and widths are committed."""
     widths = tuple(work.centers["sigma2"].tolist())
-    return row_task_of(work, work.stored(CENTERS), work.features, widths, work.facts)
+    return row_task_of(work, work.stored(CENTERS), work.features, work.kernel, widths, work.facts)
 
 
 def row_task_of(
-    rows: RowData, centers: Stored | None, features: FeatureAccess, sigma2: tuple[float, ...], facts: TargetFacts
+    rows: RowData,
+    centers: Stored | None,
+    features: FeatureAccess,
+    kernel: Kernel,
+    sigma2: tuple[float, ...],
+    facts: TargetFacts,
 ) -> RowTask:
-    """Return the task on some features, at some widths."""
+    """Return the task on some features, with a kernel at some widths."""
     config = rows.config
     return RowTask(
         centers=centers,
         features=features,
         shape=rows.shape,
-        kernel=Kernel(config.kernel.name, config.kernel.degree),
+        kernel=kernel,
         sigma2=sigma2,
         precision=config.kernel.precision,
         read_rows=config.statistics.block_rows,

@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.train_config import what_needs_held_out_rows
-from pipeline.kernels.kernel_forms import Kernel
+from pipeline.kernels.kernel_forms import KERNELS, Kernel
 from pipeline.runtime.committed_sums import S
 from pipeline.runtime.row_pass import RowPass
 from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.greedy_choice import Preselection
-from pipeline.stages.filled_settings import count_candidates, is_in_rounds, preselection_of
+from pipeline.stages.filled_settings import count_candidates, is_in_rounds, kernels_of, preselection_of
 from pipeline.stages.target_facts import RowData, TargetFacts, facts_of
 from storage.checkpoints import Checkpoint
 from storage.errors import CorruptDataError
@@ -157,8 +157,8 @@ class Workspace(RowData, ABC):
     def centers(self) -> Arrays:
         """What is committed with the candidates.
 
-        `index` (m,) i8: their rows; `sigma2`: the widths; the fields of `TargetFacts`; and where a Gram of all of them
-        fits, `X` (m, d): their features.
+        `index` (m,) i8: their rows; `kernel`, `sigma2`: see `choose_kernel`; the fields of `TargetFacts`; and where a
+        Gram of all of them fits, `X` (m, d): their features.
         """
         found = self.committed(CENTERS, mapped=True)
         assert found is not None, "candidates are drawn first"
@@ -176,7 +176,9 @@ class Workspace(RowData, ABC):
 
     @property
     def n_candidates(self) -> int:
-        """Number of candidates: training rows, times kernel widths."""
+        """Number of candidates: training rows, times kernel widths; the most there may be, before they are drawn."""
+        if (found := self.committed(CENTERS, mapped=True)) is not None:
+            return len(found["index"]) * len(found["sigma2"])
         return count_candidates(self.config, self.shape.n_train)
 
     @property
@@ -196,13 +198,25 @@ class Workspace(RowData, ABC):
 
     @property
     def kernel(self) -> Kernel:
-        """The kernel."""
-        return Kernel(self.config.kernel.name, self.config.kernel.degree)
+        """The kernel, once candidates are committed."""
+        return kernel_of(self.possible_kernels, self.centers)
+
+    @property
+    def possible_kernels(self) -> tuple[Kernel, ...]:
+        """The kernels that are tried; one where it is given."""
+        return kernels_of(self.config.kernel)
 
     @property
     def intercept(self) -> bool:
         """Whether an intercept is fitted."""
         return bool(self.config.solver.intercept)
+
+
+def kernel_of(possible: tuple[Kernel, ...], centers: Arrays) -> Kernel:
+    """Return which of the possible kernels is committed with candidates."""
+    if len(possible) == 1:
+        return possible[0]
+    return next(kernel for kernel in possible if kernel.name == KERNELS[int(centers["kernel"])])
 
 
 def names_of(centers: Arrays, n_rows: int) -> NDArray[np.int64]:

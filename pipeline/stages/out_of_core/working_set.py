@@ -4,7 +4,7 @@ A round's working set is committed under its name: statistics of all rows, or of
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.exact_sums import Each
-from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.kernels.gram_statistics import GramStatistics, joined
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays
 from pipeline.solvers.weights import Weights
@@ -228,23 +228,6 @@ def _open_weights(files: KeptFiles, given: Stored, fit_only: bool, _: RowTask) -
         values.put(number, {RESIDUALS: residuals})
 
     return add
-
-
-def joined(old: GramStatistics | None, stay: NDArray[np.int64], new: GramStatistics) -> GramStatistics:
-    """Return the statistics of the columns that stay, then the new ones (mathematics.md, eq. 11).
-
-    new: the last rows of the joined Gram, and the sums of the new columns.
-    """
-    if old is None:
-        return new
-    k, size = len(stay), new.gram.shape[1]
-    gram = np.empty((size, size))
-    for start in range(0, k, 512):  # by stripes: the old Gram is mapped, and may be as large as the new one
-        gram[start : min(start + 512, k), :k] = old.gram[stay[start : start + 512]][:, stay]
-    gram[k:] = new.gram
-    gram[:k, k:] = new.gram[:, :k].T
-    kty = np.concatenate([old.kty[stay], new.kty])
-    return replace(new, gram=gram, kty=kty, column_sums=np.concatenate([old.column_sums[stay], new.column_sums]))
 
 
 def growth_bytes(gram_bytes: int, parts: int, *, on_demand: bool) -> tuple[int, int]:

@@ -1,0 +1,343 @@
+"""Which kernel, scales of the features and width have the lowest held-out error, by least squares on a sample of rows.
+
+Scales are learned in rounds: each fits some candidates, and multiplies every scale by the root mean square of the
+derivatives of that fit by the feature: the diagonal of a recursive feature machine (Radhakrishnan, Beaglehole, Pandit
+and Belkin 2024, arXiv:2212.13881). Where that gains no more, the whole machine goes on from the best round: the root of
+the mean outer product of the gradients replaces the scales. A fit that explains nothing has slopes that are noise, and
+whether it does depends on its width: rounds begin at several, and are judged by their best (mathematics.md, section 23).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError
+from scipy.special import logsumexp
+
+from pipeline.kernels.derivatives import DIAGONAL, METRIC, Derivatives
+from pipeline.kernels.gram_statistics import GramStatistics
+from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel, default_sigma2, typical_sigma2
+from pipeline.kernels.scaled_rows import lengths, scaled
+from pipeline.solvers.ridge import FIRST_RIDGE, climb, refit
+
+BLOCK_ROWS = 1024
+START_WIDTHS = (1.0, 0.25)  # times the typical one, at which rounds of scales begin
+FIRST_WIDTH = 0.5  # times the typical one, where the search for a width begins
+WIDTH_STEPS = range(-12, 13)  # factors of 2 from there
+JUDGED_AFTER = 2  # rounds
+LEAST_GAIN = 0.01  # of a held-out error
+SLOPE_ROWS, SLOPE_OPERATIONS = 4000, 2e10  # of which derivatives are taken, at most, and what they may cost
+FIRST_TEMPERATURE, TEMPERATURES = -4, range(-16, 5)  # twice the logarithms to base 2
+MOST_OF_METRIC = 200  # features that may have a metric
+LEARNED = "learned"
+PLAIN, COMMON = "plain", "common"  # features as they are; inputs on one common scale, in place of z-scores
+KINDS = (PLAIN, COMMON, DIAGONAL, METRIC)  # of scales, the simple ones first
+_LEAST = float(np.finfo(np.float64).tiny)
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Training rows on which kernels are tried.
+
+    X (rows, d), targets (rows, T) f8, held_out (rows,) bool; points (m, d): candidates; common (d,) f4: the scales that
+    put the inputs on one common scale; n_held_out: how many of the held-out rows differ; of_classes: the targets are 1
+    and -1; weights (rows,) f8, None: 1 each.
+    """
+
+    X: NDArray[np.floating]
+    targets: NDArray[np.float64]
+    held_out: NDArray[np.bool_]
+    points: NDArray[np.floating]
+    common: NDArray[np.float32]
+    n_held_out: float
+    of_classes: bool
+    weights: NDArray[np.float64] | None = None
+
+    def part(self, rows: NDArray[np.bool_]) -> "Sample":
+        """Return some of the rows, which are not told apart any more."""
+        weights = None if self.weights is None else self.weights[rows]
+        return replace(self, X=self.X[rows], targets=self.targets[rows], held_out=self.held_out[rows], weights=weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A fit of least squares to the fit rows of a sample.
+
+    kernel, kind of the scales (of KINDS), scales (d,) f4 or the root (d, d) f4 of a metric, sigma2, n_centers; error: of
+    the held-out rows, mean squared or, of classes, the log loss; infinite where no ridge makes the Gram definite; ridge:
+    the exponent of its fraction of the diagonal; weights (m, T) f8.
+    """
+
+    kernel: Kernel
+    kind: str
+    scales: NDArray[np.float32]
+    sigma2: float
+    n_centers: int
+    error: float = float("inf")
+    ridge: int = FIRST_RIDGE
+    weights: NDArray[np.float64] | None = None
+
+
+@dataclass(frozen=True)
+class Search:
+    """How kernels are tried: on how many candidates, with which kinds of learned scales, in how many rounds at most.
+
+    sigma2: the width where it is given; None: it is chosen as well. on_round: called with the best width of each round.
+    """
+
+    n_centers: int
+    kinds: tuple[str, ...] = ()
+    most_rounds: int = 0
+    sigma2: float | None = None
+    on_round: Callable[[Trial], None] = lambda trial: None
+
+
+def kinds_of(scale: str | None, kernel: Kernel, n_features: int, n_rows: float) -> tuple[str, ...]:
+    """Return the kinds of scales that are learned from so many rows; none for the scale None and "none".
+
+    For "learned" all that there are: a metric of no more features than MOST_OF_METRIC, and of no more free numbers than
+    there are rows. With fewer rows it lowers the held-out error, and not that of rows that are a little different.
+    """
+    free = n_features * (n_features + 1) / 2
+    has_metric = kernel.has_metric and n_features <= MOST_OF_METRIC and free <= n_rows
+    possible = (DIAGONAL, METRIC) if has_metric else (DIAGONAL,)
+    return possible if scale == LEARNED else tuple(kind for kind in (DIAGONAL, METRIC) if kind == scale)
+
+
+def kind_of(scales: NDArray[np.float32]) -> str:
+    """Return the kind of scales (d,), DIAGONAL, or (d, d), METRIC."""
+    return DIAGONAL if scales.ndim == 1 else METRIC
+
+
+def least_gain(n_rows: float) -> float:
+    """Return the relative fall of the error on so many held-out rows that may be chance (mathematics.md, eq. 83)."""
+    return max(LEAST_GAIN, 0.5 / max(n_rows, 1.0) ** 0.5)
+
+
+def simplest(trials: Sequence[Trial], n_held_out: float) -> Trial:
+    """Return the trial of the lowest error; an earlier one where what it gains may be chance."""
+    chosen = trials[0]
+    for trial in trials[1:]:
+        if trial.error < (1 - least_gain(n_held_out)) * chosen.error:
+            chosen = trial
+    return chosen
+
+
+def try_kernel(sample: Sample, trial: Trial) -> Trial:
+    """Return a trial with its error, ridge and weights.
+
+    Costs rows·m·(2d + m) operations, and m³/3 for each ridge that is tried, from its own on.
+    """
+    points = scaled(sample.points[: trial.n_centers], trial.scales)
+    generator = ColumnGenerator(points, trial.sigma2, kernel=trial.kernel)
+    fit, others = _statistics(generator, trial, sample.part(~sample.held_out)), sample.part(sample.held_out)
+    held_out = _HeldOut(generator.block(scaled(others.X, trial.scales), None, np.float64), others)
+    try:
+        best = refit(fit, held_out, fit, intercept=True, start=trial.ridge)
+    except LinAlgError:
+        return trial
+    fraction, _ = min(best.held_out_errors, key=lambda pair: pair[1])
+    found = best.weights
+    error = held_out.error(found.weights, found.intercept)
+    return replace(trial, error=error, ridge=round(np.log10(fraction)), weights=found.weights)
+
+
+class _HeldOut:
+    """The columns (rows, m) f8 of held-out rows; a choice of the ridge asks of them what it asks of statistics."""
+
+    def __init__(self, columns: NDArray[np.floating], rows: Sample) -> None:
+        self._columns, self._rows = columns, rows
+        self._weights = np.ones(len(columns)) if rows.weights is None else rows.weights
+        self.weight_sum = float(self._weights.sum())
+
+    def squared_error(self, weights: NDArray[np.float64], intercept: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return Σ s (y - K w - b)² over the rows, (T,)."""
+        off = self._columns @ weights + intercept - self._rows.targets
+        return np.asarray(self._weights @ np.square(off))
+
+    def error(self, weights: NDArray[np.float64], intercept: NDArray[np.float64]) -> float:
+        """Return the mean squared error; of classes the mean log loss, at the temperature where it is lowest.
+
+        The squared error of classes counts decision values beyond ±1, which no probability minds: it preferred metrics
+        whose machines made more errors (mathematics.md, section 23).
+        """
+        if not self._rows.of_classes:
+            return float(self.squared_error(weights, intercept).sum()) / self.weight_sum
+        f, y = self._columns @ weights + intercept, self._rows.targets
+        if f.shape[1] == 1:  # two classes: their outputs are 0 and f, as in eq. 75
+            f, y = np.hstack([np.zeros_like(f), f]), np.hstack([-y, y])
+        behind = f - np.take_along_axis(f, y.argmax(axis=1)[:, None], axis=1)
+        sure = float(np.abs(behind).max(axis=1).mean()) / (2 * self._rows.n_held_out)  # half a row is wrong in any case
+
+        def loss_at(step: int) -> float:
+            temperature = 2.0 ** (step / 2)
+            losses = logsumexp(behind / temperature, axis=1)
+            return float(self._weights @ losses) / self.weight_sum + sure / temperature
+
+        return min(climb(loss_at, FIRST_TEMPERATURE, TEMPERATURES).values())
+
+
+def _statistics(generator: ColumnGenerator, trial: Trial, rows: Sample) -> GramStatistics:
+    m, n_outputs = generator.n_centers, rows.targets.shape[1]
+    gram, kty, yty = np.zeros((m, m)), np.zeros((m, n_outputs)), np.zeros(n_outputs)
+    sums, of_targets, total = np.zeros(m), np.zeros(n_outputs), 0.0
+    for start in range(0, len(rows.X), BLOCK_ROWS):
+        block = slice(start, start + BLOCK_ROWS)
+        columns, y = generator.block(scaled(rows.X[block], trial.scales), None, np.float64), rows.targets[block]
+        ones = np.ones(len(y)) if rows.weights is None else rows.weights[block]
+        sums, of_targets, total = sums + ones @ columns, of_targets + ones @ y, total + float(ones.sum())
+        if rows.weights is not None:
+            roots = np.sqrt(ones)[:, None]
+            columns, y = columns * roots, y * roots
+        gram += columns.T @ columns
+        kty += columns.T @ y
+        yty += np.einsum("it,it->t", y, y)
+    return GramStatistics(gram, kty, yty, sums, of_targets, total)
+
+
+def best_width(sample: Sample, start: Trial, search: Search) -> list[Trial]:
+    """Return trials at widths: by halves from that of `start` while the error falls, else doubled; the best first.
+
+    The error is taken to fall towards the best width and to rise beyond it; smaller widths are tried first, since the
+    best is smaller with more candidates (mathematics.md, eq. 82).
+    """
+    trials, ridge = dict[int, Trial](), start.ridge
+
+    def error_at(step: int) -> float:
+        nonlocal ridge
+        trials[step] = try_kernel(sample, replace(start, sigma2=start.sigma2 * 2.0**step, ridge=ridge))
+        ridge = trials[step].ridge
+        return trials[step].error
+
+    climb(error_at, 0, range(1) if search.sigma2 is not None else WIDTH_STEPS)
+    return sorted(trials.values(), key=lambda trial: trial.error)
+
+
+def search_kernel(sample: Sample, kernel: Kernel, search: Search) -> list[Trial]:
+    """Return the trials of a kernel that are worth more candidates, simple ones first; the best is the last.
+
+    They are of features as they are, of inputs on one scale where that gains, and of learned scales where these gain.
+    """
+    ones = np.ones(sample.points.shape[1], np.float32)
+    starts = [(PLAIN, ones)]
+    if search.kinds and np.ptp(sample.common) > 1e-3:
+        starts.append((COMMON, sample.common))
+    found = [_first(sample, Trial(kernel, *start, 1.0, search.n_centers), search) for start in starts]
+    kept = [found[0]]
+    if len(found) > 1 and simplest(found, sample.n_held_out) is found[1]:
+        kept.append(found[1])
+    if search.kinds:
+        kept += [trial for trial in learn_scales(sample, kept[-1], search) if trial.error < kept[-1].error]
+    best = simplest(kept, sample.n_held_out)
+    return kept[: kept.index(best) + 1]
+
+
+def _first(sample: Sample, trial: Trial, search: Search) -> Trial:
+    """Return the trial at the best width of scales without one."""
+    points = scaled(sample.points, trial.scales)
+    sigma2 = search.sigma2 or FIRST_WIDTH * default_sigma2(points, trial.kernel)
+    best = best_width(sample, replace(trial, sigma2=sigma2), search)[0]
+    search.on_round(best)
+    return best
+
+
+def learn_scales(sample: Sample, base: Trial, search: Search) -> list[Trial]:
+    """Return the best trial of each kind of learned scales, from rounds that begin with the scales of `base`."""
+    typical, best = default_sigma2(scaled(sample.points, base.scales), base.kernel), list[Trial]()
+    for kind in search.kinds:
+        if kind == METRIC:
+            lines = [[min([base, *best], key=lambda trial: trial.error)]]
+        else:
+            widths = [search.sigma2] if search.sigma2 is not None else [step * typical for step in START_WIDTHS]
+            lines = [[try_kernel(sample, replace(base, sigma2=width))] for width in widths]
+        lines = [[line[0], *_rounds(sample, line[0], kind, JUDGED_AFTER, search)] for line in lines]
+        line = min(lines, key=lambda line: min(trial.error for trial in line[1:]))
+        while len(line) <= search.most_rounds and _still_gains(line):
+            line += _rounds(sample, line[-1], kind, 1, search)
+        best.append(min(line[1:], key=lambda trial: trial.error))
+    return best
+
+
+def _still_gains(line: list[Trial]) -> bool:
+    errors = [trial.error for trial in line]
+    return min(errors[-JUDGED_AFTER:]) <= (1 - LEAST_GAIN) * min(errors[:-JUDGED_AFTER])
+
+
+def _rounds(sample: Sample, trial: Trial, kind: str, count: int, search: Search) -> list[Trial]:
+    """Return the trials of some rounds, each at its best width."""
+    trials = [trial]
+    for _ in range(min(count, search.most_rounds)):
+        last = trials[-1]
+        scales = next_scales(last.scales, slopes(sample, last, kind), sample.points, last.kernel)
+        trials.append(best_width(sample, replace(last, kind=kind, scales=scales), search)[0])
+        search.on_round(trials[-1])
+    return trials[1:]
+
+
+def slopes(sample: Sample, trial: Trial, kind: str) -> NDArray[np.float64]:
+    """Return the mean squares (d,) f8 of the derivatives of a fit by the scaled features, over a common factor.
+
+    For a METRIC the mean products (d, d). Of the fit rows, at most SLOPE_ROWS and what SLOPE_OPERATIONS pay for.
+    """
+    if trial.weights is None:
+        return np.zeros(len(trial.scales))
+    points, largest = scaled(sample.points[: trial.n_centers], trial.scales), np.abs(trial.weights).max(initial=_LEAST)
+    derivatives = Derivatives(points, trial.sigma2, trial.weights / largest, trial.kernel)
+    each = 2.0 * points.size * (1 + trial.weights.shape[1])
+    rows = np.flatnonzero(~sample.held_out)
+    rows = rows[:: max(-(-len(rows) // max(min(SLOPE_ROWS, int(SLOPE_OPERATIONS / each)), 1)), 1)]
+    total = np.zeros(points.shape[1]) if kind == DIAGONAL else np.zeros((points.shape[1],) * 2)
+    for start in range(0, len(rows), BLOCK_ROWS):
+        block = rows[start : start + BLOCK_ROWS]
+        weights = None if sample.weights is None else sample.weights[block]
+        total += derivatives.sums(scaled(sample.X[block], trial.scales), kind, weights)
+    return total
+
+
+def next_scales(
+    scales: NDArray[np.float32], slopes: NDArray[np.float64], points: NDArray[np.floating], kernel: Kernel
+) -> NDArray[np.float32]:
+    """Return scales (d,) f4 times the roots of the mean squared derivatives (d,), or the root (d, d) of a metric.
+
+    The root is that of the mean products (d, d) of the derivatives by the scaled features (mathematics.md, eqs. 81 and
+    88). The typical distance of the points (m, d) stays what it was, so that a width means the same in every round.
+    Where the function is constant the scales stay as they are.
+    """
+    slopes = slopes / max(float(np.abs(slopes).max(initial=0.0)), _LEAST)
+    if slopes.ndim == 1:
+        learned = scales * np.sqrt(slopes)
+    else:
+        root = np.diag(scales).astype(np.float64) if scales.ndim == 1 else scales.astype(np.float64)
+        values, vectors = np.linalg.eigh(root @ slopes @ root)
+        learned = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+        learned = (learned + learned.T) / 2
+    if not learned.any():
+        return scales
+    learned /= np.abs(learned).max()
+    typical = typical_sigma2(scaled(points, scales), kernel) / typical_sigma2(scaled(points, learned), kernel)
+    return (learned * np.sqrt(typical)).astype(np.float32)
+
+
+def importances(scales: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the share (d,) f8 of each feature in the squared distances between features of equal spread."""
+    squares = np.square(lengths(scales), dtype=np.float64)
+    return np.asarray(squares / squares.sum())
+
+
+def with_more(sample: Sample, trial: Trial, search: Search) -> list[Trial]:
+    """Return trials of more candidates around the width of a trial, the best first."""
+    return best_width(sample, replace(trial, n_centers=search.n_centers), search)
+
+
+def choose(finalists: Sequence[Trial], n_held_out: float) -> Trial:
+    """Return the best of trials on equally many candidates: simple scales and the first kernels where in doubt."""
+    order = sorted(finalists, key=lambda trial: KINDS.index(trial.kind))
+    return simplest(order, n_held_out)
+
+
+def trial_bytes(n_rows: int, n_centers: int, n_features: int) -> int:
+    """Return the bytes of a trial: the sample, twice where it is scaled, points, columns of a block, and Grams."""
+    metric = 3 * 8 * n_features**2 if n_features <= MOST_OF_METRIC else 0
+    rows = 4 * n_features * (n_rows + 3 * n_centers)
+    return 2 * rows + metric + 8 * (6 * n_centers**2 + 3 * BLOCK_ROWS * (n_centers + n_features))

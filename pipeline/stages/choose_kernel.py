@@ -1,0 +1,275 @@
+"""The kernel of a fit, its widths and the scales of the features: as asked for, or chosen by held-out rows of a sample.
+
+The sample is committed, and each kernel is searched by a task of its own (`solvers.kernel_trials`); the best of them are
+tried again on more candidates, and what is simple is taken where the gain may be chance.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.row_draws import draw_held_out, held_out_limit
+from pipeline.config.parsers import learns_scales
+from pipeline.datasets.feature_request import encoded_targets
+from pipeline.datasets.feature_rows import FeatureAccess, ScaledFeatures, open_features
+from pipeline.errors import InvalidDataError
+from pipeline.kernels.kernel_forms import KERNELS, MEDIAN_POINTS, Kernel, default_sigma2
+from pipeline.kernels.scaled_rows import lengths, scaled
+from pipeline.runtime import progress, stopping
+from pipeline.runtime.stored_arrays import Arrays, Stored, as_dataclass
+from pipeline.solvers.kernel_trials import (
+    COMMON,
+    KINDS,
+    METRIC,
+    PLAIN,
+    Sample,
+    Search,
+    Trial,
+    choose,
+    kinds_of,
+    search_kernel,
+    with_more,
+)
+from pipeline.stages.filled_settings import is_chosen, trial_sizes
+from pipeline.stages.target_facts import READ_TARGETS, TargetFacts
+from pipeline.stages.workspace import CENTERS, TaskCheckpoints, Workspace
+
+SCALES, PASS = "scales/learned.npz", "kernels"
+SMALL_SAMPLE, LARGEST_SHARE = 1500, 1 / 3  # held-out rows of a sample, where these are no more than that share
+RECORD = ("kernel", "kind", "n_centers", "sigma2", "error", "ridge")  # of a trial, in the arrays that are committed
+WORDS = {PLAIN: "features as they are", COMMON: "inputs on one scale", METRIC: "a metric"}
+
+
+@dataclass(frozen=True)
+class KernelTask:
+    """What a worker needs to try kernels: where the sample is, and how it is searched."""
+
+    sample: Stored
+    few: int
+    more: int
+    scale: str | None
+    scale_rounds: int
+    sigma2: float | None
+
+    def search(self, kernel: Kernel, sample: Sample, on_round: Callable[[Trial], None]) -> Search:
+        """Return the search of a kernel on few candidates."""
+        n_rows = float(np.count_nonzero(~sample.held_out))
+        kinds = kinds_of(self.scale, kernel, sample.X.shape[1], n_rows)
+        return Search(self.few, kinds, self.scale_rounds, self.sigma2, on_round)
+
+
+def choose_kernel(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Arrays:
+    """Return what is committed with candidates at training rows `index`: the `kernel` (), widths `sigma2` (widths,) f8.
+
+    The kernel is its position in KERNELS. Scales of the features are committed under SCALES. Where something was
+    chosen: also `tried` (trials, 6) f8, see RECORD. Raises InvalidDataError where no rows are held out, or all are, and
+    where no kernel can be fitted.
+    """
+    asked = work.config.kernel
+    if is_chosen(asked):
+        return _chosen(work, index, facts)
+    kernel = work.possible_kernels[0]
+    sigma2 = asked.sigma2
+    if isinstance(sigma2, str):  # the median
+        sigma2 = default_sigma2(open_features(work.features).take(_drawn(work, index)[:MEDIAN_POINTS]), kernel)
+    return {"kernel": np.array(KERNELS.index(kernel.name)), "sigma2": np.atleast_1d(np.asarray(sigma2, np.float64))}
+
+
+def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Arrays:
+    asked, kernels = work.config.kernel, work.possible_kernels
+    sizes = trial_sizes(work.config, work.shape)
+    name = f"passes/{PASS}/sample.npz"
+    points = _drawn(work, index)[: max(MEDIAN_POINTS, sizes.more)]
+    sample = work.once(name, lambda: read_sample(work, points, facts, sizes.n_rows))
+    task = KernelTask(
+        sample=work.stored(name),
+        few=min(sizes.few, len(points)),
+        more=min(sizes.more, len(points)),
+        scale=asked.scale if learns_scales(asked.scale) else None,
+        scale_rounds=asked.scale_rounds,
+        sigma2=asked.sigma2 if isinstance(asked.sigma2, float) else None,
+    )
+    found = work.compute(
+        CENTERS,
+        partial(search_item, task),
+        {f"passes/{PASS}/{kernel.name}.npz": kernel for kernel in kernels},
+        unit="",
+        words="trying kernels",
+    )
+    n_held_out = float(sample["n_held_out"])
+    finalists = _finalists([_trials(kernel, arrays) for kernel, arrays in zip(kernels, found, strict=True)])
+    again = work.compute(
+        CENTERS,
+        partial(try_again, task),
+        {f"passes/{PASS}/more-{number}.npz": trial for number, trial in enumerate(finalists)},
+        unit="",
+        words=f"trying {len(finalists)} kernels on {task.more} candidates",
+    )
+    tried = [_trials(trial.kernel, arrays)[0] for trial, arrays in zip(finalists, again, strict=True)]
+    best = choose(tried, n_held_out)
+    if not np.isfinite(best.error):
+        raise InvalidDataError(
+            f"--sigma2 {asked.sigma2}: no width gives a Gram that least squares can be fitted with; give a number"
+        )
+    return _committed(work, best, sample, found[kernels.index(best.kernel)], [*found, *again])
+
+
+def _committed(work: Workspace, best: Trial, sample: Arrays, search: Arrays, of_items: list[Arrays]) -> Arrays:
+    """Commit the scales that were chosen; return the kernel, the width, and the trials."""
+    records, sigma2 = np.concatenate([arrays["records"] for arrays in of_items]), best.sigma2
+    if work.config.kernel.sigma2 == "median":
+        sigma2 = default_sigma2(scaled(sample["points"][:MEDIAN_POINTS], best.scales), best.kernel)
+    if learns_scales(work.config.kernel.scale):
+        of_rounds, rounds = search["records"], search["rounds"]
+        distances = np.abs(rounds - lengths(best.scales)).max(axis=1)
+        chosen = 0 if best.kind == PLAIN else int(np.argmin(distances))
+        errors = of_rounds[:, RECORD.index("error")]
+        work.commit(
+            SCALES,
+            {"scales": best.scales, "rounds": rounds, "hold_out_errors": errors, "chosen": np.array(chosen)},
+        )
+    kernel = KERNELS.index(best.kernel.name)
+    plain = min(
+        records[(records[:, 2] == best.n_centers) & (records[:, 1] == KINDS.index(PLAIN))][:, 4], default=np.inf
+    )
+    work.log(
+        f"{best.kernel.name} kernel, {WORDS.get(best.kind, 'a scale for each feature')}, sigma2 {sigma2:g}: held-out "
+        f"{'log loss' if sample['of_classes'] else 'mean squared error'} {best.error:.6g} on {best.n_centers} candidates"
+        + (f", {plain:.6g} with features as they are" if best.kind != PLAIN and np.isfinite(plain) else "")
+    )
+    return {
+        "kernel": np.array(kernel),
+        "sigma2": np.array([sigma2]),
+        "kind": np.array(KINDS.index(best.kind)),
+        "tried": records,
+    }
+
+
+def _drawn(work: Workspace, index: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the candidates in an order drawn by the seed: those listed, or all rows, may be sorted by class."""
+    return np.random.default_rng([work.config.seed, 7]).permutation(np.sort(index))
+
+
+def _finalists(of_kernels: list[list[Trial]]) -> list[Trial]:
+    """Return the trials that more candidates decide between, in the order of the kernels: the two best kernels.
+
+    Each with the scales that were chosen for it, the better one also with those before; and the first kernel with
+    features as they are.
+    """
+    order = sorted(of_kernels, key=lambda trials: trials[-1].error)
+    finalists = [of_kernels[0][0], *order[0][-2:], *(trials[-1] for trials in order[1:2])]
+    return [trial for trials in of_kernels for trial in trials if any(trial is one for one in finalists)]
+
+
+def read_sample(work: Workspace, points: NDArray[np.int64], facts: TargetFacts, n_rows: int) -> Arrays:
+    """Return the rows that kernels are tried on: `n_rows` that are fitted, at most half as many that are held out.
+
+    Rows that choices of the fit hold out are held out here; of few rows more are. Raises InvalidDataError where all
+    rows are held out, or none.
+    """
+    n, seed, features = work.shape.n_train, work.config.seed, _unscaled(work.features)
+    store = open_features(features)
+    blocks = [range(start, min(start + READ_TARGETS, n)) for start in range(0, n, READ_TARGETS)]
+    keys_of = [store.keys(block.start, block.stop) for block in blocks]
+    share = max(work.config.statistics.hold_out, min(LARGEST_SHARE, SMALL_SAMPLE / n))
+    limit = held_out_limit(seed, share, (groups for _, groups in keys_of)) if facts.held_out_limit else 0.0
+    held_out = np.concatenate([draw_held_out(seed, max(limit, facts.held_out_limit), groups) for _, groups in keys_of])
+    keys = np.concatenate([keys for keys, _ in keys_of])
+    if held_out.all() or not held_out.any():
+        raise InvalidDataError(
+            f"{int(held_out.sum())} of the {n} rows that kernels are tried on are held out; set statistics.hold_out to "
+            "0.1, or give --kernel, --sigma2 as a number and --scale none"
+        )
+    order = np.random.default_rng([seed, 6]).permutation(n)
+    fit, others = (order[held_out[order] == part] for part in (False, True))
+    rows = np.sort(np.concatenate([fit[:n_rows], others[: max(n_rows // 2, 1)]]))
+    targets, weights = _targets(work, facts, rows)
+    deviations = store.standardisation().scale if work.config.data.standardise else np.ones(work.shape.n_features)
+    arrays = {
+        "X": store.take(rows),
+        "targets": targets,
+        "held_out": held_out[rows],
+        "points": store.take(points),
+        "common": common_scales(deviations),
+        "n_held_out": np.array(float(len(np.unique(keys[rows][held_out[rows]])))),
+        "of_classes": np.array(work.shape.task != "regression"),
+    }
+    return arrays if weights is None else arrays | {"weights": weights}
+
+
+def common_scales(deviations: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return the factors (d,) f4 that put z-scores of inputs back on one scale, of mean square 1."""
+    largest = float(deviations.max(initial=0.0))
+    relative = deviations / largest if largest > 0 else np.ones_like(deviations)
+    return (relative / np.sqrt(np.mean(relative**2))).astype(np.float32)
+
+
+def _targets(
+    work: Workspace, facts: TargetFacts, rows: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+    """Return the targets (rows, T) of some training rows in ascending order, and their weights."""
+    store, targets, weights = open_features(work.features), [], []
+    for start in range(0, work.shape.n_train, READ_TARGETS):
+        stop = min(start + READ_TARGETS, work.shape.n_train)
+        inside = rows[slice(*np.searchsorted(rows, (start, stop)))] - start
+        y, of_rows = store.targets("train", start, stop)[inside], store.weights("train", start, stop)
+        targets.append(encoded_targets(y, work.shape) - facts.mean)
+        weights.append(facts.weights(y, None if of_rows is None else of_rows[inside]))
+    known = [of_block for of_block in weights if of_block is not None]
+    return np.concatenate(targets), np.concatenate(known) if known else None
+
+
+def _unscaled(features: FeatureAccess) -> FeatureAccess:
+    return features.features if isinstance(features, ScaledFeatures) else features
+
+
+def search_item(task: KernelTask, kernel: Kernel, _: TaskCheckpoints) -> Arrays:
+    """Return the trials of a kernel that more candidates decide between, and records and scales of all rounds."""
+    sample, rounds = _sample_of(task), list[Trial]()
+
+    def on_round(trial: Trial) -> None:
+        rounds.append(trial)
+        _tell(trial)
+
+    kept = search_kernel(sample, kernel, task.search(kernel, sample, on_round))
+    return _as_arrays(kept) | {"records": _records(rounds), "rounds": np.stack([lengths(one.scales) for one in rounds])}
+
+
+def try_again(task: KernelTask, trial: Trial, _: TaskCheckpoints) -> Arrays:
+    """Return the trial with the best width on more candidates, and records of all widths."""
+    tried = with_more(_sample_of(task), trial, Search(task.more, sigma2=task.sigma2))
+    return _as_arrays(tried[:1]) | {"records": _records(tried)}
+
+
+def _tell(trial: Trial) -> None:
+    stopping.check()
+    progress.advance(0.0, f"{trial.kernel.name} kernel on {trial.n_centers} candidates")
+
+
+def _sample_of(task: KernelTask) -> Sample:
+    return as_dataclass(task.sample.read(), Sample)
+
+
+def _records(trials: list[Trial]) -> NDArray[np.float64]:
+    return np.array(
+        [
+            (KERNELS.index(one.kernel.name), KINDS.index(one.kind), one.n_centers, one.sigma2, one.error, one.ridge)
+            for one in trials
+        ],
+        np.float64,
+    ).reshape(-1, len(RECORD))
+
+
+def _as_arrays(trials: list[Trial]) -> Arrays:
+    """Return trials without their weights as arrays."""
+    return {"kept": _records(trials)} | {f"scales{number}": trial.scales for number, trial in enumerate(trials)}
+
+
+def _trials(kernel: Kernel, arrays: Arrays) -> list[Trial]:
+    return [
+        Trial(kernel, KINDS[int(kind)], arrays[f"scales{number}"], sigma2, int(m), error, int(ridge))
+        for number, (_, kind, m, sigma2, error, ridge) in enumerate(arrays["kept"].tolist())
+    ]

@@ -1,0 +1,92 @@
+"""The number of candidates of a fit by a budget: they grow in steps, up to what it pays for, while that lowers the error.
+
+A step has twice the candidates of the one before, which are the first of them: the Gram grows, and is not made again.
+"""
+
+import numpy as np
+
+from pipeline.kernels.gram_statistics import joined
+from pipeline.solvers.candidate_budget import steps_to
+from pipeline.solvers.kernel_trials import least_gain
+from pipeline.solvers.ridge import FIRST_RIDGE, Parts, refit
+from pipeline.stages.accumulate_statistics import (
+    ALL,
+    FIT,
+    HELD_OUT,
+    commit_parts,
+    largest_values,
+    name_of,
+    statistics_of,
+    statistics_pass,
+    statistics_to_arrays,
+)
+from pipeline.stages.final_weights import final_of
+from pipeline.stages.target_facts import count_held_out
+from pipeline.stages.training_rows import row_task
+from pipeline.stages.workspace import CENTERS, STATISTICS, Workspace
+
+RIDGES = "ridges"  # the array (ridges, 2) of fractions of the diagonal and held-out errors
+Errors = list[tuple[float, float]]
+
+
+def grow_candidates(work: Workspace) -> None:
+    """Commit the statistics of as many candidates as lower the held-out error by more than chance, and cut the others.
+
+    With the candidates are then committed the ridges that were tried on so many, and their held-out errors.
+    """
+    with work.stage(STATISTICS):
+        if final_of(work) is not None:
+            return  # nothing reads the statistics any more, and the run may have dropped them
+        if RIDGES not in work.centers:
+            size, errors = _grown(work)
+            copied = {name: np.array(values) for name, values in work.centers.items()}
+            cut = {name: copied[name][:size] for name in ("index", "X")}
+            work.commit(CENTERS, copied | cut | {RIDGES: np.array(errors)})
+        if work.committed(name_of(ALL), mapped=True) is None:
+            size, parts = len(work.centers["index"]), _committed(work)
+            assert parts is not None
+            whole = all(part.n_centers == size for part in parts)
+            fit, held_out = parts if whole else (part.cut(np.arange(size)) for part in parts)
+            commit_parts(work, fit, held_out, ("", "", ALL) if whole else (FIT, HELD_OUT, ALL))
+
+
+def _grown(work: Workspace) -> tuple[int, Errors]:
+    """Commit the statistics of steps; return how many candidates to keep, and held-out errors of ridges with them."""
+    steps, parts, kept = steps_to(work.n_candidates), _committed(work), 0
+    chance, errors, error, ridge = least_gain(count_held_out(work, work.facts)), Errors(), np.inf, FIRST_RIDGE
+    for size in steps:
+        if parts is None or parts[0].n_centers < size:
+            parts = _step(work, parts, size)
+        fit, held_out = (part.prefix(size) for part in parts)
+        tried = refit(fit, held_out, fit, intercept=work.intercept, start=ridge).held_out_errors
+        fraction, found = min(tried, key=lambda pair: pair[1])
+        work.log(f"{size} candidates: held-out mean squared error {found:.6g}", candidates=size, hold_out_error=found)
+        gains = found < (1 - chance) * error
+        if found < error:
+            kept, errors, error, ridge = size, list(tried), found, round(np.log10(fraction))
+        if not gains:
+            break
+    if kept < steps[-1]:
+        work.log(f"{kept} of at most {steps[-1]} candidates: twice as many gain no more than chance may")
+    return kept, errors
+
+
+def _committed(work: Workspace) -> Parts | None:
+    """Return the parts that an earlier session has committed, of as many columns as the last whole step had."""
+    found = [work.committed(name_of(part), mapped=True) for part in (FIT, HELD_OUT)]
+    if any(arrays is None for arrays in found):
+        return None
+    fit, held_out = (statistics_of(work, name_of(part)) for part in (FIT, HELD_OUT))
+    return fit, held_out.prefix(fit.n_centers)
+
+
+def _step(work: Workspace, before: Parts | None, size: int) -> Parts:
+    """Commit the statistics of the first `size` candidates; those of the ones before are taken over."""
+    n_kept, name = before[0].n_centers if before else 0, f"{STATISTICS}-{size}"
+    task = statistics_pass(row_task(work), (FIT, HELD_OUT), size, largest_values(work), n_kept=n_kept)
+    sums = work.add_up(STATISTICS, task, name, f"{size} candidates").statistics()
+    for number, part in ((1, HELD_OUT), (0, FIT)):
+        whole = joined(before[number] if before else None, np.arange(n_kept), sums.pop(part))
+        work.commit(name_of(part), statistics_to_arrays(whole))
+    work.drop(f"passes/{name}")
+    return statistics_of(work, name_of(FIT)), statistics_of(work, name_of(HELD_OUT))
