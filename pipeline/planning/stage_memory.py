@@ -7,6 +7,7 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
+from pipeline.prediction.labelled_scores import ranked_share
 from pipeline.runtime.row_pass import n_groups_of, threads_together
 from pipeline.solvers.feature_scales import TRIAL_CENTERS, slopes_bytes
 from pipeline.solvers.forward_backward_selection import dropping_bytes
@@ -147,6 +148,18 @@ class Solving:
     def solves(self) -> int:
         """What the solves take, or then the moves of the centers."""
         return max(self._solves(), self.moves())
+
+    def tests(self) -> int:
+        """The test part while it is streamed, beside where centers were before they moved; then its ranked rows.
+
+        These are joined, and one output of them is sorted at a time.
+        """
+        shape, workers = self.shape, self.workers
+        ranked = 0
+        if shape.task != "regression":
+            kept = int(ranked_share(shape.n_test, shape.n_outputs) * shape.n_test)
+            ranked = 8 * kept * (2 * (shape.n_outputs + 2) + 8)
+        return self.streams(0, shape.n_test) + workers.processes * 4 * self.moving * shape.n_features + ranked
 
     def moves(self) -> int:
         """Statistics or a gradient of the centers that move, beside their places, gradients and curvature."""
