@@ -150,16 +150,16 @@ class Solving:
         return max(self._solves(), self.moves())
 
     def tests(self) -> int:
-        """The test part while it is streamed, beside where centers were before they moved; then its ranked rows.
+        """The test part while it is streamed, beside where centers were before they moved; or then its ranked rows.
 
         These are joined, and one output of them is sorted at a time.
         """
-        shape, workers = self.shape, self.workers
-        ranked = 0
+        shape, rows = self.shape, 0
         if shape.task != "regression":
-            kept = int(ranked_share(shape.n_test, shape.n_outputs) * shape.n_test)
-            ranked = 8 * kept * (2 * (shape.n_outputs + 2) + 8)
-        return self.streams(0, shape.n_test) + workers.processes * 4 * self.moving * shape.n_features + ranked
+            rows = int(8 * ranked_share(shape.n_test, shape.n_outputs) * shape.n_test)
+        moved = self.workers.processes * 4 * self.moving * shape.n_features
+        kept = rows * (shape.n_outputs + 2)
+        return max(self.streams(0, shape.n_test) + moved + kept, 2 * kept + 4 * rows)
 
     def moves(self) -> int:
         """Statistics or a gradient of the centers that move, beside their places, gradients and curvature."""
