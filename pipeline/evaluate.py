@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; errors become one line on standard error."""
     parser = command_parser(
         "evaluate",
-        "Test error, confusion matrix and errors of each class; mean squared error for a regression.",
+        "Test error, confusion matrix, AUC, recall and precision of each class; mean squared error for a regression.",
         "Without DATA: the test part of the run's own data. Exit codes: 0 done, 2 usage, 65 bad data or a "
         "damaged model, 66 missing input, 69 unavailable, 75 stopped, 78 the data of the run have changed.",
     )
@@ -56,12 +56,9 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     located = locate(arguments.model)
     asked = Asked(arguments.data, labelled=True, **data_options(arguments))
     examples, model = open_examples(asked, located), located.model
-    score, absolute_error, n_far, started = None, 0.0, 0, time.perf_counter()
-    for block in predictions(model, examples):
-        of_block, of_block_absolute = score_labelled(block, model.labels, model.temperature)
-        score, absolute_error = of_block if score is None else score + of_block, absolute_error + of_block_absolute
-        n_far += block.n_far
-    assert score is not None  # open_examples refuses data without rows
+    started = time.perf_counter()
+    blocks, of_model = predictions(model, examples), (model.labels, model.temperature)
+    score, absolute_error, n_far = score_labelled(blocks, *of_model, examples.n_rows)
     seconds = time.perf_counter() - started
     return {
         "model": str(arguments.model),
@@ -80,8 +77,8 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> list[str]:
-    """Return the result as lines for people: the error, the errors of each class, the confusion matrix."""
-    from pipeline.prediction.labelled_scores import probability_words  # brings numpy, which --help does without
+    """Return the result as lines for people: the confusion matrix, the error, recall and precision of each class."""
+    from pipeline.prediction.labelled_scores import class_lines, probability_words  # brings numpy, needless for --help
 
     part = f", {result['part']}" if result["part"] else ""
     header = "" if result["header"] is None else f"header: {'yes' if result['header'] else 'no'}, "
@@ -93,25 +90,19 @@ def table(result: dict[str, Any]) -> list[str]:
         errors = f"{result['mse']:.6g}, RMSE {result['rmse']:.6g}, mean absolute error {result['mae']:.6g}{r2}"
         lines.append(f"mean squared error: {errors}")
     else:
-        lines += _class_table(result["labels"], result["confusion"])
+        lines += _confusion_table(result["labels"], result["confusion"])
         lines.append(f"error: {100 * result['error_rate']:.2f} % ({result['n_errors']} of {result['n_rows']})")
+        lines += class_lines(result, few=False)
         lines += [probability_words(result["probabilities"])] if result["probabilities"] else []
     return [*lines, f"{result['seconds']:.2f} s, {result['rows_per_second']:.0f} rows/s"]
 
 
-def _class_table(labels: list[object], confusion: list[list[int]]) -> list[str]:
-    width = max(8, *(len(str(label)) + 1 for label in labels))
-    lines = ["", f"{'class':<{width}}{'rows':>9}{'errors':>9}{'error, %':>10}  most often taken for"]
-    for k, row in enumerate(confusion):
-        n_rows, wrong = sum(row), sum(row) - row[k]
-        share = f"{100 * wrong / n_rows:.2f}" if n_rows else "-"
-        other = max((j for j in range(len(row)) if j != k), key=lambda j: row[j])
-        taken = f"  {labels[other]} ({row[other]})" if row[other] else ""
-        lines.append(f"{labels[k]!s:<{width}}{n_rows:>9}{wrong:>9}{share:>10}{taken}")
+def _confusion_table(labels: list[object], confusion: list[list[int]]) -> list[str]:
     if len(labels) > MOST_SHOWN_CLASSES:
-        return [*lines, f"(--json has the confusion matrix of the {len(labels)} classes)", ""]
+        return [f"(--json has the confusion matrix of the {len(labels)} classes)"]
+    width = max(8, *(len(str(label)) + 1 for label in labels))
     column = max(width, *(len(str(count)) + 1 for row in confusion for count in row))
-    lines += ["", f"{'truth':<{width}}" + "".join(f"{label!s:>{column}}" for label in labels) + "  predicted"]
+    lines = ["", f"{'truth':<{width}}" + "".join(f"{label!s:>{column}}" for label in labels) + "  predicted"]
     for label, row in zip(labels, confusion, strict=True):
         lines.append(f"{label!s:<{width}}" + "".join(f"{count:>{column}}" for count in row))
     return [*lines, ""]

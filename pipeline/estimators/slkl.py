@@ -206,7 +206,8 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
     warm_start, random_state, callback, verbose
         As in `SLKLRegressor`; "auto" and "greedy:auto" look at held-out rows, "auto" at how many are misclassified.
     class_weight : None, "balanced" or dict
-        Factors of the row weights by class, as everywhere in scikit-learn.
+        Factors of the row weights by class, as everywhere in scikit-learn. "balanced" finds more of a rare class, at
+        the cost of precision.
 
     Attributes
     ----------
@@ -222,6 +223,9 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
 
     Notes
     -----
+    Where a class is rare, `score` tells little: a model that never predicts a class of 1 % of the rows is right on
+    99 %. `sklearn.metrics.classification_report(y, model.predict(X))` has recall and precision of each class.
+
     See `SLKLRegressor`, also for the source.
     """
 

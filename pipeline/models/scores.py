@@ -1,4 +1,5 @@
-"""Probabilities of classes by one temperature and their calibration; scores of predictions. All add up over blocks.
+"""Probabilities of classes by one temperature and their calibration; scores of predictions. All but the area under the
+ROC curve add up over blocks.
 
 Decision values f (rows, T) are those of one machine for each class; two classes have one, that of the second, and the
 first then has 0. `truth` (rows,) i8 are the indices of the true classes.
@@ -181,7 +182,9 @@ class Score:
 
     counted, wrong: the sum of the rows' weights, and that of those predicted as another class. target_mean,
     target_spread: the mean of the targets of a regression, and the sum of their squared distances from it. calibration:
-    of the probabilities, None where there are none. Where rows are weighted, all sums but the confusion matrix are.
+    of the probabilities, None where there are none. by_class: the rows of each class, those predicted as it, and those
+    of both. Where rows are weighted, all sums but the confusion matrix are. auc, auc_rows: the `area_under_curve` of so
+    many rows, which does not add up: it is put in when all rows are there, where it is defined.
     """
 
     rows: int
@@ -193,6 +196,9 @@ class Score:
     target_mean: float = 0.0
     target_spread: float = 0.0
     calibration: Calibration | None = None
+    by_class: tuple[tuple[float, float, float], ...] = ()
+    auc: float | None = None
+    auc_rows: int = 0
 
     @classmethod
     def from_stored(cls, payload: Mapping[str, Any]) -> "Score":
@@ -215,6 +221,9 @@ class Score:
             target_mean=self.target_mean + step * other.counted / counted,
             target_spread=self.target_spread + other.target_spread + between,
             calibration=self.calibration + other.calibration if self.calibration and other.calibration else None,
+            by_class=tuple(
+                (a[0] + b[0], a[1] + b[1], a[2] + b[2]) for a, b in zip(self.by_class, other.by_class, strict=True)
+            ),
         )
 
     @property
@@ -253,9 +262,36 @@ def score_classes(
     """Return the score of predicted classes (rows,), indices below n_classes, against the true ones."""
     counts = np.zeros((n_classes, n_classes), np.int64)
     np.add.at(counts, (truth, predicted), 1)
-    s = np.ones(len(truth)) if weights is None else weights
-    sums = float(s.sum()), weights is not None, tuple(map(tuple, counts.tolist())), float(s @ (predicted != truth))
-    return Score(len(truth), *sums, calibration=calibration)
+    s, right = np.ones(len(truth)) if weights is None else weights, predicted == truth
+    sums = float(s.sum()), weights is not None, tuple(map(tuple, counts.tolist())), float(s @ ~right)
+    of_classes = ((truth, s), (predicted, s), (truth[right], s[right]))
+    by_class = zip(*(np.bincount(classes, counted, n_classes).tolist() for classes, counted in of_classes), strict=True)
+    return Score(len(truth), *sums, calibration=calibration, by_class=tuple(by_class))
+
+
+def area_under_curve(
+    decision: NDArray[np.floating], truth: NDArray[np.int64], weights: NDArray[np.float64]
+) -> float | None:
+    """Return the area under the ROC curve of decision values (rows, T): for several classes, the mean of one to rest.
+
+    The share of the pairs of a row of the class and another row, by the product of their weights, in which the first
+    has the larger value; equal values count half. Classes that have no such pairs are left out; None where all are.
+    Sorts the rows T times.
+    """
+    first = 1 if decision.shape[1] == 1 else 0
+    areas = [_area(values, truth == first + k, weights) for k, values in enumerate(decision.T)]
+    defined = [area for area in areas if area is not None]
+    return sum(defined) / len(defined) if defined else None
+
+
+def _area(values: NDArray[np.floating], positive: NDArray[np.bool_], weights: NDArray[np.float64]) -> float | None:
+    if not (weights[positive].any() and weights[~positive].any()):
+        return None
+    order = np.argsort(values, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(values[order])), len(order) - 1)  # of runs of equal values
+    s, positive = weights[order], positive[order]
+    found, alarms = (np.append(0.0, np.cumsum(np.where(side, s, 0.0))[ends]) for side in (positive, ~positive))
+    return float(np.diff(found / found[-1]) @ (alarms[:-1] + alarms[1:]) / (2 * alarms[-1]))
 
 
 def score_values(

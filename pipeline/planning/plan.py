@@ -366,7 +366,6 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         preselected=preselection_of(config, shape.n_train),
     )
     drawing = StagePlan("centers", len(kernels), max(2 * drawn if has_room else 0, trials), drawn)
-    testing = solving.streams(0, shape.n_test) + workers.processes * 4 * solving.moving * d  # where they were
     planned = solve_finalists if solving.preselected else solve_in_rounds if in_rounds else solve_at_once
     n_tested = row_grid("test", shape.n_test, w).n_blocks
     reading_table: tuple[StagePlan, ...] = ()
@@ -377,7 +376,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         StagePlan("features", n_items, streaming - unused + opening + reading + building, stored),
         replace(drawing, memory_bytes=streaming + 8 * 2**20 + drawing.memory_bytes),
         *planned(solving),
-        StagePlan("evaluate", n_tested, base + max(data.reading(1), testing), drawn),
+        StagePlan("evaluate", n_tested, base + max(data.reading(1), solving.tests()), drawn),
     )
     return Plan(stages, workers, bounds.limit)
 

@@ -7,6 +7,7 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
+from pipeline.prediction.labelled_scores import ranked_share
 from pipeline.runtime.row_pass import n_groups_of, threads_together
 from pipeline.solvers.forward_backward_selection import dropping_bytes
 from pipeline.solvers.greedy_choice import Preselection
@@ -146,6 +147,18 @@ class Solving:
     def solves(self) -> int:
         """What the solves take, or then the moves of the centers."""
         return max(self._solves(), self.moves())
+
+    def tests(self) -> int:
+        """The test part while it is streamed, beside where centers were before they moved; or then its ranked rows.
+
+        These are joined, and one output of them is sorted at a time.
+        """
+        shape, rows = self.shape, 0
+        if shape.task != "regression":
+            rows = int(8 * ranked_share(shape.n_test, shape.n_outputs) * shape.n_test)
+        moved = self.workers.processes * 4 * self.moving * shape.n_features
+        kept = rows * (shape.n_outputs + 2)
+        return max(self.streams(0, shape.n_test) + moved + kept, 2 * kept + 4 * rows)
 
     def moves(self) -> int:
         """Statistics or a gradient of the centers that move, beside their places, gradients and curvature."""

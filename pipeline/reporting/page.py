@@ -16,6 +16,7 @@ import numpy as np
 from pipeline.config.command_line import program
 from pipeline.config.settings import MOST_TOML_BYTES
 from pipeline.errors import ExitCode
+from pipeline.prediction.labelled_scores import by_recall
 from pipeline.prediction.streamed_prediction import Located, locate
 from pipeline.reporting import examples, plots, run_facts
 from pipeline.reporting.results import before_words, by_weight, weighting_lines
@@ -30,7 +31,7 @@ from storage.records import read_record
 
 MOST_LOG_LINES = 200
 MOST_TAIL_BYTES = 64 * 2**20  # of log and metrics that are read, from their end
-MOST_SHOWN_CLASSES = 30  # of a confusion matrix
+MOST_SHOWN_CLASSES = 30  # of a confusion matrix; the table of more classes is folded
 
 _Value = TypeVar("_Value")
 
@@ -66,6 +67,7 @@ def gather(layout: RunLayout) -> dict[str, Any]:
         **plots.solves(records, _labels(located)),
         **plots.passes(records),
         **plots.of_report(report),
+        "classes": _classes(report) if report else None,
         "confusion": _confusion(report, located.model.labels) if report and located else None,
         **_pictures(located, notes),
         "stages": _stages(layout, report, notes),
@@ -135,6 +137,15 @@ def _pictures(located: Located | None, notes: list[str]) -> dict[str, Any]:
     return {**empty, **mistakes, "centers": centers}
 
 
+def _classes(report: dict[str, Any]) -> dict[str, Any] | None:
+    """Return recall and precision of the classes of a report that has them; of many, those of low recall first."""
+    by_class = report.get("by_class")
+    if not by_class:
+        return None
+    many = len(by_class) > MOST_SHOWN_CLASSES
+    return {"rows": [by_class[k] for k in by_recall(by_class)] if many else by_class, "folded": many}
+
+
 def _confusion(report: dict[str, Any], labels: Sequence[Any]) -> dict[str, Any] | None:
     """Return the confusion matrix with the shade of each cell; of many classes only the commonest confusions."""
     matrix = report["confusion"]
@@ -148,7 +159,6 @@ def _confusion(report: dict[str, Any], labels: Sequence[Any]) -> dict[str, Any] 
             "cells": [
                 {"count": count, "shade": 0 if j == k else count / most, "right": j == k} for k, count in enumerate(row)
             ],
-            "error": 1 - row[j] / sum(row) if sum(row) else None,
         }
         for j, row in enumerate(matrix)
     ]

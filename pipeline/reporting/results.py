@@ -11,17 +11,20 @@ from pipeline.datasets.feature_request import FeatureShape
 from pipeline.kernels.kernel_forms import KERNELS
 from pipeline.kernels.scaled_rows import lengths
 from pipeline.models.scores import Score, r_squared
-from pipeline.prediction.labelled_scores import probability_words
+from pipeline.prediction.labelled_scores import by_recall, class_lines, class_numbers, probability_words
 from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.solvers.kernel_trials import KINDS, METRIC, importances, kind_of
 from pipeline.stages import final_weights
 from pipeline.stages.evaluate_model import Scores
 from pipeline.stages.run_workspace import Run, in_order
-from pipeline.stages.target_facts import held_out_rows
+from pipeline.stages.target_facts import held_out_rows, target_blocks
 from storage.arrays import read_arrays
 
 FORMAT_VERSION = 1
+# Of the weights of the training rows and of an even share of them; recall that is low for a class below both.
+RARE, RARE_OF_EVEN, LOW_RECALL = 0.05, 0.2, 0.8
+MOST_NAMED = 3  # rare classes
 ROUNDED = "the gaps are of the kernel columns as float32 has them"
 
 
@@ -39,6 +42,7 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
     refitted = summary["ridge"] is not None and summary["penalty"] is not None
     moved = final.points is not None
     model, score = load_model(run.layout.model), scores.model
+    classes = class_numbers(score, shape.classes)
     widths = np.unique(model.center_sigma2, return_counts=True)
     return {
         "format_version": FORMAT_VERSION,
@@ -71,6 +75,8 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "weighting": _weighting(run),
         "converged": all(one["converged"] for one in summary["solves"]),
         **_errors(score, shape.task),
+        **classes,
+        "notes": _notes(run, classes["by_class"] or []) if model.n_centers else [],
         "penalised": _errors(scores.penalised, shape.task) if refitted or moved else None,
         "warnings": _warnings(model, score, config),
         "probabilities": {**summary["temperature"], **score.calibration.numbers()} if score.calibration else None,
@@ -198,6 +204,22 @@ def _warnings(model: SparseKernelModel, score: Score, config: TrainConfig) -> li
     return []
 
 
+def _notes(run: Run, by_class: list[dict[str, Any]]) -> list[str]:
+    """Return a line that names the rare classes of low recall, where classes do not weigh alike."""
+    n = len(by_class)
+    low = [k for k in by_recall(by_class) if by_class[k]["recall"] is not None and by_class[k]["recall"] < LOW_RECALL]
+    if not low or run.config.data.class_weight is not None:
+        return []
+    counts = sum((np.bincount(y, weights, n) for y, weights in target_blocks(run)), np.zeros(n))
+    shares = counts / counts.sum()
+    rare = [k for k in low if shares[k] < min(RARE, RARE_OF_EVEN / n)]
+    facts = [(by_class[k]["label"], 100 * shares[k], 100 * by_class[k]["recall"]) for k in rare[:MOST_NAMED]]
+    shown = ", ".join(f"{label} ({share:.2g} % of the training rows, recall {r:.2f} %)" for label, share, r in facts)
+    more = f" and {len(rare) - MOST_NAMED} more" if len(rare) > MOST_NAMED else ""
+    advice = "--class-weight balanced finds more of their rows, at the cost of precision"
+    return [f"rare classes are often missed: {shown}{more}; {advice}"] if rare else []
+
+
 def _hold_out(run: Run, summary: dict[str, Any]) -> dict[str, Any] | None:
     """Return what the held-out rows decided: the penalty's error along the path, the ridge and its errors."""
     if summary["path"] is None and summary["ridge"] is None:
@@ -245,11 +267,11 @@ def table(report: dict[str, Any]) -> list[str]:
     lines += [polish_words(report["polish"])] if report.get("polish") else []
     if report["penalised"]:
         lines.append(f"{before_words(report)}: {_error_words(report['penalised'], report)}")
-    lines.append(_error_words(report, report))
+    lines += [_error_words(report, report), *class_lines(report, few=True)]
     if numbers := report["probabilities"]:
         seen = ", found with weights that had seen the held-out rows" if numbers["seen"] else ""
         lines.append(f"{probability_words(numbers)} (temperature {numbers['temperature']:.3g}{seen})")
-    return lines + not_converged(report) + warnings(report)
+    return lines + [f"NOTE: {line}" for line in report.get("notes", [])] + not_converged(report) + warnings(report)
 
 
 def weighting_lines(report: dict[str, Any]) -> list[str]:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.targets import labels_from_decision
 from pipeline.config.parsers import NO_PENALTY, learns_scales
 from pipeline.datasets.feature_rows import open_features
 from pipeline.datasets.open_data import open_data
 from pipeline.kernels.exact_sums import Each
 from pipeline.models.kernel_expansion import KernelExpansion
-from pipeline.models.scores import Score, calibrate, score_classes, score_values
+from pipeline.models.scores import Score, score_values
+from pipeline.prediction.labelled_scores import ranked_rows, score_decision, with_area
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.stages import final_weights
@@ -69,14 +69,18 @@ def _scored(run: Run, digest: str) -> Scores:
     """Return the scores of the test part: one pass over its rows, with the committed model of a digest."""
     solver, n_centers = run.config.solver, len(final_weights.load(run.layout).active)
     opened = partial(
-        _opened,
+        _opened_scores,
         run.layout,
         refitted=solver.refit != "none" and solver.select == "none" and solver.penalty != NO_PENALTY,
         selected=solver.select != "none",
     )
     task = value_pass(row_task(run), row_grid("test", run.shape.n_test, n_centers), opened)
     values = run.add_up(EVALUATE, task, f"{EVALUATE}-{digest[:16]}")
-    return reduce(add, (_scores(json.loads(block["scores"].tobytes())) for block in values.by_block()))
+    scores = reduce(add, (_scores(json.loads(block["scores"].tobytes())) for block in values.by_block()))
+    if run.shape.task == "regression":
+        return scores
+    ranked = {name: values.in_order(name) for name in ("decision", "truth", "weights")}
+    return replace(scores, model=with_area(scores.model, ranked))
 
 
 def _scores(payload: dict[str, Any]) -> Scores:
@@ -123,8 +127,11 @@ def _model_of_run(run: Run) -> SparseKernelModel:
     )
 
 
-def _opened(layout: RunLayout, task: RowTask, *, refitted: bool, selected: bool) -> OfBlock:
-    """Return what scores a block by the model, by its penalised weights, and by its first centers alone, as JSON."""
+def _opened_scores(layout: RunLayout, task: RowTask, *, refitted: bool, selected: bool) -> OfBlock:
+    """Return what scores a block by the model, by its penalised weights, and by its first centers alone, as JSON.
+
+    Of classes, with the rows of the block that are ranked by the model's decision values.
+    """
     model = before = load_model(layout.model)
     final = final_weights.load(layout)
     if final.points is not None:
@@ -138,14 +145,13 @@ def _opened(layout: RunLayout, task: RowTask, *, refitted: bool, selected: bool)
     regression, n_classes = task.shape.task == "regression", len(task.shape.classes)
 
     def score(decision: NDArray[np.float64], block: RowBlock, temperature: float | None = None) -> Score:
-        predicted = labels_from_decision(decision, task.shape.task)
         if regression:
-            return score_values(predicted, block.y, block.weights)
-        calibration = None if temperature is None else calibrate(decision, block.y, temperature, block.weights)
-        return score_classes(predicted, block.y, n_classes, calibration, block.weights)
+            return score_values(decision[:, 0], block.y, block.weights)
+        return score_decision(decision, block.y, n_classes, temperature, block.weights)
 
     def scores(block: RowBlock, _: Each) -> Values:
-        of_model = score(model.decision_function(block.X), block, model.temperature)
+        decision = model.decision_function(block.X)
+        of_model = score(decision, block, model.temperature)
         penalised, errors = score(before.decision_function(block.X), block), []
         if prefixes:
             columns = before.expansion.columns(block.X)  # of centers where they were chosen
@@ -153,6 +159,7 @@ def _opened(layout: RunLayout, task: RowTask, *, refitted: bool, selected: bool)
                 of_first = score(columns[:, : len(weights)] @ weights + intercept, block)
                 errors.append(of_first.squared_error if regression else of_first.wrong)
         found = asdict(Scores(of_model, penalised, tuple(errors)))
-        return {"scores": np.frombuffer(json.dumps(found).encode(), np.uint8)}
+        ranked = {} if regression else ranked_rows(decision, block.y, block.weights, block.start, task.shape.n_test)
+        return {"scores": np.frombuffer(json.dumps(found).encode(), np.uint8), **ranked}
 
     return scores

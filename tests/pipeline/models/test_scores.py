@@ -4,11 +4,19 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 from scipy.special import expit, softmax
-from sklearn.metrics import confusion_matrix, log_loss, mean_squared_error, r2_score
+from sklearn.metrics import (
+    confusion_matrix,
+    log_loss,
+    mean_squared_error,
+    precision_recall_fscore_support,
+    r2_score,
+    roc_auc_score,
+)
 
 from pipeline.models import scores
 from pipeline.models.scores import (
     Score,
+    area_under_curve,
     best_temperature,
     calibrate,
     loss_slopes,
@@ -17,6 +25,8 @@ from pipeline.models.scores import (
     score_classes,
     score_values,
 )
+from pipeline.prediction import labelled_scores
+from pipeline.prediction.labelled_scores import class_lines, class_numbers, ranked_rows
 
 
 def decisions(n: int, n_classes: int, spread: float = 0.4) -> tuple[np.ndarray, np.ndarray]:
@@ -113,18 +123,79 @@ def test_a_score_comes_back_as_it_was_stored():
     assert score.calibration is not None
     stored = Score.from_stored({**vars(score), "calibration": vars(score.calibration)})
     assert (score + stored).calibration == score.calibration + score.calibration
+    before = {name: value for name, value in vars(score).items() if name not in ("by_class", "auc", "auc_rows")}
+    numbers = class_numbers(Score.from_stored({**before, "calibration": None}), (0, 1, 2))
+    assert numbers["baseline"] is None, "as an earlier version stored it"
+    assert class_lines(numbers, few=True) == []
     without = score_values(np.zeros(3), np.ones(3))
     assert Score.from_stored(vars(without)) == without
 
 
-def test_blocks_of_classes_add_up():
+@pytest.mark.parametrize("weighted", [False, True])
+def test_blocks_of_classes_add_up_to_what_scikit_learn_says(weighted):
+    """The last class but one is never predicted, the last one has no rows."""
     rng = np.random.default_rng(0)
     truth, predicted = rng.integers(0, 4, 90), rng.integers(0, 3, 90)
-    whole = score_classes(predicted[:40], truth[:40], 4) + score_classes(predicted[40:], truth[40:], 4)
-    assert whole.confusion == tuple(map(tuple, confusion_matrix(truth, predicted, labels=range(4)).tolist()))
+    s = rng.exponential(size=90) if weighted else None
+    parts = [
+        score_classes(predicted[a:b], truth[a:b], 5, None, s if s is None else s[a:b]) for a, b in ((0, 40), (40, 90))
+    ]
+    whole = parts[0] + parts[1]
+    assert whole.confusion == tuple(map(tuple, confusion_matrix(truth, predicted, labels=range(5)).tolist()))
     assert whole.n_errors == np.count_nonzero(truth != predicted)
-    assert whole.error_rate == whole.n_errors / 90
+    assert whole.error_rate == pytest.approx(np.average(truth != predicted, weights=s), rel=1e-12)
     assert whole.r2 is None
+    found = class_numbers(whole, tuple("abcde"))
+    precision, recall, _, _ = precision_recall_fscore_support(
+        truth, predicted, labels=range(5), sample_weight=s, zero_division=np.nan
+    )
+    for name, expected in (("recall", recall), ("precision", precision)):
+        of_classes = [np.nan if one[name] is None else one[name] for one in found["by_class"]]
+        np.testing.assert_allclose(of_classes, expected, rtol=1e-12)
+    assert [one["rows"] for one in found["by_class"]] == np.bincount(truth, minlength=5).tolist()
+    constants = [np.average(truth != k, weights=s) for k in range(5)]
+    assert found["baseline"]["error_rate"] == pytest.approx(min(constants), rel=1e-12)
+    assert found["baseline"]["label"] == "abcde"[int(np.argmin(constants))]
+    lines = class_lines({**found, "auc": 0.5, "auc_rows": 60, "confusion": whole.confusion}, few=False)
+    assert lines[0].endswith("; AUC 0.5000 of 60 rows")
+    assert lines[4].startswith("class d: recall   0.00 %, never predicted (")
+    assert lines[5] == "class e: no rows"
+
+
+@pytest.mark.parametrize("n_classes", [2, 5])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("digits", [15, 1, 0])
+def test_the_area_under_the_curve_is_that_of_scikit_learn(n_classes, weighted, digits):
+    """With few digits many values are equal."""
+    f, truth = decisions(300, n_classes)
+    f = f.round(digits)
+    s = np.random.default_rng(0).exponential(size=300) if weighted else np.ones(300)
+    sides = truth if n_classes == 2 else np.eye(n_classes)[truth]
+    values = f[:, 0] if n_classes == 2 else f
+    expected = roc_auc_score(sides, values, average="macro", sample_weight=s)
+    assert area_under_curve(f, truth, s) == pytest.approx(expected, rel=1e-12)
+    if n_classes > 2:  # an absent class is left out, and one whose rows weigh nothing
+        expected = roc_auc_score(sides[:, 1:], f[:, 1:], average="macro", sample_weight=np.where(truth, s, 0))
+        assert area_under_curve(f, truth, np.where(truth, s, 0)) == pytest.approx(expected, rel=1e-12)
+        there = truth > 0
+        expected = roc_auc_score(sides[there, 1:], f[there, 1:], average="macro", sample_weight=s[there])
+        assert area_under_curve(f[there], truth[there], s[there]) == pytest.approx(expected, rel=1e-12)
+    assert area_under_curve(f, np.zeros(300, int), s) is None, "there is one class alone"
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_of_many_rows_few_are_ranked_the_same_from_any_blocks(n_classes, monkeypatch):
+    n = 30_000
+    f, _ = decisions(n, n_classes)
+    truth = np.arange(n) % n_classes  # they take turns
+    whole = ranked_rows(f, truth, None, 0, n)
+    assert all(len(values) == n for values in whole.values())
+    monkeypatch.setattr(labelled_scores, "MOST_RANKED", 10_000 * (f.shape[1] + 2))
+    whole = ranked_rows(f, truth, None, 0, n)
+    parts = [ranked_rows(f[a:b], truth[a:b], None, a, n) for a, b in ((0, 7001), (7001, n))]
+    for name, values in whole.items():
+        np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), values)
+    assert np.bincount(whole["truth"]) == pytest.approx(10_000 / n_classes, rel=0.05)
 
 
 def test_blocks_of_values_add_up():
