@@ -177,8 +177,9 @@ class KernelConfig:
 
     name: str = option(
         "gaussian",
-        OneOf(("gaussian", "polynomial", "intersection")),
-        "gaussian; polynomial: (1 + x·z/σ²)^degree; intersection: Σ min(x, z) of histograms such as sphog",
+        OneOf(("gaussian", "laplace", "product-laplace", "polynomial", "intersection")),
+        "gaussian; laplace: exp(-‖x-z‖/σ); product-laplace: exp(-Σ |x_j-z_j|/σ), for tables with edges; polynomial: "
+        "(1 + x·z/σ²)^degree; intersection: Σ min(x, z) of histograms such as sphog",
         "--kernel",
     )
     degree: int = option(2, whole(1, 20), "of the polynomial kernel")

@@ -19,6 +19,7 @@ from pipeline.datasets.feature_rows import store_of
 from pipeline.datasets.open_data import open_data, open_outline
 from pipeline.errors import PlanError
 from pipeline.kernels.jit import not_kept
+from pipeline.kernels.kernel_forms import Kernel
 from pipeline.planning.stage_memory import (
     ROW_BYTES,
     Solving,
@@ -338,8 +339,8 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     building = min(workers.threads, n_items) * (6 if config.features.name == "raw" else 3) * 4 * item_rows * d
     if data.kept == data.decoded:  # of one chunk, nothing is built before it is decoded
         building = max(building - data.decoding, 0)
-    # Gaussian columns of one width are written in place, from centers that are held once.
-    plain = config.kernel.name == "gaussian" and not isinstance(config.kernel.sigma2, tuple)
+    # Columns of distances, of one width, are written in place, from centers that are held once.
+    plain = Kernel(config.kernel.name).is_bounded and not isinstance(config.kernel.sigma2, tuple)
     drawn = 4 * w * d * (1 if plain else 2)
     centers = drawn + (8 * w * d if _value_bytes(config) == 8 else 0)
     n_candidates = count_candidates(config, shape.n_train)

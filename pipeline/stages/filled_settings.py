@@ -198,7 +198,8 @@ def fill_in(
     if raw:
         config = _with_problem(config, shape, explicit, room.n_different)
     else:
-        sigma2 = IMAGE_SIGMA2 if config.features.power == 1.0 else ROOT_SIGMA2
+        sigma2: float | str = IMAGE_SIGMA2 if config.features.power == 1.0 else ROOT_SIGMA2
+        sigma2 = "median" if config.kernel.name in ("laplace", "product-laplace") else sigma2
         defaults = {"solver.penalty": IMAGE_PENALTY, "kernel.sigma2": sigma2, "kernel.scale": "none"}
         config = _with_defaults(config, defaults)
     if not Kernel(config.kernel.name).has_width:
