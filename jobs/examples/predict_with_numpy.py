@@ -1,9 +1,10 @@
-"""Predict from a model folder with numpy alone: what its two files hold, in ten lines.
+"""Predict from a model folder with numpy alone: what its two files hold, in a dozen lines.
 
-COMMAND: python jobs/examples/predict_with_numpy.py [DIR]
+COMMAND: python jobs/examples/predict_with_numpy.py [DIR [--kernel laplace ...]]
 
-A table of three classes, made here; files go to DIR, else to a temporary folder. Image features are computed before
-these lines: `SparseKernelModel.features_of`. For other languages there is `python -m pipeline.export`.
+A table of three classes, made here; files go to DIR, else to a temporary folder; options are those of training. Image
+features are computed before these lines: `SparseKernelModel.features_of`. For other languages there is
+`python -m pipeline.export`.
 """
 
 # %%
@@ -26,18 +27,20 @@ X = np.random.default_rng(0).uniform(-3, 3, (1500, 2)) * [1.0, 100.0]
 y = np.array(["inside", "between", "outside"])[np.digitize(np.hypot(X[:, 0], X[:, 1] / 100), [1.5, 2.5])]
 np.savez(folder / "rings.npz", X=X, y=y)
 folders = ["--run-dir", str(folder / "run"), "--features-dir", str(folder / "features")]
-code = train([str(folder / "rings.npz"), *folders, "-q"])
+code = train([str(folder / "rings.npz"), *folders, "-q", *sys.argv[2:]])
 assert code == 0
 
-# %% The ten lines. Without learned scales there is no array of that name; those of a metric are a matrix.
+# %% The lines. Without learned scales there is no array of that name; those of a metric are a matrix.
 
 about = json.loads((folder / "run/model/model.json").read_text())
 arrays = np.load(folder / "run/model/arrays.npz")
 new = np.array([[0.0, 0.0], [2.0, 10.0], [0.5, -280.0]])
 features = (new - arrays["standardisation_mean"]) / arrays["standardisation_scale"]
 features = features @ scales if (scales := arrays.get("feature_scales", np.ones(1))).ndim == 2 else features * scales
-distances = ((features[:, None] - arrays["centers"]) ** 2).sum(axis=2)
-columns = np.exp(-distances / (2 * arrays["center_sigma2"]))
+differences, kernel = features[:, None] - arrays["centers"], about["kernel"]["name"]
+distances = np.linalg.norm(differences, ord=1 if kernel == "product-laplace" else 2, axis=2)
+distances = distances / np.sqrt(arrays["center_sigma2"])
+columns = np.exp(-(distances**2) / 2 if kernel == "gaussian" else -distances)
 decision = columns @ arrays["weights"] + arrays["intercept"]
 odds = np.exp((decision - decision.max(axis=1, keepdims=True)) / about["temperature"])
 labels, probabilities = np.array(about["labels"])[decision.argmax(axis=1)], odds / odds.sum(axis=1, keepdims=True)

@@ -179,7 +179,7 @@ class KernelConfig:
     name: str | None = optional(
         OneOf(("gaussian", "laplace", "product-laplace", "polynomial", "intersection", AUTO_KERNEL)),
         "default",
-        "gaussian; laplace: exp(-‖x-z‖/σ); product-laplace: exp(-Σ|x-z|/σ); polynomial: (1 + x·z/σ²)^degree; "
+        "gaussian; laplace: exp(-‖x-z‖/σ); product-laplace: exp(-Σ |x_j-z_j|/σ), for targets with edges; polynomial: (1 + x·z/σ²)^degree; "
         "intersection: Σ min(x, z) of histograms such as sphog; auto: that of the first three with the lowest held-out "
         "error (default: auto for least squares on raw features, else gaussian)",
         "--kernel",

@@ -39,13 +39,15 @@ class GreedyNystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     ----------
     n_components : int
         Number of landmarks; fewer where the rest of the candidates adds nothing.
-    kernel : "gaussian", "polynomial" or "intersection"
-        exp(-‖x - z‖² / (2 σ²)), (1 + x·z / σ²)^degree, or Σ_j min(x_j, z_j) of features of at least 0.
+    kernel : "gaussian", "laplace", "product-laplace", "polynomial" or "intersection"
+        exp(-‖x - z‖² / (2 σ²)), exp(-‖x - z‖ / σ), exp(-Σ_j |x_j - z_j| / σ), (1 + x·z / σ²)^degree, or
+        Σ_j min(x_j, z_j) of features of at least 0.
     degree : int
         Of the polynomial kernel.
     sigma2 : float or "median"
-        σ², in squared units of X: 1 / (2 gamma) of scikit-learn's. "median": that of the squared distances between
-        candidates, 1000 of them where there are more (polynomial: of the squared norms).
+        σ², in squared units of X: 1 / (2 gamma) of scikit-learn's "rbf", 1 / gamma² of its "laplacian", which is
+        product-laplace. "median": that of the squared distances between candidates, 1000 of them where there are more
+        (polynomial: of the squared norms).
     n_candidates : int, "all" or None
         Number of rows drawn as candidates, without replacement. None: four for each component, at least 1000.
     memory_limit : int, str or None

@@ -44,14 +44,15 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     dates : str or None
         "month,weekday:A,B": these parts of the dates in columns A and B are inputs beside the days: year, month, day,
         weekday (0 is Monday), hour. None: none are.
-    kernel : "gaussian", "polynomial" or "intersection"
-        exp(-‖x - z‖² / (2 σ²)); (1 + x·z / σ²)^degree; Σ_j min(x_j, z_j) of features of at least 0, which are not to be
-        standardised.
+    kernel : "gaussian", "laplace", "product-laplace", "polynomial" or "intersection"
+        exp(-‖x - z‖² / (2 σ²)); exp(-‖x - z‖ / σ); exp(-Σ_j |x_j - z_j| / σ), for targets with edges along the axes;
+        (1 + x·z / σ²)^degree; Σ_j min(x_j, z_j) of features of at least 0, which are not to be standardised.
     degree : int
         Of the polynomial kernel.
     sigma2 : float, several, "median", "auto" or None
         σ², in squared units of X (standardised, where it is), above 0; (1, 2, 4): every candidate at every one of these
-        widths; "median": the median of the squared distances between candidates, 1000 of them where there are more;
+        widths; "median": the median of the squared distances between candidates (product-laplace: of squared sums of
+        absolute differences), 1000 of them where there are more;
         "auto": the width around it of the lowest squared error on a tenth of the rows, held out, with as many centers
         as are used (2000 at most). None: "auto" where all candidates are fitted by least squares, "median" with a
         penalty or `select`; and for the intersection kernel, which has no width.

@@ -5,129 +5,21 @@ are computed once for all of them.
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pipeline.errors import InvalidDataError
+from pipeline.kernels.distance_forms import GaussianForm, LaplaceForm, ProductLaplaceForm
 from pipeline.kernels.exact_sums import Each, serially
-from pipeline.kernels.kernel_loops import gaussian_float32, gaussian_float64, intersections, polynomial
-from pipeline.kernels.scaled_rows import first_non_finite_row
+from pipeline.kernels.form import Form, Index, Values, check_scales, check_sizes, largest_norm, squared_norms
+from pipeline.kernels.kernel_loops import intersections, polynomial
 
-# The mean is subtracted where its squared norm exceeds the points' mean squared deviation this many times; below,
-# the loss is at most that much larger than it has to be, and the pass over the rows is saved.
-FAR_FROM_ORIGIN = 10.0
-LARGEST_KERNEL_ERROR = 1e-2  # of a kernel value, by the rounding of its distance; more is refused
-TILE_COLUMNS = 512  # of the inner products computed at once: work for several threads, and long enough for BLAS
 _ROUNDING = 1e-3  # by which values of float32 may exceed what they would be in exact arithmetic, and more
-Values = NDArray[np.floating]
-Index = NDArray[np.int64]
-_RESCALE = "standardise the inputs (--set data.standardise=true) or rescale them"
 
 
-class _Form:
-    """A kernel: all that the rest of the system knows of it is in its form.
-
-    An object is the kernel at points, values (p, d) of one float dtype; column j is of point place[j], or j without
-    places. `prepared` checks rows X (rows, d) and returns them as `write` wants them, with a size of each, (rows,): the
-    same for all tiles. `write` fills the columns of a tile in `out` (rows, columns) with the rows, taken in an order.
-    has_width, is_bounded, loops : see `Kernel`
-    """
-
-    has_width, is_bounded, loops = True, False, tuple[str, ...]()
-
-    def __init__(self, values: Values, place: Index | None, sigma2: NDArray[np.float64], degree: int) -> None:
-        self._values, self._place, self._degree = values, place, degree
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what overflows is refused, in words
-            self._set_up(sigma2)
-
-    @staticmethod
-    def bounds(X: Values, sigma2: float, degree: int) -> NDArray[np.float64]:
-        """Return √k(x, x) of rows X (rows, d), and a little more where float32 values may exceed it, (rows,)."""
-        raise NotImplementedError
-
-    @staticmethod
-    def squares(points: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return what σ² is typical as the median of, for points (m, d): their squared norms, of inner products."""
-        return np.asarray(_squared_norms(points), np.float64)
-
-    def _set_up(self, sigma2: NDArray[np.float64]) -> None:
-        raise NotImplementedError
-
-    def tiles(self) -> list[slice]:
-        n_columns = len(self._values if self._place is None else self._place)
-        return [slice(0, n_columns)] if n_columns else []
-
-    def _spread(self, of_points: Values) -> Values:
-        """Return what is known of each point, (..., p), for each column, (..., columns)."""
-        return of_points if self._place is None else np.ascontiguousarray(of_points[..., self._place])
-
-
-class _GaussianForm(_Form):
-    """exp(-‖x-z‖² / (2 σ²)) from inner products: one sgemm, one compiled epilogue (mathematics.md, eqs. 2 and 3).
-
-    ‖x‖² + ‖z‖² - 2 xᵀz cancels where points lie far from the origin and close to each other: about norm²·eps is lost.
-    Where the points' mean is far from the origin, rows and points are therefore taken relative to it.
-    """
-
-    is_bounded, loops = True, ("gaussian_float32", "gaussian_float64")
-
-    @staticmethod
-    def bounds(X: Values, sigma2: float, degree: int) -> NDArray[np.float64]:
-        return np.ones(len(X))
-
-    @staticmethod
-    def squares(points: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the squared distances of pairs of points."""
-        centred = points - points.mean(axis=0)  # far from the origin, the distances would cancel
-        norms = _squared_norms(centred)
-        return (norms[:, None] + norms - 2.0 * (centred @ centred.T))[np.triu_indices(len(points), 1)]
-
-    def _set_up(self, sigma2: NDArray[np.float64]) -> None:
-        dtype = self._values.dtype
-        self._origin = _origin(self._values)
-        self._centers = self._values if self._origin is None else self._values - self._origin
-        self._norms = self._spread(_squared_norms(self._centers))
-        self._scales: Values = (0.5 / sigma2).astype(dtype)
-        # Rows need no such check: one with a kernel value above rounding is about as long as its center.
-        _check_sizes("center", self._norms, _largest_norm(dtype))
-        _check_scales(self._scales, sigma2)
-        errors = self._norms.astype(np.float64) * (float(np.finfo(dtype).eps) / sigma2)
-        if errors.max(initial=0.0) > LARGEST_KERNEL_ERROR:
-            worst = int(np.argmax(errors))
-            raise InvalidDataError(
-                f"center {worst}: with a squared norm of {self._norms[worst]:g} and sigma2 = {sigma2[worst]:g}, kernel "
-                f"values would be wrong by {min(errors[worst], 1.0):.1g} from {dtype} rounding; standardise the inputs "
-                "(--set data.standardise=true), rescale them, or use a larger --sigma2"
-            )
-        self._runs = None if self._place is None else _runs_of_tiles(self._place)
-        self._epilogue = gaussian_float32 if dtype == np.float32 else gaussian_float64
-
-    def tiles(self) -> list[slice]:
-        """Return the points whose columns `write` takes at once, of all widths: they share inner products."""
-        n_points = len(self._centers)
-        return [slice(j, min(j + TILE_COLUMNS, n_points)) for j in range(0, n_points, TILE_COLUMNS)]
-
-    def prepared(self, X: Values) -> tuple[Values, Values]:
-        values = X if self._origin is None else X - self._origin
-        norms = _squared_norms(values)
-        _check_sizes("row", norms, _largest_norm(norms.dtype))
-        return values, norms
-
-    def write(self, X: Values, sizes: Values, order: Index, out: Values, tile: slice) -> None:
-        dots = X @ self._centers[tile].T
-        for columns in [tile] if self._runs is None else self._runs.get(tile.start // TILE_COLUMNS, []):
-            of_columns = dots
-            if self._place is not None:
-                points = self._place[columns] - tile.start
-                if not np.array_equal(points, np.arange(dots.shape[1])):
-                    of_columns = np.take(dots, points, axis=1)
-            self._epilogue(of_columns, sizes, self._norms[columns], self._scales[columns], order, out, columns.start)
-
-
-class _PolynomialForm(_Form):
+class _PolynomialForm(Form):
     """(1 + x·z/σ²)^degree over its root at (z, z): a power of (1 + x·z/σ²) / √(1 + ‖z‖²/σ²) (mathematics.md, eq. 4)."""
 
     loops = ("polynomial",)
@@ -136,26 +28,26 @@ class _PolynomialForm(_Form):
     def bounds(X: Values, sigma2: float, degree: int) -> NDArray[np.float64]:
         with np.errstate(over="ignore"):
             sizes = np.einsum("ij,ij->i", X, X, dtype=np.float64) / sigma2
-        _check_sizes("row", sizes, _largest_power(sizes.dtype, degree), "squared norm over sigma2")
+        check_sizes("row", sizes, _largest_power(sizes.dtype, degree), "squared norm over sigma2")
         return np.asarray((1.0 + _ROUNDING) * (1.0 + sizes) ** (degree / 2))
 
     def _set_up(self, sigma2: NDArray[np.float64]) -> None:
-        norms, self._scales = self._spread(_squared_norms(self._values)), 1.0 / sigma2
+        norms, self._scales = self._spread(squared_norms(self._values)), 1.0 / sigma2
         self._most = _largest_power(self._values.dtype, self._degree)
-        _check_scales(self._scales, sigma2)
-        _check_sizes("center", norms * self._scales, self._most, "squared norm over sigma2")
+        check_scales(self._scales, sigma2, "1/sigma2")
+        check_sizes("center", norms * self._scales, self._most, "squared norm over sigma2")
         self._roots = 1.0 / np.sqrt(1.0 + norms * self._scales)
 
     def prepared(self, X: Values) -> tuple[Values, Values]:
-        norms = _squared_norms(X)
-        _check_sizes("row", norms * self._scales.max(initial=0.0), self._most, "squared norm over sigma2")
+        norms = squared_norms(X)
+        check_sizes("row", norms * self._scales.max(initial=0.0), self._most, "squared norm over sigma2")
         return X, norms
 
     def write(self, X: Values, sizes: Values, order: Index, out: Values, tile: slice) -> None:
         polynomial(self._spread(X @ self._values.T), self._scales, self._roots, self._degree, order, out)
 
 
-class _IntersectionForm(_Form):
+class _IntersectionForm(Form):
     """Σ_j min(x_j, z_j) / √Σ_j z_j, zero for z = 0: 2·d operations a value, though no sgemm (mathematics.md, eq. 5)."""
 
     has_width, loops = False, ("intersections",)
@@ -168,14 +60,14 @@ class _IntersectionForm(_Form):
     def _set_up(self, sigma2: NDArray[np.float64]) -> None:
         sums = self._values.sum(axis=1, dtype=np.float64)
         _check_not_negative(self._values, "center")
-        _check_sizes("center", sums, _largest_norm(self._values.dtype), "sum of features")
+        check_sizes("center", sums, largest_norm(self._values.dtype), "sum of features")
         self._roots = np.where(sums > 0, 1.0 / np.sqrt(sums), 0.0)
         self._transposed = np.ascontiguousarray(self._values.T)
 
     def prepared(self, X: Values) -> tuple[Values, Values]:
         sums = X.sum(axis=1, dtype=np.float64)
         _check_not_negative(X, f"row of a block of {len(X)}, its number")
-        _check_sizes("row", sums, _largest_norm(X.dtype), "sum of features")
+        check_sizes("row", sums, largest_norm(X.dtype), "sum of features")
         return X, sums
 
     def write(self, X: Values, sizes: Values, order: Index, out: Values, tile: slice) -> None:
@@ -184,8 +76,10 @@ class _IntersectionForm(_Form):
         out[:] = self._spread(values)[order]
 
 
-_FORMS: dict[str, type[_GaussianForm] | type[_PolynomialForm] | type[_IntersectionForm]] = {
-    "gaussian": _GaussianForm,
+_FORMS: dict[str, type[GaussianForm] | type[LaplaceForm] | type[_PolynomialForm] | type[_IntersectionForm]] = {
+    "gaussian": GaussianForm,
+    "laplace": LaplaceForm,
+    "product-laplace": ProductLaplaceForm,
     "polynomial": _PolynomialForm,
     "intersection": _IntersectionForm,
 }
@@ -196,8 +90,9 @@ KERNELS = tuple(_FORMS)
 class Kernel:
     """Which kernel; its width σ² belongs to the columns.
 
-    gaussian: exp(-‖x-z‖² / (2 σ²)), for which k(z, z) = 1. polynomial: (1 + x·z / σ²)^degree. intersection: Σ_j
-    min(x_j, z_j) of features of at least 0 (histograms), without a width; Maji and Malik 2009 use it on sphog features.
+    gaussian: exp(-‖x-z‖² / (2 σ²)), laplace: exp(-‖x-z‖ / σ), product-laplace: exp(-Σ_j |x_j - z_j| / σ), for which
+    k(z, z) = 1. polynomial: (1 + x·z / σ²)^degree. intersection: Σ_j min(x_j, z_j) of features of at least 0
+    (histograms), without a width; Maji and Malik 2009 use it on sphog features.
     """
 
     name: str = "gaussian"
@@ -221,11 +116,13 @@ class Kernel:
 
     @property
     def has_scales(self) -> bool:
-        return self.name == "gaussian"
+        """Whether it is of distances, so that scales of the features can be learned."""
+        return self.has_width and self.is_bounded
 
     @property
     def has_metric(self) -> bool:
-        return self.name == "gaussian"
+        """Whether it is of distances in the 2-norm, so that directions of all features can be learned."""
+        return self.has_scales and self.name != "product-laplace"
 
     @property
     def largest_value(self) -> float:
@@ -301,34 +198,6 @@ def column_bounds(kernel: Kernel, X: Values, sigma2: float) -> NDArray[np.float6
     return _FORMS[kernel.name].bounds(X, sigma2, kernel.degree)
 
 
-def _runs_of_tiles(place: Index) -> dict[int, list[slice]]:
-    """Return the columns of each tile of points, by its number: runs of those that stand together."""
-    tiles = place // TILE_COLUMNS
-    edges = [0, *(np.flatnonzero(np.diff(tiles)) + 1).tolist(), len(tiles)]
-    runs: dict[int, list[slice]] = {}
-    for first, stop in pairwise(edges) if len(tiles) else ():
-        runs.setdefault(int(tiles[first]), []).append(slice(first, stop))
-    return runs
-
-
-def _check_sizes(who: str, sizes: Values, largest: float, what: str = "squared norm") -> None:
-    """Raise InvalidDataError naming the first row or center whose size (rows,) is above the largest that will do."""
-    bad = np.flatnonzero(~(sizes <= largest))
-    if bad.size:
-        place = f"row {bad[0]} of a block of {len(sizes)}" if who == "row" else f"{who} {bad[0]}"
-        raise InvalidDataError(
-            f"{place}: its {what} is {sizes[bad[0]]:g}, too large for {sizes.dtype} kernel values; {_RESCALE}"
-        )
-
-
-def _check_scales(scales: Values, widths: NDArray[np.float64]) -> None:
-    place = first_non_finite_row(scales)
-    if place is not None:
-        raise InvalidDataError(
-            f"sigma2 = {widths[place]:g} is too small: 1/(2 sigma2) is no {scales.dtype} number; use a larger --sigma2"
-        )
-
-
 def _check_not_negative(values: Values, what: str) -> None:
     bad = np.flatnonzero((values < 0).any(axis=1))
     if bad.size:
@@ -338,29 +207,9 @@ def _check_not_negative(values: Values, what: str) -> None:
         )
 
 
-def _origin(centers: Values) -> Values | None:
-    """Return the centers' mean (n_features,), rounded to their dtype, or None where it is no help."""
-    if not len(centers):
-        return None
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean = centers.mean(axis=0, dtype=np.float64)
-        offset = float(mean @ mean)
-        spread = float(np.einsum("ij,ij->i", centers, centers, dtype=np.float64).mean()) - offset
-        return mean.astype(centers.dtype) if offset > FAR_FROM_ORIGIN * spread else None
-
-
-def _largest_norm(dtype: np.dtype) -> float:
-    """Return the largest squared norm with which ‖x‖² + ‖z‖² - 2 xᵀz cannot overflow on its way."""
-    return float(np.finfo(dtype).max) / 8
-
-
 def _largest_power(dtype: np.dtype, degree: int) -> float:
     """Return the largest ‖x‖²/σ² for which squares of values, up to (1 + ‖x‖²/σ²)^degree, can be summed."""
     return float(np.finfo(dtype).max ** (1.0 / degree)) / 8
-
-
-def _squared_norms(X: Values) -> Values:
-    return np.einsum("ij,ij->i", X, X)
 
 
 MEDIAN_POINTS = 1000
@@ -375,8 +224,8 @@ def typical_sigma2(points: Values, kernel: Kernel) -> float:
     """Return the σ² at which kernel values are neither all alike nor all different, for points (m, d).
 
     The median of the squared distances between different points (mathematics.md, eq. 68), at which the Gaussian is
-    exp(-1/2); for inner products the median of the squared norms. Of `MEDIAN_POINTS` at most, drawn, since the first
-    may be of one class; 1 where there is nothing to measure.
+    exp(-1/2) and the others 1/e; for inner products the median of the squared norms. Of `MEDIAN_POINTS` at most, drawn,
+    since the first may be of one class; 1 where there is nothing to measure.
     """
     drawn = np.sort(np.random.default_rng(0).permutation(len(points))[:MEDIAN_POINTS])
     values = points[drawn].astype(np.float64)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pipeline.config.parsers import NO_PENALTY, is_searched, learns_scales
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
+from pipeline.kernels.distance_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
-from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.prediction.labelled_scores import ranked_share
 from pipeline.runtime.row_pass import n_groups_of, threads_together
 from pipeline.solvers.forward_backward_selection import dropping_bytes
@@ -71,7 +71,7 @@ class Solving:
     """What the plan of the statistics and of the solves takes, for Grams of `columns` columns. Bytes.
 
     candidates: how many there are; base: of the processes alone, streaming: of those while they make columns; centers:
-    of the columns, in each process; selecting: of a greedy selection, else 0; plain: columns are Gaussian, of one
+    of the columns, in each process; selecting: of a greedy selection, else 0; plain: columns are of distances, of one
     width; value_bytes: of a kernel value; moving: centers that may move, else 0; preselected: how finalists are chosen,
     of a selection that has some.
     """
@@ -247,7 +247,7 @@ def solve_in_rounds(solving: Solving) -> tuple[StagePlan, StagePlan]:
     values = 8 * max(n, solving.candidates) * (t * (PRICED if solving.searched else 1) + 1)
     tile, tiles = tile_bytes(n, shape.n_features, solving.value_bytes, plain=solving.plain), -(-n // TILE_ROWS)
     groups = workers.groups(values, tiles * tiles, -(-TILE_ROWS // COLUMNS_TILE))
-    coarse = solving.plain and pay_off(shape.n_features)
+    coarse = solving.plain and solving.config.kernel.name == "gaussian" and pay_off(shape.n_features)
     tiling = max(workers.threads * tile, axes_bytes(shape.n_features) if coarse else 0)
     reading = (8 + solving.value_bytes) * kept
     several = groups + (8 if coarse else 5)

@@ -3,7 +3,9 @@
 The arithmetic behind the features is float64: weights of opposite signs cancel, and float32 would keep less of them.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -108,7 +110,7 @@ def _features(graph: _Graph, model: SparseKernelModel) -> str:
 
 
 def _columns(graph: _Graph, model: SparseKernelModel, X: str) -> str:
-    """Return the kernel columns (rows, m) of features (rows, d) (mathematics.md, eqs. 2, 3, 4 and 5)."""
+    """Return the kernel columns (rows, m) of features (rows, d) (mathematics.md, eqs. 2, 3, 4, 5, 105 and 106)."""
     return _COLUMNS[model.kernel.name](graph, model, X, model.centers.astype(np.float64))
 
 
@@ -119,6 +121,13 @@ def _gaussian(graph: _Graph, model: SparseKernelModel, X: str, Z: NDArray[np.flo
     distances = graph.add("Sub", both, graph.add("Mul", dots, graph.constant(2.0)))
     positive = graph.add("Max", distances, graph.constant(0.0))
     return graph.add("Exp", graph.add("Mul", positive, graph.constant(-0.5 / model.center_sigma2)))
+
+
+def _laplace(graph: _Graph, model: SparseKernelModel, X: str, Z: NDArray[np.float64], norm: str = "ReduceL2") -> str:
+    """Return exp(-distance / σ) of differences: their rows · m · d values are in memory at once."""
+    differences = graph.add("Sub", graph.add("Unsqueeze", X, graph.constant(np.array([1]))), graph.constant(Z[None]))
+    distances = graph.add(norm, differences, graph.constant(np.array([2])), keepdims=0)
+    return graph.add("Exp", graph.add("Mul", distances, graph.constant(-1.0 / np.sqrt(model.center_sigma2))))
 
 
 def _polynomial(graph: _Graph, model: SparseKernelModel, X: str, Z: NDArray[np.float64]) -> str:
@@ -137,7 +146,13 @@ def _intersection(graph: _Graph, model: SparseKernelModel, X: str, Z: NDArray[np
     return graph.add("Mul", total, graph.constant(roots))
 
 
-_COLUMNS = {"gaussian": _gaussian, "polynomial": _polynomial, "intersection": _intersection}
+_COLUMNS: dict[str, Callable[[_Graph, SparseKernelModel, str, NDArray[np.float64]], str]] = {
+    "gaussian": _gaussian,
+    "laplace": _laplace,
+    "product-laplace": partial(_laplace, norm="ReduceL1"),
+    "polynomial": _polynomial,
+    "intersection": _intersection,
+}
 
 
 def _label(graph: _Graph, model: SparseKernelModel, decision: str) -> int:

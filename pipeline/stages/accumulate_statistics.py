@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.kernels.distance_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.exact_sums import Each, Tile
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, largest_terms
-from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.kernels.kernel_forms import ColumnGenerator, column_bounds
 from pipeline.runtime import progress
 from pipeline.runtime.row_pass import RowPass
@@ -161,7 +161,7 @@ NAME, TERMS = "largest-terms", "terms"
 def largest_values(work: Workspace, batch: int | None = None) -> RowBounds:
     """Return the bounds for a batch of training rows (None: all).
 
-    A Gaussian has them from targets and weights alone, other kernels from a pass over the rows, committed.
+    A bounded kernel has them from targets and weights alone, other kernels from a pass over the rows, committed.
     """
     if work.kernel.is_bounded:
         return work.facts.bounds(batch)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pipeline.kernels.distance_forms import TILE_COLUMNS
 from pipeline.kernels.exact_sums import Each, ExactSum
 from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums
-from pipeline.kernels.kernel_forms import TILE_COLUMNS
 from pipeline.runtime import progress
 from pipeline.runtime.committed_sums import Arrays, S
 from pipeline.runtime.row_pass import AddPieces, RowPass, ThreadTeam

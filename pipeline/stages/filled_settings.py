@@ -185,7 +185,7 @@ def check_rounds(config: TrainConfig, n_candidates: int) -> None:
         )
 
 
-TRIED_KERNELS = ("gaussian",)
+TRIED_KERNELS = ("gaussian", "laplace", "product-laplace")
 IMAGE_PENALTY = 0.01
 IMAGE_SIGMA2 = 4.0
 ROOT_SIGMA2 = 8.0  # of roots of histograms, whose squared norm is 20 for sphog of any image size
@@ -213,7 +213,8 @@ def fill_in(
     if raw:
         config = _with_problem(config, shape, explicit, room.n_different)
     else:
-        sigma2 = IMAGE_SIGMA2 if config.features.power == 1.0 else ROOT_SIGMA2
+        sigma2: float | str = IMAGE_SIGMA2 if config.features.power == 1.0 else ROOT_SIGMA2
+        sigma2 = "median" if config.kernel.name in ("laplace", "product-laplace") else sigma2
         defaults = {"solver.penalty": IMAGE_PENALTY, "kernel.sigma2": sigma2, "kernel.scale": "none"}
         config = _with_defaults(config, defaults)
     config = _with_defaults(config, {"kernel.name": "gaussian", "solver.intercept": raw})

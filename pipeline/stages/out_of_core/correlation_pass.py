@@ -2,7 +2,7 @@
 
 A tile is a block of rows against the candidates of some points, at all widths (`tiles`). Where the points are all
 training rows, tile (i, j) serves (j, i) too: half of the tiles are computed. A column of ones beside R gives Kᵀ1, which
-bounds the norms of a Gaussian, since 0 ≤ k ≤ 1 (mathematics.md, eq. 49); other kernels have their squares summed. With
+bounds the norms where 0 ≤ k ≤ 1 (mathematics.md, eq. 49); other kernels have their squares summed. With
 row weights s, R is s times the residuals, and the column beside it is s.
 """
 
@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.datasets.feature_rows import open_features
+from pipeline.kernels.distance_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.kernels.exact_sums import ExactSum
 from pipeline.kernels.gram_statistics import RowBounds
-from pipeline.kernels.kernel_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.row_pass import AddPieces, RowPass, ThreadTeam
@@ -98,8 +98,9 @@ def correlate(
 ) -> PassResult:
     """Return c_mᵀR of some candidates (M,), by name, and residuals (n, T) as `compute_residuals` has them.
 
-    All training rows in order, at every width, make the pass of a Gaussian symmetric: half the kernel entries. Of
-    these, at one width, `coarse` values may be asked for (mathematics.md, eqs. 92 and 93), whose norms are no bounds.
+    All training rows in order, at every width, make the pass of a bounded kernel symmetric: half the kernel entries.
+    Of a Gaussian of one width `coarse` values may be asked for (mathematics.md, eqs. 92 and 93), whose norms are no
+    bounds.
     """
     name, n_train = pass_name(name), run.shape.n_train
     order, starts = grouped_by_point(candidates, n_train)
@@ -138,7 +139,7 @@ def correlation_errors(run: Run, residuals: NDArray[np.float64]) -> NDArray[np.f
 
 
 def tile_bytes(n_rows: int, n_features: int, value_bytes: int, *, plain: bool) -> int:
-    """Return the bytes of a thread: both sides of a tile, a line of its values; `plain`: Gaussian, of one width."""
+    """Return the bytes of a thread: both sides of a tile, a line of its values; `plain`: of distances, of one width."""
     side, line = min(TILE_ROWS, n_rows), min(LINE_ROWS, n_rows)
     n_bytes = 2 * 4 * side * n_features + (12 if plain else 20) * line * side
     if value_bytes == 8:
@@ -161,7 +162,7 @@ def pass_name(name: str) -> str:
 
 
 def is_symmetric(run: Run, candidates: NDArray[np.int64]) -> bool:
-    """Return whether a pass over these candidates costs half: all training rows, at every width; a Gaussian."""
+    """Return whether a pass over these candidates costs half: all training rows, at every width; 0 ≤ k ≤ 1."""
     all_there_are = run.shape.n_train * len(run.centers["sigma2"])
     return run.kernel.is_bounded and bool(np.array_equal(candidates, np.arange(all_there_are)))
 
