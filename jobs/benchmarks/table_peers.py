@@ -153,8 +153,8 @@ def measurable(method: str, y: np.ndarray) -> bool:
     return len(y) <= MOST_ROWS.get(method, len(y)) and (classes(y) or method != "SVC")
 
 
-def row_of(name: str, method: str, seed: int, data_dir: str | None) -> dict[str, Any]:
-    X, y, X_test, y_test = table_of(name, seed, data_dir)
+def row_of(name: str, method: str, seed: int, table: Table) -> dict[str, Any]:
+    X, y, X_test, y_test = table
     if classes(y):  # numbers, for those that take no words
         labels, y = np.unique(y, return_inverse=True)
         y_test = np.searchsorted(labels, y_test)
@@ -177,11 +177,12 @@ def compare(out: Path, names: list[str], methods: list[str], data_dir: str | Non
     rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     print("error (core seconds of the fit)".ljust(32) + "".join(method.rjust(20) for method in methods), flush=True)
     for name in names:
-        y, cells, seeds = table_of(name, 0, data_dir)[1], [], range(DRAWS.get(name, 1))
+        tables, cells = [table_of(name, seed, data_dir) for seed in range(DRAWS.get(name, 1))], []
+        y, seeds = tables[0][1], range(len(tables))
         for method in methods:
             for seed in seeds if measurable(method, y) else ():
                 if not any((row["table"], row["method"], row["seed"]) == (name, method, seed) for row in rows):
-                    rows.append(row_of(name, method, seed, data_dir))
+                    rows.append(row_of(name, method, seed, tables[seed]))
                     path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
             of = [row for row in rows if (row["table"], row["method"]) == (name, method) and row["seed"] in seeds]
             if of:
