@@ -4,6 +4,7 @@ Each is (X_train, y_train, X_test, y_test) in float64, the same at every call.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import matplotlib
 import numpy as np
@@ -39,13 +40,17 @@ def arm(n_train: int = 10_000, n_test: int = 30_000) -> Table:
     return _split(angles, distance + 0.01 * draw.standard_normal(len(angles)), n_train)
 
 
-def irrelevant(n_train: int = 6000, n_test: int = 2000) -> Table:
-    """32 inputs of which five matter, with moderate noise: as pumadyn32nm, the acceleration of a robot's joint."""
+def irrelevant(n_train: int = 6000, n_test: int = 2000, turns: float = 0.5, noise: float = 0.15) -> Table:
+    """32 inputs of which five matter, with moderate noise: as pumadyn32nm, the acceleration of a robot's joint.
+
+    The more turns the first two of them make, the less a line, or a wide kernel, says of the target.
+    """
     draw = np.random.default_rng(32)
     X = draw.uniform(-1, 1, (n_train + n_test, 32))
     a, b, speed, torque, load = X[:, 3], X[:, 11], X[:, 17], X[:, 24], X[:, 30]
-    force = np.sin(np.pi * a) * (1 + load) + 0.5 * np.sin(2 * np.pi * b) * torque + 0.4 * speed**2 * np.cos(np.pi * b)
-    return _split(X, force + 0.15 * force.std() * draw.standard_normal(len(X)), n_train)
+    wave, there, back = np.sin(2 * np.pi * turns * a), np.sin(4 * np.pi * turns * b), np.cos(2 * np.pi * turns * b)
+    force = wave * (1 + load) + 0.5 * there * torque + 0.4 * speed**2 * back
+    return _split(X, force + noise * force.std() * draw.standard_normal(len(X)), n_train)
 
 
 def sums(n_train: int = 6000, n_test: int = 4000) -> Table:
@@ -67,11 +72,96 @@ def smooth(n_train: int = 8000, n_test: int = 8000) -> Table:
     return _split(X * 10.0 ** draw.uniform(-3, 3, 18), y + 0.3 * y.std() * draw.standard_normal(len(y)), n_train)
 
 
-def friedman(number: int, n_train: int = 4000, n_test: int = 4000) -> Table:
-    """Friedman's functions (1991) with noise of a fifth of their deviation; the first has five inputs to spare."""
+def friedman(number: int, n_train: int = 4000, n_test: int = 4000, n_inputs: int = 10) -> Table:
+    """Friedman's functions (1991) with noise of a fifth of their deviation; the first takes five of its n_inputs."""
+    more = {"n_features": n_inputs} if number == 1 else {}
     make = (make_friedman1, make_friedman2, make_friedman3)[number - 1]
-    X, y = make(n_train + n_test, random_state=number)
+    X, y = make(n_train + n_test, random_state=number, **more)
     return _split(X, y + 0.2 * y.std() * np.random.default_rng(number).standard_normal(len(y)), n_train)
+
+
+def steps(n_train: int = 10_000, n_test: int = 5000) -> Table:
+    """10 inputs of which four matter, by steps in each and boxes in pairs of them, with modest noise."""
+    draw, of_rows = np.random.default_rng(10).spawn(2)
+    X = of_rows.uniform(0, 1, (n_train + n_test, 10))
+    y = np.zeros(len(X))
+    for i in np.repeat(np.arange(4), 4):
+        y += draw.normal() * (X[:, i] > draw.uniform(0.1, 0.9))
+    for _ in range(6):
+        pair, middle, half = draw.choice(4, 2, replace=False), draw.uniform(0.1, 0.9, 2), draw.uniform(0.1, 0.2, 2)
+        y += 2 * draw.normal() * (abs(X[:, pair] - middle) < half).all(axis=1)
+    return _split(X, y + 0.2 * y.std() * of_rows.standard_normal(len(y)), n_train)
+
+
+def ridges(n_train: int = 8000, n_test: int = 8000) -> Table:
+    """8 inputs, a target with kinks along the axes and where two inputs cross, with little noise."""
+    draw, of_rows = np.random.default_rng(8).spawn(2)
+    X = of_rows.uniform(-1, 1, (n_train + n_test, 8))
+    y = np.zeros(len(X))
+    for i in range(8):
+        y += draw.normal() * abs(X[:, i] - draw.uniform(-0.6, 0.6)) * (1 + np.maximum(X[:, (i + 1) % 8], 0))
+    for i in range(0, 8, 2):
+        y += 1.5 * draw.normal() * np.maximum(X[:, i] - draw.uniform(-0.3, 0.3), X[:, i + 1])
+    return _split(X, y + 0.1 * y.std() * of_rows.standard_normal(len(y)), n_train)
+
+
+def houses(n_train: int = 15_000, n_test: int = 5000) -> Table:
+    """Two coordinates, in towns, and 6 positive, skewed inputs → prices: dear by the coast and in patches, noisy."""
+    draw, of_rows = np.random.default_rng(1990).spawn(2)
+    towns, rows_of_town, spread = draw.uniform(0, 10, (60, 2)), draw.pareto(1.2, 60) + 0.2, draw.uniform(0.05, 0.6, 60)
+    patches, widths = towns[draw.integers(60, size=60)] + draw.normal(0, 0.4, (60, 2)), draw.uniform(0.1, 0.6, 60)
+    worth_of_patch = draw.normal(0, 0.35, 60)
+    town = of_rows.choice(60, n_train + n_test, p=rows_of_town / rows_of_town.sum())
+    u, v = (towns[town] + of_rows.standard_normal((len(town), 2)) * spread[town, None]).T
+    inland = v - 2 - 0.3 * u - np.sin(u) - 0.3 * np.sin(4 * u)
+    squared = (u[:, None] - patches[:, 0]) ** 2 + (v[:, None] - patches[:, 1]) ** 2
+    near = np.exp(-squared / (2 * widths**2)) @ worth_of_patch
+    wealth, size, shape, people, occupancy = of_rows.standard_normal((5, len(town)))
+    wealth += 0.5 * near
+    income, age, occupancy = (
+        np.exp(0.45 * wealth + 1.2),
+        of_rows.integers(1, 53, len(town)),
+        np.exp(0.25 * occupancy + 1),
+    )
+    rooms, population = np.exp(0.25 * wealth + 0.15 * size + 1.6), np.exp(0.7 * people + 7)
+    bedrooms = np.exp(0.08 * shape) * np.sqrt(rooms) / 2.2
+    worth = near + 0.6 * (inland > 0) * np.exp(-abs(inland) / 0.6) + 0.2 * (towns[town, 0] > 6)
+    worth += 0.16 * np.minimum(income, 9) - 0.25 * np.log(occupancy) + 0.003 * age + 0.2 * bedrooms / rooms
+    y = np.minimum(np.exp(worth + 0.15 * of_rows.standard_t(5, len(town))), 5.0)
+    return _split(np.column_stack([u, v, income, age, rooms, bedrooms, population, occupancy]), y, n_train)
+
+
+def protein(n_train: int = 40_000, n_test: int = 5000) -> Table:
+    """9 positive, skewed, correlated inputs, a rough target of up to three of them at a time, and much noise."""
+    draw, of_rows = np.random.default_rng(9).spawn(2)
+    Z = of_rows.standard_normal((n_train + n_test, 3)) @ draw.standard_normal((3, 9)) / np.sqrt(3)
+    Z += 0.4 * of_rows.standard_normal(Z.shape)
+    y = np.zeros(len(Z))
+    for _ in range(300):
+        # Frequencies of a Cauchy distribution are those of the Laplace kernel.
+        chosen = draw.choice(9, draw.integers(1, 4), replace=False)
+        frequency = 0.5 * draw.standard_normal(len(chosen)) / abs(draw.normal())
+        y += np.cos(Z[:, chosen] @ frequency + draw.uniform(0, 2 * np.pi))
+    X = np.exp(Z * draw.uniform(0.3, 1.0, 9)) * 10.0 ** draw.uniform(0, 4, 9)
+    return _split(X, y + 0.4 * y.std() * of_rows.standard_normal(len(y)), n_train)
+
+
+def five_of_28(n_train: int = 225_000, n_test: int = 50_000) -> Table:
+    """28 inputs of which five decide, by a bent surface, between two classes; 15 % of the labels are wrong."""
+    draw = np.random.default_rng(28)
+    X = draw.standard_normal((n_train + n_test, 28))
+    a, b, c, d, e = X[:, 2:27:5].T
+    sides = a * b + c + 0.5 * d**2 - 0.5 + 0.7 * e > 0
+    return _split(X, (sides ^ (draw.random(len(X)) < 0.15)).astype(int), n_train)
+
+
+def rare(n_train: int = 15_000, n_test: int = 30_000) -> Table:
+    """12 correlated inputs and two classes; the second are the 1 % of the rows where a noisy score is largest."""
+    draw = np.random.default_rng(100)
+    X = draw.standard_normal((n_train + n_test, 12)) + 0.7 * draw.standard_normal((n_train + n_test, 1))
+    score = X[:, 0] + X[:, 1] + X[:, 2] * X[:, 3] + 2 * np.sin(X[:, 4]) + np.abs(X[:, 5])
+    score += 0.8 * draw.logistic(size=len(X))
+    return _split(X, (score > np.quantile(score, 0.99)).astype(int), n_train)
 
 
 def letters(n_train: int = 15_000, n_test: int = 5000) -> Table:
@@ -125,11 +215,20 @@ def _split(X: NDArray[np.float64], y: NDArray, n_train: int) -> Table:
     return X[:n_train], y[:n_train], X[n_train:], y[n_train:]
 
 
-GENERATED: dict[str, Callable[[], Table]] = {
+GENERATED: dict[str, Callable[..., Table]] = {
     "arm": arm,
+    "arm36": partial(arm, n_train=36_000),
     "letters": letters,
     "irrelevant": irrelevant,
+    "few": partial(irrelevant, n_train=7400, turns=1.25, noise=0.28),
     "sums": sums,
     "smooth": smooth,
-    **{f"friedman{number}": lambda number=number: friedman(number) for number in (1, 2, 3)},
+    **{f"friedman{number}": partial(friedman, number) for number in (1, 2, 3)},
+    "friedman1_noise": partial(friedman, 1, n_train=10_000, n_inputs=30),
+    "steps": steps,
+    "ridges": ridges,
+    "houses": houses,
+    "protein": protein,
+    "five_of_28": five_of_28,
+    "rare": rare,
 }

@@ -1,12 +1,17 @@
 """What a user would pick instead for a table: error and core seconds of each, untuned by hand, on one thread.
 
-COMMAND: python jobs/benchmarks/table_peers.py --out DIR [--tables abalone,arm,...] [--data-dir DIR]
+COMMAND: python jobs/benchmarks/table_peers.py --out DIR [--tables abalone,arm,five_of_28:2250000,...]
+         [--methods slkl,boosting,...] [--data-dir DIR]
 
-slkl: our estimators with their defaults; slkl 1000: the same with 1000 candidates. Nystroem 1000: as many random
-columns and a ridge (RidgeClassifier for classes), its width and ridge those of the lowest error on a tenth of the
-training rows, held out; SVC: likewise, its width and C. boosting: HistGradientBoosting with its defaults. All but the
-trees see inputs standardised. Errors are those of the test rows, looked at once: % of them, or in units of the
-target's deviation the root of the mean square. Writes DIR/table_peers.json, whose rows are not run again.
+A generated table has as many training rows as a number after its name says. slkl: our estimators with their defaults;
+slkl 1000: the same with 1000 candidates. Nystroem 1000: as many random columns and a ridge (RidgeClassifier for
+classes), its width and ridge those of the lowest error on a tenth of the training rows, held out; SVC: likewise, its
+width and C. boosting: HistGradientBoosting with its defaults. CatBoost with its defaults, LightGBM with 500 trees, and
+xRFM with its defaults and a tenth held out are measured where they are installed: pip install catboost lightgbm xrfm.
+All but the trees see inputs standardised. Errors are those of the test rows, looked at once: % of them, or in units of
+the target's deviation the root of the mean square; classes have the log loss of the probabilities besides, where the
+method gives them. "-": not installed, not for this target, or too slow on so many rows. Writes DIR/table_peers.json,
+whose rows are not run again.
 """
 
 import argparse
@@ -14,9 +19,12 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from statistics import mean
+from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -27,6 +35,7 @@ from sklearn.datasets import load_digits
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import Ridge, RidgeClassifier
+from sklearn.metrics import log_loss
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
@@ -40,12 +49,15 @@ from pipeline.kernels.kernel_forms import GAUSSIAN, typical_sigma2
 CENTERS, WIDTHS = 1000, (4.0, 2.0, 1.0, 0.5, 0.25, 0.125)  # times the median of the squared distances
 RIDGES, COSTS = 10.0 ** np.arange(-6, 2), (10.0, 100.0)
 DRAWS = {"abalone": 2, "boston": 5, "digits": 2}  # splits of the tables that have no test part of their own
-METHODS = ("slkl", "slkl 1000", "Nystroem 1000", "boosting", "SVC")
+METHODS = ("slkl", "slkl 1000", "Nystroem 1000", "boosting", "CatBoost", "LightGBM", "xRFM", "SVC")
+PACKAGES = {"CatBoost": "catboost", "LightGBM": "lightgbm", "xRFM": "xrfm"}
+MOST_ROWS = {"Nystroem 1000": 15_000, "SVC": 15_000, "xRFM": 10_000}  # of those that take many minutes on more
 
 
 def table_of(name: str, seed: int, data_dir: str | None) -> Table:
-    if name in GENERATED:
-        return GENERATED[name]()
+    generated, _, n_train = name.partition(":")
+    if generated in GENERATED:
+        return GENERATED[generated](n_train=int(n_train)) if n_train else GENERATED[generated]()
     if name == "digits":
         X, y = load_digits(return_X_y=True)
         order = np.random.default_rng(seed).permutation(len(y))
@@ -57,7 +69,7 @@ def table_of(name: str, seed: int, data_dir: str | None) -> Table:
 
 
 def error_of(machine: Any, X: np.ndarray, y: np.ndarray) -> float:
-    predicted = machine.predict(X)
+    predicted = np.ravel(machine.predict(X))  # CatBoost and xRFM give a column
     if classes(y):
         return 100 * float(np.mean(predicted != y))
     return float(np.sqrt(np.mean((predicted - y) ** 2)) / y.std())
@@ -99,6 +111,26 @@ def svc(X: np.ndarray, y: np.ndarray) -> Any:
     return make_pipeline(StandardScaler(), SVC(C=cost, gamma=gamma, cache_size=1000)).fit(X, y)
 
 
+def catboost(X: np.ndarray, y: np.ndarray, seed: int) -> Any:
+    package = import_module("catboost")
+    machine = package.CatBoostClassifier if classes(y) else package.CatBoostRegressor
+    return machine(random_seed=seed, thread_count=1, verbose=False, allow_writing_files=False).fit(X, y)
+
+
+def lightgbm(X: np.ndarray, y: np.ndarray, seed: int) -> Any:
+    package = import_module("lightgbm")
+    machine = package.LGBMClassifier if classes(y) else package.LGBMRegressor
+    return machine(n_estimators=500, random_state=seed, n_jobs=1, verbose=-1).fit(X, y)
+
+
+def xrfm(X: np.ndarray, y: np.ndarray, seed: int) -> Any:
+    tried, scale = held_out(X), StandardScaler().fit(X).transform
+    machine = import_module("xrfm").xRFM(device="cpu", n_threads=1, random_state=seed, verbose=False)
+    machine.fit(scale(X[~tried]), y[~tried], scale(X[tried]), y[tried])
+    ways = {"predict": lambda Z: machine.predict(scale(Z)), "predict_proba": lambda Z: machine.predict_proba(scale(Z))}
+    return SimpleNamespace(**ways)
+
+
 def fitted(method: str, X: np.ndarray, y: np.ndarray, seed: int) -> Any:
     ours = SLKLClassifier if classes(y) else SLKLRegressor
     boosting = HistGradientBoostingClassifier if classes(y) else HistGradientBoostingRegressor
@@ -107,39 +139,57 @@ def fitted(method: str, X: np.ndarray, y: np.ndarray, seed: int) -> Any:
         "slkl 1000": lambda: ours(min(CENTERS, len(X)), random_state=seed).fit(X, y),
         "Nystroem 1000": lambda: nystroem(X, y, seed),
         "boosting": lambda: boosting(random_state=seed).fit(X, y),
+        "CatBoost": lambda: catboost(X, y, seed),
+        "LightGBM": lambda: lightgbm(X, y, seed),
+        "xRFM": lambda: xrfm(X, y, seed),
         "SVC": lambda: svc(X, y),
     }
     return fits[method]()
 
 
-def row_of(name: str, method: str, seed: int, data_dir: str | None) -> dict[str, Any]:
-    X, y, X_test, y_test = table_of(name, seed, data_dir)
+def measurable(method: str, y: np.ndarray) -> bool:
+    if method in PACKAGES and find_spec(PACKAGES[method]) is None:
+        return False
+    return len(y) <= MOST_ROWS.get(method, len(y)) and (classes(y) or method != "SVC")
+
+
+def row_of(name: str, method: str, seed: int, table: Table) -> dict[str, Any]:
+    X, y, X_test, y_test = table
+    if classes(y):  # numbers, for those that take no words
+        labels, y = np.unique(y, return_inverse=True)
+        y_test = np.searchsorted(labels, y_test)
     with threadpool_limits(1):
         started = time.process_time()
         machine = fitted(method, X, y, seed)
         fit_seconds, started = time.process_time() - started, time.process_time()
         error = error_of(machine, X_test, y_test)
-    seconds = {"fit_seconds": fit_seconds, "predict_seconds": time.process_time() - started}
+        row = {"fit_seconds": fit_seconds, "predict_seconds": time.process_time() - started}
+        if classes(y) and hasattr(machine, "predict_proba"):
+            row["log_loss"] = float(log_loss(y_test, machine.predict_proba(X_test), labels=range(len(labels))))
     size = len(getattr(machine, "centers_", ()))
-    return {"table": name, "method": method, "seed": seed, "error": error, "centers": size} | seconds
+    return {"table": name, "method": method, "seed": seed, "error": error, "centers": size} | row
 
 
-def compare(out: Path, names: list[str], data_dir: str | None) -> None:
+def compare(out: Path, names: list[str], methods: list[str], data_dir: str | None) -> None:
     """Measure what DIR/table_peers.json lacks, and print one row for each table."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / "table_peers.json"
     rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    print("error (core seconds of the fit)".ljust(32) + "".join(method.rjust(20) for method in METHODS), flush=True)
+    print("error (core seconds of the fit)".ljust(32) + "".join(method.rjust(20) for method in methods), flush=True)
     for name in names:
-        has_classes, cells, seeds = classes(table_of(name, 0, data_dir)[1]), [], range(DRAWS.get(name, 1))
-        for method in METHODS if has_classes else METHODS[:-1]:
-            for seed in seeds:
+        tables, cells = [table_of(name, seed, data_dir) for seed in range(DRAWS.get(name, 1))], []
+        y, seeds = tables[0][1], range(len(tables))
+        for method in methods:
+            for seed in seeds if measurable(method, y) else ():
                 if not any((row["table"], row["method"], row["seed"]) == (name, method, seed) for row in rows):
-                    rows.append(row_of(name, method, seed, data_dir))
+                    rows.append(row_of(name, method, seed, tables[seed]))
                     path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
             of = [row for row in rows if (row["table"], row["method"]) == (name, method) and row["seed"] in seeds]
-            error, seconds = (mean(row[key] for row in of) for key in ("error", "fit_seconds"))
-            cells.append((f"{error:.2f} %" if has_classes else f"{error:.4f}") + f" ({seconds:.1f})")
+            if of:
+                error, seconds = (mean(row[key] for row in of) for key in ("error", "fit_seconds"))
+                cells.append((f"{error:.2f} %" if classes(y) else f"{error:.4f}") + f" ({seconds:.1f})")
+            else:
+                cells.append("-")
         print(name.ljust(32) + "".join(cell.rjust(20) for cell in cells), flush=True)
 
 
@@ -147,9 +197,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=lambda text: Path(text).absolute(), required=True)
     parser.add_argument("--tables", type=lambda text: text.split(","), default=[*DRAWS, *GENERATED])
+    parser.add_argument("--methods", type=lambda text: text.split(","), default=METHODS)
     parser.add_argument("--data-dir", type=lambda text: str(Path(text).absolute()))
     asked = parser.parse_args()
-    compare(asked.out, asked.tables, asked.data_dir)
+    compare(asked.out, asked.tables, asked.methods, asked.data_dir)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.neighbors import KNeighborsClassifier
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "jobs" / "benchmarks"))
 
-from generated_tables import LETTERS, arm, friedman, irrelevant, letters, smooth, sums
+from generated_tables import GENERATED, LETTERS, letters
 
 from jobs.benchmarks.amdahl import fit
 from jobs.benchmarks.floor import Turn, add_gram, speed_up
@@ -48,11 +49,26 @@ def test_serial_and_parallel_seconds_are_told_apart_by_the_busiest_worker(
     assert {workers: found.seconds(workers) for workers in computed} == pytest.approx(computed)
 
 
-@pytest.mark.parametrize("make", [arm, irrelevant, sums, smooth, letters, lambda n, m: friedman(1, n, m)])
-def test_they_are_the_same_at_every_call(make) -> None:  # type: ignore[no-untyped-def]
-    for first, second in zip(make(60, 30), make(60, 30), strict=True):
+@pytest.mark.parametrize("name", GENERATED)
+def test_generated_tables_are_the_same_at_every_call(name: str) -> None:
+    tables = [GENERATED[name](n_train=60, n_test=30) for _ in range(2)]
+    for first, second in zip(*tables, strict=True):
         np.testing.assert_array_equal(first, second)
-        assert len(first) in (60, 30)
+        assert first.dtype.kind == "U" or np.isfinite(first).all()
+    X, y, X_test, y_test = tables[0]
+    assert (X.dtype, len(X), len(y), len(X_test), len(y_test)) == (float, 60, 60, 30, 30)
+
+
+def test_few_positives_and_inputs_that_decide() -> None:
+    _, y, _, y_test = GENERATED["rare"](5000, 5000)
+    assert np.concatenate([y, y_test]).mean() == 0.01
+    X, y, X_test, y_test = GENERATED["five_of_28"](4000, 2000)
+    deciding = np.arange(2, 27, 5)
+    errors = [
+        np.mean(KNeighborsClassifier(25).fit(X[:, inputs], y).predict(X_test[:, inputs]) != y_test)
+        for inputs in (deciding, np.setdiff1d(np.arange(28), deciding))
+    ]
+    assert 0.15 < errors[0] < 0.25 < 0.45 < errors[1]
 
 
 def test_letters_are_whole_numbers_that_tell_them_apart() -> None:

@@ -233,10 +233,17 @@ def test_feature_scales(script: Script, n_train: int | None) -> None:
 def test_tables_and_landmarks(script: Script) -> None:
     tables = importlib.import_module("generated_tables")
     smaller = {"RIDGES": 10.0 ** np.arange(-4, 0), "WIDTHS": (4.0, 2.0, 1.0, 0.5, 0.25)}
-    letters = {"GENERATED": {"letters": lambda: tables.letters(300, 100)}, "CENTERS": 100, "COSTS": (10.0,)}
-    first = script("table_peers", "--tables", "letters", **letters, **smaller)
-    assert {row["method"] for row in first[0]} == {"slkl", "slkl 1000", "Nystroem 1000", "boosting", "SVC"}
-    assert script("table_peers", "--tables", "letters") == first, "measured again"
+    generated = {"letters": lambda: tables.letters(300, 100), "steps": tables.steps}
+    smaller |= {"GENERATED": generated, "CENTERS": 100, "COSTS": (10.0,), "find_spec": lambda package: None}
+    methods = ["slkl 1000", "Nystroem 1000", "boosting", "CatBoost", "SVC"]
+    words = ("table_peers", "--tables", "letters,steps:200", "--methods", ",".join(methods))
+    rows, text = script(*words, **smaller)
+    methods.remove("CatBoost")  # which is not installed
+    assert [row["method"] for row in rows] == [*methods, *methods[:3]], "SVC is for classes alone"
+    assert [line.split().count("-") for line in text.splitlines()] == [0, 1, 2]
+    with_log_loss = {row["method"] for row in rows if row.get("log_loss", 0) > 0}
+    assert with_log_loss == {"slkl 1000", "boosting"}, "those of letters that give probabilities"
+    assert script(*words) == (rows, text), "measured again"
     arm = ("landmarks", "--tables", "arm", "--sizes", "10,40")
     rows, text = script(*arm, DRAWS=1, N_GENERATED=(300, 100))
     assert len(rows) == 6
