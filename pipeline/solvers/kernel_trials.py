@@ -233,6 +233,16 @@ def search_kernel(sample: Sample, kernel: Kernel, search: Search) -> list[Trial]
     return kept[: kept.index(best) + 1]
 
 
+def search_from(sample: Sample, kernel: Kernel, kind: str, scales: NDArray[np.float32], search: Search) -> list[Trial]:
+    """Return the trials of a kernel with scales of a kind that another has found, and with those that rounds make."""
+    line = [_first(sample, Trial(kernel, kind, scales, 1.0, search.n_centers), search)]
+    if kind in search.kinds:
+        line += _rounds(sample, line[0], kind, JUDGED_AFTER, search)
+        while len(line) <= search.most_rounds and _still_gains(line):
+            line += _rounds(sample, line[-1], kind, 1, search)
+    return [min(line, key=lambda trial: trial.error)]
+
+
 def _first(sample: Sample, trial: Trial, search: Search) -> Trial:
     """Return the trial at the best width of scales without one."""
     points = scaled(sample.points, trial.scales)

@@ -22,6 +22,7 @@ from pipeline.runtime import progress, stopping
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_dataclass
 from pipeline.solvers.kernel_trials import (
     COMMON,
+    DIAGONAL,
     KINDS,
     METRIC,
     PLAIN,
@@ -30,6 +31,7 @@ from pipeline.solvers.kernel_trials import (
     Trial,
     choose,
     kinds_of,
+    search_from,
     search_kernel,
     with_more,
 )
@@ -38,6 +40,7 @@ from pipeline.stages.target_facts import READ_TARGETS, TargetFacts
 from pipeline.stages.workspace import CENTERS, TaskCheckpoints, Workspace
 
 SCALES, PASS = "scales/learned.npz", "kernels"
+LEADING = ("gaussian", "product-laplace")  # kernels that are searched first; the others begin with their scales
 SMALL_SAMPLE, LARGEST_SHARE = 1500, 1 / 3  # held-out rows of a sample, where these are no more than that share
 RECORD = ("kernel", "kind", "n_centers", "sigma2", "error", "ridge")  # of a trial, in the arrays that are committed
 WORDS = {PLAIN: "features as they are", COMMON: "inputs on one scale", METRIC: "a metric"}
@@ -59,6 +62,15 @@ class KernelTask:
         n_rows = float(np.count_nonzero(~sample.held_out))
         kinds = kinds_of(self.scale, kernel, sample.X.shape[1], n_rows)
         return Search(self.few, kinds, self.scale_rounds, self.sigma2, on_round)
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """A kernel that is searched: from the beginning, or from scales of a kind that another has found."""
+
+    kernel: Kernel
+    kind: str = PLAIN
+    scales: NDArray[np.float32] | None = None
 
 
 def choose_kernel(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Arrays:
@@ -92,15 +104,22 @@ def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Ar
         scale_rounds=asked.scale_rounds,
         sigma2=asked.sigma2 if isinstance(asked.sigma2, float) else None,
     )
-    found = work.compute(
-        CENTERS,
-        partial(search_item, task),
-        {f"passes/{PASS}/{kernel.name}.npz": kernel for kernel in kernels},
-        unit="",
-        words="trying kernels",
-    )
     n_held_out = float(sample["n_held_out"])
-    finalists = _finalists([_trials(kernel, arrays) for kernel, arrays in zip(kernels, found, strict=True)])
+    first = [Start(kernel) for kernel in kernels if len(kernels) == 1 or kernel.name in LEADING]
+    of_items = _searched(work, task, first)
+    found = {start.kernel: _trials(start.kernel, arrays) for start, arrays in zip(first, of_items, strict=True)}
+    best = min(found.values(), key=lambda trials: trials[-1].error)[-1]
+    # The others begin with its scales: a kernel may be better with scales that it does not find.
+    second = [
+        Start(kernel, best.kind, best.scales)
+        for kernel in kernels
+        if kernel not in found or (best.kind in (DIAGONAL, METRIC) and kernel != best.kernel)
+        if best.kind != METRIC or kernel.has_metric
+    ]
+    for start, arrays in zip(second, more := _searched(work, task, second), strict=True):
+        trials = _trials(start.kernel, arrays)
+        found[start.kernel] = min(found.get(start.kernel, trials), trials, key=lambda trials: trials[-1].error)
+    finalists = _finalists([found[kernel] for kernel in kernels if kernel in found])
     again = work.compute(
         CENTERS,
         partial(try_again, task),
@@ -114,24 +133,31 @@ def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Ar
         raise InvalidDataError(
             f"--sigma2 {asked.sigma2}: no width gives a Gram that least squares can be fitted with; give a number"
         )
-    return _committed(work, best, sample, found[kernels.index(best.kernel)], [*found, *again])
+    return _committed(work, best, sample, [*of_items, *more], again)
 
 
-def _committed(work: Workspace, best: Trial, sample: Arrays, search: Arrays, of_items: list[Arrays]) -> Arrays:
+def _searched(work: Workspace, task: KernelTask, starts: list[Start]) -> list[Arrays]:
+    names = [f"passes/{PASS}/{start.kernel.name}{'' if start.scales is None else '-from'}.npz" for start in starts]
+    items = dict(zip(names, starts, strict=True))
+    return work.compute(CENTERS, partial(search_item, task), items, unit="", words="trying kernels")
+
+
+def _committed(work: Workspace, best: Trial, sample: Arrays, searches: list[Arrays], again: list[Arrays]) -> Arrays:
     """Commit the scales that were chosen; return the kernel, the width, and the trials."""
-    records, sigma2 = np.concatenate([arrays["records"] for arrays in of_items]), best.sigma2
+    records, sigma2 = np.concatenate([arrays["records"] for arrays in (*searches, *again)]), best.sigma2
+    kernel = KERNELS.index(best.kernel.name)
     if work.config.kernel.sigma2 == "median":
         sigma2 = default_sigma2(scaled(sample["points"][:MEDIAN_POINTS], best.scales), best.kernel)
     if learns_scales(work.config.kernel.scale):
-        of_rounds, rounds = search["records"], search["rounds"]
+        mine = [arrays for arrays in searches if arrays["records"][0, 0] == kernel]
+        rounds = np.concatenate([arrays["rounds"] for arrays in mine])
+        errors = np.concatenate([arrays["records"][:, RECORD.index("error")] for arrays in mine])
         distances = np.abs(rounds - lengths(best.scales)).max(axis=1)
         chosen = 0 if best.kind == PLAIN else int(np.argmin(distances))
-        errors = of_rounds[:, RECORD.index("error")]
         work.commit(
             SCALES,
             {"scales": best.scales, "rounds": rounds, "hold_out_errors": errors, "chosen": np.array(chosen)},
         )
-    kernel = KERNELS.index(best.kernel.name)
     plain = min(
         records[(records[:, 2] == best.n_centers) & (records[:, 1] == KINDS.index(PLAIN))][:, 4], default=np.inf
     )
@@ -226,7 +252,7 @@ def _unscaled(features: FeatureAccess) -> FeatureAccess:
     return features.features if isinstance(features, ScaledFeatures) else features
 
 
-def search_item(task: KernelTask, kernel: Kernel, _: TaskCheckpoints) -> Arrays:
+def search_item(task: KernelTask, start: Start, _: TaskCheckpoints) -> Arrays:
     """Return the trials of a kernel that more candidates decide between, and records and scales of all rounds."""
     sample, rounds = _sample_of(task), list[Trial]()
 
@@ -234,7 +260,11 @@ def search_item(task: KernelTask, kernel: Kernel, _: TaskCheckpoints) -> Arrays:
         rounds.append(trial)
         _tell(trial)
 
-    kept = search_kernel(sample, kernel, task.search(kernel, sample, on_round))
+    search = task.search(start.kernel, sample, on_round)
+    if start.scales is None:
+        kept = search_kernel(sample, start.kernel, search)
+    else:
+        kept = search_from(sample, start.kernel, start.kind, start.scales, search)
     return _as_arrays(kept) | {"records": _records(rounds), "rounds": np.stack([lengths(one.scales) for one in rounds])}
 
 
