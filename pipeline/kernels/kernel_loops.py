@@ -218,6 +218,50 @@ def direct_distances(X, centers, euclidean, distances):
                     to_x[m], to_y[m] = of_x[m], of_y[m]
 
 
+_LANES, _CENTERS = 64, 32  # rows that are computed on together, with so many centers at a time
+
+
+@compiled(error_model="numpy")
+def add_squared_slopes(X, centers, columns, weights, row_weights, total):
+    """Add Σ_i s_i Σ_t (Σ_m w_mt k_im sign(z_mj - x_ij))² to total[j] (mathematics.md, eq. 108).
+
+    X (rows, d), centers (M, d), columns k (rows, M), weights (M, T), row_weights s (rows,), total (d,), all f8. The
+    innermost loops run over rows, of which a slope and the four signs by which it changes stay in a core's cache.
+    """
+    (n_rows, n_features), (n_centers, n_outputs) = X.shape, weights.shape
+    rows, near = np.empty((n_features, _LANES)), np.empty((_CENTERS, _LANES))
+    signed, slopes = np.empty((4, _LANES)), np.empty((n_outputs, n_features, _LANES))
+    for first in range(0, n_rows, _LANES):
+        n_here = min(_LANES, n_rows - first)
+        for i in range(_LANES):
+            for j in range(n_features):
+                rows[j, i] = X[first + i, j] if i < n_here else 0.0
+        slopes[:] = 0.0
+        for start in range(0, n_centers, _CENTERS):
+            for i in range(_LANES):
+                for m in range(_CENTERS):
+                    near[m, i] = columns[first + i, start + m] if i < n_here and start + m < n_centers else 0.0
+            for j in range(n_features):
+                for m in range(0, min(_CENTERS, n_centers - start), 4):
+                    for q in range(4):
+                        z = centers[min(start + m + q, n_centers - 1), j]
+                        for i in range(_LANES):
+                            above = near[m + q, i] if z > rows[j, i] else 0.0
+                            below = near[m + q, i] if z < rows[j, i] else 0.0
+                            signed[q, i] = above - below
+                    for t in range(n_outputs):
+                        w0, w1 = weights[start + m, t], weights[min(start + m + 1, n_centers - 1), t]
+                        w2 = weights[min(start + m + 2, n_centers - 1), t]
+                        w3 = weights[min(start + m + 3, n_centers - 1), t]
+                        for i in range(_LANES):
+                            both = w0 * signed[0, i] + w1 * signed[1, i]
+                            slopes[t, j, i] += both + (w2 * signed[2, i] + w3 * signed[3, i])
+        for t in range(n_outputs):
+            for j in range(n_features):
+                for i in range(n_here):
+                    total[j] += row_weights[first + i] * slopes[t, j, i] * slopes[t, j, i]
+
+
 @compiled()
 def add_lower_tile(tile, inverse_unit, most_units, sums, first_row, first_column, diagonal):
     """Add round(tile · inverse_unit) to `sums` at (first_row, first_column); return whether every entry was in range.
@@ -249,5 +293,6 @@ SIGNATURES = {  # columns that are added up are float64, those that are only loo
     "laplace_float64": "(f8[:, ::1], f8[::1], i8[::1], f8[:, ::1], i8)",
     "direct_distances": [f"({x}[:, ::1], {x}[:, ::1], b1, {x}[:, ::1])" for x in ("f4", "f8")],
     "intersections": [f"({x}[:, ::1], {x}[:, ::1], f8[::1], {x}[:, ::1])" for x in ("f4", "f8")],
+    "add_squared_slopes": "(f8[:, ::1], f8[:, ::1], f8[:, ::1], f8[:, ::1], f8[::1], f8[::1])",
     "add_lower_tile": "(f8[:, ::1], f8, f8, i8[:, ::1], i8, i8, i8)",
 }

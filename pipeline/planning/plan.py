@@ -343,8 +343,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     plain = Kernel(config.kernel.name).is_bounded and not isinstance(config.kernel.sigma2, tuple)
     drawn = 4 * w * d * (1 if plain else 2)
     centers = drawn + (8 * w * d if _value_bytes(config) == 8 else 0)
-    n_candidates = count_candidates(config, shape.n_train)
-    in_rounds, has_room = is_in_rounds(config, shape.n_train), w >= n_candidates
+    n_candidates, in_rounds = count_candidates(config, shape.n_train), is_in_rounds(config, shape.n_train)
     has_trials = config.kernel.sigma2 == "auto" or METRIC in kinds_of(config.kernel.scale, shape.n_features)
     selects = config.solver.select != "none"
     size = selection_size(config.solver.select) if selects else None
@@ -365,7 +364,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         moving=moving if config.solver.polish_centers else 0,
         preselected=preselection_of(config, shape.n_train),
     )
-    drawing = StagePlan("centers", 1, max(2 * drawn if has_room else 0, min(workers.threads, 2) * trial), drawn)
+    drawing = StagePlan("centers", 1, max(2 * drawn * (w >= n_candidates), min(workers.threads, 2) * trial), drawn)
     if learns_scales(config.kernel.scale):
         learning = learned_scales(solving)
         most = max(drawing.memory_bytes + drawn, learning.memory_bytes)

@@ -6,7 +6,6 @@ arXiv:2212.13881). Where that gains no more, the whole machine goes on from the 
 product of the gradients replaces the scales. Held-out rows decide which round is kept, and whether any is.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError
 
+from pipeline.kernels.derivatives import DIAGONAL, METRIC, Derivatives, steepest
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.kernels.kernel_forms import GAUSSIAN, ColumnGenerator, typical_sigma2
+from pipeline.kernels.kernel_forms import GAUSSIAN, Kernel, typical_sigma2
 from pipeline.kernels.scaled_rows import lengths, scaled
 from pipeline.solvers.bandwidth_choice import LEAST_GAIN, least_gain
 from pipeline.solvers.ridge import refit
@@ -26,7 +26,7 @@ MORE_CENTERS, WIDTHS = 1000, (2.0, 1.0, 0.5, 0.25)  # on which a metric is confi
 MOST_OF_METRIC = 200  # features that may have a metric
 _LEAST = float(np.finfo(np.float64).tiny)
 _SLACK = 4.0  # of a bound: products of float32 kernel values are rounded
-LEARNED, DIAGONAL, METRIC = "learned", "diagonal", "metric"  # both; a factor for each feature; directions of all
+LEARNED = "learned"  # both kinds: a factor for each feature, then directions of all
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,49 +151,19 @@ def next_scales(
     return (learned * np.sqrt(typical)).astype(np.float32)
 
 
-class Derivatives:
-    """The partial derivatives of f(u) = Σ_m w_m exp(-‖u - u_m‖² / (2σ²)) by each feature of rows u.
-
-    mathematics.md, eq. 80. centers (m, d), of the dtype in which the columns are computed; weights (m, T) f8.
-    """
-
-    def __init__(self, centers: NDArray[np.floating], sigma2: float, weights: NDArray[np.float64]) -> None:
-        self._generator = ColumnGenerator(centers, sigma2, centers.dtype.type)
-        self._origin = centers.mean(axis=0, dtype=np.float64)  # far from it, the difference below would cancel
-        self._centers, self._sigma2, self._weights = centers - self._origin, sigma2, weights
-
-    def sums(
-        self, X: NDArray[np.floating], kind: str, row_weights: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64]:
-        """Return Σ_i s_i Σ_t (∂f_t/∂u_j)², (d,) f8, over rows X (rows, d), of the weights s (none: 1 each).
-
-        For a METRIC Σ_i s_i Σ_t (∂f_t/∂u_j)(∂f_t/∂u_k), (d, d), for another 2·rows·d²·T operations. Costs
-        2·rows·m·d·(1 + T) operations and 8·rows·(2·m + 2·d) bytes.
-        """
-        total = np.zeros(X.shape[1] if kind == DIAGONAL else (X.shape[1], X.shape[1]))
-        columns, rows = self._generator.block(X, None, np.float64), X - self._origin
-        for weights in self._weights.T:
-            pulls = columns * weights
-            slopes = pulls @ self._centers
-            slopes -= pulls.sum(axis=1)[:, None] * rows  # σ² ∂f_t/∂u (rows, d)
-            if kind == METRIC:
-                total += slopes.T @ (slopes if row_weights is None else row_weights[:, None] * slopes)
-            else:
-                np.square(slopes, out=slopes)
-                total += slopes.sum(axis=0) if row_weights is None else row_weights @ slopes
-        return total / self._sigma2**2
-
-
-def derivatives_of(done: Round, points: NDArray[np.floating], sigma2: float) -> Derivatives:
+def derivatives_of(done: Round, points: NDArray[np.floating], sigma2: float, kernel: Kernel = GAUSSIAN) -> Derivatives:
     """Return the derivatives of a round's fit on points (m, d) with their scales, over their largest weight."""
     largest = float(np.abs(done.weights).max(initial=0.0))
-    return Derivatives(points, sigma2, done.weights / largest if largest else done.weights)
+    return Derivatives(points, sigma2, done.weights / largest if largest else done.weights, kernel)
 
 
-def largest_product(done: Round, sigma2: float) -> float:
-    """Return a bound of the products of the derivatives of a row, over that weight (mathematics.md, eq. 89)."""
+def largest_product(done: Round, sigma2: float, kernel: Kernel = GAUSSIAN) -> float:
+    """Return a bound of the products of the derivatives of a row, over that weight.
+
+    mathematics.md, eqs. 89 and 109.
+    """
     sums = np.abs(done.weights).sum(axis=0) / max(float(np.abs(done.weights).max(initial=0.0)), _LEAST)
-    return float(_SLACK * np.square(sums).sum() / (math.e * sigma2))
+    return float(_SLACK * np.square(sums).sum() * steepest(kernel, sigma2) ** 2)
 
 
 def best_of_all(rounds: Sequence[Round]) -> int:

@@ -12,7 +12,6 @@ from pipeline.kernels.scaled_rows import scaled
 from pipeline.solvers.feature_scales import (
     DIAGONAL,
     METRIC,
-    Derivatives,
     Round,
     best_of_all,
     best_round,
@@ -24,27 +23,6 @@ from pipeline.solvers.feature_scales import (
     next_scales,
     widths_with_more,
 )
-
-
-@pytest.mark.parametrize(("shift", "tolerance"), [(0.0, 1e-8), (1e4, 1e-5)])
-def test_the_derivatives_are_those_of_differences(shift: float, tolerance: float) -> None:
-    rng = np.random.default_rng(0)
-    centers, X, weights = rng.normal(size=(12, 4)) + shift, rng.normal(size=(30, 4)) + shift, rng.normal(size=(12, 3))
-    row_weights, step = rng.uniform(0.5, 2.0, 30), 1e-4
-
-    def f(rows: np.ndarray) -> np.ndarray:
-        distances = ((rows[:, None] - centers) ** 2).sum(axis=2)
-        return np.asarray(np.exp(-distances / (2 * 3.0)) @ weights)
-
-    moves = step * np.eye(4)
-    slopes = np.stack([(f(X + move) - f(X - move)) / (2 * step) for move in moves])  # (d, rows, T)
-    expected = np.einsum("i,jit->j", row_weights, slopes**2)
-    found = Derivatives(centers, 3.0, weights)
-    np.testing.assert_allclose(found.sums(X, DIAGONAL, row_weights), expected, rtol=max(tolerance, 1e-6))
-    np.testing.assert_allclose(found.sums(X, DIAGONAL), found.sums(X, DIAGONAL, np.ones(30)), rtol=1e-12)
-    expected = np.einsum("i,jit,kit->jk", row_weights, slopes, slopes)
-    np.testing.assert_allclose(found.sums(X, METRIC, row_weights), expected, rtol=max(tolerance, 1e-6), atol=1e-6)
-    np.testing.assert_allclose(np.diagonal(found.sums(X, METRIC)), found.sums(X, DIAGONAL), rtol=1e-12)
 
 
 def test_products_of_derivatives_are_within_their_bound() -> None:
