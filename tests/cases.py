@@ -39,6 +39,7 @@ CASES = {
     "one kernel": classes("--centers", "60", "--penalty", "1", "--coupling", "shared", "--intercept"),
     "several widths": classes("--centers", "40", "--penalty", "1", "--sigma2", "0.5,2,8"),
     "weights": classes("--centers", "60", "--penalty", "auto", *WEIGHTED),
+    "product-laplace": values("--centers", "60", "--kernel", "product-laplace", "--sigma2", "auto"),
     "polynomial": values("--centers", "60", "--penalty", "1", "--kernel", "polynomial", "--sigma2", "auto"),
     "plain steps": classes(
         *("--centers", "60", "--penalty", "1", "--coupling", "shared"),
@@ -57,6 +58,7 @@ CASES = {
     "rounds, one kernel": classes(*ROUNDS, "--penalty", "3", "--coupling", "shared", "--features-store=none"),
     "rounds, weights": classes(*ROUNDS, "--penalty", "1", *WEIGHTED),
     "rounds, two widths": classes(*ROUNDS, "--penalty", "3", "--sigma2", "1,4"),
+    "rounds, laplace": classes(*ROUNDS, "--penalty", "3", "--kernel", "laplace", "--sigma2", "1,4"),
     "rounds, intersection": values(*ROUNDS, "--penalty", "1", "--kernel", "intersection", *RAW),
     "rounds, learned scales": values(
         *ROUNDS, "--penalty", "1", "--scale", "learned", "--set", "kernel.scale_rounds=1", "--features-store=none"

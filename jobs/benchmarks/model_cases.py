@@ -42,6 +42,8 @@ TRAININGS = {
     "metric": "{data}/values.npz --centers 60 --select greedy:20 --scale metric --set kernel.scale_rounds=2",
     "learned": "{data}/classes.npz --centers 60 --scale learned --set kernel.scale_rounds=3",
     "polynomial": "{data}/values.npz --centers 60 --penalty 1 --kernel polynomial --sigma2 auto",
+    "laplace": "{data}/classes.npz --centers 40 --penalty 1 --kernel laplace --sigma2 0.5,4",
+    "product-laplace": "{data}/values.npz --centers 60 --kernel product-laplace --sigma2 auto",
     "intersection": f"{{data}}/classes.npz --centers 60 --penalty 1 --kernel intersection {RAW}",
     "greedy": "{data}/classes.npz --centers 150 --sigma2 0.3 --select greedy:20",
     "greedy-as-many-as-help": "{data}/values.npz --centers 100 --select greedy:auto --set data.weights=w",

@@ -4,7 +4,7 @@ import time
 from functools import partial
 
 from features import deskew, rendering_loops, sphog
-from pipeline.config.parsers import NO_PENALTY
+from pipeline.config.parsers import NO_PENALTY, learns_scales
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets import build_feature_store, feature_rows, store_users
 from pipeline.datasets.feature_request import FeatureShape
@@ -49,6 +49,8 @@ def loops_of(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> li
     if not in_rounds:  # else candidates are scored with float32 columns too
         columns = [one for one in columns if one.dtype_of("out") in (None, "float64")]
     loops += columns + loops_in(kernel_loops, "add_lower_tile")
+    if learns_scales(config.kernel.scale) and any(not kernel.has_metric for kernel in kernels_of(config.kernel)):
+        loops += loops_in(kernel_loops, "add_squared_slopes")
     if config.solver.select == "none" and config.solver.penalty != NO_PENALTY:
         alone = config.solver.coupling != "shared" or shape.n_outputs == 1
         skipped = () if alone and solver_options(config.solver).polishes else solver_loops.NEWTON_LOOPS

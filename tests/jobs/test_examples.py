@@ -18,12 +18,13 @@ FOLDER = ROOT / "jobs" / "examples"
 NUMBER = r"([-+.0-9e]+)"
 
 
-def output_of(name: str, tmp_path: Path) -> str:
+def output_of(name: str, tmp_path: Path, *options: str) -> str:
     """Run an example with tmp_path/out as its folder, in an empty folder that stays empty, without any data set."""
     place = tmp_path / "elsewhere"
     place.mkdir()
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "SLKL_DATA_DIR")}
-    done = python("-W", "error", FOLDER / f"{name}.py", tmp_path / "out", cwd=place, timeout=300, env=environment)
+    words = ("-W", "error", FOLDER / f"{name}.py", tmp_path / "out", *options)
+    done = python(*words, cwd=place, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     assert list(place.iterdir()) == []
     return done.stdout
@@ -58,8 +59,9 @@ def test_multiclass_digits(tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-def test_predict_with_numpy(tmp_path: Path) -> None:
-    text = output_of("predict_with_numpy", tmp_path)
+@pytest.mark.parametrize("kernel", ["gaussian", "laplace", "product-laplace"])
+def test_predict_with_numpy(tmp_path: Path, kernel: str) -> None:
+    text = output_of("predict_with_numpy", tmp_path, "--kernel", kernel)
     points = (r"\[0. 0.\]: inside \(N\)", r"10.\]: between \(N\)", r"-280. \]: outside \(N\)")
     for point in points:
         assert found(point, text)[0] > 0.7

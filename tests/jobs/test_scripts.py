@@ -134,6 +134,14 @@ def test_floor(script: Script) -> None:
     assert all(line in text and line.startswith(("yes M = ", "NO  M = ")) for line in facts["summary"])
 
 
+def test_kernel_columns(script: Script) -> None:
+    facts, text = script("kernel_columns", "--features", "3,70", "--repeats", "1", SIZE=96)
+    found = {(row["features"], row["kernel"]): row["ns"] for row in facts["rows"]}
+    assert len(found) == len(facts["rows"]) == 6
+    assert min(found.values()) > 0
+    assert all(row["kernel"] in text and row.get("differences", 1) > 0 for row in facts["rows"])
+
+
 def test_tables(script: Script) -> None:
     small = ("--rows", "2000", "--rounds", "1")
     rows, text = script("tables", *small)

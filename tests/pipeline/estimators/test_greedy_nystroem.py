@@ -35,6 +35,7 @@ def test_landmarks_for_y_are_those_of_a_fit_for_every_choice(diabetes: Table, la
     [
         ("gaussian", {"kernel": "rbf", "gamma": 0.5 / 3.0}),
         ("polynomial", {"kernel": "polynomial", "gamma": 1 / 3.0, "coef0": 1, "degree": 3}),
+        ("product-laplace", {"kernel": "laplacian", "gamma": 3.0**-0.5}),
         pytest.param("intersection", {"kernel": lambda x, z: np.minimum(x, z).sum()}, marks=pytest.mark.ci),
     ],
 )
@@ -106,7 +107,7 @@ def test_float32_rows_give_float32_features_of_the_same_landmarks(diabetes: Tabl
         ({"n_components": 0}, "n_components must be a whole number of at least 1; found 0"),
         ({"n_candidates": "some"}, "n_candidates must be .* all or None"),
         ({"sigma2": "auto"}, "sigma2 must be above 0 or 'median'"),
-        ({"kernel": "rbf"}, "kernel must be one of gaussian, polynomial, intersection"),
+        ({"kernel": "rbf"}, "kernel must be one of gaussian, laplace, product-laplace, polynomial"),
         ({"degree": 1.5}, "degree must be a whole number"),
         ({"degree": 21}, "degree must be a whole number of 1 to 20"),
         ({"memory_limit": "much"}, "memory_limit must be a size such as 2GiB"),

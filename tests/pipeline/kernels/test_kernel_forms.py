@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics.pairwise import polynomial_kernel, rbf_kernel
+from scipy.spatial.distance import cdist
+from sklearn.metrics.pairwise import laplacian_kernel, polynomial_kernel, rbf_kernel
 
 from pipeline.config.settings import SETTINGS
 from pipeline.errors import InvalidDataError
@@ -18,6 +19,7 @@ from pipeline.solvers.bandwidth_choice import best_of, held_out_errors
 from runs import TrainedRuns, held_out_of, report_of, save_once, train
 
 POLYNOMIAL, INTERSECTION = Kernel("polynomial", 3), Kernel("intersection")
+LAPLACE, PRODUCT = Kernel("laplace"), Kernel("product-laplace")
 
 
 def histograms(seed: int, rows: int = 40, features: int = 70) -> np.ndarray:
@@ -42,10 +44,16 @@ def dense_columns(kernel: Kernel, sigma2: float, X: np.ndarray, Z: np.ndarray) -
     if kernel.name == "polynomial":
         values = polynomial_kernel(X, Z, degree=kernel.degree, gamma=1 / sigma2, coef0=1)
         return np.asarray(values / np.sqrt((1 + (Z**2).sum(1) / sigma2) ** kernel.degree))
+    if kernel == LAPLACE:
+        return np.asarray(np.exp(-cdist(X, Z) / np.sqrt(sigma2)))
+    if kernel == PRODUCT:
+        return np.asarray(laplacian_kernel(X, Z, gamma=1 / np.sqrt(sigma2)))
     return np.asarray(intersection_kernel(X, Z) / np.sqrt(Z.sum(1)))
 
 
-@pytest.mark.parametrize("kernel", [Kernel(), POLYNOMIAL, Kernel("polynomial", 1), INTERSECTION], ids=str)
+@pytest.mark.parametrize(
+    "kernel", [Kernel(), LAPLACE, PRODUCT, POLYNOMIAL, Kernel("polynomial", 1), INTERSECTION], ids=str
+)
 @pytest.mark.parametrize("centers", [1, 64, 130])
 def test_columns_are_the_kernel_over_its_root_at_the_center(kernel: Kernel, centers: int) -> None:
     X, Z = histograms(0), histograms(1, centers)
@@ -62,7 +70,9 @@ def test_columns_are_the_kernel_over_its_root_at_the_center(kernel: Kernel, cent
 
 
 @given(
-    kernel=st.sampled_from([Kernel(), *(Kernel("polynomial", degree) for degree in (1, 2, 3, 12)), INTERSECTION]),
+    kernel=st.sampled_from(
+        [Kernel(), LAPLACE, PRODUCT, *(Kernel("polynomial", degree) for degree in (1, 2, 3, 12)), INTERSECTION]
+    ),
     scale=st.floats(-2, 2),
     sigma2=st.floats(0.05, 20),
     features=st.integers(1, 300),
@@ -98,7 +108,44 @@ def test_rows_whose_bound_no_float64_holds_are_named() -> None:
         column_bounds(Kernel("polynomial", 2), X, 1e-308)
 
 
-@pytest.mark.parametrize("kernel", [Kernel(), POLYNOMIAL, INTERSECTION], ids=str)
+@pytest.mark.parametrize("kernel", [LAPLACE, PRODUCT], ids=str)
+@pytest.mark.parametrize("features", [1, 3, 63, 64, 67, 130])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_value_of_differences_depends_on_its_row_and_center_alone(kernel: Kernel, features: int, dtype: type) -> None:
+    """To the last bit, with any number of either, in any order; far from the origin nothing is lost."""
+    rng = np.random.default_rng(features)
+    X = (1e5 + rng.normal(size=(41, features))).astype(np.float32)
+    Z = np.vstack([X[::2], X[1::3] + np.float32(1)])
+    block = ColumnGenerator(Z, 9.0, dtype, kernel=kernel).block(X)
+    np.testing.assert_allclose(block, dense_columns(kernel, 9.0, X, Z), rtol=3e-5 if dtype is np.float32 else 1e-12)
+    assert (block[::2, :21].diagonal() == 1.0).all(), "of a center and itself"
+    assert np.array_equal(block[::2, :21], block[::2, :21].T)
+    tiled = ColumnGenerator(np.tile(Z, (16, 1)), 9.0, dtype, kernel=kernel)  # more than a tile of points
+    assert np.array_equal(tiled.block(X[7:30]), np.tile(block[7:30], 16))
+    for row, center in ((0, 0), (40, 33), (17, 20)):
+        assert ColumnGenerator(Z[center:][:1], 9.0, dtype, kernel=kernel).block(X[row:][:1]) == block[row, center]
+    place = rng.permutation(np.tile(np.arange(len(Z)), 2))
+    shared = ColumnGenerator(Z, 9.0, dtype, kernel=kernel, place=place)
+    assert np.array_equal(shared.block(X[::-1], np.arange(41)[::-1]), block[:, place])
+
+
+@pytest.mark.parametrize("kernel", [LAPLACE, PRODUCT], ids=str)
+def test_distances_that_overflow_are_refused_in_words(kernel: Kernel) -> None:
+    X = np.ones((20, 3))
+    X[13, 1] = 1e200
+    for values in (X, np.where(X > 1, np.nan, X)):
+        with pytest.raises(InvalidDataError, match=r"center 13.*too large.*standardise"):
+            ColumnGenerator(values, 1.0, kernel=kernel)
+        with pytest.raises(InvalidDataError, match=r"row 13.*too large.*standardise"):
+            ColumnGenerator(X[:3], 1.0, kernel=kernel).block(values)
+    with pytest.raises(InvalidDataError, match=r"1/√sigma2.*--sigma2"):
+        ColumnGenerator(X[:3], 1e-300, kernel=kernel)
+    X[13, 1] = 1e15
+    block = ColumnGenerator(X[:3], 1.0, kernel=kernel).block(X)
+    assert 0 <= block[13].max() < 1e-36, "a far row that is no center is harmless"
+
+
+@pytest.mark.parametrize("kernel", [Kernel(), LAPLACE, PRODUCT, POLYNOMIAL, INTERSECTION], ids=str)
 def test_columns_of_one_center_share_it_and_each_has_its_width(kernel: Kernel) -> None:
     X, Z = histograms(4), histograms(5, 9)
     place, sigma2 = np.array([3, 3, 0, 8, 1, 3]), np.array([1.0, 2.0, 1.0, 4.0, 2.0, 8.0])
@@ -151,6 +198,9 @@ def test_the_typical_width_is_the_median_squared_distance() -> None:
     X = np.random.default_rng(10).normal(1000, 1, (60, 5)).astype(np.float32)
     distances = ((X[:, None].astype("f8") - X[None]) ** 2).sum(2)[np.triu_indices(60, 1)]
     assert typical_sigma2(X, Kernel()) == pytest.approx(np.median(distances), rel=1e-3)
+    assert typical_sigma2(X, LAPLACE) == typical_sigma2(X, Kernel())
+    sums = np.abs(X[:, None].astype("f8") - X[None]).sum(2)[np.triu_indices(60, 1)]
+    assert typical_sigma2(X, PRODUCT) == pytest.approx(np.median(sums) ** 2, rel=1e-3)
     assert typical_sigma2(X, POLYNOMIAL) == pytest.approx(np.median((X.astype("f8") ** 2).sum(1)), rel=1e-3)
     assert typical_sigma2(np.repeat(X, 10, axis=0), Kernel()) == typical_sigma2(X, Kernel()), "copies do not count"
     assert typical_sigma2(np.ones((5, 3)), Kernel()) == 1.0
@@ -215,8 +265,10 @@ CASES = {
     "polynomial": ["--kernel", "polynomial", "--set", "kernel.degree=3", "--sigma2", "2"],
     "powers": ["--kernel", "polynomial", "--sigma2", "0.5,2"],
     "intersection": ["--kernel", "intersection"],
+    "laplace": ["--kernel", "laplace", "--sigma2", "0.3,3"],
+    "product-laplace": ["--kernel", "product-laplace"],
 }
-QUICK = ("widths", "intersection")
+QUICK = ("widths", "intersection", "product-laplace")
 EVERY = [pytest.param(name, marks=() if name in QUICK else pytest.mark.ci) for name in CASES]
 
 

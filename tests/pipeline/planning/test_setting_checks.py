@@ -27,7 +27,7 @@ REFUSED = [
     (["--scale", "learned", "--set", "statistics.hold_out=0"], "--scale learned needs held-out rows"),
     (["--scale", "full"], "must be one of none, learned"),
     (["--set", "kernel.scale_rounds=3"], "kernel.scale_rounds has no effect"),
-    (["--kernel", "cosine"], "must be one of gaussian, polynomial, intersection"),
+    (["--kernel", "cosine"], "must be one of gaussian, laplace, product-laplace, polynomial"),
     (["--refit", "ridge", "--set", "statistics.hold_out=0"], "hold_out"),
     (["--penalty", "auto", "--set", "statistics.hold_out=0"], "hold_out"),
     (["--set", "solver.stop=paper"], "uniform"),

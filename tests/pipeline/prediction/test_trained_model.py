@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from features.descriptor import FeatureSpec, feature_length
 from features.standardisation import Standardisation
 from pipeline.errors import ExitCode, InvalidDataError
-from pipeline.kernels.kernel_forms import GAUSSIAN, Kernel
+from pipeline.kernels.kernel_forms import GAUSSIAN, KERNELS, Kernel
 from pipeline.models.kernel_expansion import KernelExpansion
 from pipeline.prediction.model_folder import load_model, save_model
 from pipeline.prediction.trained_model import DTYPES, LARGEST_DECISION, ModelFormatError, SparseKernelModel
@@ -250,7 +250,7 @@ def test_a_crafted_folder_with_a_valid_manifest_is_refused_with_its_name(tmp_pat
     assert describe(found.value)[0] is ExitCode.INVALID_DATA
 
 
-@pytest.mark.parametrize("kernel", ["gaussian", "polynomial", "intersection"])
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_the_largest_weights_that_are_let_through_predict_finite_numbers(kernel):
     model = make("regression")
     chosen = Kernel(kernel, 20 if kernel == "polynomial" else 2)
