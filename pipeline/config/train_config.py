@@ -110,6 +110,13 @@ class DataConfig:
     centre_targets: bool | None = optional(
         truth, "auto", "regression: fit targets less their mean (default: where there is an intercept)"
     )
+    target_transform: str | None = optional(
+        OneOf(("none", "log", "rank", "auto", "outliers")),
+        "default",
+        "regression: what is fitted of targets with long tails or outliers: log (of distances from the median), rank "
+        "(normal scores) or none; auto: by held-out error; outliers: likewise where they ruin the fit, else none "
+        "(default: outliers; none with a penalty)",
+    )
     noise: float | None = optional(
         real(0), "default", "sinc: variance of the noise on the training targets (default: 0.1)"
     )

@@ -344,8 +344,8 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     centers = drawn + (8 * w * d if _value_bytes(config) == 8 else 0)
     n_candidates = count_candidates(config, shape.n_train)
     in_rounds, has_room = is_in_rounds(config, shape.n_train), w >= n_candidates
-    has_trials = config.kernel.sigma2 == "auto" or METRIC in kinds_of(config.kernel.scale, shape.n_features)
-    selects = config.solver.select != "none"
+    selects, tried = config.solver.select != "none", {config.kernel.sigma2, config.data.target_transform}
+    has_trials = bool(tried & {"auto", "outliers"}) or METRIC in kinds_of(config.kernel.scale, shape.n_features)
     size = selection_size(config.solver.select) if selects else None
     moving = min(most_centers(size, w), w) if selects else w
     trial = trial_bytes(centers_used(w, size), shape.n_train, d) if has_trials else 0

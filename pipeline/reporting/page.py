@@ -18,7 +18,7 @@ from pipeline.config.settings import MOST_TOML_BYTES
 from pipeline.errors import ExitCode
 from pipeline.prediction.streamed_prediction import Located, locate
 from pipeline.reporting import examples, plots, run_facts
-from pipeline.reporting.results import before_words, by_weight, weighting_lines
+from pipeline.reporting.results import before_words, by_weight, transform_lines, weighting_lines
 from pipeline.runtime.answers import describe
 from pipeline.runtime.run_folder import finished_report
 from pipeline.stages import finished_run
@@ -61,7 +61,7 @@ def gather(layout: RunLayout) -> dict[str, Any]:
         "report": report,
         "before": before_words(report) if report else None,
         "by_weight": by_weight(report) if report else "",
-        "weighting": weighting_lines(report) if report else [],
+        "weighting": weighting_lines(report) + transform_lines(report) if report else [],
         "model_facts": _model_facts(located) if located else None,
         **plots.solves(records, _labels(located)),
         **plots.passes(records),

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from features.target_transform import KINDS
 from pipeline.config.parsers import selection_size
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
@@ -56,6 +57,7 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "sigma2_tried": _tried_widths(run),
         "model_sigma2": [[float(width), int(count)] for width, count in zip(*widths, strict=True)],
         "feature_scales": _feature_scales(run, model),
+        "target_transform": _target_transform(run),
         "penalty": summary["penalty"],
         "coupling": ("shared" if selected else solver.coupling) if shape.task == "multiclass" else None,
         "select": solver.select if selected else None,
@@ -112,6 +114,18 @@ def _tried_widths(run: Run) -> list[list[float | None]] | None:
     return [[width, error if np.isfinite(error) else None] for width, error in pairs]
 
 
+def _target_transform(run: Run) -> dict[str, Any] | None:
+    """Return the transform of the targets, and the held-out error of each kind that was tried; None without either."""
+    transform, errors = run.facts.transform, run.centers.get("transform_errors")
+    if transform is None and errors is None:
+        return None
+    tried = {} if errors is None else dict(zip(KINDS, errors.tolist(), strict=True))
+    return {
+        "kind": "none" if transform is None else transform.kind,
+        "hold_out_errors": {kind: error if math.isfinite(error) else None for kind, error in tried.items()} or None,
+    }
+
+
 def _feature_scales(run: Run, model: SparseKernelModel) -> dict[str, Any] | None:
     """Return the learned scales (of a metric, lengths) with names, importances and the held-out error of each round."""
     if model.feature_scales is None:
@@ -160,8 +174,11 @@ def _warnings(model: SparseKernelModel, score: Score, config: TrainConfig) -> li
         "--sigma2 auto": model.kernel.has_width and config.kernel.sigma2 != "auto",
         "--penalty auto": config.solver.select == "none" and not isinstance(config.solver.penalty, str),
         "--intercept": not config.solver.intercept,
+        "--set data.target_transform=auto": model.task == "regression" and model.target_transform is None,
     }
     advice = "try " + (", ".join(flag for flag, left in untried.items() if left) or "other inputs, or more rows")
+    if model.target_transform is not None:
+        advice = "outliers rule squared errors: look at the mean absolute error that evaluate tells"
     if score.r2 is not None and score.r2 <= 0:
         return [f"the model is no better on the test part than its mean (R2 {score.r2:.3g}); {advice}"]
     counts = [sum(row) for row in score.confusion]
@@ -201,7 +218,7 @@ def table(report: dict[str, Any]) -> list[str]:
         f"{report['n_features']} {report['features']} features, {report['task']}",
         f"{report['n_centers']} candidate centers, {_kernel_words(report)}, " + _problem_words(report),
     ]
-    lines += weighting_lines(report)
+    lines += weighting_lines(report) + transform_lines(report)
     lines += _path_table(report["path"]) if report["path"] else []
     lines += _selection_table(report["selection"], report["select"], report["task"]) if report["selection"] else []
     lines += _solve_table(report["solves"]) if report["solves"] else []
@@ -236,6 +253,19 @@ def weighting_lines(report: dict[str, Any]) -> list[str]:
         words.append(f"classes {weighting['class_weight']} ({shown}{', ...' if len(pairs) > 10 else ''})")
     counted = "" if weighting["test_weighted"] else "; every row of the test part counts the same"
     return [f"weights: {', '.join(words)}{counted}"]
+
+
+def transform_lines(report: dict[str, Any]) -> list[str]:
+    """Return how the targets were transformed, where they were or might have been, and what is in which units."""
+    if (transform := report.get("target_transform")) is None:
+        return []
+    words, tried = f"targets: {transform['kind']} transform", transform["hold_out_errors"] or {}
+    shown = [f"{kind} {error:.4g}" for kind, error in tried.items() if error is not None]
+    words += f", by held-out error ({', '.join(shown)})" if shown else ""
+    units = (
+        "" if transform["kind"] == "none" else "; penalties, objectives, all other held-out errors are of its scores"
+    )
+    return [words + units]
 
 
 def by_weight(report: dict[str, Any]) -> str:

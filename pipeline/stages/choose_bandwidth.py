@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from features.row_draws import draw_held_out
 from pipeline.config.parsers import selection_size
-from pipeline.datasets.feature_request import FeatureShape, encoded_targets
+from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import FeatureAccess, open_features
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.kernel_forms import MEDIAN_POINTS, Kernel, default_sigma2
@@ -153,7 +153,7 @@ def _targets(
         stop = min(start + _READ_ROWS, task.shape.n_train)
         inside = rows[slice(*np.searchsorted(rows, (start, stop)))] - start
         y, of_rows = store.targets("train", start, stop)[inside], store.weights("train", start, stop)
-        targets.append(encoded_targets(y, task.shape) - task.facts.mean)
+        targets.append(task.facts.encoded(y, task.shape))
         of_all, groups = store.keys(start, stop)
         held_out.append(draw_held_out(task.seed, limit, groups[inside]))
         keys.append(of_all[inside])

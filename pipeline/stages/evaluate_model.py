@@ -105,6 +105,7 @@ def assemble_model(
         selection_order=np.arange(len(rows)),
         temperature=temperature and temperature["temperature"],
         feature_scales=work.stored(SCALES).read()["scales"] if learns_scales(work.config.kernel.scale) else None,
+        target_transform=work.facts.transform,
         **of_inputs,
     )
 
@@ -150,7 +151,7 @@ def _opened(layout: RunLayout, task: RowTask, *, refitted: bool, selected: bool)
         if prefixes:
             columns = before.expansion.columns(block.X)  # of centers where they were chosen
             for weights, intercept in prefixes:
-                of_first = score(columns[:, : len(weights)] @ weights + intercept, block)
+                of_first = score(model.in_units(columns[:, : len(weights)] @ weights + intercept), block)
                 errors.append(of_first.squared_error if regression else of_first.wrong)
         found = asdict(Scores(of_model, penalised, tuple(errors)))
         return {"scores": np.frombuffer(json.dumps(found).encode(), np.uint8)}
