@@ -39,6 +39,9 @@ CASES = {
     "one kernel": classes("--centers", "60", "--penalty", "1", "--coupling", "shared", "--intercept"),
     "several widths": classes("--centers", "40", "--penalty", "1", "--sigma2", "0.5,2,8"),
     "weights": classes("--centers", "60", "--penalty", "auto", *WEIGHTED),
+    "transformed targets": values(
+        *("--centers", "60", "--penalty", "1", "--set", "data.target_transform=auto", "--set", "data.weights=w")
+    ),
     "polynomial": values("--centers", "60", "--penalty", "1", "--kernel", "polynomial", "--sigma2", "auto"),
     "plain steps": classes(
         *("--centers", "60", "--penalty", "1", "--coupling", "shared"),

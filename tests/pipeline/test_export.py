@@ -31,6 +31,8 @@ CASES: dict[str, tuple[Any, list[str]]] = {
     "widths": (np.digitize(np.sin(ANGLE), [0.0, 0.6]), ["--sigma2", "1,4", "--refit", "ridge"]),
     "polynomial": (np.sin(ANGLE), ["--kernel", "polynomial", "--set", "kernel.degree=3"]),
     "intersection": (np.sin(ANGLE), ["--kernel", "intersection", "--set", "data.standardise=false"]),
+    "outliers": (np.sin(ANGLE) * np.where(RNG.random(400) < 0.02, 1e3, 1), ["--set", "data.target_transform=rank"]),
+    "long tails": (np.exp(3 * np.sin(ANGLE)), ["--set", "data.target_transform=log", "--refit", "ridge"]),
     "no held-out rows": (np.where(np.sin(ANGLE) > 0, 1, 0), ["--set", "statistics.hold_out=0", "--penalty", "1"]),
 }
 
