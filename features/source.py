@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from features.encoding import TableEncoding
-from features.errors import UsageError
+from features.errors import DataError, UsageError
 
 Part = Literal["train", "test"]
 PARTS: tuple[Part, ...] = ("train", "test")
@@ -105,6 +105,34 @@ class Columns:
     weights_index: int | None = None
     groups: str | None = None
     groups_index: int | None = None
+
+    def described(self) -> dict[str, Any]:
+        """Return the columns as JSON-able values; what most tables have none of is left out."""
+        named: dict[str, Any] = {"inputs": list(self.inputs), "target": self.target, "target_index": self.target_index}
+        named |= {"chosen": True} if self.chosen else {}
+        named |= {} if self.encoding is None else {"encoding": self.encoding.described()}
+        for what in ("weights", "groups"):
+            name, place = getattr(self, what), getattr(self, f"{what}_index")
+            named |= {} if place is None else {what: name, f"{what}_index": place}
+        return named
+
+    @classmethod
+    def from_description(cls, described: Mapping[str, Any]) -> "Columns":
+        """Return the columns that `described` made. Raises DataError where something in it cannot be, or KeyError."""
+        inputs, target, index = described["inputs"], described["target"], described["target_index"]
+        names = isinstance(inputs, list) and all(isinstance(name, str) for name in inputs)
+        if not names or not isinstance(target, str | None) or type(index) is not int or index < 0:
+            raise DataError(f"columns are {described!r:.60}, expected names of the inputs, a target and its place")
+        chosen, encoding, others = described.get("chosen", False), described.get("encoding"), list[Any]()
+        if type(chosen) is not bool:
+            raise DataError(f"columns are chosen: {chosen!r:.40}, expected true or false")
+        for what in ("weights", "groups"):
+            name, place = described.get(what), described.get(f"{what}_index")
+            if not isinstance(name, str | None) or not (place is None or (type(place) is int and place >= 0)):
+                raise DataError(f"columns are {described!r:.60}, expected a name of the {what} and their place")
+            others += [name, place]
+        known = None if encoding is None else TableEncoding.from_description(encoding)
+        return cls(tuple(inputs), target, index, chosen, known, *others)
 
     @property
     def other_places(self) -> tuple[int, ...]:

@@ -285,7 +285,7 @@ def _run(
 
 def _tell(run: TrainedRun, quiet: bool) -> ExitCode:
     """Print the table and where things are; return the exit code."""
-    from pipeline.reporting.results import not_converged, table, warnings  # brings numpy and numba
+    from pipeline.reporting.result_table import not_converged, table, warnings  # brings numpy and numba
 
     report = run.report
     if not quiet:

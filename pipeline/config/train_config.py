@@ -111,6 +111,13 @@ class DataConfig:
     centre_targets: bool | None = optional(
         truth, "auto", "regression: fit targets less their mean (default: where there is an intercept)"
     )
+    target_transform: str | None = optional(
+        OneOf(("none", "log", "rank", "auto", "outliers")),
+        "default",
+        "regression: what is fitted of targets with long tails or outliers: log (of distances from the median), rank "
+        "(normal scores) or none; auto: by held-out error; outliers: likewise where they ruin the fit, else none "
+        "(default: outliers; none with a penalty)",
+    )
     noise: float | None = optional(
         real(0), "default", "sinc: variance of the noise on the training targets (default: 0.1)"
     )
@@ -179,9 +186,9 @@ class KernelConfig:
     name: str | None = optional(
         OneOf(("gaussian", "laplace", "product-laplace", "polynomial", "intersection", AUTO_KERNEL)),
         "default",
-        "gaussian; laplace: exp(-‖x-z‖/σ); product-laplace: exp(-Σ |x_j-z_j|/σ), for targets with edges; polynomial: (1 + x·z/σ²)^degree; "
-        "intersection: Σ min(x, z) of histograms such as sphog; auto: that of the first three with the lowest held-out "
-        "error (default: auto for least squares on raw features, else gaussian)",
+        "gaussian; laplace: exp(-‖x-z‖/σ); product-laplace: exp(-Σ |x_j-z_j|/σ), for targets with edges; polynomial: "
+        "(1 + x·z/σ²)^degree; intersection: Σ min(x, z) of histograms such as sphog; auto: of the first three that of "
+        "the lowest held-out error (default: auto for least squares on raw features, else gaussian)",
         "--kernel",
     )
     degree: int = option(2, whole(1, 20), "of the polynomial kernel")

@@ -278,7 +278,8 @@ class KernelMachine(BaseEstimator):
             else:
                 generator = ColumnGenerator(model.centers, self.sigma2_, self._dtype, kernel=model.kernel)
                 for span, block in rows.seen(model.standardisation, model.feature_scales).blocks(model.n_centers):
-                    decision[span] = generator.block(block, None, np.float64) @ model.weights + model.intercept
+                    columns = generator.block(block, None, np.float64)
+                    decision[span] = model.in_units(columns @ model.weights + model.intercept)
         return decision.astype(rows.dtype, copy=False)
 
     def _reads_cells(self, X: Any) -> bool:

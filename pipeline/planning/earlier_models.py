@@ -14,7 +14,7 @@ from pipeline.prediction.streamed_prediction import locate
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime import run_folder
 from pipeline.stages import earlier_run, final_weights
-from pipeline.stages.filled_settings import kernels_of
+from pipeline.stages.kernel_settings import kernels_of
 from storage.arrays import read_arrays
 from storage.folder_layouts import MANIFEST_NAME, RunLayout
 from storage.records import digest_of, read_record

@@ -28,6 +28,7 @@ from pipeline.planning.stage_memory import (
     solve_at_once,
     solve_finalists,
     solve_in_rounds,
+    trials_of,
 )
 from pipeline.runtime.executors import available_processors
 from pipeline.runtime.memory_limits import (
@@ -40,20 +41,17 @@ from pipeline.runtime.memory_limits import (
 from pipeline.runtime.row_pass import threads_together
 from pipeline.solvers.candidate_budget import LEAST_CENTERS
 from pipeline.solvers.greedy_choice import most_centers, selection_bytes
-from pipeline.solvers.kernel_trials import trial_bytes
 from pipeline.stages.filled_settings import (
     by_budget,
     check_rounds,
     check_used,
     count_candidates,
     fill_in,
-    is_chosen,
     is_in_rounds,
-    kernels_of,
     penalised,
     preselection_of,
-    trial_sizes,
 )
+from pipeline.stages.kernel_settings import is_chosen, kernels_of
 from pipeline.stages.out_of_core.kept_columns import FOLDER
 from pipeline.stages.preparation import loops_of
 from pipeline.stages.training_rows import row_grid
@@ -349,7 +347,8 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     selects = config.solver.select != "none"
     size = selection_size(config.solver.select) if selects else None
     moving = min(most_centers(size, w), w) if selects else w
-    trials = _trials_bytes(config, shape, workers) if is_chosen(config.kernel) else 0
+    transforms = config.data.target_transform in ("auto", "outliers")
+    trials = trials_of(config, shape, workers) if is_chosen(config.kernel) or transforms else 0
     solving = Solving(
         config=config,
         shape=shape,
@@ -379,15 +378,6 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
         StagePlan("evaluate", n_tested, base + max(data.reading(1), solving.tests()), drawn),
     )
     return Plan(stages, workers, bounds.limit)
-
-
-def _trials_bytes(config: TrainConfig, shape: FeatureShape, workers: Workers) -> int:
-    """Bytes of the sample, while it is read, and of the trials of kernels that run beside each other."""
-    sizes = trial_sizes(config, shape)
-    rows = min(sizes.n_rows + sizes.n_rows // 2, shape.n_train)
-    each = trial_bytes(rows, min(sizes.more, shape.n_train), shape.n_features)
-    beside = min(workers.threads, max(len(kernels_of(config.kernel)), 2))
-    return 2 * 4 * rows * shape.n_features + beside * each
 
 
 def _process_bytes(config: TrainConfig, shape: FeatureShape, data: SourceMemory, workers: int) -> tuple[int, int]:

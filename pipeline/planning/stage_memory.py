@@ -11,9 +11,12 @@ from pipeline.prediction.labelled_scores import ranked_share
 from pipeline.runtime.row_pass import n_groups_of, threads_together
 from pipeline.solvers.forward_backward_selection import dropping_bytes
 from pipeline.solvers.greedy_choice import Preselection
+from pipeline.solvers.kernel_trials import trial_bytes
 from pipeline.solvers.lbfgs import descent_bytes
 from pipeline.solvers.ridge import ridge_bytes
 from pipeline.solvers.solve import solve_bytes
+from pipeline.stages.filled_settings import trial_sizes
+from pipeline.stages.kernel_settings import kernels_of
 from pipeline.stages.out_of_core.coarse_features import axes_bytes, pay_off, points_bytes
 from pipeline.stages.out_of_core.correlation_pass import tile_bytes
 from pipeline.stages.out_of_core.kept_columns import kept_blocks
@@ -261,3 +264,12 @@ def solve_in_rounds(solving: Solving) -> tuple[StagePlan, StagePlan]:
             2 * (workers.processes + 2) * values + solving.moving_disk() + (points_bytes(n) if coarse else 0),
         ),
     )
+
+
+def trials_of(config: TrainConfig, shape: FeatureShape, workers: Workers) -> int:
+    """Bytes of the sample, while it is read, and of the trials of kernels that run beside each other."""
+    sizes = trial_sizes(config, shape)
+    rows = min(sizes.n_rows + sizes.n_rows // 2, shape.n_train)
+    each = trial_bytes(rows, min(sizes.more, shape.n_train), shape.n_features)
+    beside = min(workers.threads, max(len(kernels_of(config.kernel)), 2))
+    return 2 * 4 * rows * shape.n_features + beside * each

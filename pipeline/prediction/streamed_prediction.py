@@ -169,7 +169,7 @@ def _decide(
     if row is not None:
         raise InvalidDataError(f"{name}: row {start + row} is too large for float32 features; rescale it")
     try:
-        return model.expansion.decide(X)
+        return model.decide(X)
     except InvalidDataError as error:
         raise InvalidDataError(f"{name}, block that starts at row {start}: {error}") from None
 

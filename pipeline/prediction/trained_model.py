@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.descriptor import FeatureSpec, extract, feature_length, parameters
-from features.encoding import TableEncoding
 from features.errors import DataError, UsageError
 from features.source import Columns
 from features.standardisation import Standardisation, on_scale
+from features.target_transform import TargetTransform
 from features.targets import labels_from_decision
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.kernel_forms import GAUSSIAN, Kernel
@@ -20,13 +20,14 @@ from pipeline.kernels.scaled_rows import scaled
 from pipeline.models.kernel_expansion import KernelExpansion
 
 FORMAT_VERSION = 1
+TRANSFORMED_VERSION = 2  # of a model with a transform, which versions that know of none would predict without
 TASKS = ("multiclass", "binary", "regression")
 MOST_INPUTS = 2**31  # values of one input; more is no model of ours, and could not be allocated
 LEAST_TEMPERATURE = 1e-9  # one that was found is no lower than 2^-15
 SCALES = "feature_scales"  # an array that only models with learned scales have
+KNOTS = "target_knots"  # an array (2, K) f8 that only models with transformed targets have: values, scores
 LARGEST_DECISION = 1e150  # squares of decision values and their sums must be float64 numbers too
 INPUT_DTYPES = (None, "uint8", "float32", "float64")
-OTHER_COLUMNS = ("weights", "groups")  # of a table, which are neither inputs nor the target
 DTYPES = {
     "center_index": np.int64,
     "centers": np.float32,
@@ -50,7 +51,8 @@ class SparseKernelModel:
     selection_order (m,) i8: 0, 1, … in the order chosen. standardisation: z-scoring of the inputs, or None.
     input_dtype: of training images, uint8, float32 or float64, else None. table_columns: of the training table, or
     None. temperature: of the probabilities, or None. feature_scales: learned factors (d,) f4, or the root (d, d) f4 of
-    a metric, in which the centers are too, or None.
+    a metric, in which the centers are too, or None. target_transform: of the targets that the weights were fitted to,
+    or None.
     """
 
     task: str
@@ -65,6 +67,7 @@ class SparseKernelModel:
     table_columns: Columns | None = None
     temperature: float | None = None
     feature_scales: NDArray[np.float32] | None = None
+    target_transform: TargetTransform | None = None
 
     @property
     def n_centers(self) -> int:
@@ -113,9 +116,21 @@ class SparseKernelModel:
         scored = inputs if self.standardisation is None else self.standardisation.apply(inputs)
         return scaled(extract(self.features, scored), self.feature_scales)
 
+    def decide(self, X: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Return decision values (rows, T) f8 for features X (rows, d), and which rows are far from every center.
+
+        Of a regression they are predictions in the units of the targets.
+        """
+        decision, far = self.expansion.decide(X)
+        return self.in_units(decision), far
+
+    def in_units(self, decision: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return values of the expansion, of any shape, in the units of the targets."""
+        return decision if self.target_transform is None else self.target_transform.invert(decision)
+
     def decision_function(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return decision values (rows, T) f8 for features X (rows, d) (mathematics.md, eq. 6)."""
-        return self.expansion.decide(X)[0]
+        """Return decision values (rows, T) f8 for features X (rows, d) (mathematics.md, eq. 6), see `decide`."""
+        return self.decide(X)[0]
 
     def predict_targets(self, X: NDArray[np.float32]) -> NDArray[Any]:
         """Return class indices (rows,) i8, or predicted values f8, for features X (rows, d)."""
@@ -124,7 +139,7 @@ class SparseKernelModel:
     def description(self) -> dict[str, Any]:
         """Return the JSON half of the model: what is not an array. No time, path or host."""
         described = {
-            "format_version": FORMAT_VERSION,
+            "format_version": FORMAT_VERSION if self.target_transform is None else TRANSFORMED_VERSION,
             "task": self.task,
             "kernel": _kernel_description(self.kernel, self.feature_scales),
             "features": parameters(self.features),
@@ -134,7 +149,8 @@ class SparseKernelModel:
         }
         described |= {} if self.input_dtype is None else {"input_dtype": self.input_dtype}
         described |= {} if self.temperature is None else {"temperature": self.temperature}
-        return described | ({} if self.table_columns is None else {"columns": _columns_description(self.table_columns)})
+        described |= {} if self.target_transform is None else {"target_transform": self.target_transform.kind}
+        return described | ({} if self.table_columns is None else {"columns": self.table_columns.described()})
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the array half of the model, ready for an .npz."""
@@ -142,6 +158,8 @@ class SparseKernelModel:
         n_inputs = math.prod(self.input_shape)
         fitted = self.standardisation or Standardisation(np.zeros(n_inputs), np.ones(n_inputs))
         arrays |= {} if self.feature_scales is None else {SCALES: self.feature_scales}
+        if (transform := self.target_transform) is not None:
+            arrays[KNOTS] = transform.knots()
         return arrays | {"standardisation_mean": fitted.mean, "standardisation_scale": fitted.scale}
 
     @classmethod
@@ -152,7 +170,9 @@ class SparseKernelModel:
         another version of the algorithm computed the features.
         """
         try:
-            if description["format_version"] != FORMAT_VERSION:
+            columns, kind, knots = description.get("columns"), description.get("target_transform"), arrays.get(KNOTS)
+            transform = None if kind is None and knots is None else TargetTransform.from_knots(kind, knots)
+            if description["format_version"] != (FORMAT_VERSION if transform is None else TRANSFORMED_VERSION):
                 raise ModelFormatError("it was written by another version of this software; train again")
             standardise = description["standardise"]
             if not isinstance(standardise, bool):
@@ -172,12 +192,15 @@ class SparseKernelModel:
                 standardisation=standardisation if standardise else None,
                 input_shape=_input_shape(description["input_shape"]),
                 input_dtype=description.get("input_dtype"),
-                table_columns=_columns(description.get("columns")),
+                table_columns=None if columns is None else Columns.from_description(columns),
                 temperature=description.get("temperature"),
                 feature_scales=arrays.get(SCALES),
+                target_transform=transform,
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ModelFormatError(f"its description or arrays lack something ({error})") from None
+        except DataError as error:
+            raise ModelFormatError(str(error)) from None
         model.check()
         return model
 
@@ -223,6 +246,8 @@ class SparseKernelModel:
         fitting = {"multiclass": n_labels >= 2, "binary": n_labels == 2, "regression": n_labels == 0}
         if self.task not in TASKS or not fitting[self.task]:
             raise ModelFormatError(f"the task {self.task!r:.40} with {n_labels} labels does not exist")
+        if self.task != "regression" and self.target_transform is not None:
+            raise ModelFormatError(f"target_transform: the targets of a {self.task} task are never transformed")
 
     def _check_temperature(self) -> None:
         found = self.temperature
@@ -332,47 +357,6 @@ def _labels(described: Any) -> tuple[Any, ...]:
     if any(isinstance(label, int) and not -(2**63) <= label < 2**64 for label in labels):
         raise ModelFormatError("a label is a number beyond 64 bits")
     return labels
-
-
-def _columns(described: Any) -> Columns | None:
-    """Return the columns that a description holds; None where it has none."""
-    if described is None:
-        return None
-    inputs, target, index = described["inputs"], described["target"], described["target_index"]
-    names = isinstance(inputs, list) and all(isinstance(name, str) for name in inputs)
-    if not names or not isinstance(target, str | None) or type(index) is not int or index < 0:
-        raise ModelFormatError(f"columns are {described!r:.60}, expected names of the inputs, a target and its place")
-    chosen, encoding = described.get("chosen", False), described.get("encoding")
-    if type(chosen) is not bool:
-        raise ModelFormatError(f"columns are chosen: {chosen!r:.40}, expected true or false")
-    try:
-        known = None if encoding is None else TableEncoding.from_description(encoding)
-    except DataError as error:
-        raise ModelFormatError(str(error)) from None
-    weights, groups = (_other_column(described, what) for what in OTHER_COLUMNS)
-    return Columns(tuple(inputs), target, index, chosen, known, *weights, *groups)
-
-
-def _other_column(described: dict[str, Any], what: str) -> tuple[str | None, int | None]:
-    name, place = described.get(what), described.get(f"{what}_index")
-    if not isinstance(name, str | None) or not (place is None or (type(place) is int and place >= 0)):
-        raise ModelFormatError(f"columns are {described!r:.60}, expected a name of the {what} and their place")
-    return name, place
-
-
-def _columns_description(columns: Columns) -> dict[str, Any]:
-    """Return what `_columns` reads: what most tables have none of is left out."""
-    described: dict[str, Any] = {
-        "inputs": list(columns.inputs),
-        "target": columns.target,
-        "target_index": columns.target_index,
-    }
-    described |= {"chosen": True} if columns.chosen else {}
-    described |= {} if columns.encoding is None else {"encoding": columns.encoding.described()}
-    for what in OTHER_COLUMNS:
-        name, place = getattr(columns, what), getattr(columns, f"{what}_index")
-        described |= {} if place is None else {what: name, f"{what}_index": place}
-    return described
 
 
 def _check_moments(moments: Standardisation, input_shape: tuple[int, ...]) -> None:

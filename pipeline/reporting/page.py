@@ -19,7 +19,14 @@ from pipeline.errors import ExitCode
 from pipeline.prediction.labelled_scores import by_recall
 from pipeline.prediction.streamed_prediction import Located, locate
 from pipeline.reporting import examples, plots, run_facts
-from pipeline.reporting.results import before_words, by_weight, weighting_lines
+from pipeline.reporting.result_table import (
+    before_words,
+    by_weight,
+    kernel_rows,
+    scale_words,
+    transform_lines,
+    weighting_lines,
+)
 from pipeline.runtime.answers import describe
 from pipeline.runtime.run_folder import finished_report
 from pipeline.stages import finished_run
@@ -62,12 +69,14 @@ def gather(layout: RunLayout) -> dict[str, Any]:
         "report": report,
         "before": before_words(report) if report else None,
         "by_weight": by_weight(report) if report else "",
-        "weighting": weighting_lines(report) if report else [],
+        "weighting": weighting_lines(report) + transform_lines(report) if report else [],
         "model_facts": _model_facts(located) if located else None,
         **plots.solves(records, _labels(located)),
         **plots.passes(records),
         **plots.of_report(report),
         "classes": _classes(report) if report else None,
+        "kernel_rows": kernel_rows(report) if report and report.get("kernels_tried") else None,
+        "scale_words": scale_words(report) if report else "",
         "confusion": _confusion(report, located.model.labels) if report and located else None,
         **_pictures(located, notes),
         "stages": _stages(layout, report, notes),

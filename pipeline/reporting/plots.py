@@ -12,7 +12,7 @@ import numpy as np
 from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
-from pipeline.reporting.results import names_by_importance
+from pipeline.reporting.result_table import names_by_importance
 
 WIDTH, HEIGHT = 460, 280
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 44

@@ -4,7 +4,7 @@ Scales are learned in rounds: each fits some candidates, and multiplies every sc
 derivatives of that fit by the feature: the diagonal of a recursive feature machine (Radhakrishnan, Beaglehole, Pandit
 and Belkin 2024, arXiv:2212.13881). Where that gains no more, the whole machine goes on from the best round: the root of
 the mean outer product of the gradients replaces the scales. A fit that explains nothing has slopes that are noise, and
-whether it does depends on its width: rounds begin at several, and are judged by their best (mathematics.md, section 23).
+whether it does depends on its width: rounds begin at several, and are judged by their best.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ FIRST_TEMPERATURE, TEMPERATURES = -4, range(-16, 5)  # twice the logarithms to b
 MOST_OF_METRIC = 200  # features that may have a metric
 LEARNED = "learned"
 PLAIN, COMMON = "plain", "common"  # features as they are; inputs on one common scale, in place of z-scores
-KINDS = (PLAIN, COMMON, DIAGONAL, METRIC)  # of scales, the simple ones first
+SCALE_KINDS = (PLAIN, COMMON, DIAGONAL, METRIC)  # of scales, the simple ones first
 _LEAST = float(np.finfo(np.float64).tiny)
 
 
@@ -64,9 +64,9 @@ class Sample:
 class Trial:
     """A fit of least squares to the fit rows of a sample.
 
-    kernel, kind of the scales (of KINDS), scales (d,) f4 or the root (d, d) f4 of a metric, sigma2, n_centers; error: of
-    the held-out rows, mean squared or, of classes, the log loss; infinite where no ridge makes the Gram definite; ridge:
-    the exponent of its fraction of the diagonal; weights (m, T) f8.
+    kernel; kind of the scales, of SCALE_KINDS; scales (d,) f4, or the root (d, d) f4 of a metric; sigma2; n_centers;
+    error: of the held-out rows, mean squared or, of classes, the log loss, infinite where no ridge makes the Gram
+    definite; ridge: the exponent of its fraction of the diagonal; weights (m, T) f8.
     """
 
     kernel: Kernel
@@ -160,7 +160,7 @@ class _HeldOut:
         """Return the mean squared error; of classes the mean log loss, at the temperature where it is lowest.
 
         The squared error of classes counts decision values beyond ±1, which no probability minds: it preferred metrics
-        whose machines made more errors (mathematics.md, section 23).
+        whose machines made more errors.
         """
         if not self._rows.of_classes:
             return float(self.squared_error(weights, intercept).sum()) / self.weight_sum
@@ -342,7 +342,7 @@ def with_more(sample: Sample, trial: Trial, search: Search) -> list[Trial]:
 
 def choose(finalists: Sequence[Trial], n_held_out: float) -> Trial:
     """Return the best of trials on equally many candidates: simple scales and the first kernels where in doubt."""
-    order = sorted(finalists, key=lambda trial: KINDS.index(trial.kind))
+    order = sorted(finalists, key=lambda trial: SCALE_KINDS.index(trial.kind))
     return simplest(order, n_held_out)
 
 

@@ -69,9 +69,9 @@ def refit(
 ) -> Refit:
     """Choose the ridge by the held-out error of a fit on `fit`, then fit `final` with it.
 
-    `fit` and `final` are statistics of the same columns. `final` may be `fit` (while penalties are compared) or all rows; the
-    ridge grows with their number. start: the exponent of a fraction from which the error is followed downhill, in place
-    of all fractions. Raises LinAlgError where no ridge that is tried makes the Gram definite.
+    `fit` and `final` are statistics of the same columns; `final` may be `fit` (while penalties are compared) or all
+    rows, and the ridge grows with their number. start: the exponent of a fraction from which the error is followed
+    downhill, in place of all fractions. Raises LinAlgError where no ridge that is tried makes the Gram definite.
     """
     scale, of_fractions = _mean_diagonal(fit), dict[float, Weights]()
 

@@ -1,7 +1,7 @@
 """The kernel of a fit, its widths and the scales of the features: as asked for, or chosen by held-out rows of a sample.
 
-The sample is committed, and each kernel is searched by a task of its own (`solvers.kernel_trials`); the best of them are
-tried again on more candidates, and what is simple is taken where the gain may be chance.
+The sample is committed, and each kernel is searched by a task of its own (`solvers.kernel_trials`); the best are tried
+again on more candidates, and what is simple is taken where the gain may be chance.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from features.row_draws import draw_held_out, held_out_limit
 from pipeline.config.parsers import learns_scales
-from pipeline.datasets.feature_request import encoded_targets
 from pipeline.datasets.feature_rows import FeatureAccess, ScaledFeatures, open_features
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.kernel_forms import KERNELS, MEDIAN_POINTS, Kernel, default_sigma2
@@ -23,9 +22,9 @@ from pipeline.runtime.stored_arrays import Arrays, Stored, as_dataclass
 from pipeline.solvers.kernel_trials import (
     COMMON,
     DIAGONAL,
-    KINDS,
     METRIC,
     PLAIN,
+    SCALE_KINDS,
     Sample,
     Search,
     Trial,
@@ -35,7 +34,8 @@ from pipeline.solvers.kernel_trials import (
     search_kernel,
     with_more,
 )
-from pipeline.stages.filled_settings import is_chosen, trial_sizes
+from pipeline.stages.filled_settings import trial_sizes
+from pipeline.stages.kernel_settings import is_chosen
 from pipeline.stages.target_facts import READ_TARGETS, TargetFacts
 from pipeline.stages.workspace import CENTERS, TaskCheckpoints, Workspace
 
@@ -159,17 +159,18 @@ def _committed(work: Workspace, best: Trial, sample: Arrays, searches: list[Arra
             {"scales": best.scales, "rounds": rounds, "hold_out_errors": errors, "chosen": np.array(chosen)},
         )
     plain = min(
-        records[(records[:, 2] == best.n_centers) & (records[:, 1] == KINDS.index(PLAIN))][:, 4], default=np.inf
+        records[(records[:, 2] == best.n_centers) & (records[:, 1] == SCALE_KINDS.index(PLAIN))][:, 4], default=np.inf
     )
+    words = WORDS.get(best.kind, "a scale for each feature")
     work.log(
-        f"{best.kernel.name} kernel, {WORDS.get(best.kind, 'a scale for each feature')}, sigma2 {sigma2:g}: held-out "
-        f"{'log loss' if sample['of_classes'] else 'mean squared error'} {best.error:.6g} on {best.n_centers} candidates"
+        f"candidates: {best.kernel.name} kernel, {words}, sigma2 {sigma2:g}: held-out "
+        f"{'log loss' if sample['of_classes'] else 'mean squared error'} {best.error:.6g} on {best.n_centers} of them"
         + (f", {plain:.6g} with features as they are" if best.kind != PLAIN and np.isfinite(plain) else "")
     )
     return {
         "kernel": np.array(kernel),
         "sigma2": np.array([sigma2]),
-        "kind": np.array(KINDS.index(best.kind)),
+        "kind": np.array(SCALE_KINDS.index(best.kind)),
         "tried": records,
     }
 
@@ -242,7 +243,7 @@ def _targets(
         stop = min(start + READ_TARGETS, work.shape.n_train)
         inside = rows[slice(*np.searchsorted(rows, (start, stop)))] - start
         y, of_rows = store.targets("train", start, stop)[inside], store.weights("train", start, stop)
-        targets.append(encoded_targets(y, work.shape) - facts.mean)
+        targets.append(facts.encoded(y, work.shape))
         weights.append(facts.weights(y, None if of_rows is None else of_rows[inside]))
     known = [of_block for of_block in weights if of_block is not None]
     return np.concatenate(targets), np.concatenate(known) if known else None
@@ -286,7 +287,14 @@ def _sample_of(task: KernelTask) -> Sample:
 def _records(trials: list[Trial]) -> NDArray[np.float64]:
     return np.array(
         [
-            (KERNELS.index(one.kernel.name), KINDS.index(one.kind), one.n_centers, one.sigma2, one.error, one.ridge)
+            (
+                KERNELS.index(one.kernel.name),
+                SCALE_KINDS.index(one.kind),
+                one.n_centers,
+                one.sigma2,
+                one.error,
+                one.ridge,
+            )
             for one in trials
         ],
         np.float64,
@@ -300,6 +308,6 @@ def _as_arrays(trials: list[Trial]) -> Arrays:
 
 def _trials(kernel: Kernel, arrays: Arrays) -> list[Trial]:
     return [
-        Trial(kernel, KINDS[int(kind)], arrays[f"scales{number}"], sigma2, int(m), error, int(ridge))
+        Trial(kernel, SCALE_KINDS[int(kind)], arrays[f"scales{number}"], sigma2, int(m), error, int(ridge))
         for number, (_, kind, m, sigma2, error, ridge) in enumerate(arrays["kept"].tolist())
     ]

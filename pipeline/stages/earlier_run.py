@@ -1,7 +1,7 @@
 """What a run that adds rows (`--add-rows`) takes of the finished run before it, whose folder it leaves as it is.
 
-Candidates with their features, widths and scales, the mean of targets, the weights to start from and which statistics
-were those of its rows are committed at the start. The statistics themselves are read where they are, once.
+Candidates with their features, widths and scales, the transform and the mean of targets, the weights to start from and
+which statistics were those of its rows are committed at the start. The statistics are read where they are, once.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline.config.parsers import learns_scales
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.runtime.stored_arrays import Arrays, as_arrays
+from pipeline.runtime.stored_arrays import Arrays
 from pipeline.stages import final_weights
 from pipeline.stages.accumulate_statistics import COLUMNS, FIT, HELD_OUT, statistics_from_arrays
 from pipeline.stages.choose_kernel import SCALES
@@ -39,7 +39,7 @@ def take_candidates(work: Workspace) -> Arrays:
     start: Arrays = {"active": final.active, "weights": final.penalised_weights}
     work.commit(NAME, start | {"statistics": np.frombuffer(statistics_digest(earlier).encode(), np.uint8)})
     candidates = read_arrays(earlier.centers)
-    return candidates | as_arrays(with_largest(work, facts_of(candidates)))
+    return candidates | with_largest(work, facts_of(candidates)).arrays()
 
 
 def load(work: Workspace) -> Arrays:

@@ -9,11 +9,10 @@ from features.source import NAMED
 from features.table_paths import is_table
 from pipeline.config.parsers import NO_PENALTY, is_searched, learns_scales, selection_size
 from pipeline.config.settings import SETTINGS, get, with_value, with_values
-from pipeline.config.train_config import AUTO_KERNEL, KernelConfig, SolverConfig, TrainConfig, what_needs_held_out_rows
+from pipeline.config.train_config import AUTO_KERNEL, SolverConfig, TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.open_data import read_center_list
 from pipeline.errors import ConfigError
-from pipeline.kernels.kernel_forms import Kernel
 from pipeline.runtime.memory_limits import limit_bytes
 from pipeline.solvers.candidate_budget import (
     CENTERS,
@@ -27,8 +26,8 @@ from pipeline.solvers.candidate_budget import (
     candidates_within,
 )
 from pipeline.solvers.greedy_choice import SELECTION_ROOM, Preselection, preselection
-from pipeline.solvers.kernel_trials import METRIC, MOST_OF_METRIC
 from pipeline.solvers.regularization_path import DEFAULT_PENALTY
+from pipeline.stages.kernel_settings import check_kernel, kernels_of
 
 # Settings of the penalised solves, and why least squares, on all candidates or on those chosen, has no use for them.
 PENALISED = {
@@ -92,59 +91,11 @@ def _check_start(solver: SolverConfig) -> None:
         )
 
 
-def _check_scale(config: TrainConfig, n_features: int) -> None:
-    kernel, asked = config.kernel, f"--scale {config.kernel.scale}"
-    if not learns_scales(kernel.scale):
-        return
-    if kernel.scale == METRIC and n_features > MOST_OF_METRIC:
-        raise ConfigError(f"{asked} is for at most {MOST_OF_METRIC} features, there are {n_features}: choose diagonal")
-    for one in kernels_of(kernel):
-        if not (one.has_scales if kernel.scale != METRIC else one.has_metric):
-            raise ConfigError(f"{asked} cannot be learned for the {one.name} kernel; choose another of them")
-    if isinstance(kernel.sigma2, tuple):
-        raise ConfigError(f"{asked} is for one width, --sigma2 lists {len(kernel.sigma2)}; give one, median or auto")
-    if config.solver.init_from is not None:
-        raise ConfigError(f"{asked} moves the centers of the model of --init-from; leave one of them out")
-
-
-def _check_kernels(config: TrainConfig) -> None:
-    kernel, asked = config.kernel, f"--kernel {config.kernel.name}"
-    if kernel.name != AUTO_KERNEL:
-        return
-    if isinstance(kernel.sigma2, tuple | float):
-        raise ConfigError(f"{asked} chooses the width as well, which means another thing for each: --sigma2 auto")
-    if config.solver.init_from is not None:
-        raise ConfigError(f"{asked} may choose another than that of --init-from; name the kernel")
-
-
-def _check_polish(config: TrainConfig) -> None:
-    solver, asked = config.solver, f"--polish-centers {config.solver.polish_centers}"
-    if not solver.polish_centers:
-        return
-    if solver.select == "none" and solver.penalty == NO_PENALTY:  # of a table, unless something asks for another
-        raise ConfigError(
-            f"{asked} moves centers that were chosen, and with --penalty none, given or filled in, all candidates are "
-            "centers: add --select greedy:K, or --penalty auto --refit ridge"
-        )
-    if solver.select == "none" and solver.refit == "none":
-        raise ConfigError(
-            f"{asked} refits the weights wherever the centers are: add --select greedy:K or --refit ridge"
-        )
-    if config.kernel.name != "gaussian":
-        raise ConfigError(
-            f"{asked} knows how a gaussian changes as its center moves, not a {config.kernel.name} kernel"
-        )
-    if isinstance(config.kernel.sigma2, tuple):
-        raise ConfigError(f"{asked} needs centers of one width; give --sigma2 one number, median or auto")
-
-
 def check_combinations(config: TrainConfig, shape: FeatureShape, n_candidates: int) -> None:
     """Raise ConfigError where settings make no sense together."""
     solver, hold_out = config.solver, config.statistics.hold_out
     _check_start(solver)
-    _check_scale(config, shape.n_features)
-    _check_kernels(config)
-    _check_polish(config)
+    check_kernel(config, shape.n_features)
     size = None if solver.select == "none" else selection_size(solver.select)
     if size is not None and size > n_candidates:
         raise ConfigError(
@@ -185,7 +136,6 @@ def check_rounds(config: TrainConfig, n_candidates: int) -> None:
         )
 
 
-TRIED_KERNELS = ("gaussian", "laplace", "product-laplace")
 IMAGE_PENALTY = 0.01
 IMAGE_SIGMA2 = 4.0
 ROOT_SIGMA2 = 8.0  # of roots of histograms, whose squared norm is 20 for sphog of any image size
@@ -224,7 +174,7 @@ def fill_in(
         raise ConfigError("kernel.scale_rounds has no effect without --scale learned; add that, or leave it out")
     config, notes = _with_count(config, shape, explicit, room)
     check_combinations(config, shape, count_candidates(config, shape.n_train))
-    return _with_precision(_with_centring(config, shape)), notes
+    return _with_precision(_with_transform(_with_centring(config, shape), shape)), notes
 
 
 def _with_defaults(config: TrainConfig, defaults: Mapping[str, Any]) -> TrainConfig:
@@ -280,9 +230,13 @@ def penalised(config: TrainConfig, asked: TrainConfig) -> TrainConfig:
     """Return the settings with a penalty in place of none, which was filled in: for candidates without a whole Gram."""
     if not _is_simple(config):
         return config
-    for key, value in (("solver.penalty", DEFAULT_PENALTY), ("solver.refit", asked.solver.refit)):
-        config = with_value(config, key, value)
-    return _with_precision(with_value(config, "kernel.precision", asked.kernel.precision))
+    changed = {
+        "solver.penalty": DEFAULT_PENALTY,
+        "solver.refit": asked.solver.refit,
+        "data.target_transform": asked.data.target_transform or "none",
+        "kernel.precision": asked.kernel.precision,
+    }
+    return _with_precision(with_values(config, changed))
 
 
 def by_budget(asked: TrainConfig, filled: TrainConfig) -> bool:
@@ -308,7 +262,10 @@ def _with_count(
     if "centers.budget" in explicit or (centers.count is None and _is_simple(config)):
         budget = centers.budget or DEFAULT_BUDGET
         count = min(candidates_within(_fit_of(config, shape), budget, room.memory_bytes), n)
-        words = f"at most {count} candidate centers of {n} rows: what a budget of {budget:g} core seconds and the memory allow"
+        words = (
+            f"at most {count} candidate centers of {n} rows: what a budget of {budget:g} core seconds and the memory"
+        )
+        words += " allow"
         config = with_values(config, {"centers.count": count, "centers.budget": budget})
         return config, [f"{words} (--budget, --centers)"] if count < n else []
     asked = CENTERS if centers.count is None else centers.count
@@ -334,17 +291,6 @@ def _fit_of(config: TrainConfig, shape: FeatureShape) -> Fit:
     )
 
 
-def kernels_of(kernel: KernelConfig) -> tuple[Kernel, ...]:
-    """Return the kernels that are asked for, or tried."""
-    names = TRIED_KERNELS if kernel.name == AUTO_KERNEL else (kernel.name or "gaussian",)
-    return tuple(Kernel(name, kernel.degree) for name in names)
-
-
-def is_chosen(kernel: KernelConfig) -> bool:
-    """Return whether kernel, width or scales are chosen by held-out rows."""
-    return kernel.name == AUTO_KERNEL or learns_scales(kernel.scale) or kernel.sigma2 == "auto"
-
-
 def trial_sizes(config: TrainConfig, shape: FeatureShape) -> TrialSizes:
     """Return how large the trials of kernels are: what a budget pays for, else as large as they tell more."""
     if config.centers.budget is not None:
@@ -367,6 +313,20 @@ def _with_centring(config: TrainConfig, shape: FeatureShape) -> TrainConfig:
     if config.data.centre_targets and not possible:
         raise ConfigError("data.centre_targets = true needs a regression with an intercept (--intercept); leave it out")
     return _with_defaults(config, {"data.centre_targets": possible})
+
+
+def _with_transform(config: TrainConfig, shape: FeatureShape) -> TrainConfig:
+    """Fill in whether targets may be transformed: a penalty is in units of the targets, which shall not be others."""
+    asked, possible = config.data.target_transform, shape.task == "regression"
+    if asked not in (None, "none") and not possible:
+        raise ConfigError(f"data.target_transform = {asked}: {shape.dataset} is no regression; leave it out")
+    if asked in ("auto", "outliers") and not config.statistics.hold_out:
+        raise ConfigError(
+            f"data.target_transform = {asked} needs held-out rows, statistics.hold_out is 0; set it to 0.1"
+        )
+    penalised = config.solver.select == "none" and config.solver.penalty != NO_PENALTY
+    tried = possible and not penalised and config.statistics.hold_out > 0
+    return _with_defaults(config, {"data.target_transform": "outliers" if tried else "none"})
 
 
 def count_candidates(config: TrainConfig, n_train: int) -> int:

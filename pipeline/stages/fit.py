@@ -1,7 +1,7 @@
 """Fit the weights of a model to training rows. The command, `pipeline.train` and the estimators all call `fit`.
 
-1. `draw_candidates`: candidates, and the kernel, its widths and scales of the features (`choose_kernel`) where the data
-   decide.
+1. `draw_candidates`: candidates, and where the data decide a transform of the targets (`choose_target_transform`), the
+   kernel, its widths and scales of the features (`choose_kernel`).
 2. `accumulate_statistics`: the Gram matrix of the candidates' columns, and what goes with it; of a fit by a budget as
    many columns as lower the held-out error (`grow_candidates`).
 3. `solve_weights`: solves at a penalty or along a path, a greedy selection, or least squares; refit; moved centers; the
@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from features.row_draws import first_of_equals
 from pipeline.datasets.feature_rows import open_features
-from pipeline.runtime.stored_arrays import Arrays, as_arrays
+from pipeline.runtime.stored_arrays import Arrays
 from pipeline.stages import earlier_run
 from pipeline.stages.accumulate_statistics import accumulate_statistics
 from pipeline.stages.choose_kernel import PASS, choose_kernel
+from pipeline.stages.choose_target_transform import TRANSFORMS, choose_target_transform
 from pipeline.stages.filled_settings import grows
 from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.grow_candidates import grow_candidates
@@ -31,13 +32,14 @@ def draw_rows(rows: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int6
 
 
 def draw_candidates(work: Workspace) -> None:
-    """Draw the candidates, choose kernel, widths and scales where the data decide, and commit the result."""
+    """Draw the candidates, choose what the data decide: transform, kernel, widths, scales; and commit the result."""
     with work.stage(CENTERS) as cost:
         if work.committed(CENTERS, mapped=True) is not None:
             return
         cost.items = 1
         work.once(CENTERS, lambda: _candidates(work))
-        work.drop(f"passes/{PASS}")
+        for name in (TRANSFORMS, PASS):
+            work.drop(f"passes/{name}")
 
 
 def _candidates(work: Workspace) -> Arrays:
@@ -45,9 +47,9 @@ def _candidates(work: Workspace) -> Arrays:
     if work.config.data.add_rows is not None:
         check_targets(work)
         return earlier_run.take_candidates(work)
-    facts = find_target_facts(work)
-    index = _rows_of_candidates(work)
-    arrays: Arrays = {"index": index} | choose_kernel(work, index, facts) | as_arrays(facts)
+    index, facts = _rows_of_candidates(work), find_target_facts(work)
+    facts, tried = choose_target_transform(work, index, facts)
+    arrays: Arrays = {"index": index} | tried | choose_kernel(work, index, facts) | facts.arrays()
     # Else candidates may be all rows, and tasks read the features that they need.
     if (work.config.centers.working_set or 0) >= work.n_candidates and work.preselection is None:
         arrays["X"] = open_features(work.features).take(index)

@@ -1,4 +1,4 @@
-"""The number of candidates of a fit by a budget: they grow in steps, up to what it pays for, while that lowers the error.
+"""The number of candidates of a fit by a budget: they grow in steps, while more of them lower the held-out error.
 
 A step has twice the candidates of the one before, which are the first of them: the Gram grows, and is not made again.
 """

@@ -14,7 +14,7 @@ from pipeline.kernels import kernel_loops
 from pipeline.kernels.jit import Loop, compile_loops, loops_in, not_kept
 from pipeline.runtime import stopping
 from pipeline.solvers import solver_loops
-from pipeline.stages.filled_settings import kernels_of
+from pipeline.stages.kernel_settings import kernels_of
 from pipeline.stages.one_vs_all import solver_options
 from pipeline.stages.run_workspace import COMPILE, Run, StageCost
 from pipeline.stages.workspace import FEATURES

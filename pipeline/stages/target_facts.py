@@ -2,23 +2,25 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from features.row_draws import draw_held_out, held_out_limit
+from features.row_draws import draw_held_out, draw_sample, held_out_limit
+from features.target_transform import KINDS, TargetTransform
 from features.targets import balanced_factors
 from pipeline.config.parsers import NO_PENALTY
 from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
-from pipeline.datasets.feature_request import FeatureShape
+from pipeline.datasets.feature_request import FeatureShape, encoded_targets
 from pipeline.datasets.feature_rows import FeatureAccess, open_features
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import LEAST_TARGET, RowBounds, largest_terms, too_large
 from pipeline.runtime.stored_arrays import Arrays
 
 READ_TARGETS = 65_536  # that are read at once
+_MOST_SAMPLED = 100_000  # targets that a transform is made of
 
 
 class RowData:
@@ -33,16 +35,22 @@ class RowData:
 class TargetFacts:
     """What training makes of targets and row weights.
 
-    mean : is taken off the targets
+    mean : is taken off the targets, once they are transformed
     class_factors : of the weights of the rows of each class; () for none
     held_out_limit : rows whose coins are below it are held out
     largest : the `largest_terms` of the first rows, and of those of each addition, where columns are at most 1
+    transform : of the targets of a regression, None where they are fitted as they are
     """
 
     mean: float = 0.0
     class_factors: tuple[float, ...] = ()
     held_out_limit: float = 0.0
     largest: tuple[tuple[float, ...], ...] = ()
+    transform: TargetTransform | None = None
+
+    def encoded(self, y: NDArray[Any], shape: FeatureShape) -> NDArray[np.float64]:
+        """Return what the solves fit for targets y (rows,) as stored: transformed, less the mean, (rows, T) f8."""
+        return encoded_targets(y if self.transform is None else self.transform.apply(y), shape) - self.mean
 
     def weights(self, y: NDArray[Any], weights: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
         """Return how much rows count that have targets y (rows,) as stored, and these weights; None: 1 each."""
@@ -55,6 +63,15 @@ class TargetFacts:
         """Return the bounds of a batch of rows (None: of all) where columns are at most 1."""
         return RowBounds.of(np.array(self.largest if batch is None else [self.largest[batch]]))
 
+    def arrays(self) -> Arrays:
+        """Return the facts as arrays, which `facts_of` reads: of a transform its number in KINDS, and its knots."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        if (transform := self.transform) is None:
+            del values["transform"]
+        else:
+            values |= {"transform": KINDS.index(transform.kind), "knots": transform.knots()}
+        return {name: np.asarray(value) for name, value in values.items()}
+
 
 def find_target_facts(run: RowData) -> TargetFacts:
     """Return the facts of a run: passes over its targets and weights, where there is something to find.
@@ -66,11 +83,16 @@ def find_target_facts(run: RowData) -> TargetFacts:
     weighs_classes, n_classes = run.config.data.class_weight is not None, len(run.shape.classes)
     counts = [np.bincount(y, weights, n_classes) for y, weights in target_blocks(run)] if weighs_classes else []
     facts = TargetFacts(
-        mean=_mean(run) if run.config.data.centre_targets else 0.0,
+        mean=_mean(run, None),
         class_factors=tuple(balanced_factors(sum(counts, np.zeros(n_classes))).tolist()) if counts else (),
         held_out_limit=_held_out_limit(run),
     )
     return with_largest(run, facts)
+
+
+def transformed(run: RowData, facts: TargetFacts, transform: TargetTransform) -> TargetFacts:
+    """Return the facts of the same rows where their targets are transformed: passes over the targets."""
+    return with_largest(run, replace(facts, transform=transform, mean=_mean(run, transform), largest=()))
 
 
 def with_largest(run: RowData, facts: TargetFacts) -> TargetFacts:
@@ -82,8 +104,8 @@ def with_largest(run: RowData, facts: TargetFacts) -> TargetFacts:
 def _largest_of(run: RowData, facts: TargetFacts, rows: range) -> tuple[float, ...]:
     """Return the `largest_terms` of some rows: of classes, whose outputs are -1 and 1, those of the heaviest row."""
     if run.shape.task == "regression":
-        blocks = ((y - facts.mean, facts.weights(y, weights)) for y, weights in target_blocks(run, rows))
-        terms = [largest_terms(1.0, y[:, None], weights) for y, weights in blocks]
+        blocks = ((facts.encoded(y, run.shape), facts.weights(y, weights)) for y, weights in target_blocks(run, rows))
+        terms = [largest_terms(1.0, targets, weights) for targets, weights in blocks]
     else:
         heaviest, outputs = [1.0], np.ones((1, run.shape.n_outputs))
         if facts.class_factors or "train" in run.shape.weighted:
@@ -96,26 +118,29 @@ def _largest_of(run: RowData, facts: TargetFacts, rows: range) -> tuple[float, .
 def facts_of(arrays: Arrays) -> TargetFacts:
     """Return the facts among arrays that are committed with candidates."""
     factors, largest = arrays["class_factors"].tolist(), arrays["largest"].tolist()
-    return TargetFacts(
-        float(arrays["mean"]), tuple(factors), float(arrays["held_out_limit"]), tuple(map(tuple, largest))
-    )
+    transform = None
+    if "transform" in arrays:
+        transform = TargetTransform.from_knots(KINDS[int(arrays["transform"])], arrays["knots"])
+    limit = float(arrays["held_out_limit"])
+    return TargetFacts(float(arrays["mean"]), tuple(factors), limit, tuple(map(tuple, largest)), transform)
 
 
 def held_out_rows(run: RowData, facts: TargetFacts) -> NDArray[np.bool_]:
     """Return which training rows are held out, (n,) bool."""
-    blocks = (draw_held_out(run.config.seed, facts.held_out_limit, groups) for _, groups in _key_blocks(run))
+    blocks = (draw_held_out(run.config.seed, facts.held_out_limit, groups) for _, groups in key_blocks(run))
     return np.concatenate(list(blocks))
 
 
 def count_held_out(run: RowData, facts: TargetFacts) -> int:
     """Return how many different rows are held out."""
     seed, limit, held_out = run.config.seed, facts.held_out_limit, np.empty(0, np.uint64)
-    for keys, groups in _key_blocks(run) if limit else ():
+    for keys, groups in key_blocks(run) if limit else ():
         held_out = np.union1d(held_out, keys[draw_held_out(seed, limit, groups)])
     return len(held_out)
 
 
-def _key_blocks(run: RowData) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint64]]]:
+def key_blocks(run: RowData) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint64]]]:
+    """Yield the keys of the training rows and of their groups, in blocks as those of `target_blocks`."""
     store = open_features(run.features)
     for start in range(0, run.shape.n_train, READ_TARGETS):
         rows = start, min(start + READ_TARGETS, run.shape.n_train)
@@ -125,7 +150,7 @@ def _key_blocks(run: RowData) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.u
 def all_keys(run: RowData) -> NDArray[np.uint64]:
     """Return the keys (n,) of all training rows: equal for equal ones."""
     keys, start = np.empty(run.shape.n_train, np.uint64), 0
-    for of_block, _ in _key_blocks(run):  # in place: the keys of many rows are held once
+    for of_block, _ in key_blocks(run):  # in place: the keys of many rows are held once
         keys[start : start + len(of_block)] = of_block
         start += len(of_block)
     return keys
@@ -149,7 +174,7 @@ def target_blocks(run: RowData, rows: range | None = None) -> Iterator[tuple[NDA
 
 
 def _held_out_limit(run: RowData) -> float:
-    config, blocks = run.config, (groups for _, groups in _key_blocks(run))
+    config, blocks = run.config, (groups for _, groups in key_blocks(run))
     limit, asked = held_out_limit(config.seed, config.statistics.hold_out, blocks), what_needs_held_out_rows(config)
     if asked is None:
         return limit
@@ -170,16 +195,38 @@ def _held_out_limit(run: RowData) -> float:
 
 def _tells_labels_apart(run: RowData, limit: float) -> bool:
     fit = held_out = np.empty(0)
-    for (y, _), (_, groups) in zip(target_blocks(run), _key_blocks(run), strict=True):
+    for (y, _), (_, groups) in zip(target_blocks(run), key_blocks(run), strict=True):
         is_held_out = draw_held_out(run.config.seed, limit, groups)
         fit, held_out = np.union1d(fit, y[~is_held_out]), np.union1d(held_out, y[is_held_out])
     return len(np.unique(fit)) > 1 and bool(np.isin(held_out, fit).any())
 
 
-def _mean(run: RowData) -> float:
-    """Return the weighted mean of the training targets, summed exactly."""
+def _mean(run: RowData, transform: TargetTransform | None) -> float:
+    """Return the weighted mean of the transformed training targets, summed exactly; 0 where they are not centred."""
+    if not run.config.data.centre_targets:
+        return 0.0
     total = math.fsum(weight for _, weights in target_blocks(run) for weight in weights.tolist())
-    return math.fsum(value for y, weights in target_blocks(run) for value in (y / (total / weights)).tolist())
+    blocks = ((y if transform is None else transform.apply(y), weights) for y, weights in target_blocks(run))
+    return math.fsum(value for y, weights in blocks for value in (y / (total / weights)).tolist())
+
+
+def sample_targets(run: RowData) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return targets (k,) f8 and weights (k,) f8 above 0 of the training rows, or of some 100 000 where they are more.
+
+    Equal rows are drawn together or not at all, the least and the largest target always.
+    """
+    share, drawn = _MOST_SAMPLED / run.shape.n_train, list[NDArray[np.float64]]()
+    ends = np.array([[np.inf, -np.inf], [1.0, 1.0]])
+    for (y, weights), (keys, _) in zip(target_blocks(run), key_blocks(run), strict=True):
+        counted = weights > 0
+        ends[0] = min(ends[0, 0], y[counted].min(initial=np.inf)), max(ends[0, 1], y[counted].max(initial=-np.inf))
+        chosen = counted & (draw_sample(run.config.seed, share, keys) if share < 1 else True)
+        drawn.append(np.stack([y[chosen], weights[chosen]]))
+    if share < 1:
+        ends[1] = np.mean(np.concatenate([weights for _, weights in drawn]))
+        drawn.append(ends)
+    targets, of_rows = np.concatenate(drawn, axis=1)
+    return targets, of_rows
 
 
 def check_targets(run: RowData) -> None:

@@ -24,7 +24,7 @@ from pipeline.runtime.stored_arrays import Arrays, Stored, StoredFile
 from pipeline.solvers.ridge import FEW_ROWS, LeftOut
 from pipeline.solvers.weights import CalibrationWeights, RidgeFit, Weights
 from pipeline.stages.block_pass import OfBlock, Values, value_pass
-from pipeline.stages.filled_settings import kernels_of
+from pipeline.stages.kernel_settings import kernels_of
 from pipeline.stages.target_facts import RowData, count_held_out, facts_of
 from pipeline.stages.training_rows import (
     RowBlock,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from features.row_draws import draw_held_out, draw_sample
 from features.source import Part
-from pipeline.datasets.feature_request import FeatureShape, encoded_targets
+from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import FeatureAccess, open_features
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel
@@ -29,8 +29,8 @@ READ_BYTES = 2**24  # of the features of blocks that are read together
 class RowBlock(NamedTuple):
     """Some rows: the number of the first, features (rows, d), labels as stored (rows,), what training makes of them.
 
-    targets (rows, T) f8, less the mean of the training targets; keys (rows,) u8 of training rows, equal for equal
-    ones; held_out (rows,) bool; weights (rows,) f8, for the training part with the factors of the classes, None where
+    targets (rows, T) f8, those of `TargetFacts.encoded`; keys (rows,) u8 of training rows, equal for equal ones;
+    held_out (rows,) bool; weights (rows,) f8, for the training part with the factors of the classes, None where
     each row counts 1.
     """
 
@@ -175,7 +175,7 @@ def stream_blocks(
             f"{grid.part} features: row {rows.start + bad} is not finite; build the feature store again"
         )
     y = store.targets(grid.part, rows.start, rows.stop)
-    targets = encoded_targets(y, task.shape) - task.facts.mean
+    targets = task.facts.encoded(y, task.shape)
     weights = store.weights(grid.part, rows.start, rows.stop)
     keys, held_out = np.zeros(len(y), np.uint64), np.zeros(len(y), bool)
     if grid.part == "train":

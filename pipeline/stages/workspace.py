@@ -23,7 +23,8 @@ from pipeline.runtime.committed_sums import S
 from pipeline.runtime.row_pass import RowPass
 from pipeline.runtime.stored_arrays import Arrays, Stored
 from pipeline.solvers.greedy_choice import Preselection
-from pipeline.stages.filled_settings import count_candidates, is_in_rounds, kernels_of, preselection_of
+from pipeline.stages.filled_settings import count_candidates, is_in_rounds, preselection_of
+from pipeline.stages.kernel_settings import kernels_of
 from pipeline.stages.target_facts import RowData, TargetFacts, facts_of
 from storage.checkpoints import Checkpoint
 from storage.errors import CorruptDataError

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pipeline.solvers.bandwidth_choice import best_of, held_out_errors
 from scipy.spatial.distance import cdist
 from sklearn.metrics.pairwise import laplacian_kernel, polynomial_kernel, rbf_kernel
 
@@ -15,7 +16,6 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.kernel_forms import KERNELS, ColumnGenerator, Kernel, column_bounds, typical_sigma2
 from pipeline.prediction import onnx_graph
 from pipeline.prediction.model_folder import load_model
-from pipeline.solvers.bandwidth_choice import best_of, held_out_errors
 from runs import TrainedRuns, held_out_of, report_of, save_once, train
 
 POLYNOMIAL, INTERSECTION = Kernel("polynomial", 3), Kernel("intersection")

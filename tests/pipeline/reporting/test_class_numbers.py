@@ -10,7 +10,7 @@ from sklearn.metrics import classification_report, roc_auc_score
 from pipeline.evaluate import main as evaluate
 from pipeline.prediction.model_folder import load_model
 from pipeline.report import main as write_report
-from pipeline.reporting.results import table
+from pipeline.reporting.result_table import table
 from runs import TrainedRuns, report_of, save_once, train
 
 FEW = ("--centers", "60", "--sigma2", "1", "--penalty", "none")

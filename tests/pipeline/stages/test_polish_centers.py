@@ -16,7 +16,7 @@ from pipeline.predict import main as predict
 from pipeline.prediction.model_folder import load_model
 from pipeline.report import main as report_page
 from pipeline.reporting.page import page
-from pipeline.reporting.results import table
+from pipeline.reporting.result_table import table
 from pipeline.resize import main as resize
 from pipeline.stages import polish_centers as stage
 from pipeline.stages import solve_weights

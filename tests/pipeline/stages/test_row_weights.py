@@ -10,7 +10,7 @@ import zarr
 from pipeline.evaluate import main as evaluate
 from pipeline.predict import main as predict
 from pipeline.prediction.model_folder import load_model
-from pipeline.reporting.results import table
+from pipeline.reporting.result_table import table
 from pipeline.reporting.run_facts import lines, status
 from pipeline.resize import main as resize
 from pipeline.train import main

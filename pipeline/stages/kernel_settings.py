@@ -1,0 +1,73 @@
+"""The kernels that settings ask for, and what is refused of kernels, widths, scales and moved centers."""
+
+from pipeline.config.parsers import NO_PENALTY, learns_scales
+from pipeline.config.train_config import AUTO_KERNEL, KernelConfig, TrainConfig
+from pipeline.errors import ConfigError
+from pipeline.kernels.kernel_forms import Kernel
+from pipeline.solvers.kernel_trials import METRIC, MOST_OF_METRIC
+
+TRIED_KERNELS = ("gaussian", "laplace", "product-laplace")
+
+
+def kernels_of(kernel: KernelConfig) -> tuple[Kernel, ...]:
+    """Return the kernels that are asked for, or tried."""
+    names = TRIED_KERNELS if kernel.name == AUTO_KERNEL else (kernel.name or "gaussian",)
+    return tuple(Kernel(name, kernel.degree) for name in names)
+
+
+def is_chosen(kernel: KernelConfig) -> bool:
+    """Return whether kernel, width or scales are chosen by held-out rows."""
+    return kernel.name == AUTO_KERNEL or learns_scales(kernel.scale) or kernel.sigma2 == "auto"
+
+
+def check_kernel(config: TrainConfig, n_features: int) -> None:
+    """Raise ConfigError where kernel, widths, scales and moved centers make no sense together."""
+    _check_scale(config, n_features)
+    _check_choice(config)
+    _check_polish(config)
+
+
+def _check_scale(config: TrainConfig, n_features: int) -> None:
+    kernel, asked = config.kernel, f"--scale {config.kernel.scale}"
+    if not learns_scales(kernel.scale):
+        return
+    if kernel.scale == METRIC and n_features > MOST_OF_METRIC:
+        raise ConfigError(f"{asked} is for at most {MOST_OF_METRIC} features, there are {n_features}: choose diagonal")
+    for one in kernels_of(kernel):
+        if not (one.has_scales if kernel.scale != METRIC else one.has_metric):
+            raise ConfigError(f"{asked} cannot be learned for the {one.name} kernel; choose another of them")
+    if isinstance(kernel.sigma2, tuple):
+        raise ConfigError(f"{asked} is for one width, --sigma2 lists {len(kernel.sigma2)}; give one, median or auto")
+    if config.solver.init_from is not None:
+        raise ConfigError(f"{asked} moves the centers of the model of --init-from; leave one of them out")
+
+
+def _check_choice(config: TrainConfig) -> None:
+    kernel, asked = config.kernel, f"--kernel {config.kernel.name}"
+    if kernel.name != AUTO_KERNEL:
+        return
+    if isinstance(kernel.sigma2, tuple | float):
+        raise ConfigError(f"{asked} chooses the width as well, which means another thing for each: --sigma2 auto")
+    if config.solver.init_from is not None:
+        raise ConfigError(f"{asked} may choose another than that of --init-from; name the kernel")
+
+
+def _check_polish(config: TrainConfig) -> None:
+    solver, asked = config.solver, f"--polish-centers {config.solver.polish_centers}"
+    if not solver.polish_centers:
+        return
+    if solver.select == "none" and solver.penalty == NO_PENALTY:  # of a table, unless something asks for another
+        raise ConfigError(
+            f"{asked} moves centers that were chosen, and with --penalty none, given or filled in, all candidates are "
+            "centers: add --select greedy:K, or --penalty auto --refit ridge"
+        )
+    if solver.select == "none" and solver.refit == "none":
+        raise ConfigError(
+            f"{asked} refits the weights wherever the centers are: add --select greedy:K or --refit ridge"
+        )
+    if config.kernel.name != "gaussian":
+        raise ConfigError(
+            f"{asked} knows how a gaussian changes as its center moves, not a {config.kernel.name} kernel"
+        )
+    if isinstance(config.kernel.sigma2, tuple):
+        raise ConfigError(f"{asked} needs centers of one width; give --sigma2 one number, median or auto")
