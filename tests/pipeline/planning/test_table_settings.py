@@ -155,7 +155,7 @@ def test_a_limit_too_small_for_a_model_is_refused_and_never_makes_one_of_few_cen
     data = table(tmp_path, 600)
     assert filled(data, resources__memory_limit="700MiB")[0].centers.count >= 500
     with pytest.raises((PlanError, ConfigError), match="--memory-limit"):
-        filled(data, resources__memory_limit="300MiB")
+        filled(data, resources__memory_limit="250MiB")
 
 
 def test_a_number_from_the_budget_is_lowered_until_its_gram_fits(tmp_path):

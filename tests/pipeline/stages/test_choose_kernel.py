@@ -1,0 +1,272 @@
+"""Kernels and learned scales from training to prediction: what is chosen, told, and taken up again after a kill."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cases import CASES, SERIAL, Case
+from commands import flip
+from features.standardisation import Standardisation
+from pipeline import evaluate, predict, resize
+from pipeline.kernels.scaled_rows import lengths, scaled
+from pipeline.prediction.model_folder import load_model
+from pipeline.report import write
+from pipeline.reporting import verification
+from pipeline.reporting.result_table import table
+from pipeline.runtime.stored_arrays import Arrays
+from pipeline.stages import choose_kernel
+from pipeline.stages.target_facts import TargetFacts
+from pipeline.stages.workspace import Workspace
+from runs import TrainedRuns, held_out_of, model_bytes, report_of, save_once, train
+from stopping_points import stop_at_commits, until_done
+from storage.arrays import read_arrays
+from storage.folder_layouts import RunLayout
+
+PLAIN = ("--centers", "150", "--select", "greedy:60", *SERIAL)
+LEARNED = (*PLAIN, "--set", "kernel.scale_rounds=6", "--scale", "learned")
+METRIC = (*PLAIN, "--set", "kernel.scale_rounds=3", "--scale", "metric")
+
+
+@pytest.fixture(scope="module")
+def data(shared_folder: Path) -> Path:
+    """Twelve inputs of which two matter, on scales of their own."""
+    path = shared_folder / "scales.csv"
+    if path.exists():
+        return path
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1600, 12)) * np.geomspace(1e-3, 1e3, 12)
+    y = np.sin(2 * X[:, 4] / X[:, 4].std()) * X[:, 9] / X[:, 9].std() + 0.05 * rng.normal(size=1600)
+    names = ",".join([f"input {j}" for j in range(12)] + ["y"])
+    aside = path.with_suffix(f".{os.getpid()}")  # another process may read or write at this moment
+    np.savetxt(aside, np.column_stack([X, y]), delimiter=",", header=names, comments="")
+    return aside.replace(path)
+
+
+@pytest.fixture(scope="module", params=[LEARNED, METRIC], ids=["a scale for each", "a metric"])
+def line(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    return tuple(request.param)
+
+
+@pytest.fixture
+def learned(finished_run: TrainedRuns, data: Path, line: tuple[str, ...]) -> Path:
+    return finished_run(*line, dataset=data)
+
+
+def test_files_are_predicted_as_the_run_scored_them(
+    data: Path, learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, report = load_model(learned / "model"), report_of(learned)
+    assert evaluate.main([str(learned), "--json"]) == 0
+    assert f'"rmse": {report["rmse"]:.6f}'[:14] in capsys.readouterr().out
+    assert resize.main([str(learned), "--size", "30", "--out", str(tmp_path / "small")]) == 0
+    smaller = load_model(tmp_path / "small")
+    np.testing.assert_array_equal(smaller.feature_scales, model.feature_scales)
+    for folder, each in ((learned, model), (tmp_path / "small", smaller)):
+        out = tmp_path / f"{folder.name}.npz"
+        assert predict.main([str(folder), str(data), "--out", str(out), "-q"]) == 0
+        table = np.loadtxt(data, delimiter=",", skiprows=1)
+        assert isinstance(model.standardisation, Standardisation)
+        X = scaled(model.standardisation.apply(table[:, :12]).astype(np.float32), model.feature_scales)
+        distances = ((X[:, None].astype(float) - each.centers) ** 2).sum(axis=2)
+        expected = np.exp(-distances / (2 * each.center_sigma2)) @ each.weights + each.intercept
+        with np.load(out) as written:
+            rounding = 16 * np.finfo(np.float32).eps * np.abs(each.weights).sum()  # of columns and distances
+            np.testing.assert_allclose(written["decision"][:, 0], expected[:, 0], atol=rounding)
+    assert verification.verify_run(learned).damaged == []
+
+
+def test_the_report_tells_which_inputs_matter(learned: Path, line: tuple[str, ...], tmp_path: Path) -> None:
+    told = report_of(learned)["feature_scales"]
+    assert told["names"] == [f"input {j}" for j in range(12)]
+    assert told["kind"] == ("metric" if line == METRIC else "diagonal")
+    assert told["scales"] == lengths(load_model(learned / "model").feature_scales).tolist()
+    assert sum(told["importances"]) == pytest.approx(1.0)
+    best = told["hold_out_errors"][told["chosen_round"]]
+    least = min(told["hold_out_errors"])
+    assert least <= best < 1.1 * least < told["hold_out_errors"][0] / 9
+    (words,) = [words for words in table(report_of(learned)) if words.startswith("feature ")]
+    assert words.startswith("feature metric" if line == METRIC else "feature scales")
+    assert "input 4 " in words
+    assert "input 9 " in words
+    page = write(learned, tmp_path / "page.html").read_text()
+    bars = page[page.index('id="importances"') :].split("</svg>")[0]
+    assert 'text-anchor="end">input ' in bars
+    order = [name.split("<")[0] for name in bars.split('text-anchor="end">')[1:]]
+    assert len(order) == 12
+    assert set(order[:2]) == {"input 4", "input 9"}
+
+
+def test_scales_without_gain_are_not_taken(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(1200, 3))
+    np.savez(tmp_path / "ball.npz", X=X, y=np.linalg.norm(X, axis=1) + 0.3 * rng.normal(size=1200))
+    report = train(tmp_path / "run", tmp_path / "features", *LEARNED, dataset=tmp_path / "ball.npz")
+    stored = read_arrays(RunLayout(tmp_path / "run").feature_scales)
+    assert stored["chosen"] == 0
+    assert len(stored["hold_out_errors"]) < 9
+    np.testing.assert_array_equal(load_model(tmp_path / "run" / "model").feature_scales, np.ones(3))
+    plain = train(tmp_path / "plain", tmp_path / "features", *PLAIN, dataset=tmp_path / "ball.npz")
+    assert report["rmse"] == plain["rmse"]
+    assert any("none, " in line for line in table(report) if line.startswith("feature scales"))
+    assert "gained nothing" in write(tmp_path / "run", None).read_text()
+    assert "Which features matter" not in write(tmp_path / "plain", None).read_text()
+
+
+@pytest.fixture(params=["learned scales", "a metric"])
+def case(request: pytest.FixtureRequest) -> Case:
+    return CASES[request.param]
+
+
+def test_a_run_that_ends_amid_trials_goes_on_after_the_last_that_is_committed(
+    finished_run: TrainedRuns, tables: Path, features: Path, tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sample and what was tried are not made again."""
+    reference = finished_run(*case.arguments, *SERIAL, dataset=case.dataset(tables))
+    begun = list[str]()
+
+    def once(module: object, name: str, word: Callable[..., str]) -> None:
+        make = getattr(module, name)
+
+        def killed(*arguments: object) -> object:
+            assert word(*arguments) not in begun, "what was committed is not made again"
+            made = make(*arguments)
+            begun.append(word(*arguments))
+            return made
+
+        monkeypatch.setattr(module, name, killed)
+
+    once(choose_kernel, "read_sample", lambda *_: "sample")
+    once(choose_kernel, "search_item", lambda _, start, __: start.kernel.name + start.kind)
+    once(choose_kernel, "try_again", lambda _, trial, __: f"{trial.kind} again")
+    stop_at_commits(monkeypatch, tmp_path / "run", range(0, 1000, 2))
+    line = [case.dataset(tables), "--run-dir", tmp_path / "run", "--features-dir", features, *case.arguments]
+    assert until_done(line) > 5
+    assert begun[:2] == ["sample", "gaussianplain"]
+    assert "plain again" in begun
+    assert not (tmp_path / "run" / "passes").exists()
+    assert model_bytes(tmp_path / "run") == model_bytes(reference)
+
+
+def test_damaged_scales_are_told_and_made_again(
+    trained: Callable[..., Path], tables: Path, features: Path, case: Case
+) -> None:
+    run = trained(*case.arguments, *SERIAL, dataset=case.dataset(tables))
+    path, before = RunLayout(run).feature_scales, model_bytes(run)
+    flip(path)
+    (told,) = verification.verify_run(run).damaged
+    assert told.startswith("scales/learned.npz: ")
+    folders = told.partition("delete the folders ")[2].partition(", and report.json")[0]
+    for name in folders.replace(" and ", ", ").split(", "):
+        shutil.rmtree(run / name, ignore_errors=True)
+    (run / "report.json").unlink()
+    train(run, features, *case.arguments, *SERIAL, "--resume", "auto", dataset=case.dataset(tables))
+    assert model_bytes(run) == before
+    assert verification.verify_run(run).damaged == []
+
+
+@pytest.fixture(scope="module")
+def chosen(shared_folder: Path, finished_run: TrainedRuns) -> dict[str, Path]:
+    """Runs whose kernel was chosen, on a table with steps along the inputs and on a smooth one."""
+    rng = np.random.default_rng(3)
+    X = rng.uniform(-1, 1, (1200, 3))
+    targets = {
+        "steps": np.sign(X[:, 0]) + np.sign(X[:, 1] - 0.3) * (X[:, 2] > 0),
+        "smooth": np.sin(2 * X.sum(axis=1)) + X[:, 0] * X[:, 1],
+    }
+    runs = {}
+    for name, y in targets.items():
+        save_once(shared_folder / f"{name}.npz", X=X, y=y + 0.02 * rng.normal(size=1200))
+        line = ("--centers", "120", "--set", "kernel.scale_rounds=2", *SERIAL)
+        runs[name] = finished_run(*line, dataset=shared_folder / f"{name}.npz")
+    return runs
+
+
+@pytest.mark.parametrize(("name", "kernel"), [("steps", "product-laplace"), ("smooth", "gaussian")])
+def test_the_kernel_is_that_of_the_lowest_held_out_error(
+    chosen: dict[str, Path], name: str, kernel: str, tmp_path: Path
+) -> None:
+    report = report_of(chosen[name])
+    assert report["kernel"] == load_model(chosen[name] / "model").kernel.name == kernel
+    tried = report["kernels_tried"]
+    assert {one["kernel"] for one in tried} == {"gaussian", "laplace", "product-laplace"}
+    best = min(one["hold_out_error"] for one in tried if one["kernel"] == kernel)
+    assert best < 0.8 * min(one["hold_out_error"] for one in tried if one["kernel"] != kernel)
+    assert [report["sigma2"][0], best] in report["sigma2_tried"]
+    lines = table(report)
+    start = next(number for number, line in enumerate(lines) if line.split()[:2] == ["kernel", "inputs"])
+    rows = lines[start + 1 : start + 1 + len(tried)]
+    assert [line.split()[0] for line in rows] == [one["kernel"] for one in tried]
+    assert [line.split()[-1] for line in rows] == [f"{one['hold_out_error']:.6g}" for one in tried]
+    page = write(chosen[name], tmp_path / "page.html").read_text()
+    cells = page[page.index('<table id="kernels">') :].split("</table>")[0]
+    assert f"the model has the {kernel} kernel" in " ".join(page.split())
+    assert cells.count("<tr>") == len(tried) + 1
+    assert all(f"<td>{one['hold_out_error']:.6g}</td>" in cells for one in tried)
+
+
+def sample_of(
+    place: Path, monkeypatch: pytest.MonkeyPatch, X: np.ndarray, **arrays: np.ndarray
+) -> tuple[Arrays, float]:
+    """Return the sample of a run on some rows as they are, and its limit of held-out rows."""
+    np.savez(place / "rows.npz", X_train=X, X_test=X[:9], **arrays)
+    samples = list[tuple[Arrays, float]]()
+    read = choose_kernel.read_sample
+
+    def kept(work: Workspace, points: np.ndarray, facts: TargetFacts, n_rows: int) -> Arrays:
+        samples.append((read(work, points, facts, n_rows), facts.held_out_limit))
+        return samples[-1][0]
+
+    monkeypatch.setattr(choose_kernel, "read_sample", kept)
+    line = ("--centers", "40", "--sigma2", "auto", "--kernel", "gaussian", "--set", "data.standardise=false", *SERIAL)
+    line += ("--set", "data.groups=g") if "g_train" in arrays else ()
+    train(place / "run", place / "features", *line, dataset=place / "rows.npz")
+    (sample,) = samples
+    return sample
+
+
+def test_rows_that_a_run_holds_out_are_held_out_where_kernels_are_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With rows equal to them; of few rows more than these are."""
+    X = np.random.default_rng(0).random((500, 3)).astype(np.float32)
+    X = np.concatenate([X, X[:120], X[:60]])
+    sample, _ = sample_of(tmp_path, monkeypatch, X, y_train=X.sum(axis=1), y_test=X[:9].sum(axis=1))
+    kept = {row.tobytes(): held_out for row, held_out in zip(sample["X"], sample["held_out"], strict=True)}
+    assert len(sample["X"]) == len(X)
+    assert [kept[row.tobytes()] for row in sample["X"]] == sample["held_out"].tolist(), "equal rows are together"
+    of_run = held_out_of(X)
+    assert 30 < of_run.sum() < 110
+    assert all(kept[row.tobytes()] for row in X[of_run])
+    assert sample["n_held_out"] == sum(kept.values())
+    assert 0.28 < sum(kept.values()) / 500 < 0.38
+    np.testing.assert_allclose(sample["targets"][:, 0] - sample["X"].sum(axis=1), -X.sum(axis=1).mean(), atol=1e-5)
+
+
+def test_groups_are_together_where_kernels_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    X, groups = rng.random((600, 3)).astype(np.float32), rng.integers(0, 40, 600)
+    y = {"y_train": X.sum(axis=1), "y_test": X[:9].sum(axis=1), "g_train": groups, "g_test": groups[:9]}
+    sample, _ = sample_of(tmp_path, monkeypatch, X, **y)
+    group_of = {row.tobytes(): group for row, group in zip(X, groups, strict=True)}
+    sides = {(group_of[row.tobytes()], bool(one)) for row, one in zip(sample["X"], sample["held_out"], strict=True)}
+    assert len(sides) == 40
+    assert 5 < sum(held_out for _, held_out in sides) < 25
+
+
+def test_kernels_cannot_be_tried_without_held_out_rows(
+    tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ("--centers", "40", "--set", "statistics.hold_out=0", *SERIAL)
+    for asked in ("--kernel=auto", "--sigma2=auto", "--scale=learned"):
+        train(tmp_path / "run", tmp_path / "features", *line, asked, dataset=tables / "values.npz", code=2)
+        assert f"{asked.replace('=', ' ')} needs held-out rows" in capsys.readouterr().err
+    X = np.random.default_rng(0).random((300, 2))
+    one = {"g_train": np.zeros(300, int), "g_test": np.zeros(9, int)}
+    np.savez(tmp_path / "one.npz", X_train=X, y_train=X[:, 0], X_test=X[:9], y_test=X[:9, 0], **one)
+    line = ("--centers", "40", "--set", "data.groups=g", *SERIAL)
+    train(tmp_path / "run", tmp_path / "features", *line, dataset=tmp_path / "one.npz", code=65)
+    assert "held out" in capsys.readouterr().err

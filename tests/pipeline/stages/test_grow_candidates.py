@@ -1,0 +1,164 @@
+"""Candidates by a budget grow in steps: to where more of them gain, by a Gram that is the same as one made at once."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cases import SERIAL
+from pipeline import resize
+from pipeline.estimators import SLKLRegressor
+from pipeline.prediction.model_folder import load_model
+from pipeline.reporting import verification
+from pipeline.solvers import candidate_budget
+from pipeline.solvers.kernel_trials import least_gain
+from pipeline.stages import grow_candidates
+from pipeline.stages.accumulate_statistics import load_statistics
+from pipeline.stages.finished_run import note_on_statistics
+from runs import model_bytes, report_of, train
+from stopping_points import stop_at_commits, until_done
+from storage.arrays import read_arrays
+from storage.folder_layouts import RunLayout
+
+BUDGET = ("--kernel", "gaussian", "--budget", "0.03s", *SERIAL)
+GROWS, IS_CUT, ENDS = ("values", "0.3"), ("classes", "0.3"), ("values", "2")  # tables and widths
+STEPS = {GROWS: [40, 80, 160, 320, 630], IS_CUT: [40, 80, 160, 320, 620], ENDS: [40, 80, 160]}
+KEPT = {GROWS: 630, IS_CUT: 320, ENDS: 160}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_at_first() -> Iterator[None]:
+    """The first step has 40 candidates, so that 675 rows are enough for five steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(candidate_budget, "LEAST_CENTERS", 40)
+        yield
+
+
+@pytest.fixture(scope="module")
+def grown(tables: Path, features: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
+    """Finished runs, to be read only."""
+    place = tmp_path_factory.mktemp("grown")
+    runs = {case: place / "-".join(case) for case in KEPT}
+    for (table, width), run in runs.items():
+        train(run, features, "--sigma2", width, *BUDGET, dataset=tables / f"{table}.npz")
+    return runs
+
+
+def steps_of(run: Path) -> list[tuple[int, float]]:
+    """Return the numbers of candidates that were tried, and their held-out errors."""
+    lines = map(json.loads, (run / "log.jsonl").read_text().splitlines())
+    return [(line["candidates"], line["hold_out_error"]) for line in lines if "candidates" in line]
+
+
+@pytest.mark.parametrize("case", KEPT, ids=["goes on", "is cut", "ends"])
+def test_they_grow_while_the_held_out_error_falls_by_more_than_chance(
+    grown: dict[tuple[str, str], Path], case: tuple[str, str]
+) -> None:
+    run, report = grown[case], report_of(grown[case])
+    sizes, errors = zip(*steps_of(run), strict=True)
+    assert list(sizes) == STEPS[case]
+    falls = np.array(errors[1:]) / np.array(errors[:-1])
+    most = 1 - least_gain(load_statistics(RunLayout(run), "hold_out").weight_sum)  # no two rows are equal
+    assert (falls[:-1] < most).all(), "as long as they grow"
+    assert (falls[-1] < most, falls[-1] > 1) == {GROWS: (True, False), IS_CUT: (False, True), ENDS: (False, False)}[
+        case
+    ]
+    assert report["n_centers"] == report["model_n_centers"] == KEPT[case] == sizes[int(np.argmin(errors))]
+    centers = read_arrays(RunLayout(run).centers)
+    assert len(centers["index"]) == len(centers["X"]) == KEPT[case]
+    assert min(centers["ridges"][:, 1]) == min(errors)
+    assert load_statistics(RunLayout(run), "all").n_centers == KEPT[case]
+
+
+@pytest.mark.parametrize("case", KEPT, ids=["goes on", "is cut", "ends"])
+def test_the_grown_gram_is_that_of_so_many_candidates_at_once(
+    grown: dict[tuple[str, str], Path], case: tuple[str, str], tables: Path, features: Path, tmp_path: Path
+) -> None:
+    table, width = case
+    line = ("--kernel", "gaussian", "--sigma2", width, "--penalty", "none", "--centers", str(KEPT[case]), *SERIAL)
+    train(tmp_path / "run", features, *line, dataset=tables / f"{table}.npz")
+    layouts = RunLayout(grown[case]), RunLayout(tmp_path / "run")
+    np.testing.assert_array_equal(*(read_arrays(layout.centers)["index"] for layout in layouts))
+    for part in ("all", "fit", "hold_out"):
+        ours, at_once = (load_statistics(layout, part) for layout in layouts)
+        for name in ("gram", "kty", "yty", "column_sums", "target_sums"):
+            np.testing.assert_allclose(getattr(ours, name), getattr(at_once, name), rtol=1e-12, atol=1e-12)
+        assert ours.weight_sum == at_once.weight_sum
+    reports = [report_of(run) for run in (grown[case], tmp_path / "run")]
+    error = "rmse" if table == "values" else "error_rate"
+    assert reports[0][error] == pytest.approx(reports[1][error], rel=1e-4)
+
+
+def test_a_step_computes_the_new_columns_alone(
+    tables: Path, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[tuple[int, int]]()
+    of_pass = grow_candidates.statistics_pass
+
+    def counted(task: object, parts: object, size: int, largest: object, *, n_kept: int) -> object:
+        made.append((n_kept, size))
+        return of_pass(task, parts, size, largest, n_kept=n_kept)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(grow_candidates, "statistics_pass", counted)
+    train(tmp_path / "run", features, "--sigma2", "2", *BUDGET, dataset=tables / "values.npz")
+    assert made == [(0, 40), (40, 80), (80, 160)]
+
+
+@pytest.mark.parametrize("case", [IS_CUT, pytest.param(ENDS, marks=pytest.mark.ci)], ids=["is cut", "ends"])
+def test_a_run_that_is_stopped_at_every_commit_ends_with_the_same_bytes(
+    grown: dict[tuple[str, str], Path], case: tuple[str, str], tables: Path, features: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    run = tmp_path / "run"
+    stop_at_commits(monkeypatch, run, range(1000))
+    line = [tables / f"{case[0]}.npz", "--run-dir", run, "--features-dir", features, "--sigma2", case[1], *BUDGET]
+    assert until_done(line) > 8
+    assert model_bytes(run) == model_bytes(grown[case])
+    assert read_arrays(RunLayout(run).centers)["index"].tobytes() == (
+        read_arrays(RunLayout(grown[case]).centers)["index"].tobytes()
+    )
+    assert not (run / "passes").exists()
+    assert verification.verify_run(run).damaged == []
+
+
+def test_the_estimator_grows_alike(tables: Path, features: Path, tmp_path: Path) -> None:
+    with np.load(tables / "values.npz") as arrays:
+        X, y = arrays["X"].astype(np.float32), arrays["y"]
+    np.savez(tmp_path / "split.npz", X_train=X[:700], y_train=y[:700], X_test=X[700:], y_test=y[700:])
+    train(tmp_path / "run", features, "--sigma2", "2", *BUDGET, dataset=tmp_path / "split.npz")
+    model = load_model(tmp_path / "run" / "model")
+    machine = SLKLRegressor(kernel="gaussian", sigma2=2.0, budget=0.03, standardise=True, random_state=0).fit(
+        X[:700], y[:700]
+    )
+    ours = machine.to_model()
+    assert 40 < model.n_centers < 600, "not all that are paid for"
+    for name in ("centers", "weights", "intercept", "center_index"):
+        np.testing.assert_array_equal(getattr(ours, name), getattr(model, name), err_msg=name)
+
+
+def test_what_is_done_with_a_finished_run(
+    grown: dict[tuple[str, str], Path], tables: Path, features: Path, tmp_path: Path
+) -> None:
+    run, data = Path(shutil.copytree(grown[IS_CUT], tmp_path / "run")), tables / "classes.npz"
+    line = ("--sigma2", "0.3", *BUDGET)
+    before = model_bytes(run)
+    assert verification.verify_run(run).damaged == []
+    assert resize.main([str(run), "--size", "25", "--out", str(tmp_path / "small"), "-q"]) == 0
+    assert load_model(tmp_path / "small").n_centers == 25
+    more = tmp_path / "more.npz"
+    with np.load(data) as arrays:
+        np.savez(more, X=arrays["X"][:90] + 0.01, y=arrays["y"][:90], w=arrays["w"][:90])
+    added = ("--init-from", str(run), "--add-rows", str(more), *SERIAL)
+    report = train(tmp_path / "added", features, *added, dataset=data)
+    assert report["n_train"] == 765
+    assert report["n_centers"] == KEPT[IS_CUT], "those of the run"
+    assert verification.verify_run(tmp_path / "added").damaged == []
+    train(run, features, *line, "--resume", "auto", "--keep-statistics", "centers", dataset=data)
+    assert note_on_statistics(RunLayout(run)) is not None
+    assert model_bytes(run) == before
+    assert verification.verify_run(run).damaged == []
+    train(tmp_path / "lean", features, *line, "--keep-statistics", "centers", dataset=data)
+    assert model_bytes(tmp_path / "lean") == before
