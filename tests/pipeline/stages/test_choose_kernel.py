@@ -141,12 +141,12 @@ def test_a_run_that_ends_amid_trials_goes_on_after_the_last_that_is_committed(
 
     once(choose_kernel, "read_sample", lambda *_: "sample")
     once(choose_kernel, "search_item", lambda _, start, __: start.kernel.name + start.kind)
-    once(choose_kernel, "try_again", lambda _, trial, __: f"{trial.kind} again")
+    once(choose_kernel, "try_again", lambda _, trial, __: f"{trial.kernel.name} {trial.kind} again")
     stop_at_commits(monkeypatch, tmp_path / "run", range(0, 1000, 2))
     line = [case.dataset(tables), "--run-dir", tmp_path / "run", "--features-dir", features, *case.arguments]
     assert until_done(line) > 5
     assert begun[:2] == ["sample", "gaussianplain"]
-    assert "plain again" in begun
+    assert "gaussian plain again" in begun
     assert not (tmp_path / "run" / "passes").exists()
     assert model_bytes(tmp_path / "run") == model_bytes(reference)
 
@@ -211,14 +211,14 @@ def test_the_kernel_is_that_of_the_lowest_held_out_error(
 def sample_of(
     place: Path, monkeypatch: pytest.MonkeyPatch, X: np.ndarray, **arrays: np.ndarray
 ) -> tuple[Arrays, float]:
-    """Return the sample of a run on some rows as they are, and its limit of held-out rows."""
+    """Return the sample of a run on some rows as they are."""
     np.savez(place / "rows.npz", X_train=X, X_test=X[:9], **arrays)
-    samples = list[tuple[Arrays, float]]()
+    samples = list[Arrays]()
     read = choose_kernel.read_sample
 
     def kept(work: Workspace, points: np.ndarray, facts: TargetFacts, n_rows: int) -> Arrays:
-        samples.append((read(work, points, facts, n_rows), facts.held_out_limit))
-        return samples[-1][0]
+        samples.append(read(work, points, facts, n_rows))
+        return samples[-1]
 
     monkeypatch.setattr(choose_kernel, "read_sample", kept)
     line = ("--centers", "40", "--sigma2", "auto", "--kernel", "gaussian", "--set", "data.standardise=false", *SERIAL)
@@ -234,7 +234,7 @@ def test_rows_that_a_run_holds_out_are_held_out_where_kernels_are_tried(
     """With rows equal to them; of few rows more than these are."""
     X = np.random.default_rng(0).random((500, 3)).astype(np.float32)
     X = np.concatenate([X, X[:120], X[:60]])
-    sample, _ = sample_of(tmp_path, monkeypatch, X, y_train=X.sum(axis=1), y_test=X[:9].sum(axis=1))
+    sample = sample_of(tmp_path, monkeypatch, X, y_train=X.sum(axis=1), y_test=X[:9].sum(axis=1))
     kept = {row.tobytes(): held_out for row, held_out in zip(sample["X"], sample["held_out"], strict=True)}
     assert len(sample["X"]) == len(X)
     assert [kept[row.tobytes()] for row in sample["X"]] == sample["held_out"].tolist(), "equal rows are together"
@@ -250,7 +250,7 @@ def test_groups_are_together_where_kernels_are_tried(tmp_path: Path, monkeypatch
     rng = np.random.default_rng(0)
     X, groups = rng.random((600, 3)).astype(np.float32), rng.integers(0, 40, 600)
     y = {"y_train": X.sum(axis=1), "y_test": X[:9].sum(axis=1), "g_train": groups, "g_test": groups[:9]}
-    sample, _ = sample_of(tmp_path, monkeypatch, X, **y)
+    sample = sample_of(tmp_path, monkeypatch, X, **y)
     group_of = {row.tobytes(): group for row, group in zip(X, groups, strict=True)}
     sides = {(group_of[row.tobytes()], bool(one)) for row, one in zip(sample["X"], sample["held_out"], strict=True)}
     assert len(sides) == 40
@@ -269,4 +269,4 @@ def test_kernels_cannot_be_tried_without_held_out_rows(
     np.savez(tmp_path / "one.npz", X_train=X, y_train=X[:, 0], X_test=X[:9], y_test=X[:9, 0], **one)
     line = ("--centers", "40", "--set", "data.groups=g", *SERIAL)
     train(tmp_path / "run", tmp_path / "features", *line, dataset=tmp_path / "one.npz", code=65)
-    assert "held out" in capsys.readouterr().err
+    assert "all 300 training rows are of one group" in capsys.readouterr().err
