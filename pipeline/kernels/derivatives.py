@@ -71,11 +71,3 @@ class Derivatives:
         rows = np.ascontiguousarray(X.astype(self._given.dtype, copy=False), np.float64)
         add_squared_slopes(rows, centers, columns, self._weights, row_weights, total)
         return total / self._sigma2
-
-
-def steepest(kernel: Kernel, sigma2: float) -> float:
-    """Return the largest |∂k(u, z)/∂u_j| of a kernel: 1/(√e σ) of the Gaussian, 1/σ of the others.
-
-    mathematics.md, eqs. 89 and 109.
-    """
-    return math.sqrt((math.exp(-1.0) if kernel.name == "gaussian" else 1.0) / sigma2)

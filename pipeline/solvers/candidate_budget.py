@@ -108,7 +108,7 @@ class Fit:
 def steps_to(most: int) -> list[int]:
     """Return the numbers of candidates at which a fit looks whether more lower its held-out error; the last is `most`.
 
-    They are LEAST_CENTERS, and twice as many each time.
+    They are LEAST_CENTERS, and twice as many each time (mathematics.md, eq. 109).
     """
     steps, size = [], LEAST_CENTERS
     while size < most:
