@@ -154,11 +154,15 @@ class CentersConfig:
     count: int | str | None = optional(
         center_count,
         "auto",
-        "number of random candidate centers, or all (default: 1000 for image features, by --budget for raw ones)",
+        "number of random candidate centers, or all (default: for raw features as many as lower the held-out error, "
+        "within --budget; 1000 for image features, with a penalty or a selection)",
         "--centers",
     )
     budget: float | None = optional(
-        duration, "default", "core seconds the candidates may cost, instead of --centers", "--budget"
+        duration,
+        "default",
+        "core seconds that a fit may take, instead of --centers (default: 60 for raw features)",
+        "--budget",
     )
     list: str | None = optional(
         text, "none", "file that lists the candidates' training rows, not drawn", "--center-list"
