@@ -98,9 +98,12 @@ class Rows:
 
     def take(self, index: NDArray[np.int64]) -> NDArray[np.floating]:
         """Return the rows `index`, in its order, as `dtype`: (len(index), d). At most one pass over the data."""
-        if isinstance(self._X, np.ndarray):
-            return self._finite(self._X[index], index)
         out: NDArray[np.floating] = np.empty((len(index), self.shape[1]), self.dtype)
+        if isinstance(self._X, np.ndarray):
+            for start in range(0, len(index), MOST_BLOCK_ROWS):  # of which float64 copies are made
+                some = index[start : start + MOST_BLOCK_ROWS]
+                out[start : start + len(some)] = self._finite(self._X[some], some)
+            return out
         order = np.argsort(index, kind="stable")
         ordered, step = index[order], _chunk_rows(self._X) or MOST_BLOCK_ROWS
         for first in range(0, len(self), step):

@@ -1,21 +1,21 @@
 """Kernels and widths: columns against scikit-learn and plain formulas, runs against dense twins."""
 
-import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pipeline.solvers.bandwidth_choice import best_of, held_out_errors
 from scipy.spatial.distance import cdist
 from sklearn.metrics.pairwise import laplacian_kernel, polynomial_kernel, rbf_kernel
 
 from pipeline.config.settings import SETTINGS
+from pipeline.config.train_config import AUTO_KERNEL
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.kernel_forms import KERNELS, ColumnGenerator, Kernel, column_bounds, typical_sigma2
 from pipeline.prediction import onnx_graph
 from pipeline.prediction.model_folder import load_model
+from pipeline.solvers.kernel_trials import PLAIN, Sample, Trial, try_kernel
 from runs import TrainedRuns, held_out_of, report_of, save_once, train
 
 POLYNOMIAL, INTERSECTION = Kernel("polynomial", 3), Kernel("intersection")
@@ -33,7 +33,8 @@ def intersection_kernel(X: np.ndarray, Z: np.ndarray) -> np.ndarray:
 
 def test_a_kernel_is_known_by_its_name_everywhere() -> None:
     """The settings read their names without numpy, the export has nodes of its own."""
-    assert SETTINGS["kernel.name"].parse.choices == KERNELS == tuple(onnx_graph._COLUMNS)
+    assert SETTINGS["kernel.name"].parse.parse.choices == (*KERNELS, AUTO_KERNEL)
+    assert tuple(onnx_graph._COLUMNS) == KERNELS
 
 
 def dense_columns(kernel: Kernel, sigma2: float, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
@@ -206,22 +207,6 @@ def test_the_typical_width_is_the_median_squared_distance() -> None:
     assert typical_sigma2(np.ones((5, 3)), Kernel()) == 1.0
 
 
-def test_held_out_errors_are_those_of_ridge_regression() -> None:
-    rng = np.random.default_rng(11)
-    X = rng.normal(size=(3000, 2)).astype(np.float32)
-    Y = np.sinc(X[:, :1]) + 0.1 * rng.normal(size=(3000, 1))
-    held = rng.random(3000) < 0.2
-    widths = [30.0, 0.5, 0.001]
-    errors = held_out_errors(X[:40], widths, Kernel(), X.__getitem__, Y, held)
-    assert np.argmin(errors) == 1
-    for width, error in zip(widths, errors, strict=True):
-        K = rbf_kernel(X.astype("f8"), X[:40].astype("f8"), gamma=1 / (2 * width))
-        gram, kty = K[~held].T @ K[~held], K[~held].T @ Y[~held]
-        scale = np.trace(gram) / 40
-        tried = [np.linalg.solve(gram + 10.0**-e * scale * np.eye(40), kty) for e in range(1, 14)]
-        assert error == pytest.approx(min(np.mean((Y[held] - K[held] @ w) ** 2) for w in tried), rel=0.02)
-
-
 @pytest.fixture(scope="module")
 def table(shared_folder: Path) -> Path:
     """400 training rows of eight features of at least 0, in three classes that they tell apart for the most part."""
@@ -302,20 +287,15 @@ def test_rounds_reach_the_same_optimum(finished_run: TrainedRuns, table: Path, n
 def test_auto_takes_the_width_of_the_lowest_held_out_error(finished_run: TrainedRuns, table: Path) -> None:
     run = Trained(finished_run, table, "--sigma2", "auto", "--penalty", "1")
     tried = dict(run.report["sigma2_tried"])
-    widths, held = list(tried), held_out_of(run.X)
-    typical = typical_sigma2(run.X[run.drawn], Kernel())
-    steps = {width: round(2 * math.log2(width / typical)) / 2 for width in widths}
-    assert widths == sorted(widths, reverse=True)
-    assert {2.0, 1.0, 0.0, -1.0, -2.0, -3.0, -4.0} <= set(steps.values())
-    whole = {width: tried[width] for width in widths if steps[width] % 1 == 0}
-    usual = next(width for width in whole if steps[width] == 0)
-    start = best_of(whole, usual, np.count_nonzero(held))
-    lowest = steps[min(whole, key=lambda width: whole[width])]
-    assert {step for step in steps.values() if step % 1} == {lowest - 0.5, lowest + 0.5}
-    assert run.report["sigma2"] == [best_of(tried, start, np.count_nonzero(held))]
-    assert min(tried.values()) > 0.8 * tried[run.report["sigma2"][0]]
-    again = held_out_errors(run.X[run.drawn], widths, Kernel(), run.X.__getitem__, run.Y, held)
-    assert np.allclose(again, list(tried.values()), rtol=1e-4)  # 1.5e-5 apart with OpenBLAS's Haswell kernels
+    held_out = held_out_of(run.X, fraction=1 / 3)
+    ones = np.ones(8, np.float32)
+    sample = Sample(run.X, run.Y, held_out, run.X[run.drawn], ones, float(np.count_nonzero(held_out)), of_classes=True)
+    again = [try_kernel(sample, Trial(Kernel(), PLAIN, ones, width, 60)).error for width in tried]
+    np.testing.assert_allclose(again, list(tried.values()), rtol=1e-3)
+    assert run.report["sigma2"] == [min(tried, key=tried.__getitem__)]
+    steps = np.diff(np.log2(sorted(tried)))
+    np.testing.assert_allclose(steps, 1.0)
+    assert min(tried) < run.report["sigma2"][0] < max(tried)
     assert set(run.model.center_sigma2.tolist()) == set(run.report["sigma2"])
 
 

@@ -20,7 +20,7 @@ REFUSED = [
     (["--set", "kernel.degree=3"], "no effect on the gaussian kernel"),
     (["--sigma2", "1,1"], "different ones"),
     (["--sigma2", "auto", "--set", "statistics.hold_out=0"], "--sigma2 auto needs held-out rows"),
-    (["--scale", "learned", "--kernel", "intersection"], "not the intersection one"),
+    (["--scale", "learned", "--kernel", "intersection"], "cannot be learned for the intersection kernel"),
     (["--scale", "metric"], "for at most 200 features, there are"),
     (["--scale", "learned", "--sigma2", "1,2"], "is for one width"),
     (["--scale", "learned", "--init-from", "model"], "leave one of them out"),

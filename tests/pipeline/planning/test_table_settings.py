@@ -1,5 +1,6 @@
 """What is filled in for a table: the problem, width, scales, and candidates by a budget; and what asks for another."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,11 @@ import pytest
 
 from pipeline.config.settings import get, load
 from pipeline.config.train_config import TrainConfig
+from pipeline.datasets.feature_request import FeatureShape
 from pipeline.errors import ConfigError, PlanError
 from pipeline.planning.plan import prepare
+from pipeline.solvers.candidate_budget import MOST_TRIED, TRIAL_SIZES
+from pipeline.stages.filled_settings import grows, trial_sizes
 
 SIMPLE = {"solver.penalty": "none", "solver.refit": "ridge", "kernel.sigma2": "auto", "kernel.scale": "learned"}
 PENALISED = {"solver.penalty": "max:1e-7", "solver.refit": "none", "kernel.sigma2": "median", "kernel.scale": "none"}
@@ -73,13 +77,49 @@ def test_settings_of_two_problems_are_refused_together(tmp_path, asked, words):
         filled(table(tmp_path, 700), **asked)
 
 
-def test_rounds_of_scales_end_with_half_of_the_budget_and_the_forecast_says_what_it_counts(tmp_path):
-    config, notes = filled(table(tmp_path, 20_000), centers__budget="3s")
-    assert config.kernel.scale == "learned"
-    assert 3 <= config.kernel.scale_rounds < 20
-    assert any(f"3 of at most {config.kernel.scale_rounds} rounds of scales counted" in note for note in notes)
-    asked, _ = filled(table(tmp_path, 20_000), centers__budget="3s", kernel__scale="learned")
-    assert asked.kernel.scale_rounds == 20, "as asked for"
+def test_kernel_width_and_scales_are_chosen_whatever_the_budget_and_the_size(tmp_path):
+    """On a sample: its size is what depends on the budget."""
+    data, sizes = table(tmp_path, 20_000), []
+    for budget in ("0.1s", "3s", "60s"):
+        config, notes = filled(data, centers__budget=budget)
+        assert taken(config, {"kernel.name": "auto"} | SIMPLE) == {"kernel.name": "auto"} | SIMPLE
+        assert f"at most {config.centers.count} candidate centers of 20000 rows" in " ".join(notes)
+        assert grows(config)
+        sizes.append(trial_sizes(config, FeatureShape("0", "", "regression", (), 20_000, 5, 4, 1000, {})))
+    assert sizes == sorted(sizes, key=lambda one: one.more)
+    assert sizes[0] == TRIAL_SIZES[0]
+    assert sizes[-1].more > 2 * sizes[0].more
+
+
+def test_candidates_that_were_counted_do_not_grow(tmp_path):
+    data = table(tmp_path, 700)
+    assert not grows(filled(data, centers__count=300)[0])
+    assert not grows(filled(data, solver__select="greedy:auto", centers__budget="4s")[0])
+    assert not grows(filled(data, solver__penalty="max:1e-7", centers__budget="4s")[0])
+    shape = FeatureShape("0", "", "regression", (), 20_000, 5, 4, 1000, {})
+    many = filled(table(tmp_path, 20_000), centers__count=9000, kernel__name="gaussian", kernel__sigma2="auto")[0]
+    assert trial_sizes(many, shape) == replace(TRIAL_SIZES[-1], more=MOST_TRIED)
+    few = filled(data, centers__count=300, solver__select="greedy:50", kernel__sigma2="auto")[0]
+    assert trial_sizes(few, shape).more == 300, "all of fewer than are tried first"
+
+
+def test_of_named_kernels_only_these_are_tried(tmp_path):
+    data = table(tmp_path, 700)
+    for asked, kernel in (
+        ({}, "auto"),
+        ({"kernel__sigma2": 2.0}, "gaussian"),
+        ({"kernel__name": "laplace"}, "laplace"),
+        ({"solver__penalty": 1.0}, "gaussian"),
+        ({"solver__select": "greedy:9"}, "gaussian"),
+    ):
+        assert filled(data, **asked)[0].kernel.name == kernel
+    assert filled(data, kernel__name="polynomial")[0].kernel.scale == "none"
+    for asked, words in (
+        ({"kernel__name": "auto", "kernel__sigma2": 2.0}, "--sigma2 auto"),
+        ({"kernel__name": "product-laplace", "kernel__scale": "metric"}, "cannot be learned for the product-laplace"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            filled(data, **asked)
 
 
 def test_a_width_of_ones_own_is_for_inputs_as_they_are(tmp_path):
@@ -123,9 +163,9 @@ def test_a_number_from_the_budget_is_lowered_until_its_gram_fits(tmp_path):
     config, notes = filled(data, resources__memory_limit="700MiB")
     assert taken(config, SIMPLE) == SIMPLE
     assert 500 <= config.centers.count == config.centers.working_set
-    assert any(f"{config.centers.count} of these" in note for note in notes)
-    with pytest.raises(PlanError, match=r"stage centers needs 6.*--memory-limit"):
-        filled(data, resources__memory_limit="640MiB")
+    assert any(f"at most {config.centers.count} candidate centers of 6000 rows" in note for note in notes)
+    fewer, _ = filled(data, resources__memory_limit="640MiB")
+    assert 500 <= fewer.centers.count < config.centers.count
     named, notes = filled(data, resources__memory_limit="700MiB", centers__count=4000)
     assert (named.solver.penalty, named.centers.count) == ("max:1e-7", 4000)
 

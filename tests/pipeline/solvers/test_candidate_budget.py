@@ -1,12 +1,21 @@
 """How many candidates a budget pays for: the largest whose forecast fits, in time and in memory."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.solvers.candidate_budget import LEAST_CENTERS, OPERATIONS_A_SECOND, ROUNDS, Fit, candidates_within
+from pipeline.solvers.candidate_budget import (
+    LEAST_CENTERS,
+    OPERATIONS_A_SECOND,
+    SHARE_OF_TRIALS,
+    TRIAL_SIZES,
+    Fit,
+    candidates_within,
+    steps_to,
+)
 
 GIB = 2**30
 FITS = st.builds(
@@ -16,6 +25,7 @@ FITS = st.builds(
     n_outputs=st.integers(1, 100),
     penalised=st.booleans(),
     chosen=st.sampled_from([None, 0, 300]),
+    kernels=st.integers(1, 3),
     scaled=st.booleans(),
 )
 
@@ -23,7 +33,7 @@ FITS = st.builds(
 @given(FITS, st.floats(0.1, 1e6), st.integers(GIB, 2**40))
 def test_it_is_the_largest_of_two_figures_that_fits(fit: Fit, budget: float, memory: int) -> None:
     def fits(m: int) -> bool:
-        in_time = m <= LEAST_CENTERS or fit.operations(m) <= budget * OPERATIONS_A_SECOND
+        in_time = m <= LEAST_CENTERS or fit.operations(m, budget) <= budget * OPERATIONS_A_SECOND
         return in_time and fit.memory_bytes(m) <= memory
 
     found = candidates_within(fit, budget, memory)
@@ -35,14 +45,32 @@ def test_it_is_the_largest_of_two_figures_that_fits(fit: Fit, budget: float, mem
         assert not fits(min(found + unit, fit.n_rows))
 
 
-def test_scales_are_learned_where_the_rounds_that_are_counted_take_less_than_half() -> None:
-    few, many = (Fit(n_rows=n, n_features=10, n_outputs=1) for n in (10_000, 10**7))
-    assert few.rounds_within(60) > 20
-    assert many.rounds_within(60) == 0
-    assert many.rounds_within(600) >= ROUNDS
-    for fit, budget in ((few, 60), (many, 600)):
-        spent = fit.rounds_within(budget) * fit._round(500) / OPERATIONS_A_SECOND
-        assert spent <= budget / 2 < spent + fit._round(500) / OPERATIONS_A_SECOND
+@given(FITS, st.floats(0.1, 1e6))
+def test_trials_are_the_largest_that_a_share_of_the_budget_pays_for(fit: Fit, budget: float) -> None:
+    found, most = fit.trial_sizes(budget), SHARE_OF_TRIALS * budget * OPERATIONS_A_SECOND
+    assert fit.trial_sizes(10 * budget).more >= found.more
+    assert found == TRIAL_SIZES[0] or fit._trials(found) <= most
+    larger = TRIAL_SIZES[TRIAL_SIZES.index(found) + 1 :]
+    assert all(fit._trials(sizes) > most for sizes in larger)
+
+
+def test_trials_cost_no_more_with_more_rows_and_are_counted() -> None:
+    """Scales are learned on a sample: no number of rows rules them out."""
+    few, many = (Fit(n_rows=n, n_features=28, n_outputs=1, kernels=3, scaled=True) for n in (20_000, 10**7))
+    assert few.trial_sizes(60.0) == many.trial_sizes(60.0)
+    assert few.trial_sizes(60.0).more >= 500
+    without = replace(many, kernels=1, scaled=False)
+    assert many.operations(500) - without.operations(500) == pytest.approx(
+        many._trials(many.trial_sizes(60.0)) - without._trials(without.trial_sizes(60.0)), rel=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("most", "steps"),
+    [(1, [1]), (500, [500]), (501, [500, 501]), (1000, [500, 1000]), (4300, [500, 1000, 2000, 4000, 4300])],
+)
+def test_steps_double_up_to_what_is_paid_for(most: int, steps: list[int]) -> None:
+    assert steps_to(most) == steps
 
 
 @pytest.mark.parametrize("n_rows", [300, 600, 10**6])
@@ -53,5 +81,7 @@ def test_little_memory_never_makes_a_small_model(n_rows: int) -> None:
 
 
 def test_the_default_has_room_for_a_few_thousand() -> None:
-    assert 5000 < candidates_within(Fit(n_rows=10_000, n_features=8, n_outputs=1, scaled=True), 60, 16 * GIB) < 8000
-    assert candidates_within(Fit(n_rows=3000, n_features=10, n_outputs=1, scaled=True), 60, 16 * GIB) == 3000
+    """The kernels are tried for a part of the minute, and still it pays for every row of small tables."""
+    tables = [Fit(n_rows=n, n_features=10, n_outputs=1, kernels=3, scaled=True) for n in (3000, 10_000, 40_000)]
+    assert candidates_within(tables[0], 60, 16 * GIB) == 3000
+    assert 5000 < candidates_within(tables[2], 60, 16 * GIB) < candidates_within(tables[1], 60, 16 * GIB) < 10_000

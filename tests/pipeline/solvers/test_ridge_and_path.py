@@ -7,7 +7,7 @@ from sklearn.linear_model import Ridge
 from dense_twins import problem_of, statistics_of
 from pipeline.solvers.greedy_choice import held_out_curve
 from pipeline.solvers.regularization_path import penalty_max, solve_path, spaced
-from pipeline.solvers.ridge import LARGEST_RIDGE, RIDGES, refit
+from pipeline.solvers.ridge import LARGEST_RIDGE, RIDGES, climb, refit, with_ridge
 from pipeline.solvers.solve import solve
 from pipeline.solvers.state import SolverOptions
 
@@ -48,6 +48,53 @@ def test_ridges_go_on_until_a_larger_one_is_worse() -> None:
     assert curve[1] == pytest.approx(best[1], rel=1e-9)
     nothing = statistics_of(K, 0 * Y)
     assert len(refit(nothing, nothing, nothing, intercept=True).held_out_errors) == len(RIDGES)
+
+
+@pytest.mark.parametrize(
+    ("errors", "begin", "asked"),
+    [
+        ("5 4 3 2 3 4", 5, [5, 4, 3, 2]),  # down while they fall
+        ("5 4 3 2 3 4", 2, [2, 1, 3, 4]),
+        ("5 4 3 2 3 4", 3, [3, 2, 4]),
+        ("1 2 3 4", 2, [2, 1, 0]),  # to the end
+        ("4 3 2 1", 1, [1, 0, 2, 3]),
+        ("2 inf inf 4", 2, [2, 1, 0]),  # past what has no error
+        ("inf inf inf 4 3 5", 1, [1, 0, 2, 3, 4, 5]),
+        ("inf inf inf", 1, [1, 0, 2]),
+        ("2 2 2", 1, [1, 0, 2]),
+    ],
+)
+def test_an_error_is_followed_downhill(errors: str, begin: int, asked: list[int]) -> None:
+    """From anywhere in one valley to its floor."""
+    values = [float(word) for word in errors.split()]
+    seen = list[int]()
+
+    def error_at(step: int) -> float:
+        seen.append(step)
+        return values[step]
+
+    found = climb(error_at, begin, range(len(values)))
+    assert seen == asked, "none of them twice"
+    assert found == {step: values[step] for step in asked}
+    assert min(found.values()) == min(values)
+
+
+@pytest.mark.parametrize("start", [-13, -6, -2, 6])
+def test_a_ridge_followed_downhill_is_the_best_of_all(start: int) -> None:
+    K, Y = columns(n=120, m=60)
+    Y = Y + np.random.default_rng(3).normal(size=Y.shape)
+    fit, held, everything = statistics_of(K[:60], Y[:60]), statistics_of(K[60:], Y[60:]), statistics_of(K, Y)
+    best = refit(fit, held, everything, intercept=True)
+    errors = [error for _, error in best.held_out_errors]
+    falls = np.diff(errors) < 0
+    assert np.array_equal(falls, np.sort(falls)[::-1]), "one valley"
+    found = refit(fit, held, everything, intercept=True, start=start)
+    assert found.ridge == pytest.approx(best.ridge)
+    np.testing.assert_allclose(found.weights.weights, best.weights.weights)
+    assert start in (-13, 6) or set(found.held_out_errors) < set(best.held_out_errors)
+    again = with_ridge(fit, everything, found.held_out_errors, intercept=True)
+    np.testing.assert_array_equal(again.weights.weights, found.weights.weights)
+    np.testing.assert_array_equal(again.of_fit.weights.weights, found.of_fit.weights.weights)
 
 
 def test_refit_survives_duplicate_columns() -> None:

@@ -1,0 +1,345 @@
+"""Trials of kernels, widths and scales: their errors against dense twins, the widths, the rounds, what is taken."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.linalg import LinAlgError
+from scipy.special import softmax
+from sklearn.linear_model import Ridge
+from sklearn.metrics import log_loss
+from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
+
+from pipeline.kernels.derivatives import DIAGONAL, METRIC
+from pipeline.kernels.kernel_forms import Kernel, default_sigma2, typical_sigma2
+from pipeline.kernels.scaled_rows import scaled
+from pipeline.solvers import kernel_trials
+from pipeline.solvers.kernel_trials import (
+    COMMON,
+    PLAIN,
+    TEMPERATURES,
+    WIDTH_STEPS,
+    Sample,
+    Search,
+    Trial,
+    best_width,
+    choose,
+    importances,
+    kinds_of,
+    next_scales,
+    search_from,
+    search_kernel,
+    simplest,
+    slopes,
+    try_kernel,
+    with_more,
+)
+
+GAUSSIAN, LAPLACE, PRODUCT = Kernel(), Kernel("laplace"), Kernel("product-laplace")
+
+
+def sample_of(X: np.ndarray, y: np.ndarray, m: int = 80, seed: int = 0) -> Sample:
+    """Return a sample of which a third is held out; `y` (n,) are numbers, or classes where these are integers."""
+    rng, of_classes = np.random.default_rng([seed, 1]), y.dtype.kind == "i"
+    held_out, ones = rng.random(len(X)) < 1 / 3, np.ones(X.shape[1], np.float32)
+    targets = np.asarray(y, float)[:, None]
+    if of_classes:
+        targets = np.where(y[:, None] == (np.arange(y.max() + 1) if y.max() > 1 else 1), 1.0, -1.0)
+    points = X[rng.permutation(len(X))[:m]]
+    return Sample(X, targets, held_out, points, ones, float(held_out.sum()), of_classes)
+
+
+def waves(n: int = 400, d: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    return X, np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.4 * rng.normal(size=n)
+
+
+def start(sample: Sample, kernel: Kernel = GAUSSIAN, sigma2: float | None = None) -> Trial:
+    """Return a trial of features as they are, which was not tried; at the typical width unless one is given."""
+    ones = np.ones(sample.points.shape[1], np.float32)
+    return Trial(kernel, PLAIN, ones, sigma2 or default_sigma2(sample.points, kernel), len(sample.points))
+
+
+def twin(sample: Sample, K: np.ndarray, exponents: Sequence[int] = range(-7, 4)) -> tuple[np.ndarray, float]:
+    """Return the best decision values (held-out rows, T) and the exponent of their ridge, by scikit-learn's ridge."""
+    weights = np.ones(len(K)) if sample.weights is None else sample.weights
+    fit, held_out, found = ~sample.held_out, sample.held_out, list[tuple[float, int, np.ndarray]]()
+    scale = (weights[fit] @ K[fit] ** 2).mean()
+    for exponent in exponents:
+        ridge = Ridge(alpha=scale * 10.0**exponent, solver="cholesky").fit(K[fit], sample.targets[fit], weights[fit])
+        f = ridge.predict(K[held_out]).reshape(-1, sample.targets.shape[1])
+        found.append((float(weights[held_out] @ ((f - sample.targets[held_out]) ** 2).sum(axis=1)), exponent, f))
+    _, exponent, f = min(found, key=lambda one: one[0])
+    return f, exponent
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kernel", [GAUSSIAN, PRODUCT], ids=lambda kernel: kernel.name)
+def test_the_error_is_that_of_scikit_learns_ridge_on_the_columns(kernel: Kernel, weighted: bool) -> None:
+    X, y = waves()
+    sample = sample_of(X, y)
+    if weighted:
+        sample = replace(sample, weights=np.random.default_rng(2).integers(1, 4, len(X)).astype(float))
+    scales, sigma2 = np.array([2.0, 1.0, 0.5, 0.0], np.float32), 3.0
+    kernels: dict[Kernel, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+        GAUSSIAN: lambda A, B: rbf_kernel(A, B, 1 / (2 * sigma2)),
+        PRODUCT: lambda A, B: laplacian_kernel(A, B, 1 / math.sqrt(sigma2)),
+    }
+    f, exponent = twin(sample, kernels[kernel](X * scales, sample.points * scales))
+    tried = try_kernel(sample, Trial(kernel, DIAGONAL, scales, sigma2, len(sample.points)))
+    weights = None if sample.weights is None else sample.weights[sample.held_out]
+    assert tried.ridge == exponent
+    assert tried.error == pytest.approx(np.average((f[:, 0] - y[sample.held_out]) ** 2, weights=weights), rel=1e-4)
+    fewer = try_kernel(sample, replace(tried, n_centers=20))
+    assert fewer.weights is not None
+    assert len(fewer.weights) == 20, "the first of the points"
+
+
+def test_a_weight_of_two_is_the_row_twice() -> None:
+    X, y = waves()
+    sample = sample_of(X, y)
+    weights = np.random.default_rng(3).integers(1, 3, len(X))
+    twice = np.repeat(np.arange(len(X)), weights)
+    weighted, repeated = replace(sample, weights=weights.astype(float)), sample.part(twice)
+    found, expected = (try_kernel(one, start(sample)) for one in (weighted, repeated))
+    assert found.error == pytest.approx(expected.error, rel=1e-5)
+    assert found.error != pytest.approx(try_kernel(sample, start(sample)).error, rel=1e-3)
+    for kind in (DIAGONAL, METRIC):
+        np.testing.assert_allclose(slopes(weighted, found, kind), slopes(repeated, found, kind), rtol=1e-4)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_of_classes_it_is_the_log_loss_of_the_best_temperature_with_half_a_row_wrong(
+    n_classes: int, weighted: bool
+) -> None:
+    X, y = waves()
+    sample = sample_of(X, np.digitize(y, np.quantile(y, np.arange(1, n_classes) / n_classes)))
+    if weighted:
+        sample = replace(sample, weights=np.random.default_rng(2).exponential(size=len(X)))
+    truth = np.where(sample.targets[:, 0] > 0, 1, 0) if n_classes == 2 else sample.targets.argmax(axis=1)
+    truth, held_out = truth[sample.held_out], sample.held_out
+    weights = np.ones(len(truth)) if sample.weights is None else sample.weights[held_out]
+    tried = try_kernel(sample, start(sample, sigma2=2.0))
+    f, _ = twin(sample, rbf_kernel(X, sample.points, 1 / 4), [tried.ridge])
+    f = np.hstack([np.zeros_like(f), f]) if n_classes == 2 else f
+    far = np.abs(f - f[np.arange(len(f)), truth, None]).max(axis=1).mean()  # what a row that is surely wrong costs
+    losses = [
+        log_loss(truth, softmax(f / t, axis=1), sample_weight=weights) + 0.5 / held_out.sum() * far / t
+        for t in (2.0 ** (step / 2) for step in TEMPERATURES)
+    ]
+    assert tried.error == pytest.approx(min(losses), rel=1e-3)
+    assert losses[0] != pytest.approx(min(losses), rel=0.1)
+    surer = replace(sample, n_held_out=4 * sample.n_held_out)
+    assert try_kernel(surer, start(sample, sigma2=2.0)).error < min(losses)
+
+
+def test_what_cannot_be_fitted_has_an_infinite_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise LinAlgError
+
+    sample = sample_of(*waves(60))
+    monkeypatch.setattr(kernel_trials, "refit", refused)
+    assert try_kernel(sample, start(sample)).error == math.inf
+
+
+def tried_widths(monkeypatch: pytest.MonkeyPatch, error_of: Callable[[float], float]) -> list[tuple[float, int]]:
+    """Have trials with errors by their widths alone; return the list of their widths and first ridges."""
+    asked = list[tuple[float, int]]()
+
+    def try_width(_: Sample, trial: Trial) -> Trial:
+        asked.append((trial.sigma2, trial.ridge))
+        return replace(trial, error=error_of(trial.sigma2), ridge=trial.ridge + 1)
+
+    monkeypatch.setattr(kernel_trials, "try_kernel", try_width)
+    return asked
+
+
+@pytest.mark.parametrize("best", [-4, -1, 0, 1, 3])
+def test_the_ladder_finds_the_best_width_and_asks_for_none_twice(best: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = sample_of(*waves(60))
+    asked = tried_widths(monkeypatch, lambda sigma2: abs(math.log2(sigma2 / 3.0) - best) + 1)
+    trials = best_width(sample, start(sample, sigma2=3.0), Search(40))
+    assert trials[0].sigma2 == 3.0 * 2.0**best
+    assert [one.error for one in trials] == sorted(one.error for one in trials)
+    widths = [width for width, _ in asked]
+    assert len(widths) == len(set(widths)) == len(trials) <= abs(best) + 3
+    assert [ridge for _, ridge in asked] == list(range(-6, len(asked) - 6)), "each begins with the ridge before it"
+
+
+def test_widths_without_a_fit_are_passed_and_the_ladder_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = sample_of(*waves(60))
+    tried_widths(monkeypatch, lambda sigma2: sigma2 if sigma2 > 10 else math.inf)
+    assert best_width(sample, start(sample, sigma2=3.0), Search(40))[0].sigma2 == 12.0
+    asked = tried_widths(monkeypatch, lambda sigma2: math.inf)
+    assert best_width(sample, start(sample, sigma2=3.0), Search(40))[0].error == math.inf
+    assert len(asked) == len(WIDTH_STEPS)
+
+
+def test_a_width_that_is_given_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = waves(60)
+    sample = replace(sample_of(X, y), common=np.array([1.5, 0.5, 1.0, 0.7], np.float32))
+    asked = tried_widths(monkeypatch, lambda sigma2: 1.0)
+    given = Search(20, (DIAGONAL,), 2, sigma2=0.7)
+    search_kernel(sample, GAUSSIAN, given)
+    with_more(sample, start(sample, sigma2=0.7), given)
+    assert {width for width, _ in asked} == {0.7}
+
+
+def test_rounds_begin_where_only_a_quarter_of_the_typical_width_has_slopes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, of_sample = np.random.default_rng(4), np.random.default_rng(100)
+    X = rng.normal(size=(1200, 24))
+    y = np.tanh(3 * X[:, 0]) * np.tanh(3 * X[:, 1]) * np.tanh(2 * X[:, 2]) + 0.05 * rng.normal(size=1200)
+    sample = replace(sample_of(X, y), held_out=of_sample.random(1200) < 1 / 3)
+    sample = replace(sample, points=X[of_sample.permutation(1200)[:100]])
+    search = Search(100, (DIAGONAL,), 10)
+    base, best = search_kernel(sample, GAUSSIAN, search)
+    assert best.error < 0.2 * base.error
+    assert set(np.argsort(importances(best.scales))[-3:]) == {0, 1, 2}
+    monkeypatch.setattr(kernel_trials, "START_WIDTHS", (1.0,))
+    assert search_kernel(sample, GAUSSIAN, search)[-1].error > 0.9 * base.error, "there they never start"
+
+
+def test_a_metric_finds_the_directions_that_matter() -> None:
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(1200, 8))
+    direction = rng.normal(size=8) / np.sqrt(8)
+    sample = sample_of(X, np.sin(2 * X @ direction) + 0.02 * rng.normal(size=1200))
+    rounds = list[Trial]()
+    search = Search(80, kinds_of("learned", GAUSSIAN, 8, 800), 12, on_round=rounds.append)
+    kept = search_kernel(sample, GAUSSIAN, search)
+    kinds = [one.kind for one in rounds]
+    assert kinds == sorted(kinds, key=[PLAIN, DIAGONAL, METRIC].index), "a scale for each feature first"
+    assert [one.kind for one in kept] in ([PLAIN, DIAGONAL, METRIC], [PLAIN, METRIC])
+    best = kept[-1]
+    assert best.error == min(one.error for one in rounds)
+    assert best.error < min(one.error for one in rounds if one.kind == DIAGONAL) / 9
+    values, vectors = np.linalg.eigh(best.scales.astype(float))
+    assert values[-1] > 5 * values[-2] > 0
+    assert abs(vectors[:, -1] @ direction) > 0.98 * np.linalg.norm(direction)
+    np.testing.assert_allclose(importances(best.scales), direction**2 / (direction @ direction), atol=0.05)
+    distances = [typical_sigma2(scaled(sample.points, one.scales), GAUSSIAN) for one in rounds]
+    np.testing.assert_allclose(distances, distances[0], rtol=1e-4)
+    (again,) = search_from(sample, GAUSSIAN, METRIC, best.scales, replace(search, on_round=lambda _: None))
+    assert again.kind == METRIC
+    assert again.error <= best.error * 1.01, "from what was found"
+
+
+@pytest.mark.parametrize("kernel", [PRODUCT, LAPLACE], ids=lambda kernel: kernel.name)
+def test_other_kernels_learn_a_scale_for_each_feature(kernel: Kernel) -> None:
+    rng = np.random.default_rng(6)
+    X = rng.normal(size=(900, 8))
+    sample = sample_of(X, np.sign(X[:, 2]) * (1 + 0.5 * X[:, 5]) + 0.05 * rng.normal(size=900))
+    search = Search(80, (DIAGONAL,), 6)
+    base, *_, best = search_kernel(sample, kernel, search)
+    assert (base.kind, best.kind) == (PLAIN, DIAGONAL)
+    assert best.error < 0.7 * base.error
+    assert set(np.argsort(importances(best.scales))[-2:]) == {2, 5}
+
+
+def test_kinds_of_scales() -> None:
+    assert kinds_of("learned", GAUSSIAN, 200, 1e6) == (DIAGONAL, METRIC)
+    assert kinds_of("learned", GAUSSIAN, 201, 1e6) == (DIAGONAL,)
+    assert kinds_of("learned", PRODUCT, 3, 1e6) == (DIAGONAL,)
+    assert kinds_of("learned", LAPLACE, 3, 1e6) == (DIAGONAL, METRIC)
+    assert kinds_of("learned", GAUSSIAN, 20, 210) == kinds_of("learned", GAUSSIAN, 4, 10) == (DIAGONAL, METRIC)
+    assert kinds_of("learned", GAUSSIAN, 20, 209) == kinds_of("learned", GAUSSIAN, 4, 9) == (DIAGONAL,), "free numbers"
+    assert kinds_of(METRIC, GAUSSIAN, 3, 1e6) == (METRIC,)
+    assert kinds_of(DIAGONAL, GAUSSIAN, 3, 1e6) == (DIAGONAL,)
+    assert kinds_of("none", GAUSSIAN, 3, 1e6) == kinds_of(None, GAUSSIAN, 3, 1e6) == ()
+
+
+def trials_of(errors: str) -> list[Trial]:
+    """Return trials by words as "d0.5": a kind of scales and an error; "*" before it: of another kernel."""
+    kinds = {"p": PLAIN, "c": COMMON, "d": DIAGONAL, "m": METRIC}
+    words = [(PRODUCT, word[1:]) if word[0] == "*" else (GAUSSIAN, word) for word in errors.split()]
+    return [Trial(kernel, kinds[one[0]], np.ones(2, np.float32), 1.0, 9, float(one[1:])) for kernel, one in words]
+
+
+@pytest.mark.parametrize(
+    ("errors", "n_held_out", "expected"),
+    [
+        ("p1.0 d0.995", 10**6, 0),
+        ("p1.0 d0.985", 10**6, 1),
+        ("p1.0 d0.93", 35, 0),  # chance
+        ("p1.0 d0.5 m0.49", 35, 1),  # chance
+        ("p1.0 d0.95 m0.92", 35, 0),
+        ("p1.0 d0.5 m0.4", 35, 2),
+        ("p1.0 d0.93 m0.86", 10**6, 2),
+        ("pinf d0.5", 35, 1),
+        ("pinf dinf", 35, 0),
+        ("m0.5 p0.51", 35, 1),  # what is simple first, in whatever order they come
+        ("d0.5 *p0.5", 35, 1),
+        ("p0.5 *p0.499 c0.3 d0.299", 35, 2),
+    ],
+)
+def test_what_may_be_chance_is_not_taken(errors: str, n_held_out: int, expected: int) -> None:
+    trials = trials_of(errors)
+    assert choose(trials, n_held_out) is trials[expected]
+    if errors.startswith("p") and "*" not in errors:
+        assert simplest(trials, n_held_out) is trials[expected]
+
+
+def test_learned_scales_without_gain_are_not_kept() -> None:
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(900, 3))
+    sample = sample_of(X, np.linalg.norm(X, axis=1) + 0.3 * rng.normal(size=900))
+    found = search_kernel(sample, GAUSSIAN, Search(80, (DIAGONAL, METRIC), 6))
+    assert [one.kind for one in found] == [PLAIN]
+    np.testing.assert_array_equal(found[0].scales, np.ones(3))
+
+
+def test_inputs_with_units_of_their_own_stay_on_one_scale() -> None:
+    """Of pixels, those that hardly vary tell little: z-scores blow them up."""
+    rng = np.random.default_rng(8)
+    deviations = np.repeat([1.0, 0.02], [4, 16])
+    inputs = rng.normal(size=(900, 20)) * deviations
+    sample = sample_of(inputs / deviations, np.sin(inputs[:, :4].sum(axis=1)) + 0.05 * rng.normal(size=900))
+    common = (deviations / np.sqrt(np.mean(deviations**2))).astype(np.float32)
+    search = Search(80, (DIAGONAL,), 1)
+    found = search_kernel(replace(sample, common=common), GAUSSIAN, search)
+    assert [one.kind for one in found] == [PLAIN, COMMON]
+    assert found[1].error < 0.7 * found[0].error
+    np.testing.assert_array_equal(found[1].scales, common)
+    alike = search_kernel(sample, GAUSSIAN, search)
+    assert COMMON not in [one.kind for one in alike], "where all inputs vary alike there is one scale"
+    asked = replace(search, kinds=())
+    assert len(search_kernel(replace(sample, common=common), GAUSSIAN, asked)) == 1, "with --scale none"
+
+
+@pytest.mark.parametrize("kernel", [GAUSSIAN, PRODUCT], ids=lambda kernel: kernel.name)
+def test_scales_keep_the_typical_distance_and_can_be_zero(kernel: Kernel) -> None:
+    points = np.random.default_rng(0).normal(size=(300, 5))
+    scales = next_scales(np.array([1, 2, 1, 1, 1], np.float32), np.array([4.0, 1.0, 0.0, 1e-4, 1.0]), points, kernel)
+    np.testing.assert_allclose(scales / scales[0], [1.0, 1.0, 0.0, 0.005, 0.5], rtol=1e-6)
+    before = typical_sigma2(points * [1, 2, 1, 1, 1], kernel)
+    assert typical_sigma2(points * scales, kernel) == pytest.approx(before, rel=1e-5)
+    np.testing.assert_array_equal(next_scales(scales, np.zeros(5), points, kernel), scales)
+    assert importances(scales).sum() == pytest.approx(1.0)
+    assert importances(np.array([2.0, 0.0, 1.0], np.float32)).tolist() == pytest.approx([0.8, 0.0, 0.2])
+
+
+def test_a_metric_is_the_mean_product_of_the_gradients_before_any_scales() -> None:
+    rng = np.random.default_rng(5)
+    points, gradients = rng.normal(size=(200, 4)), rng.normal(size=(50, 4)) * [1.0, 2.0, 0.5, 0.0]
+    expected = gradients.T @ gradients / 50
+    for before in (np.diag([1.0, 2.0, 3.0, 0.5]), np.eye(4) + 0.3):
+        of_scaled = gradients @ np.linalg.inv(before)  # u = before x
+        scales = np.diagonal(before) if np.array_equal(before, np.diag(np.diagonal(before))) else before
+        root = next_scales(scales.astype(np.float32), of_scaled.T @ of_scaled / 50, points, GAUSSIAN).astype(float)
+        np.testing.assert_array_equal(root, root.T)
+        metric = root @ root
+        np.testing.assert_allclose(metric / metric.trace(), expected / expected.trace(), atol=1e-5)
+
+
+def test_weights_of_any_size_have_the_same_slopes() -> None:
+    sample = sample_of(*waves(100))
+    trial = try_kernel(sample, start(sample))
+    assert trial.weights is not None
+    for kind in (DIAGONAL, METRIC):
+        one, huge = (slopes(sample, replace(trial, weights=size * trial.weights), kind) for size in (1.0, 1e200))
+        np.testing.assert_allclose(huge, one, rtol=1e-12)
+    np.testing.assert_array_equal(slopes(sample, start(sample), DIAGONAL), np.zeros(4))
