@@ -271,7 +271,7 @@ def learn_scales(sample: Sample, base: Trial, search: Search) -> list[Trial]:
 
 def _still_gains(line: list[Trial]) -> bool:
     errors = [trial.error for trial in line]
-    return min(errors[-JUDGED_AFTER:]) <= (1 - LEAST_GAIN) * min(errors[:-JUDGED_AFTER])
+    return min(errors[-JUDGED_AFTER:]) < (1 - LEAST_GAIN) * min(errors[:-JUDGED_AFTER])
 
 
 def _rounds(sample: Sample, trial: Trial, kind: str, count: int, search: Search) -> list[Trial]:

@@ -298,7 +298,7 @@ def trial_sizes(config: TrainConfig, shape: FeatureShape) -> TrialSizes:
     chosen = None if config.solver.select == "none" else selection_size(config.solver.select)
     most = min(count_candidates(config, shape.n_train), config.centers.working_set or shape.n_train)
     used = min(most, max(chosen or most, TRIAL_SIZES[-1].few), MOST_TRIED)
-    return replace(TRIAL_SIZES[-1], more=used)
+    return replace(TRIAL_SIZES[-1], more=used, most=used)
 
 
 def grows(config: TrainConfig) -> bool:
