@@ -199,9 +199,9 @@ class KernelConfig:
     sigma2: float | str | tuple[float, ...] | None = optional(
         widths,
         "default",
-        "σ² (default: 4 for image features, 8 for roots of them; for raw ones auto or, with a penalty or a selection, "
-        "median); 1,2,4: every width at every candidate; median: of the squared distances; auto: of the lowest "
-        "held-out error",
+        "σ² (default: 4 for image features, 8 for roots of them, median with a Laplace kernel; for raw ones auto or, "
+        "with a penalty or a selection, median); 1,2,4: every width at every candidate; median: of the squared "
+        "distances; auto: of the lowest held-out error",
         "--sigma2",
     )
     scale: str | None = optional(

@@ -164,7 +164,8 @@ def fill_in(
         config = _with_problem(config, shape, explicit, room.n_different)
     else:
         sigma2: float | str = IMAGE_SIGMA2 if config.features.power == 1.0 else ROOT_SIGMA2
-        sigma2 = "median" if config.kernel.name in ("laplace", "product-laplace") else sigma2
+        if config.kernel.name in ("laplace", "product-laplace"):  # whose distances are of another size
+            sigma2 = "median"
         defaults = {"solver.penalty": IMAGE_PENALTY, "kernel.sigma2": sigma2, "kernel.scale": "none"}
         config = _with_defaults(config, defaults)
     config = _with_defaults(config, {"kernel.name": "gaussian", "solver.intercept": raw})
