@@ -60,8 +60,7 @@ CASES = {
     "rounds": classes(*ROUNDS, "--penalty", "1", "--refit", "ridge"),
     "rounds, one kernel": classes(*ROUNDS, "--penalty", "3", "--coupling", "shared", "--features-store=none"),
     "rounds, weights": classes(*ROUNDS, "--penalty", "1", *WEIGHTED),
-    "rounds, two widths": classes(*ROUNDS, "--penalty", "3", "--sigma2", "1,4"),
-    "rounds, laplace": classes(*ROUNDS, "--penalty", "3", "--kernel", "laplace", "--sigma2", "1,4"),
+    "rounds, two widths": classes(*ROUNDS, "--penalty", "20", "--kernel", "laplace", "--sigma2", "1,4"),
     "rounds, intersection": values(*ROUNDS, "--penalty", "1", "--kernel", "intersection", *RAW),
     "rounds, learned scales": values(
         *ROUNDS, "--penalty", "1", "--scale", "learned", "--set", "kernel.scale_rounds=1", "--features-store=none"

@@ -27,7 +27,8 @@ folder.mkdir(parents=True, exist_ok=True)
 X, y = load_digits(return_X_y=True)
 X, X_test, y, y_test = train_test_split((X / 16).astype(np.float32), y, random_state=0, stratify=y)
 
-# %% Nothing need be said: inputs are standardised, width, scales of the inputs and ridge are found on held-out rows.
+# %% Nothing need be said: inputs are standardised; kernel, width, scales of the inputs, number of centers and ridge are
+# found on held-out rows.
 
 model = SLKLClassifier(random_state=0).fit(X, y)
 print(f"{len(model.centers_)} centers, σ² {model.sigma2_:.3g}, test accuracy {model.score(X_test, y_test):.3f}")

@@ -154,11 +154,15 @@ class CentersConfig:
     count: int | str | None = optional(
         center_count,
         "auto",
-        "number of random candidate centers, or all (default: 1000 for image features, by --budget for raw ones)",
+        "number of random candidate centers, or all (default: for raw features as many as lower the held-out error, "
+        "within --budget; 1000 for image features, with a penalty or a selection)",
         "--centers",
     )
     budget: float | None = optional(
-        duration, "default", "core seconds the candidates may cost, instead of --centers", "--budget"
+        duration,
+        "default",
+        "core seconds that a fit may take, instead of --centers (default: 60 for raw features)",
+        "--budget",
     )
     list: str | None = optional(
         text, "none", "file that lists the candidates' training rows, not drawn", "--center-list"
@@ -195,9 +199,9 @@ class KernelConfig:
     sigma2: float | str | tuple[float, ...] | None = optional(
         widths,
         "default",
-        "σ² (default: 4 for image features, 8 for roots of them; for raw ones auto or, with a penalty or a selection, "
-        "median); 1,2,4: every width at every candidate; median: of the squared distances; auto: of the lowest "
-        "held-out error",
+        "σ² (default: 4 for image features, 8 for roots of them, median with a Laplace kernel; for raw ones auto or, "
+        "with a penalty or a selection, median); 1,2,4: every width at every candidate; median: of the squared "
+        "distances; auto: of the lowest held-out error",
         "--sigma2",
     )
     scale: str | None = optional(

@@ -251,6 +251,7 @@ class KernelMachine(BaseEstimator):
         self.feature_scales_ = None if scales is None else scales.copy()
         self.coef_ = model.weights[:, 0].copy() if single else model.weights.T.copy()
         self.intercept_ = float(model.intercept[0]) if single else model.intercept.copy()
+        self.kernel_ = model.kernel.name
         self.sigma2_ = float(widths[0]) if len(widths) and (widths == widths[0]).all() else widths.copy()
         self.mu_, self.dual_gap_, self.n_iter_, self.penalty_ = None, math.nan, 0, None
         if not single:

@@ -22,7 +22,7 @@ from pipeline.datasets.feature_request import FeatureShape
 from pipeline.errors import ConfigError, InvalidDataError
 from pipeline.estimators.array_features import ArrayFeatures, Cells, Rows, is_sliced
 from pipeline.kernels.gram_statistics import LEAST_TARGET
-from pipeline.solvers.candidate_budget import MOST_TRIED
+from pipeline.solvers.candidate_budget import MOST_TRIED, TRIAL_SIZES
 from pipeline.stages.kernel_settings import is_chosen, kernels_of
 
 # Each parameter, the setting that it is, and what that calls None of the parameter (no entry: to be filled in).
@@ -250,6 +250,7 @@ def check_memory(config: TrainConfig, shape: FeatureShape, n_candidates: int, li
     n_tried = min(n_candidates, MOST_TRIED) if tries_widths else 0
     linear = 16 * shape.n_features
     needed = 8 * max(grams * n_candidates**2, _LEAST_SQUARES_GRAMS * n_tried**2) + linear * n_candidates
+    needed += 8 * shape.n_features * min(shape.n_train, 2 * TRIAL_SIZES[-1].n_rows) if tries_widths else 0  # the sample
     if needed > limit:
         squared = 8 * (max(grams, _LEAST_SQUARES_GRAMS) if tries_widths else grams)
         most = int((np.sqrt(linear**2 + 4.0 * squared * limit) - linear) / (2 * squared))

@@ -29,12 +29,14 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     Parameters
     ----------
     n_centers : int, "all" or None
-        Number of training rows drawn as candidates, without replacement; a penalty keeps some of them. None: as many
-        as `budget` pays for; 1000 with a penalty or `select`, or all where there are fewer. More than there are rows of
-        positive weight are clipped, with a warning. The Gram of the candidates takes 8·n_centers² bytes.
+        Number of training rows drawn as candidates, without replacement; a penalty keeps some of them. None: 500, and
+        twice as many again and again, as long as held-out rows gain and `budget` pays for them; 1000 with a penalty or
+        `select`, or all where there are fewer. More than there are rows of positive weight are clipped, with a
+        warning. The Gram of the candidates takes 8·n_centers² bytes.
     budget : float, str or None
         Core seconds (or "2m") that a fit may take, at a nominal rate that is the same on every machine, in place of
-        `n_centers`. None: 60, where that is None too.
+        `n_centers`; a third of them, at most, goes into the choice of kernel, width and scales. None: 60, where
+        `n_centers` is None too.
     standardise : bool
         Fit to columns less their mean, over their deviation; predictions do the same. Both of weighted rows.
     categorical : None, "auto", "onehot" or "ordinal"
@@ -53,25 +55,27 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         for 5 s at most; "none" where that may be chance. "outliers": likewise, but only where a target is 20 s from c,
         fits to y explain no 5 % of its variance, and fits to scores lower that error by 70 %. None: "outliers" where
         all candidates are fitted by least squares, or with `select`, "none" with a penalty.
-    kernel : "gaussian", "laplace", "product-laplace", "polynomial" or "intersection"
+    kernel : None, "gaussian", "laplace", "product-laplace", "polynomial", "intersection" or "auto"
         exp(-‖x - z‖² / (2 σ²)); exp(-‖x - z‖ / σ); exp(-Σ_j |x_j - z_j| / σ), for targets with edges along the axes;
-        (1 + x·z / σ²)^degree; Σ_j min(x_j, z_j) of features of at least 0, which are not to be standardised.
+        (1 + x·z / σ²)^degree; Σ_j min(x_j, z_j) of features of at least 0, which are not to be standardised. "auto":
+        that of the first three with the lowest error on held-out rows. None: "auto" where all candidates are fitted by
+        least squares and `sigma2` is no number, else "gaussian".
     degree : int
         Of the polynomial kernel.
     sigma2 : float, several, "median", "auto" or None
         σ², in squared units of X (standardised, where it is), above 0; (1, 2, 4): every candidate at every one of these
         widths; "median": the median of the squared distances between candidates (product-laplace: of squared sums of
         absolute differences), 1000 of them where there are more;
-        "auto": the width around it of the lowest squared error on a tenth of the rows, held out, with as many centers
-        as are used (2000 at most). None: "auto" where all candidates are fitted by least squares, "median" with a
-        penalty or `select`; and for the intersection kernel, which has no width.
+        "auto": that of the lowest error on held-out rows (of classes: log loss), by least squares on a sample of at
+        most 10 000 rows and up to 2000 of the candidates. None: "auto" where all candidates are fitted by least
+        squares, "median" with a penalty or `select`; and for the intersection kernel, which has no width.
     feature_scale : None, "learned", "diagonal", "metric" or "auto"
-        "diagonal": a factor for each feature, found in rounds of fits on 500 candidates by how steep they are along it,
-        and kept as far as held-out rows gain; for standardised tables of which some columns matter little. "metric":
-        directions of all features, likewise, for tables of which some sums of columns matter. "learned": the first,
-        then, up to 200 features, the second where it gains more. The certificate is that of the problem with these
-        factors. "auto": "learned" with least squares on all candidates and `sigma2` None, where three rounds take less
-        than half of the budget; they end with it.
+        "diagonal": a factor for each feature, found in rounds of fits to such a sample by how steep they are along it,
+        and kept as far as held-out rows gain; for tables of which some columns matter little. "metric": directions of
+        all features, likewise, for tables of which some sums of columns matter. "learned": the first, then, up to 200
+        features and with rows enough, the second where it gains more; or one common scale in place of standardised
+        columns. The certificate is that of the problem with these factors. "auto": "learned" with least squares on all
+        candidates, `sigma2` None and a kernel of distances, else None.
     penalty : float, "max:F", "auto", "path:FROM:TO:N", "none" or None
         None: least squares on all candidates, with a ridge chosen on a tenth of the rows, held out. Else λν, above 0:
         √penalty is the l1 penalty of the Lasso ½ Σ_i s_i (y_i - f(x_i))² + √penalty ‖w‖₁, not divided by the number of
@@ -105,8 +109,8 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     schedule : "shrinking" or "uniform"
         "uniform": the paper's random order, without Newton rounds.
     memory_limit : int, str or None
-        Bytes, or a size such as "2GiB", for the Grams and candidates; blocks of rows, and of trials of widths, take up
-        to 150 MiB besides. None: three quarters of the machine's memory.
+        Bytes, or a size such as "2GiB", for the Grams and candidates; blocks of rows take up to 150 MiB besides, and
+        the choice of a kernel twice its sample of rows. None: three quarters of the machine's memory.
     warm_start : bool
         Start from the weights of the last fit, on those of its centers that are candidates again, at the same width:
         with `centers`, or with a `random_state` that draws the same.
@@ -117,7 +121,8 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         `solvers.Record`; in a greedy choice once per center, with `phase`, `rows` ("fit" or "all"), `iteration`,
         `n_active`. An error that it raises ends the fit. Never called by least squares on all candidates.
     verbose : int
-        1: print a line for each iteration of a penalised solve, and for each hundred centers of a greedy choice.
+        1: print what is chosen, and a line for each iteration of a penalised solve, each number of candidates that is
+        tried, and each hundred centers of a greedy choice.
 
     Attributes
     ----------
@@ -141,11 +146,11 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     penalty_ : float or None
         That in use; None after a greedy choice or without one.
     sigma2_ : float or (m,) float64
-        The width in use; that of each center where there were several.
+        The width in use; that of each center where there were several. It is of the kernel `to_model().kernel`.
     feature_scales_ : (n_features,) or (n_features, n_features) float32, or None
-        The learned factors of the (standardised) columns of X, which leave the median distance what it was: rows are
-        multiplied by them, or by the matrix, the symmetric root of a metric. All 1 where the held-out rows gained
-        nothing, None where none were to be learned.
+        The learned factors of the (standardised) columns of X, which leave the median distance what it was, or those
+        that put them on one common scale: rows are multiplied by them, or by the matrix, the symmetric root of a
+        metric. All 1 where the held-out rows gained nothing, None where none were to be learned.
     feature_importances_ : (n_features,) float64
         Their squares, or the diagonal of the metric, over the sum: the shares of the features in squared distances, if
         X is standardised. Only after a fit that learned scales.
@@ -161,8 +166,8 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     whatever their order, and warn of words that no row of the fit has. `centers_`, `feature_scales_` and
     `feature_importances_` are then of the inputs that cells become: `to_model().table_columns.input_names`.
     X is an array, or anything with shape, dtype and slices of rows: a memory map, a dask or zarr array. Those are read
-    by row blocks, once for each thing that is found (equal rows, moments, candidates, scales, width, statistics, a
-    temperature), never whole.
+    by row blocks, once for each thing that is found (equal rows, moments, candidates, a sample to choose on, statistics
+    of each number of candidates, a temperature), never whole.
     float32 rows give float32 predictions. Kernel values of a penalised fit are float64, so that the certificate holds
     for them; those of other fits have the precision of the rows.
     A fit costs 2·n·d·M + n·M² operations and a few times 8·M² bytes, with one BLAS thread.
@@ -216,7 +221,8 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
     n_centers, budget, standardise, categorical, missing, dates, kernel, degree, sigma2, feature_scale, penalty,
     patience, refit, select, polish_centers, coupling, fit_intercept, centers, tol, max_sweeps, schedule, memory_limit,
     warm_start, random_state, callback, verbose
-        As in `SLKLRegressor`; "auto" and "greedy:auto" look at held-out rows, "auto" at how many are misclassified.
+        As in `SLKLRegressor`. Of held-out rows, penalty="auto" counts those that are misclassified, the choice of
+        kernel, width and scales takes the log loss, and all else the squared error.
     class_weight : None, "balanced" or dict
         Factors of the row weights by class, as everywhere in scikit-learn. "balanced" finds more of a rare class, at
         the cost of precision.

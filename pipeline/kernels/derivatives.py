@@ -5,6 +5,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.kernels.jit import read_only
 from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel
 from pipeline.kernels.kernel_loops import add_squared_slopes, direct_distances
 
@@ -59,7 +60,7 @@ class Derivatives:
             return self._generator.block(X, None, np.float64)
         rows = np.ascontiguousarray(X, self._given.dtype)
         distances = np.empty((len(rows), len(self._given)), rows.dtype)
-        direct_distances(rows, self._given, True, distances)
+        direct_distances(read_only(rows), read_only(self._given), True, distances)
         steepness = np.exp(distances * rows.dtype.type(-1.0 / math.sqrt(self._sigma2))).astype(np.float64, copy=False)
         return np.divide(steepness, distances, out=steepness, where=distances > 0)  # at a center u_m - u is zero
 
@@ -69,13 +70,12 @@ class Derivatives:
         total = np.zeros(X.shape[1])
         columns, centers = self._generator.block(X, None, np.float64), self._given.astype(np.float64)
         rows = np.ascontiguousarray(X.astype(self._given.dtype, copy=False), np.float64)
-        add_squared_slopes(rows, centers, columns, self._weights, row_weights, total)
+        add_squared_slopes(
+            read_only(rows),
+            read_only(centers),
+            read_only(columns),
+            read_only(self._weights),
+            read_only(row_weights),
+            total,
+        )
         return total / self._sigma2
-
-
-def steepest(kernel: Kernel, sigma2: float) -> float:
-    """Return the largest |∂k(u, z)/∂u_j| of a kernel: 1/(√e σ) of the Gaussian, 1/σ of the others.
-
-    mathematics.md, eqs. 89 and 109.
-    """
-    return math.sqrt((math.exp(-1.0) if kernel.name == "gaussian" else 1.0) / sigma2)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.form import Form, Index, Values, check_scales, check_sizes, largest_norm, squared_norms
+from pipeline.kernels.jit import read_only
 from pipeline.kernels.kernel_loops import (
     direct_distances,
     gaussian_float32,
@@ -133,9 +134,9 @@ class LaplaceForm(DistanceForm):
         return squared_norms(X)
 
     def _of_points(self, X: Values, tile: slice) -> Values:
-        centers = self._values[tile]
+        rows, centers = read_only(X), read_only(self._values[tile])
         distances = np.empty((len(X), len(centers)), X.dtype)
-        direct_distances(X, centers, self._euclidean, distances)
+        direct_distances(rows, centers, self._euclidean, distances)
         return distances
 
     def _epilogue(self, of_columns: Values, sizes: Values, columns: slice, order: Index, out: Values) -> None:
@@ -151,7 +152,7 @@ class ProductLaplaceForm(LaplaceForm):
     @staticmethod
     def squares(points: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the squares of the distances of pairs of points, in the 1-norm."""
-        centred = (points - points.mean(axis=0)).astype(np.float32)  # the loop is compiled for float32 in any case
+        centred = read_only((points - points.mean(axis=0)).astype(np.float32))  # for which the loop is compiled
         distances = np.empty((len(points), len(points)), np.float32)
         direct_distances(centred, centred, False, distances)
         return np.square(distances[np.triu_indices(len(points), 1)], dtype=np.float64)

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import numpy as np
 from numba import njit
 from numba.core import sigutils
 
@@ -21,6 +22,13 @@ from numba.core import sigutils
 compiled = partial(njit, cache=True, nogil=True)
 _POLL_SECONDS = 0.05  # between two looks whether another process has ended its compiling
 _WAIT_SECONDS = 60.0  # for another process, which may be suspended; then both compile, which harms nothing
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """Return a plain read-only view: one compiled version serves arrays and memory maps alike."""
+    view = np.asarray(array).view(np.ndarray)
+    view.flags.writeable = False
+    return view
 
 
 class Loop(NamedTuple):

@@ -282,6 +282,7 @@ def add_lower_tile(tile, inverse_unit, most_units, sums, first_row, first_column
 
 
 _FLOAT32, _FLOAT64 = "f4[:, ::1], f4[::1], f4[::1], f4[::1]", "f8[:, ::1], f8[::1], f8[::1], f8[::1]"
+_GIVEN = {x: f"Array({x}, 2, 'C', True)" for x in ("f4", "f8")}  # read-only
 SIGNATURES = {  # columns that are added up are float64, those that are only looked at what their products are
     "gaussian_float32": [f"({_FLOAT32}, i8[::1], {out}[:, ::1], i8)" for out in ("f8", "f4")],
     "gaussian_float64": [f"({_FLOAT64}, i8[::1], f8[:, ::1], i8)"],
@@ -291,8 +292,8 @@ SIGNATURES = {  # columns that are added up are float64, those that are only loo
     ],
     "laplace_float32": [f"(f4[:, ::1], f4[::1], i8[::1], {out}[:, ::1], i8)" for out in ("f8", "f4")],
     "laplace_float64": "(f8[:, ::1], f8[::1], i8[::1], f8[:, ::1], i8)",
-    "direct_distances": [f"({x}[:, ::1], {x}[:, ::1], b1, {x}[:, ::1])" for x in ("f4", "f8")],
+    "direct_distances": [f"({_GIVEN[x]}, {_GIVEN[x]}, b1, {x}[:, ::1])" for x in ("f4", "f8")],
     "intersections": [f"({x}[:, ::1], {x}[:, ::1], f8[::1], {x}[:, ::1])" for x in ("f4", "f8")],
-    "add_squared_slopes": "(f8[:, ::1], f8[:, ::1], f8[:, ::1], f8[:, ::1], f8[::1], f8[::1])",
+    "add_squared_slopes": f"({', '.join([_GIVEN['f8']] * 4)}, Array(f8, 1, 'C', True), f8[::1])",
     "add_lower_tile": "(f8[:, ::1], f8, f8, i8[:, ::1], i8, i8, i8)",
 }

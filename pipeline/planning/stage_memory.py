@@ -270,6 +270,6 @@ def trials_of(config: TrainConfig, shape: FeatureShape, workers: Workers) -> int
     """Bytes of the sample, while it is read, and of the trials of kernels that run beside each other."""
     sizes = trial_sizes(config, shape)
     rows = min(sizes.n_rows + sizes.n_rows // 2, shape.n_train)
-    each = trial_bytes(rows, min(sizes.more, shape.n_train), shape.n_features)
+    each = trial_bytes(rows, min(sizes.most, shape.n_train), shape.n_features)
     beside = min(workers.threads, max(len(kernels_of(config.kernel)), 2))
     return 2 * 4 * rows * shape.n_features + beside * each

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pipeline.kernels.blas import factorise_definite
+from pipeline.kernels.jit import read_only
 from pipeline.solvers import solver_loops as loop
-from pipeline.solvers.duality_gap import read_only
 from pipeline.solvers.problem import Problem
 
 # The proximal term bounds pivots by this fraction of the largest gram_mm; rounding in a Cholesky pivot is

@@ -4,17 +4,17 @@ Time is counted in operations at a nominal rate: a budget is a number of candida
 memory for them, so that it gives the same model wherever it is spent. A core of today is as fast as that or faster.
 """
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import pairwise
 from math import floor, log10
 
 from pipeline.solvers.forward_backward_selection import forward_size
-from pipeline.solvers.kernel_trials import SLOPE_ROWS, START_WIDTHS
+from pipeline.solvers.kernel_trials import SLOPE_ROWS
 
 DEFAULT_BUDGET = 60.0  # core seconds
 CENTERS = 1000  # candidates where no budget says how many
 LEAST_ROWS = 200  # for a ridge, which a tenth of them choose, in place of a penalty
-OPERATIONS_A_SECOND = 4e10  # of one core, mostly matrix products and factorisations; measured 4e10 to 8e10
+OPERATIONS_A_SECOND = 3.6e10  # of one core, mostly matrix products; measured 3.8e10 to 8e10
 GRAMS = 8  # held at once at most, while rows are streamed or weights are fitted, with room for the blocks
 GRAMS_OF_A_CHOICE = 10  # where centers are chosen greedily
 PROCESS_BYTES = 512 * 2**20  # of interpreter, libraries and rows, in the limit of a command
@@ -22,29 +22,34 @@ VALUE_OPERATIONS = 40  # that a kernel value costs beside its scalar product, at
 LEAST_CENTERS = 500  # candidates whatever the budget, of as many rows
 MOST_TRIED = 2000  # candidates on which kernels are tried: a fit of more costs more than it tells
 RIDGES_TRIED = 4  # factors of a Gram while its ridge is found, about
-WIDTHS_TRIED, ROUNDS = 4, 10  # of each setting, and rounds of scales of each kernel, about; seen were 4 to 16
+# Of each setting, about; of a search with scales, in so many rounds; seen were 33 to 89, in 5 to 16 rounds.
+WIDTHS_TRIED, TRIALS_OF_SCALES, ROUNDS = 3, 45, 9
+SEARCHES = 2.3  # of several kernels: two from the beginning, and shorter ones from the scales of the better one
 FINALISTS = 4  # kernels and scales that more candidates decide between, at most
 SHARE_OF_TRIALS = 0.35  # of a budget
+FACTOR_SLOWNESS = 1.4  # of factors of a matrix
 NEWTON_ROUNDS = 20  # of a penalised solve, each with a factor of its support
 VECTOR_SLOWNESS = 8  # of products of a matrix and a vector, which a greedy choice is made of
 
 
 @dataclass(frozen=True)
 class TrialSizes:
-    """On how many fit rows kernels are tried, on how many candidates first, and on how many the best again."""
+    """On how many fit rows kernels are tried, and on how many candidates: all, finalists, and the width of the best."""
 
     n_rows: int
     few: int
     more: int
+    most: int
 
 
 # The smallest first; held-out rows come on top of the rows, half as many at most.
 TRIAL_SIZES = (
-    TrialSizes(1000, 100, 200),
-    TrialSizes(2000, 150, 300),
-    TrialSizes(4000, 250, 500),
-    TrialSizes(6000, 350, 700),
-    TrialSizes(10_000, 500, 1000),
+    TrialSizes(1000, 100, 200, 200),
+    TrialSizes(2000, 150, 300, 300),
+    TrialSizes(4000, 250, 500, 500),
+    TrialSizes(6000, 350, 700, 1000),
+    TrialSizes(10_000, 500, 1000, 1000),
+    TrialSizes(10_000, 500, 1000, MOST_TRIED),
 )
 
 
@@ -81,15 +86,16 @@ class Fit:
         """Return the largest trials that a share of a budget of core seconds pays for; the smallest whatever it is."""
         most = SHARE_OF_TRIALS * budget * OPERATIONS_A_SECOND
         fitting = [sizes for sizes in TRIAL_SIZES if self._trials(sizes) <= most]
-        return max(fitting, key=lambda sizes: sizes.more, default=TRIAL_SIZES[0])
+        return fitting[-1] if fitting else TRIAL_SIZES[0]
 
     def _trials(self, sizes: TrialSizes) -> float:
-        rows, few, more = (min(size, self.n_rows) for size in (sizes.n_rows, sizes.few, sizes.more))
-        rounds = (len(START_WIDTHS) + ROUNDS) if self.scaled else 0
-        slopes = 2.0 * min(rows, SLOPE_ROWS) * few * self.n_features * (1 + self.n_outputs)
-        of_kernel = (1 + rounds) * WIDTHS_TRIED * self._trial(rows, few) + rounds * slopes
-        finalists = min(FINALISTS, self.kernels + self.scaled)
-        return self.kernels * of_kernel + finalists * WIDTHS_TRIED * self._trial(rows, more)
+        rows, few, more, most = (min(size, self.n_rows) for size in astuple(sizes))
+        searches = min(self.kernels, SEARCHES)
+        slopes = ROUNDS * 2.0 * min(rows, SLOPE_ROWS) * few * self.n_features * (1 + self.n_outputs)
+        trials = TRIALS_OF_SCALES if self.scaled else WIDTHS_TRIED
+        operations = searches * (trials * self._trial(rows, few) + self.scaled * slopes)
+        operations += min(FINALISTS, self.kernels + self.scaled) * WIDTHS_TRIED * self._trial(rows, more)
+        return operations + (WIDTHS_TRIED * self._trial(rows, most) if most > more else 0.0)
 
     def _trial(self, n_fit: int, m: int) -> float:
         """Return the operations of one fit to so many rows, with half as many held-out ones."""
@@ -97,7 +103,7 @@ class Fit:
         return n * m * (2.0 * self.n_features + m + 2 * self.n_outputs + VALUE_OPERATIONS) + self._solves(m)
 
     def _solves(self, m: int) -> float:
-        return RIDGES_TRIED * (m**3 / 3.0 + 4.0 * m**2 * self.n_outputs)
+        return RIDGES_TRIED * (FACTOR_SLOWNESS * m**3 / 3.0 + 4.0 * m**2 * self.n_outputs)
 
     def memory_bytes(self, m: int) -> int:
         """Return the memory of a fit with m candidates, beside the process."""
@@ -108,7 +114,7 @@ class Fit:
 def steps_to(most: int) -> list[int]:
     """Return the numbers of candidates at which a fit looks whether more lower its held-out error; the last is `most`.
 
-    They are LEAST_CENTERS, and twice as many each time.
+    They are LEAST_CENTERS, and twice as many each time (mathematics.md, eq. 109).
     """
     steps, size = [], LEAST_CENTERS
     while size < most:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pipeline.kernels.blas import factorise_definite
+from pipeline.kernels.jit import read_only
 from pipeline.solvers import solver_loops as loop
-from pipeline.solvers.duality_gap import read_only
 from pipeline.solvers.problem import Problem
 
 STEPS = {"newton": loop.NEWTON, "exact": loop.EXACT, "newton-unguarded": loop.NEWTON_UNGUARDED}

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.kernels.gram_statistics import Rounding
+from pipeline.kernels.jit import read_only
 from pipeline.solvers.problem import Problem
 from pipeline.solvers.solver_loops import residual_scores
 
@@ -121,10 +122,3 @@ def row_norms(rows: np.ndarray) -> np.ndarray:
     if rows.shape[1] == 1:
         return np.abs(rows[:, 0])
     return np.sqrt(np.einsum("mt,mt->m", rows, rows))
-
-
-def read_only(array: np.ndarray) -> np.ndarray:
-    """Return a plain read-only view: one compiled version serves arrays and memory maps alike."""
-    view = np.asarray(array).view(np.ndarray)
-    view.flags.writeable = False
-    return view

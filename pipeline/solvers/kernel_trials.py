@@ -157,7 +157,7 @@ class _HeldOut:
         return np.asarray(self._weights @ np.square(off))
 
     def error(self, weights: NDArray[np.float64], intercept: NDArray[np.float64]) -> float:
-        """Return the mean squared error; of classes the mean log loss, at the temperature where it is lowest.
+        """Return the mean squared error; of classes the log loss at its best temperature (mathematics.md, eq. 89).
 
         The squared error of classes counts decision values beyond ±1, which no probability minds: it preferred metrics
         whose machines made more errors.
@@ -271,7 +271,7 @@ def learn_scales(sample: Sample, base: Trial, search: Search) -> list[Trial]:
 
 def _still_gains(line: list[Trial]) -> bool:
     errors = [trial.error for trial in line]
-    return min(errors[-JUDGED_AFTER:]) <= (1 - LEAST_GAIN) * min(errors[:-JUDGED_AFTER])
+    return min(errors[-JUDGED_AFTER:]) < (1 - LEAST_GAIN) * min(errors[:-JUDGED_AFTER])
 
 
 def _rounds(sample: Sample, trial: Trial, kind: str, count: int, search: Search) -> list[Trial]:

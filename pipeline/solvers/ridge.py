@@ -39,9 +39,14 @@ class Refit:
     of_fit: RidgeFit
 
 
-def least_squares(statistics: GramStatistics, ridge: float, *, intercept: bool) -> Weights:
-    """Return the weights of ridge regression on all columns (mathematics.md, eq. 60), or raise LinAlgError."""
-    used = statistics.centred() if intercept else statistics
+def least_squares(
+    statistics: GramStatistics, ridge: float, *, intercept: bool, centred: GramStatistics | None = None
+) -> Weights:
+    """Return the weights of ridge regression on all columns (mathematics.md, eq. 60), or raise LinAlgError.
+
+    centred: the centred statistics, where they are known.
+    """
+    used = centred or statistics.centred() if intercept else statistics
     weights = cho_solve(cho_factor(used.damped(ridge), lower=True, overwrite_a=True), used.kty)
     offset = intercept_of(statistics, weights, intercept=intercept)
     return Weights(np.arange(len(weights)), weights, offset)
@@ -74,10 +79,11 @@ def refit(
     downhill, in place of all fractions. Raises LinAlgError where no ridge that is tried makes the Gram definite.
     """
     scale, of_fractions = _mean_diagonal(fit), dict[float, Weights]()
+    centred = fit.centred() if intercept else None
 
     def error_at(fraction: float) -> NDArray[np.float64]:
         try:
-            tried = least_squares(fit, fraction * scale, intercept=intercept)
+            tried = least_squares(fit, fraction * scale, intercept=intercept, centred=centred)
         except LinAlgError:
             return np.array([np.inf])
         of_fractions[fraction] = tried

@@ -5,7 +5,7 @@ again on more candidates, and what is simple is taken where the gain may be chan
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -52,16 +52,20 @@ class KernelTask:
 
     sample: Stored
     few: int
-    more: int
     scale: str | None
     scale_rounds: int
-    sigma2: float | None
+    sigma2: float | str | None  # the width, "median", or None where it is chosen as well
 
     def search(self, kernel: Kernel, sample: Sample, on_round: Callable[[Trial], None]) -> Search:
         """Return the search of a kernel on few candidates."""
         n_rows = float(np.count_nonzero(~sample.held_out))
         kinds = kinds_of(self.scale, kernel, sample.X.shape[1], n_rows)
-        return Search(self.few, kinds, self.scale_rounds, self.sigma2, on_round)
+        return Search(self.few, kinds, self.scale_rounds, self.given, on_round)
+
+    @property
+    def given(self) -> float | None:
+        """The width that trials have, where it is a number: rounds find theirs where the median is asked for."""
+        return self.sigma2 if isinstance(self.sigma2, float) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,15 +98,14 @@ def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Ar
     asked, kernels = work.config.kernel, work.possible_kernels
     sizes = trial_sizes(work.config, work.shape)
     name = f"passes/{PASS}/sample.npz"
-    points = _drawn(work, index)[: max(MEDIAN_POINTS, sizes.more)]
+    points = _drawn(work, index)[: max(MEDIAN_POINTS, sizes.most)]
     sample = work.once(name, lambda: read_sample(work, points, facts, sizes.n_rows))
     task = KernelTask(
         sample=work.stored(name),
         few=min(sizes.few, len(points)),
-        more=min(sizes.more, len(points)),
         scale=asked.scale if learns_scales(asked.scale) else None,
         scale_rounds=asked.scale_rounds,
-        sigma2=asked.sigma2 if isinstance(asked.sigma2, float) else None,
+        sigma2=asked.sigma2 if isinstance(asked.sigma2, float | str) and asked.sigma2 != "auto" else None,
     )
     n_held_out = float(sample["n_held_out"])
     first = [Start(kernel) for kernel in kernels if len(kernels) == 1 or kernel.name in LEADING]
@@ -117,23 +120,27 @@ def _chosen(work: Workspace, index: NDArray[np.int64], facts: TargetFacts) -> Ar
         if best.kind != METRIC or kernel.has_metric
     ]
     for start, arrays in zip(second, more := _searched(work, task, second), strict=True):
-        trials = _trials(start.kernel, arrays)
-        found[start.kernel] = min(found.get(start.kernel, trials), trials, key=lambda trials: trials[-1].error)
+        own, trials = found.get(start.kernel, []), _trials(start.kernel, arrays)
+        if not own or trials[-1].error < own[-1].error:
+            found[start.kernel] = own + trials
     finalists = _finalists([found[kernel] for kernel in kernels if kernel in found])
-    again = work.compute(
-        CENTERS,
-        partial(try_again, task),
-        {f"passes/{PASS}/more-{number}.npz": trial for number, trial in enumerate(finalists)},
-        unit="",
-        words=f"trying {len(finalists)} kernels on {task.more} candidates",
-    )
-    tried = [_trials(trial.kernel, arrays)[0] for trial, arrays in zip(finalists, again, strict=True)]
-    best = choose(tried, n_held_out)
+    again = _tried_again(work, task, min(sizes.more, len(points)), finalists)
+    best = choose([_trials(one.kernel, arrays)[0] for one, arrays in zip(finalists, again, strict=True)], n_held_out)
+    if (most := min(sizes.most, len(points))) > best.n_centers:  # the best width is smaller with more candidates
+        again += _tried_again(work, task, most, [best])
+        best = _trials(best.kernel, again[-1])[0]
     if not np.isfinite(best.error):
         raise InvalidDataError(
             f"--sigma2 {asked.sigma2}: no width gives a Gram that least squares can be fitted with; give a number"
         )
     return _committed(work, best, sample, [*of_items, *more], again)
+
+
+def _tried_again(work: Workspace, task: KernelTask, n_centers: int, trials: list[Trial]) -> list[Arrays]:
+    """Return what `try_again` finds on so many candidates."""
+    items = {f"passes/{PASS}/{n_centers}-{number}.npz": trial for number, trial in enumerate(trials)}
+    words = f"trying {len(trials)} kernels on {n_centers} candidates"
+    return work.compute(CENTERS, partial(try_again, task, n_centers), items, unit="", words=words)
 
 
 def _searched(work: Workspace, task: KernelTask, starts: list[Start]) -> list[Arrays]:
@@ -146,14 +153,15 @@ def _committed(work: Workspace, best: Trial, sample: Arrays, searches: list[Arra
     """Commit the scales that were chosen; return the kernel, the width, and the trials."""
     records, sigma2 = np.concatenate([arrays["records"] for arrays in (*searches, *again)]), best.sigma2
     kernel = KERNELS.index(best.kernel.name)
-    if work.config.kernel.sigma2 == "median":
-        sigma2 = default_sigma2(scaled(sample["points"][:MEDIAN_POINTS], best.scales), best.kernel)
     if learns_scales(work.config.kernel.scale):
-        mine = [arrays for arrays in searches if arrays["records"][0, 0] == kernel]
+        # Round 0 is without scales: of another kernel, where this one began with the scales of that.
+        mine = [{name: searches[0][name][:1] for name in ("rounds", "records")}]
+        mine += [arrays for arrays in searches if arrays["records"][0, 0] == kernel]
+        mine = mine[1:] if mine[1]["records"][0, 1] == SCALE_KINDS.index(PLAIN) else mine
         rounds = np.concatenate([arrays["rounds"] for arrays in mine])
         errors = np.concatenate([arrays["records"][:, RECORD.index("error")] for arrays in mine])
         distances = np.abs(rounds - lengths(best.scales)).max(axis=1)
-        chosen = 0 if best.kind == PLAIN else int(np.argmin(distances))
+        chosen = 0 if best.kind == PLAIN else 1 + int(np.argmin(distances[1:]))
         work.commit(
             SCALES,
             {"scales": best.scales, "rounds": rounds, "hold_out_errors": errors, "chosen": np.array(chosen)},
@@ -269,9 +277,13 @@ def search_item(task: KernelTask, start: Start, _: TaskCheckpoints) -> Arrays:
     return _as_arrays(kept) | {"records": _records(rounds), "rounds": np.stack([lengths(one.scales) for one in rounds])}
 
 
-def try_again(task: KernelTask, trial: Trial, _: TaskCheckpoints) -> Arrays:
-    """Return the trial with the best width on more candidates, and records of all widths."""
-    tried = with_more(_sample_of(task), trial, Search(task.more, sigma2=task.sigma2))
+def try_again(task: KernelTask, n_centers: int, trial: Trial, _: TaskCheckpoints) -> Arrays:
+    """Return the trial with the best width on more candidates, or with the one asked for, and records of all widths."""
+    sample, sigma2 = _sample_of(task), task.given
+    if task.sigma2 == "median":
+        sigma2 = default_sigma2(scaled(sample.points[:MEDIAN_POINTS], trial.scales), trial.kernel)
+    trial = trial if sigma2 is None else replace(trial, sigma2=sigma2)
+    tried = with_more(sample, trial, Search(n_centers, sigma2=sigma2))
     return _as_arrays(tried[:1]) | {"records": _records(tried)}
 
 

@@ -164,7 +164,8 @@ def fill_in(
         config = _with_problem(config, shape, explicit, room.n_different)
     else:
         sigma2: float | str = IMAGE_SIGMA2 if config.features.power == 1.0 else ROOT_SIGMA2
-        sigma2 = "median" if config.kernel.name in ("laplace", "product-laplace") else sigma2
+        if config.kernel.name in ("laplace", "product-laplace"):  # whose distances are of another size
+            sigma2 = "median"
         defaults = {"solver.penalty": IMAGE_PENALTY, "kernel.sigma2": sigma2, "kernel.scale": "none"}
         config = _with_defaults(config, defaults)
     config = _with_defaults(config, {"kernel.name": "gaussian", "solver.intercept": raw})
@@ -298,7 +299,7 @@ def trial_sizes(config: TrainConfig, shape: FeatureShape) -> TrialSizes:
     chosen = None if config.solver.select == "none" else selection_size(config.solver.select)
     most = min(count_candidates(config, shape.n_train), config.centers.working_set or shape.n_train)
     used = min(most, max(chosen or most, TRIAL_SIZES[-1].few), MOST_TRIED)
-    return replace(TRIAL_SIZES[-1], more=used)
+    return replace(TRIAL_SIZES[-1], more=used, most=used)
 
 
 def grows(config: TrainConfig) -> bool:

@@ -4,7 +4,9 @@ A step has twice the candidates of the one before, which are the first of them: 
 """
 
 import numpy as np
+from scipy.linalg import LinAlgError
 
+from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import joined
 from pipeline.solvers.candidate_budget import steps_to
 from pipeline.solvers.kernel_trials import least_gain
@@ -58,7 +60,10 @@ def _grown(work: Workspace) -> tuple[int, Errors]:
         if parts is None or parts[0].n_centers < size:
             parts = _step(work, parts, size)
         fit, held_out = (part.prefix(size) for part in parts)
-        tried = refit(fit, held_out, fit, intercept=work.intercept, start=ridge).held_out_errors
+        try:
+            tried = refit(fit, held_out, fit, intercept=work.intercept, start=ridge).held_out_errors
+        except LinAlgError as error_of_gram:
+            raise InvalidDataError(f"least squares: {error_of_gram}; use a larger --sigma2") from None
         fraction, found = min(tried, key=lambda pair: pair[1])
         work.log(f"{size} candidates: held-out mean squared error {found:.6g}", candidates=size, hold_out_error=found)
         gains = found < (1 - chance) * error
@@ -67,7 +72,7 @@ def _grown(work: Workspace) -> tuple[int, Errors]:
         if not gains:
             break
     if kept < steps[-1]:
-        work.log(f"{kept} of at most {steps[-1]} candidates: twice as many gain no more than chance may")
+        work.log(f"{kept} of at most {steps[-1]} candidates: more gain no more than chance may")
     return kept, errors
 
 

@@ -59,7 +59,7 @@ def test_multiclass_digits(tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("kernel", ["gaussian", "laplace", "product-laplace"])
+@pytest.mark.parametrize("kernel", ["gaussian", "product-laplace"])
 def test_predict_with_numpy(tmp_path: Path, kernel: str) -> None:
     text = output_of("predict_with_numpy", tmp_path, "--kernel", kernel)
     points = (r"\[0. 0.\]: inside \(N\)", r"10.\]: between \(N\)", r"-280. \]: outside \(N\)")

@@ -1,4 +1,4 @@
-"""Derivatives of sums of kernel columns against central differences, and the bound of their products."""
+"""Derivatives of sums of kernel columns against central differences."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-from pipeline.kernels.derivatives import DIAGONAL, METRIC, Derivatives, steepest
+from pipeline.kernels.derivatives import DIAGONAL, METRIC, Derivatives
 from pipeline.kernels.kernel_forms import Kernel
 
 VALUES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
@@ -55,14 +55,8 @@ def test_a_center_does_not_pull_a_row_that_equals_it(name: str, dtype: type, tol
     slopes = np.einsum("im,mt,imj->itj", VALUES[name](centers, centers), weights, pulls)
     found = Derivatives(centers, 3.0, weights, Kernel(name)).sums(centers, DIAGONAL)
     np.testing.assert_allclose(found, np.square(slopes).sum(axis=(0, 1)), rtol=tolerance)
-    bound = np.square(np.abs(weights).sum(axis=0)).sum() * steepest(Kernel(name), 3.0) ** 2
-    assert np.square(slopes).sum(axis=1).max() <= bound
 
 
-@pytest.mark.parametrize("name", VALUES)
-def test_no_slope_is_steeper_than_the_steepest(name: str) -> None:
-    X = np.linspace(1e-6, 9.0, 20_000)[:, None]
-    steps = np.diff(VALUES[name](X, np.zeros((1, 1)))[:, 0]) / np.diff(X[:, 0])
-    assert np.abs(steps).max() == pytest.approx(steepest(Kernel(name), 3.0), rel=1e-3)
+def test_a_kernel_without_derivatives_is_refused() -> None:
     with pytest.raises(ValueError, match="polynomial"):
-        Derivatives(X, 3.0, X, Kernel("polynomial"))
+        Derivatives(np.eye(3), 3.0, np.eye(3), Kernel("polynomial"))

@@ -7,11 +7,15 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from numba import int64, njit
 
 from pipeline.errors import StoppedError
-from pipeline.kernels.jit import Loop, compile_loops
+from pipeline.kernels import kernel_loops
+from pipeline.kernels.derivatives import DIAGONAL, Derivatives
+from pipeline.kernels.jit import Loop, compile_loops, loops_in
+from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel, typical_sigma2
 from runs import ROOT, python
 
 LOOPS = (
@@ -107,6 +111,24 @@ def test_two_processes_with_one_fresh_cache_compile_once(tmp_path: Path) -> None
     said = sorted(process.communicate(timeout=60)[0] for process in both)
     assert [process.returncode for process in both] == [0, 0]
     assert said == ["False\nTrue\n", "True\nTrue\n"]
+
+
+@pytest.mark.parametrize("name", ["laplace", "product-laplace"])
+def test_columns_and_slopes_of_differences_need_no_loop_that_is_not_named(name: str) -> None:
+    """Also of read-only rows and centers, which another version would be compiled for in the middle of the work."""
+    loops, kernel = loops_in(kernel_loops), Kernel(name)
+    named = {(loop.function, loop.types) for loop in loops}
+    for dtype in (np.float32, np.float64):
+        X, weights = np.random.default_rng(0).normal(size=(9, 3)).astype(dtype), np.ones((9, 2))
+        for _ in ("writable", "read-only"):
+            typical_sigma2(X, kernel)
+            for stored in (np.float32, np.float64):
+                ColumnGenerator(X, [1.0, 2.0], dtype, kernel=kernel, place=np.array([1, 4])).block(X, out_dtype=stored)
+            Derivatives(X, 1.0, weights, kernel).sums(X, DIAGONAL, weights[:, 0].copy())
+            X.flags.writeable = weights.flags.writeable = False
+    for function in (kernel_loops.direct_distances, kernel_loops.laplace_float32, kernel_loops.laplace_float64):
+        assert {(function, types) for types in function.overloads} <= named
+    assert {(kernel_loops.add_squared_slopes, types) for types in kernel_loops.add_squared_slopes.overloads} <= named
 
 
 def test_waiting_for_another_process_ends_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,3 +182,8 @@ def test_kernel_values_are_float64_where_there_is_a_certificate_but_for_images(t
     assert filled(data, **rounds, solver__penalty="max:1e-3")[0].kernel.precision == "float64"
     assert filled("digits", centers__count=400)[0].kernel.precision == "float32"
     assert filled("digits", **rounds, kernel__precision="float64")[0].kernel.precision == "float64"
+
+
+def test_the_width_for_features_of_images_is_that_of_inner_products_and_of_the_gaussian():
+    widths = [filled("synthetic", kernel__name=name)[0].kernel.sigma2 for name in ("gaussian", "laplace")]
+    assert widths == [8.0, "median"]
