@@ -212,7 +212,7 @@ class KernelConfig:
         "as held-out rows gain",
         "--scale",
     )
-    scale_rounds: int = option(20, whole(1, 100), "rounds in which scales are learned, at most")
+    scale_rounds: int = option(12, whole(1, 100), "rounds in which scales are learned, at most")
     precision: str = option(
         "auto",
         OneOf(("auto", "float32", "float64")),
