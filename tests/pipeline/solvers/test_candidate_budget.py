@@ -84,4 +84,4 @@ def test_the_default_has_room_for_a_few_thousand() -> None:
     """The kernels are tried for a part of the minute, and still it pays for every row of small tables."""
     tables = [Fit(n_rows=n, n_features=10, n_outputs=1, kernels=3, scaled=True) for n in (3000, 10_000, 40_000)]
     assert candidates_within(tables[0], 60, 16 * GIB) == 3000
-    assert 5000 < candidates_within(tables[2], 60, 16 * GIB) < candidates_within(tables[1], 60, 16 * GIB) < 10_000
+    assert 4000 < candidates_within(tables[2], 60, 16 * GIB) < candidates_within(tables[1], 60, 16 * GIB) < 10_000
