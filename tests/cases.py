@@ -35,6 +35,7 @@ ROUNDS = ("--centers", "300", "--set", "centers.working_set=100")
 ON_DEMAND = ("--centers", "400", "--set", "centers.columns=on-demand")
 CASES = {
     "least squares": values("--centers", "60", "--sigma2", "auto"),
+    "by a budget": classes("--budget", "1s", "--set", "kernel.scale_rounds=2"),  # it grows, and is cut
     "one for each class": classes("--centers", "60", "--penalty", "1", "--refit", "ridge"),
     "one kernel": classes("--centers", "60", "--penalty", "1", "--coupling", "shared", "--intercept"),
     "several widths": classes("--centers", "40", "--penalty", "1", "--sigma2", "0.5,2,8"),

@@ -141,12 +141,16 @@ def test_a_run_that_ends_amid_trials_goes_on_after_the_last_that_is_committed(
 
     once(choose_kernel, "read_sample", lambda *_: "sample")
     once(choose_kernel, "search_item", lambda _, start, __: start.kernel.name + start.kind)
-    once(choose_kernel, "try_again", lambda _, trial, __: f"{trial.kernel.name} {trial.kind} again")
+    once(
+        choose_kernel,
+        "try_again",
+        lambda _, n_centers, trial, __: f"{trial.kernel.name} {trial.kind} again, {n_centers}",
+    )
     stop_at_commits(monkeypatch, tmp_path / "run", range(0, 1000, 2))
     line = [case.dataset(tables), "--run-dir", tmp_path / "run", "--features-dir", features, *case.arguments]
     assert until_done(line) > 5
     assert begun[:2] == ["sample", "gaussianplain"]
-    assert "gaussian plain again" in begun
+    assert "gaussian plain again, 60" in begun
     assert not (tmp_path / "run" / "passes").exists()
     assert model_bytes(tmp_path / "run") == model_bytes(reference)
 
