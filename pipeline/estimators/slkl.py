@@ -146,7 +146,9 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     penalty_ : float or None
         That in use; None after a greedy choice or without one.
     sigma2_ : float or (m,) float64
-        The width in use; that of each center where there were several. It is of the kernel `to_model().kernel`.
+        The width in use; that of each center where there were several.
+    kernel_ : str
+        The name of the kernel in use.
     feature_scales_ : (n_features,) or (n_features, n_features) float32, or None
         The learned factors of the (standardised) columns of X, which leave the median distance what it was, or those
         that put them on one common scale: rows are multiplied by them, or by the matrix, the symmetric root of a

@@ -192,7 +192,7 @@ def kernel_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return what was tried of kernels, scales of the inputs and widths, as rows of words under a row of titles."""
     error = "held-out mse" if report["task"] == "regression" else "log loss"
     return [
-        ("kernel", "inputs", "candidates", "sigma2", error),
+        ("kernel", "inputs", "candidates", "sigma2", error, ""),
         *(
             (
                 one["kernel"],
@@ -200,6 +200,7 @@ def kernel_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
                 str(one["n_centers"]),
                 f"{one['sigma2']:g}",
                 "-" if one["hold_out_error"] is None else f"{one['hold_out_error']:.6g}",
+                "chosen" if one["chosen"] else "",
             )
             for one in report["kernels_tried"]
         ),
@@ -207,7 +208,7 @@ def kernel_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _kernel_table(report: dict[str, Any]) -> list[str]:
-    widths = (17, 18, 12, 12, 14)
+    widths = (17, 18, 12, 12, 14, 8)
     rows = (
         "".join(f"{word:<{w}}" if w > 16 else f"{word:>{w}}" for word, w in zip(row, widths, strict=True))
         for row in kernel_rows(report)

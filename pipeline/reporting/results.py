@@ -113,7 +113,7 @@ def _weighting(run: Run) -> dict[str, Any] | None:
 
 
 def _tried_kernels(run: Run) -> list[dict[str, Any]] | None:
-    """Return the best width of each kernel, kind of scales and number of centers that were tried, few centers first.
+    """Return the best width of each kernel and kind of scales that were tried: of all, then of those that decide.
 
     The error of the held-out rows is mean squared, or of classes the log loss; None where no fit was.
     """
@@ -121,7 +121,8 @@ def _tried_kernels(run: Run) -> list[dict[str, Any]] | None:
         return None
     best: dict[tuple[float, ...], list[float]] = {}
     for record in sorted(run.centers["tried"].tolist(), key=lambda record: -record[4]):
-        best[record[2], *record[:2]] = record
+        best[record[6], record[2], *record[:2]] = record
+    chosen = float(run.centers["kernel"]), float(run.centers["kind"]), float(run.centers["sigma2"][0])
     return [
         {
             "kernel": KERNELS[int(kernel)],
@@ -129,8 +130,9 @@ def _tried_kernels(run: Run) -> list[dict[str, Any]] | None:
             "n_centers": int(m),
             "sigma2": sigma2,
             "hold_out_error": error if np.isfinite(error) else None,
+            "chosen": bool(final) and (kernel, kind, sigma2) == chosen,
         }
-        for kernel, kind, m, sigma2, error, _ in (best[key] for key in sorted(best))
+        for kernel, kind, m, sigma2, error, _, final in (best[key] for key in sorted(best))
     ]
 
 
@@ -139,8 +141,8 @@ def _tried_widths(run: Run) -> list[list[float | None]] | None:
     centers = run.centers
     if "tried" not in centers:
         return None
-    kernel, kind, m, sigma2, error, _ = centers["tried"].T
-    chosen = (kernel == centers["kernel"]) & (kind == centers["kind"])
+    kernel, kind, m, sigma2, error, _, final = centers["tried"].T
+    chosen = (kernel == centers["kernel"]) & (kind == centers["kind"]) & (final > 0)
     chosen &= m == m[chosen].max()
     pairs = sorted(zip(sigma2[chosen].tolist(), error[chosen].tolist(), strict=True), reverse=True)
     return [[width, found if np.isfinite(found) else None] for width, found in dict(pairs).items()]

@@ -9,7 +9,8 @@ from itertools import pairwise
 from math import floor, log10
 
 from pipeline.solvers.forward_backward_selection import forward_size
-from pipeline.solvers.kernel_trials import SLOPE_ROWS
+from pipeline.solvers.kernel_trials import MOST_OF_METRIC, SLOPE_ROWS
+from pipeline.solvers.ridge import FEW_ROWS
 
 DEFAULT_BUDGET = 60.0  # core seconds
 CENTERS = 1000  # candidates where no budget says how many
@@ -27,7 +28,8 @@ WIDTHS_TRIED, TRIALS_OF_SCALES, ROUNDS = 3, 45, 9
 SEARCHES = 2.3  # of several kernels: two from the beginning, and shorter ones from the scales of the better one
 FINALISTS = 4  # kernels and scales that more candidates decide between, at most
 SHARE_OF_TRIALS = 0.35  # of a budget
-FACTOR_SLOWNESS = 1.4  # of factors of a matrix
+GRAM_SLOWNESS, FACTOR_SLOWNESS = 1.3, 1.4  # of products that are added exactly, and of factors
+DISTANCES = 8e6  # of pairs of points, whose typical distance is measured in each round, for each feature
 NEWTON_ROUNDS = 20  # of a penalised solve, each with a factor of its support
 VECTOR_SLOWNESS = 8  # of products of a matrix and a vector, which a greedy choice is made of
 
@@ -58,7 +60,8 @@ class Fit:
     """The size of a fit, and how its weights are found.
 
     penalised: by solves with an l1 penalty; chosen: how many centers a greedy choice takes, 0 where it finds their
-    number, None without such a choice; kernels: how many are tried; scaled: scales of the features are learned.
+    number, None without such a choice; kernels: how many are tried; scaled: scales of the features are learned;
+    of_classes: the outputs are classes, whose probabilities few rows are left out for one by one.
     """
 
     n_rows: int
@@ -68,6 +71,7 @@ class Fit:
     chosen: int | None = None
     kernels: int = 1
     scaled: bool = False
+    of_classes: bool = False
 
     def operations(self, m: int, budget: float = DEFAULT_BUDGET) -> float:
         """Return the operations of a fit with m candidates, in steps, with the trials that a budget pays for."""
@@ -75,7 +79,9 @@ class Fit:
         operations = self._trials(self.trial_sizes(budget))
         for before, size in pairwise([0, *steps]):
             operations += self.n_rows * size * (2.0 * self.n_features + 2 * t + VALUE_OPERATIONS)
-            operations += self.n_rows * (size**2 - before**2) + self._solves(size)
+            operations += GRAM_SLOWNESS * self.n_rows * (size**2 - before**2) + self._solves(size)
+        if self.of_classes and self.n_rows < FEW_ROWS:
+            operations += 2.0 * self.n_rows * m**2
         if self.penalised:
             operations += t * NEWTON_ROUNDS * m**3 / 3.0
         if self.chosen is not None:
@@ -93,14 +99,16 @@ class Fit:
         searches = min(self.kernels, SEARCHES)
         slopes = ROUNDS * 2.0 * min(rows, SLOPE_ROWS) * few * self.n_features * (1 + self.n_outputs)
         trials = TRIALS_OF_SCALES if self.scaled else WIDTHS_TRIED
+        slopes += ROUNDS * DISTANCES * self.n_features  # of typical widths
         operations = searches * (trials * self._trial(rows, few) + self.scaled * slopes)
         operations += min(FINALISTS, self.kernels + self.scaled) * WIDTHS_TRIED * self._trial(rows, more)
         return operations + (WIDTHS_TRIED * self._trial(rows, most) if most > more else 0.0)
 
     def _trial(self, n_fit: int, m: int) -> float:
         """Return the operations of one fit to so many rows, with half as many held-out ones."""
-        n = 1.5 * n_fit
-        return n * m * (2.0 * self.n_features + m + 2 * self.n_outputs + VALUE_OPERATIONS) + self._solves(m)
+        n, d = 1.5 * n_fit, self.n_features
+        metric = 2.0 * n * d**2 if self.scaled and d <= MOST_OF_METRIC else 0.0
+        return metric + n * m * (2.0 * self.n_features + m + 2 * self.n_outputs + VALUE_OPERATIONS) + self._solves(m)
 
     def _solves(self, m: int) -> float:
         return RIDGES_TRIED * (FACTOR_SLOWNESS * m**3 / 3.0 + 4.0 * m**2 * self.n_outputs)

@@ -168,7 +168,8 @@ class _HeldOut:
         if f.shape[1] == 1:  # two classes: their outputs are 0 and f, as in eq. 75
             f, y = np.hstack([np.zeros_like(f), f]), np.hstack([-y, y])
         behind = f - np.take_along_axis(f, y.argmax(axis=1)[:, None], axis=1)
-        sure = float(np.abs(behind).max(axis=1).mean()) / (2 * self._rows.n_held_out)  # half a row is wrong in any case
+        # Half a row is wrong in any case.
+        sure = float(np.average(np.abs(behind).max(axis=1), weights=self._weights)) / (2 * self._rows.n_held_out)
 
         def loss_at(step: int) -> float:
             temperature = 2.0 ** (step / 2)

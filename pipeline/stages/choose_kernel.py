@@ -36,13 +36,21 @@ from pipeline.solvers.kernel_trials import (
 )
 from pipeline.stages.filled_settings import trial_sizes
 from pipeline.stages.kernel_settings import is_chosen
-from pipeline.stages.target_facts import READ_TARGETS, TargetFacts
+from pipeline.stages.target_facts import READ_TARGETS, TargetFacts, key_blocks
 from pipeline.stages.workspace import CENTERS, TaskCheckpoints, Workspace
 
 SCALES, PASS = "scales/learned.npz", "kernels"
 LEADING = ("gaussian", "product-laplace")  # kernels that are searched first; the others begin with their scales
 SMALL_SAMPLE, LARGEST_SHARE = 1500, 1 / 3  # held-out rows of a sample, where these are no more than that share
-RECORD = ("kernel", "kind", "n_centers", "sigma2", "error", "ridge")  # of a trial, in the arrays that are committed
+RECORD = (
+    "kernel",
+    "kind",
+    "n_centers",
+    "sigma2",
+    "error",
+    "ridge",
+    "final",
+)  # of a trial, in the arrays that are committed
 WORDS = {PLAIN: "features as they are", COMMON: "inputs on one scale", METRIC: "a metric"}
 
 
@@ -81,7 +89,7 @@ def choose_kernel(work: Workspace, index: NDArray[np.int64], facts: TargetFacts)
     """Return what is committed with candidates at training rows `index`: the `kernel` (), widths `sigma2` (widths,) f8.
 
     The kernel is its position in KERNELS. Scales of the features are committed under SCALES. Where something was
-    chosen: also `tried` (trials, 6) f8, see RECORD. Raises InvalidDataError where no rows are held out, or all are, and
+    chosen: also `tried` (trials, 7) f8, see RECORD. Raises InvalidDataError where no rows are held out, or all are, and
     where no kernel can be fitted.
     """
     asked = work.config.kernel
@@ -166,8 +174,9 @@ def _committed(work: Workspace, best: Trial, sample: Arrays, searches: list[Arra
             SCALES,
             {"scales": best.scales, "rounds": rounds, "hold_out_errors": errors, "chosen": np.array(chosen)},
         )
+    finals = np.concatenate([arrays["records"] for arrays in again])
     plain = min(
-        records[(records[:, 2] == best.n_centers) & (records[:, 1] == SCALE_KINDS.index(PLAIN))][:, 4], default=np.inf
+        (error for _, kind, _, _, error, *_ in finals.tolist() if SCALE_KINDS[int(kind)] == PLAIN), default=np.inf
     )
     words = WORDS.get(best.kind, "a scale for each feature")
     work.log(
@@ -207,12 +216,10 @@ def read_sample(work: Workspace, points: NDArray[np.int64], facts: TargetFacts, 
     """
     n, seed, features = work.shape.n_train, work.config.seed, _unscaled(work.features)
     store = open_features(features)
-    blocks = [range(start, min(start + READ_TARGETS, n)) for start in range(0, n, READ_TARGETS)]
-    keys_of = [store.keys(block.start, block.stop) for block in blocks]
     share = max(work.config.statistics.hold_out, min(LARGEST_SHARE, SMALL_SAMPLE / n))
-    limit = held_out_limit(seed, share, (groups for _, groups in keys_of)) if facts.held_out_limit else 0.0
-    held_out = np.concatenate([draw_held_out(seed, max(limit, facts.held_out_limit), groups) for _, groups in keys_of])
-    keys = np.concatenate([keys for keys, _ in keys_of])
+    limit = held_out_limit(seed, share, (groups for _, groups in key_blocks(work))) if facts.held_out_limit else 0.0
+    limit = max(limit, facts.held_out_limit)
+    held_out = np.concatenate([draw_held_out(seed, limit, groups) for _, groups in key_blocks(work)])
     if held_out.all() or not held_out.any():
         raise InvalidDataError(
             f"{int(held_out.sum())} of the {n} rows that kernels are tried on are held out; set statistics.hold_out to "
@@ -221,7 +228,7 @@ def read_sample(work: Workspace, points: NDArray[np.int64], facts: TargetFacts, 
     order = np.random.default_rng([seed, 6]).permutation(n)
     fit, others = (order[held_out[order] == part] for part in (False, True))
     rows = np.sort(np.concatenate([fit[:n_rows], others[: max(n_rows // 2, 1)]]))
-    targets, weights = _targets(work, facts, rows)
+    targets, weights, keys = _targets(work, facts, rows)
     deviations = store.standardisation().scale if work.config.data.standardise else np.ones(work.shape.n_features)
     arrays = {
         "X": store.take(rows),
@@ -229,7 +236,7 @@ def read_sample(work: Workspace, points: NDArray[np.int64], facts: TargetFacts, 
         "held_out": held_out[rows],
         "points": store.take(points),
         "common": common_scales(deviations),
-        "n_held_out": np.array(float(len(np.unique(keys[rows][held_out[rows]])))),
+        "n_held_out": np.array(float(len(np.unique(keys[held_out[rows]])))),
         "of_classes": np.array(work.shape.task != "regression"),
     }
     return arrays if weights is None else arrays | {"weights": weights}
@@ -244,17 +251,18 @@ def common_scales(deviations: NDArray[np.float64]) -> NDArray[np.float32]:
 
 def _targets(
     work: Workspace, facts: TargetFacts, rows: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
-    """Return the targets (rows, T) of some training rows in ascending order, and their weights."""
-    store, targets, weights = open_features(work.features), [], []
+) -> tuple[NDArray[np.float64], NDArray[np.float64] | None, NDArray[np.uint64]]:
+    """Return the targets (rows, T) of some training rows in ascending order, their weights, and their keys."""
+    store, targets, weights, keys = open_features(work.features), [], [], []
     for start in range(0, work.shape.n_train, READ_TARGETS):
         stop = min(start + READ_TARGETS, work.shape.n_train)
         inside = rows[slice(*np.searchsorted(rows, (start, stop)))] - start
         y, of_rows = store.targets("train", start, stop)[inside], store.weights("train", start, stop)
         targets.append(facts.encoded(y, work.shape))
         weights.append(facts.weights(y, None if of_rows is None else of_rows[inside]))
+        keys.append(store.keys(start, stop)[0][inside])
     known = [of_block for of_block in weights if of_block is not None]
-    return np.concatenate(targets), np.concatenate(known) if known else None
+    return np.concatenate(targets), np.concatenate(known) if known else None, np.concatenate(keys)
 
 
 def _unscaled(features: FeatureAccess) -> FeatureAccess:
@@ -284,7 +292,7 @@ def try_again(task: KernelTask, n_centers: int, trial: Trial, _: TaskCheckpoints
         sigma2 = default_sigma2(scaled(sample.points[:MEDIAN_POINTS], trial.scales), trial.kernel)
     trial = trial if sigma2 is None else replace(trial, sigma2=sigma2)
     tried = with_more(sample, trial, Search(n_centers, sigma2=sigma2))
-    return _as_arrays(tried[:1]) | {"records": _records(tried)}
+    return _as_arrays(tried[:1]) | {"records": _records(tried, final=True)}
 
 
 def _tell(trial: Trial) -> None:
@@ -296,21 +304,13 @@ def _sample_of(task: KernelTask) -> Sample:
     return as_dataclass(task.sample.read(), Sample)
 
 
-def _records(trials: list[Trial]) -> NDArray[np.float64]:
-    return np.array(
-        [
-            (
-                KERNELS.index(one.kernel.name),
-                SCALE_KINDS.index(one.kind),
-                one.n_centers,
-                one.sigma2,
-                one.error,
-                one.ridge,
-            )
-            for one in trials
-        ],
-        np.float64,
-    ).reshape(-1, len(RECORD))
+def _records(trials: list[Trial], *, final: bool = False) -> NDArray[np.float64]:
+    """Return a row of RECORD for each trial; final: it is one of those that decide."""
+    rows = [
+        (KERNELS.index(one.kernel.name), SCALE_KINDS.index(one.kind), one.n_centers, one.sigma2, one.error, one.ridge)
+        for one in trials
+    ]
+    return np.array([(*row, final) for row in rows], np.float64).reshape(-1, len(RECORD))
 
 
 def _as_arrays(trials: list[Trial]) -> Arrays:
@@ -321,5 +321,5 @@ def _as_arrays(trials: list[Trial]) -> Arrays:
 def _trials(kernel: Kernel, arrays: Arrays) -> list[Trial]:
     return [
         Trial(kernel, SCALE_KINDS[int(kind)], arrays[f"scales{number}"], sigma2, int(m), error, int(ridge))
-        for number, (_, kind, m, sigma2, error, ridge) in enumerate(arrays["kept"].tolist())
+        for number, (_, kind, m, sigma2, error, ridge, _) in enumerate(arrays["kept"].tolist())
     ]

@@ -14,6 +14,7 @@ from pipeline.runtime.stored_arrays import Arrays
 from pipeline.stages import final_weights
 from pipeline.stages.accumulate_statistics import COLUMNS, FIT, HELD_OUT, statistics_from_arrays
 from pipeline.stages.choose_kernel import SCALES
+from pipeline.stages.grow_candidates import RIDGES
 from pipeline.stages.target_facts import facts_of, with_largest
 from pipeline.stages.workspace import Workspace
 from storage.arrays import read_arrays
@@ -39,6 +40,7 @@ def take_candidates(work: Workspace) -> Arrays:
     start: Arrays = {"active": final.active, "weights": final.penalised_weights}
     work.commit(NAME, start | {"statistics": np.frombuffer(statistics_digest(earlier).encode(), np.uint8)})
     candidates = read_arrays(earlier.centers)
+    candidates.pop(RIDGES, None)  # of its rows
     return candidates | with_largest(work, facts_of(candidates)).arrays()
 
 

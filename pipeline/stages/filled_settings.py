@@ -160,12 +160,15 @@ def fill_in(
     """
     room = room or Room(shape.n_train, limit_bytes(config.resources) - PROCESS_BYTES)
     raw = config.features.name == "raw"
+    if config.kernel.name == AUTO_KERNEL:  # which chooses the width as well
+        learns = "learned" if config.kernel.sigma2 is None and raw else "none"
+        config = _with_defaults(config, {"kernel.sigma2": "auto", "kernel.scale": learns})
     if raw:
         config = _with_problem(config, shape, explicit, room.n_different)
     else:
         sigma2: float | str = IMAGE_SIGMA2 if config.features.power == 1.0 else ROOT_SIGMA2
-        if config.kernel.name in ("laplace", "product-laplace"):  # whose distances are of another size
-            sigma2 = "median"
+        if kernels_of(config.kernel)[0].has_scales and config.kernel.name not in (None, "gaussian"):
+            sigma2 = "median"  # of other distances
         defaults = {"solver.penalty": IMAGE_PENALTY, "kernel.sigma2": sigma2, "kernel.scale": "none"}
         config = _with_defaults(config, defaults)
     config = _with_defaults(config, {"kernel.name": "gaussian", "solver.intercept": raw})
@@ -206,7 +209,8 @@ def _with_problem(config: TrainConfig, shape: FeatureShape, explicit: frozenset[
     if not _is_simple(config):
         return _with_defaults(config, {"kernel.name": "gaussian", "kernel.sigma2": "median", "kernel.scale": "none"})
     config = with_value(config, "solver.refit", "ridge")
-    config = _with_defaults(config, {"kernel.name": "gaussian" if isinstance(kernel.sigma2, float) else AUTO_KERNEL})
+    free = kernel.sigma2 in (None, "auto")
+    config = _with_defaults(config, {"kernel.name": AUTO_KERNEL if free else "gaussian"})
     learns = kernel.sigma2 is None and all(one.has_scales for one in kernels_of(config.kernel))
     return _with_defaults(config, {"kernel.scale": "learned" if learns else "none", "kernel.sigma2": "auto"})
 
@@ -289,17 +293,19 @@ def _fit_of(config: TrainConfig, shape: FeatureShape) -> Fit:
         chosen=(selection_size(solver.select) or 0) if selected else None,
         kernels=len(kernels_of(config.kernel)),
         scaled=learns_scales(config.kernel.scale),
+        of_classes=shape.task != "regression",
     )
 
 
 def trial_sizes(config: TrainConfig, shape: FeatureShape) -> TrialSizes:
-    """Return how large the trials of kernels are: what a budget pays for, else as large as they tell more."""
+    """Return how large the trials of kernels are: what a budget pays for; half of the default one, where none is."""
     if config.centers.budget is not None:
         return _fit_of(config, shape).trial_sizes(config.centers.budget)
+    sizes = _fit_of(config, shape).trial_sizes(DEFAULT_BUDGET / 2)
     chosen = None if config.solver.select == "none" else selection_size(config.solver.select)
     most = min(count_candidates(config, shape.n_train), config.centers.working_set or shape.n_train)
     used = min(most, max(chosen or most, TRIAL_SIZES[-1].few), MOST_TRIED)
-    return replace(TRIAL_SIZES[-1], more=used, most=used)
+    return replace(sizes, more=min(max(sizes.more, sizes.few), used), most=used)
 
 
 def grows(config: TrainConfig) -> bool:

@@ -45,8 +45,8 @@ def grow_candidates(work: Workspace) -> None:
             cut = {name: copied[name][:size] for name in ("index", "X")}
             work.commit(CENTERS, copied | cut | {RIDGES: np.array(errors)})
         if work.committed(name_of(ALL), mapped=True) is None:
-            size, parts = len(work.centers["index"]), _committed(work)
-            assert parts is not None
+            size = len(work.centers["index"])
+            parts = [statistics_of(work, name_of(part)) for part in (FIT, HELD_OUT)]  # a kill may leave one cut
             whole = all(part.n_centers == size for part in parts)
             fit, held_out = parts if whole else (part.cut(np.arange(size)) for part in parts)
             commit_parts(work, fit, held_out, ("", "", ALL) if whole else (FIT, HELD_OUT, ALL))

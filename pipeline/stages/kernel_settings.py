@@ -46,7 +46,7 @@ def _check_choice(config: TrainConfig) -> None:
     kernel, asked = config.kernel, f"--kernel {config.kernel.name}"
     if kernel.name != AUTO_KERNEL:
         return
-    if isinstance(kernel.sigma2, tuple | float):
+    if kernel.sigma2 != "auto":
         raise ConfigError(f"{asked} chooses the width as well, which means another thing for each: --sigma2 auto")
     if config.solver.init_from is not None:
         raise ConfigError(f"{asked} may choose another than that of --init-from; name the kernel")
