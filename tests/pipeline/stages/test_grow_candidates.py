@@ -122,6 +122,9 @@ def test_a_run_that_is_stopped_at_every_commit_ends_with_the_same_bytes(
     assert read_arrays(RunLayout(run).centers)["index"].tobytes() == (
         read_arrays(RunLayout(grown[case]).centers)["index"].tobytes()
     )
+    for part in ("fit", "hold_out", "all"):
+        sums, expected = (read_arrays(RunLayout(folder).statistics_file(part)) for folder in (run, grown[case]))
+        assert sums["gram"].tobytes() == expected["gram"].tobytes(), part
     assert not (run / "passes").exists()
     assert verification.verify_run(run).damaged == []
 
