@@ -19,7 +19,7 @@ from pipeline.kernels.derivatives import DIAGONAL, METRIC, Derivatives
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel, default_sigma2, typical_sigma2
 from pipeline.kernels.scaled_rows import lengths, scaled
-from pipeline.solvers.ridge import FIRST_RIDGE, climb, refit
+from pipeline.solvers.ridge import climb, refit
 
 BLOCK_ROWS = 1024
 START_WIDTHS = (1.0, 0.25)  # times the typical one, at which rounds of scales begin
@@ -66,7 +66,7 @@ class Trial:
 
     kernel; kind of the scales, of SCALE_KINDS; scales (d,) f4, or the root (d, d) f4 of a metric; sigma2; n_centers;
     error: of the held-out rows, mean squared or, of classes, the log loss, infinite where no ridge makes the Gram
-    definite; ridge: the exponent of its fraction of the diagonal; weights (m, T) f8.
+    definite; ridge: the exponent of its fraction of the diagonal, None: it is looked for everywhere; weights (m, T) f8.
     """
 
     kernel: Kernel
@@ -75,7 +75,7 @@ class Trial:
     sigma2: float
     n_centers: int
     error: float = float("inf")
-    ridge: int = FIRST_RIDGE
+    ridge: int | None = None
     weights: NDArray[np.float64] | None = None
 
 
@@ -127,7 +127,7 @@ def simplest(trials: Sequence[Trial], n_held_out: float) -> Trial:
 def try_kernel(sample: Sample, trial: Trial) -> Trial:
     """Return a trial with its error, ridge and weights.
 
-    Costs rows·m·(2d + m) operations, and m³/3 for each ridge that is tried, from its own on.
+    Costs rows·m·(2d + m) operations, and m³/3 for each ridge that is tried: from its own on, or all.
     """
     points = scaled(sample.points[: trial.n_centers], trial.scales)
     generator = ColumnGenerator(points, trial.sigma2, kernel=trial.kernel)

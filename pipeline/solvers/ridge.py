@@ -20,7 +20,7 @@ from pipeline.solvers.weights import CalibrationWeights, RidgeFit, Weights, inte
 # the last is the best, to the largest, which leaves next to nothing of the weights.
 RIDGES = tuple(10.0**exponent for exponent in range(-13, 0))
 LARGEST_RIDGE = 1e6
-FIRST_RIDGE, RIDGE_STEPS = -6, range(-13, 7)  # exponents of such fractions: where a climb begins, and its range
+RIDGE_STEPS = range(-13, 7)  # exponents of such fractions that a climb may come to
 FEW_ROWS = 10_000  # below which all rows are worth a value: a tenth of them, held out, tells too little
 LEAST_FREE = 1e-6  # of 1 - h: below it, rounding rules the value of a row without itself
 Parts = tuple[GramStatistics, GramStatistics]  # of the fit rows and of the held-out rows

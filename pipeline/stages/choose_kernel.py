@@ -307,7 +307,14 @@ def _sample_of(task: KernelTask) -> Sample:
 def _records(trials: list[Trial], *, final: bool = False) -> NDArray[np.float64]:
     """Return a row of RECORD for each trial; final: it is one of those that decide."""
     rows = [
-        (KERNELS.index(one.kernel.name), SCALE_KINDS.index(one.kind), one.n_centers, one.sigma2, one.error, one.ridge)
+        (
+            KERNELS.index(one.kernel.name),
+            SCALE_KINDS.index(one.kind),
+            one.n_centers,
+            one.sigma2,
+            one.error,
+            one.ridge or 0,
+        )
         for one in trials
     ]
     return np.array([(*row, final) for row in rows], np.float64).reshape(-1, len(RECORD))

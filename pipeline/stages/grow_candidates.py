@@ -10,7 +10,7 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import joined
 from pipeline.solvers.candidate_budget import steps_to
 from pipeline.solvers.kernel_trials import least_gain
-from pipeline.solvers.ridge import FIRST_RIDGE, Parts, refit
+from pipeline.solvers.ridge import Parts, refit
 from pipeline.stages.accumulate_statistics import (
     ALL,
     FIT,
@@ -55,7 +55,7 @@ def grow_candidates(work: Workspace) -> None:
 def _grown(work: Workspace) -> tuple[int, Errors]:
     """Commit the statistics of steps; return how many candidates to keep, and held-out errors of ridges with them."""
     steps, parts, kept = steps_to(work.n_candidates), _committed(work), 0
-    chance, errors, error, ridge = least_gain(count_held_out(work, work.facts)), Errors(), np.inf, FIRST_RIDGE
+    chance, errors, error, ridge = least_gain(count_held_out(work, work.facts)), Errors(), np.inf, None
     for size in steps:
         if parts is None or parts[0].n_centers < size:
             parts = _step(work, parts, size)

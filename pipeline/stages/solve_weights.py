@@ -16,7 +16,7 @@ from scipy.linalg import LinAlgError
 from pipeline.config.parsers import NO_PENALTY, is_searched, penalty_fraction
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
-from pipeline.solvers.ridge import FIRST_RIDGE, Parts, calibration_weights, finalise, refit, with_ridge
+from pipeline.solvers.ridge import Parts, calibration_weights, finalise, refit, with_ridge
 from pipeline.solvers.weights import CalibrationWeights, Weights, intercept_of
 from pipeline.stages import final_weights, initial_weights
 from pipeline.stages.accumulate_statistics import ALL, FIT, HELD_OUT, accumulate_held_out, name_of, statistics_of
@@ -82,7 +82,7 @@ def _unpenalised(work: Workspace) -> tuple[FinalWeights, CalibrationWeights]:
         fit, held_out, everything = (statistics_of(work, name_of(part)) for part in AT_ONCE)
         errors = [(fraction, error) for fraction, error in work.centers.get(RIDGES, np.empty((0, 2))).tolist()]
         if not errors:
-            best = refit(fit, held_out, everything, intercept=work.intercept, start=FIRST_RIDGE)
+            best = refit(fit, held_out, everything, intercept=work.intercept)
         else:
             best = with_ridge(fit, everything, errors, intercept=work.intercept)
     summary: dict[str, Any] = {

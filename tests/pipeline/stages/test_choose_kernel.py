@@ -116,7 +116,7 @@ def test_scales_without_gain_are_not_taken(tmp_path: Path) -> None:
     assert "Which features matter" not in write(tmp_path / "plain", None).read_text()
 
 
-@pytest.fixture(params=["learned scales", "a metric"])
+@pytest.fixture(params=["learned scales", pytest.param("a metric", marks=pytest.mark.ci)])
 def case(request: pytest.FixtureRequest) -> Case:
     return CASES[request.param]
 

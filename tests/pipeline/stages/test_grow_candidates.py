@@ -144,6 +144,7 @@ def test_the_estimator_grows_alike(tables: Path, features: Path, tmp_path: Path)
         np.testing.assert_array_equal(getattr(ours, name), getattr(model, name), err_msg=name)
 
 
+@pytest.mark.ci
 def test_what_is_done_with_a_finished_run(
     grown: dict[tuple[str, str], Path], tables: Path, features: Path, tmp_path: Path
 ) -> None:
@@ -160,6 +161,7 @@ def test_what_is_done_with_a_finished_run(
     report = train(tmp_path / "added", features, *added, dataset=data)
     assert report["n_train"] == 765
     assert report["n_centers"] == KEPT[IS_CUT], "those of the run"
+    assert report["hold_out"]["ridges"] != report_of(run)["hold_out"]["ridges"], "chosen anew"
     assert verification.verify_run(tmp_path / "added").damaged == []
     train(run, features, *line, "--resume", "auto", "--keep-statistics", "centers", dataset=data)
     assert note_on_statistics(RunLayout(run)) is not None
