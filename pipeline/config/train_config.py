@@ -333,8 +333,8 @@ def what_needs_held_out_rows(config: TrainConfig) -> str | None:
         f"--select {solver.select}": solver.select != "none",
         f"--penalty {solver.penalty}": is_searched(solver.penalty) or solver.penalty == NO_PENALTY,
         "--refit ridge": solver.refit != "none",
+        f"--kernel {kernel.name}": kernel.name == AUTO_KERNEL,
         f"--scale {kernel.scale}": learns_scales(kernel.scale),
         f"--sigma2 {kernel.sigma2}": kernel.sigma2 == "auto",
-        f"--kernel {kernel.name}": kernel.name == AUTO_KERNEL,
     }
     return next((flag for flag, needed in needs.items() if needed), None)

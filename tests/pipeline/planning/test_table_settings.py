@@ -98,7 +98,7 @@ def test_candidates_that_were_counted_do_not_grow(tmp_path):
     assert not grows(filled(data, solver__penalty="max:1e-7", centers__budget="4s")[0])
     shape = FeatureShape("0", "", "regression", (), 20_000, 5, 4, 1000, {})
     many = filled(table(tmp_path, 20_000), centers__count=9000, kernel__name="gaussian", kernel__sigma2="auto")[0]
-    assert trial_sizes(many, shape) == replace(TRIAL_SIZES[-1], more=MOST_TRIED)
+    assert trial_sizes(many, shape) == replace(TRIAL_SIZES[-1], most=MOST_TRIED)
     few = filled(data, centers__count=300, solver__select="greedy:50", kernel__sigma2="auto")[0]
     assert trial_sizes(few, shape).more == 300, "all of fewer than are tried first"
 

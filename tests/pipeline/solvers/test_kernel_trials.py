@@ -152,7 +152,7 @@ def tried_widths(monkeypatch: pytest.MonkeyPatch, error_of: Callable[[float], fl
 
     def try_width(_: Sample, trial: Trial) -> Trial:
         asked.append((trial.sigma2, trial.ridge))
-        return replace(trial, error=error_of(trial.sigma2), ridge=trial.ridge + 1)
+        return replace(trial, error=error_of(trial.sigma2), ridge=(trial.ridge or 0) + 1)
 
     monkeypatch.setattr(kernel_trials, "try_kernel", try_width)
     return asked
@@ -167,7 +167,7 @@ def test_the_ladder_finds_the_best_width_and_asks_for_none_twice(best: int, monk
     assert [one.error for one in trials] == sorted(one.error for one in trials)
     widths = [width for width, _ in asked]
     assert len(widths) == len(set(widths)) == len(trials) <= abs(best) + 3
-    assert [ridge for _, ridge in asked] == list(range(-6, len(asked) - 6)), "each begins with the ridge before it"
+    assert [ridge for _, ridge in asked] == [None, *range(1, len(asked))], "each begins with the ridge before it"
 
 
 def test_widths_without_a_fit_are_passed_and_the_ladder_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,7 +204,11 @@ def test_the_kernel_is_that_of_the_lowest_held_out_error(
     start = next(number for number, line in enumerate(lines) if line.split()[:2] == ["kernel", "inputs"])
     rows = lines[start + 1 : start + 1 + len(tried)]
     assert [line.split()[0] for line in rows] == [one["kernel"] for one in tried]
-    assert [line.split()[-1] for line in rows] == [f"{one['hold_out_error']:.6g}" for one in tried]
+    assert [line.removesuffix("  chosen").split()[-1] for line in rows] == [
+        f"{one['hold_out_error']:.6g}" for one in tried
+    ]
+    assert [line.endswith("chosen") for line in rows] == [one["chosen"] for one in tried]
+    assert sum(one["chosen"] for one in tried) == 1
     page = write(chosen[name], tmp_path / "page.html").read_text()
     cells = page[page.index('<table id="kernels">') :].split("</table>")[0]
     assert f"the model has the {kernel} kernel" in " ".join(page.split())
