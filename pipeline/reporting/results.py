@@ -132,7 +132,7 @@ def _tried_kernels(run: Run) -> list[dict[str, Any]] | None:
             "hold_out_error": error if np.isfinite(error) else None,
             "chosen": bool(final) and (kernel, kind, sigma2) == chosen,
         }
-        for kernel, kind, m, sigma2, error, _, final in (best[key] for key in sorted(best))
+        for kernel, kind, m, sigma2, error, _, final, _ in (best[key] for key in sorted(best))
     ]
 
 
@@ -141,7 +141,7 @@ def _tried_widths(run: Run) -> list[list[float | None]] | None:
     centers = run.centers
     if "tried" not in centers:
         return None
-    kernel, kind, m, sigma2, error, _, final = centers["tried"].T
+    kernel, kind, m, sigma2, error, _, final, _ = centers["tried"].T
     chosen = (kernel == centers["kernel"]) & (kind == centers["kind"]) & (final > 0)
     chosen &= m == m[chosen].max()
     pairs = sorted(zip(sigma2[chosen].tolist(), error[chosen].tolist(), strict=True), reverse=True)

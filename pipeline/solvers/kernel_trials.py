@@ -9,12 +9,14 @@ whether it does depends on its width: rounds begin at several, and are judged by
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import floor, log2
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError
 from scipy.special import logsumexp
 
+from pipeline.errors import InvalidDataError
 from pipeline.kernels.derivatives import DIAGONAL, METRIC, Derivatives
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel, default_sigma2, typical_sigma2
@@ -24,7 +26,7 @@ from pipeline.solvers.ridge import climb, refit
 BLOCK_ROWS = 1024
 START_WIDTHS = (1.0, 0.25)  # times the typical one, at which rounds of scales begin
 FIRST_WIDTH = 0.5  # times the typical one, where the search for a width begins
-WIDTH_STEPS = range(-12, 13)  # factors of 2 from there
+SMALLEST, LARGEST = 2.0**-10, 2.0**6  # times the typical width: beyond, rounding rules the columns
 JUDGED_AFTER = 2  # rounds
 LEAST_GAIN = 0.01  # of a held-out error
 SLOPE_ROWS, SLOPE_OPERATIONS = 4000, 2e10  # of which derivatives are taken, at most, and what they may cost
@@ -66,7 +68,8 @@ class Trial:
 
     kernel; kind of the scales, of SCALE_KINDS; scales (d,) f4, or the root (d, d) f4 of a metric; sigma2; n_centers;
     error: of the held-out rows, mean squared or, of classes, the log loss, infinite where no ridge makes the Gram
-    definite; ridge: the exponent of its fraction of the diagonal, None: it is looked for everywhere; weights (m, T) f8.
+    definite; ridge: the exponent of its fraction of the diagonal, None: it is looked for everywhere; typical:
+    the typical width; weights (m, T) f8.
     """
 
     kernel: Kernel
@@ -76,6 +79,7 @@ class Trial:
     n_centers: int
     error: float = float("inf")
     ridge: int | None = None
+    typical: float = 1.0
     weights: NDArray[np.float64] | None = None
 
 
@@ -207,11 +211,18 @@ def best_width(sample: Sample, start: Trial, search: Search) -> list[Trial]:
 
     def error_at(step: int) -> float:
         nonlocal ridge
-        trials[step] = try_kernel(sample, replace(start, sigma2=start.sigma2 * 2.0**step, ridge=ridge))
+        trial = replace(start, sigma2=start.sigma2 * 2.0**step, ridge=ridge)
+        try:
+            trials[step] = try_kernel(sample, trial)
+        except InvalidDataError:  # too small for float32
+            if not step:
+                raise
+            trials[step] = replace(trial, error=float("inf"))
         ridge = trials[step].ridge
         return trials[step].error
 
-    climb(error_at, 0, range(1) if search.sigma2 is not None else WIDTH_STEPS)
+    least, most = (floor(log2(bound * start.typical / start.sigma2)) for bound in (SMALLEST, LARGEST))
+    climb(error_at, 0, range(1) if search.sigma2 is not None else range(min(least, 0), max(most, 0) + 1))
     return sorted(trials.values(), key=lambda trial: trial.error)
 
 
@@ -246,9 +257,9 @@ def search_from(sample: Sample, kernel: Kernel, kind: str, scales: NDArray[np.fl
 
 def _first(sample: Sample, trial: Trial, search: Search) -> Trial:
     """Return the trial at the best width of scales without one."""
-    points = scaled(sample.points, trial.scales)
-    sigma2 = search.sigma2 or FIRST_WIDTH * default_sigma2(points, trial.kernel)
-    best = best_width(sample, replace(trial, sigma2=sigma2), search)[0]
+    typical = default_sigma2(scaled(sample.points, trial.scales), trial.kernel)
+    sigma2 = search.sigma2 or FIRST_WIDTH * typical
+    best = best_width(sample, replace(trial, sigma2=sigma2, typical=typical), search)[0]
     search.on_round(best)
     return best
 

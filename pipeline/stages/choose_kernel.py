@@ -42,7 +42,7 @@ from pipeline.stages.workspace import CENTERS, TaskCheckpoints, Workspace
 SCALES, PASS = "scales/learned.npz", "kernels"
 LEADING = ("gaussian", "product-laplace")  # kernels that are searched first; the others begin with their scales
 SMALL_SAMPLE, LARGEST_SHARE = 1500, 1 / 3  # held-out rows of a sample, where these are no more than that share
-RECORD = (
+RECORD = (  # of a trial, in the arrays that are committed
     "kernel",
     "kind",
     "n_centers",
@@ -50,7 +50,8 @@ RECORD = (
     "error",
     "ridge",
     "final",
-)  # of a trial, in the arrays that are committed
+    "typical",
+)
 WORDS = {PLAIN: "features as they are", COMMON: "inputs on one scale", METRIC: "a metric"}
 
 
@@ -89,7 +90,7 @@ def choose_kernel(work: Workspace, index: NDArray[np.int64], facts: TargetFacts)
     """Return what is committed with candidates at training rows `index`: the `kernel` (), widths `sigma2` (widths,) f8.
 
     The kernel is its position in KERNELS. Scales of the features are committed under SCALES. Where something was
-    chosen: also `tried` (trials, 7) f8, see RECORD. Raises InvalidDataError where no rows are held out, or all are, and
+    chosen: also `tried` (trials, 8) f8, see RECORD. Raises InvalidDataError where no rows are held out, or all are, and
     where no kernel can be fitted.
     """
     asked = work.config.kernel
@@ -317,7 +318,10 @@ def _records(trials: list[Trial], *, final: bool = False) -> NDArray[np.float64]
         )
         for one in trials
     ]
-    return np.array([(*row, final) for row in rows], np.float64).reshape(-1, len(RECORD))
+    typical = [one.typical for one in trials]
+    return np.array([(*row, final, t) for row, t in zip(rows, typical, strict=True)], np.float64).reshape(
+        -1, len(RECORD)
+    )
 
 
 def _as_arrays(trials: list[Trial]) -> Arrays:
@@ -327,6 +331,6 @@ def _as_arrays(trials: list[Trial]) -> Arrays:
 
 def _trials(kernel: Kernel, arrays: Arrays) -> list[Trial]:
     return [
-        Trial(kernel, SCALE_KINDS[int(kind)], arrays[f"scales{number}"], sigma2, int(m), error, int(ridge))
-        for number, (_, kind, m, sigma2, error, ridge, _) in enumerate(arrays["kept"].tolist())
+        Trial(kernel, SCALE_KINDS[int(kind)], arrays[f"scales{number}"], sigma2, int(m), error, int(ridge), typical)
+        for number, (_, kind, m, sigma2, error, ridge, _, typical) in enumerate(arrays["kept"].tolist())
     ]

@@ -66,7 +66,7 @@ def test_predict_with_numpy(tmp_path: Path, kernel: str) -> None:
     for point in points:
         assert found(point, text)[0] > 0.7
     difference, largest = found(r"largest difference N of values up to N", text)
-    assert difference < 1e-4 * largest
+    assert difference < 2e-3 * largest  # kernel values are float32 numbers there, and weights are large
 
 
 @pytest.mark.ci

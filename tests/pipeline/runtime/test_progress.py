@@ -180,7 +180,7 @@ def test_a_run_counts_rows_and_centers(
         inside = [number for number in counted if 0 < number < max(counted)]
         assert inside, "it moves while the one item is under way"
         assert all(before <= after for before, after in pairwise(counted))
-    assert "trying 7 widths on" in told
+    assert "gaussian kernel on 100 candidates" in told
     assert "dropping those that are missed least" in told
     assert "storing the sums of all rows" in told
     of_rows = [state for state in saved if state["stage"] == "statistics" and state.get("unit") == "rows"]
