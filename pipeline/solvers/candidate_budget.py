@@ -19,7 +19,7 @@ OPERATIONS_A_SECOND = 3.6e10  # of one core, mostly matrix products; measured 3.
 GRAMS = 8  # held at once at most, while rows are streamed or weights are fitted, with room for the blocks
 GRAMS_OF_A_CHOICE = 10  # where centers are chosen greedily
 PROCESS_BYTES = 512 * 2**20  # of interpreter, libraries and rows, in the limit of a command
-VALUE_OPERATIONS = 40  # that a kernel value costs beside its scalar product, at the rate above
+VALUE_OPERATIONS = 120  # that a kernel value costs beside its scalar product, at the rate above
 LEAST_CENTERS = 500  # candidates whatever the budget, of as many rows
 MOST_TRIED = 2000  # candidates on which kernels are tried: a fit of more costs more than it tells
 RIDGES_TRIED = 4  # factors of a Gram while its ridge is found, about
@@ -30,6 +30,7 @@ FINALISTS = 4  # kernels and scales that more candidates decide between, at most
 SHARE_OF_TRIALS = 0.35  # of a budget
 GRAM_SLOWNESS, FACTOR_SLOWNESS = 1.3, 1.4  # of products that are added exactly, and of factors
 DISTANCES = 8e6  # of pairs of points, whose typical distance is measured in each round, for each feature
+TRIAL_OPERATIONS = 2e8  # of a trial, however small: calls, and its part of the typical distances
 NEWTON_ROUNDS = 20  # of a penalised solve, each with a factor of its support
 VECTOR_SLOWNESS = 8  # of products of a matrix and a vector, which a greedy choice is made of
 
@@ -108,7 +109,8 @@ class Fit:
         """Return the operations of one fit to so many rows, with half as many held-out ones."""
         n, d = 1.5 * n_fit, self.n_features
         metric = 2.0 * n * d**2 if self.scaled and d <= MOST_OF_METRIC else 0.0
-        return metric + n * m * (2.0 * self.n_features + m + 2 * self.n_outputs + VALUE_OPERATIONS) + self._solves(m)
+        of_row = m * (2.0 * d + m + 2 * self.n_outputs + VALUE_OPERATIONS)
+        return TRIAL_OPERATIONS + metric + n * of_row + self._solves(m)
 
     def _solves(self, m: int) -> float:
         return RIDGES_TRIED * (FACTOR_SLOWNESS * m**3 / 3.0 + 4.0 * m**2 * self.n_outputs)

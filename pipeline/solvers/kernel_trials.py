@@ -266,12 +266,12 @@ def _first(sample: Sample, trial: Trial, search: Search) -> Trial:
 
 def learn_scales(sample: Sample, base: Trial, search: Search) -> list[Trial]:
     """Return the best trial of each kind of learned scales, from rounds that begin with the scales of `base`."""
-    typical, best = default_sigma2(scaled(sample.points, base.scales), base.kernel), list[Trial]()
+    best = list[Trial]()
     for kind in search.kinds:
         if kind == METRIC:
             lines = [[min([base, *best], key=lambda trial: trial.error)]]
         else:
-            widths = [search.sigma2] if search.sigma2 is not None else [step * typical for step in START_WIDTHS]
+            widths = [search.sigma2] if search.sigma2 is not None else [step * base.typical for step in START_WIDTHS]
             lines = [[try_kernel(sample, replace(base, sigma2=width))] for width in widths]
         lines = [[line[0], *_rounds(sample, line[0], kind, JUDGED_AFTER, search)] for line in lines]
         line = min(lines, key=lambda line: min(trial.error for trial in line[1:]))
@@ -291,7 +291,7 @@ def _rounds(sample: Sample, trial: Trial, kind: str, count: int, search: Search)
     trials = [trial]
     for _ in range(min(count, search.most_rounds)):
         last = trials[-1]
-        scales = next_scales(last.scales, slopes(sample, last, kind), sample.points, last.kernel)
+        scales = next_scales(last, slopes(sample, last, kind), sample.points)
         trials.append(best_width(sample, replace(last, kind=kind, scales=scales), search)[0])
         search.on_round(trials[-1])
     return trials[1:]
@@ -317,15 +317,14 @@ def slopes(sample: Sample, trial: Trial, kind: str) -> NDArray[np.float64]:
     return total
 
 
-def next_scales(
-    scales: NDArray[np.float32], slopes: NDArray[np.float64], points: NDArray[np.floating], kernel: Kernel
-) -> NDArray[np.float32]:
-    """Return scales (d,) f4 times the roots of the mean squared derivatives (d,), or the root (d, d) of a metric.
+def next_scales(trial: Trial, slopes: NDArray[np.float64], points: NDArray[np.floating]) -> NDArray[np.float32]:
+    """Return the scales (d,) f4 of a trial times the roots of the mean squared derivatives (d,), or the root (d, d).
 
     The root is that of the mean products (d, d) of the derivatives by the scaled features (mathematics.md, eqs. 81 and
-    88). The typical distance of the points (m, d) stays what it was, so that a width means the same in every round.
-    Where the function is constant the scales stay as they are.
+    88), of a metric. The typical width of the points (m, d) stays that of the trial, so that a width means the same in
+    every round. Where the function is constant the scales stay as they are.
     """
+    scales = trial.scales
     slopes = slopes / max(float(np.abs(slopes).max(initial=0.0)), _LEAST)
     if slopes.ndim == 1:
         learned = scales * np.sqrt(slopes)
@@ -337,8 +336,8 @@ def next_scales(
     if not learned.any():
         return scales
     learned /= np.abs(learned).max()
-    typical = typical_sigma2(scaled(points, scales), kernel) / typical_sigma2(scaled(points, learned), kernel)
-    return (learned * np.sqrt(typical)).astype(np.float32)
+    larger = trial.typical / typical_sigma2(scaled(points, learned), trial.kernel)
+    return (learned * np.sqrt(larger)).astype(np.float32)
 
 
 def importances(scales: NDArray[np.float32]) -> NDArray[np.float64]:
