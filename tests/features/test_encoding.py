@@ -1,6 +1,7 @@
 """Words and missing cells as numbers: against a naive twin, on rows of any kind, and what is refused."""
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 
@@ -21,16 +22,21 @@ from features.table_batches import Batch
 from features.table_cells import CellReader
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters=' \t\r\n",;'), min_size=1, max_size=4).filter(
-    lambda word: word.strip().lower() not in MISSING
+    lambda word: word.strip().lower() not in MISSING | {"true"} and not re.fullmatch(r"[+-]?[0-9]+\.0+", word.strip())
 )
-CELLS = st.one_of(st.sampled_from(["red", "green", "12", "1.5", "-0.25"]), st.sampled_from(sorted(MISSING)), WORDS)
+SPELLINGS = {"12.0": "12", "+3.00": "+3", "true": "1", "TRUE": "1", "False": "0"}  # of a category, as programs write it
+OTHERS = ["red", "green", "12", "1.5", "-0.25", "1", "0"]
+CELLS = st.one_of(st.sampled_from([*OTHERS, *SPELLINGS]), st.sampled_from(sorted(MISSING)), WORDS)
+
+
+def known(cell: str) -> str | None:
+    """Return the category of a cell, None for a missing one."""
+    word = cell.strip()
+    return None if word.lower() in MISSING else SPELLINGS.get(word, word)
 
 
 def naive(kind: str, training: list[str], cells: list[str]) -> np.ndarray:
     """The inputs of a column of words, written down cell by cell."""
-
-    def known(cell: str) -> str | None:
-        return None if cell.strip().lower() in MISSING else cell.strip()
 
     def order(word: str) -> tuple[int, float, str]:
         try:
@@ -78,8 +84,7 @@ def test_words_against_a_naive_twin(training, others, kind):
     later = CellReader(["c"], [{word: k for k, word in enumerate(again.columns[0].words or ())}], missing=True)
     as_predicted = later.codes(of_cells(training + others), [0])
     assert again.apply(as_predicted).tolist() == expected.tolist()
-    seen = {cell.strip() for cell in training}
-    unknown = [cell for cell in others if cell.strip() not in seen and cell.strip().lower() not in MISSING]
+    unknown = [cell for cell in others if known(cell) is not None and known(cell) not in map(known, training)]
     assert later.unknown["c"] == len(unknown)
 
 

@@ -65,8 +65,8 @@ def test_predict_with_numpy(tmp_path: Path, kernel: str) -> None:
     points = (r"\[0. 0.\]: inside \(N\)", r"10.\]: between \(N\)", r"-280. \]: outside \(N\)")
     for point in points:
         assert found(point, text)[0] > 0.7
-    difference, largest = found(r"largest difference N of values up to N", text)
-    assert difference < 2e-3 * largest  # kernel values are float32 numbers there, and weights are large
+    difference, most = found(r"largest difference N, of at most N by rounding", text)
+    assert difference <= most < 0.1
 
 
 @pytest.mark.ci
