@@ -35,7 +35,7 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         warning. The Gram of the candidates takes 8·n_centers² bytes.
     budget : float, str or None
         Core seconds (or "2m") that a fit may take, at a nominal rate that is the same on every machine, in place of
-        `n_centers`; a third of them, at most, goes into the choice of kernel, width and scales. None: 60, where
+        `n_centers`; two fifths of them, at most, go into the choice of kernel, width and scales. None: 60, where
         `n_centers` is None too.
     standardise : bool
         Fit to columns less their mean, over their deviation; predictions do the same. Both of weighted rows.
