@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features import targets as target_coding
-from features.descriptor import FeatureSpec, feature_length, parameters
+from features.descriptors.extraction import FeatureSpec, feature_length, parameters
 from features.published import PUBLISHED, folder_with
 from features.source import PARTS, Part, Source, SourceSpec
 from pipeline.config.settings import with_value

@@ -16,7 +16,7 @@ from sklearn.utils import Tags, column_or_1d
 from sklearn.utils.validation import assert_all_finite, check_consistent_length, check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
-from features.descriptor import FeatureSpec
+from features.descriptors.extraction import FeatureSpec
 from features.encoding import Asked
 from features.source import Columns
 from features.table_parts import has_numbers_only, is_frame

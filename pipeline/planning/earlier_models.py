@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from features.descriptor import parameters
+from features.descriptors.extraction import parameters
 from pipeline.config.settings import Loaded, grown, with_value
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import names_of_data

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.descriptor import feature_length
+from features.descriptors.extraction import feature_length
 from features.encoding import unknown_words
 from features.errors import DataError
 from features.row_source import check_finite, input_dtype

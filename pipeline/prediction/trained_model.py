@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.descriptor import FeatureSpec, extract, feature_length, parameters
+from features.descriptors.extraction import FeatureSpec, extract, feature_length, parameters
 from features.errors import DataError, UsageError
 from features.source import Columns
 from features.standardisation import Standardisation, on_scale

@@ -3,7 +3,8 @@
 import time
 from functools import partial
 
-from features import deskew, rendering_loops, sphog
+from features import rendering_loops
+from features.descriptors import deskew, sphog
 from pipeline.config.parsers import NO_PENALTY, learns_scales
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets import build_feature_store, feature_rows, store_users

@@ -17,7 +17,7 @@ import zarr
 from numcodecs import zstd
 from zarr.codecs import GzipCodec, ZstdCodec
 
-from features.descriptor import FeatureSpec
+from features.descriptors.extraction import FeatureSpec
 from pipeline.kernels.kernel_forms import GAUSSIAN
 from pipeline.models.kernel_expansion import KernelExpansion
 from pipeline.prediction.model_folder import save_model

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from skimage.feature import hog as skimage_hog
 
-from features.descriptor import FeatureSpec, extract, feature_length, parameters
+from features.descriptors.extraction import FeatureSpec, extract, feature_length, parameters
 from features.errors import UsageError
 from features.open_source import open_source
 from features.source import SourceSpec

@@ -6,8 +6,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.ndimage import affine_transform
 
-from features.descriptor import FeatureSpec, extract, feature_length
-from features.deskew import deskew
+from features.descriptors.deskew import deskew
+from features.descriptors.extraction import FeatureSpec, extract, feature_length
 from features.errors import UsageError
 from features.open_source import open_source
 from features.source import SourceSpec

@@ -8,10 +8,10 @@ from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import RidgeClassifier
 from sklearn.pipeline import make_pipeline
 
+from features.descriptors.sphog import sphog
 from features.errors import DataError
 from features.open_source import open_source
 from features.source import SourceSpec
-from features.sphog import sphog
 from runs import largest_bytes
 
 

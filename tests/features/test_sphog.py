@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.ndimage import convolve1d
 
+from features.descriptors.sphog import sphog, sphog_length
 from features.errors import UsageError
 from features.images import read_idx
 from features.open_source import open_source
 from features.source import SourceSpec
-from features.sphog import sphog, sphog_length
 
 
 def naive_sphog(image):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from commands import Capture
-from features.descriptor import FeatureSpec, extract
+from features.descriptors.extraction import FeatureSpec, extract
 from features.open_source import open_source
 from features.source import SourceSpec
 from pipeline import evaluate, predict, report, verify

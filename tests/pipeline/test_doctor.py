@@ -62,7 +62,7 @@ def test_the_json_form_is_one_object(elsewhere: Path, capsys: Capture) -> None:
 
 @pytest.mark.ci
 def test_data_and_compiled_code_that_are_here(elsewhere: Path, data_dir: Path) -> None:
-    code = "import numpy as np; from features.sphog import sphog; sphog(np.zeros((1, 28, 28), np.uint8))"
+    code = "import numpy as np; from features.descriptors.sphog import sphog; sphog(np.zeros((1, 28, 28), np.uint8))"
     done = python("-c", f"import pipeline; {code}")
     assert done.returncode == 0, done.stderr
     facts = doctor.examine(elsewhere / "runs", str(data_dir))

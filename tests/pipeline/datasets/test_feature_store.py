@@ -14,7 +14,7 @@ import zarr
 from commands import flip
 from features import row_source as rows
 from features import tables
-from features.descriptor import FeatureSpec
+from features.descriptors.extraction import FeatureSpec
 from features.source import SourceSpec
 from pipeline import verify
 from pipeline.datasets import build_feature_store, feature_request, feature_rows, open_data

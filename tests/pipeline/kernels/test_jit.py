@@ -19,7 +19,7 @@ from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel, typical_sigma
 from runs import ROOT, python
 
 LOOPS = (
-    "import features.sphog as a, pipeline.kernels.kernel_loops as b;"
+    "import features.descriptors.sphog as a, pipeline.kernels.kernel_loops as b;"
     "import pipeline.solvers.solver_loops as c;"
     "print(*{Path(f.stats.cache_path).parent for f in (a.sphog_rows, b.gaussian_float32, c.sweep)});"
 )

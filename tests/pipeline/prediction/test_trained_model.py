@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.descriptor import FeatureSpec, feature_length
+from features.descriptors.extraction import FeatureSpec, feature_length
 from features.standardisation import Standardisation
 from features.target_transform import TargetTransform
 from pipeline.errors import ExitCode, InvalidDataError

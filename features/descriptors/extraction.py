@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from features import deskew, sphog
+from features.descriptors import deskew, sphog
 from features.errors import UsageError
 
 NAMES = ("sphog", "hog", "raw")
@@ -19,7 +19,7 @@ class FeatureSpec:
 
     name : ``sphog`` (the paper's, 2172 for 28 x 28), ``hog`` (scikit-image) or ``raw`` (the values, flattened)
     cells, orientations : cell sizes in pixels and bins of `hog`
-    deskew : parts, 0 to 1, of the shear that makes an image upright before anything else (`features.deskew`)
+    deskew : parts, 0 to 1, of the shear that makes an image upright before anything else (`deskew`)
     power : exponent, above 0 to 1, of every value of `sphog` and `hog`: below 1, strong gradients count for less
     """
 
