@@ -68,6 +68,11 @@ class ExactSum:
 
     def add(self, term: NDArray[np.float64] | float, rows: slice = slice(None)) -> None:
         """Add a term to some rows of the sum. Raises InvalidDataError where it is beyond the bound, or no number."""
+        if self.units.ndim == 2 and not self._unit.ndim:  # large sums: one reading of them, without temporaries
+            tile, place = np.ascontiguousarray(term, np.float64), (rows.indices(len(self.units))[0], 0)
+            if not add_lower_tile(tile, 1.0 / self._unit, self._most_units, self.units, *place, tile.shape[1]):
+                raise _out_of_range()
+            return
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused, in words
             units = np.rint(np.asarray(term) / self._unit)
         if not (np.abs(units) <= self._most_units).all():

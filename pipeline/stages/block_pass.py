@@ -173,35 +173,47 @@ INPUT = "input.npz"
 _SLACK = 2.0  # of a term: k ‖x - z‖ is σ/√e at most, and float32 products are rounded
 
 
-def gradient_pass(rows: RowTask, given: Stored, n_points: int, largest: RowBounds) -> RowPass[ExactSums]:
-    """Return a pass that adds up scaled sums (m, d) over the fit rows; see `gradient_of`.
+def gradient_pass(
+    rows: RowTask, given: Stored, points: NDArray[np.floating], largest: RowBounds
+) -> RowPass[ExactSums]:
+    """Return a pass that adds up scaled sums over the fit rows, of rows (m, d) and of their pulls (m,); `gradient_of`.
 
-    Residuals and weights are scaled by bounds of theirs, so that every product is within ±1 and every term of a sum
-    within a few widths of the kernel: that fixes the unit of the exact sums.
+    Residuals and weights are scaled by bounds of theirs, so that every pull is within ±1 and every term of a sum within
+    a few widths of the kernel and the distance of its center from their middle: that fixes the units of the exact sums.
 
     given : has points (m, d), weights (m, T) f8 and intercept (T,) f8
     largest : bounds of targets times row weights, and of the weights
     """
-    shape = (n_points, rows.shape.n_features)
-    blocks = row_grid("train", rows.shape.n_train, n_points, 8 * math.prod(shape))
-    bound = _SLACK * float(np.sqrt(rows.sigma2[0])) * blocks.block_rows
+    shape = points.shape
+    blocks = row_grid("train", rows.shape.n_train, len(points), 8 * math.prod(shape))
+    farthest = float(np.linalg.norm(points - _middle(rows, points), axis=1).max())
+    bound = _SLACK * (float(np.sqrt(rows.sigma2[0])) + farthest) * blocks.block_rows
     return block_pass(
         rows,
         blocks,
         partial(_opened_gradient, given, largest),
-        partial(sum_of_arrays, shape, bound, blocks.n_blocks),
-        (n_points, largest, TILE_COLUMNS),
+        partial(_sums_of_pulls, shape, bound, _SLACK * blocks.block_rows, blocks.n_blocks),
+        (shape, bound, largest, TILE_COLUMNS),
         sums_bytes=8 * math.prod(shape),
-        threads_a_piece=-(-n_points // TILE_COLUMNS),
+        threads_a_piece=-(-len(points) // TILE_COLUMNS),
     )
 
 
-def gradient_of(
-    sums: ExactSums, weights: NDArray[np.float64], intercept: NDArray[np.float64], largest: RowBounds, sigma2: float
-) -> NDArray[np.float64]:
+def _sums_of_pulls(shape: tuple[int, int], of_rows: float, of_pulls: float, n_terms: int) -> ExactSums:
+    return ExactSums({"rows": ExactSum(shape, of_rows, n_terms), "pulls": ExactSum(shape[:1], of_pulls, n_terms)})
+
+
+def _middle(rows: RowTask, points: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Return the middle of points (m, d), (d,), from which they and rows are measured: far off, products would cancel."""
+    return points.mean(axis=0, dtype=np.float64).astype(rows.precision)
+
+
+def gradient_of(rows: RowTask, sums: ExactSums, given: Values, largest: RowBounds) -> NDArray[np.float64]:
     """Return the derivative of half the squared error by every number of every center, (m, d) f8."""
-    scale = scales(weights, intercept, largest)[1] * largest.weight
-    return np.asarray(sums["sum"].values() * (-scale / sigma2))
+    points = given["points"]
+    scale = scales(given["weights"], given["intercept"], largest)[1] * largest.weight
+    pulled = sums["pulls"].values()[:, None] * (points - _middle(rows, points)).astype(np.float64)
+    return np.asarray((sums["rows"].values() - pulled) * (-scale / rows.sigma2[0]))
 
 
 def scales(
@@ -219,8 +231,7 @@ def _opened_gradient(given: Stored, largest: RowBounds, rows: RowTask) -> Add[Ex
     arrays = given.read()
     points, weights, intercept = (arrays[name] for name in ("points", "weights", "intercept"))
     generator, (residual_bound, scale) = rows.generator_of(points), scales(weights, intercept, largest)
-    # Rows and points are measured from the middle of the points: far from the origin, products would cancel.
-    middle = points.mean(axis=0, dtype=np.float64).astype(rows.precision)
+    middle = _middle(rows, points)
 
     def add(sums: ExactSums, number: int, block: RowBlock, each: Each) -> None:
         """Add a block, tile by tile of the centers (mathematics.md, eq. 85)."""
@@ -232,14 +243,13 @@ def _opened_gradient(given: Stored, largest: RowBounds, rows: RowTask) -> Add[Ex
         residuals = (block.targets[fitted] - columns @ weights - intercept) / residual_bound
         if block.weights is not None:
             residuals *= (block.weights[fitted] / largest.weight)[:, None]
-        away = X.astype(middle.dtype) - middle
+        away = np.subtract(X, middle, dtype=middle.dtype)
 
         def add_tile(tile: slice) -> None:
             pulls = residuals @ (weights[tile] * (residual_bound / scale)).T
             pulls *= columns[:, tile]
-            moved = (pulls.astype(away.dtype).T @ away).astype(np.float64)
-            moved -= pulls.sum(axis=0)[:, None] * (points[tile] - middle).astype(np.float64)
-            sums["sum"].add(moved, tile)
+            sums["rows"].add(pulls.astype(away.dtype).T @ away, tile)
+            sums["pulls"].add(pulls.sum(axis=0), tile)
 
         n = len(points)
         each(add_tile, [slice(first, min(first + TILE_COLUMNS, n)) for first in range(0, n, TILE_COLUMNS)])

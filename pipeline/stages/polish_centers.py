@@ -172,10 +172,10 @@ class _Polish:
         name = f"polish-gradient-{_digest(state.points, state.weights, state.intercept)}"
         arrays = {"points": self._rounded(state.points), "weights": state.weights, "intercept": state.intercept}
         given = self._work.commit(f"passes/{name}/{INPUT}", arrays)
-        task = gradient_pass(self._task, given, len(state.points), self._largest)
+        task = gradient_pass(self._task, given, arrays["points"], self._largest)
         sums = self._work.add_up(SOLVE, task, name, self._words(state.step + 1, state))
         self._work.drop(f"passes/{name}")
-        gradient = gradient_of(sums, state.weights, state.intercept, self._largest, self._task.sigma2[0])
+        gradient = gradient_of(self._task, sums, arrays, self._largest)
         curvature, none = state.curvature, np.empty(0)
         if state.last_step.size:
             curvature = curvature.with_pair(state.last_step.ravel(), (gradient - state.last_gradient).ravel())
