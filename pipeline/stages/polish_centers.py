@@ -1,7 +1,8 @@
 """Moved centers (`--polish-centers`): steps on their positions, with the weights solved out (variable projection).
 
-A step takes two passes over the rows: statistics at the new positions, and the gradient. The positions of the lowest
-held-out error are kept. The state between two steps is checkpointed.
+A step takes two passes over the rows: statistics at the new positions, and the gradient. The first steps take a sample
+of the rows, then a larger one, the last ones all. Each level goes on from the positions of the lowest held-out error of
+the one before. The state between two steps is checkpointed.
 """
 
 from __future__ import annotations
@@ -25,11 +26,15 @@ from pipeline.solvers.weights import CalibrationWeights
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, MEMBERS, largest_values, statistics_pass
 from pipeline.stages.block_pass import INPUT, gradient_of, gradient_pass
 from pipeline.stages.final_weights import FinalWeights, ridge_summary
-from pipeline.stages.training_rows import RowTask, row_task, rows_and_widths
+from pipeline.stages.training_rows import RowTask, gather_sample, row_task, rows_and_widths, task_on_sample
 from pipeline.stages.workspace import SOLVE, Workspace
 
 NAME, TRIALS = "polish", "passes/polish-trials"
+SAMPLES = (1 / 6, 1 / 3)  # shares of the rows, before all of them
+LEAST_ROWS, LEAST_HELD_OUT, ROWS_A_CENTER = 5000, 250, 8  # of a sample: with fewer it tells too little
+SAMPLE_BYTES = 2**28  # of the features of a sample, at most
 PATIENCE = 10  # steps without a lower held-out error, after which a larger ridge is tried, or the last step is made
+SHORT_PATIENCE = 3  # such steps on a sample, after which more rows are taken
 FIRST = 0.1  # of σ: how far the first step moves the center that moves farthest
 Points = NDArray[np.float64]
 
@@ -48,13 +53,15 @@ class Fit:
 class Moving(Fit):
     """The state between two passes: the solution at points (m, d) f8, and the best points so far (m, d) f4.
 
+    begun : the steps at which each level so far began, (levels,) i8
     gradient : at the points, before its pass (0,); last_step, last_gradient : the step that led here, until L-BFGS has
         learned from it, else (0,); steps, changes : its curvature
     ridge, fraction : ρ, and its part of the mean diagonal of the Gram when it was chosen, at step `chosen_at`
-    best, best_step : the points of the lowest held-out error
+    best, best_step : the points of the lowest held-out error of the level, or those it began with
     errors : held-out errors before the first step and after each
     """
 
+    begun: NDArray[np.int64]
     points: Points
     gradient: Points
     last_step: Points
@@ -74,6 +81,16 @@ class Moving(Fit):
         return len(self.errors) - 1
 
     @property
+    def level(self) -> int:
+        """Which share of the rows is used."""
+        return len(self.begun) - 1
+
+    @property
+    def waited(self) -> int:
+        """Steps since the held-out error was lowest, or the ridge was chosen."""
+        return self.step - max(self.best_step, self.chosen_at)
+
+    @property
     def curvature(self) -> Curvature:
         """What L-BFGS has learned."""
         return Curvature(self.steps, self.changes)
@@ -86,8 +103,8 @@ class Moving(Fit):
 
     def with_error(self, error: float, rounded: NDArray[np.floating], before: NDArray[np.float64]) -> Moving:
         """Return the state with the held-out error of its points, after those `before`."""
-        state = replace(self, errors=np.append(before, error))
-        return replace(state, best=rounded, best_step=state.step) if error < self.errors.min(initial=np.inf) else state
+        state, lowest = replace(self, errors=np.append(before, error)), self.errors[self.begun[-1] :].min(initial=np.inf)
+        return replace(state, best=rounded, best_step=state.step) if error < lowest else state
 
 
 def polish_centers(
@@ -96,20 +113,28 @@ def polish_centers(
     """Move the centers where that lowers the held-out error; return their weights, and those for the held-out rows."""
     started = time.perf_counter()
     rows, _ = rows_and_widths(work.candidates[final.active], work.shape.n_named)
-    polish = _Polish(work, work.config.solver.polish_centers)
+    polish = _Polish(work, work.config.solver.polish_centers, len(rows))
     state = polish.finished(open_features(work.features).take(rows).astype(np.float64))
-    after, summary = float(state.errors[0]), final.summary
+    summary, kept = final.summary, 0
+    before = after = min(error for _, error in summary["ridges"])
     if state.best_step:
-        parts = polish.statistics(state.best, "weights at the new places")
+        parts = polish.statistics(state.best, state.level, "weights at the new places")
         moved = _refit(parts[FIT], parts[HELD_OUT], parts[FIT] + parts[HELD_OUT], work.intercept)
-        final = replace(final, weights=moved.weights.weights, intercept=moved.weights.intercept, points=state.best)
-        after = min(error for _, error in moved.held_out_errors)
-        tried = CalibrationWeights(moved.of_fit.weights.named(tried.weights.columns), points=state.best)
-        summary = summary | ridge_summary(moved)
+        lowest = min(error for _, error in moved.held_out_errors)
+        if lowest < before:
+            after, kept = lowest, state.best_step
+            weights, intercept = moved.weights.weights, moved.weights.intercept
+            final = replace(final, weights=weights, intercept=intercept, points=state.best)
+            tried = CalibrationWeights(moved.of_fit.weights.named(tried.weights.columns), points=state.best)
+            summary = summary | ridge_summary(moved)
     polished = {
         "steps": state.step,
-        "kept_step": state.best_step,  # 0: none moved
-        "held_out_errors": state.errors.tolist(),  # before the first step and after each, with the ridge of the time
+        "kept_step": kept,  # 0: none moved
+        "levels": [
+            {"share": share, "first_step": first} for share, first in zip(polish.shares, state.begun.tolist())
+        ],
+        "held_out_errors": state.errors.tolist(),  # before the first step and after each, of the rows of the time
+        "held_out_before": before,  # of all rows, where the centers were
         "held_out_after": after,  # where they are now, with the ridge that is best there
         "wall_seconds": time.perf_counter() - started,
     }
@@ -119,17 +144,28 @@ def polish_centers(
 class _Polish:
     """The steps, as passes over the rows."""
 
-    def __init__(self, work: Workspace, most: int) -> None:
+    def __init__(self, work: Workspace, most: int, n_centers: int) -> None:
         self._work, self._most = work, most
         self._task: RowTask = row_task(work)
         self._largest = largest_values(work)
         self._dtype = open_features(work.features).dtype
         self._checkpoints = work.checkpoints(NAME)
+        self.shares = _shares(work, n_centers)
+
+    def _rows(self, level: int) -> RowTask:
+        """Return the rows of a level: a sample, which is gathered once, or all."""
+        share = self.shares[level]
+        if share == 1.0:
+            return self._task
+        name = f"passes/polish-rows-{level}"
+        with self._work.status(SOLVE, f"gathering {share:.0%} of the rows"):
+            self._work.once(name, lambda: gather_sample(self._task, share), mapped=True)
+        return task_on_sample(self._task, self._work.stored(name))
 
     def finished(self, points: Points) -> Moving:
         """Return the state after the last step, taken up from the last checkpoint. Raises StoppedError, after one."""
         state = self._loaded()
-        state = self._started(points) if state is None else state
+        state = self._started(points, None) if state is None else state
         try:
             while state.step < self._most:
                 new = self._next(state)
@@ -144,38 +180,68 @@ class _Polish:
         self._save(state)  # the weights there take another pass
         return state
 
-    def _started(self, points: Points) -> Moving:
-        """Return the state before the first step."""
-        parts, none = self.statistics(points, "moving centers: where they are"), np.empty(0)
+    def _started(self, points: Points, before: Moving | None) -> Moving:
+        """Return the state before the first step of a level; `before`: the last state of the one before it."""
+        begun, errors = (np.empty(0, np.int64), np.empty(0)) if before is None else (before.begun, before.errors[:-1])
+        parts, none = self.statistics(points, len(begun), "moving centers: where they are"), np.empty(0)
         chosen = _refit(parts[FIT], parts[HELD_OUT], parts[FIT], self._work.intercept)
         fit, best = self.fitted(parts, chosen.ridge), self._rounded(points)
-        before: dict[str, Any] = {
-            "gradient": none,
-            "last_step": none,
-            "last_gradient": none,
-            "errors": np.array([np.inf]),
-        }
-        before |= {"points": points, "best": best, "chosen_at": 0, "best_step": 0, "ridge": 0.0, "fraction": 0.0}
-        state = Moving(**vars(fit), **vars(Curvature.nothing(points.size)), **before)
-        return state.with_ridge(chosen, fit, best)
+        import os
+        curvature = Curvature.nothing(points.size)
+        if before is not None and os.environ.get("PC_CARRY"):
+            r = self.shares[len(begun)] / self.shares[len(begun)-1]
+            curvature = Curvature(before.steps, (before.changes*np.float32(r)))
+        state = Moving(
+            **vars(fit),
+            **vars(curvature),
+            begun=np.append(begun, len(errors)),
+            points=points,
+            gradient=none,
+            last_step=none,
+            last_gradient=none,
+            ridge=0.0,
+            fraction=0.0,
+            chosen_at=len(errors),
+            best=best,
+            best_step=0,
+            errors=np.append(errors, np.inf),
+        )
+        state = state.with_ridge(chosen, fit, best)
+        return state if before is None else replace(state, best_step=before.best_step)
 
     def _next(self, state: Moving) -> Moving | None:
         """Return the state after the next pass or passes; None where no step lowers the held-out error any more."""
+        is_last = state.level == len(self.shares) - 1
+        if not is_last and (state.waited >= SHORT_PATIENCE or state.step >= self._ends[state.level]):
+            return self._on_more_rows(state)
         if not state.gradient.size:
             return self._with_gradient(state)
-        stalled = state.step - max(state.best_step, state.chosen_at) >= PATIENCE
-        moved = None if stalled else self._moved(state)
-        return self._with_larger_ridge(state) if moved is None else moved
+        moved = None if state.waited >= PATIENCE else self._moved(state)
+        if moved is not None:
+            return moved
+        return self._with_larger_ridge(state) if is_last else self._on_more_rows(state)
+
+    def _on_more_rows(self, state: Moving) -> Moving:
+        """Return the state at the beginning of the next level."""
+        new = self._started(state.best.astype(np.float64), state)
+        self._work.drop(f"passes/polish-rows-{state.level}")
+        return new
+
+    @property
+    def _ends(self):
+        import os
+        return [int(float(x) * self._most) for x in os.environ.get("PC_ENDS", ".5,.75").split(",")][-(len(self.shares)-1):] + [self._most]
 
     def _with_gradient(self, state: Moving) -> Moving:
         """Return the state with the gradient at its points, learned from: a pass over the fit rows."""
         name = f"polish-gradient-{_digest(state.points, state.weights, state.intercept)}"
         arrays = {"points": self._rounded(state.points), "weights": state.weights, "intercept": state.intercept}
         given = self._work.commit(f"passes/{name}/{INPUT}", arrays)
-        task = gradient_pass(self._task, given, arrays["points"], self._largest)
+        rows = self._rows(state.level)
+        task = gradient_pass(rows, given, arrays["points"], self._largest)
         sums = self._work.add_up(SOLVE, task, name, self._words(state.step + 1, state))
         self._work.drop(f"passes/{name}")
-        gradient = gradient_of(self._task, sums, arrays, self._largest)
+        gradient = gradient_of(rows, sums, arrays, self._largest)
         curvature, none = state.curvature, np.empty(0)
         if state.last_step.size:
             curvature = curvature.with_pair(state.last_step.ravel(), (gradient - state.last_gradient).ravel())
@@ -187,7 +253,7 @@ class _Polish:
         last: list[Fit] = []
 
         def objective_at(x: NDArray[np.float64]) -> float:
-            last[:] = [self._tried(x.reshape(shape), state.ridge, self._words(number, state))]
+            last[:] = [self._tried(x.reshape(shape), state, self._words(number, state))]
             return last[0].objective
 
         farthest = float(np.sqrt(np.einsum("md,md->m", state.gradient, state.gradient).max()))
@@ -205,7 +271,7 @@ class _Polish:
 
     def _with_larger_ridge(self, state: Moving) -> Moving | None:
         """Return the state with the ridge that held-out rows now want, to go on from; None if it is no larger one."""
-        parts = self.statistics(state.points, "moving centers: a larger ridge")
+        parts = self.statistics(state.points, state.level, "moving centers: a larger ridge")
         chosen = _refit(parts[FIT], parts[HELD_OUT], parts[FIT], self._work.intercept)
         larger = state.with_ridge(chosen, self.fitted(parts, chosen.ridge), self._rounded(state.points))
         if larger.fraction <= state.fraction:
@@ -213,21 +279,23 @@ class _Polish:
         return replace(larger, gradient=np.empty(0), **vars(Curvature.nothing(state.points.size)))
 
     def _words(self, number: int, state: Moving) -> str:
-        return f"moving centers, step {number} of at most {self._most}, held-out error {state.errors.min():.4g}"
+        share, error = self.shares[state.level], state.errors[state.begun[-1] :].min()
+        rows = "all rows" if share == 1.0 else f"{share:.0%} of the rows"
+        return f"moving centers, step {number} of at most {self._most}, on {rows}, held-out error {error:.4g}"
 
-    def _tried(self, points: Points, ridge: float, words: str) -> Fit:
+    def _tried(self, points: Points, state: Moving, words: str) -> Fit:
         """Return the solution at some points; what earlier trials of a step gave is kept until the step is made."""
 
         def make() -> Arrays:
-            return as_arrays(self.fitted(self.statistics(points, words), ridge))
+            return as_arrays(self.fitted(self.statistics(points, state.level, words), state.ridge))
 
         return as_dataclass(self._work.once(f"{TRIALS}/{_digest(points)}.npz", make), Fit)
 
-    def statistics(self, points: NDArray[np.floating], words: str) -> dict[str, GramStatistics]:
-        """Return the statistics of fit and held-out rows at some points: a pass over all rows."""
+    def statistics(self, points: NDArray[np.floating], level: int, words: str) -> dict[str, GramStatistics]:
+        """Return the statistics of fit and held-out rows at some points: a pass over the rows of a level."""
         name = f"polish-statistics-{_digest(points)}"
         members = self._work.commit(f"passes/{name}/{MEMBERS}", {"points": self._rounded(points)})
-        task = statistics_pass(self._task, (FIT, HELD_OUT), len(points), self._largest, members=members)
+        task = statistics_pass(self._rows(level), (FIT, HELD_OUT), len(points), self._largest, members=members)
         parts = self._work.add_up(SOLVE, task, name, words).statistics()
         self._work.drop(f"passes/{name}")
         return parts
@@ -250,7 +318,7 @@ class _Polish:
         return np.ascontiguousarray(points, dtype=self._dtype)
 
     def _save(self, state: Moving) -> None:
-        self._checkpoints.save(2 * state.step + bool(state.gradient.size), as_arrays(state), {})
+        self._checkpoints.save(2 * state.step + bool(state.gradient.size) + 2 * state.level, as_arrays(state), {})
 
     def _loaded(self) -> Moving | None:
         checkpoint = self._checkpoints.load()
@@ -259,6 +327,17 @@ class _Polish:
         for warning in checkpoint.warnings:
             self._work.warn(warning)
         return as_dataclass(checkpoint.arrays, Moving)
+
+
+def _shares(work: Workspace, n_centers: int) -> list[float]:
+    """Return the shares of the rows that are used, one after the other: samples, as far as they tell enough, then all."""
+    import os
+    if os.environ.get("PC_LEVELS"):
+        return [float(x) for x in os.environ["PC_LEVELS"].split(",")]
+    n, most = work.shape.n_train, SAMPLE_BYTES / (4 * work.shape.n_features)
+    n_rows = sorted({min(share * n, most) for share in SAMPLES})
+    least = max(LEAST_ROWS, ROWS_A_CENTER * n_centers, LEAST_HELD_OUT / work.config.statistics.hold_out)
+    return [rows / n for rows in n_rows if rows >= least] + [1.0]
 
 
 def _digest(*arrays: NDArray[np.floating]) -> str:

@@ -1,7 +1,7 @@
 """The rows as the stages stream them: features, targets and who is held out, block by block."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +15,8 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel
 from pipeline.kernels.scaled_rows import first_non_finite_row
 from pipeline.runtime import stopping
-from pipeline.runtime.stored_arrays import Stored
-from pipeline.stages.target_facts import RowData, TargetFacts
+from pipeline.runtime.stored_arrays import Arrays, Stored
+from pipeline.stages.target_facts import READ_TARGETS, RowData, TargetFacts
 from pipeline.stages.workspace import CENTERS, Workspace
 
 MOST_ROWS = 2048  # of a block: longer ones are no faster
@@ -161,6 +161,58 @@ def row_task_of(
         seed=config.seed,
         facts=facts,
     )
+
+
+@dataclass(frozen=True)
+class SampledRows:
+    """Training rows that were gathered, as `datasets.feature_rows.FeatureRows`."""
+
+    rows: Stored  # X, y, keys and groups, weights where there are any
+    dtype: type
+
+    def read(self, part: Part, start: int, stop: int) -> NDArray[np.floating]:
+        """Return features (stop - start, n_features)."""
+        return self.rows.read(mapped=True)["X"][start:stop]
+
+    def targets(self, part: Part, start: int, stop: int) -> NDArray[Any]:
+        """Return targets (stop - start,) as stored."""
+        return self.rows.read(mapped=True)["y"][start:stop]
+
+    def weights(self, part: Part, start: int, stop: int) -> NDArray[np.float64] | None:
+        """Return the weights of rows (stop - start,) f8; None where each counts 1."""
+        weights = self.rows.read(mapped=True).get("weights")
+        return None if weights is None else weights[start:stop]
+
+    def keys(self, start: int, stop: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """Return the keys of rows and of their groups, each (stop - start,) u8."""
+        arrays = self.rows.read(mapped=True)
+        return arrays["keys"][start:stop], arrays["groups"][start:stop]
+
+
+def gather_sample(task: RowTask, share: float) -> Arrays:
+    """Return training rows that are drawn by the seed, about a `share` of them, for `SampledRows`.
+
+    A smaller share draws some of the rows of a larger one; rows that are equal go together.
+    """
+    store, found, numbers = open_features(task.features), list[Arrays](), list[NDArray[np.int64]]()
+    for start in range(0, task.shape.n_train, READ_TARGETS):
+        stopping.check()
+        stop = min(start + READ_TARGETS, task.shape.n_train)
+        (keys, groups), weights = store.keys(start, stop), store.weights("train", start, stop)
+        arrays = {"y": store.targets("train", start, stop), "keys": keys, "groups": groups}
+        arrays |= {} if weights is None else {"weights": weights}
+        drawn = np.flatnonzero(draw_sample(task.seed, share, keys))
+        found.append({name: values[drawn] for name, values in arrays.items()})
+        numbers.append(start + drawn)
+    joined = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
+    return joined | {"X": store.take(np.concatenate(numbers))}
+
+
+def task_on_sample(task: RowTask, sample: Stored) -> RowTask:
+    """Return the task on the rows that `gather_sample` returned, in the place of all training rows."""
+    n_rows, dtype = len(sample.read(mapped=True)["y"]), open_features(task.features).dtype
+    shape = replace(task.shape, n_train=n_rows, added=())
+    return replace(task, features=SampledRows(sample, dtype), shape=shape)
 
 
 def stream_blocks(
