@@ -6,39 +6,66 @@ from typing import Any
 
 import numpy as np
 
-from features.descriptors import deskew, sphog
+from features.descriptors import deskew, soft_hog, sphog
 from features.errors import UsageError
 
-NAMES = ("sphog", "hog", "raw")
-RAW_VERSION = HOG_VERSION = 1
+# Name → the parameters that are its own.
+OWN: dict[str, tuple[str, ...]] = {
+    "soft-hog": ("cells", "orientations", "stride", "gradient_scale"),
+    "sphog": (),
+    "hog": ("cells", "orientations"),
+    "raw": (),
+}
+VERSIONS = {"soft-hog": soft_hog.ALGORITHM_VERSION, "sphog": sphog.ALGORITHM_VERSION, "hog": 1, "raw": 1}
 
 
 @dataclass(frozen=True)
 class FeatureSpec:
     """Which features to compute; picklable.
 
-    name : ``sphog`` (the paper's, 2172 for 28 x 28), ``hog`` (scikit-image) or ``raw`` (the values, flattened)
-    cells, orientations : cell sizes in pixels and bins of `hog`
+    name : ``soft-hog`` (512 for 28 x 28), ``sphog`` (the paper's, 2172), ``hog`` (scikit-image) or ``raw`` (the values,
+        flattened)
+    cells, orientations : cell sizes in pixels and bins of `soft-hog` and `hog`
+    stride, gradient_scale : of `soft-hog`: from cell to cell, in cells; of the gradient's Gaussian, in pixels
     deskew : parts, 0 to 1, of the shear that makes an image upright before anything else (`deskew`)
-    power : exponent, above 0 to 1, of every value of `sphog` and `hog`: below 1, strong gradients count for less
+    power : exponent, above 0 to 1, of every value of a histogram: below 1, strong gradients count for less
     """
 
     name: str
-    cells: tuple[int, ...] = (14, 7, 4)
+    cells: tuple[float, ...] = (14, 7, 4)
     orientations: int = 12
+    stride: float = soft_hog.STRIDE
+    gradient_scale: float = soft_hog.GRADIENT_SCALE
     deskew: float = 0.0
     power: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse an unknown name, a shear of less than nothing or more than all, a power that is no use."""
-        if self.name not in NAMES:
-            raise UsageError(f"features {self.name!r} are unknown; give one of {', '.join(NAMES)}")
+        if self.name not in OWN:
+            raise UsageError(f"features {self.name!r} are unknown; give one of {', '.join(OWN)}")
         if not 0.0 <= self.deskew <= 1.0:
             raise UsageError(f"features.deskew is {self.deskew}; it must lie between 0 (off) and 1")
         if not 0.0 < self.power <= 1.0:
             raise UsageError(f"features.power is {self.power}; it must be above 0, and at most 1 (off)")
         if self.name == "raw" and self.power != 1.0:
-            raise UsageError(f"features.power = {self.power:g} is for sphog and hog, not for raw; leave it out")
+            raise UsageError(f"features.power = {self.power:g} is for histograms, not for raw; leave it out")
+
+        if self.name == "soft-hog":
+            self.soft()
+
+    def soft(self) -> soft_hog.SoftHog:
+        """Return the parameters of `soft-hog`. Raises UsageError for those that make no features."""
+        return soft_hog.SoftHog(self.orientations, self.cells, self.stride, self.gradient_scale)
+
+
+def default_parameters(name: str, input_shape: tuple[int, ...]) -> dict[str, Any]:
+    """Return the cells, orientations and gradient scale that suit inputs of a shape, by what their setting is called.
+
+    Those of `soft-hog` are in proportion to the smaller side, from images of 28 pixels upwards.
+    """
+    if name != "soft-hog" or len(input_shape) != 2:
+        return {"cells": FeatureSpec.cells, "orientations": FeatureSpec.orientations, "gradient_scale": 1.0}
+    return soft_hog.default_parameters(min(input_shape))
 
 
 def feature_length(spec: FeatureSpec, input_shape: tuple[int, ...]) -> int:
@@ -52,6 +79,8 @@ def feature_length(spec: FeatureSpec, input_shape: tuple[int, ...]) -> int:
         raise UsageError(f"{spec.name} {needs}; use features = raw")
     if spec.name == "sphog":
         return sphog.sphog_length(*input_shape)
+    if spec.name == "soft-hog":
+        return spec.soft().length(*input_shape)
     return _hog_length(*input_shape, spec.cells, spec.orientations)
 
 
@@ -69,7 +98,7 @@ def extract(spec: FeatureSpec, inputs: np.ndarray) -> np.ndarray:
             flat = np.ascontiguousarray(inputs.reshape(len(inputs), -1), dtype=np.float32)
         return flat / np.float32(255.0) if is_bytes else flat
     with np.errstate(over="ignore", invalid="ignore"):
-        histograms = sphog.sphog(inputs) if spec.name == "sphog" else _hog(inputs, spec.cells, spec.orientations)
+        histograms = _histograms(spec, inputs)
         if spec.power == 0.5:
             np.sqrt(histograms, out=histograms)  # exactly rounded
         elif spec.power != 1.0:
@@ -79,10 +108,10 @@ def extract(spec: FeatureSpec, inputs: np.ndarray) -> np.ndarray:
 
 def parameters(spec: FeatureSpec) -> dict[str, Any]:
     """Return, as JSON-able values, all that determines the features of given inputs."""
-    versions = {"sphog": sphog.ALGORITHM_VERSION, "hog": HOG_VERSION, "raw": RAW_VERSION}
-    described: dict[str, Any] = {"name": spec.name, "algorithm_version": versions[spec.name]}
-    if spec.name == "hog":
-        described |= {"cells": list(spec.cells), "orientations": spec.orientations}
+    described: dict[str, Any] = {"name": spec.name, "algorithm_version": VERSIONS[spec.name]}
+    described |= {name: getattr(spec, name) for name in OWN[spec.name]}
+    if "cells" in described:
+        described["cells"] = list(spec.cells) if spec.name == "hog" else [float(cell) for cell in spec.cells]
     # What is off is not named, as before it could be on: features and models without it are still the same.
     if spec.deskew:
         described |= {"deskew": float(spec.deskew), "deskew_version": deskew.ALGORITHM_VERSION}
@@ -91,16 +120,22 @@ def parameters(spec: FeatureSpec) -> dict[str, Any]:
     return described
 
 
-def _hog_length(height: int, width: int, cells: tuple[int, ...], orientations: int) -> int:
+def _histograms(spec: FeatureSpec, images: np.ndarray) -> np.ndarray:
+    if spec.name == "soft-hog":
+        return soft_hog.soft_hog(images, spec.soft())
+    return sphog.sphog(images) if spec.name == "sphog" else _hog(images, spec.cells, spec.orientations)
+
+
+def _hog_length(height: int, width: int, cells: tuple[float, ...], orientations: int) -> int:
     if orientations < 1 or not cells:
         raise UsageError(f"hog needs cell sizes and orientations, found cells {cells}, orientations {orientations}")
     for cell in cells:
-        if not 2 <= cell <= min(height, width):
+        if not isinstance(cell, int) or not 2 <= cell <= min(height, width):
             raise UsageError(f"hog: a cell of {cell} pixels does not fit images of {height} x {width}")
-    return sum((height // cell) * (width // cell) * orientations for cell in cells)
+    return sum((height // int(cell)) * (width // int(cell)) * orientations for cell in cells)
 
 
-def _hog(images: np.ndarray, cells: tuple[int, ...], orientations: int) -> np.ndarray:
+def _hog(images: np.ndarray, cells: tuple[float, ...], orientations: int) -> np.ndarray:
     """Return unsigned histograms of gradients (n, d) f4, each cell normalised on its own, cell sizes side by side."""
     # Imported here: slow to import, and no other descriptor needs it.
     from skimage.feature import hog as skimage_hog

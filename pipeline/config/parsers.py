@@ -121,13 +121,13 @@ def truth(value: object) -> bool:
     return words[key]
 
 
-def whole_list(value: Any) -> tuple[int, ...]:
-    """Accept whole numbers above zero, as a list or separated by commas."""
-    parts = value.split(",") if isinstance(value, str) else list(value)
-    numbers = tuple(int(part) for part in parts)
-    if not numbers or min(numbers) < 1:
-        raise ValueError("must be whole numbers above 0, separated by commas")
-    return numbers
+def number_list(value: Any) -> tuple[float, ...]:
+    """Accept numbers of at least 1, as a list or separated by commas; whole ones stay whole."""
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
+    numbers = tuple(map(_number, parts))
+    if not numbers or not all(1 <= number < math.inf for number in numbers):
+        raise ValueError("must be numbers of at least 1, separated by commas")
+    return tuple(int(number) if number.is_integer() else number for number in numbers)
 
 
 def widths(value: object) -> float | str | tuple[float, ...]:

@@ -19,9 +19,9 @@ from pipeline.config.parsers import (
     duration,
     is_address,
     name_list,
+    number_list,
     text,
     texts,
-    whole_list,
     widths,
 )
 from pipeline.config.train_config import DATASETS, TrainConfig
@@ -278,7 +278,7 @@ def _property(kind: Any, setting: Field[Any]) -> dict[str, Any]:
         described["enum"] = [*parse.choices, *([word] if word else [])]
     else:
         # Sizes and times are numbers or texts such as 2GiB and 55m, lists may be texts with commas; others are words.
-        is_text = parse in (byte_size, duration, name_list, texts, whole_list, widths)
+        is_text = parse in (byte_size, duration, name_list, texts, number_list, widths)
         described["type"] = sorted(types | ({"string"} if word or is_text else set()))
     return described | ({} if setting.default is None else {"default": setting.default})
 

@@ -21,6 +21,7 @@ from pipeline.config.parsers import (
     label,
     learns_scales,
     name_list,
+    number_list,
     penalty,
     real,
     selection,
@@ -29,7 +30,6 @@ from pipeline.config.parsers import (
     texts,
     truth,
     whole,
-    whole_list,
     widths,
 )
 
@@ -39,7 +39,7 @@ STEPS = ("exact", "newton")
 COUPLINGS = ("one-vs-all", "shared")
 REFITS = ("none", "ridge")
 DATASETS = ("mnist", "usps", "boston", "abalone", "sinc", "digits", "synthetic")
-FEATURES = ("auto", "sphog", "hog", "raw")
+FEATURES = ("auto", "soft-hog", "sphog", "hog", "raw")
 TASKS = ("multiclass", "binary", "regression")
 
 
@@ -134,16 +134,25 @@ class FeaturesConfig:
     """Which features are computed from the data."""
 
     name: str = option(
-        "auto", OneOf(FEATURES), "sphog (2172 for 28x28 images), hog (scikit-image) or raw", "--features"
+        "auto",
+        OneOf(FEATURES),
+        "soft-hog (512 for 28x28 images; default for images), sphog (the paper's 2172), hog (scikit-image) or raw",
+        "--features",
     )
-    cells: tuple[int, ...] = option((14, 7, 4), whole_list, "cell sizes of hog, in pixels")
-    orientations: int = option(12, whole(1, 360), "orientation bins of hog")
+    cells: tuple[float, ...] | None = optional(
+        number_list, "auto", "cell sizes in pixels (default: 14,7,4 for hog; for soft-hog 5 of 28, in proportion)"
+    )
+    orientations: int | None = optional(whole(1, 360), "auto", "orientation bins (default: 8 for soft-hog, 12 for hog)")
+    stride: float = option(0.7, real(0.1, 1.01), "from cell to cell of soft-hog, in cells")
+    gradient_scale: float | None = optional(
+        real(0.3, 20), "auto", "scale of the gradient's Gaussian of soft-hog, in pixels (default: 0.8 of 28)"
+    )
     deskew: float = option(0.0, share, "parts of the shear that makes each image upright first: 0 (off) to 1")
     power: float | None = optional(
         share,
         "auto",
-        "exponent of the values of sphog and hog: 0.5 takes square roots (default for images whose features are auto), "
-        "1 is off (default for features by name)",
+        "exponent of every value of a histogram: 0.5 takes square roots (default for soft-hog), 1 is off (default for "
+        "the others)",
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features import targets as target_coding
-from features.descriptors.extraction import FeatureSpec, feature_length, parameters
+from features.descriptors.extraction import FeatureSpec, default_parameters, feature_length, parameters
 from features.published import PUBLISHED, folder_with
 from features.source import PARTS, Part, Source, SourceSpec
 from pipeline.config.settings import with_value
@@ -24,7 +24,7 @@ from storage.zarr_arrays import chunk_rows_for
 FORMAT_VERSION = 1
 ITEM_CHUNKS = 4  # chunks of features that one task writes
 IMAGE_SIDE = 14  # images smaller than this have no cell of every size
-AUTO_POWER = 0.5  # of sphog where nobody asked for the paper's: fewer errors on MNIST and USPS (README)
+ROOT = 0.5  # the power of soft-hog: fewer errors on MNIST and USPS (README, "Features")
 
 
 @dataclass(frozen=True)
@@ -132,17 +132,18 @@ def fill_in_features(config: TrainConfig, spec: SourceSpec, source: Source) -> t
     if config.data.positive is None:  # which makes the task another than that of the labels
         config = with_value(config, "data.task", source.task)
     is_image = len(source.input_shape) == 2 and min(source.input_shape) >= IMAGE_SIDE
-    power = config.features.power
-    if power is None:
-        power = AUTO_POWER if config.features.name == "auto" and is_image else 1.0
-        config = with_value(config, "features.power", power)
     if config.features.name == "auto":
-        config = with_value(config, "features.name", "sphog" if is_image else "raw")
+        config = with_value(config, "features.name", "soft-hog" if is_image else "raw")
+    name = config.features.name
+    defaults = {"power": ROOT if name == "soft-hog" else 1.0, **default_parameters(name, source.input_shape)}
+    for key, value in defaults.items():
+        if getattr(config.features, key) is None:
+            config = with_value(config, f"features.{key}", value)
     asked, standardise = config.features, config.data.standardise
     if standardise is None:
         standardise = source.standardise and asked.name == "raw"
         config = with_value(config, "data.standardise", standardise)
-    features = FeatureSpec(asked.name, asked.cells, asked.orientations, asked.deskew, power)
+    features = FeatureSpec(**{each.name: getattr(asked, each.name) for each in fields(FeatureSpec)})
     return config, FeatureRequest(spec, features, standardise, standardise and config.data.class_weight is not None)
 
 

@@ -1,5 +1,6 @@
 """The trained model: a kernel expansion, and what its inputs and outputs mean; its halves for JSON and for arrays."""
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.descriptors.extraction import FeatureSpec, extract, feature_length, parameters
+from features.descriptors.extraction import OWN, FeatureSpec, extract, feature_length, parameters
 from features.errors import DataError, UsageError
 from features.source import Columns
 from features.standardisation import Standardisation, on_scale
@@ -318,16 +319,14 @@ def _feature_spec(described: Any) -> FeatureSpec:
     """Return the features that a description names; they must be what this software computes under that name."""
     sheared, power = described.get("deskew", 0.0), described.get("power", 1.0)
     try:
-        if described["name"] == "hog":
-            spec = FeatureSpec("hog", tuple(described["cells"]), described["orientations"], sheared, power)
-        else:
-            spec = FeatureSpec(described["name"], deskew=sheared, power=power)
+        own = {name: described[name] for name in OWN.get(described["name"], ())}
+        if "cells" in own:
+            own["cells"] = tuple(own["cells"])
+        spec = FeatureSpec(described["name"], **own, deskew=sheared, power=power)
     except UsageError as error:
         raise ModelFormatError(str(error)) from None
     expected = parameters(spec)
-    whole = [*spec.cells, spec.orientations, described["algorithm_version"], described.get("deskew_version", 1)]
-    numbers = {type(sheared), type(power)} == {float} and all(type(number) is int for number in whole)
-    if described != expected or not numbers:
+    if json.dumps(described, sort_keys=True) != json.dumps(expected, sort_keys=True):  # 1, 1.0 and true differ there
         raise ModelFormatError(
             f"its features are {described!r:.200}, this software computes {expected!r:.200}; "
             "train again, or use the version that wrote the model"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from features.descriptors.extraction import OWN
 from features.source import NAMED
 from features.table_paths import is_table
 from pipeline.config.parsers import NO_PENALTY, is_searched, learns_scales, selection_size
@@ -48,8 +49,7 @@ def check_used(config: TrainConfig, explicit: frozenset[str], path: Path) -> Non
     of_table = config.dataset not in NAMED and is_table(path)
     unused = {
         "solver.patience": config.solver.penalty != "auto",
-        "features.cells": name != "hog",
-        "features.orientations": name != "hog",
+        **{f"features.{key}": key not in OWN[name] for key in OWN["soft-hog"]},
         "data.target": not of_table and path.suffix != ".npz",
         **dict.fromkeys(OF_ROWS, not of_table and path.suffix not in (".npz", ".zarr")),
         **dict.fromkeys((f"data.{key}" for key in OF_TABLES), not of_table),
@@ -137,8 +137,14 @@ def check_rounds(config: TrainConfig, n_candidates: int) -> None:
 
 
 IMAGE_PENALTY = 0.01
-IMAGE_SIGMA2 = 4.0
-ROOT_SIGMA2 = 8.0  # of roots of histograms, whose squared norm is 20 for sphog of any image size
+# Of features and their power. Roots of soft-hog have norm 1, those of sphog a squared norm of 20, for any image size.
+IMAGE_SIGMA2: dict[tuple[str, float | None], float | str] = {
+    ("soft-hog", 0.5): 0.3,
+    ("sphog", 0.5): 8.0,
+    ("sphog", 1.0): 4.0,
+    ("hog", 0.5): 8.0,
+    ("hog", 1.0): 4.0,
+}
 
 
 @dataclass(frozen=True)
@@ -166,7 +172,7 @@ def fill_in(
     if raw:
         config = _with_problem(config, shape, explicit, room.n_different)
     else:
-        sigma2: float | str = IMAGE_SIGMA2 if config.features.power == 1.0 else ROOT_SIGMA2
+        sigma2 = IMAGE_SIGMA2.get((config.features.name, config.features.power), "median")
         if kernels_of(config.kernel)[0].has_scales and config.kernel.name not in (None, "gaussian"):
             sigma2 = "median"  # of other distances
         defaults = {"solver.penalty": IMAGE_PENALTY, "kernel.sigma2": sigma2, "kernel.scale": "none"}

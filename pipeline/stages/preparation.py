@@ -4,7 +4,7 @@ import time
 from functools import partial
 
 from features import rendering_loops
-from features.descriptors import deskew, sphog
+from features.descriptors import deskew, soft_hog, sphog
 from pipeline.config.parsers import NO_PENALTY, learns_scales
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets import build_feature_store, feature_rows, store_users
@@ -41,7 +41,8 @@ def loops_of(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> li
     """Return the loops of a run: of its features if they are not stored yet, of columns and sums, of the solves."""
     loops = list[Loop]()
     if not (config.resources.features_store == "zarr" and store_of(config, shape).manifest.exists()):
-        loops += loops_in(sphog) if config.features.name == "sphog" else []
+        of_name = {"sphog": sphog, "soft-hog": soft_hog}.get(config.features.name)
+        loops += loops_in(of_name) if of_name else []
         loops += loops_in(deskew) if config.features.deskew else []
         loops += loops_in(rendering_loops) if config.dataset == "synthetic" else []
     names = {name for kernel in kernels_of(config.kernel) for name in kernel.loops}
