@@ -23,6 +23,7 @@ from pipeline.stages.out_of_core.kept_columns import kept_blocks
 from pipeline.stages.out_of_core.path_in_rounds import PRICED
 from pipeline.stages.out_of_core.tiles import TILE_ROWS
 from pipeline.stages.out_of_core.working_set import growth_bytes
+from pipeline.stages.polish_centers import samples_of
 from pipeline.stages.training_rows import RowGrid, read_rows, row_grid
 
 # Of each row in the process that leads a run: labels, keys, order, and what finds equal rows; measured.
@@ -170,12 +171,19 @@ class Solving:
         numbers = self.moving * self.shape.n_features
         moved = replace(self, columns=self.moving, centers=4 * numbers, plain=True)
         passes = max(moved.streams(2 * moved.gram) + 4 * moved.gram, moved.streams(8 * numbers))
-        return self.base + passes + descent_bytes(numbers)
+        return self.base + passes + descent_bytes(numbers) + self.samples()
+
+    def samples(self) -> int:
+        """The samples of the rows that moves begin on."""
+        shares = samples_of(self.shape, self.config.statistics.hold_out, self.moving)
+        return int(sum(shares) * self.shape.n_train) * (4 * self.shape.n_features + 32)
 
     def moving_disk(self) -> int:
-        """Two checkpoints of the moves, a third while it is written, and the sums of each process."""
+        """Two checkpoints of the moves, a third while it is written, the sums of each process, and the samples."""
+        if not self.moving:
+            return 0
         sums = self.workers.processes * 8 * (self.shape.n_features + 2 * self.moving)
-        return 3 * descent_bytes(self.moving * self.shape.n_features) + self.moving * sums
+        return 3 * descent_bytes(self.moving * self.shape.n_features) + self.moving * sums + self.samples()
 
     def _solves(self) -> int:
         """The mapped Gram, the centred one, and the active sets of the solves; a selection maps two Grams."""

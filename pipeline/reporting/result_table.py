@@ -153,7 +153,7 @@ def before_words(report: dict[str, Any]) -> str:
 
 def polish_words(polish: dict[str, Any]) -> str:
     """Return what became of moved centers."""
-    before, kept = polish["held_out_errors"][0], polish["kept_step"]
+    before, kept = polish.get("held_out_before", polish["held_out_errors"][0]), polish["kept_step"]
     after = f"{before:.6g} to {polish['held_out_after']:.6g}" if kept else f"{before:.6g}: none lowers it"
     return f"centers moved: {kept} of {polish['steps']} steps kept, held-out mse {after}"
 

@@ -173,9 +173,7 @@ INPUT = "input.npz"
 _SLACK = 2.0  # of a term: k ‖x - z‖ is σ/√e at most, and float32 products are rounded
 
 
-def gradient_pass(
-    rows: RowTask, given: Stored, points: NDArray[np.floating], largest: RowBounds
-) -> RowPass[ExactSums]:
+def gradient_pass(rows: RowTask, given: Stored, points: NDArray[np.floating], largest: RowBounds) -> RowPass[ExactSums]:
     """Return a pass that adds up scaled sums over the fit rows, of rows (m, d) and of their pulls (m,); `gradient_of`.
 
     Residuals and weights are scaled by bounds of theirs, so that every pull is within ±1 and every term of a sum within
@@ -204,7 +202,7 @@ def _sums_of_pulls(shape: tuple[int, int], of_rows: float, of_pulls: float, n_te
 
 
 def _middle(rows: RowTask, points: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Return the middle of points (m, d), (d,), from which they and rows are measured: far off, products would cancel."""
+    """Return the middle (d,) of points (m, d), from which rows are measured: far off, products would cancel."""
     return points.mean(axis=0, dtype=np.float64).astype(rows.precision)
 
 

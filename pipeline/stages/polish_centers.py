@@ -8,21 +8,22 @@ the one before. The state between two steps is checkpointed.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError
 
+from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import open_features
 from pipeline.errors import InvalidDataError, StoppedError
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass
 from pipeline.solvers.lbfgs import Curvature, next_point
-from pipeline.solvers.ridge import Refit, least_squares, refit
-from pipeline.solvers.weights import CalibrationWeights
+from pipeline.solvers.ridge import RIDGES, Refit, least_squares, refit
+from pipeline.solvers.weights import CalibrationWeights, Weights
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, MEMBERS, largest_values, statistics_pass
 from pipeline.stages.block_pass import INPUT, gradient_of, gradient_pass
 from pipeline.stages.final_weights import FinalWeights, ridge_summary
@@ -33,46 +34,48 @@ NAME, TRIALS = "polish", "passes/polish-trials"
 SAMPLES = (1 / 6, 1 / 3)  # shares of the rows, before all of them
 LEAST_ROWS, LEAST_HELD_OUT, ROWS_A_CENTER = 5000, 250, 8  # of a sample: with fewer it tells too little
 SAMPLE_BYTES = 2**28  # of the features of a sample, at most
-PATIENCE = 10  # steps without a lower held-out error, after which a larger ridge is tried, or the last step is made
-SHORT_PATIENCE = 3  # such steps on a sample, after which more rows are taken
+ENDS = (1 / 2, 3 / 4)  # of the steps, after which more rows are taken
+PATIENCE, LAST_PATIENCE = 3, 10  # steps that lower the held-out error no more, after which more rows are; the last
 FIRST = 0.1  # of σ: how far the first step moves the center that moves farthest
 Points = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The ridge solution at some points: weights (m, T), intercept (T,), objective; its held-out error."""
+    """The ridge solution at some points: weights (m, T), intercept (T,), objective; its held-out error.
+
+    ridge, fraction : ρ, and its part of the mean diagonal of the Gram where it was chosen
+    """
 
     weights: NDArray[np.float64]
     intercept: NDArray[np.float64]
     objective: float
     held_out_error: float
+    ridge: float
+    fraction: float
 
 
 @dataclass(frozen=True)
 class Moving(Fit):
     """The state between two passes: the solution at points (m, d) f8, and the best points so far (m, d) f4.
 
-    begun : the steps at which each level so far began, (levels,) i8
     gradient : at the points, before its pass (0,); last_step, last_gradient : the step that led here, until L-BFGS has
         learned from it, else (0,); steps, changes : its curvature
-    ridge, fraction : ρ, and its part of the mean diagonal of the Gram when it was chosen, at step `chosen_at`
-    best, best_step : the points of the lowest held-out error of the level, or those it began with
-    errors : held-out errors before the first step and after each
+    best, best_step : the points of the lowest held-out error on the rows in use, or those that these began with
+    begun : the steps at which each level so far began, (levels,) i8
+    errors : held-out errors before the first step and after each; of a level's first points in the place of those of
+        the last step before it
     """
 
-    begun: NDArray[np.int64]
     points: Points
     gradient: Points
     last_step: Points
     last_gradient: Points
     steps: NDArray[np.float32]
     changes: NDArray[np.float32]
-    ridge: float
-    fraction: float
-    chosen_at: int
     best: NDArray[np.floating]
     best_step: int
+    begun: NDArray[np.int64]
     errors: NDArray[np.float64]
 
     @property
@@ -82,29 +85,23 @@ class Moving(Fit):
 
     @property
     def level(self) -> int:
-        """Which share of the rows is used."""
+        """Which share of the rows is in use."""
         return len(self.begun) - 1
 
     @property
+    def lowest(self) -> float:
+        """The lowest held-out error on the rows in use."""
+        return float(self.errors[self.begun[-1] :].min())
+
+    @property
     def waited(self) -> int:
-        """Steps since the held-out error was lowest, or the ridge was chosen."""
-        return self.step - max(self.best_step, self.chosen_at)
+        """Steps since the held-out error was lowest on the rows in use."""
+        return self.step - max(self.best_step, int(self.begun[-1]))
 
     @property
     def curvature(self) -> Curvature:
         """What L-BFGS has learned."""
         return Curvature(self.steps, self.changes)
-
-    def with_ridge(self, chosen: Refit, fit: Fit, rounded: NDArray[np.floating]) -> Moving:
-        """Return the state with a ridge chosen at its points, which are the best so far if their error is the least."""
-        fraction, error = min(chosen.held_out_errors, key=lambda pair: pair[1])
-        state = replace(self, **vars(fit), ridge=chosen.ridge, fraction=fraction, chosen_at=self.step)
-        return state.with_error(error, rounded, self.errors[:-1])
-
-    def with_error(self, error: float, rounded: NDArray[np.floating], before: NDArray[np.float64]) -> Moving:
-        """Return the state with the held-out error of its points, after those `before`."""
-        state, lowest = replace(self, errors=np.append(before, error)), self.errors[self.begun[-1] :].min(initial=np.inf)
-        return replace(state, best=rounded, best_step=state.step) if error < lowest else state
 
 
 def polish_centers(
@@ -114,12 +111,13 @@ def polish_centers(
     started = time.perf_counter()
     rows, _ = rows_and_widths(work.candidates[final.active], work.shape.n_named)
     polish = _Polish(work, work.config.solver.polish_centers, len(rows))
-    state = polish.finished(open_features(work.features).take(rows).astype(np.float64))
-    summary, kept = final.summary, 0
-    before = after = min(error for _, error in summary["ridges"])
+    points = open_features(work.features).take(rows).astype(np.float64)
+    state = polish.finished(points)
+    summary, kept, last = final.summary, 0, len(polish.shares) - 1
+    before = after = float(state.errors[0]) if last == 0 else polish.error_at(points, last)
     if state.best_step:
-        parts = polish.statistics(state.best, state.level, "weights at the new places")
-        moved = _refit(parts[FIT], parts[HELD_OUT], parts[FIT] + parts[HELD_OUT], work.intercept)
+        parts = polish.statistics(state.best, last, "weights at the new places")
+        moved = polish.refit(parts, parts[FIT] + parts[HELD_OUT])
         lowest = min(error for _, error in moved.held_out_errors)
         if lowest < before:
             after, kept = lowest, state.best_step
@@ -127,12 +125,12 @@ def polish_centers(
             final = replace(final, weights=weights, intercept=intercept, points=state.best)
             tried = CalibrationWeights(moved.of_fit.weights.named(tried.weights.columns), points=state.best)
             summary = summary | ridge_summary(moved)
+    begun = state.begun.tolist()
+    shares = polish.shares[: len(begun)]
     polished = {
         "steps": state.step,
         "kept_step": kept,  # 0: none moved
-        "levels": [
-            {"share": share, "first_step": first} for share, first in zip(polish.shares, state.begun.tolist())
-        ],
+        "levels": [{"share": share, "first_step": step} for share, step in zip(shares, begun, strict=True)],
         "held_out_errors": state.errors.tolist(),  # before the first step and after each, of the rows of the time
         "held_out_before": before,  # of all rows, where the centers were
         "held_out_after": after,  # where they are now, with the ridge that is best there
@@ -150,14 +148,14 @@ class _Polish:
         self._largest = largest_values(work)
         self._dtype = open_features(work.features).dtype
         self._checkpoints = work.checkpoints(NAME)
-        self.shares = _shares(work, n_centers)
+        self.shares = [*samples_of(work.shape, work.config.statistics.hold_out, n_centers), 1.0]
 
     def _rows(self, level: int) -> RowTask:
         """Return the rows of a level: a sample, which is gathered once, or all."""
         share = self.shares[level]
         if share == 1.0:
             return self._task
-        name = f"passes/polish-rows-{level}"
+        name = _sample_name(level)
         with self._work.status(SOLVE, f"gathering {share:.0%} of the rows"):
             self._work.once(name, lambda: gather_sample(self._task, share), mapped=True)
         return task_on_sample(self._task, self._work.stored(name))
@@ -165,7 +163,7 @@ class _Polish:
     def finished(self, points: Points) -> Moving:
         """Return the state after the last step, taken up from the last checkpoint. Raises StoppedError, after one."""
         state = self._loaded()
-        state = self._started(points, None) if state is None else state
+        state = self._started(points) if state is None else state
         try:
             while state.step < self._most:
                 new = self._next(state)
@@ -180,57 +178,40 @@ class _Polish:
         self._save(state)  # the weights there take another pass
         return state
 
-    def _started(self, points: Points, before: Moving | None) -> Moving:
-        """Return the state before the first step of a level; `before`: the last state of the one before it."""
+    def _started(self, points: Points, before: Moving | None = None) -> Moving:
+        """Return the state before the first step of a level; `before`: the last one of the level before."""
         begun, errors = (np.empty(0, np.int64), np.empty(0)) if before is None else (before.begun, before.errors[:-1])
         parts, none = self.statistics(points, len(begun), "moving centers: where they are"), np.empty(0)
-        chosen = _refit(parts[FIT], parts[HELD_OUT], parts[FIT], self._work.intercept)
-        fit, best = self.fitted(parts, chosen.ridge), self._rounded(points)
-        import os
-        curvature = Curvature.nothing(points.size)
-        if before is not None and os.environ.get("PC_CARRY"):
-            r = self.shares[len(begun)] / self.shares[len(begun)-1]
-            curvature = Curvature(before.steps, (before.changes*np.float32(r)))
-        state = Moving(
+        fit = self._chosen(parts, RIDGES)
+        return Moving(
             **vars(fit),
-            **vars(curvature),
-            begun=np.append(begun, len(errors)),
+            **vars(Curvature.nothing(points.size)),
             points=points,
             gradient=none,
             last_step=none,
             last_gradient=none,
-            ridge=0.0,
-            fraction=0.0,
-            chosen_at=len(errors),
-            best=best,
-            best_step=0,
-            errors=np.append(errors, np.inf),
+            best=self._rounded(points),
+            best_step=0 if before is None else before.best_step,
+            begun=np.append(begun, len(errors)),
+            errors=np.append(errors, fit.held_out_error),
         )
-        state = state.with_ridge(chosen, fit, best)
-        return state if before is None else replace(state, best_step=before.best_step)
 
     def _next(self, state: Moving) -> Moving | None:
         """Return the state after the next pass or passes; None where no step lowers the held-out error any more."""
-        is_last = state.level == len(self.shares) - 1
-        if not is_last and (state.waited >= SHORT_PATIENCE or state.step >= self._ends[state.level]):
+        level = state.level
+        is_last = level == len(self.shares) - 1
+        if not is_last and (state.waited >= PATIENCE or state.step >= ENDS[level] * self._most):
             return self._on_more_rows(state)
         if not state.gradient.size:
             return self._with_gradient(state)
-        moved = None if state.waited >= PATIENCE else self._moved(state)
-        if moved is not None:
-            return moved
-        return self._with_larger_ridge(state) if is_last else self._on_more_rows(state)
+        moved = self._moved(state) if state.waited < LAST_PATIENCE else None
+        return self._on_more_rows(state) if moved is None and not is_last else moved
 
     def _on_more_rows(self, state: Moving) -> Moving:
         """Return the state at the beginning of the next level."""
         new = self._started(state.best.astype(np.float64), state)
-        self._work.drop(f"passes/polish-rows-{state.level}")
+        self._work.drop(_sample_name(state.level))
         return new
-
-    @property
-    def _ends(self):
-        import os
-        return [int(float(x) * self._most) for x in os.environ.get("PC_ENDS", ".5,.75").split(",")][-(len(self.shares)-1):] + [self._most]
 
     def _with_gradient(self, state: Moving) -> Moving:
         """Return the state with the gradient at its points, learned from: a pass over the fit rows."""
@@ -253,8 +234,9 @@ class _Polish:
         last: list[Fit] = []
 
         def objective_at(x: NDArray[np.float64]) -> float:
-            last[:] = [self._tried(x.reshape(shape), state, self._words(number, state))]
-            return last[0].objective
+            fit, objective = self._tried(x.reshape(shape), state, self._words(number, state))
+            last[:] = [fit]
+            return objective
 
         farthest = float(np.sqrt(np.einsum("md,md->m", state.gradient, state.gradient).max()))
         first = FIRST * np.sqrt(self._task.sigma2[0]) * float(np.abs(state.gradient).max()) / max(farthest, 1e-300)
@@ -262,34 +244,43 @@ class _Polish:
         found = next_point(x, state.objective, gradient, state.curvature, first, objective_at)
         if found is None:
             return None
-        points, fit = found.reshape(shape), last[0]
-        self._work.record("polish", step=number, objective=fit.objective, held_out_error=fit.held_out_error)
+        points, fit, none = found.reshape(shape), last[0], np.empty(0)
+        error, learns = fit.held_out_error, fit.ridge == state.ridge  # from two gradients of one objective
+        self._work.record("polish", step=number, objective=fit.objective, held_out_error=error)
         self._work.drop(TRIALS)
-        steps: dict[str, Any] = {"last_step": points - state.points, "last_gradient": state.gradient}
-        moved = replace(state, **vars(fit), **steps, points=points, gradient=np.empty(0))
-        return moved.with_error(fit.held_out_error, self._rounded(points), state.errors)
-
-    def _with_larger_ridge(self, state: Moving) -> Moving | None:
-        """Return the state with the ridge that held-out rows now want, to go on from; None if it is no larger one."""
-        parts = self.statistics(state.points, state.level, "moving centers: a larger ridge")
-        chosen = _refit(parts[FIT], parts[HELD_OUT], parts[FIT], self._work.intercept)
-        larger = state.with_ridge(chosen, self.fitted(parts, chosen.ridge), self._rounded(state.points))
-        if larger.fraction <= state.fraction:
-            return None
-        return replace(larger, gradient=np.empty(0), **vars(Curvature.nothing(state.points.size)))
+        moved = replace(
+            state,
+            **vars(fit),
+            points=points,
+            gradient=none,
+            last_step=points - state.points if learns else none,
+            last_gradient=state.gradient if learns else none,
+            errors=np.append(state.errors, error),
+        )
+        return replace(moved, best=self._rounded(points), best_step=number) if error < state.lowest else moved
 
     def _words(self, number: int, state: Moving) -> str:
-        share, error = self.shares[state.level], state.errors[state.begun[-1] :].min()
+        share = self.shares[state.level]
         rows = "all rows" if share == 1.0 else f"{share:.0%} of the rows"
-        return f"moving centers, step {number} of at most {self._most}, on {rows}, held-out error {error:.4g}"
+        return f"moving centers, step {number} of at most {self._most}, on {rows}, held-out error {state.lowest:.4g}"
 
-    def _tried(self, points: Points, state: Moving, words: str) -> Fit:
-        """Return the solution at some points; what earlier trials of a step gave is kept until the step is made."""
+    def _tried(self, points: Points, state: Moving, words: str) -> tuple[Fit, float]:
+        """Return the solution at some points, and the objective there with the ridge so far.
+
+        The ridge is a larger one where that lowers the held-out error. What earlier trials of a step gave is kept until
+        the step is made.
+        """
 
         def make() -> Arrays:
-            return as_arrays(self.fitted(self.statistics(points, state.level, words), state.ridge))
+            parts = self.statistics(points, state.level, words)
+            fit = self.fitted(parts, state)
+            larger = self._chosen(parts, (10.0 * fit.fraction,)) if np.isfinite(fit.objective) else fit
+            better = larger if larger.held_out_error < fit.held_out_error else fit
+            return as_arrays(better) | {"so_far": np.asarray(fit.objective)}
 
-        return as_dataclass(self._work.once(f"{TRIALS}/{_digest(points)}.npz", make), Fit)
+        arrays = self._work.once(f"{TRIALS}/{_digest(points)}.npz", make)
+        fit = as_dataclass({field.name: arrays[field.name] for field in fields(Fit)}, Fit)
+        return fit, float(arrays["so_far"])
 
     def statistics(self, points: NDArray[np.floating], level: int, words: str) -> dict[str, GramStatistics]:
         """Return the statistics of fit and held-out rows at some points: a pass over the rows of a level."""
@@ -300,18 +291,42 @@ class _Polish:
         self._work.drop(f"passes/{name}")
         return parts
 
-    def fitted(self, parts: dict[str, GramStatistics], ridge: float) -> Fit:
-        """Return the ridge solution of the fit rows (mathematics.md, eq. 84)."""
-        fit, held_out = parts[FIT], parts[HELD_OUT]
+    def error_at(self, points: Points, level: int) -> float:
+        """Return the held-out error at some points, with the ridge that is best there: one pass."""
+        return self._chosen(
+            self.statistics(points, level, "held-out rows where the centers were"), RIDGES
+        ).held_out_error
+
+    def fitted(self, parts: dict[str, GramStatistics], before: Fit) -> Fit:
+        """Return the solution with the ridge of an earlier one."""
         try:
-            solved = least_squares(fit, ridge, intercept=self._work.intercept)
+            solved = least_squares(parts[FIT], before.ridge, intercept=self._work.intercept)
         except LinAlgError:  # not at points like these: the step was too long
-            nothing = np.zeros_like(fit.kty)
-            return Fit(nothing, nothing[0], np.inf, np.inf)
+            return replace(before, objective=np.inf, held_out_error=np.inf)
+        return self._fit(parts, solved, before.ridge, before.fraction)
+
+    def _chosen(self, parts: dict[str, GramStatistics], fractions: Sequence[float]) -> Fit:
+        """Return the solution with the ridge that held-out rows want, among these and larger ones."""
+        found = self.refit(parts, parts[FIT], fractions)
+        fraction, _ = min(found.held_out_errors, key=lambda pair: pair[1])
+        return self._fit(parts, found.weights, found.ridge, fraction)
+
+    def _fit(self, parts: dict[str, GramStatistics], solved: Weights, ridge: float, fraction: float) -> Fit:
+        """Return a ridge solution of the fit rows with its objective (mathematics.md, eq. 84)."""
+        fit, held_out = parts[FIT], parts[HELD_OUT]
         kty, yty = fit.centred_targets() if self._work.intercept else (fit.kty, fit.yty)
         objective = 0.5 * float(yty.sum() - (solved.weights * kty).sum())
         error = float(held_out.squared_error(solved.weights, solved.intercept).sum() / held_out.weight_sum)
-        return Fit(solved.weights, solved.intercept, objective, error)
+        return Fit(solved.weights, solved.intercept, objective, error, ridge, fraction)
+
+    def refit(
+        self, parts: dict[str, GramStatistics], final: GramStatistics, fractions: Sequence[float] = RIDGES
+    ) -> Refit:
+        """Return the fit to `final` with the ridge that held-out rows want, among these and larger ones."""
+        try:
+            return refit(parts[FIT], parts[HELD_OUT], final, intercept=self._work.intercept, fractions=fractions)
+        except LinAlgError as error:
+            raise InvalidDataError(f"--polish-centers: {error}; leave it out, or ask for fewer centers") from None
 
     def _rounded(self, points: NDArray[np.floating]) -> NDArray[np.floating]:
         """Return the points as the model has them."""
@@ -329,23 +344,17 @@ class _Polish:
         return as_dataclass(checkpoint.arrays, Moving)
 
 
-def _shares(work: Workspace, n_centers: int) -> list[float]:
-    """Return the shares of the rows that are used, one after the other: samples, as far as they tell enough, then all."""
-    import os
-    if os.environ.get("PC_LEVELS"):
-        return [float(x) for x in os.environ["PC_LEVELS"].split(",")]
-    n, most = work.shape.n_train, SAMPLE_BYTES / (4 * work.shape.n_features)
-    n_rows = sorted({min(share * n, most) for share in SAMPLES})
-    least = max(LEAST_ROWS, ROWS_A_CENTER * n_centers, LEAST_HELD_OUT / work.config.statistics.hold_out)
-    return [rows / n for rows in n_rows if rows >= least] + [1.0]
+def samples_of(shape: FeatureShape, hold_out: float, n_centers: int) -> list[float]:
+    """Return the shares of the rows in the samples that steps begin on, smallest first; none of few rows."""
+    most = SAMPLE_BYTES / (4 * shape.n_features)
+    n_rows = sorted({min(share * shape.n_train, most) for share in SAMPLES})
+    least = max(LEAST_ROWS, ROWS_A_CENTER * n_centers, LEAST_HELD_OUT / hold_out)
+    return [rows / shape.n_train for rows in n_rows if rows >= least]
+
+
+def _sample_name(level: int) -> str:
+    return f"passes/polish-rows-{level}"
 
 
 def _digest(*arrays: NDArray[np.floating]) -> str:
     return blake2b(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays), digest_size=8).hexdigest()
-
-
-def _refit(fit: GramStatistics, held_out: GramStatistics, final: GramStatistics, intercept: bool) -> Refit:
-    try:
-        return refit(fit, held_out, final, intercept=intercept)
-    except LinAlgError as error:
-        raise InvalidDataError(f"--polish-centers: {error}; leave it out, or ask for fewer centers") from None

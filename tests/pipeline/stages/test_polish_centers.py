@@ -20,6 +20,8 @@ from pipeline.reporting.result_table import table
 from pipeline.resize import main as resize
 from pipeline.stages import polish_centers as stage
 from pipeline.stages import solve_weights
+from pipeline.stages.run_workspace import Run
+from pipeline.stages.training_rows import RowGrid, stream_blocks
 from pipeline.train import main
 from pipeline.verify import main as verify
 from runs import model_bytes, report_of, train
@@ -65,8 +67,8 @@ def test_gradient_is_that_of_differences(
                     points = state.points.copy()
                     points[m, j] += sign * 2.0**-12
                     moved = points.astype(np.float32).astype(np.float64)
-                    parts = polish.statistics(moved, "a test")
-                    values.append((moved[m, j], polish.fitted(parts, state.ridge).objective))
+                    parts = polish.statistics(moved, state.level, "a test")
+                    values.append((moved[m, j], polish.fitted(parts, state).objective))
                 (x1, f1), (x0, f0) = values
                 compared.append((found.gradient[m, j], (f1 - f0) / (x1 - x0)))
         return found
@@ -100,6 +102,80 @@ def test_a_stop_after_the_last_step_makes_no_step_again(place: Path, tmp_path: P
     assert before == len(steps)
     assert set(steps) == {0, 1, 2}
     assert not list((tmp_path / "run").glob("checkpoints/*"))
+
+
+@pytest.fixture
+def small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps begin on samples of few rows."""
+    for name, value in (("LEAST_ROWS", 100), ("LEAST_HELD_OUT", 10), ("ROWS_A_CENTER", 1)):
+        monkeypatch.setattr(stage, name, value)
+
+
+SAMPLED = (*ASKED[:4], "--polish-centers", "12", "--set", "seed=2", "--resume", "auto")
+
+
+def test_samples_are_nested_and_of_the_seed_and_their_sums_are_those_of_their_rows(
+    place: Path, tmp_path: Path, small_samples: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Statistics of each level against products of the kernel on the rows that it draws."""
+    statistics, seen = stage._Polish.statistics, dict[int, tuple[set[int], int]]()
+
+    def checked(polish: Any, points: Any, level: int, words: str) -> Any:
+        parts = statistics(polish, points, level, words)
+        rows = polish._rows(level)
+        for _, block in stream_blocks(rows, RowGrid("train", rows.shape.n_train, rows.shape.n_train), range(1)):
+            columns = rows.generator_of(polish._rounded(points)).block(block.X, out_dtype=np.float64)
+            for part, chosen in (("fit", ~block.held_out), ("hold_out", block.held_out)):
+                of_part = columns[chosen]
+                np.testing.assert_allclose(parts[part].gram, of_part.T @ of_part, rtol=1e-6, atol=1e-9)
+                np.testing.assert_allclose(parts[part].kty, of_part.T @ block.targets[chosen], rtol=1e-6, atol=1e-6)
+            seen[level] = set(block.keys.tolist()), int(block.held_out.sum())
+        return parts
+
+    monkeypatch.setattr(stage._Polish, "statistics", checked)
+    train(tmp_path / "run", place / "features", *SAMPLED, *SERIAL, dataset=place / "smooth.npz")
+    (few, held_few), (more, held_more), (every, held_out) = (seen[level] for level in range(3))
+    assert few < more < every
+    assert len(few) / len(every) == pytest.approx(1 / 6, abs=0.05)
+    assert len(more) / len(every) == pytest.approx(1 / 3, abs=0.05)
+    assert 0 < held_few < held_more < held_out
+
+
+def test_steps_on_samples_give_the_same_bytes_by_threads_and_after_stops(
+    place: Path, tmp_path: Path, small_samples: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = {"dataset": place / "smooth.npz"}
+    report = train(tmp_path / "run", place / "features", *SAMPLED, *SERIAL, **data)
+    levels = report["polish"]["levels"]
+    assert [level["share"] for level in levels] == [pytest.approx(1 / 6), pytest.approx(1 / 3), 1.0]
+    assert [level["first_step"] for level in levels] == sorted({level["first_step"] for level in levels})
+    assert report["polish"]["held_out_after"] < 0.8 * report["polish"]["held_out_before"]
+    text = " ".join(page(RunLayout(tmp_path / "run")).split())
+    assert "From step 0 on, steps and errors were of 17 % of the rows." in text
+    assert f"From step {levels[2]['first_step']} on, they were of all rows." in text
+    train(tmp_path / "threads", place / "features", *SAMPLED, "--workers", "3", **data)
+    assert model_bytes(tmp_path / "threads") == model_bytes(tmp_path / "run")
+    add_up, passes = Run.add_up, []
+
+    def stopped(run: Any, name: str, task: Any, of_pass: str, *words: Any) -> Any:
+        """Stop before each pass of the moves, once."""
+        if of_pass.startswith("polish") and of_pass not in passes:
+            passes.append(of_pass)
+            raise StoppedError("stopped by a test")
+        return add_up(run, name, task, of_pass, *words)
+
+    monkeypatch.setattr(Run, "add_up", stopped)
+    while not (tmp_path / "stopped" / "report.json").exists():
+        before = len(passes)
+        line = [str(data["dataset"]), "--run-dir", str(tmp_path / "stopped"), "-q", *SAMPLED, *SERIAL]
+        assert main([*line, "--features-dir", str(place / "features")]) in (0, 75)
+        assert len(passes) > before or (tmp_path / "stopped" / "report.json").exists()
+    assert len(passes) > 25
+    assert model_bytes(tmp_path / "stopped") == model_bytes(tmp_path / "run")
+
+
+def test_few_rows_make_no_sample(place: Path) -> None:
+    assert [level["share"] for level in report_of(place / "move")["polish"]["levels"]] == [1.0]
 
 
 def test_the_error_falls_and_report_and_page_say_by_how_much(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,10 +297,11 @@ def test_where_no_step_helps_the_model_is_that_of_the_centers_that_stay(place: P
     )
     train(tmp_path / "stay", place / "features", *asked, **data)
     report = train(tmp_path / "move", place / "features", *asked, "--polish-centers", "5", **data)
-    assert (report["polish"]["kept_step"], report["polish"]["steps"]) == (0, 5)
+    steps = report["polish"]["steps"]
+    assert report["polish"]["kept_step"] == 0 < steps
     assert report["penalised"] is None
     text = " ".join(page(RunLayout(tmp_path / "move")).split())
-    assert "Of 5 steps that moved the centers none was kept: none lowered" in text
+    assert f"Of {steps} steps that moved the centers none was kept: none lowered" in text
     assert model_bytes(tmp_path / "move") == model_bytes(tmp_path / "stay")
 
 
