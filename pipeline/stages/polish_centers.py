@@ -156,8 +156,12 @@ class _Polish:
         if share == 1.0:
             return self._task
         name = _sample_name(level)
-        with self._work.status(SOLVE, f"gathering {share:.0%} of the rows"):
-            self._work.once(name, lambda: gather_sample(self._task, share), mapped=True)
+
+        def make() -> Arrays:
+            with self._work.status(SOLVE, f"gathering {share:.0%} of the rows"):
+                return gather_sample(self._task, share)
+
+        self._work.once(name, make, mapped=True)
         return task_on_sample(self._task, self._work.stored(name))
 
     def finished(self, points: Points) -> Moving:
