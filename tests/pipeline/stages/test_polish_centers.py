@@ -141,7 +141,8 @@ def test_samples_are_nested_and_of_the_seed_and_their_sums_are_those_of_their_ro
     assert 0 < held_few < held_more < held_out
 
 
-def test_steps_on_samples_give_the_same_bytes_by_threads_and_after_stops(
+@pytest.mark.ci
+def test_steps_on_samples_give_the_same_bytes_by_any_executor_and_after_stops(
     place: Path, tmp_path: Path, small_samples: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = {"dataset": place / "smooth.npz"}
@@ -153,8 +154,9 @@ def test_steps_on_samples_give_the_same_bytes_by_threads_and_after_stops(
     text = " ".join(page(RunLayout(tmp_path / "run")).split())
     assert "From step 0 on, steps and errors were of 17 % of the rows." in text
     assert f"From step {levels[2]['first_step']} on, they were of all rows." in text
-    train(tmp_path / "threads", place / "features", *SAMPLED, "--workers", "3", **data)
-    assert model_bytes(tmp_path / "threads") == model_bytes(tmp_path / "run")
+    for way in ("threads", "processes"):
+        train(tmp_path / way, place / "features", *SAMPLED, "--scheduler", way, "--workers", "2", **data)
+        assert model_bytes(tmp_path / way) == model_bytes(tmp_path / "run")
     add_up, passes = Run.add_up, []
 
     def stopped(run: Any, name: str, task: Any, of_pass: str, *words: Any) -> Any:
