@@ -32,7 +32,7 @@ from pipeline.stages.workspace import SOLVE, Workspace
 
 NAME, TRIALS = "polish", "passes/polish-trials"
 SAMPLES = (1 / 6, 1 / 3)  # shares of the rows, before all of them
-LEAST_ROWS, LEAST_HELD_OUT, ROWS_A_CENTER = 5000, 250, 8  # of a sample: with fewer it tells too little
+LEAST_ROWS, LEAST_HELD_OUT, ROWS_A_CENTER = 5000, 250, 15  # of a sample: with fewer it tells too little
 SAMPLE_BYTES = 2**28  # of the features of a sample, at most
 ENDS = (1 / 4, 1 / 2)  # of the steps, after which more rows are taken
 PATIENCE, LAST_PATIENCE = 3, 10  # steps that lower the held-out error no more, after which more rows are; the last

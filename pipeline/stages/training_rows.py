@@ -165,7 +165,7 @@ def row_task_of(
 
 @dataclass(frozen=True)
 class SampledRows:
-    """Training rows that were gathered, as `datasets.feature_rows.FeatureRows`."""
+    """Training rows that were gathered, as far as passes read them: see `datasets.feature_rows.FeatureRows`."""
 
     rows: Stored  # X, y, keys and groups, weights where there are any
     dtype: type
@@ -210,9 +210,9 @@ def gather_sample(task: RowTask, share: float) -> Arrays:
 
 def task_on_sample(task: RowTask, sample: Stored) -> RowTask:
     """Return the task on the rows that `gather_sample` returned, in the place of all training rows."""
-    n_rows, dtype = len(sample.read(mapped=True)["y"]), open_features(task.features).dtype
-    shape = replace(task.shape, n_train=n_rows, added=())
-    return replace(task, features=SampledRows(sample, dtype), shape=shape)
+    features: Any = SampledRows(sample, open_features(task.features).dtype)  # no pass asks for more of them
+    shape = replace(task.shape, n_train=len(sample.read(mapped=True)["y"]), added=())
+    return replace(task, features=features, shape=shape)
 
 
 def stream_blocks(
