@@ -19,7 +19,7 @@ def images():
     ("spec", "length"),
     [
         (FeatureSpec("soft-hog", (5,), 8), 512),
-        (FeatureSpec("soft-hog", (4.5, 9), 6, 0.8, 1.2, deskew=1.0, power=0.5), 510),
+        (FeatureSpec("soft-hog", (4.5, 9), 6, 0.8, 1.2, deskew=1.0, power=0.5), 480),
         (FeatureSpec("sphog"), 2172),
         (FeatureSpec("hog"), 12 * (4 + 16 + 49)),
         (FeatureSpec("hog", cells=(7,), orientations=9), 144),
