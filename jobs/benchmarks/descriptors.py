@@ -5,7 +5,8 @@ COMMAND: python jobs/benchmarks/descriptors.py --out DIR [--datasets mnist,usps,
 
 Never the test part. Of at most `--rows` training rows of a data set, a third is what models are tested on, another
 third for each draw (seeds 0, 1, …), the same for all settings, as are the candidates. A model is least squares on
-`--centers` random candidates, its ridge chosen on a tenth of the other rows. Widths σ² are parts of the median squared distance.
+`--centers` random candidates, its ridge chosen on a tenth of the other rows. Widths σ² are parts of the median squared
+distance.
 `synthetic64` are rendered digits enlarged to 64 x 64. Cells and gradient scales are told in parts of the default, which
 is in proportion to the image. Prints, for each width, the mean squared error (summed over classes), which is the
 steadier figure, and the share of errors. Writes DIR/descriptors.json.
