@@ -131,7 +131,9 @@ def _hog_length(height: int, width: int, cells: tuple[float, ...], orientations:
         raise UsageError(f"hog needs cell sizes and orientations, found cells {cells}, orientations {orientations}")
     for cell in cells:
         if not isinstance(cell, int) or not 2 <= cell <= min(height, width):
-            raise UsageError(f"hog: a cell of {cell} pixels does not fit images of {height} x {width}")
+            raise UsageError(
+                f"hog: a cell of {cell} pixels does not fit images of {height} x {width}, or is no whole one"
+            )
     return sum((height // int(cell)) * (width // int(cell)) * orientations for cell in cells)
 
 

@@ -1,116 +1,168 @@
-"""Settings of image features on held-out rows: how far images are made upright, and powers of the histograms.
+"""Features of images on held-out rows: the parameters of soft-hog, its width, and how far images are made upright.
 
-COMMAND: python jobs/benchmarks/descriptors.py --out DIR [--datasets mnist,usps,digits,synthetic] [--draws 2]
-         [--centers 1000] [--size 300] [--data-dir DIR]
+COMMAND: python jobs/benchmarks/descriptors.py --out DIR [--datasets mnist,usps,digits,synthetic,synthetic64]
+         [--draws 3] [--centers 1000] [--rows 36000] [--widths 0.35,0.5,0.7] [--workers 2] [--data-dir DIR]
 
-Never the test part: of the training rows of a data set, a quarter is what these runs are tested on, another quarter for
-each draw (seeds 0, 1, …), the same for all settings, as are the candidates. Each run chooses its σ² (`--sigma2 auto`)
-and `--size` of its `--centers` candidates. Prints the share of errors on that quarter, and the mean squared error of
-the tenth of the other rows that the run held out. A second call goes on where the first was cut off. Writes
-DIR/descriptors.json.
+Never the test part. Of at most `--rows` training rows of a data set, a third is what models are tested on, another
+third for each draw (seeds 0, 1, …), the same for all settings, as are the candidates. A model is least squares on
+`--centers` random candidates, its ridge chosen on a tenth of the other rows. Widths σ² are parts of the median squared
+distance.
+`synthetic64` are rendered digits enlarged to 64 x 64. Cells and gradient scales are told in parts of the default, which
+is in proportion to the image. Prints, for each width, the mean squared error (summed over classes), which is the
+steadier figure, and the share of errors. Writes DIR/descriptors.json.
 """
 
 import argparse
 import json
 import os
 import sys
+import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
-from mnist_runs import report_of
+from mnist_runs import least_squares
+from numpy.typing import NDArray
+from skimage.transform import resize
 
+from features.descriptors.extraction import FeatureSpec, default_parameters, extract
 from features.open_source import open_source
 from features.source import SourceSpec
-from pipeline.train import main as train
-from storage.folder_layouts import RunLayout
+from features.targets import outputs
+from pipeline.kernels.kernel_forms import ColumnGenerator
 
-RENDERED = 20_000  # rows of `synthetic`
-DESKEW = (0.0, 0.25, 0.5, 0.75, 1.0)
-# Features, deskew, power.
-SETTINGS = [("sphog", deskew, power) for power in (1.0, 0.5) for deskew in DESKEW]
-SETTINGS += [("sphog", 0.0, 0.7), ("sphog", 0.0, 0.35), ("raw", 0.0, 1.0), ("raw", 1.0, 1.0)]
+Setting = dict[str, Any]
+SPHOG: Setting = {"name": "sphog"}
+SOFT: Setting = {"name": "soft-hog"}
+SETTINGS: list[Setting] = [
+    *({"name": "raw", "deskew": deskew, "power": 1.0} for deskew in (0.0, 1.0)),
+    *(SPHOG | {"deskew": deskew, "power": power} for power in (1.0, 0.5) for deskew in (0.0, 1.0)),
+    *(SOFT | {"deskew": deskew} for deskew in (0.0, 0.5, 0.75, 1.0)),
+    *(SOFT | {"cells": cells} for cells in ((0.8,), (1.2,), (1.4,), (0.8, 1.4))),
+    *(SOFT | {"stride": stride} for stride in (0.5, 0.6, 0.8, 1.0)),
+    *(SOFT | {"orientations": orientations} for orientations in (6, 10, 12)),
+    *(SOFT | {"gradient_scale": scale} for scale in (0.65, 0.85, 1.25)),
+    *(SOFT | {"power": power} for power in (0.4, 0.6, 1.0)),
+]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One run: what it was asked for, the width that it chose, and its errors on rows that no choice has seen."""
+    """One model: its features, its width, and its errors on rows that no choice has seen."""
 
     dataset: str
-    features: str
-    deskew: float
-    power: float
+    setting: str
+    n_features: int
     draw: int
+    width: float  # parts of the median squared distance
     sigma2: float
-    n_rows: int
+    squared_error: float
     error_percent: float
-    held_out_error: float
 
 
 def options() -> argparse.Namespace:
+    """Return what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument(
-        "--datasets", type=lambda text: text.split(","), default=["mnist", "usps", "digits", "synthetic"]
-    )
-    parser.add_argument("--draws", type=int, default=2)
-    parser.add_argument("--centers", default="1000")
-    parser.add_argument("--size", default="300")
+    parser.add_argument("--datasets", type=words, default=["mnist", "usps", "digits", "synthetic", "synthetic64"])
+    parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--centers", type=int, default=1000)
+    parser.add_argument("--rows", type=int, default=36_000)
+    parser.add_argument("--widths", type=numbers, default=[0.35, 0.5, 0.7])
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--data-dir")
     return parser.parse_args()
 
 
-def training_rows(asked: argparse.Namespace, dataset: str) -> Path:
-    """Return a file of the training rows of a data set."""
-    path: Path = asked.out / f"{dataset}.npz"
-    if not path.exists():
-        n_train = RENDERED if dataset == "synthetic" else None
-        data_dir = asked.data_dir or os.environ.get("SLKL_DATA_DIR")
-        source = open_source(SourceSpec(dataset, data_dir if dataset in ("mnist", "usps") else None, n_train))
-        images, labels = source.read("train", 0, source.n_train)
-        np.savez(path, X=images, y=labels)
-    return path
+def words(text: str) -> list[str]:
+    return text.split(",")
 
 
-def measured(asked: argparse.Namespace, dataset: str, setting: tuple[str, float, float], draw: int) -> Row:
-    """Train with one setting on one draw."""
-    name, deskew, power = setting
-    layout = RunLayout(asked.out / f"{dataset}-{name}-{deskew:g}-{power:g}-{draw}")
-    command = [str(training_rows(asked, dataset)), "--run-dir", str(layout.root), "-q", "--resume", "auto"]
-    command += ["--features", name, "--set", f"features.deskew={deskew}", "--features-store", "none"]
-    command += [] if power == 1.0 else ["--set", f"features.power={power}"]
-    command += ["--seed", str(draw), "--sigma2", "auto", "--centers", asked.centers, "--select", f"greedy:{asked.size}"]
-    command += ["--keep-statistics", "none"]
-    if code := train(command):
-        raise SystemExit(code)
-    report = report_of(layout)
-    held_out = report["selection"]["curve"][-1]["hold_out_error"]
-    error = 100 * report["error_rate"]
-    return Row(dataset, name, deskew, power, draw, report["sigma2"][0], report["n_test"], error, held_out)
+def numbers(text: str) -> list[float]:
+    return [float(word) for word in text.split(",")]
+
+
+def training_rows(asked: argparse.Namespace, dataset: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return images (n, H, W) and class indices (n,) of the training part of a data set."""
+    name = dataset.removesuffix("64")
+    data_dir = asked.data_dir or os.environ.get("SLKL_DATA_DIR")
+    n_train = asked.rows if name == "synthetic" else None
+    source = open_source(SourceSpec(name, data_dir if name in ("mnist", "usps") else None, n_train))
+    images, labels = source.read("train", 0, min(asked.rows, source.n_train))
+    if dataset != name:
+        images = (255 * resize(images, (len(images), 64, 64), order=3)).round().clip(0, 255).astype(np.uint8)
+    return images, labels.astype(np.int64)
+
+
+def spec_of(setting: Setting, side: int) -> FeatureSpec:
+    """Return the features of a setting for images whose smaller side is `side` pixels."""
+    given = {"deskew": 1.0, "power": 0.5, **setting}
+    if given["name"] == "soft-hog":
+        defaults = default_parameters("soft-hog", (side, side))
+        given["cells"] = tuple(part * defaults["cells"][0] for part in given.get("cells", (1.0,)))
+        given["gradient_scale"] = given.get("gradient_scale", 1.0) * defaults["gradient_scale"]
+        given = defaults | given
+    return FeatureSpec(**given)
+
+
+def tried(asked: argparse.Namespace, X: NDArray[np.float32], y: NDArray[np.int64], draw: int) -> Iterator[tuple]:
+    """Yield (width, σ², squared error, errors in percent) of each width on one draw."""
+    order = np.random.default_rng(draw).permutation(len(X))
+    rows, judged = order[: 2 * len(X) // 3], order[2 * len(X) // 3 :]
+    centers, some = X[rows[: asked.centers]], X[rows[-1000:]].astype(np.float64)
+    squares = np.square(some).sum(axis=1)[:, None] + np.square(centers.astype(np.float64)).sum(axis=1)
+    median = float(np.median(squares - 2 * some @ centers.T))
+    targets = outputs(y[judged], "multiclass", int(y.max()) + 1)
+    for width in asked.widths:
+        generator = ColumnGenerator(centers, width * median, np.float32)
+        weights = least_squares(X[rows], y[rows], generator, asked.workers)
+        decisions = np.concatenate(
+            [generator.block(X[some_rows]) @ weights for some_rows in np.array_split(judged, 1 + len(judged) // 2048)]
+        )
+        squared = float(np.square(decisions - targets).sum(axis=1).mean())
+        yield width, width * median, squared, 100 * float(np.mean(decisions.argmax(axis=1) != y[judged]))
+
+
+def measured(asked: argparse.Namespace, dataset: str, images: NDArray[Any], y: NDArray[np.int64]) -> Iterator[Row]:
+    """Yield the rows of all settings on one data set, and print the means of their draws."""
+    print(
+        f"{dataset}: {len(images)} rows, {asked.centers} random candidates, mean of {asked.draws} draws; at each width"
+    )
+    print(f"{'features':<44}{'length':>7}{'s':>5}   squared error and % of errors at widths {asked.widths}")
+    for setting in SETTINGS:
+        named = " ".join(f"{key}={value}" for key, value in setting.items() if key != "name")
+        started = time.perf_counter()
+        X = extract(spec_of(setting, min(images.shape[1:])), images)
+        found = [
+            Row(dataset, f"{setting['name']} {named}", X.shape[1], draw, *values)
+            for draw in range(asked.draws)
+            for values in tried(asked, X, y, draw)
+        ]
+        yield from found
+        means = []
+        for width in asked.widths:
+            alike = [row for row in found if row.width == width]
+            squared, errors = (
+                np.mean([getattr(row, key) for row in alike]) for key in ("squared_error", "error_percent")
+            )
+            means.append(f"{squared:.4f} {errors:5.2f}")
+        seconds = time.perf_counter() - started
+        print(f"{setting['name'] + ' ' + named:<44}{X.shape[1]:>7}{seconds:>5.0f}   {'   '.join(means)}", flush=True)
 
 
 def main() -> int:
     """Run the benchmark; print the tables."""
     asked = options()
     asked.out.mkdir(parents=True, exist_ok=True)
-    rows = []
+    rows: list[Row] = []
     for dataset in asked.datasets:
-        print(f"{dataset}: {asked.size} of {asked.centers} candidates, mean of {asked.draws} draws")
-        print(f"{'features':<10}{'deskew':>8}{'power':>8}{'error %':>10}{'squared':>10}   of each draw, σ²")
-        for setting in SETTINGS:
-            found = [measured(asked, dataset, setting, draw) for draw in range(asked.draws)]
-            rows += found
-            errors, squared = (
-                np.mean([getattr(row, key) for row in found]) for key in ("error_percent", "held_out_error")
-            )
-            each = ", ".join(f"{row.error_percent:.2f} ({row.sigma2:.3g})" for row in found)
-            print(
-                f"{setting[0]:<10}{setting[1]:>8g}{setting[2]:>8g}{errors:>10.2f}{squared:>10.4f}   {each}", flush=True
-            )
-            (asked.out / "descriptors.json").write_text(json.dumps([asdict(row) for row in rows], indent=1))
+        rows += measured(asked, dataset, *training_rows(asked, dataset))
+        (asked.out / "descriptors.json").write_text(json.dumps([asdict(row) for row in rows], indent=1))
     return 0
 
 

@@ -139,7 +139,7 @@ def check_rounds(config: TrainConfig, n_candidates: int) -> None:
 IMAGE_PENALTY = 0.01
 # Of features and their power. Roots of soft-hog have norm 1, those of sphog a squared norm of 20, for any image size.
 IMAGE_SIGMA2: dict[tuple[str, float | None], float | str] = {
-    ("soft-hog", 0.5): 0.3,
+    ("soft-hog", 0.5): 0.25,
     ("sphog", 0.5): 8.0,
     ("sphog", 1.0): 4.0,
     ("hog", 0.5): 8.0,

@@ -18,6 +18,8 @@ def images():
 @pytest.mark.parametrize(
     ("spec", "length"),
     [
+        (FeatureSpec("soft-hog", (5,), 8), 512),
+        (FeatureSpec("soft-hog", (4.5, 9), 6, 0.8, 1.2, deskew=1.0, power=0.5), 480),
         (FeatureSpec("sphog"), 2172),
         (FeatureSpec("hog"), 12 * (4 + 16 + 49)),
         (FeatureSpec("hog", cells=(7,), orientations=9), 144),
@@ -52,7 +54,7 @@ def test_hog_is_scikit_images(images):
 
 
 @pytest.mark.parametrize("power", [0.5, 0.3])
-@pytest.mark.parametrize("name", ["sphog", "hog"])
+@pytest.mark.parametrize("name", ["soft-hog", "sphog", "hog"])
 def test_a_power_is_that_of_every_value(images, name, power):
     plain = extract(FeatureSpec(name), images)
     np.testing.assert_allclose(extract(FeatureSpec(name, power=power), images), plain.astype(float) ** power, rtol=1e-6)
@@ -63,7 +65,9 @@ def test_a_power_is_that_of_every_value(images, name, power):
 
 def test_parameters_tell_specs_apart_and_without_a_shear_are_those_from_before_there_was_one():
     hog = {"name": "hog", "algorithm_version": 1, "cells": [14, 7, 4], "orientations": 12}
-    for described in ({"name": "sphog", "algorithm_version": 1}, {"name": "raw", "algorithm_version": 1}, hog):
+    soft = {"name": "soft-hog", "algorithm_version": 1, "cells": [14.0, 7.0, 4.0], "orientations": 12}
+    soft |= {"stride": 0.7, "gradient_scale": 0.8}
+    for described in ({"name": "sphog", "algorithm_version": 1}, {"name": "raw", "algorithm_version": 1}, hog, soft):
         name, sheared = described["name"], {"deskew": 0.5, "deskew_version": 1}
         assert parameters(FeatureSpec(name)) == parameters(FeatureSpec(name, deskew=0.0)) == described
         assert parameters(FeatureSpec(name, deskew=0.5)) == described | sheared
@@ -76,10 +80,11 @@ def test_parameters_tell_specs_apart_and_without_a_shear_are_those_from_before_t
     [(r"features\.power .* above 0", {"name": "sphog", "power": power}, None) for power in (0.0, -1.0, 1.5, np.nan)]
     + [
         ("not for raw", {"name": "raw", "power": 0.5}, None),
-        ("sphog, hog, raw", {"name": "sift"}, None),
+        ("soft-hog, sphog, hog, raw", {"name": "sift"}, None),
         ("raw", {"name": "sphog"}, (10,)),
         ("raw", {"name": "hog"}, (10,)),
         ("40", {"name": "hog", "cells": (40,)}, (28, 28)),
+        ("cell of 4.5", {"name": "hog", "cells": (4.5,)}, (28, 28)),
         ("needs cell sizes", {"name": "hog", "cells": ()}, (28, 28)),
     ],
 )
@@ -91,7 +96,7 @@ def test_what_makes_no_features_is_refused(words, spec, shape):
             feature_length(FeatureSpec(**spec), shape)
 
 
-@pytest.mark.parametrize("name", ["sphog", "hog", "raw"])
+@pytest.mark.parametrize("name", ["soft-hog", "sphog", "hog", "raw"])
 def test_inputs_beyond_float32_give_no_warning_and_spoil_their_row_alone(name):
     inputs = np.random.default_rng(0).random((4, 28, 28))
     inputs[1] *= 1e200

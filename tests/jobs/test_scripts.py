@@ -216,13 +216,14 @@ def test_an_unknown_word_is_refused(
 
 
 def test_descriptors(script: Script) -> None:
-    settings = [("sphog", 0.0, 1.0), ("sphog", 1.0, 0.5), ("raw", 0.0, 1.0)]
-    small = ("--datasets", "digits", "--draws", "1", "--centers", "60", "--size", "20")
+    settings = [{"name": "sphog"}, {"name": "soft-hog", "cells": (1.2,)}, {"name": "raw", "power": 1.0}]
+    small = ("--datasets", "digits", "--draws", "2", "--centers", "60", "--widths", "0.5,0.7")
     rows, text = script("descriptors", *small, SETTINGS=settings)
-    assert [(row["features"], row["deskew"], row["power"]) for row in rows] == settings
-    assert {row["n_rows"] for row in rows} == {337}, "a quarter of the 1348 training rows"
-    assert all(0 <= row["error_percent"] < 25 for row in rows)
-    assert text.count("sphog") == 2
+    found = [(row["setting"], row["n_features"], row["draw"], row["width"]) for row in rows]
+    lengths = [("sphog ", 2172), ("soft-hog cells=(1.2,)", 392), ("raw power=1.0", 784)]
+    assert found == [(*of, draw, width) for of in lengths for draw in (0, 1) for width in (0.5, 0.7)]
+    assert all(0 <= row["error_percent"] < 25 and 0 < row["squared_error"] < 2 for row in rows)
+    assert text.count("hog") == 2
 
 
 @pytest.mark.parametrize("n_train", [1200, pytest.param(None, marks=pytest.mark.nightly)])
