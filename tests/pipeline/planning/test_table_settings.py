@@ -186,4 +186,4 @@ def test_kernel_values_are_float64_where_there_is_a_certificate_but_for_images(t
 
 def test_the_width_for_features_of_images_is_that_of_inner_products_and_of_the_gaussian():
     widths = [filled("synthetic", kernel__name=name)[0].kernel.sigma2 for name in ("gaussian", "laplace")]
-    assert widths == [8.0, "median"]
+    assert widths == [0.25, "median"]
