@@ -48,10 +48,10 @@ class SoftHog:
             raise UsageError(
                 f"soft-hog needs cells of at least 1 pixel and orientations, found {self.cells} and {self.orientations}"
             )
-        if not 0.1 <= self.stride <= 1.0:
-            raise UsageError(f"features.stride is {self.stride}; it must lie between 0.1 and 1")
-        if not 0.3 <= self.scale <= 20.0:
-            raise UsageError(f"features.gradient_scale is {self.scale}; it must lie between 0.3 and 20 pixels")
+        if not 0.1 <= self.stride < 2.0:
+            raise UsageError(f"features.stride is {self.stride}; it must be at least 0.1 and below 2")
+        if not 0.3 <= self.scale < 20.0:
+            raise UsageError(f"features.gradient_scale is {self.scale}; it must be at least 0.3 and below 20 pixels")
 
     def length(self, height: int, width: int) -> int:
         """Return the number of features of an image. Raises UsageError where the cells do not fit it."""

@@ -143,7 +143,7 @@ class FeaturesConfig:
         number_list, "auto", "cell sizes in pixels (default: 14,7,4 for hog; for soft-hog 5 of 28, in proportion)"
     )
     orientations: int | None = optional(whole(1, 360), "auto", "orientation bins (default: 8 for soft-hog, 12 for hog)")
-    stride: float = option(0.7, real(0.1, 1.01), "from cell to cell of soft-hog, in cells")
+    stride: float = option(0.7, real(0.1, 2), "distance from cell to cell of soft-hog, in cells")
     gradient_scale: float | None = optional(
         real(0.3, 20), "auto", "scale of the gradient's Gaussian of soft-hog, in pixels (default: 0.8 of 28)"
     )

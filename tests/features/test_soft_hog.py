@@ -18,7 +18,7 @@ PARAMETERS = st.builds(
     SoftHog,
     orientations=st.integers(1, 12),
     cells=st.lists(st.floats(1.0, 8.0), min_size=1, max_size=2).map(tuple),
-    stride=st.floats(0.2, 1.0),
+    stride=st.floats(0.2, 1.9),
     scale=st.floats(0.3, 2.5),
 )
 
@@ -110,7 +110,7 @@ def test_defaults_are_in_proportion_to_images_from_28_pixels_on():
         ("a cell of 29 pixels does not fit images of 28 x 28", {"cells": (5.0, 29.0)}),
         ("too many", {"cells": (1.0,), "stride": 0.1, "orientations": 360}),
         (r"features\.stride", {"stride": 0.05}),
-        (r"features\.stride", {"stride": 1.5}),
+        (r"features\.stride", {"stride": 2.0}),
         (r"features\.gradient_scale", {"gradient_scale": 0.0}),
         (r"features\.gradient_scale", {"gradient_scale": np.nan}),
     ],
