@@ -63,9 +63,9 @@ def default_parameters(name: str, input_shape: tuple[int, ...]) -> dict[str, Any
 
     Those of `soft-hog` are in proportion to the smaller side, from images of 28 pixels upwards.
     """
-    if name != "soft-hog" or len(input_shape) != 2:
-        return {"cells": FeatureSpec.cells, "orientations": FeatureSpec.orientations, "gradient_scale": 1.0}
-    return soft_hog.default_parameters(min(input_shape))
+    if name == "soft-hog" and len(input_shape) == 2:
+        return soft_hog.default_parameters(min(input_shape))
+    return {key: getattr(FeatureSpec, key) for key in OWN[name]}
 
 
 def feature_length(spec: FeatureSpec, input_shape: tuple[int, ...]) -> int:
@@ -109,9 +109,11 @@ def extract(spec: FeatureSpec, inputs: np.ndarray) -> np.ndarray:
 def parameters(spec: FeatureSpec) -> dict[str, Any]:
     """Return, as JSON-able values, all that determines the features of given inputs."""
     described: dict[str, Any] = {"name": spec.name, "algorithm_version": VERSIONS[spec.name]}
-    described |= {name: getattr(spec, name) for name in OWN[spec.name]}
-    if "cells" in described:
-        described["cells"] = list(spec.cells) if spec.name == "hog" else [float(cell) for cell in spec.cells]
+    if spec.name == "hog":
+        described |= {"cells": [int(cell) for cell in spec.cells], "orientations": int(spec.orientations)}
+    if spec.name == "soft-hog":
+        described |= {"cells": [float(cell) for cell in spec.cells], "orientations": int(spec.orientations)}
+        described |= {"stride": float(spec.stride), "gradient_scale": float(spec.gradient_scale)}
     # What is off is not named, as before it could be on: features and models without it are still the same.
     if spec.deskew:
         described |= {"deskew": float(spec.deskew), "deskew_version": deskew.ALGORITHM_VERSION}

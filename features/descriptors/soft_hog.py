@@ -26,6 +26,8 @@ ALGORITHM_VERSION = 1
 SIDE = 28  # pixels of the images for which held-out rows of MNIST chose the defaults (README, "Features")
 ORIENTATIONS, CELL, STRIDE, GRADIENT_SCALE = 8, 5.0, 0.7, 0.8
 LEAST_CELL = 4.0  # pixels, of smaller images
+LEAST_SCALE, MOST_SCALE = 0.3, 50.0  # pixels; beyond, a gradient is of nothing, or of all
+MOST_SIZES = 16  # of cells
 FLOOR = 1e-10
 MOST_FEATURES = 1_000_000
 _IMAGES_AT_ONCE = 64  # that are made float64 for the compiled loop, so that it is compiled for one type
@@ -44,14 +46,15 @@ class SoftHog:
 
     def __post_init__(self) -> None:
         """Refuse parameters that make no histograms of any image."""
-        if not self.cells or not min(self.cells) >= 1 or self.orientations < 1:
+        if not 1 <= len(self.cells) <= MOST_SIZES or not min(self.cells) >= 1 or self.orientations < 1:
             raise UsageError(
-                f"soft-hog needs cells of at least 1 pixel and orientations, found {self.cells} and {self.orientations}"
+                f"soft-hog needs one to {MOST_SIZES} cell sizes of at least 1 pixel, and orientations; found "
+                f"{len(self.cells)}: {self.cells!r:.40}, and {self.orientations}"
             )
         if not 0.1 <= self.stride < 2.0:
             raise UsageError(f"features.stride is {self.stride}; it must be at least 0.1 and below 2")
-        if not 0.3 <= self.scale < 20.0:
-            raise UsageError(f"features.gradient_scale is {self.scale}; it must be at least 0.3 and below 20 pixels")
+        if not LEAST_SCALE <= self.scale < MOST_SCALE:
+            raise UsageError(f"features.gradient_scale is {self.scale}; it must be at least 0.3 and below 50 pixels")
 
     def length(self, height: int, width: int) -> int:
         """Return the number of features of an image. Raises UsageError where the cells do not fit it."""
@@ -95,7 +98,7 @@ class SoftHog:
 
 def default_parameters(side: int) -> dict[str, Any]:
     """Return cells, orientations and gradient scale for images whose smaller side has so many pixels."""
-    cell, scale = max(CELL * side / SIDE, LEAST_CELL), GRADIENT_SCALE * max(side / SIDE, 1.0)
+    cell, scale = max(CELL * side / SIDE, LEAST_CELL), min(GRADIENT_SCALE * max(side / SIDE, 1.0), 0.9 * MOST_SCALE)
     return {"cells": (round(cell, 2),), "orientations": ORIENTATIONS, "gradient_scale": round(scale, 2)}
 
 

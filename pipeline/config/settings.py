@@ -279,7 +279,8 @@ def _property(kind: Any, setting: Field[Any]) -> dict[str, Any]:
     else:
         # Sizes and times are numbers or texts such as 2GiB and 55m, lists may be texts with commas; others are words.
         is_text = parse in (byte_size, duration, name_list, texts, number_list, widths)
-        described["type"] = sorted(types | ({"string"} if word or is_text else set()))
+        one = {"number"} if parse is number_list else set()  # in place of a list of one
+        described["type"] = sorted(types | one | ({"string"} if word or is_text else set()))
     return described | ({} if setting.default is None else {"default": setting.default})
 
 

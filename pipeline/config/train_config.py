@@ -145,7 +145,7 @@ class FeaturesConfig:
     orientations: int | None = optional(whole(1, 360), "auto", "orientation bins (default: 8 for soft-hog, 12 for hog)")
     stride: float = option(0.7, real(0.1, 2), "distance from cell to cell of soft-hog, in cells")
     gradient_scale: float | None = optional(
-        real(0.3, 20), "auto", "scale of the gradient's Gaussian of soft-hog, in pixels (default: 0.8 of 28)"
+        real(0.3, 50), "auto", "scale of the gradient's Gaussian of soft-hog, in pixels (default: 0.8 of 28)"
     )
     deskew: float = option(0.0, share, "parts of the shear that makes each image upright first: 0 (off) to 1")
     power: float | None = optional(
@@ -208,9 +208,9 @@ class KernelConfig:
     sigma2: float | str | tuple[float, ...] | None = optional(
         widths,
         "default",
-        "σ² (default: 4 for image features, 8 for roots of them, median with a Laplace kernel; for raw ones auto or, "
-        "with a penalty or a selection, median); 1,2,4: every width at every candidate; median: of the squared "
-        "distances; auto: of the lowest held-out error",
+        "σ² (default: 0.25 for soft-hog, 4 for sphog and hog, 8 for powers of theirs, median with a Laplace kernel; "
+        "for raw features auto or, with a penalty or a selection, median); 1,2,4: every width at every candidate; "
+        "median: of the squared distances; auto: of the lowest held-out error",
         "--sigma2",
     )
     scale: str | None = optional(

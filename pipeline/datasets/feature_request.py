@@ -143,7 +143,8 @@ def fill_in_features(config: TrainConfig, spec: SourceSpec, source: Source) -> t
     if standardise is None:
         standardise = source.standardise and asked.name == "raw"
         config = with_value(config, "data.standardise", standardise)
-    features = FeatureSpec(**{each.name: getattr(asked, each.name) for each in fields(FeatureSpec)})
+    given = {each.name: getattr(asked, each.name) for each in fields(FeatureSpec)}
+    features = FeatureSpec(**{key: value for key, value in given.items() if value is not None})
     return config, FeatureRequest(spec, features, standardise, standardise and config.data.class_weight is not None)
 
 

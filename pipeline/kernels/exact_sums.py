@@ -68,7 +68,8 @@ class ExactSum:
 
     def add(self, term: NDArray[np.float64] | float, rows: slice = slice(None)) -> None:
         """Add a term to some rows of the sum. Raises InvalidDataError where it is beyond the bound, or no number."""
-        if self.units.ndim == 2 and not self._unit.ndim:  # large sums: one reading of them, without temporaries
+        if np.ndim(term) == 2 and not self._unit.ndim and np.shape(term) == self.units[rows].shape:
+            # Large sums: one reading of them, without temporaries.
             tile, place = np.ascontiguousarray(term, np.float64), (rows.indices(len(self.units))[0], 0)
             if not add_lower_tile(tile, 1.0 / self._unit, self._most_units, self.units, *place, tile.shape[1]):
                 raise _out_of_range()

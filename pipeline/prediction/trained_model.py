@@ -323,9 +323,9 @@ def _feature_spec(described: Any) -> FeatureSpec:
         if "cells" in own:
             own["cells"] = tuple(own["cells"])
         spec = FeatureSpec(described["name"], **own, deskew=sheared, power=power)
-    except UsageError as error:
+        expected = parameters(spec)
+    except (UsageError, OverflowError, ValueError) as error:
         raise ModelFormatError(str(error)) from None
-    expected = parameters(spec)
     if json.dumps(described, sort_keys=True) != json.dumps(expected, sort_keys=True):  # 1, 1.0 and true differ there
         raise ModelFormatError(
             f"its features are {described!r:.200}, this software computes {expected!r:.200}; "

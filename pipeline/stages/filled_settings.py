@@ -11,7 +11,7 @@ from features.table_paths import is_table
 from pipeline.config.parsers import NO_PENALTY, is_searched, learns_scales, selection_size
 from pipeline.config.settings import SETTINGS, get, with_value, with_values
 from pipeline.config.train_config import AUTO_KERNEL, SolverConfig, TrainConfig, what_needs_held_out_rows
-from pipeline.datasets.feature_request import FeatureShape
+from pipeline.datasets.feature_request import ROOT, FeatureShape
 from pipeline.datasets.open_data import read_center_list
 from pipeline.errors import ConfigError
 from pipeline.runtime.memory_limits import limit_bytes
@@ -137,14 +137,9 @@ def check_rounds(config: TrainConfig, n_candidates: int) -> None:
 
 
 IMAGE_PENALTY = 0.01
-# Of features and their power. Roots of soft-hog have norm 1, those of sphog a squared norm of 20, for any image size.
-IMAGE_SIGMA2: dict[tuple[str, float | None], float | str] = {
-    ("soft-hog", 0.5): 0.25,
-    ("sphog", 0.5): 8.0,
-    ("sphog", 1.0): 4.0,
-    ("hog", 0.5): 8.0,
-    ("hog", 1.0): 4.0,
-}
+SOFT_SIGMA2 = 0.25  # of square roots of soft-hog, whose norm is 1
+HISTOGRAM_SIGMA2 = 4.0
+ROOT_SIGMA2 = 8.0  # of roots of histograms, whose squared norm is 20 for sphog of any image size
 
 
 @dataclass(frozen=True)
@@ -172,7 +167,7 @@ def fill_in(
     if raw:
         config = _with_problem(config, shape, explicit, room.n_different)
     else:
-        sigma2 = IMAGE_SIGMA2.get((config.features.name, config.features.power), "median")
+        sigma2 = _image_width(config)
         if kernels_of(config.kernel)[0].has_scales and config.kernel.name not in (None, "gaussian"):
             sigma2 = "median"  # of other distances
         defaults = {"solver.penalty": IMAGE_PENALTY, "kernel.sigma2": sigma2, "kernel.scale": "none"}
@@ -185,6 +180,13 @@ def fill_in(
     config, notes = _with_count(config, shape, explicit, room)
     check_combinations(config, shape, count_candidates(config, shape.n_train))
     return _with_precision(_with_transform(_with_centring(config, shape), shape)), notes
+
+
+def _image_width(config: TrainConfig) -> float | str:
+    """Return the default σ² of the Gaussian kernel of image features."""
+    if config.features.name == "soft-hog":
+        return SOFT_SIGMA2 if config.features.power == ROOT else "median"
+    return HISTOGRAM_SIGMA2 if config.features.power == 1.0 else ROOT_SIGMA2
 
 
 def _with_defaults(config: TrainConfig, defaults: Mapping[str, Any]) -> TrainConfig:

@@ -27,12 +27,21 @@ from pipeline.solvers.weights import CalibrationWeights, Weights
 from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, MEMBERS, largest_values, statistics_pass
 from pipeline.stages.block_pass import INPUT, gradient_of, gradient_pass
 from pipeline.stages.final_weights import FinalWeights, ridge_summary
-from pipeline.stages.training_rows import RowTask, gather_sample, row_task, rows_and_widths, task_on_sample
+from pipeline.stages.training_rows import (
+    RowTask,
+    count_sample,
+    gather_sample,
+    row_task,
+    rows_and_widths,
+    task_on_sample,
+)
 from pipeline.stages.workspace import SOLVE, Workspace
 
 NAME, TRIALS = "polish", "passes/polish-trials"
+VERSION = 2  # of the state that is checkpointed
 SAMPLES = (1 / 6, 1 / 3)  # shares of the rows, before all of them
 LEAST_ROWS, LEAST_HELD_OUT, ROWS_A_CENTER = 5000, 250, 15  # of a sample: with fewer it tells too little
+ODD = 0.25  # parts by which a draw may miss the size that was meant
 SAMPLE_BYTES = 2**28  # of the features of a sample, at most
 ENDS = (1 / 4, 1 / 2)  # of the steps, after which more rows are taken
 PATIENCE, LAST_PATIENCE = 3, 10  # steps that lower the held-out error no more, after which more rows are; the last
@@ -148,7 +157,15 @@ class _Polish:
         self._largest = largest_values(work)
         self._dtype = open_features(work.features).dtype
         self._checkpoints = work.checkpoints(NAME)
-        self.shares = [*samples_of(work.shape, work.config.statistics.hold_out, n_centers), 1.0]
+        asked = samples_of(work.shape, work.config.statistics.hold_out, n_centers)
+        self.shares = [*(share for share in asked if self._is_typical(share)), 1.0]
+
+    def _is_typical(self, share: float) -> bool:
+        """Return whether a sample is about as large as meant: copies of a row are drawn together, weights may be 0."""
+        meant = share * self._work.shape.n_train
+        n_rows, n_fit, n_held_out = count_sample(self._task, share)
+        most, least = (1 + ODD) * meant, (1 - ODD) * meant
+        return n_rows <= most and n_fit + n_held_out >= least and n_held_out >= (1 - ODD) * LEAST_HELD_OUT
 
     def _rows(self, level: int) -> RowTask:
         """Return the rows of a level: a sample, which is gathered once, or all."""
@@ -337,7 +354,8 @@ class _Polish:
         return np.ascontiguousarray(points, dtype=self._dtype)
 
     def _save(self, state: Moving) -> None:
-        self._checkpoints.save(2 * state.step + bool(state.gradient.size) + 2 * state.level, as_arrays(state), {})
+        number = 2 * (state.step + state.level) + bool(state.gradient.size)
+        self._checkpoints.save(number, as_arrays(state), {"version": VERSION})
 
     def _loaded(self) -> Moving | None:
         checkpoint = self._checkpoints.load()
@@ -345,6 +363,11 @@ class _Polish:
             return None
         for warning in checkpoint.warnings:
             self._work.warn(warning)
+        if checkpoint.metadata.get("version") != VERSION:
+            self._work.warn("the centers were moved by another version of this software: they are moved anew")
+            for name in (f"checkpoints/{NAME}", TRIALS):
+                self._work.drop(name)
+            return None
         return as_dataclass(checkpoint.arrays, Moving)
 
 

@@ -194,7 +194,7 @@ def gather_sample(task: RowTask, share: float) -> Arrays:
 
     A smaller share draws some of the rows of a larger one; rows that are equal go together.
     """
-    store, found, numbers = open_features(task.features), list[Arrays](), list[NDArray[np.int64]]()
+    store, found = open_features(task.features), list[Arrays]()
     for start in range(0, task.shape.n_train, READ_TARGETS):
         stopping.check()
         stop = min(start + READ_TARGETS, task.shape.n_train)
@@ -202,10 +202,24 @@ def gather_sample(task: RowTask, share: float) -> Arrays:
         arrays = {"y": store.targets("train", start, stop), "keys": keys, "groups": groups}
         arrays |= {} if weights is None else {"weights": weights}
         drawn = np.flatnonzero(draw_sample(task.seed, share, keys))
-        found.append({name: values[drawn] for name, values in arrays.items()})
-        numbers.append(start + drawn)
-    joined = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
-    return joined | {"X": store.take(np.concatenate(numbers))}
+        of_rows = {name: values[drawn] for name, values in arrays.items()}
+        found.append(of_rows | {"X": store.take(start + drawn)})
+    return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
+
+
+def count_sample(task: RowTask, share: float) -> tuple[int, int, int]:
+    """Return the number of sampled rows, and how many of them count (have a weight) to fit and as held-out ones."""
+    store, counts = open_features(task.features), np.zeros(3, np.int64)
+    for start in range(0, task.shape.n_train, READ_TARGETS):
+        stopping.check()
+        stop = min(start + READ_TARGETS, task.shape.n_train)
+        (keys, groups), weights = store.keys(start, stop), store.weights("train", start, stop)
+        drawn = draw_sample(task.seed, share, keys)
+        held_out = draw_held_out(task.seed, task.facts.held_out_limit, groups)
+        counted = drawn if weights is None else drawn & (weights > 0)
+        counts += [drawn.sum(), (counted & ~held_out).sum(), (counted & held_out).sum()]
+    n_rows, n_fit, n_held_out = counts.tolist()
+    return n_rows, n_fit, n_held_out
 
 
 def task_on_sample(task: RowTask, sample: Stored) -> RowTask:

@@ -91,13 +91,13 @@ def test_a_shift_by_a_stride_moves_the_features_to_the_next_cell():
 
 def test_defaults_are_in_proportion_to_images_from_28_pixels_on():
     lengths = {}
-    for side in (14, 16, 28, 56, 64, 224):
+    for side in (14, 16, 28, 56, 64, 224, 720):
         defaults = default_parameters("soft-hog", (side, side + 1))
         assert defaults["orientations"] == 8
         assert defaults["cells"] == (max(4.0, round(5 * side / 28, 2)),)
         assert defaults["gradient_scale"] == round(0.8 * max(1, side / 28), 2)
         lengths[side] = feature_length(FeatureSpec("soft-hog", **defaults), (side, side))
-    assert lengths == {14: 200, 16: 288, 28: 512, 56: 512, 64: 512, 224: 512}
+    assert lengths == {14: 200, 16: 288, 28: 512, 56: 512, 64: 512, 224: 512, 720: 512}
 
 
 @pytest.mark.parametrize(
@@ -118,6 +118,12 @@ def test_defaults_are_in_proportion_to_images_from_28_pixels_on():
 def test_parameters_that_make_no_features_are_refused(words, change):
     with pytest.raises(UsageError, match=words):
         feature_length(FeatureSpec("soft-hog", **{"cells": (5.0,), **change}), (28, 28))
+
+
+def test_of_images_of_any_size_the_defaults_make_features():
+    for side in (700, 1000, 4000):
+        spec = FeatureSpec("soft-hog", **default_parameters("soft-hog", (side, 5 * side)))
+        assert 512 <= feature_length(spec, (side, side)) < feature_length(spec, (side, 5 * side)) < 4000
 
 
 def test_what_is_no_image_is_refused():

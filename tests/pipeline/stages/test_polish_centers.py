@@ -107,7 +107,7 @@ def test_a_stop_after_the_last_step_makes_no_step_again(place: Path, tmp_path: P
 @pytest.fixture
 def small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps begin on samples of few rows."""
-    for name, value in (("LEAST_ROWS", 100), ("LEAST_HELD_OUT", 10), ("ROWS_A_CENTER", 1)):
+    for name, value in (("LEAST_ROWS", 100), ("LEAST_HELD_OUT", 10), ("ROWS_A_CENTER", 1), ("ODD", 0.9)):
         monkeypatch.setattr(stage, name, value)
 
 
@@ -336,3 +336,28 @@ def test_no_solve_starts_from_centers_that_were_moved(
         (line,) = capsys.readouterr().err.splitlines()
         assert f"--init-from {start}: none of its 15 centers is a training row" in line
         assert not (tmp_path / "run").exists()
+
+
+def test_rows_with_many_copies_are_moved_on_all_rows(tmp_path: Path) -> None:
+    """36 000 rows, of which 16 differ: copies are drawn together, so that no sample has the rows that it is to have."""
+    X = np.random.default_rng(0).integers(0, 2, (36_000, 4)).astype(np.float64)
+    np.savez(tmp_path / "copies.npz", X=X, y=X @ (1.0, 2.0, -1.0, 0.5) + X[:, 0] * X[:, 1])
+    asked = ("--centers", "16", "--select", "greedy:5", "--sigma2", "2", "--polish-centers", "6", *SERIAL)
+    report = train(tmp_path / "run", tmp_path / "features", *asked, dataset=tmp_path / "copies.npz")
+    assert [level["share"] for level in report["polish"]["levels"]] == [1.0]
+    assert report["polish"]["held_out_after"] <= report["polish"]["held_out_before"]
+
+
+def test_moves_that_another_version_began_are_made_anew(place: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    expected = train(tmp_path / "whole", place / "features", *MOVED, dataset=place / "smooth.npz")
+    line = [str(place / "smooth.npz"), "--run-dir", str(tmp_path / "run"), "-q", *MOVED, "--resume", "auto"]
+    line += ["--features-dir", str(place / "features")]
+    monkeypatch.setattr(stage, "VERSION", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(stage._Polish, "_with_gradient", lambda *_: (_ for _ in ()).throw(StoppedError("a test")))
+        assert main(line) == 75
+    monkeypatch.undo()
+    assert main(line) == 0
+    assert report_of(tmp_path / "run")["polish"]["steps"] == expected["polish"]["steps"]
+    assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")
+    assert "another version" in (tmp_path / "run/log.jsonl").read_text()
