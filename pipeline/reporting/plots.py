@@ -318,15 +318,24 @@ def of_report(report: dict[str, Any] | None) -> dict[str, list[Markup]]:
             _curve(errors, size, Axis(name, log=all(error > 0 for _, error in errors))),
             _curve([(one["size"], one["hold_out_error"]) for one in curve], size, held_out_log),
         ]
-    steps = list(enumerate(polished["held_out_errors"])) if polished else []
     drawn = {
         "path_plots": path_plots,
         "scale_plots": scale_plots,
         "selection_plots": selection_plots,
-        "polish_plots": [_curve(steps, Axis("step"), held_out_log)],
+        "polish_plots": [plot(_moves(polished), Axis("step"), held_out_log)] if polished else [],
         "reliability_plots": _reliability((report.get("probabilities") or {}).get("reliability", [])),
     }
     return {name: [one for one in plots if one] for name, plots in drawn.items()}
+
+
+def _moves(polished: dict[str, Any]) -> list[Line]:
+    """Return the held-out errors of moved centers by step, a line for each share of the rows that they are of."""
+    errors = list(enumerate(polished["held_out_errors"]))
+    levels = polished.get("levels") or [{"share": 1.0, "first_step": 0}]
+    ends = [*(level["first_step"] for level in levels[1:]), len(errors)]
+    names = ["all rows" if level["share"] == 1 else f"{level['share']:.0%} of the rows" for level in levels]
+    named = zip(levels, ends, names if len(levels) > 1 else [""], strict=True)
+    return [Line(name, errors[level["first_step"] : end]) for level, end, name in named]
 
 
 def _reliability(bins: Sequence[dict[str, Any]]) -> list[Markup]:
