@@ -49,7 +49,6 @@ class FeatureSpec:
             raise UsageError(f"features.power is {self.power}; it must be above 0, and at most 1 (off)")
         if self.name == "raw" and self.power != 1.0:
             raise UsageError(f"features.power = {self.power:g} is for histograms, not for raw; leave it out")
-
         if self.name == "soft-hog":
             self.soft()
 

@@ -147,8 +147,8 @@ def _gradient(padded: np.ndarray, bell: np.ndarray, slope: np.ndarray, space: np
 @njit(cache=True, nogil=True)
 def _vote(
     shares: np.ndarray, lower: np.ndarray, row_votes: np.ndarray, column_votes: np.ndarray, n_bins: int, out: np.ndarray
-) -> float:
-    """Add up the votes of one image for cells of one size; return their sum.
+) -> None:
+    """Add up the votes of one image for cells of one size.
 
     shares (2, H, W): of each pixel's magnitude, in its bin `lower` (H, W) and in the next one; out (rows of cells,
     columns of cells, bins). The votes of a row of pixels are added up for all columns before they go to rows of cells.
@@ -157,7 +157,6 @@ def _vote(
     n_rows, n_columns = out.shape[0], out.shape[1]
     of_row = np.empty((n_columns, n_bins))
     out[:] = 0.0
-    total = 0.0
     for y in range(height):
         of_row[:] = 0.0
         empty = True
@@ -180,11 +179,6 @@ def _vote(
                 for column in range(n_columns):
                     for k in range(n_bins):
                         out[row, column, k] += vote * of_row[column, k]
-    for row in range(n_rows):
-        for column in range(n_columns):
-            for k in range(n_bins):
-                total += out[row, column, k]
-    return total
 
 
 @njit(cache=True, nogil=True)
@@ -221,13 +215,17 @@ def soft_hog_rows(
                 shares[1, y, x] = magnitude * (position - whole)
                 shares[0, y, x] = magnitude - shares[1, y, x]
                 lower[y, x] = whole % n_bins
-        total, start = FLOOR, 0
+        start = 0
         for size in range(counts.shape[0]):
             n_rows, n_columns = counts[size, 0], counts[size, 1]
             stop = start + n_rows * n_columns * n_bins
             cells = histograms[start:stop].reshape(n_rows, n_columns, n_bins)
-            total += _vote(shares, lower, row_votes[size], column_votes[size], n_bins, cells)
+            _vote(shares, lower, row_votes[size], column_votes[size], n_bins, cells)
             start = stop
+        total = 0.0
+        for j in range(histograms.size):
+            total += histograms[j]
+        total += FLOOR
         for j in range(histograms.size):
             out[i, j] = histograms[j] / total
 
