@@ -88,10 +88,6 @@ def best_temperature(sums: LossSlopes) -> float | None:
     The loss is convex in the inverse temperature: its slope crosses zero once, and is interpolated where it does. At
     an end of INVERSE_TEMPERATURES where it does not.
     """
-    # Imported here: predictions shall not wait for them (0.5 s).
-    from scipy.interpolate import CubicHermiteSpline
-    from scipy.optimize import brentq
-
     if not sums.rows:
         return None
     slopes = sums.slopes - sums.others / (sums.rows + 2)
@@ -101,10 +97,20 @@ def best_temperature(sums: LossSlopes) -> float | None:
         ends = slice(place - 1, place + 1)
         octaves = np.log2(INVERSE_TEMPERATURES[ends])
         by_octave = np.log(2) * INVERSE_TEMPERATURES[ends] * sums.curvatures[ends]
-        slope = CubicHermiteSpline(octaves, slopes[ends], by_octave)
-        if slope(octaves[1]) > 0:  # rounding may say otherwise of a slope that is next to zero
-            return float(0.5 ** brentq(slope, *octaves))
+        part = _crossing(slopes[ends].tolist(), (np.diff(octaves) * by_octave).tolist())
+        return float(0.5 ** (octaves[0] + part * (octaves[1] - octaves[0])))
     return float(1 / INVERSE_TEMPERATURES[place])
+
+
+def _crossing(values: list[float], derivatives: list[float]) -> float:
+    """Return where in [0, 1] the cubic of these values and derivatives at 0 and 1 crosses zero; it does so upwards."""
+    (a, b), (da, db) = values, derivatives
+    low, high = 0.0, 1.0
+    for _ in range(53):
+        t = 0.5 * (low + high)
+        cubic = (1 + 2 * t) * (1 - t) ** 2 * a + t * (1 - t) ** 2 * da + t**2 * (3 - 2 * t) * b - t**2 * (1 - t) * db
+        low, high = (t, high) if cubic < 0 else (low, t)
+    return high
 
 
 @dataclass(frozen=True)

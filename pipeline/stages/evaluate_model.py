@@ -152,8 +152,10 @@ def _opened_scores(layout: RunLayout, task: RowTask, *, refitted: bool, selected
 
     def scores(block: RowBlock, _: Each) -> Values:
         decision = model.decision_function(block.X)
-        of_model = score(decision, block, model.temperature)
-        penalised, errors = score(before.decision_function(block.X), block), []
+        penalised = of_model = score(decision, block, model.temperature)
+        if before is not model:
+            penalised = score(before.decision_function(block.X), block)
+        errors = []
         if prefixes:
             columns = before.expansion.columns(block.X)  # of centers where they were chosen
             for weights, intercept in prefixes:

@@ -21,7 +21,7 @@ from pipeline.stages.workspace import CENTERS, Workspace
 
 MOST_ROWS = 2048  # of a block: longer ones are no faster
 MOST_VALUES = 2**24  # of a block of columns
-LEAST_PIECES = 256  # which 64 workers share out evenly enough
+LEAST_PIECES = 128  # which 64 workers share out evenly; twice as many add every sum twice as often
 FEW_PIECES, QUICK_ROWS = 64, 192  # products of fewer rows are up to twice as slow: few pieces are enough of them
 SHORT_BYTES = 2**25  # of sums up to which blocks are short; they grow with larger ones
 READ_BYTES = 2**24  # of the features of blocks that are read together
@@ -122,14 +122,13 @@ class RowGrid:
 def row_grid(part: Part, n_rows: int, n_columns: int, sums_bytes: int = 0, share: float = 1.0) -> RowGrid:
     """Return the blocks of a pass that computes so many columns and adds to sums of so many bytes.
 
-    Blocks are many, so that many can work on them; those that are added to sums are no shorter than matrix products are
-    quick with, unless they would be few. Where the sums are large they are longer, since each costs a pass over the
-    sums, and several threads can work on one. Nothing else matters: the bits depend on the blocks.
+    Blocks are many, so that many workers can share them, and no shorter than matrix products are quick with, unless
+    they would be few. Where the sums are large they are longer, since each costs a pass over the sums, and several
+    threads can work on one. Nothing else matters: the bits depend on the blocks.
     `share`: of the rows whose columns are computed; with fewer, blocks are longer.
     """
     enough = n_rows * max(-(-sums_bytes // SHORT_BYTES), 1) // LEAST_PIECES
-    if sums_bytes:
-        enough = max(enough, min(QUICK_ROWS, n_rows // FEW_PIECES))
+    enough = max(enough, min(int(QUICK_ROWS / share), n_rows // FEW_PIECES))
     rows = min(enough, int(MOST_ROWS / share), int(MOST_VALUES / share) // max(n_columns, 1))
     return RowGrid(part, n_rows, max(rows - rows % 32, 32))
 
