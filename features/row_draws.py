@@ -11,7 +11,7 @@ from features.cell_text import cell_text, is_missing
 from features.errors import DataError
 
 Keys = NDArray[np.uint64]
-_TOGETHER = 1024  # rows whose keys are computed at once
+_TOGETHER = 2**16  # values whose keys are computed at once: they stay in a core's cache
 _WHOLE = re.compile(r"-?[0-9]{1,300}(\.0+|(\.[0-9]+)?e\+[0-9]+)")  # a whole number with a point or an exponent
 _HELD_OUT, _SAMPLED = 2, 5  # which coins a seed throws
 
@@ -20,10 +20,14 @@ def row_keys(inputs: np.ndarray) -> Keys:
     """Return a key (n,) u8 of each row of inputs (n, …): equal for equal numbers of any dtype, else by chance 2^-64."""
     keys = np.empty(len(inputs), np.uint64)
     salts = _mixed(np.arange(1, 1 + int(np.prod(inputs.shape[1:])), dtype=np.uint64))
-    for start in range(0, len(inputs), _TOGETHER):
-        block = inputs[start : start + _TOGETHER].reshape(-1, len(salts))
-        values = block.astype(np.float64) + 0.0  # -0.0 equals 0.0
-        keys[start : start + len(block)] = _mixed(values.view(np.uint64) ^ salts).sum(axis=1)
+    step = max(_TOGETHER // len(salts), 1)
+    for start in range(0, len(inputs), step):
+        block = inputs[start : start + step].reshape(-1, len(salts))
+        values = block.astype(np.float64)
+        values += 0.0  # -0.0 equals 0.0
+        bits = values.view(np.uint64)
+        bits ^= salts
+        keys[start : start + len(block)] = _mixed(bits).sum(axis=1)
     return _mixed(keys)
 
 
@@ -89,6 +93,10 @@ def _coins(seed: int, purpose: int, keys: Keys) -> NDArray[np.float64]:
 
 def _mixed(keys: Keys) -> Keys:
     """Return keys (…) u8 mixed by the finaliser of splitmix64, which is one to one."""
-    keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return keys ^ (keys >> np.uint64(31))
+    mixed = keys >> np.uint64(30)
+    mixed ^= keys
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return mixed

@@ -227,7 +227,7 @@ def _run(
     from pipeline.stages import finished_run, initial_weights  # numba
     from pipeline.stages.evaluate_model import evaluate_model  # numba
     from pipeline.stages.fit import fit
-    from pipeline.stages.preparation import build_features, compile_needed
+    from pipeline.stages.preparation import build_features, compile_needed, prepare_workers
     from pipeline.stages.run_workspace import READ, Run, StageCost, saved_state
     from storage.files import make_folder, remove_file  # numpy
 
@@ -270,6 +270,7 @@ def _run(
                 model = initial_weights.StartModel(start.centers, start.center_sigma2, start.weights)
                 initial_weights.commit_model(run, model)
             compile_needed(run)
+            prepare_workers(run)
             build_features(run)
             fit(run)
             scores = evaluate_model(run)

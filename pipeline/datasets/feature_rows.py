@@ -4,7 +4,7 @@ The store of a data set is zarr, built once (`build_feature_store`), named by th
 parameters, and built only when its manifest is there; every read checks the digests of that.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial, reduce
 from pathlib import Path
@@ -164,18 +164,19 @@ class _LiveRows:
     def __init__(self, access: LiveFeatures) -> None:
         self._access, self._request = access, access.request
         self.source = open_data(access.request.source, access.data)
+        self._last_keys: tuple[tuple[int, int], Keys] | None = None  # several steps ask for those of all rows
 
-    def features(self, part: Part, start: int, inputs: NDArray[np.generic]) -> NDArray[np.float32]:
+    def features(self, part: Part, rows: Sequence[int], inputs: NDArray[np.generic]) -> NDArray[np.float32]:
         if self._request.standardise:
             inputs = self.standardisation().apply(inputs)
         X = extract(self._request.features, inputs)
-        row = first_non_finite_row(X)
-        if row is not None:
-            raise InvalidDataError(f"{part} features: row {start + row} is not finite; check the input data")
+        bad = first_non_finite_row(X)
+        if bad is not None:
+            raise InvalidDataError(f"{part} features: row {rows[bad]} is not finite; check the input data")
         return X
 
     def read(self, part: Part, start: int, stop: int) -> NDArray[np.float32]:
-        return self.features(part, start, self.source.read(part, start, stop)[0])
+        return self.features(part, range(start, stop), self.source.read(part, start, stop)[0])
 
     def targets(self, part: Part, start: int, stop: int) -> NDArray[Any]:
         return self.source.read(part, start, stop)[1]
@@ -185,13 +186,22 @@ class _LiveRows:
         return None if weights is None else weights[start:stop]
 
     def keys(self, start: int, stop: int) -> tuple[Keys, Keys]:
-        keys, groups = row_keys(self.source.read("train", start, stop)[0]), self.source.groups
-        return keys, keys if groups is None else groups[start:stop]
+        groups, found = self.source.groups, self._last_keys
+        if found is None or found[0] != (start, stop):
+            self._last_keys = found = (start, stop), row_keys(self.source.read("train", start, stop)[0])
+        return found[1], found[1] if groups is None else groups[start:stop]
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         n_features = feature_length(self._request.features, self.source.input_shape)
-        out = np.empty((len(rows), n_features), np.float32)
-        gather_rows(rows, TAKE_ROWS, partial(self.read, "train"), out)
+        out, wanted = np.empty((len(rows), n_features), np.float32), np.unique(rows)
+
+        def read(start: int, stop: int) -> NDArray[np.float32]:
+            here = wanted[np.searchsorted(wanted, start) : np.searchsorted(wanted, stop)]
+            X, inputs = np.zeros((stop - start, n_features), np.float32), self.source.read("train", start, stop)[0]
+            X[here - start] = self.features("train", here.tolist(), inputs[here - start])
+            return X
+
+        gather_rows(rows, TAKE_ROWS, read, out)
         return out
 
     def standardisation(self) -> Standardisation:
@@ -205,7 +215,7 @@ def computed_block(access: LiveFeatures, part: Part, start: int, stop: int) -> d
     """
     rows = _LiveRows(access)
     inputs, targets = rows.source.read(part, start, stop)
-    arrays = {"X": rows.features(part, start, inputs), "y": targets}
+    arrays = {"X": rows.features(part, range(start, stop), inputs), "y": targets}
     weights, groups = rows.weights(part, start, stop), rows.source.groups
     if weights is not None:
         arrays["weights"] = weights

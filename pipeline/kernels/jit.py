@@ -54,6 +54,11 @@ class Loop(NamedTuple):
         except AttributeError:  # another version of numba: `compile` loads what is kept
             return False
 
+    def load(self) -> None:
+        """Load the loop, or compile it where it is not kept."""
+        if hasattr(self.function, "overloads"):
+            self.function.compile(self.types)
+
 
 def loops_in(module: ModuleType, *names: str) -> list[Loop]:
     """Return the loops of a file, or some of them by name, once for each of their signatures."""
@@ -82,7 +87,7 @@ def compile_loops(loops: Iterable[Loop], check: Callable[[], None] = lambda: Non
     with _alone(check):
         for loop in missing:
             check()
-            loop.function.compile(loop.types)
+            loop.load()
 
 
 @contextmanager

@@ -91,6 +91,9 @@ class Executor(Protocol):
     def check_paths(self, paths: Iterable[Path]) -> None:
         """Raise SchedulerError where a worker does not see one of the paths that the items use."""
 
+    def prepare(self, function: Callable[[], object]) -> None:
+        """Call a function in every other process that works for this one, without waiting for it."""
+
 
 class SerialExecutor:
     """The reference: one item after the other, in this process."""
@@ -115,6 +118,9 @@ class SerialExecutor:
     def check_paths(self, paths: Iterable[Path]) -> None:
         """Do nothing: this process sees what it sees."""
 
+    def prepare(self, function: Callable[[], object]) -> None:
+        """Do nothing: there is no other process."""
+
 
 class DaskExecutor:
     """Items as dask tasks, at most two for each worker thread on their way at once."""
@@ -124,6 +130,7 @@ class DaskExecutor:
         self._client = client
         self._submitted = 0
         self._bound: set[str] = set()  # keys of tasks that were sent to one process, and may run nowhere else yet
+        self._preparing: list[Future] = []  # a task ends when nobody keeps its future
         self._alone_since: float | None = None
 
     def run(
@@ -182,6 +189,15 @@ class DaskExecutor:
             for worker, seen in answers.items():
                 if not seen:
                     raise SchedulerError(f"worker {worker} does not see {path}; put it on a file system they share")
+
+    def prepare(self, function: Callable[[], object]) -> None:
+        """Call a function in every worker process, without waiting for it."""
+        if self._in_threads:
+            return
+        with asking():
+            for address in self._client.nthreads():
+                place = {"workers": [address], "allow_other_workers": True}  # where it may die
+                self._preparing.append(self._client.submit(function, key=f"prepare-{address}", pure=False, **place))
 
     def _check_own_workers(self) -> None:
         """Raise SchedulerError where the processes of this machine died and none has come back for long."""

@@ -234,6 +234,7 @@ def statistics_pass(
         threads_a_piece=-(-n_columns // COLUMNS_TILE),
         share=share if sampled else None,
         counts=True,
+        features="held-out" if parts == (HELD_OUT,) else "all",
     )
 
 

@@ -18,7 +18,16 @@ from pipeline.runtime import progress
 from pipeline.runtime.committed_sums import Arrays, S
 from pipeline.runtime.row_pass import AddPieces, RowPass, ThreadTeam
 from pipeline.runtime.stored_arrays import Stored
-from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, row_grid, run_length, stream_blocks, stream_sample
+from pipeline.stages.training_rows import (
+    FeaturesOf,
+    RowBlock,
+    RowGrid,
+    RowTask,
+    row_grid,
+    run_length,
+    stream_blocks,
+    stream_sample,
+)
 
 Values = dict[str, NDArray[Any]]
 OfBlock = Callable[[RowBlock, Each], Values]  # the second shares out the tiles of columns
@@ -36,7 +45,7 @@ def block_pass(
     threads_a_piece: int = 1,
     share: float | None = None,
     counts: bool = False,
-    features: bool = True,
+    features: FeaturesOf = "all",
 ) -> RowPass[S]:
     """Return a pass over blocks of rows, each a piece.
 
@@ -44,7 +53,7 @@ def block_pass(
     empty, sums_bytes, threads_a_piece : as of `RowPass`; key : what determines the sums beside the blocks
     share : of the fit rows that are sampled; None: all rows
     counts : whether adding a block counts its rows as done, tile by tile
-    features : whether blocks have them
+    features : of which rows blocks have them
     """
     opening = partial(_open_blocks, rows, blocks, opened, share, counts, features)
     grid, together = (blocks, *key), run_length(rows, blocks)
@@ -57,7 +66,7 @@ def _open_blocks(
     opened: Callable[[RowTask], Add[S]],
     share: float | None,
     counts: bool,
-    features: bool,
+    features: FeaturesOf,
 ) -> AddPieces[S]:
     of_block = opened(rows)
 
@@ -129,9 +138,11 @@ class ExactSums(dict[str, Any]):
         return {part: sums.statistics() for part, sums in self.items() if isinstance(sums, StatisticsSums)}
 
 
-def value_pass(rows: RowTask, blocks: RowGrid, opened: Callable[[RowTask], OfBlock]) -> RowPass[BlockValues]:
+def value_pass(
+    rows: RowTask, blocks: RowGrid, opened: Callable[[RowTask], OfBlock], *, features: FeaturesOf = "all"
+) -> RowPass[BlockValues]:
     """Return a pass that keeps what `opened(task)(block, each)` gives of each block: small arrays by name."""
-    return block_pass(rows, blocks, partial(_keeping, opened), BlockValues, _name_of(opened))
+    return block_pass(rows, blocks, partial(_keeping, opened), BlockValues, _name_of(opened), features=features)
 
 
 def sum_pass(

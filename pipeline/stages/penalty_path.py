@@ -135,7 +135,7 @@ def _held_out_errors(
         members = {} if columns.members is None else {"names": columns.members[path.columns]}
         weights = work.commit(f"passes/{name}/weights.npz", vars(path) | members)
         blocks = row_grid("train", work.shape.n_train, len(path.columns))
-        task = value_pass(row_task(work), blocks, partial(_error_counter, weights))
+        task = value_pass(row_task(work), blocks, partial(_error_counter, weights), features="held-out")
         wrong = work.add_up(SOLVE, task, name, "errors of each penalty")
         return {"errors": np.asarray(wrong.in_order("wrong").sum(axis=0) / held_out.weight_sum)}
 

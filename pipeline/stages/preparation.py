@@ -37,6 +37,17 @@ def compile_needed(run: Run) -> None:
         run.events.log(f"compiled in {time.perf_counter() - started:.1f} s")
 
 
+def prepare_workers(run: Run) -> None:
+    """Let other processes import what they need while this one goes on, some two seconds in each."""
+    run.executor.prepare(partial(_load, run.config, run.shape, in_rounds=run.in_rounds))
+
+
+def _load(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> None:
+    """Load the loops of a run; to get here, a process has imported the rest."""
+    for loop in loops_of(config, shape, in_rounds=in_rounds):
+        loop.load()
+
+
 def loops_of(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> list[Loop]:
     """Return the loops of a run: of its features if they are not stored yet, of columns and sums, of the solves."""
     loops = list[Loop]()

@@ -27,6 +27,7 @@ from pipeline.stages.block_pass import OfBlock, Values, value_pass
 from pipeline.stages.kernel_settings import kernels_of
 from pipeline.stages.target_facts import RowData, count_held_out, facts_of
 from pipeline.stages.training_rows import (
+    FeaturesOf,
     RowBlock,
     RowGrid,
     RowTask,
@@ -71,7 +72,7 @@ def _slopes_of_held_out(work: Workspace, tried: CalibrationWeights) -> LossSlope
     arrays: Arrays = vars(tried.weights) | ({} if tried.points is None else {"points": tried.points})
     given = work.commit(f"passes/{NAME}/weights.npz", arrays)
     grid = row_grid("train", work.shape.n_train, len(tried.weights.columns))
-    task = value_pass(row_task(work), grid, partial(_opened, given))
+    task = value_pass(row_task(work), grid, partial(_opened, given), features="held-out")
     values = work.add_up(SOLVE, task, NAME, WORDS)
     return replace(reduce(add, map(_slopes, values.by_block())), rows=count_held_out(work, work.facts))
 
@@ -92,11 +93,11 @@ def _slopes_of_few(task: RowTask, tried: CalibrationWeights, fit: RidgeFit) -> L
     return loss_slopes(*left_out.values())
 
 
-def _blocks(task: RowTask, grid: RowGrid) -> Iterator[RowBlock]:
+def _blocks(task: RowTask, grid: RowGrid, features: FeaturesOf = "all") -> Iterator[RowBlock]:
     """Yield all blocks of rows, in order."""
     step = run_length(task, grid)
     runs = (range(first, min(first + step, grid.n_blocks)) for first in range(0, grid.n_blocks, step))
-    return (block for run in runs for _, block in stream_blocks(task, grid, run))
+    return (block for run in runs for _, block in stream_blocks(task, grid, run, features=features))
 
 
 def temperature_of_finished_run(layout: RunLayout, config: TrainConfig, tried: CalibrationWeights) -> float | None:
@@ -123,7 +124,7 @@ def temperature_of_finished_run(layout: RunLayout, config: TrainConfig, tried: C
     if tried.fit is not None and _has_few_rows(run):
         return best_temperature(_slopes_of_few(task, tried, tried.fit))
     slopes = _of_block(task, tried)
-    blocks = _blocks(task, row_grid("train", shape.n_train, len(tried.weights.columns)))
+    blocks = _blocks(task, row_grid("train", shape.n_train, len(tried.weights.columns)), "held-out")
     sums = reduce(add, (_slopes(slopes(block, serially)) for block in blocks))
     return best_temperature(replace(sums, rows=count_held_out(run, task.facts)))
 

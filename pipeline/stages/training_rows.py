@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ LEAST_PIECES = 128  # which 64 workers share out evenly; twice as many add every
 FEW_PIECES, QUICK_ROWS = 64, 192  # products of fewer rows are up to twice as slow: few pieces are enough of them
 SHORT_BYTES = 2**25  # of sums up to which blocks are short; they grow with larger ones
 READ_BYTES = 2**24  # of the features of blocks that are read together
+FeaturesOf = Literal["all", "held-out", "none"]
 
 
 class RowBlock(NamedTuple):
@@ -229,20 +230,15 @@ def task_on_sample(task: RowTask, sample: Stored) -> RowTask:
 
 
 def stream_blocks(
-    task: RowTask, grid: RowGrid, blocks: range, *, features: bool = True
+    task: RowTask, grid: RowGrid, blocks: range, *, features: FeaturesOf = "all"
 ) -> Iterator[tuple[int, RowBlock]]:
-    """Yield the number and the rows of each block, in order; all are read at once, without `features` where not asked.
+    """Yield the number and the rows of each block, in order; all are read at once.
 
+    features: of which rows they are asked; those of other rows are 0, of none (rows, 0).
     Raises InvalidDataError naming the row where a feature is not finite, CorruptDataError where the store is damaged,
     StoppedError on request, between two blocks.
     """
     store, rows = open_features(task.features), grid.rows(blocks)
-    X = store.read(grid.part, rows.start, rows.stop) if features else np.empty((rows.stop - rows.start, 0), np.float32)
-    bad = first_non_finite_row(X)
-    if bad is not None:
-        raise InvalidDataError(
-            f"{grid.part} features: row {rows.start + bad} is not finite; build the feature store again"
-        )
     y = store.targets(grid.part, rows.start, rows.stop)
     targets = task.facts.encoded(y, task.shape)
     weights = store.weights(grid.part, rows.start, rows.stop)
@@ -250,6 +246,17 @@ def stream_blocks(
     if grid.part == "train":
         weights, (keys, groups) = task.facts.weights(y, weights), store.keys(rows.start, rows.stop)
         held_out = draw_held_out(task.seed, task.facts.held_out_limit, groups)
+    if features == "all":
+        X = store.read(grid.part, rows.start, rows.stop)
+    else:
+        X = np.zeros((len(y), task.shape.n_features if features == "held-out" else 0), store.dtype)
+        if features == "held-out":
+            X[held_out] = store.take(rows.start + np.flatnonzero(held_out))
+    bad = first_non_finite_row(X)
+    if bad is not None:
+        raise InvalidDataError(
+            f"{grid.part} features: row {rows.start + bad} is not finite; build the feature store again"
+        )
     whole = RowBlock(rows.start, X, y, targets, keys, held_out, weights)
     for number in blocks:
         stopping.check()

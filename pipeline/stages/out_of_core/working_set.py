@@ -208,7 +208,7 @@ def compute_residuals(
         arrays = as_arrays(columns) | {"weights": weights, "intercept": intercept}
         opened = partial(_open_weights, files, run.commit(f"passes/{name}/weights.npz", arrays), fit_only)
         key = len(columns.members), fit_only
-        task = block_pass(files.rows, files.blocks, opened, BlockValues, key, features=False)
+        task = block_pass(files.rows, files.blocks, opened, BlockValues, key, features="none")
         return {RESIDUALS: run.add_up(SOLVE, task, name, RESIDUALS).in_order(RESIDUALS)}
 
     return np.asarray(run.once(f"passes/{name}/residuals.npz", make)[RESIDUALS])
