@@ -1,24 +1,26 @@
-"""How far the statistics are from the bare arithmetic they contain, and what a second thread brings.
+"""How far a run is from the bare arithmetic it contains, stage by stage, and what a second thread brings.
 
 COMMAND: python jobs/benchmarks/floor.py --out DIR [--centers 1000,3000] [--workers 1,2] [--repeats 3] [--rows N]
-         [--dataset mnist] [--penalty 0.01] [--data-dir DIR]
+         [--dataset mnist] [--config jobs/paper/mnist.toml] [--data-dir DIR]
 
 The floor is what nobody can save: sgemm of (rows, d) by (d, M), exp, and float64 K'K of one triangle (dsyrk, added in
 place), in blocks of 1024 rows, which is where they are quickest. Every thread has a block and a Gram of its own, at any
-M, and one BLAS thread; adding those Grams up is not in it. Floor and whole warm runs (features built, code compiled)
-take turns in this process, sizes and threads within each repeat, so that a machine whose speed drifts hits all of them.
-Ratios are medians of the repeats'. Asked for are statistics of at most 1.3 times the floor, and the largest number of
+M, and one BLAS thread; adding those Grams up is not in it. Runs are commands of their own, with features built and code
+compiled; `start` is what they take outside their stages, interpreter and imports among it. Floor and runs take turns,
+sizes and threads within each repeat, so that a machine whose speed drifts hits all of them. Ratios are medians of the
+repeats'. Asked for, of the paper's features and 1000 candidates, are the ratios in MOST, and the largest number of
 threads at least 0.9 times as many times sooner than the smallest as it is larger (2 threads: 1.8); beside it stands
 what the machine gives to the floor itself.
 
-The full question is --centers 1000,3000,12000. At 12 000 both need about 1.3 GiB for each thread and ten minutes a
-repeat, and the solves are not what is measured (--penalty 1 shortens them). --rows shortens both, but what a run stores
-does not shrink with the rows, and weighs more. Writes DIR/floor.json.
+The full question is --centers 1000,3000,12000. At 12 000 floor and run need about 1.3 GiB for each thread and ten
+minutes a repeat. --rows shortens both, but what a run stores does not shrink with the rows, and weighs more. Writes
+DIR/floor.json.
 """
 
 import argparse
 import ctypes
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -33,11 +35,12 @@ import numpy as np
 from numba.extending import get_cython_function_address
 from threadpoolctl import threadpool_limits
 
-from pipeline.train import main as train
 from storage.zarr_arrays import open_arrays
 
 BLOCK_ROWS = 1024
-MOST_TIMES_FLOOR, LEAST_EFFICIENCY = 1.3, 0.9
+MOST = {"run": 2.6, "statistics": 1.25, "solve": 0.4, "evaluate": 0.3, "centers": 0.05, "start": 0.5}  # times floor
+LEAST_EFFICIENCY = 0.9
+ROOT = Path(__file__).resolve().parents[2]
 # scipy's own wrapper holds the interpreter lock, numpy's K.T @ K needs a temporary and mirrors it.
 DSYRK = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 10)(
     get_cython_function_address("scipy.linalg.cython_blas", "dsyrk")
@@ -46,16 +49,18 @@ DSYRK = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 10)(
 
 @dataclass(frozen=True)
 class Turn:
-    """Wall and CPU seconds of the floor and of the statistics stage, wall seconds of the whole run it is in."""
+    """Wall and CPU seconds of the floor, wall seconds of a run and its stages, CPU seconds of the statistics stage."""
 
     repeat: int
     centers: int
     workers: int
     floor: float
-    statistics: float
-    run: float
     floor_cpu: float
+    seconds: dict[str, float]  # by the names in MOST
     statistics_cpu: float
+
+    def times(self, what: str) -> float:
+        return self.seconds[what] / self.floor
 
 
 def add_gram(K: np.ndarray, gram: np.ndarray) -> None:
@@ -92,28 +97,25 @@ def bare_arithmetic(X: np.ndarray, n_centers: int, workers: int) -> tuple[float,
 
 
 class WarmRuns:
-    """Runs of the command in this process, on one data set and in folders of their own."""
+    """Commands on one data set, in folders of their own."""
 
     def __init__(self, asked: argparse.Namespace) -> None:
         self._place = asked.out / f"runs-{time.time():.0f}"
         self._features = asked.out / "features"
-        paper = Path(__file__).resolve().parents[1] / "paper/mnist.toml"
-        papers = ["--config", str(paper)] if asked.dataset == "mnist" else []
-        self._arguments = [asked.dataset, *papers, "-q", "--features-dir", str(self._features)]
-        self._arguments += ["--keep-statistics", "none"]
+        self._arguments = [asked.dataset, "-q", "--features-dir", str(self._features), "--keep-statistics", "none"]
         self._arguments += ["--set", f"data.n_train={asked.rows}"] if asked.rows else []
-        self._arguments += ["--penalty", asked.penalty] if asked.penalty else []
+        self._arguments += ["--config", str(asked.config.absolute())] if asked.config else []
         self._arguments += ["--data-dir", asked.data_dir] if asked.data_dir else []
 
     def __call__(self, n_centers: int, workers: int) -> tuple[dict, float]:
         """Return the report of one run, and its wall seconds."""
         folder = self._place / f"{n_centers}-{workers}-{time.time_ns()}"
+        sizes = ["--centers", str(n_centers), "--workers", str(workers), "--run-dir", str(folder)]
         started = time.perf_counter()
-        code = train(
-            [*self._arguments, "--centers", str(n_centers), "--workers", str(workers), "--run-dir", str(folder)]
-        )
+        code = subprocess.run([sys.executable, "-m", "pipeline.train", *self._arguments, *sizes], cwd=ROOT).returncode
         seconds = time.perf_counter() - started
-        assert code in (0, 3), f"the run ended with exit code {code}"
+        if code not in (0, 3):
+            raise SystemExit(f"the run ended with exit code {code}")
         report = json.loads((folder / "report.json").read_text())
         if report["passes"]:
             raise SystemExit(f"{n_centers} candidates do not fit this machine's memory: their run went in rounds")
@@ -134,9 +136,11 @@ def turns(asked: argparse.Namespace) -> Iterator[Turn]:
         for n_centers in asked.centers:
             for workers in asked.workers:
                 floor, floor_cpu = bare_arithmetic(X, n_centers, workers)
-                report, seconds = run(n_centers, workers)
-                wall, cpu = (report["stages"]["statistics"][f"{clock}_seconds"] for clock in ("wall", "cpu"))
-                yield Turn(repeat, n_centers, workers, floor, wall, seconds, floor_cpu, cpu)
+                report, run_seconds = run(n_centers, workers)
+                stages = {name: stage["wall_seconds"] for name, stage in report["stages"].items()}
+                seconds = stages | {"run": run_seconds, "start": run_seconds - sum(stages.values())}
+                statistics_cpu = report["stages"]["statistics"]["cpu_seconds"]
+                yield Turn(repeat, n_centers, workers, floor, floor_cpu, seconds, statistics_cpu)
 
 
 def summary(found: list[Turn]) -> Iterator[str]:
@@ -146,13 +150,12 @@ def summary(found: list[Turn]) -> Iterator[str]:
         of_size = [turn for turn in found if turn.centers == n_centers]
         for workers in dict.fromkeys(turn.workers for turn in of_size):
             alike = [turn for turn in of_size if turn.workers == workers]
-            times = median(turn.statistics / turn.floor for turn in alike)
+            yield f"M = {n_centers}, {workers} threads, in units of the floor ({median(t.floor for t in alike):.2f} s):"
+            for what, most in MOST.items():
+                times = median(turn.times(what) for turn in alike)
+                yield f"{yes(times <= most)}   {what:<11}{times:5.2f}   (at most {most:g})"
             cpu = median(turn.statistics_cpu / turn.floor_cpu for turn in alike)
-            run = median(turn.run / turn.floor for turn in alike)
-            yield (
-                f"{yes(times <= MOST_TIMES_FLOOR)} M = {n_centers}, {workers} threads: statistics {times:.2f} times "
-                f"the floor (at most {MOST_TIMES_FLOOR:g}), {cpu:.2f} times its CPU seconds; run {run:.2f} times"
-            )
+            yield f"      CPU seconds of the statistics in units of the floor's: {cpu:.2f}"
         if few < many:
             sooner, by_machine = (speed_up(of_size, what, few, many) for what in ("statistics", "floor"))
             least = LEAST_EFFICIENCY * many / few
@@ -164,7 +167,7 @@ def summary(found: list[Turn]) -> Iterator[str]:
 
 def speed_up(found: list[Turn], what: str, few: int, many: int) -> float:
     """Return how many times sooner something is with many threads, as the median of the repeats."""
-    seconds = {(turn.repeat, turn.workers): getattr(turn, what) for turn in found}
+    seconds = {(turn.repeat, turn.workers): turn.floor if what == "floor" else turn.seconds[what] for turn in found}
     return median(seconds[repeat, few] / seconds[repeat, many] for repeat, workers in seconds if workers == few)
 
 
@@ -184,20 +187,29 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rows", type=int, help="training rows of runs and floor (default: all)")
     parser.add_argument("--dataset", default="mnist", help="one of image features, such as synthetic")
-    parser.add_argument("--penalty", help="of the runs (default: that of the data set)")
+    parser.add_argument("--config", type=Path, help="settings of the runs, such as jobs/paper/mnist.toml")
     parser.add_argument("--data-dir")
     asked = parser.parse_args()
+    asked.out = asked.out.absolute()
     asked.out.mkdir(parents=True, exist_ok=True)
     found = []
     print(f"{'centers':>8}{'threads':>9}{'floor, s':>11}{'statistics':>12}{'run':>9}")
     for turn in turns(asked):
         print(
-            f"{turn.centers:>8}{turn.workers:>9}{turn.floor:>11.2f}{turn.statistics:>12.2f}{turn.run:>9.2f}", flush=True
+            f"{turn.centers:>8}{turn.workers:>9}{turn.floor:>11.2f}{turn.seconds['statistics']:>12.2f}"
+            f"{turn.seconds['run']:>9.2f}",
+            flush=True,
         )
         found.append(turn)
     lines = list(summary(found))
     print("\n".join(lines))
-    facts = {"rows": asked.rows, "dataset": asked.dataset, "turns": [asdict(turn) for turn in found], "summary": lines}
+    facts = {
+        "rows": asked.rows,
+        "dataset": asked.dataset,
+        "config": str(asked.config),
+        "turns": [asdict(turn) for turn in found],
+        "summary": lines,
+    }
     (asked.out / "floor.json").write_text(json.dumps(facts, indent=2) + "\n")
 
 

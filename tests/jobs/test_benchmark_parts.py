@@ -25,7 +25,9 @@ def test_the_floor_adds_one_triangle_of_the_gram() -> None:
 
 def test_speed_ups_are_medians_of_ratios_within_a_repeat() -> None:
     seconds = {(0, 1): 10.0, (0, 2): 5.0, (1, 1): 40.0, (1, 2): 25.0, (2, 1): 9.0, (2, 2): 5.0}
-    turns = [Turn(repeat, 100, workers, 1.0, took, 2.0, 1.0, took) for (repeat, workers), took in seconds.items()]
+    turns = [
+        Turn(repeat, 100, workers, 1.0, 1.0, {"statistics": took}, took) for (repeat, workers), took in seconds.items()
+    ]
     assert speed_up(turns, "statistics", 1, 2) == pytest.approx(9 / 5)
 
 
