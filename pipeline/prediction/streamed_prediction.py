@@ -126,13 +126,13 @@ def block_rows_for(model: SparseKernelModel) -> int:
     return max(1, min(BLOCK_BYTES // row_bytes, MOST_BLOCK_ROWS))
 
 
-def predictions(model: SparseKernelModel, examples: Examples, block_rows: int | None = None) -> Iterator[Predicted]:
+def predictions(model: SparseKernelModel, examples: Examples) -> Iterator[Predicted]:
     """Yield the predictions of all rows in order.
 
     Raises DataError or InvalidDataError naming a row that is not finite or too large, StoppedError between blocks.
     """
     for piece in examples.pieces:
-        for block in row_blocks(piece.n_rows, block_rows or block_rows_for(model)):
+        for block in row_blocks(piece.n_rows, block_rows_for(model)):
             stopping.check()
             try:
                 stored, labels = piece.read(block.start, block.stop)

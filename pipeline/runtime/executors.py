@@ -18,7 +18,7 @@ from itertools import chain, islice
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from threadpoolctl import threadpool_limits
 
@@ -69,10 +69,11 @@ def _anywhere(item: object) -> None:
     """Return that it does not matter where an item runs."""
 
 
-class Executor(Protocol):
+class Executor:
     """Runs a function over items, until the run is asked to stop: then StoppedError is raised between two of them."""
 
-    workers: int
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
 
     def run(
         self,
@@ -83,21 +84,21 @@ class Executor(Protocol):
     ) -> Generator[ItemResult[Item, Value], None, None]:
         """Yield the result of every item as it completes; the first error of an item is raised.
 
-        Tasks in other processes read the lease file for whether to stop. `address_of`: the process where an item had
-        best run.
+        Tasks in other threads or processes read the lease file for whether to stop. `address_of`: the process where an
+        item had best run.
         """
+        raise NotImplementedError
 
     def processes(self) -> list[WorkerProcess]:
-        """Return the processes that there are, with their threads."""
+        """Return the processes of this moment, with their threads: this process, unless there are others."""
+        return [WorkerProcess(None, self.workers)]
 
     def check_paths(self, paths: Iterable[Path]) -> None:
         """Raise SchedulerError where a worker does not see one of the paths that the items use."""
 
 
-class SerialExecutor:
+class SerialExecutor(Executor):
     """The reference: one item after the other, in this process."""
-
-    workers = 1
 
     def run(
         self,
@@ -110,19 +111,9 @@ class SerialExecutor:
         for item in items:
             yield _run_item(function, item)
 
-    def processes(self) -> list[WorkerProcess]:
-        """Return this process, with one thread."""
-        return [WorkerProcess(None, 1)]
 
-    def check_paths(self, paths: Iterable[Path]) -> None:
-        """Do nothing: this process sees what it sees."""
-
-
-class ThreadExecutor:
+class ThreadExecutor(Executor):
     """Items in threads of this process, at most two for each on their way at once."""
-
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
 
     def run(
         self,
@@ -163,19 +154,12 @@ class ThreadExecutor:
                     n_under_way -= 1
             pool.terminate()
 
-    def processes(self) -> list[WorkerProcess]:
-        """Return this process, with its threads."""
-        return [WorkerProcess(None, self.workers)]
 
-    def check_paths(self, paths: Iterable[Path]) -> None:
-        """Do nothing: this process sees what it sees."""
-
-
-class DaskExecutor:
+class DaskExecutor(Executor):
     """Items as dask tasks, at most two for each worker thread on their way at once."""
 
     def __init__(self, client: Client, workers: int) -> None:
-        self.workers = workers
+        super().__init__(workers)
         self._client = client
         self._submitted = 0
         self._bound: set[str] = set()  # keys of tasks that were sent to one process, and may run nowhere else yet
@@ -218,7 +202,7 @@ class DaskExecutor:
             self._end([future for future in under_way if not future.done()], lease_file)
 
     def processes(self) -> list[WorkerProcess]:
-        """Return the worker processes of this moment."""
+        """Return the worker processes of this moment, with their threads."""
         with asking():
             with suppress(TimeoutError):
                 self._client.wait_for_workers(1, timeout=_RESTART_SECONDS)  # where all died, for the first to come back
@@ -286,7 +270,7 @@ def open_executor(scheduler: str, workers: int, processes: int, worker_memory_by
     with ExitStack() as stack:
         if scheduler == "serial":
             stack.enter_context(_pinned_blas())
-            yield SerialExecutor()
+            yield SerialExecutor(1)
         elif scheduler == "threads":
             stack.enter_context(_pinned_blas())
             yield ThreadExecutor(workers)
