@@ -137,13 +137,15 @@ class ThreadExecutor(Executor):
             submit(2 * self.workers)
             while n_under_way:
                 stopping.check()
-                with suppress(Empty):
+                try:
                     result = ended.get(timeout=_POLL_SECONDS)
-                    n_under_way -= 1
-                    if isinstance(result, BaseException):
-                        raise result
-                    submit(1)
-                    yield result
+                except Empty:
+                    continue
+                n_under_way -= 1
+                if isinstance(result, BaseException):
+                    raise result
+                submit(1)
+                yield result
         finally:
             if n_under_way and lease_file is not None:
                 _end_lease(lease_file)
