@@ -312,3 +312,7 @@ def test_the_house_that_is_described_is_the_one_that_stands() -> None:
     packages = ("pipeline", "features", "storage")
     stand = {path.parent.name for package in packages for path in (ROOT / package).rglob("*.py")}
     assert described == stand | {"jobs", "tests"}
+
+
+def test_contributing_is_one_page() -> None:
+    assert len((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()) <= 100
