@@ -6,6 +6,7 @@ import math
 import os
 import struct
 import zlib
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import BinaryIO
 
@@ -55,17 +56,19 @@ def idx_file(folder: Path, name: str) -> Path | None:
 
 def open_digits(spec: SourceSpec) -> Source:
     """Open scikit-learn's 1797 digits, resized to 28 x 28 bytes and split by seed; no download."""
-    # Imported here: both are slow to import.
-    from skimage.transform import resize
-    from sklearn.datasets import load_digits
+    from scipy.ndimage import zoom  # slow to import
 
-    data = load_digits()
-    small = data.images / 16.0
-    large = resize(small, (len(small), DIGITS_SIDE, DIGITS_SIDE), order=3, mode="constant", anti_aliasing=False)
+    # The file of sklearn.datasets.load_digits: to import that takes a second.
+    file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
+    rows = np.loadtxt(str(file), np.uint8, delimiter=",")
+    small, labels = rows[:, :-1].reshape(-1, 8, 8) / 16.0, rows[:, -1].astype(np.int64)
+    # Cubic splines are linear in the pixels: a matrix (28, 8) for the lines, and the same for the columns.
+    resize = zoom(np.eye(8), (DIGITS_SIDE / 8, 1), order=3, mode="grid-constant", grid_mode=True)
+    large = resize @ small @ resize.T
     images = np.rint(np.clip(large, 0.0, 1.0) * 255.0).astype(np.uint8)
     # The digest of the pixels, not of a version: a library that resizes differently makes other data.
     identity = {"source": "digits", "sha256": hashlib.sha256(images).hexdigest()}
-    return source_of(spec, "digits", [LabelledRows(images, data.target.astype(np.int64))], False, identity)
+    return source_of(spec, "digits", [LabelledRows(images, labels)], False, identity)
 
 
 def _open_files(spec: SourceSpec, name: str, paths: dict[str, Path], *, are_published: bool = False) -> Source:

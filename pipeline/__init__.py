@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipeline import own_packages
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 
 def keep_compiled_code() -> None:

@@ -161,7 +161,8 @@ for command in sys.argv[1:]:
         code = 0
     except SystemExit as stop:
         code = stop.code
-    print("ended", command, code or 0, {"numpy", "zarr", "dask", "sklearn"} & set(sys.modules) or "-")
+    slow = {"numpy", "numba", "zarr", "dask", "sklearn", "pyarrow"} & set(sys.modules)
+    print("ended", command, code or 0, slow or "-")
 """
     done = python("-c", code, *COMMANDS)
     assert (done.returncode, done.stderr) == (0, "")
@@ -169,3 +170,30 @@ for command in sys.argv[1:]:
     assert ended == [f"ended {command} 0 -" for command in COMMANDS]
     assert done.stdout.count("usage: ") == len(COMMANDS)
     assert done.stdout.count("Exit codes: ") == len(COMMANDS) - 1
+
+
+def test_the_estimators_import_what_computes_with_the_first_fit() -> None:
+    code = """
+import sys
+import pipeline.estimators
+from sklearn.utils.fixes import pd  # which scikit-learn imports where it is there, and pyarrow with it
+late = {"numba", "zarr", "dask", "pipeline.stages", "pipeline.kernels"} | (set() if pd else {"pyarrow"})
+print(sorted(late & set(sys.modules)))
+machine = pipeline.estimators.SLKLRegressor(n_centers=2, sigma2=1.0, feature_scale=None)
+machine.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 0.0])
+print(sorted({"numba", "pipeline.stages"} & set(sys.modules)))
+"""
+    done = python("-c", code)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["[]", "['numba', 'pipeline.stages']"]
+
+
+def test_a_run_on_images_in_threads_imports_no_library_that_it_does_not_use(tmp_path: Path) -> None:
+    code = """
+import sys
+from pipeline.train import main
+code = main(["digits", "--centers", "20", "--run-dir", sys.argv[1], "--features-dir", sys.argv[2], "-q"])
+print(code, sorted({"dask", "distributed", "sklearn", "skimage", "pandas", "pyarrow"} & set(sys.modules)))
+"""
+    done = python("-c", code, tmp_path / "run", tmp_path / "features")
+    assert (done.returncode, done.stderr, done.stdout.splitlines()[-1]) == (0, "", "0 []")

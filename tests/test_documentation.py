@@ -29,7 +29,7 @@ from features.source import SourceSpec
 from pipeline.errors import ExitCode
 from runs import ROOT, TrainedRuns, python
 
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "jobs/README.md")
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "jobs/README.md", "docs/architecture.md", "docs/glossary.md")
 COMMANDS = ("train", "predict", "evaluate", "resize", "report", "status", "verify", "doctor", "data", "feature_stores")
 COMMANDS += ("export",)
 FIRST_WORDS = re.compile(r"(python|make|sbatch|kubectl|docker|export|\.venv/\S+) ")  # of commands within sentences
@@ -306,9 +306,13 @@ def test_files_that_the_documentation_names_exist() -> None:
 
 
 def test_the_house_that_is_described_is_the_one_that_stands() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    house = text.split("## The house", 1)[1].split("\n\n", 2)[1]
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    house = text.split("## Packages", 1)[1].split("\n\n", 2)[1]
     described = set(re.findall(r"(?:^ +|  )(\w+)/ ", house, re.MULTILINE))
     packages = ("pipeline", "features", "storage")
     stand = {path.parent.name for package in packages for path in (ROOT / package).rglob("*.py")}
     assert described == stand | {"jobs", "tests"}
+
+
+def test_contributing_is_one_page() -> None:
+    assert len((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()) <= 100

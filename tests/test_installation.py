@@ -1,17 +1,21 @@
 """Installed with pip into an environment of its own, and used in a folder that knows no checkout."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import venv
 from pathlib import Path
 from zipfile import ZipFile
 
 import numpy as np
 import pytest
+import yaml
 
 from commands import IMAGES
+from pipeline import __version__
 from runs import ROOT, TrainedRuns
 
 NAMED_RUNS = sorted(path.stem for path in (ROOT / "jobs").glob("*.toml"))
@@ -65,6 +69,18 @@ def installed(wheel: Path, folder: Path, *options: str) -> Path:
     where = done([python, "-c", "import pipeline; print(pipeline.__file__)"], folder)
     assert str(folder / "venv") in where
     return python
+
+
+def test_every_file_that_names_the_version_names_the_same() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert version == __version__
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == version
+    newest = re.search(r"^## (\S+) \((\S+)\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert newest.groups() == (version, citation["date-released"])
+    jobs = [ROOT / "jobs" / name for name in ("README.md", "kubernetes/train.yaml", "kubernetes/Dockerfile")]
+    assert all(set(re.findall(r"/slkl:([\w.]+)", path.read_text())) == {version} for path in jobs)
 
 
 @pytest.mark.ci

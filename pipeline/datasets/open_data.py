@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from features.errors import MissingInputError
 from features.open_source import joined, open_source, spec_of_addition, stamp_of, viewed
 from features.source import Source, SourceSpec
+from features.table_paths import is_table
 from features.tables import digest_arrays, open_npz
 from pipeline.datasets import reading
 from pipeline.errors import InvalidDataError
@@ -42,7 +43,8 @@ def open_data(spec: SourceSpec, known: DataIdentity | None = None) -> Source:
             return _open_grown(spec, known, stamps)
     known = known or identify(spec)
     if known is None:
-        return open_source(spec, keeper=None if spec.kept is None else _store_of_tables(spec.kept))
+        kept = spec.kept if is_table(Path(spec.dataset)) else None
+        return open_source(spec, keeper=None if kept is None else _store_of_tables(kept))
     with _opening:  # threads that come together must not each keep chunks of their own
         return _open_zarr(spec, known)
 

@@ -29,7 +29,7 @@ from storage.output_files import sweep_output
 from storage.records import digest_of, read_record, write_record
 from storage.zarr_arrays import ArrayWriter, StoredArray, chunk_rows_for, create_group, open_arrays
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 1
 _RECORD, _FACTS, _CODES = "table.json", "rows.npz", "codes"
 _REMEDY = "remove the folder: the table is read again"
 
@@ -123,7 +123,7 @@ class TableStore:
         `request` has all that decides what is read; "encoded": whether its inputs are learned from the codes.
         """
         files = table_files(path)
-        key = digest_of({"version": FORMAT_VERSION, "path": str(path.absolute()), "request": dict(request)})
+        key = digest_of({"format_version": FORMAT_VERSION, "path": str(path.absolute()), "request": dict(request)})
         encoded = bool(request["encoded"])
         if self.writes:
             self._sweep(key)

@@ -1,54 +1,33 @@
-"""What the estimators share: parameters, the fit, predictions, the model as the commands use it."""
+"""What the estimators share: parameters, predictions, and the model as the commands use it.
 
-import math
-import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+What computes is imported at the first use, so that `import pipeline.estimators` takes as long as scikit-learn itself.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, is_classifier
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags, column_or_1d
-from sklearn.utils.validation import assert_all_finite, check_consistent_length, check_is_fitted, validate_data
-from threadpoolctl import threadpool_limits
+from sklearn.base import BaseEstimator
+from sklearn.utils import Tags
 
-from features.descriptors.extraction import FeatureSpec
-from features.encoding import Asked
-from features.source import Columns
-from features.table_parts import has_numbers_only, is_frame
-from features.targets import class_array
-from pipeline.config.parsers import NO_PENALTY, is_searched
-from pipeline.config.settings import with_value, with_values
-from pipeline.config.train_config import TrainConfig
-from pipeline.datasets.feature_request import FeatureShape
-from pipeline.estimators import parameters
-from pipeline.estimators.array_features import ArrayFeatures, Cells, Rows, is_sliced
-from pipeline.estimators.memory_workspace import MemoryWorkspace
-from pipeline.kernels.jit import compile_loops
-from pipeline.kernels.kernel_forms import ColumnGenerator
-from pipeline.prediction.model_folder import save_model
-from pipeline.prediction.predictor import Predictor
-from pipeline.prediction.streamed_prediction import locate
-from pipeline.prediction.trained_model import SparseKernelModel
-from pipeline.runtime import stopping
-from pipeline.runtime.memory_limits import limit_bytes
-from pipeline.solvers.duality_gap import row_norms
-from pipeline.solvers.kernel_trials import importances
-from pipeline.stages import initial_weights
-from pipeline.stages.evaluate_model import assemble_model
-from pipeline.stages.filled_settings import Room, count_candidates, fill_in
-from pipeline.stages.final_weights import FinalWeights
-from pipeline.stages.fit import fit
-from pipeline.stages.preparation import loops_of
-from pipeline.stages.task_checkpoints import REACHED
-from pipeline.stages.training_rows import rows_and_widths
+if TYPE_CHECKING:
+    from pipeline.prediction.trained_model import SparseKernelModel
 
-SMALL_CANDIDATES = 500  # problems of so few candidates are solved to the last digit: it costs milliseconds
-MOST_MOVED = 1e-3  # by the float32 of a model's centers, in kernel widths: kernel values change by no more
+
+@contextmanager
+def as_before_on_error(estimator: Any) -> Iterator[None]:
+    """Take back what a fit has set where it fails: the last model stays usable."""
+    before = dict(vars(estimator))
+    try:
+        yield
+    except BaseException:
+        estimator.__dict__ = before
+        raise
 
 
 @dataclass(eq=False, repr=False)  # its __init__ stores each parameter as it is, as scikit-learn's conventions ask
@@ -88,207 +67,11 @@ class KernelMachine(BaseEstimator):
         tags.input_tags.allow_nan, tags.input_tags.string = self.missing is not None, self.categorical is not None
         return tags
 
-    def _numbers(self, X: Any, **checks: Any) -> Any:
-        """Return X, and y with it, as scikit-learn checks them; None for a DataFrame with cells that are no numbers."""
-        if is_frame(X) and not has_numbers_only(X):
-            return None
-        try:
-            return validate_data(self, X, dtype=[np.float64, np.float32], **checks)
-        except ValueError as error:
-            words = str(error).partition("\n")[0]  # then other estimators are recommended
-            if not words.startswith("Input X contains"):
-                raise
-            if is_frame(X):
-                return None
-            hint = " missing='median' fills missing cells in" if "NaN" in words and "y" in checks else ""
-            raise ValueError(words + hint) from None
-
-    def _validated(self, X: Any, y: Any, *, numeric: bool) -> tuple[Rows | Cells, NDArray[Any]]:
-        """Return rows and y (n,), checked as scikit-learn does; cells, and arrays read by slices, are not read yet."""
-        asked = {name for name in ("categorical", "missing", "dates") if getattr(self, name) is not None}
-        if is_sliced(X) and asked:
-            raise ValueError(f"{min(asked)} is for DataFrames and arrays in memory; leave it out, or give one")
-        if not is_sliced(X) and not asked and (given := self._numbers(X, y=y, y_numeric=numeric)) is not None:
-            return Rows(given[0]), column_or_1d(given[1], warn=True)
-        with parameters.as_value_error():
-            rows = Rows(X) if is_sliced(X) else Cells(X)
-        if y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
-        if not all(rows.shape):
-            raise ValueError(f"Found array with 0 sample(s) or feature(s): X has the shape {rows.shape}")
-        y = column_or_1d(np.asarray(y), warn=True)
-        check_consistent_length(rows, y)
-        if y.dtype.kind in "fO":
-            assert_all_finite(y, input_name="y")
-        validate_data(self, X, skip_check_array=True)  # names and number of the columns
-        return rows, y.astype(np.float64) if numeric else y
-
-    def _fit(
-        self,
-        rows: Rows | Cells,
-        targets: NDArray[Any],
-        weights: NDArray[np.float64] | None,
-        groups: ArrayLike | None,
-        task: str,
-        classes: tuple[Any, ...] = (),
-        *,
-        balanced: bool = False,
-    ) -> None:
-        """Fit a task of features.targets in memory, and store the result; balanced: classes count alike."""
-        config, explicit = parameters.settings_of(self.get_params(deep=False))
-        names, columns = getattr(self, "feature_names_in_", None), None
-        self._of_cells = isinstance(rows, Cells)
-        if isinstance(rows, Cells):
-            with parameters.as_value_error():
-                asked = Asked.read(config.data.categorical, config.data.missing, config.data.dates)
-                rows, columns = rows.learned(asked, weights)
-            if names is None or tuple(names.tolist()) != columns.inputs:
-                columns = replace(columns, inputs=())  # by their places
-        elif names is not None:
-            columns = Columns(tuple(names.tolist()), None, len(names))
-        own, own_index = parameters.given_centers(rows, self.centers)
-        features = ArrayFeatures(rows, targets, weights, groups, own)
-        shape, different = features.shape(task, classes), features.first_of_equals
-        parameters.check_size(features, shape)
-        settings: dict[str, Any] = {
-            "seed": parameters.seed_of(self.random_state),
-            "centers.count": parameters.clipped_count(self.n_centers, own_index, len(different)),
-            "kernel.precision": "float64" if features.dtype == np.float64 else "auto",
-            "solver.coupling": self.coupling if shape.n_outputs > 1 else "one-vs-all",
-            "data.class_weight": "balanced" if balanced else None,
-            "data.groups": None if groups is None else "groups",
-        }
-        listed = different if self.n_centers == "all" else None
-        listed = listed if own_index is None else shape.n_train + np.arange(len(own_index))
-        limit = limit_bytes(config.resources)
-        with (
-            threadpool_limits(1, user_api="blas"),  # the bits depend on the number of threads
-            stopping.unconcerned(),
-            parameters.as_value_error(),
-        ):
-            room = Room(len(different), limit, None if listed is None else len(listed))
-            config, _ = fill_in(with_values(config, settings), shape, explicit, room)
-            n_candidates = count_candidates(config, shape.n_train)
-            if self.tol is None and n_candidates <= SMALL_CANDIDATES and config.solver.schedule == "shrinking":
-                config = with_value(config, "solver.tolerance", 0.0)
-            parameters.check_memory(config, shape, n_candidates, limit)
-            config = with_value(config, "centers.working_set", n_candidates)
-            if config.data.standardise:
-                features.standardise(shape, balanced=balanced)
-            start = self._start(features, shape, config)
-            config = with_value(config, "solver.init_from", None if start is None else "the last fit")
-            compile_loops(loops_of(config, shape, in_rounds=False))
-            work = MemoryWorkspace(config, shape, features, listed, self.callback, print if self.verbose else None)
-            if start is not None:
-                initial_weights.commit_model(work, start)
-            final = fit(work)
-        self._store(work, features, own_index, final, columns)
-
-    def _start(
-        self, features: ArrayFeatures, shape: FeatureShape, config: TrainConfig
-    ) -> initial_weights.StartModel | None:
-        """Return the centers of the last fit, as the kernel sees them now, and their penalised weights."""
-        before: NDArray[np.float64] | None = getattr(self, "_penalised", None)
-        penalty, selects = config.solver.penalty, config.solver.select != "none"
-        if not self.warm_start or before is None or selects or penalty == NO_PENALTY or is_searched(penalty):
-            return None
-        if (before.shape[1], self.centers_.shape[1]) != (shape.n_outputs, shape.n_features):
-            return None
-        return initial_weights.StartModel(features.as_seen(self.centers_), self._model.center_sigma2, before)
-
-    def _store(
-        self,
-        work: MemoryWorkspace,
-        features: ArrayFeatures,
-        own_index: NDArray[np.int64] | None,
-        final: FinalWeights,
-        columns: Columns | None,
-    ) -> None:
-        """Set the fitted attributes, and warn of a tolerance that was not reached."""
-        summary, shape, config = final.summary, work.shape, work.config
-        index = np.concatenate([features.index, [] if own_index is None else own_index]).astype(np.int64)
-        model = assemble_model(
-            work,
-            final,
-            index,
-            features=FeatureSpec("raw"),
-            standardisation=features.standardisation() if config.data.standardise else None,
-            input_shape=(shape.n_features,),
-            table_columns=columns,
-        )
-        self._set_model(model, None if self._of_cells else np.dtype(config.kernel.precision).type)
-        if final.points is None:
-            rows = rows_and_widths(work.candidates[final.active], shape.n_named)[0]
-            self.centers_ = features.take(rows, as_given=True)
-        widths = work.centers["sigma2"]
-        self.sigma2_ = model.center_sigma2 if len(widths) > 1 else float(widths[0])
-        self._penalised, self.penalty_ = final.penalised_weights, summary["penalty"]
-        self.n_iter_ = len(final.active) if config.solver.select != "none" else 1
-        if self.penalty_ is None:
-            return
-        mu = np.abs(final.penalised_weights) / np.sqrt(self.penalty_)
-        if config.solver.coupling == "shared" and shape.n_outputs > 1:
-            self.mu_ = row_norms(final.penalised_weights) / np.sqrt(self.penalty_)
-        else:
-            self.mu_ = mu[:, 0] if shape.task == "regression" else mu.T.copy()
-        self.dual_gap_ = max(solve["relative_gap"] for solve in summary["solves"])
-        self.n_iter_ = max(solve["sweeps"] for solve in summary["solves"])
-        tolerance = config.solver.tolerance or REACHED
-        if self.dual_gap_ > tolerance:
-            numbers = f"relative duality gap {self.dual_gap_:.2e}, tol={tolerance:g}, {self.n_iter_} iterations"
-            words = f"the tolerance was not reached; raise max_sweeps or tol ({numbers})"
-            warnings.warn(words, ConvergenceWarning, stacklevel=4)
-
-    def _set_model(self, model: SparseKernelModel, dtype: type | None) -> None:
-        """Set the attributes that every model has; what only a fit knows is None, NaN or 0.
-
-        dtype: of kernel values, with centers as they are; None: predictions are those of the commands.
-        """
-        single, widths = model.task == "regression", model.center_sigma2
-        self._model, self._dtype = model, dtype
-        scales = model.feature_scales
-        self.centers_, self.center_index_ = model.centers.copy(), model.center_index.copy()
-        self.feature_scales_ = None if scales is None else scales.copy()
-        self.coef_ = model.weights[:, 0].copy() if single else model.weights.T.copy()
-        self.intercept_ = float(model.intercept[0]) if single else model.intercept.copy()
-        self.kernel_ = model.kernel.name
-        self.sigma2_ = float(widths[0]) if len(widths) and (widths == widths[0]).all() else widths.copy()
-        self.mu_, self.dual_gap_, self.n_iter_, self.penalty_ = None, math.nan, 0, None
-        if not single:
-            self.temperature_ = model.temperature
-
     def _decision(self, X: Any) -> NDArray[np.floating]:
         """Return the outputs (n, T) of rows X (n, d), by blocks; float32 for float32 rows."""
-        check_is_fitted(self, "centers_")
-        given = None if self._reads_cells(X) else X if is_sliced(X) else self._numbers(X, reset=False)
-        if given is None:
-            with parameters.as_value_error():
-                return Predictor(self.to_model()).decision_function(X)
-        rows = Rows(given)
-        if rows.shape[1] != self.n_features_in_:
-            raise ValueError(
-                f"X has {rows.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} "
-                "features as input"
-            )
-        model, decision = self._model, np.empty((len(rows), len(self._model.intercept)))
-        with parameters.as_value_error():
-            if self._dtype is None:
-                for span, block in rows.blocks(model.n_centers):
-                    images = block.reshape(len(block), *model.input_shape)
-                    decision[span] = model.decision_function(model.features_of(images, span.start))
-            else:
-                generator = ColumnGenerator(model.centers, self.sigma2_, self._dtype, kernel=model.kernel)
-                for span, block in rows.seen(model.standardisation, model.feature_scales).blocks(model.n_centers):
-                    columns = generator.block(block, None, np.float64)
-                    decision[span] = model.in_units(columns @ model.weights + model.intercept)
-        return decision.astype(rows.dtype, copy=False)
+        from pipeline.estimators.machine_fit import decision_of  # slow to import
 
-    def _reads_cells(self, X: Any) -> bool:
-        """Return whether X has cells of the table that the model is of, and not its inputs."""
-        columns = self._model.table_columns
-        if self._of_cells or columns is None or columns.encoding is None or not is_frame(X):
-            return self._of_cells
-        return set(columns.inputs) <= set(map(str, getattr(X, "column_names", X.columns)))
+        return decision_of(self, X)
 
     @property
     def feature_importances_(self) -> NDArray[np.float64]:
@@ -296,6 +79,8 @@ class KernelMachine(BaseEstimator):
         scales = getattr(self, "feature_scales_", None)
         if scales is None:
             raise AttributeError("feature_importances_ is there after a fit with feature_scale='learned'")
+        from pipeline.solvers.kernel_trials import importances  # there since the fit
+
         return importances(scales)
 
     def save(self, folder: str | PathLike[str]) -> None:
@@ -303,6 +88,8 @@ class KernelMachine(BaseEstimator):
 
         Raises as `to_model`; CannotWriteError, also where anything but a model is there.
         """
+        from pipeline.prediction.model_folder import save_model  # slow to import
+
         save_model(Path(folder), self.to_model())
 
     @classmethod
@@ -314,37 +101,18 @@ class KernelMachine(BaseEstimator):
         scaled. Raises ValueError for a model of the other kind of task, MissingRunError, CorruptDataError or
         ModelFormatError.
         """
-        machine, model = cls(), locate(Path(folder)).model
-        if is_classifier(machine) == (model.task == "regression"):
-            fitting = "SLKLRegressor" if model.task == "regression" else "SLKLClassifier"
-            raise ValueError(f"{folder}: is a model of a {model.task} task; load it with {fitting}")
-        machine._set_model(model, None)
-        machine._of_cells = False
-        machine.n_features_in_ = math.prod(model.input_shape)
-        if is_classifier(machine):
-            machine.classes_ = class_array(model.labels)
-        if model.table_columns is not None and model.table_columns.input_names:
-            machine.feature_names_in_ = np.array(model.table_columns.input_names, dtype=object)
+        from pipeline.estimators.machine_fit import load_into  # slow to import
+
+        machine = cls()
+        load_into(machine, Path(folder))
         return machine
 
-    def to_model(self) -> SparseKernelModel:
+    def to_model(self) -> "SparseKernelModel":
         """Return the model as the commands use it, with float32 centers.
 
         Raises ValueError where that moves a center by more than a thousandth of the kernel's width, ModelFormatError
         for labels that are neither numbers nor text.
         """
-        check_is_fitted(self, "centers_")
-        points, expansion = self._model.centers, self._model.expansion
-        with np.errstate(over="ignore", invalid="ignore"):
-            centers = points.astype(np.float32)
-            bounded = expansion.kernel.is_bounded
-            sizes = np.sqrt(expansion.sigma2) if bounded else 1e-300 + np.linalg.norm(points, axis=1)
-            moved = (np.linalg.norm(centers - points, axis=1) / sizes).max(initial=0.0)
-        if not moved <= MOST_MOVED:
-            raise ValueError(
-                f"a model's centers are float32, which moves one of these by {moved:.1g} kernel widths; standardise X "
-                "(standardise=True) and fit again"
-            )
-        model = replace(self._model, expansion=replace(expansion, centers=centers))
-        model.check()
-        return model
+        from pipeline.estimators.machine_fit import model_of  # slow to import
+
+        return model_of(self)

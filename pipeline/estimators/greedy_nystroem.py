@@ -1,7 +1,6 @@
 """`GreedyNystroem`: kernel features whose landmarks are chosen, for any linear model behind it."""
 
 from dataclasses import KW_ONLY, dataclass, field
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -9,23 +8,8 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
-from threadpoolctl import threadpool_limits
 
-from features.errors import DataError
-from features.targets import MOST_TABLE_CLASSES, detect_task
-from pipeline.config.settings import with_values
-from pipeline.estimators.array_features import ArrayFeatures, Rows
-from pipeline.estimators.memory_workspace import MemoryWorkspace
-from pipeline.estimators.parameters import as_before_on_error, as_value_error, check_size, seed_of, settings_of
-from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel
-from pipeline.runtime import stopping
-from pipeline.runtime.memory_limits import limit_bytes
-from pipeline.solvers.forward_backward_selection import inverse_root, select, statistics_of_functions
-from pipeline.stages.accumulate_statistics import ALL, accumulate_statistics, name_of, statistics_of
-from pipeline.stages.fit import draw_candidates
-
-LEAST_CANDIDATES, CANDIDATES_EACH = 1000, 4  # by default as many as the first, or the second for each component
-_GRAMS = 7  # of the candidates at once, while landmarks are chosen (measured)
+from pipeline.estimators.base import as_before_on_error
 
 
 @dataclass(eq=False, repr=False)
@@ -123,54 +107,11 @@ class GreedyNystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         Raises ValueError for parameters or data that make no sense, and kernel values that would be rounding;
         MemoryError where the choice does not fit `memory_limit`.
         """
-        with as_before_on_error(self), stopping.unconcerned():
-            self._fit(X, y)
-        return self
+        from pipeline.estimators.landmark_choice import choose_landmarks  # slow to import
 
-    def _fit(self, X: Any, y: Any) -> None:
-        config, _ = settings_of(self.get_params(deep=False))
-        if not (isinstance(self.n_components, Integral) and int(self.n_components) >= 1) or self.n_components is True:
-            raise ValueError(f"n_components must be a whole number of at least 1; found {self.n_components!r}")
-        if isinstance(config.kernel.sigma2, tuple) or config.kernel.sigma2 in (None, "auto"):
-            raise ValueError(f"sigma2 must be above 0 or 'median'; found {self.sigma2!r}")
-        dtypes = [np.float64, np.float32]
-        X, y = (validate_data(self, X, dtype=dtypes), None) if y is None else validate_data(self, X, y, dtype=dtypes)
-        targets, task, classes = (np.zeros(len(X)), "regression", ()) if y is None else _targets(y)
-        features = ArrayFeatures(Rows(X), targets)
-        shape, different = features.shape(task, classes), features.first_of_equals
-        n_candidates = self._count(len(different), limit_bytes(config.resources))
-        check_size(features, shape)
-        settings = {
-            "seed": seed_of(self.random_state),
-            "centers.count": n_candidates,
-            "centers.working_set": n_candidates,
-            "kernel.precision": "float64",
-            "kernel.scale": "none",
-            "statistics.hold_out": 0.0,
-            "solver.intercept": y is not None,
-            "data.centre_targets": y is not None and task == "regression",
-        }
-        if not Kernel(self.kernel).has_width:
-            settings["kernel.sigma2"] = 1.0
-        listed = different if n_candidates == len(different) else None
-        with threadpool_limits(1, user_api="blas"), as_value_error():  # its bits depend on the number of threads
-            work = MemoryWorkspace(with_values(config, settings), shape, features, listed)
-            draw_candidates(work)
-            self.sigma2_ = float(work.centers["sigma2"][0])
-            index = work.centers["index"]
-            if y is None:
-                functions = np.random.default_rng([work.config.seed, 8])
-                statistics = statistics_of_functions(self._kernel_matrix(features.take(index)), functions)
-            else:
-                accumulate_statistics(work)
-                statistics = statistics_of(work, name_of(ALL))
-            size = min(int(self.n_components), len(index))
-            chosen = select(statistics, size, intercept=y is not None).chosen
-            if not len(chosen):
-                raise ValueError("no row of X is of use as a landmark: all rows are the same, or have no kernel values")
-            self.components_, self.component_indices_ = features.take(index[chosen]), index[chosen]
-            K = self._kernel_matrix(self.components_)
-            self.normalization_, self._roots = inverse_root(K), np.sqrt(np.diagonal(K))
+        with as_before_on_error(self):
+            choose_landmarks(self, X, y)
+        return self
 
     def transform(self, X: Any) -> NDArray[np.floating]:
         """Return the features (n, k) of rows X (n, n_features), float32 for float32 rows, else float64, by blocks.
@@ -178,56 +119,15 @@ class GreedyNystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         Their inner products are the Nyström approximation of the kernel. Raises ValueError.
         """
         check_is_fitted(self)
-        rows = Rows(validate_data(self, X, dtype=[np.float64, np.float32], reset=False))
-        features: NDArray[np.floating] = np.empty((len(rows), len(self.components_)), rows.dtype)
-        with as_value_error():
-            generator = self._generator(self.components_)
-            for span, block in rows.blocks(len(self.components_)):
-                features[span] = (generator.block(block) * self._roots) @ self.normalization_
-        return features
+        from pipeline.estimators.landmark_choice import features_of  # slow to import
+
+        return features_of(self, validate_data(self, X, dtype=[np.float64, np.float32], reset=False))
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
-    def _generator(self, points: NDArray[np.floating]) -> ColumnGenerator:
-        return ColumnGenerator(points, self.sigma2_, np.float64, kernel=Kernel(self.kernel, self.degree))
-
-    def _kernel_matrix(self, points: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Return the kernel matrix (m, m) of points: their columns are k(x, z) / √k(z, z)."""
-        K = self._generator(points).block(points)
-        K *= np.diagonal(K).copy()
-        return np.asarray(0.5 * (K + K.T), np.float64)
-
     @property
     def _n_features_out(self) -> int:
         return len(self.components_)
-
-    def _count(self, n_rows: int, limit: int) -> int:
-        """Return how many candidates there are. Raises MemoryError where the choice among them does not fit."""
-        asked = self.n_candidates
-        if asked is None:
-            asked = max(LEAST_CANDIDATES, CANDIDATES_EACH * self.n_components)
-        count = n_rows if asked == "all" else min(int(asked), n_rows)
-        needed = 8 * _GRAMS * count**2
-        if needed > limit:
-            raise MemoryError(
-                f"the choice among {count} candidates needs {needed / 2**20:.1f} MiB, the memory limit is "
-                f"{limit / 2**20:.1f} MiB; lower n_candidates to {int((limit / (8 * _GRAMS)) ** 0.5)} or raise "
-                "memory_limit"
-            )
-        return count
-
-
-def _targets(y: NDArray[Any]) -> tuple[NDArray[Any], str, tuple[Any, ...]]:
-    """Return targets as stored, their task and classes. Raises ValueError where y holds one value only."""
-    values, codes = np.unique(y, return_inverse=True)
-    labels, most = (y, MOST_TABLE_CLASSES) if y.dtype.kind in "biuf" else (codes, len(values))
-    try:
-        task = detect_task(labels, most)
-    except DataError as error:
-        raise ValueError(str(error)) from None
-    if task == "regression":
-        return y.astype(np.float64), task, ()
-    return codes, task, tuple(values.tolist())

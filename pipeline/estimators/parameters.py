@@ -150,17 +150,6 @@ def in_parameters(words: str) -> str:
 
 
 @contextmanager
-def as_before_on_error(estimator: Any) -> Iterator[None]:
-    """Take back what a fit has set where it fails: the last model stays usable."""
-    before = dict(vars(estimator))
-    try:
-        yield
-    except BaseException:
-        estimator.__dict__ = before
-        raise
-
-
-@contextmanager
 def as_value_error() -> Iterator[None]:
     """Raise as ValueError what the steps of a fit say of data and settings, in the words of the parameters."""
     try:

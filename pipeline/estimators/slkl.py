@@ -17,8 +17,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
 from features.targets import labels_from_decision
-from pipeline.estimators.base import KernelMachine
-from pipeline.estimators.parameters import as_before_on_error, row_weights
+from pipeline.estimators.base import KernelMachine, as_before_on_error
 from pipeline.models.scores import probabilities
 
 
@@ -193,10 +192,12 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         Raises ValueError for parameters or data that make no sense, and kernel values that would be rounding;
         MemoryError where the Grams do not fit `memory_limit`.
         """
+        from pipeline.estimators import machine_fit, parameters  # slow to import
+
         with as_before_on_error(self):
-            rows, values = self._validated(X, y, numeric=True)
-            weights = row_weights(sample_weight, rows)
-            self._fit(rows, values.astype(np.float64), weights, groups, "regression")
+            rows, values = machine_fit.validated(self, X, y, numeric=True)
+            weights = parameters.row_weights(sample_weight, rows)
+            machine_fit.fit_machine(self, rows, values.astype(np.float64), weights, groups, "regression")
         return self
 
     def predict(self, X: Any) -> NDArray[np.floating]:
@@ -258,11 +259,17 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
 
         Raises ValueError and MemoryError as there, also for fewer than two classes with rows of positive weight.
         """
+        from pipeline.estimators import machine_fit, parameters  # slow to import
+
         with as_before_on_error(self):
-            rows, labels = self._validated(X, y, numeric=False)
+            rows, labels = machine_fit.validated(self, X, y, numeric=False)
             check_classification_targets(labels)
             self.classes_, targets = np.unique(labels, return_inverse=True)
-            weights, balanced, factors = row_weights(sample_weight, rows), False, self.class_weight
+            weights, balanced, factors = (
+                parameters.row_weights(sample_weight, rows),
+                False,
+                self.class_weight,
+            )
             if isinstance(factors, str) and factors == "balanced":
                 balanced = True
             elif factors is not None:
@@ -276,7 +283,7 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
                     f"y holds {n_present} class with rows of positive weight; at least two classes are needed"
                 )
             task, classes = "binary" if len(self.classes_) == 2 else "multiclass", tuple(self.classes_.tolist())
-            self._fit(rows, targets, weights, groups, task, classes, balanced=balanced)
+            machine_fit.fit_machine(self, rows, targets, weights, groups, task, classes, balanced=balanced)
         return self
 
     def decision_function(self, X: Any) -> NDArray[np.floating]:

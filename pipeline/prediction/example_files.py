@@ -1,8 +1,7 @@
 """Files of examples for prediction, read block by block: .npz, .zarr, .csv, folders in IDX layout."""
 
-import math
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,9 @@ from features import tables
 from features.errors import DataError, MissingInputError, UsageError
 from features.images import IDX_FILES, idx_file, read_idx
 from features.row_source import check_lengths
-from features.source import NAMED, PARTS, Columns, Part, RowArray
-from features.table_batches import Batch
-from features.table_cells import CellReader, texts_of
-from features.table_files import reader_of
-from features.table_labels import check_labels
-from features.table_layout import ReadRows, TableLayout, layout_of, rows_of
-from features.table_parts import Table
+from features.source import NAMED, PARTS, Part, RowArray
 from features.table_paths import KNOWN, exists, is_table
 from pipeline.errors import ConfigError
-from pipeline.prediction.trained_model import SparseKernelModel
 from storage.user_arrays import open_user_arrays
 
 NPZ_NAME, ZARR_NAME = "{name}_{part}", "{part}/{name}"
@@ -85,8 +77,8 @@ def parts_asked(part: str) -> tuple[Part, ...]:
     return PARTS if part == "all" else tuple(name for name in PARTS if name == part)
 
 
-def open_path(path: Path, asked: Asked, model: SparseKernelModel) -> Examples:
-    """Open a file or folder; errors as `streamed_prediction.open_examples`."""
+def open_arrays(path: Path, asked: Asked) -> Examples | None:
+    """Open arrays or images of a file or folder, None for a table; errors as `streamed_prediction.open_examples`."""
     if asked.settings or asked.data_dir:
         raise ConfigError(f"{path}: --set and --data-dir have no effect on a file; leave them out")
     is_folder, is_file = path.is_dir() and not is_table(path), path.suffix == ".npz" or is_table(path)
@@ -104,7 +96,7 @@ def open_path(path: Path, asked: Asked, model: SparseKernelModel) -> Examples:
     if path.suffix == ".npz":
         return _open_arrays(path, asked, _read_npz(path, asked), NPZ_NAME)
     _refuse_part(path, asked)
-    return table_examples(Table.in_files(path), asked, model)
+    return None
 
 
 def _refuse_part(path: Path, asked: Asked) -> None:
@@ -184,56 +176,3 @@ def _idx_file(folder: Path, name: str) -> Path:
     if path is None:
         raise MissingInputError(f"{folder}: lacks {name} (raw or .gz); a folder of images needs MNIST's file names")
     return path
-
-
-def table_examples(table: Table, asked: Asked, model: SparseKernelModel) -> Examples:
-    """Return the rows of a table, whose files are read once for their layout and are again for their cells."""
-    n_inputs = math.prod(model.input_shape)
-    columns = model.table_columns or Columns((), None, n_inputs)
-    n_columns = n_inputs if columns.encoding is None else len(columns.encoding.columns)
-    layout = layout_of(table, asked.target, columns, n_columns, model.labels, labelled=asked.labelled)
-    reader = reader_of(columns, [layout.names[place] for place in layout.inputs])
-    rows = _TableRows(table, layout, reader, labelled=asked.labelled)
-
-    def read(start: int, stop: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        codes, labels = rows.read(start, stop)
-        return codes if columns.encoding is None else columns.encoding.apply(codes), labels
-
-    n_inputs = n_columns if columns.encoding is None else len(columns.encoding.inputs)
-    piece = Piece(layout.n_rows, (n_inputs,), read, str(table.path))
-    return Examples(table.path.name, None, (piece,), layout.header, reader.unknown)
-
-
-class _TableRows:
-    """The rows of a table, read front to back; reading the first of them begins anew."""
-
-    def __init__(self, table: Table, layout: TableLayout, reader: CellReader, *, labelled: bool) -> None:
-        self._table, self._layout, self._reader, self._labelled = table, layout, reader, labelled
-        self._batches: Iterator[ReadRows] = iter(())
-        self._labels = list[NDArray[Any]]()
-        self._codes = np.empty((0, len(layout.inputs)))
-
-    def read(self, start: int, stop: int) -> tuple[NDArray[np.float64], NDArray[Any] | None]:
-        """Return codes and labels of the next rows. Raises DataError where there are fewer than there were."""
-        if start == 0:
-            add = self._add if self._labelled else None
-            self._batches = rows_of(self._table, self._layout, self._reader, add)
-            self._codes, self._labels = self._codes[:0], []
-        n_rows, codes = stop - start, [self._codes]
-        while sum(map(len, codes)) < n_rows:
-            rows = next(self._batches, None)
-            if rows is None:
-                fault = f"ends at row {start + sum(map(len, codes))}, it was longer before; leave it alone meanwhile"
-                raise DataError(f"{self._table.path}: {fault}")
-            codes.append(rows.codes)
-        block = np.concatenate(codes)
-        self._codes = block[n_rows:]
-        if not self._labelled:
-            return block[:n_rows], None
-        labels = np.concatenate(self._labels) if self._labels else np.empty(0, "U1")
-        self._labels = [labels[n_rows:]]
-        return block[:n_rows], labels[:n_rows]
-
-    def _add(self, batch: Batch, place: int) -> None:
-        check_labels(batch, place, self._layout.names[place])
-        self._labels.append(texts_of(batch.columns[place]))

@@ -10,9 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from features.errors import DataError
 from features.table_parts import MixedColumnError, Table, cells_as_table
-from pipeline.prediction.example_files import Asked, Examples, Piece, table_examples
+from pipeline.prediction.example_files import Asked, Examples, Piece
 from pipeline.prediction.labelled_scores import labels_of, probabilities_of, probability_names
 from pipeline.prediction.streamed_prediction import category_warnings, check_shape, locate, predictions
+from pipeline.prediction.table_examples import table_examples
 from pipeline.prediction.trained_model import SparseKernelModel
 
 

@@ -26,7 +26,7 @@ from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigError, ConfigMismatchError, InvalidDataError, MissingRunError
 from pipeline.kernels.scaled_rows import first_non_finite_row
 from pipeline.models.kernel_expansion import FAR_VALUE
-from pipeline.prediction.example_files import Asked, Examples, Piece, open_path, parts_asked
+from pipeline.prediction.example_files import Asked, Examples, Piece, open_arrays, parts_asked
 from pipeline.prediction.model_folder import load_model
 from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime import run_folder, stopping
@@ -104,10 +104,18 @@ def open_examples(asked: Asked, located: Located) -> Examples:
     elif named:
         examples = _parts_of(_named_source(data, asked), asked.part or "test")
     else:
-        examples = open_path(Path(reading.local_path(data, None)), asked, located.model)
+        path = Path(reading.local_path(data, None))
+        examples = open_arrays(path, asked) or _open_table(path, asked, located.model)
     for piece in examples.pieces:
         check_shape(piece, located.model)
     return examples
+
+
+def _open_table(path: Path, asked: Asked, model: SparseKernelModel) -> Examples:
+    from features.table_parts import Table  # with pyarrow, which runs on images do without
+    from pipeline.prediction.table_examples import table_examples
+
+    return table_examples(Table.in_files(path), asked, model)
 
 
 def block_rows_for(model: SparseKernelModel) -> int:
@@ -118,13 +126,13 @@ def block_rows_for(model: SparseKernelModel) -> int:
     return max(1, min(BLOCK_BYTES // row_bytes, MOST_BLOCK_ROWS))
 
 
-def predictions(model: SparseKernelModel, examples: Examples, block_rows: int | None = None) -> Iterator[Predicted]:
+def predictions(model: SparseKernelModel, examples: Examples) -> Iterator[Predicted]:
     """Yield the predictions of all rows in order.
 
     Raises DataError or InvalidDataError naming a row that is not finite or too large, StoppedError between blocks.
     """
     for piece in examples.pieces:
-        for block in row_blocks(piece.n_rows, block_rows or block_rows_for(model)):
+        for block in row_blocks(piece.n_rows, block_rows_for(model)):
             stopping.check()
             try:
                 stored, labels = piece.read(block.start, block.stop)

@@ -21,7 +21,6 @@ from pipeline.kernels.scaled_rows import scaled
 from pipeline.models.kernel_expansion import KernelExpansion
 
 FORMAT_VERSION = 1
-TRANSFORMED_VERSION = 2  # of a model with a transform, which versions that know of none would predict without
 TASKS = ("multiclass", "binary", "regression")
 MOST_INPUTS = 2**31  # values of one input; more is no model of ours, and could not be allocated
 LEAST_TEMPERATURE = 1e-9  # one that was found is no lower than 2^-15
@@ -140,7 +139,7 @@ class SparseKernelModel:
     def description(self) -> dict[str, Any]:
         """Return the JSON half of the model: what is not an array. No time, path or host."""
         described = {
-            "format_version": FORMAT_VERSION if self.target_transform is None else TRANSFORMED_VERSION,
+            "format_version": FORMAT_VERSION,
             "task": self.task,
             "kernel": _kernel_description(self.kernel, self.feature_scales),
             "features": parameters(self.features),
@@ -171,10 +170,10 @@ class SparseKernelModel:
         another version of the algorithm computed the features.
         """
         try:
+            if description["format_version"] != FORMAT_VERSION:
+                raise ModelFormatError("it was written by another version of this software; train again")
             columns, kind, knots = description.get("columns"), description.get("target_transform"), arrays.get(KNOTS)
             transform = None if kind is None and knots is None else TargetTransform.from_knots(kind, knots)
-            if description["format_version"] != (FORMAT_VERSION if transform is None else TRANSFORMED_VERSION):
-                raise ModelFormatError("it was written by another version of this software; train again")
             standardise = description["standardise"]
             if not isinstance(standardise, bool):
                 raise ModelFormatError(f"standardise is {standardise!r}, expected true or false")

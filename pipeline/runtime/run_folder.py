@@ -27,6 +27,7 @@ from storage.folders import committed_files, digest_file, remove_stale
 from storage.lock import FolderLock
 from storage.records import read_record, write_record
 
+FORMAT_VERSION = 1
 _REMEDY = "restore it, or start a new run"
 
 
@@ -92,9 +93,14 @@ def check_apart(root: Path, features_dir: Path) -> None:
 
 
 def frozen_config(layout: RunLayout) -> TrainConfig:
-    """Return the frozen configuration of a run, checked by its digest. Raises CorruptDataError, MissingDataError."""
-    recorded = read_record(layout.environment, remedy=_REMEDY)["config"]
-    if digest_file(layout.config).sha256 != recorded:
+    """Return the frozen configuration of a run, checked by its digest.
+
+    Raises CorruptDataError, MissingDataError, ConfigMismatchError for a run of another version.
+    """
+    record = read_record(layout.environment, remedy=_REMEDY)
+    if record.get("format_version") != FORMAT_VERSION:
+        raise ConfigMismatchError(f"the run in {layout.root} is of another version of this software; start a new run")
+    if digest_file(layout.config).sha256 != record["config"]:
         raise CorruptDataError(
             f"{layout.config}: not the file that the run was started with, it is damaged or was edited; restore it, or "
             "start a new run with the settings you want",
@@ -150,8 +156,9 @@ def taken(
             raise FolderInUseError(f"{root} was taken by another run meanwhile; choose another --run-dir")
         if frozen is None:
             text = to_toml(config).encode()
+            facts = {"format_version": FORMAT_VERSION, "arguments": list(words)}
             digests = {"features": features_digest, "config": hashlib.sha256(text).hexdigest()}
-            write_record(layout.environment, environment() | {"arguments": list(words)} | digests)
+            write_record(layout.environment, environment() | facts | digests)
             write_file(layout.config, text)  # last: it is what makes the folder one that holds a run
         elif read_record(layout.environment, remedy=_REMEDY)["features"] != features_digest:
             raise ConfigMismatchError(

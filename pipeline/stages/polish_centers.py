@@ -38,7 +38,7 @@ from pipeline.stages.training_rows import (
 from pipeline.stages.workspace import SOLVE, Workspace
 
 NAME, TRIALS = "polish", "passes/polish-trials"
-VERSION = 2  # of the state that is checkpointed
+VERSION = 1  # of the state that is checkpointed
 SAMPLES = (1 / 6, 1 / 3)  # shares of the rows, before all of them
 LEAST_ROWS, LEAST_HELD_OUT, ROWS_A_CENTER = 5000, 250, 15  # of a sample: with fewer it tells too little
 ODD = 0.25  # parts by which a draw may miss the size that was meant

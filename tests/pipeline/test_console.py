@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from commands import Capture
 from pipeline import __version__
 from pipeline.__main__ import COMMANDS, main
 from pipeline.config.command_line import program
+from storage.records import read_record, write_record
 
 
 def test_every_command_is_there(capsys: Capture) -> None:
@@ -43,6 +45,17 @@ def test_a_run_keeps_the_arguments_of_its_command(
     monkeypatch.setattr(sys, "argv", ["slkl", "train", *words])
     assert main() == 0
     assert json.loads((tmp_path / "run" / "env.json").read_text())["arguments"] == words
+
+
+def test_a_run_of_another_version_is_refused(trained: Callable[..., Path], tables: Path, capsys: Capture) -> None:
+    data = tables / "values.npz"
+    run = trained("--centers", "20", dataset=data)
+    environment = read_record(run / "env.json")
+    assert environment["format_version"] == 1
+    write_record(run / "env.json", environment | {"format_version": 2})
+    for words in (["train", str(data), "--run-dir", str(run), "--resume", "auto"], ["evaluate", str(run)]):
+        assert main(words) == 78
+        assert "is of another version of this software" in capsys.readouterr().err
 
 
 def test_messages_name_the_command_as_it_was_called(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -352,7 +352,7 @@ def test_moves_that_another_version_began_are_made_anew(place: Path, tmp_path: P
     expected = train(tmp_path / "whole", place / "features", *MOVED, dataset=place / "smooth.npz")
     line = [str(place / "smooth.npz"), "--run-dir", str(tmp_path / "run"), "-q", *MOVED, "--resume", "auto"]
     line += ["--features-dir", str(place / "features")]
-    monkeypatch.setattr(stage, "VERSION", 1)
+    monkeypatch.setattr(stage, "VERSION", 99)
     with monkeypatch.context() as patch:
         patch.setattr(stage._Polish, "_with_gradient", lambda *_: (_ for _ in ()).throw(StoppedError("a test")))
         assert main(line) == 75
