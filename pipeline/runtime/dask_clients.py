@@ -1,4 +1,4 @@
-"""Clients of a dask cluster: processes started here for a run, or a cluster that runs already."""
+"""Clients of a dask cluster: one started here for a run, of threads or processes, or one that runs already."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ ALLOWED_WORKER_DEATHS = 10  # of one item, before the run stops
 
 @contextmanager
 def open_local_client(processes: int, workers: int, worker_memory_bytes: int) -> Iterator[Client]:
-    """Start processes of this machine, and give a client of them; they end with the block.
+    """Start threads or processes of this machine, and give a client of them; they end with the block.
 
-    worker_memory_bytes bounds each. Raises PlanError, SchedulerError.
+    processes: how many; 0: threads of this process. worker_memory_bytes bounds each. Raises PlanError, SchedulerError.
     """
-    # Slow to import, and not needed by threads.
+    # Slow to import, and not needed by a serial run.
     import dask
     from distributed import Client, LocalCluster, Security
 
     _silence_dask()
     settings = {
         "logging.distributed": "critical",
-        # Of clusters elsewhere, in the environment: these processes have a key of their own.
+        # Of clusters elsewhere, in the environment: threads of this process speak to nobody, processes have a key here.
         "distributed.comm.require-encryption": False,
         "distributed.comm.tls.ca-file": None,
         "distributed.scheduler.allowed-failures": ALLOWED_WORKER_DEATHS,
@@ -63,19 +63,19 @@ def open_local_client(processes: int, workers: int, worker_memory_bytes: int) ->
         deaths = stack.enter_context(_told_by_nannies())
         try:
             cluster = LocalCluster(
-                n_workers=processes,
-                threads_per_worker=workers // processes,
-                processes=True,
-                host="127.0.0.1",
+                n_workers=max(processes, 1),
+                threads_per_worker=workers // max(processes, 1),
+                processes=processes > 0,
+                host="127.0.0.1" if processes else None,
                 # Scheduler, nannies and workers run what they are sent. Every user of this machine reaches their ports,
                 # but gets past the handshake only with a key that never leaves the memory of these processes.
-                security=Security.temporary(),
+                security=Security.temporary() if processes else None,
                 local_directory=folder,
                 # Given no address, dask serves HTTP on every interface. This one is loopback, and serves nothing.
                 dashboard_address=_LOOPBACK,
                 worker_dashboard_address=_LOOPBACK,
                 scheduler_kwargs={"dashboard": False},
-                memory_limit=worker_memory_bytes,
+                memory_limit=worker_memory_bytes if processes else 0,
                 silence_logs=logging.CRITICAL,
             )
         except (RuntimeError, OSError) as error:

@@ -15,10 +15,8 @@ from concurrent.futures import CancelledError as PoolCancelledError
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, islice
-from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from threadpoolctl import threadpool_limits
 
@@ -69,11 +67,10 @@ def _anywhere(item: object) -> None:
     """Return that it does not matter where an item runs."""
 
 
-class Executor:
+class Executor(Protocol):
     """Runs a function over items, until the run is asked to stop: then StoppedError is raised between two of them."""
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
+    workers: int
 
     def run(
         self,
@@ -84,14 +81,12 @@ class Executor:
     ) -> Generator[ItemResult[Item, Value], None, None]:
         """Yield the result of every item as it completes; the first error of an item is raised.
 
-        Tasks in other threads or processes read the lease file for whether to stop. `address_of`: the process where an
-        item had best run.
+        Tasks in other processes read the lease file for whether to stop. `address_of`: the process where an item had
+        best run.
         """
-        raise NotImplementedError
 
     def processes(self) -> list[WorkerProcess]:
-        """Return the processes of this moment, with their threads: this process, unless there are others."""
-        return [WorkerProcess(None, self.workers)]
+        """Return the processes that there are, with their threads."""
 
     def check_paths(self, paths: Iterable[Path]) -> None:
         """Raise SchedulerError where a worker does not see one of the paths that the items use."""
@@ -100,8 +95,10 @@ class Executor:
         """Call a function in every other process that works for this one, without waiting for it."""
 
 
-class SerialExecutor(Executor):
+class SerialExecutor:
     """The reference: one item after the other, in this process."""
+
+    workers = 1
 
     def run(
         self,
@@ -114,60 +111,22 @@ class SerialExecutor(Executor):
         for item in items:
             yield _run_item(function, item)
 
+    def processes(self) -> list[WorkerProcess]:
+        """Return this process, with one thread."""
+        return [WorkerProcess(None, 1)]
 
-class ThreadExecutor(Executor):
-    """Items in threads of this process, at most two for each on their way at once."""
-
-    def run(
-        self,
-        function: Callable[[Item], Value],
-        items: Iterable[Item],
-        lease_file: Path | None = None,
-        address_of: Callable[[Item], str | None] = _anywhere,
-    ) -> Generator[ItemResult[Item, Value], None, None]:
-        """Yield the result of every item as it completes."""
-        lease = None if lease_file is None else stopping.Lease.next(lease_file)
-        waiting, ended = iter(items), SimpleQueue[ItemResult[Item, Value] | BaseException]()
-        pool, n_under_way = ThreadPool(self.workers), 0  # its threads end with the process, also amid a long call
-
-        def submit(n_items: int) -> None:
-            nonlocal n_under_way
-            for item in islice(waiting, n_items):
-                pool.apply_async(_run_item, (function, item, lease), callback=ended.put, error_callback=ended.put)
-                n_under_way += 1
-
-        try:
-            submit(2 * self.workers)
-            while n_under_way:
-                stopping.check()
-                try:
-                    result = ended.get(timeout=_POLL_SECONDS)
-                except Empty:
-                    continue
-                n_under_way -= 1
-                if isinstance(result, BaseException):
-                    raise result
-                submit(1)
-                yield result
-        finally:
-            if n_under_way and lease_file is not None:
-                _end_lease(lease_file)
-            deadline = time.monotonic() + _STOP_SECONDS
-            while n_under_way and (left := deadline - time.monotonic()) > 0:
-                with suppress(Empty):
-                    ended.get(timeout=left)
-                    n_under_way -= 1
-            pool.terminate()
+    def check_paths(self, paths: Iterable[Path]) -> None:
+        """Do nothing: this process sees what it sees."""
 
     def prepare(self, function: Callable[[], object]) -> None:
         """Do nothing: there is no other process."""
 
 
-class DaskExecutor(Executor):
+class DaskExecutor:
     """Items as dask tasks, at most two for each worker thread on their way at once."""
 
-    def __init__(self, client: Client, workers: int) -> None:
-        super().__init__(workers)
+    def __init__(self, client: Client, workers: int, *, in_threads: bool = False) -> None:
+        self.workers, self._in_threads = workers, in_threads
         self._client = client
         self._submitted = 0
         self._bound: set[str] = set()  # keys of tasks that were sent to one process, and may run nowhere else yet
@@ -211,7 +170,9 @@ class DaskExecutor(Executor):
             self._end([future for future in under_way if not future.done()], lease_file)
 
     def processes(self) -> list[WorkerProcess]:
-        """Return the worker processes of this moment, with their threads."""
+        """Return the worker processes of this moment; this process where its own threads are the workers."""
+        if self._in_threads:
+            return [WorkerProcess(None, self.workers)]
         with asking():
             with suppress(TimeoutError):
                 self._client.wait_for_workers(1, timeout=_RESTART_SECONDS)  # where all died, for the first to come back
@@ -258,7 +219,8 @@ class DaskExecutor(Executor):
     def _end(self, futures: list[Future], lease_file: Path | None) -> None:
         """End tasks: those that run may save what they have; those that have not begun see that they need not."""
         if futures and lease_file is not None:
-            _end_lease(lease_file)
+            with suppress(CannotWriteError):  # a full disk ends them as well
+                stopping.Lease.next(lease_file)
         deadline = time.monotonic() + _STOP_SECONDS
         while (futures := [future for future in futures if not future.done()]) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
@@ -288,14 +250,12 @@ def open_executor(scheduler: str, workers: int, processes: int, worker_memory_by
     with ExitStack() as stack:
         if scheduler == "serial":
             stack.enter_context(_pinned_blas())
-            yield SerialExecutor(1)
-        elif scheduler == "threads":
+            yield SerialExecutor()
+        elif scheduler in ("threads", "processes"):
             stack.enter_context(_pinned_blas())
-            yield ThreadExecutor(workers)
-        elif scheduler == "processes":
-            stack.enter_context(_pinned_blas())
-            client = stack.enter_context(open_local_client(processes, workers, worker_memory_bytes))
-            yield DaskExecutor(client, workers)
+            of_its_own = processes if scheduler == "processes" else 0
+            client = stack.enter_context(open_local_client(of_its_own, workers, worker_memory_bytes))
+            yield DaskExecutor(client, workers, in_threads=scheduler == "threads")
         elif is_address(scheduler):
             stack.enter_context(_pinned_blas())  # the bits of what this process computes itself depend on it
             client = stack.enter_context(open_remote_client(scheduler))
@@ -353,12 +313,6 @@ def _pinned_blas() -> Iterator[None]:
             yield
         finally:
             _pinned_process = before
-
-
-def _end_lease(lease_file: Path) -> None:
-    """Tell the tasks of a run to save what they have and end; a full disk ends them as well."""
-    with suppress(CannotWriteError):
-        stopping.Lease.next(lease_file)
 
 
 def _none_left() -> SchedulerError:
