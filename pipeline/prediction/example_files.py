@@ -33,8 +33,8 @@ NPZ_NAME, ZARR_NAME = "{name}_{part}", "{part}/{name}"
 class Piece:
     """Rows of one array, file or part. read(start, stop): inputs as they are stored, and labels or None.
 
-    weights (n,) f8: of the rows, as training had them; None: each counts 1. file_rows (n,) i8: their numbers in the file
-    of a part; None: all of the file.
+    weights (n,) f8: of the rows, as training had them; None: each counts 1. file_rows (n,) i8: the numbers of the rows
+    of a part in the data as given; None: these are all.
     """
 
     n_rows: int

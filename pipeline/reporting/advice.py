@@ -28,7 +28,10 @@ def of_unfinished(facts: Mapping[str, Any], error: str | None) -> list[str]:
         return ["The run is under way: write this page again to see more of it."]
     if facts["state"] != "failed":
         return [f"The run was {facts['state']}; continue it with: {facts['resume']}"]
-    return [f"The run failed: {error or facts['last_error']}", f"Once that is mended, continue it with: {facts['resume']}"]
+    return [
+        f"The run failed: {error or facts['last_error']}",
+        f"Once that is mended, continue it with: {facts['resume']}",
+    ]
 
 
 def _not_converged(report: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[str]:

@@ -114,7 +114,7 @@ def bars(values: Sequence[float], names: Sequence[str]) -> Markup:
     largest = max((abs(value) for value in values), default=0.0) or 1.0
     width = 60 / max(len(values), 1)
     parts = ['<svg class="bars" viewBox="0 0 60 24" width="60" height="24" role="img">']
-    parts.append('<line x1="0" y1="12" x2="60" y2="12" stroke="currentColor" stroke-opacity=".4"/>')
+    parts.append('<line x1="0" y1="12" x2="60" y2="12" class="frame"/>')
     for k, (value, name) in enumerate(zip(values, names, strict=True)):
         height = 11 * abs(value) / largest
         top = 12 - height if value > 0 else 12
@@ -199,15 +199,13 @@ def _frame(x: Axis, y: Axis, across: tuple[float, float], up: tuple[float, float
     parts = []
     for place, text in x.ticks(*across):
         at = _across(place, across)
-        parts.append(f'<line x1="{at:.1f}" y1="{TOP}" x2="{at:.1f}" y2="{bottom}" stroke="currentColor" stroke-opacity=".12"/>')
+        parts.append(f'<line x1="{at:.1f}" y1="{TOP}" x2="{at:.1f}" y2="{bottom}" class="grid"/>')
         parts.append(f'<text x="{at:.1f}" y="{bottom + 15}" text-anchor="middle">{text}</text>')
     for place, text in y.ticks(*up):
         at = _up(place, up)
-        parts.append(f'<line x1="{LEFT}" y1="{at:.1f}" x2="{right}" y2="{at:.1f}" stroke="currentColor" stroke-opacity=".12"/>')
+        parts.append(f'<line x1="{LEFT}" y1="{at:.1f}" x2="{right}" y2="{at:.1f}" class="grid"/>')
         parts.append(f'<text x="{LEFT - 5}" y="{at + 4:.1f}" text-anchor="end">{text}</text>')
-    parts.append(
-        f'<rect x="{LEFT}" y="{TOP}" width="{right - LEFT}" height="{bottom - TOP}" fill="none" stroke="currentColor" stroke-opacity=".5"/>'
-    )
+    parts.append(f'<rect x="{LEFT}" y="{TOP}" width="{right - LEFT}" height="{bottom - TOP}" class="frame"/>')
     middle = (TOP + bottom) / 2
     parts.append(f'<text x="{(LEFT + right) / 2}" y="{HEIGHT - 8}" text-anchor="middle">{escape(x.label)}</text>')
     parts.append(f'<text transform="translate(12 {middle}) rotate(-90)" text-anchor="middle">{escape(y.label)}</text>')
@@ -361,8 +359,7 @@ def _reliability(bins: Sequence[dict[str, Any]]) -> list[Markup]:
     ideal = Line("calibrated", [(0, 0), (1, 1)])
     right = Line("test rows", [(one["confidence"], one["accuracy"]) for one in bins])
     rows = [(one["confidence"], one["rows"]) for one in bins]
-    return (
-        [plot([ideal, right], sure, Axis("share that is right", log=False)), _curve(rows, sure, Axis("test rows", log=True))]
-        if bins
-        else []
-    )
+    if not bins:
+        return []
+    shares = plot([ideal, right], sure, Axis("share that is right", log=False))
+    return [shares, _curve(rows, sure, Axis("test rows", log=True))]
