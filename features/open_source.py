@@ -131,6 +131,7 @@ def joined(first: Source, additions: Sequence[Source]) -> Source:
         read_rows=read,
         identity={**first.identity, "added": [addition.identity for addition in additions]},
         row_weights={"test": first.weights("test")},
+        file_rows={"test": first.file_rows.get("test")},  # training rows are of several files
         groups=np.concatenate(groups) if groups else None,
         notes=tuple(notes),
         memory=SourceMemory(held, kept, decoded, max(decoding)),  # a thread keeps chunks of all, and decodes one

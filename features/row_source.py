@@ -216,6 +216,7 @@ def _of_parts(
         read_rows=read,
         identity=identity,
         row_weights={"train": train.weights, "test": test.weights},
+        file_rows={"train": train.rows, "test": test.rows},
         groups=train.groups,
         test_groups=test.groups,
         notes=tuple(notes),

@@ -182,6 +182,7 @@ class Source:
     standardise : whether inputs are to be z-scored with the statistics of the training part
     identity : all that determines what `read` returns, as JSON-able values; no path, no time
     row_weights : part → weights (n,) f8 above 0 of its rows; None, or nothing, where they count 1 each
+    file_rows : part → numbers (n,) i8 of its rows in the data as given; None, or nothing, where these are all
     groups, test_groups : keys (n,) u8 of the groups of the rows (`features.row_draws`); None where they have none
     columns : the columns of the file that the inputs are from; None where it is no table
     notes : what was assumed when the data were read, a line each: header, target column, classes
@@ -198,6 +199,7 @@ class Source:
     read_rows: Callable[[Part, int, int], tuple[np.ndarray, np.ndarray]]
     identity: dict[str, Any]
     row_weights: Mapping[Part, np.ndarray | None] = field(default_factory=dict)
+    file_rows: Mapping[Part, np.ndarray | None] = field(default_factory=dict)
     groups: np.ndarray | None = None
     test_groups: np.ndarray | None = None
     columns: Columns | None = None

@@ -15,7 +15,8 @@ from tempfile import TemporaryDirectory
 
 from features.table_paths import is_table_file
 from pipeline.runtime import stopping
-from pipeline.runtime.events import LINE_SECONDS, MemoryMeter, repeating
+from pipeline.runtime.console import StageLine
+from pipeline.runtime.events import MemoryMeter
 from storage.object_store import copy_objects, is_url
 
 
@@ -83,9 +84,9 @@ def reading(path: Path) -> Iterator[None]:
 
     def words(seconds: float) -> str:
         n_rows = _cost.n_rows - before
-        return f"read: {path.name}, {n_rows} rows, {n_rows / seconds:.3g}/s"
+        return f"{path.name}, {n_rows} rows, {n_rows / seconds:.3g}/s"
 
-    with _telling(words):
+    with _telling("read", words):
         yield
     _cost.n_tables += 1
 
@@ -102,14 +103,14 @@ def local_path(name: str, folder: Path | None) -> str:
 
     def words(seconds: float) -> str:
         n_mib = (_cost.n_bytes - before) / 2**20
-        return f"copy: {name}, {n_mib:.0f} MiB, {n_mib / seconds:.3g} MiB/s"
+        return f"{name}, {n_mib:.0f} MiB, {n_mib / seconds:.3g} MiB/s"
 
     def count(n_bytes: int) -> None:
         stopping.check()
         _cost.n_bytes += n_bytes
 
     folder = folder if folder and writes() else Path(_passing_folder().name)
-    with _telling(words):
+    with _telling("copy", words):
         return str(copy_objects(name, folder, is_table_file, count))
 
 
@@ -120,17 +121,15 @@ def _passing_folder() -> "TemporaryDirectory[str]":
 
 
 @contextmanager
-def _telling(words: Callable[[float], str]) -> Iterator[None]:
+def _telling(stage: str, words: Callable[[float], str]) -> Iterator[None]:
     """Count what the block takes, and tell what `words` makes of its seconds."""
     wall, cpu = time.perf_counter(), time.process_time()
-    meter = MemoryMeter()
 
-    def tell() -> None:
-        line = words(time.perf_counter() - wall)
-        print(f"{line}, {meter.sample() / 2**20:.0f} MiB of memory", file=sys.stderr, flush=True)
+    def tell() -> str:
+        return words(time.perf_counter() - wall)
 
     try:
-        with repeating(LINE_SECONDS, tell) if _tells.get() else nullcontext():
+        with StageLine(sys.stderr, stage, tell, tell) if _tells.get() else nullcontext():
             yield
     finally:
         _cost.wall_seconds += time.perf_counter() - wall

@@ -29,7 +29,7 @@ from pipeline.datasets.feature_request import FeatureShape
 from pipeline.estimators import parameters
 from pipeline.estimators.array_features import ArrayFeatures, Cells, Rows, is_sliced
 from pipeline.estimators.memory_workspace import MemoryWorkspace
-from pipeline.kernels.jit import compile_loops
+from pipeline.kernels.jit import compile_told
 from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.prediction.predictor import Predictor
 from pipeline.prediction.streamed_prediction import locate
@@ -141,8 +141,9 @@ def fit_machine(
             features.standardise(shape, balanced=balanced)
         start = _start(machine, features, shape, config)
         config = with_value(config, "solver.init_from", None if start is None else "the last fit")
-        compile_loops(loops_of(config, shape, in_rounds=False))
-        work = MemoryWorkspace(config, shape, features, listed, machine.callback, print if machine.verbose else None)
+        log = print if machine.verbose else None
+        compile_told(loops_of(config, shape, in_rounds=False), log)
+        work = MemoryWorkspace(config, shape, features, listed, machine.callback, log)
         if start is not None:
             initial_weights.commit_model(work, start)
         final = fit(work)

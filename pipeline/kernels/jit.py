@@ -5,7 +5,9 @@ is compiled that Python calls; called with others, it is compiled again in the m
 """
 
 import fcntl
+import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +23,7 @@ from numba.core import sigutils
 # Without the interpreter lock, since tasks run beside each other in threads; kept for other processes.
 compiled = partial(njit, cache=True, nogil=True)
 _POLL_SECONDS = 0.05  # between two looks whether another process has ended its compiling
+_SILENT_SECONDS = 2.0  # of compiling, before it is told where nobody asked to be told
 _WAIT_SECONDS = 60.0  # for another process, which may be suspended; then both compile, which harms nothing
 
 
@@ -88,6 +91,26 @@ def compile_loops(loops: Iterable[Loop], check: Callable[[], None] = lambda: Non
         for loop in missing:
             check()
             loop.load()
+
+
+def compile_told(loops: Iterable[Loop], log: Callable[[str], object] | None) -> None:
+    """Compile the loops that are not kept; tell it by `log`, and without one by a line on stderr if it takes long."""
+    missing = not_kept(loops)
+    if not missing:
+        return
+    words, started = f"compiling {len(missing)} loops, once on this machine", time.perf_counter()
+    timer = threading.Timer(_SILENT_SECONDS, logging.getLogger("pipeline").warning, [words])
+    timer.daemon = True
+    if log is None:
+        timer.start()
+    else:
+        log(words)
+    try:
+        compile_loops(missing)
+    finally:
+        timer.cancel()
+    if log is not None:
+        log(f"compiled in {time.perf_counter() - started:.1f} s")
 
 
 @contextmanager

@@ -25,7 +25,8 @@ NPZ_NAME, ZARR_NAME = "{name}_{part}", "{part}/{name}"
 class Piece:
     """Rows of one array, file or part. read(start, stop): inputs as they are stored, and labels or None.
 
-    weights (n,) f8: of the rows, as training had them; None: each counts 1.
+    weights (n,) f8: of the rows, as training had them; None: each counts 1. file_rows (n,) i8: the numbers of the rows
+    of a part in the data as given; None: these are all.
     """
 
     n_rows: int
@@ -33,6 +34,7 @@ class Piece:
     read: Callable[[int, int], tuple[NDArray[Any], NDArray[Any] | None]]
     name: str
     weights: NDArray[np.float64] | None = None
+    file_rows: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -230,7 +230,7 @@ def _parts_of(source: Source, part: str) -> Examples:
         weights = source.weights(one)
         if weighted and weights is None:
             weights = np.ones(n_rows)
-        return Piece(n_rows, source.input_shape, read, f"{one} part", weights)
+        return Piece(n_rows, source.input_shape, read, f"{one} part", weights, source.file_rows.get(one))
 
     header = None if source.columns is None else source.columns.target is not None
     return Examples(source.name, part, tuple(piece(one) for one in parts_asked(part)), header)

@@ -15,7 +15,7 @@ from pipeline.reporting.plots import Axis, Line, bars, picture, plot
 
 MOST_SCANNED_ROWS = 20_000  # of the test part, so that a report of any run takes seconds
 MOST_MISTAKES = 40
-MOST_CENTERS = 60
+MOST_CENTERS = 20
 MOST_DOTS = 1000
 
 
@@ -50,7 +50,7 @@ def _confused(located: Located, examples: Examples) -> dict[str, Any]:
             break
     shown = [
         {
-            "row": row,
+            "row": _row(examples.pieces[0], row),
             "truth": model.labels[truth],
             "predicted": model.labels[predicted],
             "excess": excess,
@@ -80,7 +80,7 @@ def _residuals(located: Located, examples: Examples) -> dict[str, Any]:
     worst = np.argsort(-np.abs(f - y), kind="stable")[:MOST_MISTAKES]
     shown = [
         {
-            "row": int(k),
+            "row": _row(examples.pieces[0], int(k)),
             "truth": f"{y[k]:.6g}",
             "predicted": f"{f[k]:.6g}",
             "excess": float(f[k] - y[k]),
@@ -89,7 +89,8 @@ def _residuals(located: Located, examples: Examples) -> dict[str, Any]:
         for k in worst
     ]
     worst_rows = {"shown": shown, "n_wrong": None, "n_scanned": scanned, "n_rows": examples.n_rows}
-    return {"mistakes": worst_rows, "scatter": plot(lines, Axis("truth"), Axis("prediction"))}
+    log = Axis("").over([*y.tolist(), *f.tolist()]).log  # of both, so that equal values lie on one line
+    return {"mistakes": worst_rows, "scatter": plot(lines, Axis("truth", log), Axis("prediction", log))}
 
 
 def centers(located: Located) -> list[dict[str, Any]] | None:
@@ -106,7 +107,7 @@ def centers(located: Located) -> list[dict[str, Any]] | None:
         strongest = int(np.argmax(np.abs(model.weights[m])))
         shown.append(
             {
-                "row": row,
+                "row": _row(piece, row) if row >= 0 else row,
                 "picture": _picture(piece, row) if row >= 0 else None,
                 "label": _label(piece, row) if row >= 0 else None,
                 "sigma2": float(model.center_sigma2[m]) if len(set(model.center_sigma2.tolist())) > 1 else None,
@@ -116,6 +117,11 @@ def centers(located: Located) -> list[dict[str, Any]] | None:
             }
         )
     return shown
+
+
+def _row(piece: Piece, row: int) -> int:
+    """Return the number of a row in the file that it is from."""
+    return row if piece.file_rows is None else int(piece.file_rows[row])
 
 
 def _picture(piece: Piece, row: int) -> str | None:

@@ -4,7 +4,9 @@ It loads nothing from a network. What cannot be shown is named in it.
 """
 
 import os
+import re
 import shlex
+import tomllib
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +21,7 @@ from pipeline.errors import ExitCode
 from pipeline.prediction.labelled_scores import by_recall
 from pipeline.prediction.streamed_prediction import Located, locate
 from pipeline.reporting import examples, plots, run_facts
+from pipeline.reporting.advice import advice, of_unfinished
 from pipeline.reporting.result_table import (
     before_words,
     by_weight,
@@ -30,7 +33,7 @@ from pipeline.reporting.result_table import (
 from pipeline.runtime.answers import describe
 from pipeline.runtime.run_folder import finished_report
 from pipeline.stages import finished_run
-from pipeline.stages.run_workspace import in_order
+from pipeline.stages.run_workspace import COMPILE, in_order
 from storage.errors import CorruptDataError
 from storage.files import open_plain, parse_json, read_plain
 from storage.folder_layouts import RunLayout
@@ -39,6 +42,8 @@ from storage.records import read_record
 MOST_LOG_LINES = 200
 MOST_TAIL_BYTES = 64 * 2**20  # of log and metrics that are read, from their end
 MOST_SHOWN_CLASSES = 30  # of a confusion matrix; the table of more classes is folded
+
+IMAGE_SETTINGS = re.compile(r'(\[features\]\nname = "raw"\n)(?:(?:stride|deskew|power) = .*\n)+')
 
 _Value = TypeVar("_Value")
 
@@ -60,13 +65,16 @@ def gather(layout: RunLayout) -> dict[str, Any]:
     done = facts["state"] == "finished"
     report = _tried(notes, "report", lambda: finished_report(layout)) if done else None
     located = _tried(notes, "model", lambda: locate(layout.root)) if layout.model.is_dir() else None
-    records = _records(layout)
+    records, log, settings = _records(layout), _tail(layout.log), _settings(layout, notes)
     return {
         "run": layout.root.resolve().name,
         "written": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
         "state": facts["state"],
         "status": run_facts.lines({**facts, "damaged": []}),
         "report": report,
+        "advice": _advice(report, facts, log, settings["settings"]),
+        "palettes": (plots.LIGHT, plots.DARK),
+        "baseline_rmse": _baseline_rmse(report) if report else None,
         "before": before_words(report) if report else None,
         "by_weight": by_weight(report) if report else "",
         "weighting": weighting_lines(report) + transform_lines(report) if report else [],
@@ -82,10 +90,28 @@ def gather(layout: RunLayout) -> dict[str, Any]:
         "stages": _stages(layout, report, notes),
         "statistics": _tried(notes, "statistics", lambda: finished_run.note_on_statistics(layout)) if done else None,
         "peak_bytes": (report or facts)["peak_rss_bytes"],
-        **_settings(layout, notes),
-        "log": [_log_line(one) for one in _tail(layout.log)[-MOST_LOG_LINES:]],
+        **settings,
+        "log": [_log_line(one) for one in log[-MOST_LOG_LINES:]],
         "notes": notes,
     }
+
+
+def _advice(
+    report: dict[str, Any] | None, facts: dict[str, Any], log: list[dict[str, Any]], settings: str | None
+) -> list[str]:
+    """Return what a user may do next; nothing where the report of a finished run cannot be read."""
+    if report:
+        return advice(report, tomllib.loads(settings or ""))
+    if facts["state"] == "finished":
+        return []
+    lines = str(log[-1].get("traceback") or "").strip().splitlines() if log else []
+    return of_unfinished(facts, next((line for line in lines[::-1] if re.match(r"[\w.]+: ", line)), None))
+
+
+def _baseline_rmse(report: dict[str, Any]) -> float | None:
+    """Return the RMSE of predicting the mean of the test part for every row, which R² compares with."""
+    r2 = report.get("r2")
+    return None if r2 is None or r2 >= 1 else float(np.sqrt(report["mse"] / (1 - r2)))
 
 
 def _tried(notes: list[str], what: str, make: Callable[[], _Value]) -> _Value | None:
@@ -178,19 +204,22 @@ def _confusion(report: dict[str, Any], labels: Sequence[Any]) -> dict[str, Any] 
 
 
 def _stages(layout: RunLayout, report: dict[str, Any] | None, notes: list[str]) -> list[dict[str, Any]]:
-    """Return the stages so far with their times, and each one's share of the longest."""
+    """Return the stages so far with their times, and each one's share of the longest but compiling."""
     if report is None and not layout.state.exists():
         return []
     stored = report or _tried(notes, "stages", lambda: read_record(layout.state, remedy="resume the run")) or {}
     stages = in_order(stored.get("stages") or {})
-    longest = max((cost["wall_seconds"] for cost in stages.values()), default=0.0) or 1.0
-    return [{"name": name, **cost, "share": cost["wall_seconds"] / longest} for name, cost in stages.items()]
+    longest = max((cost["wall_seconds"] for name, cost in stages.items() if name != COMPILE), default=0.0) or 1.0
+    shares = {name: 0.0 if name == COMPILE else cost["wall_seconds"] / longest for name, cost in stages.items()}
+    return [{"name": name, **cost, "share": shares[name]} for name, cost in stages.items()]
 
 
 def _settings(layout: RunLayout, notes: list[str]) -> dict[str, Any]:
     """Return the frozen settings as text, the command of the first start, and what it ran with."""
     stored = _tried(notes, "environment", lambda: read_record(layout.environment, remedy="restore it")) or {}
     settings = _tried(notes, "settings", lambda: read_plain(layout.config, MOST_TOML_BYTES).decode())
+    if settings is not None:
+        settings = IMAGE_SETTINGS.sub(r"\1", settings)
     arguments = stored.get("arguments")
     versions = {"python": stored.get("python"), **(stored.get("libraries") or {})}
     pools = [

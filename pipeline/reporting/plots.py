@@ -5,7 +5,7 @@ import math
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
 from pipeline.reporting.result_table import names_by_importance
+from pipeline.solvers.kernel_trials import DIAGONAL, METRIC
 
 WIDTH, HEIGHT = 460, 280
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 44
@@ -21,7 +22,10 @@ MOST_BARS = 20
 MOST_POINTS = 400  # of one line; more would only make the file larger
 MOST_LINES = 10  # of one plot, which has no more colours
 MOST_SIDE = 64  # pixels of a picture
-COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf")
+# Of lines, --c0 to --c9 in the page's style: on white, and on black.
+LIGHT = ("#1f77b4", "#e06c00", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#d557b0", "#7f7f7f", "#a3a414", "#11a3b3")
+DARK = ("#6cb2eb", "#ff9d45", "#5fd35f", "#ff7b72", "#c3a3e6", "#cf9d8f", "#f29bd4", "#b0b0b0", "#d7d84b", "#45d6e4")
+SPREAD = 100.0  # largest over smallest value from which an axis is logarithmic unless told otherwise
 SOLVE_KEYS = {
     *("statistics", "outputs", "penalty", "iteration", "seconds", "objective", "relative_gap", "n_active"),
     *("visited", "skipped", "screened"),
@@ -41,10 +45,17 @@ class Line:
 
 @dataclass(frozen=True)
 class Axis:
-    """A labelled axis, linear or logarithmic."""
+    """A labelled axis, linear or logarithmic; None: as the values spread."""
 
     label: str
-    log: bool = False
+    log: bool | None = None
+
+    def over(self, values: Sequence[float]) -> "Axis":
+        """Return the axis as it suits some values."""
+        if self.log is not None:
+            return self
+        known = [value for value in values if math.isfinite(value)]
+        return replace(self, log=bool(known) and 0 < SPREAD * min(known) <= max(known))
 
     def place(self, value: float) -> float:
         """Return where a value lies on the axis, before it is scaled to the plot."""
@@ -76,6 +87,7 @@ def _even_ticks(low: float, high: float) -> list[tuple[float, str]]:
 
 def plot(lines: Sequence[Line], x: Axis, y: Axis) -> Markup:
     """Return an SVG element with some lines and their legend; empty where no point has a place on the axes."""
+    x, y = (axis.over([point[k] for line in lines for point in line.points]) for k, axis in enumerate((x, y)))
     shown = [(line, [(x.place(a), y.place(b)) for a, b in line.points if x.shows(a) and y.shows(b)]) for line in lines]
     drawn = [(line, _thinned(points)) for line, points in shown if points]
     if not drawn:
@@ -88,7 +100,7 @@ def plot(lines: Sequence[Line], x: Axis, y: Axis) -> Markup:
     parts += [f"<title>{escape(y.label)} against {escape(x.label)}</title>", *_frame(x, y, across, up)]
     for k, (line, points) in enumerate(drawn):
         places = [(_across(a, across), _up(b, up)) for a, b in points]
-        parts.append(_shape(places, COLOURS[k % len(COLOURS)], line.dots))
+        parts.append(_shape(places, _colour(k), line.dots))
     parts += _legend([line.name for line, _ in drawn]) if legend_rows else []
     return Markup("".join([*parts, "</svg>"]))  # every text in it was escaped
 
@@ -102,13 +114,13 @@ def bars(values: Sequence[float], names: Sequence[str]) -> Markup:
     largest = max((abs(value) for value in values), default=0.0) or 1.0
     width = 60 / max(len(values), 1)
     parts = ['<svg class="bars" viewBox="0 0 60 24" width="60" height="24" role="img">']
-    parts.append('<line x1="0" y1="12" x2="60" y2="12" stroke="#bbb"/>')
+    parts.append('<line x1="0" y1="12" x2="60" y2="12" class="frame"/>')
     for k, (value, name) in enumerate(zip(values, names, strict=True)):
         height = 11 * abs(value) / largest
         top = 12 - height if value > 0 else 12
         parts.append(
             f'<rect x="{k * width + 0.5:.2f}" y="{top:.2f}" width="{max(width - 1, 0.5):.2f}" height="{height:.2f}" '
-            f'fill="{COLOURS[k % len(COLOURS)]}"><title>{escape(name)}: {value:.4g}</title></rect>'
+            f'fill="{_colour(k)}"><title>{escape(name)}: {value:.4g}</title></rect>'
         )
     return Markup("".join([*parts, "</svg>"]))
 
@@ -123,7 +135,7 @@ def shares(values: Sequence[tuple[str, float]]) -> Markup:
         parts.append(f'<text x="{BAR_LEFT - 6}" y="{top + 12}" text-anchor="end">{_cut(name, 20)}</text>')
         parts.append(
             f'<rect x="{BAR_LEFT}" y="{top + 2}" width="{max(width, 0.5):.1f}" height="{BAR_HEIGHT - 5}" '
-            f'fill="{COLOURS[0]}"><title>{escape(name)}: {share:.4g}</title></rect>'
+            f'fill="{_colour(0)}"><title>{escape(name)}: {share:.4g}</title></rect>'
         )
         parts.append(f'<text x="{BAR_LEFT + width + 5:.1f}" y="{top + 12}">{100 * share:.3g} %</text>')
     return Markup("".join([*parts, "</svg>"]))
@@ -150,6 +162,10 @@ def picture(image: NDArray[np.generic]) -> Markup:
 
 def _chunk(kind: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def _colour(k: int) -> str:
+    return f"var(--c{k % len(LIGHT)})"
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -183,15 +199,13 @@ def _frame(x: Axis, y: Axis, across: tuple[float, float], up: tuple[float, float
     parts = []
     for place, text in x.ticks(*across):
         at = _across(place, across)
-        parts.append(f'<line x1="{at:.1f}" y1="{TOP}" x2="{at:.1f}" y2="{bottom}" stroke="#eee"/>')
+        parts.append(f'<line x1="{at:.1f}" y1="{TOP}" x2="{at:.1f}" y2="{bottom}" class="grid"/>')
         parts.append(f'<text x="{at:.1f}" y="{bottom + 15}" text-anchor="middle">{text}</text>')
     for place, text in y.ticks(*up):
         at = _up(place, up)
-        parts.append(f'<line x1="{LEFT}" y1="{at:.1f}" x2="{right}" y2="{at:.1f}" stroke="#eee"/>')
+        parts.append(f'<line x1="{LEFT}" y1="{at:.1f}" x2="{right}" y2="{at:.1f}" class="grid"/>')
         parts.append(f'<text x="{LEFT - 5}" y="{at + 4:.1f}" text-anchor="end">{text}</text>')
-    parts.append(
-        f'<rect x="{LEFT}" y="{TOP}" width="{right - LEFT}" height="{bottom - TOP}" fill="none" stroke="#999"/>'
-    )
+    parts.append(f'<rect x="{LEFT}" y="{TOP}" width="{right - LEFT}" height="{bottom - TOP}" class="frame"/>')
     middle = (TOP + bottom) / 2
     parts.append(f'<text x="{(LEFT + right) / 2}" y="{HEIGHT - 8}" text-anchor="middle">{escape(x.label)}</text>')
     parts.append(f'<text transform="translate(12 {middle}) rotate(-90)" text-anchor="middle">{escape(y.label)}</text>')
@@ -213,7 +227,7 @@ def _legend(names: Sequence[str]) -> list[str]:
     parts = []
     for k, name in enumerate(names):
         left, top = LEFT + (k % 4) * 98, HEIGHT + 4 + 18 * (k // 4)
-        parts.append(f'<rect x="{left}" y="{top}" width="10" height="10" fill="{COLOURS[k % len(COLOURS)]}"/>')
+        parts.append(f'<rect x="{left}" y="{top}" width="10" height="10" fill="{_colour(k)}"/>')
         parts.append(f'<text x="{left + 14}" y="{top + 9}">{_cut(name, 12)}<title>{escape(name)}</title></text>')
     return parts
 
@@ -238,10 +252,10 @@ def solves(records: Sequence[dict[str, Any]], labels: Sequence[str] | None) -> d
             groups.setdefault(tuple(record["outputs"]), []).append(record)
     drawn = {_output_name(outputs, labels): groups[outputs] for outputs in sorted(groups)}
     shown = dict(list(drawn.items())[:MOST_LINES])
-    seconds, sweeps = Axis("seconds of the solve"), Axis("sweeps and Newton rounds")
+    sweeps = Axis("sweeps and Newton rounds", log=False)
     plots = [
-        plot(_lines(shown, "seconds", "objective"), seconds, Axis("objective", log=True)),
-        plot(_lines(shown, "seconds", "relative_gap"), seconds, Axis("relative gap", log=True)),
+        plot(_lines(shown, "iteration", "objective"), sweeps, Axis("objective")),
+        plot(_lines(shown, "iteration", "relative_gap"), sweeps, Axis("relative gap", log=True)),
         plot(_lines(shown, "iteration", "n_active"), sweeps, Axis("active candidates")),
         _visits_plot(drawn, sweeps),
     ]
@@ -284,7 +298,7 @@ def passes(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     gaps = [(one["round"], max(one["relative_gaps"])) for one in done if one.get("relative_gaps")]
     errors = [(one["round"], one["hold_out_error"]) for one in done if "hold_out_error" in one]
     sampled = [(one["round"], one["sample_error"]) for one in done if "sample_error" in one]
-    rounds = Axis("batch" if sampled else "pass over all candidates")
+    rounds = Axis("batch" if sampled else "pass over all candidates", log=False)
     plots = [
         _curve(gaps, rounds, Axis("largest gap, all candidates", log=True)),
         _curve(errors, rounds, Axis("held-out error")),
@@ -298,7 +312,6 @@ def of_report(report: dict[str, Any] | None) -> dict[str, list[Markup]]:
     """Return the plots of what a report has: path, learned scales, selection, moved centers, probabilities."""
     report = report or {}
     held_out = Axis("held-out mean squared error")
-    held_out_log = Axis(held_out.label, log=True)
     path, penalty = report.get("path") or [], Axis("penalty", log=True)
     path_plots = [
         _curve([(one["penalty"], one["hold_out_error"]) for one in path], penalty, Axis("held-out error")),
@@ -307,7 +320,9 @@ def of_report(report: dict[str, Any] | None) -> dict[str, list[Markup]]:
     scale_plots, polished = [], report.get("polish")
     if scales := report.get("feature_scales"):
         errors = [(number, error) for number, error in enumerate(scales["hold_out_errors"]) if error is not None]
-        scale_plots = [shares(names_by_importance(scales, MOST_BARS)), _curve(errors, Axis("round"), held_out)]
+        learned = scales["chosen_round"] and scales["kind"] in (DIAGONAL, METRIC)
+        bars_of_features = [shares(names_by_importance(scales, MOST_BARS))] if learned else []
+        scale_plots = [*bars_of_features, _curve(errors, Axis("round", log=False), held_out)]
     selection_plots = []
     if selected := report.get("selection"):
         values, size = report["task"] == "regression", Axis("centers", log=True)
@@ -315,14 +330,14 @@ def of_report(report: dict[str, Any] | None) -> dict[str, list[Markup]]:
         curve = selected["curve"]
         errors = [(one["size"], scale * one["test_error"]) for one in curve if one["test_error"] is not None]
         selection_plots = [
-            _curve(errors, size, Axis(name, log=all(error > 0 for _, error in errors))),
-            _curve([(one["size"], one["hold_out_error"]) for one in curve], size, held_out_log),
+            _curve(errors, size, Axis(name)),
+            _curve([(one["size"], one["hold_out_error"]) for one in curve], size, held_out),
         ]
     drawn = {
         "path_plots": path_plots,
         "scale_plots": scale_plots,
         "selection_plots": selection_plots,
-        "polish_plots": [plot(_moves(polished), Axis("step"), held_out_log)] if polished else [],
+        "polish_plots": [plot(_moves(polished), Axis("step", log=False), held_out)] if polished else [],
         "reliability_plots": _reliability((report.get("probabilities") or {}).get("reliability", [])),
     }
     return {name: [one for one in plots if one] for name, plots in drawn.items()}
@@ -340,12 +355,11 @@ def _moves(polished: dict[str, Any]) -> list[Line]:
 
 def _reliability(bins: Sequence[dict[str, Any]]) -> list[Markup]:
     """Return the reliability diagram of the probabilities, and how many rows are in each of its bins."""
-    sure = Axis("largest probability, mean of a bin")
+    sure = Axis("largest probability, mean of a bin", log=False)
     ideal = Line("calibrated", [(0, 0), (1, 1)])
     right = Line("test rows", [(one["confidence"], one["accuracy"]) for one in bins])
     rows = [(one["confidence"], one["rows"]) for one in bins]
-    return (
-        [plot([ideal, right], sure, Axis("share that is right")), _curve(rows, sure, Axis("test rows", log=True))]
-        if bins
-        else []
-    )
+    if not bins:
+        return []
+    shares = plot([ideal, right], sure, Axis("share that is right", log=False))
+    return [shares, _curve(rows, sure, Axis("test rows", log=True))]

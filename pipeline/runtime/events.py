@@ -1,7 +1,6 @@
 """What a run prints and logs: log.jsonl, metrics.jsonl, and progress.
 
-On a terminal and in a notebook tqdm draws a bar; elsewhere a line every few seconds tells stage, progress, rate, time
-left and memory.
+Progress is one line for each stage (`console`); in a notebook tqdm draws bars.
 """
 
 import json
@@ -9,17 +8,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
 import psutil
 
+from pipeline.runtime.console import StageLine, repeating
 from pipeline.runtime.progress import Pace, Progress, duration
 from storage.files import LineFile
 
-LINE_SECONDS = 5.0  # between two progress lines where there is no terminal
 SAMPLE_SECONDS = 0.1  # between two samples of the memory of the process tree
 SEARCH_SECONDS = 1.0  # between two searches for its processes: each reads all that the machine has
 
@@ -85,6 +84,8 @@ class Events:
         self._quiet = quiet
         self._callback = callback
         self._lock = threading.Lock()
+        self._line: StageLine | None = None  # of the stage under way
+        self._told: list[Callable[[], str]] = []  # what tells how far it is, the innermost last
         self._log, self._metrics = LineFile(log), LineFile(metrics)
 
     def __enter__(self) -> "Events":
@@ -100,12 +101,16 @@ class Events:
         """Log a message with facts, and print it unless the run is quiet."""
         self.record("message", message=message, **facts)
         if not self._quiet:
-            print(message, file=self._stream, flush=True)
+            self._print(message)
 
     def warn(self, message: str, **facts: Any) -> None:
         """Log a warning and print it, quiet or not."""
         self.record("warning", message=message, **facts)
-        print(f"warning: {message}", file=self._stream, flush=True)
+        self._print(f"warning: {message}")
+
+    def _print(self, message: str) -> None:
+        stream, line = self._stream, self._line
+        print(message, file=line.above(stream) if line else stream, flush=True)
 
     def record(self, event: str, **facts: Any) -> None:
         """Write one line to log.jsonl. Raises CannotWriteError."""
@@ -132,20 +137,50 @@ class Events:
         if self._quiet:
             yield
             return
-        show = self._bar if self._stream.isatty() or _in_notebook() else self._lines
-        with show(stage, now, self._words_from(now, note)):
+        told = self._words_from(now, note)
+        if _in_notebook():
+            with self._bar(stage, now, told):
+                yield
+            return
+        with nullcontext() if self._line else self.stage(stage):
+            self._told.append(told)
+            try:
+                yield
+            finally:
+                self._told.remove(told)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Show a line for a stage while the block runs; it stays with the time that the stage took."""
+        if self._quiet or _in_notebook():
             yield
+            return
+
+        def words() -> str:
+            told = self._told[-1:]
+            return told[0]() if told else _size(self.meter.sample())
+
+        with StageLine(self._stream, name, words) as self._line:
+            try:
+                yield
+            finally:
+                self._line = None
 
     def _words_from(self, now: Callable[[], Progress], note: Callable[[], str]) -> Callable[[], str]:
-        """Return a function that tells progress, rate, time left, state and memory in one line."""
-        pace, started = Pace(), time.monotonic()
+        """Return a function that tells progress, time left, rate, state and memory in one line."""
+        pace = Pace()
 
         def words() -> str:
             progress = now()
-            left = pace.seconds_left(progress.share)
-            rate = f"{progress.done / (time.monotonic() - started):.3g}/s" if progress.unit and progress.done else ""
-            ahead = "time left unknown" if left is None else f"{duration(left)} left"
-            said = (progress.text(), rate, ahead if progress.total else "", note(), _size(self.meter.sample()))
+            left, rate = pace.seconds_left(progress), pace.rate(progress)
+            said = (
+                f"{progress.share:3.0%}" if progress.total else "",
+                "" if left is None else f"{duration(left)} left",
+                progress.text() if progress.unit else progress.words,
+                f"{rate:.3g}/s" if progress.unit and rate else "",
+                note(),
+                _size(self.meter.sample()),
+            )
             return ", ".join(filter(None, said))
 
         return words
@@ -155,8 +190,7 @@ class Events:
         from tqdm.auto import tqdm  # only where there is something to draw on
 
         total = now().total
-        bar = "{bar}" if _in_notebook() else "{bar:20}"
-        form = "{desc}: {percentage:3.0f}%|" + bar + "| {elapsed}{postfix}" if total else "{desc}: {elapsed}{postfix}"
+        form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}" if total else "{desc}: {elapsed}{postfix}"
         shown = {"desc": f"{stage:<10}", "bar_format": form, "dynamic_ncols": True}
         # What cannot be counted leaves no bar, and is not worth one where it takes a moment.
         with tqdm(total=total or None, file=self._stream, leave=bool(total), delay=0 if total else 1, **shown) as bar:
@@ -169,14 +203,6 @@ class Events:
                 yield
             if total:
                 refresh()
-
-    @contextmanager
-    def _lines(self, stage: str, now: Callable[[], Progress], words: Callable[[], str]) -> Iterator[None]:
-        def line() -> None:
-            print(f"{stage}: {words()}", file=self._stream, flush=True)
-
-        with repeating(LINE_SECONDS, line):
-            yield
 
 
 def _in_notebook() -> bool:
@@ -199,22 +225,3 @@ def _tree_bytes(processes: list[psutil.Process]) -> int:
         except (psutil.Error, AttributeError):
             continue  # gone meanwhile, or a system without proportional shares
     return used
-
-
-@contextmanager
-def repeating(seconds: float, action: Callable[[], None]) -> Iterator[None]:
-    """Call `action` every few seconds from a thread while the block runs."""
-    stop = threading.Event()
-
-    def loop() -> None:
-        while not stop.wait(seconds):
-            with suppress(OSError, ValueError):  # progress is told again soon; a full disk is the run's to report
-                action()
-
-    thread = threading.Thread(target=loop, name="progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()

@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 WRITE_SECONDS = 1.0  # between two reports of a task in another process
+MEASURED_SECONDS, MEASURED_SHARE = 5.0, 0.02  # of work, before a forecast is made from it
 COMPILING = "compiling, once on this machine"
 _HERE = -1  # in place of the index of an item: the watching thread itself
 
@@ -46,23 +47,39 @@ class Progress:
 
 
 class Pace:
-    """Estimates the time left from the time that the share done so far has taken."""
+    """Estimates the time left from what was done since the last compilation."""
 
     def __init__(self) -> None:
+        self._start(Progress(0.0, 0.0))
+
+    def _start(self, progress: Progress) -> None:
         self._started = self._moved = time.monotonic()
-        self._share = 0.0
+        self._first = self._last = progress
 
-    def seconds_left(self, share: float | None) -> float | None:
-        """Return the seconds left at a share; they fall while it stands. None where there is nothing to go by."""
+    def seconds_left(self, progress: Progress) -> float | None:
+        """Return the seconds left, which fall while nothing moves; None while loops compile and until enough is done."""
+        if progress.words == COMPILING:
+            self._start(progress)
+            return None
         now = time.monotonic()
-        if share is not None and share != self._share:
-            self._share, self._moved = share, now
-        return remaining(self._share, self._moved - self._started, now - self._moved)
+        if progress.share is not None and progress.share != (self._last.share or 0.0):
+            self._last, self._moved = progress, now
+        return remaining(self._last.share, self._moved - self._started, now - self._moved, self._first.share or 0.0)
+
+    def rate(self, progress: Progress) -> float:
+        """Return the units done a second since the last compilation."""
+        return (progress.done - self._first.done) / max(time.monotonic() - self._started, 1e-9)
 
 
-def remaining(share: float | None, seconds: float, since: float) -> float | None:
-    """Return the seconds left where a share took `seconds`, `since` seconds ago; None where nothing is done yet."""
-    return max(seconds * (1.0 - share) / share - since, 0.0) if share else None
+def remaining(share: float | None, seconds: float, since: float, begun: float = 0.0) -> float | None:
+    """Return the seconds left where a share took `seconds`, `since` seconds ago, and `begun` was done before them.
+
+    None where too little was done to go by.
+    """
+    gained = (share or 0.0) - begun
+    if share is None or seconds < MEASURED_SECONDS or gained < MEASURED_SHARE:
+        return None
+    return max(seconds * (1.0 - share) / gained - since, 0.0)
 
 
 def duration(seconds: float) -> str:

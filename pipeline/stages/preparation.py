@@ -1,6 +1,5 @@
 """What a run does before its fit: compile the loops that it lacks, mostly none, and store the features."""
 
-import time
 from functools import partial
 
 from features import rendering_loops
@@ -14,6 +13,7 @@ from pipeline.datasets.open_data import release_data
 from pipeline.kernels import kernel_loops
 from pipeline.kernels.jit import Loop, compile_loops, loops_in, not_kept
 from pipeline.runtime import stopping
+from pipeline.runtime.progress import COMPILING
 from pipeline.solvers import solver_loops
 from pipeline.stages.kernel_settings import kernels_of
 from pipeline.stages.one_vs_all import solver_options
@@ -30,11 +30,9 @@ def compile_needed(run: Run) -> None:
     run.costs.setdefault(COMPILE, StageCost())
     with run.stage(COMPILE) as cost:
         run.events.log(f"compiling {len(missing)} loops (once a checkout)", loops=len(missing))
-        started = time.perf_counter()
-        with run.status(COMPILE, "compiling"):
+        with run.status(COMPILE, COMPILING):
             compile_loops(missing, stopping.check)
         cost.items += len(missing)
-        run.events.log(f"compiled in {time.perf_counter() - started:.1f} s")
 
 
 def prepare_workers(run: Run) -> None:

@@ -27,9 +27,10 @@ from pipeline.datasets.open_data import read_center_list
 from pipeline.errors import InvalidDataError
 from pipeline.runtime import stopping
 from pipeline.runtime.committed_sums import S, take_over
-from pipeline.runtime.events import Events, repeating
+from pipeline.runtime.console import repeating
+from pipeline.runtime.events import Events
 from pipeline.runtime.executors import Executor, this_process
-from pipeline.runtime.progress import Progress, Watch
+from pipeline.runtime.progress import COMPILING, Progress, Watch
 from pipeline.runtime.row_pass import (
     Assignment,
     AssignmentResult,
@@ -236,7 +237,7 @@ class Run(Workspace):
         stopping.check()
         cost = self.costs[name]
         self.record("stage", stage=name, status="started")
-        with self.timed_as(name):
+        with self.timed_as(name), self.events.stage(name):
             self.save_state(name)
             try:
                 yield cost
@@ -342,7 +343,9 @@ class Run(Workspace):
         started = _now()
 
         def save() -> None:
+            nonlocal started
             progress = now()
+            started = _now() if progress.words == COMPILING else started  # no forecast counts what compiling takes
             facts = asdict(progress) | {"share": progress.share, "started": started, "updated": _now()}
             with suppress(CannotWriteError):  # a full disk is reported where it matters
                 self.save_state(name, facts)
