@@ -1,6 +1,7 @@
 """The table of all settings on the page of options, made from the settings themselves."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from pipeline.config.command_line import UNSAFE
 from pipeline.config.settings import SETTINGS, schema
@@ -34,7 +35,7 @@ def _rows(group: str) -> Iterator[str]:
             word = getattr(setting.parse, "word", None)
             default = f"`{word if word else _shown(rule['default'])}`"
             flag = f"`{setting.flag}`" if setting.flag else ""
-            yield _row(f"`{key}`", flag, _values(rule, word), default, setting.help)
+            yield _row(f"`{key}`", flag, _values(rule, setting.parse), default, _sentence(setting.help))
     if group == "resources":
         text = "The address tcp://HOST:PORT of a dask scheduler without TLS. Whoever answers there runs code as you."
         yield _row("", f"`{UNSAFE}`", "an address", "", text)
@@ -45,15 +46,33 @@ def _row(*cells: str) -> str:
     return f"| {' | '.join(cell.replace('|', bar) for cell in cells)} |\n"
 
 
-def _values(rule: dict, word: str | None) -> str:
-    """Return which values a setting takes: its words, or the kind of value, and the word of its default."""
+def _values(rule: dict, parse: Any) -> str:
+    """Return which values a setting takes, without the word of its default."""
+    parse = getattr(parse, "parse", parse)
     if "enum" in rule:
-        return ", ".join(f"`{one}`" for one in rule["enum"])
-    kinds = [KINDS[one] for one in rule["type"] if not (one == "string" and {"integer", "number"} & {*rule["type"]})]
-    return " or ".join(kinds) + (f", or `{word}`" if word else "")
+        return ", ".join(f"`{one}`" for one in getattr(parse, "choices", rule["enum"]))
+    known = KINDS.get(getattr(parse, "__name__", ""))
+    return known or next(TYPES[one] for one in rule["type"] if one in TYPES)
 
 
-KINDS = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "array": "list"}
+TYPES = {"boolean": "`true`, `false`", "integer": "whole number", "number": "number", "string": "text"}
+KINDS = {
+    "byte_size": "size",
+    "duration": "time",
+    "share": "number from 0 to 1",
+    "number_list": "numbers",
+    "name_list": "names",
+    "texts": "paths",
+    "center_count": "whole number, `all`",
+    "widths": "number, several, `median`, `auto`",
+    "penalty": "number, `max:F`, `auto`, `path:FROM:TO:N`, `none`",
+    "selection": "`none`, `greedy:K`, `greedy:auto`",
+    "categories": "`onehot`, `ordinal`, `auto`, `onehot:A,B`",
+}
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper() if text[0].isascii() else text[0]}{text[1:]}."
 
 
 def _shown(value: object) -> object:
