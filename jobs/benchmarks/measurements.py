@@ -107,9 +107,11 @@ def blocks_of(text: str) -> list[str]:
 
 
 def with_tables(text: str, found: dict[str, Entry]) -> str:
-    """Return a page with its tables as the entries have them; KeyError for one that was never measured."""
+    """Return a page with its tables as the entries have them; one that was never measured stays as it is."""
 
     def block(match: re.Match[str]) -> str:
+        if match[2] != "list" and match[2] not in found:
+            return match[0]
         table = everything(found) if match[2] == "list" else table_of(match[2], found[match[2]])
         return f"{match[1]}\n{table}\n{match[3]}"
 
