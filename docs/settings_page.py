@@ -23,7 +23,7 @@ def settings_page() -> str:
     return "\n".join(f"## {title}\n\n{HEAD}\n" + "".join(_rows(group)) for group, title in GROUPS.items())
 
 
-HEAD = "| setting | flag | values | default | what it does |\n|---|---|---|---|---|"
+HEAD = "| setting, flag | values | default | what it does |\n|---|---|---|---|"
 
 
 def _rows(group: str) -> Iterator[str]:
@@ -34,11 +34,11 @@ def _rows(group: str) -> Iterator[str]:
             rule = properties[section]["properties"][name] if section else properties[name]
             word = getattr(setting.parse, "word", None)
             default = f"`{word if word else _shown(rule['default'])}`"
-            flag = f"`{setting.flag}`" if setting.flag else ""
-            yield _row(f"`{key}`", flag, _values(rule, setting.parse), default, _sentence(setting.help))
+            flag = f"<br>`{setting.flag}`" if setting.flag else ""
+            yield _row(f"`{key}`{flag}", _values(rule, setting.parse), default, _sentence(setting.help))
     if group == "resources":
         text = "The address tcp://HOST:PORT of a dask scheduler without TLS. Whoever answers there runs code as you."
-        yield _row("", f"`{UNSAFE}`", "an address", "", text)
+        yield _row(f"`{UNSAFE}`", "an address", "", text)
 
 
 def _row(*cells: str) -> str:

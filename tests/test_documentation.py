@@ -1,4 +1,4 @@
-"""Every command of README.md and jobs/README.md works: run on a small stand-in where that is cheap, else parsed.
+"""Every command of README.md, docs/ and jobs/README.md works: run on a small stand-in where that is cheap, else parsed.
 
 A command that no case of `check` knows makes its test fail.
 """
@@ -29,7 +29,8 @@ from features.source import SourceSpec
 from pipeline.errors import ExitCode
 from runs import ROOT, TrainedRuns, python
 
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "jobs/README.md")
+PAGES = tuple(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "jobs/README.md", *PAGES)
 COMMANDS = ("train", "predict", "evaluate", "resize", "report", "status", "verify", "doctor", "data", "feature_stores")
 COMMANDS += ("export",)
 FIRST_WORDS = re.compile(r"(python|make|sbatch|kubectl|docker|export|\.venv/\S+) ")  # of commands within sentences
@@ -46,7 +47,7 @@ STAND_INS = {  # what the documents leave to the reader
 def fences(document: str) -> list[tuple[str, str]]:
     """Language and content of the code blocks of a document."""
     text = (ROOT / document).read_text(encoding="utf-8")
-    return re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    return re.findall(r"^```([{}\w-]*)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def spans(text: str) -> list[str]:
@@ -77,7 +78,7 @@ def flags() -> list[str]:
 def mnist_rows() -> list[str]:
     """The options in the table of results on MNIST."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = text.split("| command (`python -m pipeline.train mnist` and) ", 1)[1].split("\n\n", 1)[0]
+    table = text.split("<!-- measurements: mnist -->", 1)[1].split("<!-- end -->", 1)[0]
     return [span for span in spans(table) if span.startswith("--")]
 
 
@@ -224,6 +225,8 @@ def check(command: str, cache: Path) -> None:
             assert all((ROOT / "tests" / family).is_dir() or family in ("documents", "alone") for family in families)
         case [".venv/bin/python", "-m", "pytest", folder, "-x"]:
             assert list((ROOT / folder).glob("test_*.py"))
+        case ["python", "-m", "pip", "install", "."]:
+            assert (ROOT / "pyproject.toml").is_file()
         case ["git", "clone", *_] | ["python3.11", "-m", "venv", ".venv"]:
             pass
         case _:

@@ -220,14 +220,12 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
 
     Parameters
     ----------
-    n_centers, budget, standardise, categorical, missing, dates, kernel, degree, sigma2, feature_scale, penalty,
-    patience, refit, select, polish_centers, coupling, fit_intercept, centers, tol, max_sweeps, schedule, memory_limit,
-    warm_start, random_state, callback, verbose
-        As in `SLKLRegressor`. Of held-out rows, penalty="auto" counts those that are misclassified, the choice of
-        kernel, width and scales takes the log loss, and all else the squared error.
     class_weight : None, "balanced" or dict
         Factors of the row weights by class, as everywhere in scikit-learn. "balanced" finds more of a rare class, at
         the cost of precision.
+    others
+        As in `SLKLRegressor`. Of held-out rows, penalty="auto" counts those that are misclassified, the choice of
+        kernel, width and scales takes the log loss, and all else the squared error.
 
     Attributes
     ----------
@@ -237,8 +235,7 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
         Of the probabilities: the softmax of the decision values divided by it. Found on the held-out rows, with weights
         that were fitted without them where there are such; least squares on fewer than 10 000 rows, without groups,
         finds it on all, each predicted without itself. None where no rows are held out.
-    centers_, center_index_, coef_, intercept_, mu_, dual_gap_, n_iter_, penalty_, sigma2_, feature_scales_,
-    feature_importances_, n_features_in_
+    others
         As in `SLKLRegressor`.
 
     Notes
