@@ -197,6 +197,8 @@ def check(command: str, cache: Path) -> None:
     match shlex.split(command):
         case ["python", "-m", "jobs.slurm.dask_cluster", *arguments]:
             assert options_in(help_of("-m jobs.slurm.dask_cluster")) >= options_in(" ".join(arguments)) - {"--help"}
+        case ["python", "-m", module] | ["python", "-m", module, "--help"]:
+            assert help_of(f"-m {module}")
         case ["python", "-m", module, *arguments] if module.removeprefix("pipeline.") in COMMANDS:
             check_pipeline(module, arguments, cache)
         case ["python", path] if path.startswith("jobs/examples/"):
@@ -252,7 +254,8 @@ def test_a_row_of_the_results_trains(options: str, work: Path) -> None:
 
 
 def test_the_settings_of_every_documented_training_are_settings(work: Path) -> None:
-    trainings = [one for command in documented() if command.startswith(TRAINING) for one in variants(command)]
+    typed = [command for command in documented() if command.startswith(TRAINING) and "--help" not in command]
+    trainings = [one for command in typed for one in variants(command)]
     trainings += [f"{TRAINING}mnist {options}" for options in mnist_rows()]
     assert len(trainings) > 10
     for command in trainings:

@@ -305,6 +305,7 @@ MEASUREMENTS = {
             for seed in range(3)
         ),
         sizes_of_selections,
+        f"`{TRAIN}mnist {SELECT}` with the seeds 0, 1 and 2",
     ),
     "moved-mnist": trainings(
         "mnist",
