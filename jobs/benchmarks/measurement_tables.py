@@ -45,7 +45,8 @@ def trainings(data: str, rows: Sequence[str], columns: dict[str, Callable[[Repor
 
 def cpu_seconds(report: Report) -> str:
     """Return the processor seconds of a run whose code is compiled and whose features are stored."""
-    return f"{sum(stage['cpu_seconds'] for name, stage in report['stages'].items() if name not in AT_FIRST):.0f}"
+    seconds = sum(stage["cpu_seconds"] for name, stage in report["stages"].items() if name not in AT_FIRST)
+    return f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.1f}"
 
 
 AT_FIRST = ("compile", "reading", "features")  # what only the first run on some data takes

@@ -26,6 +26,7 @@ from measurement_tables import MEASUREMENTS, Measurement
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "docs" / "measurements.json"
 BLOCK = re.compile(r"(<!-- measurements: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+CODE = ("pipeline", "features", "storage", "jobs")
 NOT_CONVERGED = 3  # exit code of a training like any other: its certificate stands in the table
 Entry = dict[str, Any]
 
@@ -57,10 +58,14 @@ def measured(name: str, asked: Measurement, folder: Path, machine: str) -> Entry
 
 
 def now() -> dict[str, str]:
-    """Return the date and the commit, told apart where files differ from it."""
-    git = ["git", "describe", "--always", "--dirty=, changed", "--exclude=*"]
-    commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    return {"date": time.strftime("%Y-%m-%d"), "commit": commit or "unknown"}
+    """Return the date and the commit, told apart where the code differs from it."""
+    asked = {"commit": ("rev-parse", "--short=7", "HEAD"), "changes": ("status", "--porcelain", *CODE)}
+    told = {
+        name: subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+        for name, words in asked.items()
+    }
+    commit = (told["commit"] or "unknown") + (", changed" if told["changes"] else "")
+    return {"date": time.strftime("%Y-%m-%d"), "commit": commit}
 
 
 def machine_here() -> str:

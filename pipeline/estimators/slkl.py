@@ -79,8 +79,8 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     penalty : float, "max:F", "auto", "path:FROM:TO:N", "none" or None
         None: least squares on all candidates, with a ridge chosen on a tenth of the rows, held out. Else λν, above 0:
         √penalty is the l1 penalty of the Lasso ½ Σ_i s_i (y_i - f(x_i))² + √penalty ‖w‖₁, not divided by the number of
-        rows, in squared units of y. "max:1e-7": this fraction of the smallest penalty at which all weights are zero, and what
-        None stands for below 200 rows, and with n_centers="all", several widths, `refit`, a shared `coupling`,
+        rows, in squared units of y. "max:1e-7": this fraction of the smallest penalty at which all weights are zero,
+        and what None stands for below 200 rows, and with n_centers="all", several widths, `refit`, a shared `coupling`,
         `warm_start`, or a `tol`, `max_sweeps` or `schedule` other than the default. "auto": that of the lowest error on
         a tenth of the rows, held out, then fitted on all; a warning says where it is at an edge of those tried.
         "path:FROM:TO:N": N penalties down to TO, each solve started from the last; FROM may be max. "none": least
