@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
 
 Table = tuple[list[str], list[list[str]]]
@@ -227,15 +227,34 @@ TABLES = {
 
 
 def image_peers(folder: Path) -> Table:
-    lines = []
-    for row in (row for row in json_of(folder / "peers.json") if row["ended"] == "done"):
-        costs = [
-            f"{row['fit_seconds']:.1f} s",
-            f"{row['predict_seconds']:.1f} s",
-            f"{row['peak_bytes'] / 2**30:.1f} GiB",
-        ]
-        lines.append([f"{row['name']}", f"{row['centers']}", f"{row['error_percent']:.2f} %", *costs])
+    rows, lines = [row for row in json_of(folder / "peers.json") if row["ended"] == "done"], []
+    for name in dict.fromkeys(row["name"].partition("@")[0] for row in rows):
+        draws = [row for row in rows if row["name"].partition("@")[0] == name]
+        several = len(draws) > 1
+        spread = f" ± {stdev(row['error_percent'] for row in draws):.2f}" if several else ""
+        costs = [f"{means(draws, 'fit_seconds'):.1f} s", f"{means(draws, 'predict_seconds'):.1f} s"]
+        lines.append(
+            [
+                PEERS.get(name, name) + (f" ({len(draws)} draws)" if several else ""),
+                f"{means(draws, 'size'):.0f}",
+                f"{means(draws, 'error_percent'):.2f}{spread} %",
+                *costs,
+                f"{means(draws, 'peak_bytes') / 2**30:.1f} GiB",
+            ]
+        )
     return ["method", "centers", "test error", "fit", "predict 10 000", "peak memory"], lines
+
+
+PEERS = {
+    "ridge-1000": "slkl, `--refit ridge --intercept`",
+    "greedy-1200-3500": "slkl, `--centers 3500 --select greedy:1200 --intercept`",
+    "greedy-2000-12000": "slkl, `--centers 12000 --select greedy:2000 --intercept`",
+    "svc": "SVC, C = 10",
+    "nystroem-1000": "Nystroem(1000), RidgeClassifier",
+    "nystroem-3000": "Nystroem(3000), RidgeClassifier",
+    "kernel-ridge-10000": "KernelRidge on 10 000 rows",
+    "random-2000": "2000 random centers, least squares",
+}
 
 
 def sizes(folder: Path) -> Table:
@@ -259,6 +278,7 @@ def paper_cells(*names: str) -> Callable[[Path], Table]:
 
     def table(folder: Path) -> Table:
         rows = [row | {"place": f"{row['dataset']} {row['M']}"} for name in names for row in json_of(folder / name)]
+        rows = [row for row in rows if "(" not in row["dataset"]]  # the other reading of sinc's noise
         lines, columns = ({str(row[key]): str(row[key]) for row in rows} for key in ("method", "place"))
         return pivot(rows, "method", "place", cell, lines, columns)
 
@@ -340,7 +360,8 @@ MEASUREMENTS = {
     "image-peers": Measurement(
         (
             "python jobs/benchmarks/peers.py --out DIR --methods ridge-1000,greedy-1200-3500,greedy-2000-12000,svc,"
-            "nystroem-1000,nystroem-3000,kernel-ridge-10000,random-2000",
+            "nystroem-1000,nystroem-3000,kernel-ridge-10000,random-2000"
+            + "".join(f",ridge-1000@{seed},nystroem-1000@{seed}" for seed in range(1, 5)),
         ),
         image_peers,
     ),
