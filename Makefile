@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 # Processes that run tests side by side: TESTERS=0 for one after another, in this process.
 TESTERS ?= 2
 
-.PHONY: help run test test-ci test-nightly lint benchmarks paper lock clean
+.PHONY: help run test test-ci test-nightly lint docs benchmarks paper lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -30,6 +30,10 @@ test-nightly: $(VENV)/.test-ready ## every test, properties on 1000 examples (ho
 
 lint: $(VENV)/.test-ready ## style and types only
 	$(RUN) -m ruff check . && $(RUN) -m ruff format --check . && $(RUN) -m mypy
+
+docs: $(VENV)/.test-ready ## build the pages of docs/ as a site in build/docs
+	$(RUN) -m sphinx -W --keep-going -q -b html docs build/docs
+	@echo "open build/docs/index.html"
 
 benchmarks: $(VENV)/.test-ready ## time the statistics against the bare arithmetic (needs MNIST; minutes)
 	$(RUN) jobs/benchmarks/floor.py --out runs/benchmarks

@@ -1,4 +1,4 @@
-"""Errors a user meets and the exit code of each (the table is in README.md, "Exit codes")."""
+"""Errors a user meets and the exit code of each (the table is in docs/operations.md)."""
 
 from enum import IntEnum
 

@@ -68,19 +68,35 @@ def train(
 
     Parameters
     ----------
-    dataset : name of a data set, path of your data, or a data frame (pandas, polars, pyarrow), as may be `test`: they
-        are written beside the feature stores, as FEATURES_DIR/frames/frame-<sha256>.parquet, and read from there
-    run_dir, resume, config, quiet, options : the command's options, such as centers=1000, sigma2="auto"; None leaves
-        one out
-    settings : any setting by its key, {"features.deskew": 1} or {"features": {"deskew": 1}}
-    callback : called with every record of log.jsonl and metrics.jsonl as it is written (those of a solve hold
-        `iteration`); an error that it raises ends the run, which can be resumed
+    dataset : str, path or data frame
+        Name of a data set, path of your data, or a data frame (pandas, polars, pyarrow); so may be `test`. Data frames
+        are written to FEATURES_DIR/frames/frame-<sha256>.parquet, and read from there.
+    run_dir, resume, config, quiet
+        As the options of the command.
+    settings : dict or None
+        Any setting by its key, {"features.deskew": 1} or {"features": {"deskew": 1}}.
+    callback : callable or None
+        Called with every record of log.jsonl and metrics.jsonl as it is written (those of a solve hold `iteration`). An
+        error that it raises ends the run, which can be resumed.
+    **options
+        All other options of the command with underscores, such as centers=1000, sigma2="auto"; None leaves one out.
 
-    Where the command would end with an exit code, the error is raised: `ConfigError`, `StoppedError` and others of
-    `pipeline.errors`, `features.errors` and `storage.errors`; a run that did not converge has `converged` false in its
-    report.
-    Ctrl-C raises KeyboardInterrupt once what is done is saved; `resume="auto"` continues. Signals without a handler are
-    taken on the main thread. A second run at a time in a process raises ConfigError.
+    Returns
+    -------
+    TrainedRun
+        A run that did not converge is returned too: its report has `converged` false.
+
+    Raises
+    ------
+    PipelineError
+        Where the command would end with an exit code: `ConfigError`, `StoppedError` and others of `pipeline.errors`,
+        `features.errors` and `storage.errors`. A second run at a time in a process is a ConfigError.
+    KeyboardInterrupt
+        On Ctrl-C, once what is done is saved; `resume="auto"` continues.
+
+    Notes
+    -----
+    Signals without a handler are taken on the main thread.
     """
     asked = {"run_dir": run_dir, "resume": resume, "config": config}
     folders = [f"--{name.replace('_', '-')}={value}" for name, value in asked.items() if value is not None]

@@ -1,4 +1,4 @@
-"""Every command of README.md and jobs/README.md works: run on a small stand-in where that is cheap, else parsed.
+"""Every command of README.md, docs/ and jobs/README.md works: run on a small stand-in where that is cheap, else parsed.
 
 A command that no case of `check` knows makes its test fail.
 """
@@ -29,7 +29,8 @@ from features.source import SourceSpec
 from pipeline.errors import ExitCode
 from runs import ROOT, TrainedRuns, python
 
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "jobs/README.md", "docs/architecture.md", "docs/glossary.md")
+PAGES = tuple(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "jobs/README.md", *PAGES)
 COMMANDS = ("train", "predict", "evaluate", "resize", "report", "status", "verify", "doctor", "data", "feature_stores")
 COMMANDS += ("export",)
 FIRST_WORDS = re.compile(r"(python|make|sbatch|kubectl|docker|export|\.venv/\S+) ")  # of commands within sentences
@@ -46,7 +47,7 @@ STAND_INS = {  # what the documents leave to the reader
 def fences(document: str) -> list[tuple[str, str]]:
     """Language and content of the code blocks of a document."""
     text = (ROOT / document).read_text(encoding="utf-8")
-    return re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    return re.findall(r"^```([{}\w-]*)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def spans(text: str) -> list[str]:
@@ -77,7 +78,7 @@ def flags() -> list[str]:
 def mnist_rows() -> list[str]:
     """The options in the table of results on MNIST."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = text.split("| command (`python -m pipeline.train mnist` and) ", 1)[1].split("\n\n", 1)[0]
+    table = text.split("<!-- measurements: mnist -->", 1)[1].split("<!-- end -->", 1)[0]
     return [span for span in spans(table) if span.startswith("--")]
 
 
@@ -143,7 +144,7 @@ def smaller(arguments: list[str]) -> list[str]:
 def check_train(arguments: list[str]) -> None:
     """Train for real on 300 images in the place of MNIST and digits; print the settings where a scheduler is needed."""
     if "--scheduler" not in arguments:
-        goes_on = "--add-rows" in arguments  # with the data of the run here
+        goes_on = "--add-rows" in arguments or "runs/name" in arguments  # with the data of the run here
         data = "../few.npz" if arguments[0] in ("mnist", "digits") and not goes_on else arguments[0]
         call("pipeline.train", [data, *smaller(arguments[1:]), "-q"])
 
@@ -196,6 +197,8 @@ def check(command: str, cache: Path) -> None:
     match shlex.split(command):
         case ["python", "-m", "jobs.slurm.dask_cluster", *arguments]:
             assert options_in(help_of("-m jobs.slurm.dask_cluster")) >= options_in(" ".join(arguments)) - {"--help"}
+        case ["python", "-m", module] | ["python", "-m", module, "--help"]:
+            assert help_of(f"-m {module}")
         case ["python", "-m", module, *arguments] if module.removeprefix("pipeline.") in COMMANDS:
             check_pipeline(module, arguments, cache)
         case ["python", path] if path.startswith("jobs/examples/"):
@@ -224,6 +227,8 @@ def check(command: str, cache: Path) -> None:
             assert all((ROOT / "tests" / family).is_dir() or family in ("documents", "alone") for family in families)
         case [".venv/bin/python", "-m", "pytest", folder, "-x"]:
             assert list((ROOT / folder).glob("test_*.py"))
+        case ["python", "-m", "pip", "install", "."]:
+            assert (ROOT / "pyproject.toml").is_file()
         case ["git", "clone", *_] | ["python3.11", "-m", "venv", ".venv"]:
             pass
         case _:
@@ -249,7 +254,8 @@ def test_a_row_of_the_results_trains(options: str, work: Path) -> None:
 
 
 def test_the_settings_of_every_documented_training_are_settings(work: Path) -> None:
-    trainings = [one for command in documented() if command.startswith(TRAINING) for one in variants(command)]
+    typed = [command for command in documented() if command.startswith(TRAINING) and "--help" not in command]
+    trainings = [one for command in typed for one in variants(command)]
     trainings += [f"{TRAINING}mnist {options}" for options in mnist_rows()]
     assert len(trainings) > 10
     for command in trainings:

@@ -23,7 +23,7 @@ from numba import njit
 from features.errors import UsageError
 
 ALGORITHM_VERSION = 1
-SIDE = 28  # pixels of the images for which held-out rows of MNIST chose the defaults (README, "Features")
+SIDE = 28  # pixels of the images for which held-out rows of MNIST chose the defaults (docs/data.md, "Image features")
 ORIENTATIONS, CELL, STRIDE, GRADIENT_SCALE = 8, 5.0, 0.7, 0.8
 LEAST_CELL = 4.0  # pixels, of smaller images
 LEAST_SCALE, MOST_SCALE = 0.3, 50.0  # pixels; beyond, a gradient is of nothing, or of all

@@ -6,8 +6,8 @@ COMMAND: python jobs/benchmarks/peers.py --out DIR [--dataset mnist] [--n-train 
 Methods: svc, nystroem-M, kernel-ridge-N, random-M are the peers (random centers and our own least squares); ridge-M,
 all, greedy-K and greedy-K-M are ours (K centers of M candidates, 6 K unless given; all but `all` with an intercept, as
 the peers have). `small` is, of each greedy run, the smallest prefix whose test error is within 0.2 points of SVC's.
-`@SEED` after a method makes another draw. `mnist` has the paper's features, `mnist-upright` roots of those of upright
-images, for all methods. Tables, and gradient boosting, are those of `table_peers.py`.
+`@SEED` after a method makes another draw. `mnist` has the paper's features, `mnist-upright` their square
+roots, of upright images, for all methods. Tables, and gradient boosting, are those of `table_peers.py`.
 
 Each has a process of its own and the same number of threads, and is ended once its fit or its prediction takes longer
 than the cap, which is shown as > cap. What is timed: fits begin with the features in memory (peers) or on disk (ours:

@@ -58,73 +58,78 @@ class DataConfig:
     """Which data, and how they are split."""
 
     n_train: int | None = optional(
-        whole(2), "auto", "training rows (synthetic: how many to render; else: use the first)"
+        whole(2), "auto", "number of training rows: the first so many of the data, or how many synthetic rows to render"
     )
-    n_test: int | None = optional(whole(1), "auto", "test rows, likewise")
+    n_test: int | None = optional(whole(1), "auto", "number of test rows, likewise")
     test_fraction: float = option(
-        0.25, real(0, 1, above=True), "share of rows held back for testing where the data has no split"
+        0.25, real(0, 1, above=True), "share of the rows set aside for testing, where the data have no test part"
     )
     target: str | None = optional(
         text,
         "auto",
-        "column of a table (a name, or a position from 0), or key of an .npz, that holds the target",
+        "column of a table (name, or position from 0), or key of an .npz or .zarr, that holds the target",
         "--target",
     )
     weights: str | None = optional(
-        text,
-        "none",
-        "column of a table (likewise), or key of an .npz or .zarr, that holds how much each row counts: 0 or more",
+        text, "none", "column of a table, or key of an .npz or .zarr, that says how much each row counts (0 or more)"
     )
     groups: str | None = optional(
         text,
         "none",
-        "column of a table (likewise), or key of an .npz or .zarr, that holds the group of each row: no group is split "
-        "over fit and held-out rows, nor over training and test part where the run splits them",
+        "column of a table, or key of an .npz or .zarr, that holds the group of each row; the rows of a group "
+        "stay together, in the fit or the held-out rows, and in the training or the test part",
     )
     class_weight: str | None = optional(
-        OneOf(("balanced",)),
-        "none",
-        "balanced: every class counts as much as the others, by factors of its rows' weights; or none",
-        "--class-weight",
+        OneOf(("balanced",)), "none", "give every class the same total weight (balanced)", "--class-weight"
     )
-    test: str | None = optional(text, "none", "file with the test part of a table, all of which then trains", "--test")
-    columns: tuple[str, ...] | None = optional(name_list, "all", "inputs of a table, by name")
-    drop: tuple[str, ...] | None = optional(name_list, "none", "columns of a table that are no inputs")
+    test: str | None = optional(
+        text, "none", "file with the test part of a table; all rows of DATASET are then trained on", "--test"
+    )
+    columns: tuple[str, ...] | None = optional(name_list, "all", "columns of a table that are inputs, by name")
+    drop: tuple[str, ...] | None = optional(name_list, "none", "columns of a table that are not inputs, by name")
     categorical: str | None = optional(
         categories,
         "none",
-        "words of a table are categories: onehot, ordinal, or auto (one-hot up to 32); onehot:A,B: A and B hold codes",
+        "encode words of a table: onehot (an input for each category), ordinal (the place in the alphabet) or "
+        "auto (onehot up to 32 categories); onehot:A,B also encodes the columns A and B, which hold numbers",
     )
     missing: str | None = optional(
-        OneOf(("median",)), "none", "median: fills missing cells of a table in, and marks their columns"
+        OneOf(("median",)),
+        "none",
+        "replace missing cells of a table by the median of their column, and add an input that marks them",
     )
     dates: str | None = optional(
         text,
         "none",
-        "parts of dates that are inputs too (year, month, day, weekday, hour): month,weekday:A,B of A and B",
+        "parts of dates to add as inputs (year, month, day, weekday, hour): month,weekday:A,B of the columns A and B",
     )
-    task: str | None = optional(OneOf(TASKS), "auto", "multiclass, binary or regression; else found from the targets")
-    standardise: bool | None = optional(truth, "auto", "z-score the inputs with the training part's moments")
+    task: str | None = optional(OneOf(TASKS), "auto", "kind of task; auto finds it from the targets")
+    standardise: bool | None = optional(
+        truth,
+        "auto",
+        "subtract the mean of each input and divide by its deviation, both of the training rows (auto: for tables)",
+    )
     positive: str | None = optional(
-        label, "none", "label that is set against all others: a binary task with labels 1 and -1"
+        label, "none", "label to set against all others, which makes a binary task with labels 1 and -1"
     )
     centre_targets: bool | None = optional(
-        truth, "auto", "regression: fit targets less their mean (default: where there is an intercept)"
+        truth, "auto", "fit a regression to the targets less their mean (auto: where there is an intercept)"
     )
     target_transform: str | None = optional(
         OneOf(("none", "log", "rank", "auto", "outliers")),
         "default",
-        "regression: what is fitted of targets with long tails or outliers: log (of distances from the median), rank "
-        "(normal scores) or none; auto: by held-out error; outliers: likewise where they ruin the fit, else none "
-        "(default: outliers; none with a penalty)",
+        "transform the targets of a regression before the fit, where they have long tails or outliers: log of "
+        "their distance from the median, rank for normal scores, none, auto for the lowest held-out error, "
+        "or outliers for auto where they ruin the fit and none elsewhere (default: outliers; none with a "
+        "penalty)",
     )
     noise: float | None = optional(
-        real(0), "default", "sinc: variance of the noise on the training targets (default: 0.1)"
+        real(0), "default", "variance of the noise on the training targets of sinc (default: 0.1)"
     )
     add_rows: tuple[str, ...] | None = optional(
         texts,
         "none",
-        "new training rows (a file or folder) for the finished run of --init-from, whose settings and candidates stay",
+        "file or folder with new training rows for the finished run of --init-from, whose settings and candidates stay",
         "--add-rows",
     )
 
@@ -136,23 +141,33 @@ class FeaturesConfig:
     name: str = option(
         "auto",
         OneOf(FEATURES),
-        "soft-hog (512 for 28x28 images; default for images), sphog (the paper's 2172), hog (scikit-image) or raw",
+        "features of images: soft-hog (the default; 512 for 28x28 pixels), sphog (the paper's 2172), hog "
+        "(scikit-image), or raw for the pixels; tables are raw",
         "--features",
     )
     cells: tuple[float, ...] | None = optional(
-        number_list, "auto", "cell sizes in pixels (default: 14,7,4 for hog; for soft-hog 5 of 28, in proportion)"
+        number_list,
+        "auto",
+        "cell sizes in pixels (auto: 14,7,4 for hog; 5 for soft-hog and images of 28 pixels, in proportion for others)",
     )
-    orientations: int | None = optional(whole(1, 360), "auto", "orientation bins (default: 8 for soft-hog, 12 for hog)")
-    stride: float = option(0.7, real(0.1, 2), "distance from cell to cell of soft-hog, in cells")
+    orientations: int | None = optional(
+        whole(1, 360), "auto", "number of orientation bins (auto: 8 for soft-hog, 12 for hog)"
+    )
+    stride: float = option(0.7, real(0.1, 2), "distance between neighbouring cells of soft-hog, in cells")
     gradient_scale: float | None = optional(
-        real(0.3, 50), "auto", "scale of the gradient's Gaussian of soft-hog, in pixels (default: 0.8 of 28)"
+        real(0.3, 50),
+        "auto",
+        "scale of the Gaussian whose derivative gives the gradients of soft-hog, in pixels (auto: 0.8 for "
+        "images of 28 pixels, in proportion for others)",
     )
-    deskew: float = option(0.0, share, "parts of the shear that makes each image upright first: 0 (off) to 1")
+    deskew: float = option(
+        0.0, share, "shear each image upright before its features are computed: 0 not at all, 0.5 halfway, 1 fully"
+    )
     power: float | None = optional(
         share,
         "auto",
-        "exponent of every value of a histogram: 0.5 takes square roots (default for soft-hog), 1 is off (default for "
-        "the others)",
+        "exponent of every histogram value: 0.5 takes square roots (default for soft-hog), 1 changes nothing "
+        "(default for the others)",
     )
 
 
@@ -163,27 +178,27 @@ class CentersConfig:
     count: int | str | None = optional(
         center_count,
         "auto",
-        "number of random candidate centers, or all (default: for raw features as many as lower the held-out error, "
-        "within --budget; 1000 for image features, with a penalty or a selection)",
+        "number of candidates, drawn at random, or all (auto: 1000 for image features, with a penalty or with "
+        "a selection; else as many as lower the held-out error within --budget)",
         "--centers",
     )
     budget: float | None = optional(
         duration,
         "default",
-        "core seconds that a fit may take, instead of --centers (default: 60 for raw features)",
+        "core seconds that a fit may take, instead of a number of candidates (default: 60 for raw features)",
         "--budget",
     )
     list: str | None = optional(
-        text, "none", "file that lists the candidates' training rows, not drawn", "--center-list"
+        text, "none", "file with the row numbers of the candidates, which are then not drawn", "--center-list"
     )
     working_set: int | None = optional(
-        whole(2), "auto", "candidates with a Gram at once (default: all where memory allows)"
+        whole(2), "auto", "number of candidates whose Gram matrix is in memory at once (auto: all, if memory allows)"
     )
     columns: str | None = optional(
         OneOf(("at-once", "on-demand")),
         "auto",
-        "which candidates get a row of the Gram; at-once: all, or a working set that is drawn and grown where they do "
-        "not fit; on-demand: those whose weight would become non-zero, block by block (default: at-once)",
+        "which candidates get a row of the Gram matrix: at-once for all (or a working set, if they do not "
+        "fit), on-demand for those whose weight would become non-zero (auto: at-once)",
     )
 
     @property
@@ -199,34 +214,36 @@ class KernelConfig:
     name: str | None = optional(
         OneOf(("gaussian", "laplace", "product-laplace", "polynomial", "intersection", AUTO_KERNEL)),
         "default",
-        "gaussian; laplace: exp(-‖x-z‖/σ); product-laplace: exp(-Σ |x_j-z_j|/σ), for targets with edges; polynomial: "
-        "(1 + x·z/σ²)^degree; intersection: Σ min(x, z) of histograms such as sphog; auto: of the first three that of "
-        "the lowest held-out error (default: auto for least squares on raw features, else gaussian)",
+        "kernel: gaussian; laplace exp(-‖x-z‖/σ); product-laplace exp(-Σ |x_j-z_j|/σ), for targets with "
+        "edges; polynomial (1 + x·z/σ²)^degree; intersection Σ min(x, z), for histograms such as sphog; auto "
+        "takes the best of the first three by held-out error (default: auto for least squares on tables, else "
+        "gaussian)",
         "--kernel",
     )
-    degree: int = option(2, whole(1, 20), "of the polynomial kernel")
+    degree: int = option(2, whole(1, 20), "degree of the polynomial kernel")
     sigma2: float | str | tuple[float, ...] | None = optional(
         widths,
         "default",
-        "σ² (default: 0.25 for soft-hog, 4 for sphog and hog, 8 for powers of theirs, median with a Laplace kernel; "
-        "for raw features auto or, with a penalty or a selection, median); 1,2,4: every width at every candidate; "
-        "median: of the squared distances; auto: of the lowest held-out error",
+        "width σ² of the kernel: a number; 1,2,4 for every width at every candidate; median of the squared "
+        "distances; auto for the lowest held-out error (default: 0.25 for soft-hog, 4 for sphog and hog, 8 "
+        "with a power, median with a Laplace kernel; for tables auto, or median with a penalty or a "
+        "selection)",
         "--sigma2",
     )
     scale: str | None = optional(
         OneOf(("none", "learned", "diagonal", "metric")),
         "auto",
-        "of the features, in rounds, by how steep the fit is along them; diagonal: one each; metric: directions of all "
-        "(200 at most; not of product-laplace); learned: z-scores, one scale for all, one each, or directions, as far "
-        "as held-out rows gain",
+        "factors for the features, learned from how steep the fit is along them: diagonal (a factor each), "
+        "metric (a matrix, for at most 200 features, not for product-laplace), or learned (the simplest that "
+        "held-out rows support)",
         "--scale",
     )
     scale_rounds: int = option(12, whole(1, 100), "rounds in which scales are learned, at most")
     precision: str = option(
         "auto",
         OneOf(("auto", "float32", "float64")),
-        "of kernel values: the certificate is of columns in it (auto: float64 for raw features with a penalty, else "
-        "float32)",
+        "precision of kernel values, to which the certificate refers (auto: float64 for tables with a "
+        "penalty, else float32)",
     )
 
 
@@ -235,9 +252,9 @@ class StatisticsConfig:
     """How the statistics are accumulated."""
 
     block_rows: int | None = optional(
-        whole(1), "auto", "rows read at once, at least a block (default: some chunks of the store)", "--block-size"
+        whole(1), "auto", "rows to read at once (auto: some chunks of the store)", "--block-size"
     )
-    hold_out: float = option(0.1, real(0, 0.9), "share of the training rows whose statistics are kept apart")
+    hold_out: float = option(0.1, real(0, 0.9), "share of the training rows that is held out to choose settings by")
 
 
 @dataclass(frozen=True)
@@ -247,40 +264,67 @@ class SolverConfig:
     penalty: float | str | None = optional(
         penalty,
         "default",
-        "λν, the l1 penalty of the paper (τ² of the Lasso), in squared units of the targets; max:F: a fraction of the "
-        "penalty at which all weights are zero; auto: by held-out error; path:FROM:TO:N, FROM may be max; none: least "
-        "squares on all candidates (default: 0.01 for image features, none for raw ones)",
+        "penalty λν of the paper (τ² of the Lasso), in squared units of the targets: a number; max:F for a "
+        "fraction of the smallest penalty at which all weights are zero; auto for the lowest held-out error; "
+        "path:FROM:TO:N for N of them, FROM may be max; none for least squares on all candidates (default: "
+        "0.01 for images, none for tables)",
         "--penalty",
     )
     patience: int = option(
-        3, whole(0), "penalties in a row without gain after which --penalty auto ends; 0: always 25, over 12 decades"
+        3,
+        whole(0),
+        "penalties in a row without gain after which --penalty auto ends; 0 tries always 25, over 12 decades",
     )
     coupling: str = option(
-        "one-vs-all", OneOf(COUPLINGS), "one-vs-all, or shared: one kernel (and support) for all classes", "--coupling"
+        "one-vs-all",
+        OneOf(COUPLINGS),
+        "choose centers for each class (one-vs-all), or the same ones for all classes (shared)",
+        "--coupling",
     )
     intercept: bool | None = optional(
-        truth, "auto", "fit an unpenalised intercept (default: for raw features)", "--intercept"
+        truth, "auto", "fit an intercept without a penalty (auto: for tables)", "--intercept"
     )
     select: str = option(
         "none",
         selection,
-        "greedy:K chooses K centers for all classes, each by how much it lowers the least-squares error, without a "
-        "penalty; greedy:auto as many as lower the held-out error",
+        "choose K centers for all classes without a penalty, each by how much it lowers the squared error "
+        "(greedy:K); greedy:auto: as many as lower the held-out error",
         "--select",
     )
-    refit: str = option("none", OneOf(REFITS), "ridge: least squares on the selected centers, or none", "--refit")
-    polish_centers: int = option(0, whole(0), "steps, at most, that move the chosen centers", "--polish-centers")
+    refit: str = option(
+        "none",
+        OneOf(REFITS),
+        "fit the selected centers again by least squares, with a ridge chosen on held-out rows (ridge)",
+        "--refit",
+    )
+    polish_centers: int = option(
+        0, whole(0), "steps, at most, that move the chosen centers to lower the squared error", "--polish-centers"
+    )
     tolerance: float = option(
-        1e-3, real(0, 1), "relative duality gap to reach; 0: as far as float64 takes it, at least 1e-3", "--tol"
+        1e-3,
+        real(0, 1),
+        "relative duality gap to reach; 0 goes as far as float64 allows, and asks for 1e-3 at least",
+        "--tol",
     )
     max_sweeps: int = option(
-        1000, whole(1), "iterations (sweeps or Newton rounds) of a solve before giving up", "--max-sweeps"
+        1000, whole(1), "iterations (sweeps or Newton rounds) after which a solve gives up", "--max-sweeps"
     )
-    schedule: str = option("shrinking", OneOf(SCHEDULES), "shrinking, or uniform (the paper's)", "--schedule")
-    step: str = option("exact", OneOf(STEPS), "exact minimum along a coordinate, or newton (the paper's)", "--step")
-    stop: str = option("gap", OneOf(("gap", "paper")), "gap, or paper: the paper's rule (needs schedule = uniform)")
+    schedule: str = option(
+        "shrinking",
+        OneOf(SCHEDULES),
+        "order in which coordinates are visited: shrinking skips those that stay at zero; uniform, the paper's",
+        "--schedule",
+    )
+    step: str = option(
+        "exact", OneOf(STEPS), "step along a coordinate: exact goes to the minimum, newton is the paper's", "--step"
+    )
+    stop: str = option(
+        "gap",
+        OneOf(("gap", "paper")),
+        "when a solve ends: at the relative duality gap, or by the paper's rule (needs the uniform schedule)",
+    )
     init_from: str | None = optional(
-        text, "none", "run or model folder whose weights the solves start from", "--init-from"
+        text, "none", "folder of a run or model from whose weights the solves start", "--init-from"
     )
 
 
@@ -291,32 +335,39 @@ class Resources:
     scheduler: str = option(
         "threads",
         Scheduler(("serial", "threads", "processes")),
-        "serial, threads or processes; as a flag, for one start, also tls://HOST:PORT of a dask scheduler",
+        "who computes: serial, threads or processes; tls://HOST:PORT of a dask scheduler only as a flag, and "
+        "for one start",
         "--scheduler",
     )
     workers: int | None = optional(
-        whole(1, 4096), "auto", "tasks at once (default: the processors at hand)", "--workers"
+        whole(1, 4096), "auto", "tasks at a time (auto: the processors at hand)", "--workers"
     )
     memory_limit: int | None = optional(
-        byte_size, "auto", "memory for the whole process tree (default: 3/4 of the machine's)", "--memory-limit"
+        byte_size,
+        "auto",
+        "memory for all processes of the run together, such as 4GiB (auto: three quarters of the machine's)",
+        "--memory-limit",
     )
-    data_dir: str | None = optional(text, "auto", "folder that holds the data set", "--data-dir")
+    data_dir: str | None = optional(text, "auto", "folder that holds the files of a published data set", "--data-dir")
     features_store: str = option(
-        "zarr", OneOf(("zarr", "none")), "zarr, or none: compute features whenever they are read", "--features-store"
+        "zarr",
+        OneOf(("zarr", "none")),
+        "keep features on disk (zarr), or compute them whenever they are read (none)",
+        "--features-store",
     )
-    features_dir: str = option("runs/features", text, "folder of the feature stores that runs share", "--features-dir")
+    features_dir: str = option(
+        "runs/features", text, "folder of the feature stores, which runs share", "--features-dir"
+    )
     keep_statistics: str = option(
         "all",
         OneOf(("all", "centers", "none")),
-        "of a finished run: all, centers (those of the model, all that resize needs) or none",
+        "statistics to keep of a finished run: all, those of the model's centers (all that resize needs), or none",
         "--keep-statistics",
     )
-    checkpoint_every: float = option(
-        60.0, duration, "time between the checkpoints of a solve that is under way: 60s, 5m", "--checkpoint-every"
-    )
-    keep: int = option(2, whole(2, 1000), "checkpoints kept of each solve, at least 2", "--keep")
+    checkpoint_every: float = option(60.0, duration, "time between two checkpoints of a solve", "--checkpoint-every")
+    keep: int = option(2, whole(2, 1000), "number of checkpoints to keep of each solve", "--keep")
     time_limit: float | None = optional(
-        duration, "none", "stop cleanly after this time (55m, 12h), to be resumed", "--time-limit"
+        duration, "none", "time after which the run stops and can be resumed, such as 55m or 12h", "--time-limit"
     )
 
 

@@ -24,7 +24,7 @@ from storage.zarr_arrays import chunk_rows_for
 FORMAT_VERSION = 1
 ITEM_CHUNKS = 4  # chunks of features that one task writes
 IMAGE_SIDE = 14  # images smaller than this have no cell of every size
-ROOT = 0.5  # the power of soft-hog: fewer errors on MNIST and USPS (README, "Features")
+ROOT = 0.5  # the power of soft-hog: fewer errors on MNIST and USPS (docs/data.md, "Image features")
 
 
 @dataclass(frozen=True)

@@ -78,8 +78,8 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     penalty : float, "max:F", "auto", "path:FROM:TO:N", "none" or None
         None: least squares on all candidates, with a ridge chosen on a tenth of the rows, held out. Else λν, above 0:
         √penalty is the l1 penalty of the Lasso ½ Σ_i s_i (y_i - f(x_i))² + √penalty ‖w‖₁, not divided by the number of
-        rows, in squared units of y. "max:1e-7": that fraction of the penalty at which all weights are zero, and what
-        None stands for below 200 rows, and with n_centers="all", several widths, `refit`, a shared `coupling`,
+        rows, in squared units of y. "max:1e-7": this fraction of the smallest penalty at which all weights are zero,
+        and what None stands for below 200 rows, and with n_centers="all", several widths, `refit`, a shared `coupling`,
         `warm_start`, or a `tol`, `max_sweeps` or `schedule` other than the default. "auto": that of the lowest error on
         a tenth of the rows, held out, then fitted on all; a warning says where it is at an edge of those tried.
         "path:FROM:TO:N": N penalties down to TO, each solve started from the last; FROM may be max. "none": least
@@ -221,14 +221,12 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
 
     Parameters
     ----------
-    n_centers, budget, standardise, categorical, missing, dates, kernel, degree, sigma2, feature_scale, penalty,
-    patience, refit, select, polish_centers, coupling, fit_intercept, centers, tol, max_sweeps, schedule, memory_limit,
-    warm_start, random_state, callback, verbose
-        As in `SLKLRegressor`. Of held-out rows, penalty="auto" counts those that are misclassified, the choice of
-        kernel, width and scales takes the log loss, and all else the squared error.
     class_weight : None, "balanced" or dict
         Factors of the row weights by class, as everywhere in scikit-learn. "balanced" finds more of a rare class, at
         the cost of precision.
+    others
+        As in `SLKLRegressor`. Of held-out rows, penalty="auto" counts those that are misclassified, the choice of
+        kernel, width and scales takes the log loss, and all else the squared error.
 
     Attributes
     ----------
@@ -238,8 +236,7 @@ class SLKLClassifier(ClassifierMixin, KernelMachine):
         Of the probabilities: the softmax of the decision values divided by it. Found on the held-out rows, with weights
         that were fitted without them where there are such; least squares on fewer than 10 000 rows, without groups,
         finds it on all, each predicted without itself. None where no rows are held out.
-    centers_, center_index_, coef_, intercept_, mu_, dual_gap_, n_iter_, penalty_, sigma2_, feature_scales_,
-    feature_importances_, n_features_in_
+    others
         As in `SLKLRegressor`.
 
     Notes

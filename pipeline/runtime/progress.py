@@ -57,7 +57,7 @@ class Pace:
         self._first = self._last = progress
 
     def seconds_left(self, progress: Progress) -> float | None:
-        """Return the seconds left, which fall while nothing moves; None while loops compile and until enough is done."""
+        """Return the seconds left, which fall while nothing moves; None while loops compile or too little is done."""
         if progress.words == COMPILING:
             self._start(progress)
             return None

@@ -1,0 +1,79 @@
+"""The table of all settings on the page of options, made from the settings themselves."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pipeline.config.command_line import UNSAFE
+from pipeline.config.settings import SETTINGS, schema
+
+GROUPS = {
+    "": "The whole run",
+    "data": "Data",
+    "features": "Features of images",
+    "centers": "Candidates",
+    "kernel": "Kernel",
+    "statistics": "Statistics",
+    "solver": "Penalty, selection and solver",
+    "resources": "Resources",
+}
+
+
+def settings_page() -> str:
+    """Return Markdown with a section for each group and a row for each setting."""
+    return "\n".join(f"## {title}\n\n{HEAD}\n" + "".join(_rows(group)) for group, title in GROUPS.items())
+
+
+HEAD = "| setting, flag | values | default | what it does |\n|---|---|---|---|"
+
+
+def _rows(group: str) -> Iterator[str]:
+    properties = schema()["properties"]
+    for key, setting in SETTINGS.items():
+        section, _, name = key.rpartition(".")
+        if section == group:
+            rule = properties[section]["properties"][name] if section else properties[name]
+            word = getattr(setting.parse, "word", None)
+            default = f"`{word if word else _shown(rule['default'])}`"
+            flag = f"<br>`{setting.flag}`" if setting.flag else ""
+            yield _row(f"`{key}`{flag}", _values(rule, setting.parse), default, _sentence(setting.help))
+    if group == "resources":
+        text = "The address tcp://HOST:PORT of a dask scheduler without TLS. Whoever answers there runs code as you."
+        yield _row(f"`{UNSAFE}`", "an address", "", text)
+
+
+def _row(*cells: str) -> str:
+    bar = r"\|"
+    return f"| {' | '.join(cell.replace('|', bar) for cell in cells)} |\n"
+
+
+def _values(rule: dict, parse: Any) -> str:
+    """Return which values a setting takes, without the word of its default."""
+    parse = getattr(parse, "parse", parse)
+    if "enum" in rule:
+        return ", ".join(f"`{one}`" for one in getattr(parse, "choices", rule["enum"]))
+    known = KINDS.get(getattr(parse, "__name__", ""))
+    return known or next(TYPES[one] for one in rule["type"] if one in TYPES)
+
+
+TYPES = {"boolean": "`true`, `false`", "integer": "whole number", "number": "number", "string": "text"}
+KINDS = {
+    "byte_size": "size",
+    "duration": "time",
+    "share": "number from 0 to 1",
+    "number_list": "numbers",
+    "name_list": "names",
+    "texts": "paths",
+    "center_count": "whole number, `all`",
+    "widths": "number, several, `median`, `auto`",
+    "penalty": "number, `max:F`, `auto`, `path:FROM:TO:N`, `none`",
+    "selection": "`none`, `greedy:K`, `greedy:auto`",
+    "categories": "`onehot`, `ordinal`, `auto`, `onehot:A,B`",
+}
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper() if text[0].isascii() else text[0]}{text[1:]}."
+
+
+def _shown(value: object) -> object:
+    return str(value).lower() if isinstance(value, bool) else value

@@ -1,0 +1,374 @@
+"""What README and docs/ quote: each measurement's commands, and the table that is read from what they wrote.
+
+A table is a head and rows of texts, as the pages show them.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+Table = tuple[list[str], list[list[str]]]
+Report = dict[str, Any]
+TRAIN = "python -m pipeline.train "
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Commands as they are typed, DIR being a folder for what they write, and the reader of their table."""
+
+    commands: tuple[str, ...]
+    table: Callable[[Path], Table]
+    told: str = ""  # in the place of the commands, where the rows name them
+
+
+def json_of(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def trainings(data: str, rows: Sequence[str], columns: dict[str, Callable[[Report], str]]) -> Measurement:
+    """Return the measurement of runs of one command whose rows are its options, in the order of `rows`."""
+    commands = tuple(
+        f"{TRAIN}{data} {row} --run-dir DIR/{k} --features-dir DIR/features -q" for k, row in enumerate(rows)
+    )
+
+    def table(folder: Path) -> Table:
+        reports = [json_of(folder / str(k) / "report.json") for k in range(len(rows))]
+        cells = [[f"`{row}`" if row else "(defaults)", *(column(report) for column in columns.values())]
+                 for row, report in zip(rows, reports, strict=True)]  # fmt: skip
+        return ["options", *columns], cells
+
+    return Measurement(commands, table, f"`{TRAIN}{data}` with the options of each row")
+
+
+def cpu_seconds(report: Report) -> str:
+    """Return the processor seconds of a run whose code is compiled and whose features are stored."""
+    seconds = sum(stage["cpu_seconds"] for name, stage in report["stages"].items() if name not in AT_FIRST)
+    return f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.1f}"
+
+
+AT_FIRST = ("compile", "reading", "features")  # what only the first run on some data takes
+CENTERS = {"centers": lambda report: f"{report['model_n_centers']}"}
+ERROR = {"test error": lambda report: f"{100 * report['error_rate']:.2f} %"}
+SECONDS = {"CPU s": cpu_seconds}
+MEMORY = {"memory": lambda report: f"{report['peak_rss_bytes'] / 2**30:.1f} GiB"}
+CERTIFICATE = {"certificate": lambda report: gap_of(report)}
+PROBABILITIES = {
+    "log loss": lambda report: f"{report['probabilities']['log_loss']:.3f}",
+    "Brier score": lambda report: f"{report['probabilities']['brier_score']:.3f}",
+    "calibration error": lambda report: f"{100 * report['probabilities']['calibration_error']:.2f} %",
+}
+RMSE = {"RMSE": lambda report: f"{report['rmse']:.3f}"}
+
+
+def gap_of(report: Report) -> str:
+    gaps = [solve["relative_gap"] for solve in report["solves"] or [] if solve["relative_gap"] is not None]
+    return f"gap {max(gaps):.0e}" if gaps else "none"
+
+
+def sizes_of_selections(folder: Path) -> Table:
+    """Read the errors of some sizes of greedy runs that differ in their seed."""
+    curves = [json_of(folder / str(seed) / "report.json")["selection"]["curve"] for seed in range(3)]
+    near = [[min(curve, key=lambda point: abs(point["size"] - size)) for curve in curves] for size in SIZES]
+    errors = [f"{100 * means(points, 'test_error'):.2f} %" for points in near]
+    return ["centers", *(f"{points[0]['size']}" for points in near)], [["test error", *errors]]
+
+
+SIZES = (100, 200, 400, 1000, 2000, 2500)
+
+
+def pivot(
+    rows: Sequence[Any],
+    line: str,
+    column: str,
+    cell: Callable[[list[Any]], str],
+    lines: dict[str, str],
+    columns: dict[str, str],
+) -> Table:
+    """Return a table with a line for each value of one key and a column for each of another; "" where there is none."""
+
+    def at(a: str, b: str) -> str:
+        found = [row for row in rows if str(row[line]) == a and str(row[column]) == b]
+        return cell(found) if found else ""
+
+    return ["", *columns.values()], [[title, *(at(name, one) for one in columns)] for name, title in lines.items()]
+
+
+def means(rows: list[Any], key: str) -> float:
+    return mean(row[key] for row in rows)
+
+
+def descriptors(folder: Path) -> Table:
+    rows = [row for row in json_of(folder / "descriptors.json") if row["width"] == 0.5]
+    lines = {
+        "sphog deskew=0.0 power=0.5": "sphog, square roots",
+        "sphog deskew=1.0 power=0.5": "sphog, square roots, upright",
+        "soft-hog deskew=0.0": "soft-hog",
+        "soft-hog deskew=0.5": "soft-hog, half upright",
+        "soft-hog deskew=1.0": "soft-hog, upright",
+    }
+    columns = {"mnist": "MNIST", "usps": "USPS", "synthetic": "rendered digits", "synthetic64": "rendered, 64 × 64"}
+
+    def cell(found: list[Any]) -> str:
+        return f"{means(found, 'squared_error'):.3f}, {means(found, 'error_percent'):.2f} %"
+
+    return pivot(rows, "setting", "dataset", cell, lines, columns)
+
+
+def feature_scales(folder: Path) -> Table:
+    lines = {
+        "noise": "32 inputs, 5 matter, noise 0.20",
+        "friedman": "30 inputs, 5 matter, noise 0.20",
+        "arm": "an arm of 8 joints, noise 0.05",
+        "directions": "sums of 20 inputs, noise 0.10",
+        "abalone": "abalone",
+        "boston": "boston",
+    }
+    columns = {"median": "no scales", "learned, median": "learned", "boosting": "gradient boosting"}
+    rows = json_of(folder / "feature_scales.json")
+    return pivot(rows, "table", "way", lambda found: f"{means(found, 'rmse'):.3f}", lines, columns)
+
+
+FORMS = {"csv": "csv", "parquet": "parquet", "parts": "parquet in 64 parts", "zarr": "zarr"}
+
+
+def tables_reading(folder: Path) -> Table:
+    lines = {
+        "pyarrow_csv": "pyarrow's own reader",
+        "kept": "read and kept",
+        "stored": "read, kept and stored as features",
+    }
+    rows = json_of(folder / "tables.json")
+    head, cells = pivot(rows, "what", "form", lambda found: f"{means(found, 'seconds'):.1f}", lines, FORMS)
+    return ["3 million rows of 28 numbers, CPU s", *head[1:]], cells
+
+
+def tables_training(folder: Path) -> Table:
+    rows, lines = json_of(folder / "tables.json"), []
+    for form in FORMS:
+        own = [row for row in rows if row["form"] == form]
+        lines.append([FORMS[form], f"{means(own, 'seconds'):.0f}", *(f"{means(own, key):.0f} MiB" for key in MIB)])
+    return ["3 million rows of 28 numbers, 1000 candidates", "CPU s", "peak memory", "forecast of `--dry-run`"], lines
+
+
+MIB = ("peak", "forecast")
+
+
+def all_candidates(folder: Path) -> Table:
+    facts = json_of(folder / "all-candidates-one-vs-all-1.json")
+    controls = facts["errors_random_refitted"]
+    return ["", "value"], [
+        ["passes, of which exact", f"{len(facts['exact'])}, {sum(facts['exact'])}"],
+        ["largest relative gap", f"{facts['gaps'][-1]:.0e}"],
+        ["time, in bare passes over all pairs", f"{facts['ratio']:.1f}"],
+        ["peak memory", f"{facts['peak_bytes'] / 2**30:.1f} GiB"],
+        ["centers", f"{facts['model_n_centers']}"],
+        ["test error", f"{100 * facts['error']:.2f} %"],
+        ["test error with 1000 random candidates", f"{100 * facts['error_of_1000']:.2f} %"],
+        ["test error after `--refit ridge`", f"{100 * facts['error_refitted']:.2f} %"],
+        ["of as many random centers, refitted", f"{100 * min(controls):.2f} to {100 * max(controls):.2f} %"],
+    ]
+
+
+def on_demand(folder: Path) -> Table:
+    rows, lines = json_of(folder / "materialised-columns.json"), []
+    for one in (row for row in rows if row["columns"] == "on-demand"):
+        key = (one["candidates"], one["penalty"])
+        (other,) = [row for row in rows if (row["candidates"], row["penalty"]) == key and row is not one]
+        counts = [f"{one[name]}" for name in ("candidates", "penalty", "on_the_fly", "materialised", "active")]
+        costs = [f"{row['cpu_seconds']:.1f} s, {row['peak_bytes'] / 2**30:.1f} GiB" for row in (one, other)]
+        lines.append([*counts, *costs])
+    head = ["candidates", "λν", "columns made", "kept", "with a weight", "on demand (CPU)", "Gram matrix of all (CPU)"]
+    return head, lines
+
+
+def table_peers(folder: Path) -> Table:
+    rows = json_of(folder / "table_peers.json")
+    columns = {
+        "slkl": "slkl",
+        "boosting": "gradient boosting",
+        "CatBoost": "CatBoost",
+        "LightGBM": "LightGBM, 500 trees",
+    }
+
+    def cell(found: list[Any]) -> str:
+        error = means(found, "error")
+        shown = f"{error:.2f} %" if "log_loss" in found[0] else f"{error:.3f}"
+        return f"{shown} ({means(found, 'fit_seconds'):.1f} s)"
+
+    lines = {name: TABLES.get(name, name) for name in dict.fromkeys(row["table"] for row in rows)}
+    return pivot(rows, "table", "method", cell, lines, columns)
+
+
+TABLES = {
+    "abalone": "abalone (3000 rows)",
+    "boston": "boston (350)",
+    "digits": "digits, 8×8 pixels (1200)",
+    "arm": "arm of 8 joints (10 000)",
+    "arm36": "the same (36 000)",
+    "letters": "letters (15 000)",
+    "irrelevant": "5 of 32 inputs matter (6000)",
+    "few": "few: the same, faster and noisier (7400)",
+    "sums": "3 sums of 20 inputs (6000)",
+    "smooth": "smooth, 18 inputs (8000)",
+    "friedman1": "friedman1 (4000)",
+    "friedman2": "friedman2 (4000)",
+    "friedman3": "friedman3 (4000)",
+    "friedman1_noise": "friedman1, 25 inputs of noise (10 000)",
+    "steps": "steps along 4 of 10 axes (10 000)",
+    "ridges": "kinks along axes (10 000)",
+    "houses": "houses-like (15 000)",
+    "protein": "rough, 9 inputs (40 000)",
+    "five_of_28": "2 classes, 5 of 28 inputs (225 000)",
+    "rare": "1 % of one class (15 000)",
+}
+
+
+def image_peers(folder: Path) -> Table:
+    rows, lines = [row for row in json_of(folder / "peers.json") if row["ended"] == "done"], []
+    for name in dict.fromkeys(row["name"].partition("@")[0] for row in rows):
+        draws = [row for row in rows if row["name"].partition("@")[0] == name]
+        several = len(draws) > 1
+        spread = f" ± {stdev(row['error_percent'] for row in draws):.2f}" if several else ""
+        costs = [f"{means(draws, 'fit_seconds'):.1f} s", f"{means(draws, 'predict_seconds'):.1f} s"]
+        lines.append(
+            [
+                PEERS.get(name, name) + (f" ({len(draws)} draws)" if several else ""),
+                f"{means(draws, 'size'):.0f}",
+                f"{means(draws, 'error_percent'):.2f}{spread} %",
+                *costs,
+                f"{means(draws, 'peak_bytes') / 2**30:.1f} GiB",
+            ]
+        )
+    return ["method", "centers", "test error", "fit", "predict 10 000", "peak memory"], lines
+
+
+PEERS = {
+    "ridge-1000": "slkl, `--refit ridge --intercept`",
+    "greedy-1200-3500": "slkl, `--centers 3500 --select greedy:1200 --intercept`",
+    "greedy-2000-12000": "slkl, `--centers 12000 --select greedy:2000 --intercept`",
+    "svc": "SVC, C = 10",
+    "nystroem-1000": "Nystroem(1000), RidgeClassifier",
+    "nystroem-3000": "Nystroem(3000), RidgeClassifier",
+    "kernel-ridge-10000": "KernelRidge on 10 000 rows",
+    "random-2000": "2000 random centers, least squares",
+}
+
+
+def sizes(folder: Path) -> Table:
+    rows = json_of(folder / "size.json")
+    found = sorted({row["size"] for row in rows})
+    lines = {"greedy": "chosen", "kmeans": "k-means", "k-means": "k-means", "random": "random, mean of 3"}
+    lines = {name: title for name, title in lines.items() if any(row["method"] == name for row in rows)}
+    columns = {str(size): str(size) for size in found}
+    head, cells = pivot(rows, "method", "size", lambda found: f"{means(found, 'error_percent'):.2f} %", lines, columns)
+    return ["centers", *head[1:]], cells
+
+
+def paper_cells(*names: str) -> Callable[[Path], Table]:
+    """Return the reader of cells of the paper's tables, ours above the paper's."""
+
+    def cell(found: list[Any]) -> str:
+        (row,) = found
+        centers = "" if row["m0_mean"] is None else f" ({row['m0_mean']:.0f})"
+        theirs = "" if row["paper_mean"] is None else f"<br>*{row['paper_mean']:g}*"
+        return f"{row['mean']:.3g} ± {row['std']:.2g}{centers}{theirs}"
+
+    def table(folder: Path) -> Table:
+        rows = [row | {"place": f"{row['dataset']} {row['M']}"} for name in names for row in json_of(folder / name)]
+        rows = [row for row in rows if "(" not in row["dataset"]]  # the other reading of sinc's noise
+        lines, columns = ({str(row[key]): str(row[key]) for row in rows} for key in ("method", "place"))
+        return pivot(rows, "method", "place", cell, lines, columns)
+
+    return table
+
+
+def schedules(folder: Path) -> Table:
+    ways = {"uniform, Newton steps": "the paper's", "shrinkage-aware": "the default"}
+    head, lines = ["data", "schedule", "scores evaluated", "seconds"], []
+    for row in (row for row in json_of(folder / "scheduler.json") if row["schedule"] in ways):
+        lines.append([row["dataset"], ways[row["schedule"]], f"{row['evaluations']:,}", f"{row['seconds']:.1f}"])
+    return head, lines
+
+
+PAPER = "--config jobs/paper/mnist.toml"
+SELECT = "--centers 12000 --select greedy:2500"
+MEASUREMENTS = {
+    "digits": trainings("digits", [""], CENTERS | ERROR | CERTIFICATE | SECONDS | MEMORY),
+    "mnist": trainings(
+        "mnist",
+        [
+            "",
+            "--centers 4000 --select greedy:400 --polish-centers 60",
+            SELECT,
+            "--centers 4000 --select greedy:1000 --polish-centers 60",
+            "--centers all --penalty 1 --refit ridge --memory-limit 4GiB",
+        ],
+        CENTERS | ERROR | CERTIFICATE | SECONDS | MEMORY,
+    ),
+    "mnist-paper": trainings(
+        "mnist",
+        [
+            PAPER,
+            f"{PAPER} --sigma2 2",
+            f"{PAPER} --sigma2 2 --refit ridge",
+            f"{PAPER} --sigma2 2 --coupling shared",
+            f"{PAPER} --sigma2 2 --centers 6000 --select greedy:1000",
+        ],
+        CENTERS | ERROR | CERTIFICATE | SECONDS,
+    ),
+    "probabilities": trainings("mnist", ["", "--refit ridge", "--select greedy:300"], CENTERS | ERROR | PROBABILITIES),
+    "mnist-sizes": Measurement(
+        tuple(
+            f"{TRAIN}mnist {SELECT} --seed {seed} --run-dir DIR/{seed} --features-dir DIR/features -q"
+            for seed in range(3)
+        ),
+        sizes_of_selections,
+        f"`{TRAIN}mnist {SELECT}` with the seeds 0, 1 and 2",
+    ),
+    "moved-mnist": trainings(
+        "mnist",
+        [
+            "--set data.n_train=10000 --centers 2000 --select greedy:100",
+            "--set data.n_train=10000 --centers 2000 --select greedy:100 --polish-centers 60",
+        ],
+        CENTERS | ERROR | SECONDS,
+    ),
+    "moved-abalone": trainings(
+        "abalone",
+        ["--centers 3000 --select greedy:30", "--centers 3000 --select greedy:30 --polish-centers 100"],
+        CENTERS | RMSE | SECONDS,
+    ),
+    "size": Measurement(
+        (
+            "python jobs/benchmarks/size.py --out DIR --datasets mnist-upright --pool 4000 --sizes 100,200,400,1000 "
+            "--methods greedy,kmeans,random",
+        ),
+        sizes,
+    ),
+    "descriptors": Measurement(("python jobs/benchmarks/descriptors.py --out DIR",), descriptors),
+    "feature-scales": Measurement(("python jobs/benchmarks/feature_scales.py --out DIR --draws 1",), feature_scales),
+    "tables-reading": Measurement(("python jobs/benchmarks/tables.py --out DIR",), tables_reading),
+    "tables-training": Measurement(("python jobs/benchmarks/tables.py --out DIR --train",), tables_training),
+    "all-candidates": Measurement(("python jobs/benchmarks/all_candidates.py --out DIR",), all_candidates),
+    "on-demand": Measurement(("python jobs/benchmarks/materialised_columns.py --out DIR",), on_demand),
+    "table-peers": Measurement(
+        ("python jobs/benchmarks/table_peers.py --out DIR --methods slkl,boosting,CatBoost,LightGBM",), table_peers
+    ),
+    "image-peers": Measurement(
+        (
+            "python jobs/benchmarks/peers.py --out DIR --methods ridge-1000,greedy-1200-3500,greedy-2000-12000,svc,"
+            "nystroem-1000,nystroem-3000,kernel-ridge-10000,random-2000"
+            + "".join(f",ridge-1000@{seed},nystroem-1000@{seed}" for seed in range(1, 5)),
+        ),
+        image_peers,
+    ),
+    "paper-regression": Measurement(
+        ("python jobs/paper/table_regression.py --out DIR",), paper_cells("table_regression.json")
+    ),
+    "paper-usps": Measurement(("python jobs/paper/table_usps.py --out DIR",), paper_cells("table_usps.json")),
+    "paper-mnist": Measurement(("python jobs/paper/mnist.py --out DIR",), paper_cells("mnist.json")),
+    "paper-schedules": Measurement(("python jobs/paper/scheduler.py --out DIR",), schedules),
+}
