@@ -145,15 +145,6 @@ def value_pass(
     return block_pass(rows, blocks, partial(_keeping, opened), BlockValues, _name_of(opened), features=features)
 
 
-def sum_pass(
-    rows: RowTask, blocks: RowGrid, opened: Callable[[RowTask], OfBlock], shape: tuple[int, ...], largest: float
-) -> RowPass[ExactSums]:
-    """Return a pass that adds up the one array of a `shape` that each block gives, of numbers within ±`largest`."""
-    empty = partial(sum_of_arrays, shape, largest, blocks.n_blocks)
-    key = (*_name_of(opened), shape, largest)
-    return block_pass(rows, blocks, partial(_adding, opened), empty, key, sums_bytes=8 * math.prod(shape))
-
-
 def sum_of_arrays(shape: tuple[int, ...], largest: ArrayLike, n_terms: int) -> ExactSums:
     """Return a sum of no arrays; see `ExactSum`."""
     return ExactSums({"sum": ExactSum(shape, largest, n_terms)})
@@ -168,16 +159,6 @@ def _name_of(opened: Callable[..., object]) -> tuple[str, str]:
 def _keeping(opened: Callable[[RowTask], OfBlock], task: RowTask) -> Add[BlockValues]:
     of_block = opened(task)
     return lambda values, number, block, each: values.put(number, of_block(block, each))
-
-
-def _adding(opened: Callable[[RowTask], OfBlock], task: RowTask) -> Add[ExactSums]:
-    of_block = opened(task)
-
-    def add(sums: ExactSums, number: int, block: RowBlock, each: Each) -> None:
-        (term,) = of_block(block, each).values()
-        sums["sum"].add(term)
-
-    return add
 
 
 INPUT = "input.npz"
