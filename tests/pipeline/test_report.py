@@ -178,7 +178,8 @@ def test_a_table_is_told_by_the_rows_of_its_file_and_without_settings_of_images(
     run = train_beside(tmp_path, "odd", tmp_path / "odd.csv", *TABLE_RUN, "--set", "data.target_transform=none")
     found = page_of(run, tmp_path / "page.html")
     cells = texts(found, "td")
-    places = [k for k in range(len(cells) - 3) if cells[k].isdigit() and cells[k + 1] == f"{y[int(cells[k])]:.6g}"]
+    truth = {str(row): f"{value:.6g}" for row, value in enumerate(y.tolist())}
+    places = [k for k in range(len(cells) - 3) if truth.get(cells[k]) == cells[k + 1]]
     assert len(places) == report_of(run)["n_test"] == 40
     (settings,) = (text for text in texts(found, "pre") if text.startswith("dataset"))
     assert '[features]\nname = "raw"\n' in settings
