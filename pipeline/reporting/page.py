@@ -8,6 +8,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -101,7 +102,9 @@ def _advice(
 ) -> list[str]:
     """Return what a user may do next; nothing where the report of a finished run cannot be read."""
     if report:
-        return advice(report, tomllib.loads(settings or ""))
+        with suppress(ValueError):  # damage, which `status` names
+            return advice(report, tomllib.loads(settings or ""))
+        return advice(report, {})
     if facts["state"] == "finished":
         return []
     lines = str(log[-1].get("traceback") or "").strip().splitlines() if log else []

@@ -3,6 +3,7 @@
 What is printed meanwhile, also by others, goes above the line.
 """
 
+import os
 import shutil
 import sys
 import threading
@@ -74,8 +75,14 @@ class StageLine:
     def _fitted(self, words: str) -> str:
         """Return the line, cut to the width of the terminal: what wraps cannot be drawn again in place."""
         line = f"{self._stage:<10}{self._seconds():>8.1f} s  {words}".rstrip()
-        room = shutil.get_terminal_size().columns - 1
+        room = self._columns() - 1
         return line if len(line) <= room else f"{line[: room - 1]}…"
+
+    def _columns(self) -> int:
+        with suppress(OSError):
+            if columns := os.get_terminal_size(self._stream.fileno()).columns:
+                return columns
+        return shutil.get_terminal_size().columns
 
     def _clear(self) -> None:
         if self._drawn:

@@ -57,7 +57,10 @@ class Pace:
         self._first = self._last = progress
 
     def seconds_left(self, progress: Progress) -> float | None:
-        """Return the seconds left, which fall while nothing moves; None while loops compile or too little is done."""
+        """Return the seconds left; None while loops compile, and before enough is done.
+
+        They fall while nothing moves.
+        """
         if progress.words == COMPILING:
             self._start(progress)
             return None

@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from PIL import Image
+from sklearn.datasets import load_digits
 
 from commands import IMAGES, TABLE_RUN, Capture, X, the_error
 from features.open_source import open_source
@@ -84,8 +85,9 @@ def test_the_numbers_are_those_of_the_report(trained: Callable[..., Path], capsy
         assert texts(found, "td")[texts(found, "td").index(name) + 1] == f"{cost['wall_seconds']:.2f}"
     assert f"Peak memory {report['peak_rss_bytes'] / 2**20:.0f} MiB" in text
     assert (run / "config.toml").read_text().strip() in texts(found, "pre")
+    assert "deskew" in text
     titles = texts(found, "title")
-    for words in ("objective against seconds", "relative gap against seconds", "active candidates against sweeps"):
+    for words in ("objective against sweeps", "relative gap against sweeps", "active candidates against sweeps"):
         assert any(title.startswith(words) for title in titles)
     assert "Not shown" not in text
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -105,25 +107,28 @@ def test_misclassified_images_are_those_the_model_is_wrong_about(images: Path, t
     found = page_of(images, tmp_path / "page.html")
     excess = decision[wrong, predicted[wrong]] - decision[wrong, truth[wrong]]
     expected = wrong[np.argsort(-excess, kind="stable")][: report_examples.MOST_MISTAKES]
-    shown = pictures(found, "test row")
-    assert list(shown) == expected.tolist()
-    for row, image in shown.items():
+    shown, data = pictures(found, "row"), load_digits().target
+    rows = source.file_rows["test"]
+    assert rows is not None
+    assert list(shown) == rows[expected].tolist()
+    for row, image in zip(expected.tolist(), shown.values(), strict=True):
         np.testing.assert_array_equal(image, inputs[row])
+        assert data[rows[row]] == truth[row], "the row of the data as they are given"
     words = " ".join(" ".join(texts(found, "div")).split())
     for row in expected.tolist():
         assert f"is {source.classes[truth[row]]}, predicted {source.classes[predicted[row]]}" in words
 
 
-def test_centers_are_the_training_images_of_the_largest_weights(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(report_examples, "MOST_CENTERS", 20)
+def test_centers_are_the_training_images_of_the_largest_weights(images: Path, tmp_path: Path) -> None:
     model, source = load_model(images / "model"), open_source(SourceSpec("digits"))
     shown = pictures(page_of(images, tmp_path / "page.html"), "training row")
     largest = np.argsort(-np.linalg.norm(model.weights, axis=1), kind="stable")[:20]
-    assert list(shown) == model.center_index[largest].tolist()
+    rows = source.file_rows["train"]
+    assert rows is not None
+    assert list(shown) == rows[model.center_index[largest]].tolist()
     assert len(shown) == 20 < model.n_centers
-    for m, (row, image) in zip(largest.tolist(), shown.items(), strict=True):
+    for m, image in zip(largest.tolist(), shown.values(), strict=True):
+        row = int(model.center_index[m])
         np.testing.assert_array_equal(image, source.read("train", row, row + 1)[0][0])
         np.testing.assert_array_equal(model.features_of(image[None])[0], model.centers[m])
 
@@ -159,10 +164,43 @@ def test_a_regression_shows_truth_against_prediction(rings: dict[str, Path], tmp
     report, found = report_of(rings["regression"]), page_of(rings["regression"], tmp_path / "page.html")
     assert f"{report['mse']:.6g}" in texts(found, "b")
     assert "prediction against truth" in texts(found, "title")
+    assert [texts(found, "span")[k] for k in range(3)] == ["test R²", "RMSE", "RMSE of always predicting the mean"]
     assert "Confusion" not in texts(found, "h2")
     assert not pictures(found, "")
-    circles = [one for one in found.iter("circle") if one.attrib["fill"] == "#1f77b4"]
+    circles = [one for one in found.iter("circle") if one.attrib["fill"] == "var(--c0)"]
     assert len(circles) >= report["n_test"]
+
+
+def test_a_table_is_told_by_the_rows_of_its_file_and_without_settings_of_images(tmp_path: Path) -> None:
+    y = np.where(np.arange(len(X)) % 7, X[:, 0] + 5, 100 + np.arange(len(X)))  # nothing tells the large ones
+    lines = [f"{a},{b},{value}" for (a, b), value in zip(X.tolist(), y.tolist(), strict=True)]
+    (tmp_path / "odd.csv").write_text("\n".join(["a,b,y", *lines]))
+    run = train_beside(tmp_path, "odd", tmp_path / "odd.csv", *TABLE_RUN, "--set", "data.target_transform=none")
+    found = page_of(run, tmp_path / "page.html")
+    cells = texts(found, "td")
+    truth = {str(row): f"{value:.6g}" for row, value in enumerate(y.tolist())}
+    places = [k for k in range(len(cells) - 3) if truth.get(cells[k]) == cells[k + 1]]
+    assert len(places) == report_of(run)["n_test"] == 40
+    (settings,) = (text for text in texts(found, "pre") if text.startswith("dataset"))
+    assert '[features]\nname = "raw"\n' in settings
+    assert not re.search("stride|deskew|power", settings)
+
+
+def test_a_failed_run_says_why_and_how_it_goes_on(images: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(images, tmp_path / "run")
+    for name in ("report.json", "report.html"):
+        (run / name).unlink(missing_ok=True)
+    error = {
+        "time": "now",
+        "event": "error",
+        "error": "OSError",
+        "traceback": "Traceback:\n  here\nOSError: no disk\nat 3\n",
+    }
+    with (run / "log.jsonl").open("a") as log:
+        log.write(json.dumps(error) + "\n")
+    found = page_of(run, tmp_path / "page.html")
+    assert texts(found, "li")[0] == "The run failed: OSError: no disk"
+    assert texts(found, "li")[1].startswith("Once that is mended, continue it with: ")
 
 
 def test_labels_are_text_and_never_markup(tmp_path: Path) -> None:
@@ -223,22 +261,43 @@ def test_bad_input(images: Path, tmp_path: Path, capsys: Capture) -> None:
 
 @pytest.mark.ci
 @pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine: apt-get install chromium")
-def test_a_browser_shows_it_without_a_network(images: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_browser_shows_it_without_a_network(images: Path, tmp_path: Path, scheme: str) -> None:
     assert main([str(images), "--out", str(tmp_path / "page.html")]) == 0
+    options = ["--hide-scrollbars", "--window-size=1200,2400", f"--screenshot={tmp_path / 'page.png'}"]
+    browse(tmp_path, *options, f"--blink-settings=preferredColorScheme={1 if scheme == 'light' else 0}")
+    shown = np.asarray(Image.open(tmp_path / "page.png").convert("RGB")).astype(int)
+    assert shown.shape == (2400, 1200, 3)
+    paper = np.median(shown, axis=(0, 1))
+    assert (paper > 230).all() if scheme == "light" else (paper < 40).all()
+    written = (np.abs(shown - paper) > 160).all(axis=2)
+    colourful = (shown.max(axis=2) - shown.min(axis=2) > 60) & (np.abs(shown - paper) > 60).any(axis=2)
+    assert 0.01 < written.mean() < 0.5, "text and pictures"
+    assert 0.002 < colourful.mean() < 0.3, "plots and bars, which stand out from the paper"
+    bands = range(0, 2400, 400)
+    assert [band for band in bands if written[band : band + 400].any()] == list(bands)
+
+
+@pytest.mark.ci
+@pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine: apt-get install chromium")
+@pytest.mark.skipif(shutil.which("pdftoppm") is None, reason="no pdftoppm: apt-get install poppler-utils")
+def test_paper_is_white_and_holds_all(images: Path, tmp_path: Path) -> None:
+    assert main([str(images), "--out", str(tmp_path / "page.html")]) == 0
+    browse(tmp_path, f"--print-to-pdf={tmp_path / 'page.pdf'}", "--blink-settings=preferredColorScheme=0")
+    subprocess.run(["pdftoppm", "-r", "40", "-png", "page.pdf", "sheet"], cwd=tmp_path, check=True, timeout=120)
+    sheets = [np.asarray(Image.open(path).convert("L")) for path in sorted(tmp_path.glob("sheet*.png"))]
+    assert len(sheets) > 2
+    assert all(np.median(sheet) == 255 for sheet in sheets)
+    assert all((sheet < 128).any() for sheet in sheets), "no sheet is empty"
+
+
+def browse(folder: Path, *options: str) -> None:
+    """Show `folder`/page.html in a browser without a network."""
     alone = ["unshare", "--map-root-user", "--net"]  # a network of its own, without any device; not all may make one
     trial = shutil.which("unshare") and subprocess.run([*alone, "true"], capture_output=True, check=False)
     line = [*(alone if trial and trial.returncode == 0 else []), str(BROWSER), "--headless", "--no-sandbox"]
-    line += ["--disable-gpu", "--hide-scrollbars", f"--user-data-dir={tmp_path / 'profile'}"]
-    line += ["--proxy-server=http://127.0.0.1:9", "--host-resolver-rules=MAP * ~NOTFOUND", "--window-size=1200,2400"]
-    line += [f"--screenshot={tmp_path / 'page.png'}", (tmp_path / "page.html").as_uri()]
-    done = subprocess.run(
-        line, capture_output=True, timeout=120, check=False, env={**os.environ, "HOME": str(tmp_path)}
-    )
+    line += ["--disable-gpu", f"--user-data-dir={folder / 'profile'}", "--proxy-server=http://127.0.0.1:9"]
+    line += ["--host-resolver-rules=MAP * ~NOTFOUND", *options, (folder / "page.html").as_uri()]
+    environment = {**os.environ, "HOME": str(folder)}
+    done = subprocess.run(line, capture_output=True, timeout=120, check=False, env=environment)
     assert done.returncode == 0, done.stderr
-    shown = np.asarray(Image.open(tmp_path / "page.png").convert("RGB")).astype(int)
-    assert shown.shape == (2400, 1200, 3)
-    dark = (shown.max(axis=2) < 60).mean()
-    colourful = (shown.max(axis=2) - shown.min(axis=2) > 60).mean()
-    assert 0.02 < dark < 0.5, "text and pictures"
-    assert 0.002 < colourful < 0.3, "plots and bars"
-    assert [band for band in range(0, 2400, 400) if (shown[band : band + 400] < 200).any()] == list(range(0, 2400, 400))

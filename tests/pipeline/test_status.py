@@ -103,7 +103,7 @@ def test_a_live_run_and_then_a_killed_one(
     assert "last checkpoint inside a solve: " in text
 
     shown = page.read_text().replace("&#34;", '"')
-    told = ("This run is running", "Solves</h2>", "gap against seconds of the solve", "stage: solve", "<td>features")
+    told = ("This run is running", "Solves</h2>", "gap against sweeps", "stage: solve", "<td>features")
     assert [words for words in told if words not in shown] == []
     assert f'dataset = "{tables / "classes.npz"}"' in shown
     assert "Misclassified" not in shown

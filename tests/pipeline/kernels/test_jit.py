@@ -6,13 +6,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from numba import int64, njit
 
 from pipeline.errors import StoppedError
-from pipeline.kernels import kernel_loops
+from pipeline.kernels import jit, kernel_loops
 from pipeline.kernels.derivatives import DIAGONAL, Derivatives
 from pipeline.kernels.jit import Loop, compile_loops, loops_in
 from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel, typical_sigma2
@@ -165,3 +166,21 @@ def test_damaged_code_is_told_with_its_folder(tmp_path: Path) -> None:
     assert done.stdout == "65\n"
     assert done.stderr.startswith(f"error: compiled code in {tmp_path} is damaged")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(0.3, ["compiling 2 loops, once on this machine"]), (0.0, [])])
+def test_a_fit_that_nobody_watches_tells_of_compiling_once_it_takes_long(
+    seconds: float, words: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(jit, "_SILENT_SECONDS", 0.1)
+    slow = Loop(SimpleNamespace(overloads={}, compile=lambda types: time.sleep(seconds / 2)), ())
+    jit.compile_told([slow, slow], None)
+    time.sleep(0.2)
+    assert caplog.messages == words
+    lines: list[str] = []
+    jit.compile_told([slow, slow], lines.append)
+    assert lines[0] == "compiling 2 loops, once on this machine"
+    assert lines[1].startswith("compiled in 0.")
+    assert caplog.messages == words, "told once"
+    jit.compile_told([], lines.append)
+    assert len(lines) == 2

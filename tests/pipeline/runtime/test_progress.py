@@ -1,6 +1,5 @@
 """What is told while items are under way: counts that move inside them, words, time left; in every executor."""
 
-import io
 import threading
 import time
 from functools import partial
@@ -12,8 +11,7 @@ import pytest
 from numba import njit
 from numba.core import event
 
-from pipeline.runtime import events, progress
-from pipeline.runtime.events import Events, MemoryMeter
+from pipeline.runtime import console, progress
 from pipeline.runtime.executors import open_executor
 from pipeline.runtime.progress import COMPILING, Pace, Progress, Watch, _Task, remaining
 from pipeline.stages import run_workspace as run_module
@@ -117,32 +115,34 @@ def test_the_time_left_falls_while_nothing_moves(monkeypatch: pytest.MonkeyPatch
     clock = iter([0.0, 10.0, 20.0, 20.0, 35.0, 1000.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     pace = Pace()
-    assert [pace.seconds_left(share) for share in (0.0, 0.25, 0.25, 0.25, 0.25)] == [None, 60.0, 60.0, 45.0, 0.0]
-    assert remaining(None, 5.0, 0.0) is None
+    told = [pace.seconds_left(Progress(share, 1.0)) for share in (0.0, 0.25, 0.25, 0.25, 0.25)]
+    assert told == [None, 60.0, 60.0, 45.0, 0.0]
+    assert remaining(None, 50.0, 0.0) is None
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+def test_nothing_is_forecast_from_little_work_or_from_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    pace = Pace()
 
+    def left(seconds: float, done: float, words: str = "") -> float | None:
+        nonlocal now
+        now = seconds
+        return pace.seconds_left(Progress(done, 1000.0, "rows", words))
 
-def test_a_bar_for_what_is_counted_and_none_for_what_takes_a_moment(tmp_path: Path) -> None:
-    for done, kept in ((Progress(32.0, 64.0, "rows", "residuals"), True), (Progress(0.0, 0.0, "", "adding"), False)):
-        stream = Terminal()
-        with (
-            MemoryMeter() as meter,
-            Events(tmp_path / "log", tmp_path / "metrics", meter, quiet=False, stream=stream) as told,
-            told.progress("statistics", lambda done=done: done),
-        ):
-            pass
-        assert ("50%|" in stream.getvalue() and "32 of 64 rows, residuals" in stream.getvalue()) == kept
-        assert bool(stream.getvalue()) == kept
+    assert left(29.0, 10.0, COMPILING) is None
+    assert left(30.0, 10.0, COMPILING) is None, "1 % in 30 s would be an hour"
+    assert left(34.0, 110.0) is None, "4 s are too few"
+    assert left(36.0, 210.0) == pytest.approx(6.0 * 790 / 200), "the compiling and what was done in it do not count"
+    assert pace.rate(Progress(210.0, 1000.0, "rows")) == pytest.approx(200 / 6)
+    assert left(40.0, 210.0, COMPILING) is None, "a loop that is compiled later"
+    assert left(60.0, 225.0) is None, "1.5 % is too little"
 
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a run tell how far it is every few milliseconds, and give whoever tells it the time after each report."""
-    monkeypatch.setattr(events, "LINE_SECONDS", 0.01)
+    monkeypatch.setattr(console, "LINE_SECONDS", 0.01)
     monkeypatch.setattr(run_module, "STATE_SECONDS", 0.01)
     advance = _Task.advance
 
