@@ -126,4 +126,4 @@ def _confused(report: Mapping[str, Any]) -> Iterator[str]:
     if most:
         labels = [one["label"] for one in report["by_class"]]
         pairs = [f"{labels[j]} taken for {labels[k]} ({count} of {sum(matrix[j])} rows)" for count, j, k in most]
-        yield f"Classes confused most: {', '.join(pairs)}: add training rows of these with --add-rows."
+        yield f"Classes confused most: {', '.join(pairs)}: add training rows of these with --add-rows FILE."

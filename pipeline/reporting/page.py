@@ -108,7 +108,8 @@ def _advice(
     if facts["state"] == "finished":
         return []
     lines = str(log[-1].get("traceback") or "").strip().splitlines() if log else []
-    return of_unfinished(facts, next((line for line in lines[::-1] if re.match(r"[\w.]+: ", line)), None))
+    named = (re.match(r"(?:\w+\.)*(\w+: .*)", line) for line in lines[::-1])
+    return of_unfinished(facts, next((found[1] for found in named if found), None))
 
 
 def _baseline_rmse(report: dict[str, Any]) -> float | None:
