@@ -196,8 +196,9 @@ class DaskExecutor:
             return
         with asking():
             for address in self._client.nthreads():
-                place = {"workers": [address], "allow_other_workers": True}  # where it may die
-                self._preparing.append(self._client.submit(function, key=f"prepare-{address}", pure=False, **place))
+                place = {"workers": [address], "allow_other_workers": True}  # else dask waits for one that died
+                key = f"prepare-{os.getpid()}-{id(self)}-{address}"
+                self._preparing.append(self._client.submit(function, key=key, pure=False, **place))
 
     def _check_own_workers(self) -> None:
         """Raise SchedulerError where the processes of this machine died and none has come back for long."""
