@@ -1,16 +1,18 @@
 """How far a run is from the bare arithmetic it contains, stage by stage, and what a second thread brings.
 
 COMMAND: python jobs/benchmarks/floor.py --out DIR [--centers 1000,3000] [--workers 1,2] [--repeats 3] [--rows N]
-         [--dataset mnist] [--config jobs/paper/mnist.toml] [--data-dir DIR]
+         [--dataset mnist] [--config FILE] [--data-dir DIR]
 
 The floor is what nobody can save: sgemm of (rows, d) by (d, M), exp, and float64 K'K of one triangle (dsyrk, added in
 place), in blocks of 1024 rows, which is where they are quickest. Every thread has a block and a Gram of its own, at any
 M, and one BLAS thread; adding those Grams up is not in it. Runs are commands of their own, with features built and code
 compiled; `start` is what they take outside their stages, interpreter and imports among it. Floor and runs take turns,
 sizes and threads within each repeat, so that a machine whose speed drifts hits all of them. Ratios are medians of the
-repeats'. Asked for, of the paper's features and 1000 candidates, are the ratios in MOST, and the largest number of
-threads at least 0.9 times as many times sooner than the smallest as it is larger (2 threads: 1.8); beside it stands
-what the machine gives to the floor itself.
+repeats'.
+
+Runs on MNIST have the paper's features unless --config says otherwise. For these and 1000 candidates the ratios in MOST
+are asked for. The largest number of threads is to be at least 0.9 times as many times sooner than the smallest as it is
+larger (2 threads: 1.8); beside it stands what the machine gives to the floor itself.
 
 The full question is --centers 1000,3000,12000. At 12 000 floor and run need about 1.3 GiB for each thread and ten
 minutes a repeat. --rows shortens both, but what a run stores does not shrink with the rows, and weighs more. Writes
@@ -41,6 +43,7 @@ BLOCK_ROWS = 1024
 MOST = {"run": 2.6, "statistics": 1.25, "solve": 0.4, "evaluate": 0.3, "centers": 0.05, "start": 0.5}  # times floor
 LEAST_EFFICIENCY = 0.9
 ROOT = Path(__file__).resolve().parents[2]
+PAPER = ROOT / "jobs/paper/mnist.toml"
 # scipy's own wrapper holds the interpreter lock, numpy's K.T @ K needs a temporary and mirrors it.
 DSYRK = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 10)(
     get_cython_function_address("scipy.linalg.cython_blas", "dsyrk")
@@ -104,7 +107,8 @@ class WarmRuns:
         self._features = asked.out / "features"
         self._arguments = [asked.dataset, "-q", "--features-dir", str(self._features), "--keep-statistics", "none"]
         self._arguments += ["--set", f"data.n_train={asked.rows}"] if asked.rows else []
-        self._arguments += ["--config", str(asked.config.absolute())] if asked.config else []
+        config = asked.config or (PAPER if asked.dataset == "mnist" else None)
+        self._arguments += ["--config", str(config.absolute())] if config else []
         self._arguments += ["--data-dir", asked.data_dir] if asked.data_dir else []
 
     def __call__(self, n_centers: int, workers: int) -> tuple[dict, float]:
@@ -187,7 +191,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rows", type=int, help="training rows of runs and floor (default: all)")
     parser.add_argument("--dataset", default="mnist", help="one of image features, such as synthetic")
-    parser.add_argument("--config", type=Path, help="settings of the runs, such as jobs/paper/mnist.toml")
+    parser.add_argument("--config", type=Path, help="settings of the runs (mnist: jobs/paper/mnist.toml)")
     parser.add_argument("--data-dir")
     asked = parser.parse_args()
     asked.out = asked.out.absolute()

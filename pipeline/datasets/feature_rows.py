@@ -22,6 +22,7 @@ from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import ITEM_CHUNKS, FeatureRequest, FeatureShape
 from pipeline.datasets.open_data import DataIdentity, identify, open_data, release_data
 from pipeline.errors import InvalidDataError
+from pipeline.kernels.jit import read_only
 from pipeline.kernels.scaled_rows import first_non_finite_row, scaled
 from pipeline.runtime import stopping
 from pipeline.runtime.stored_arrays import Stored
@@ -188,7 +189,7 @@ class _LiveRows:
     def keys(self, start: int, stop: int) -> tuple[Keys, Keys]:
         groups, found = self.source.groups, self._last_keys
         if found is None or found[0] != (start, stop):
-            self._last_keys = found = (start, stop), row_keys(self.source.read("train", start, stop)[0])
+            self._last_keys = found = (start, stop), read_only(row_keys(self.source.read("train", start, stop)[0]))
         return found[1], found[1] if groups is None else groups[start:stop]
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -106,11 +106,10 @@ class Rows:
             return out
         order = np.argsort(index, kind="stable")
         ordered, step = index[order], _chunk_rows(self._X) or MOST_BLOCK_ROWS
-        for first in range(0, len(self), step):
-            inside = slice(*np.searchsorted(ordered, (first, first + step)))
-            if inside.start < inside.stop:
-                block = self.read(first, min(first + step, len(self)))
-                out[order[inside]] = block[ordered[inside] - first]
+        for chunk in np.unique(ordered // step).tolist():
+            inside = slice(*np.searchsorted(ordered, (chunk * step, chunk * step + step)))
+            first, last = int(ordered[inside.start]), int(ordered[inside.stop - 1])
+            out[order[inside]] = self.read(first, last + 1)[ordered[inside] - first]
         return out
 
     def convert(self, rows: Any) -> NDArray[np.floating]:

@@ -103,7 +103,7 @@ def best_temperature(sums: LossSlopes) -> float | None:
 
 
 def _crossing(values: list[float], derivatives: list[float]) -> float:
-    """Return where in [0, 1] the cubic of these values and derivatives at 0 and 1 crosses zero; it does so upwards."""
+    """Return where a cubic, given by values (below 0, above 0) and derivatives at 0 and 1, crosses zero."""
     (a, b), (da, db) = values, derivatives
     low, high = 0.0, 1.0
     for _ in range(53):

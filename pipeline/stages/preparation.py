@@ -41,9 +41,10 @@ def prepare_workers(run: Run) -> None:
 
 
 def _load(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> None:
-    """Load the loops of a run; to get here, a process has imported the rest."""
+    """Load the loops of a run that are kept; to get here, a process has imported the rest."""
     for loop in loops_of(config, shape, in_rounds=in_rounds):
-        loop.load()
+        if loop.is_kept:  # others are compiled by the first pass, which tells it
+            loop.load()
 
 
 def loops_of(config: TrainConfig, shape: FeatureShape, *, in_rounds: bool) -> list[Loop]:

@@ -234,7 +234,7 @@ def stream_blocks(
 ) -> Iterator[tuple[int, RowBlock]]:
     """Yield the number and the rows of each block, in order; all are read at once.
 
-    features: of which rows they are asked; those of other rows are 0, of none (rows, 0).
+    features : "all"; "held-out": those of other rows are zeros; "none": (rows, 0)
     Raises InvalidDataError naming the row where a feature is not finite, CorruptDataError where the store is damaged,
     StoppedError on request, between two blocks.
     """

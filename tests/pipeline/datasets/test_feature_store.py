@@ -19,8 +19,14 @@ from features.source import SourceSpec
 from pipeline import verify
 from pipeline.datasets import build_feature_store, feature_request, feature_rows, open_data
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
+from pipeline.datasets.feature_rows import FeatureAccess
+from pipeline.kernels.kernel_forms import Kernel
+from pipeline.runtime.stored_arrays import StoredFile
+from pipeline.stages.target_facts import TargetFacts
+from pipeline.stages.training_rows import RowGrid, RowTask, stream_blocks
 from pipeline.train import main
 from runs import train
+from storage.arrays import write_arrays
 from storage.errors import CorruptDataError, MissingDataError
 from storage.folder_layouts import FeatureLayout
 
@@ -114,6 +120,35 @@ def test_changed_data_are_another_store_and_missing_ones_are_said_to_be(data, tm
     assert len(digested) == 6
     with pytest.raises(MissingDataError, match=r"none\.zarr"):
         open_data.open_data(SourceSpec(str(tmp_path / "none.zarr")))
+
+
+@pytest.mark.parametrize("kind", ["store", "live", "scaled"])
+def test_features_of_held_out_rows_alone_are_those_of_all_rows(data, tmp_path, kind, monkeypatch):
+    request = request_for(data)
+    layout, shape, _ = build(tmp_path / "features", request)
+    features: FeatureAccess = feature_rows.live(request, shape) if kind == "live" else layout
+    if kind == "scaled":
+        write_arrays(tmp_path / "scales.npz", {"scales": np.array([1.0, 0.5, 2.0, 0.0], np.float32)})
+        features = feature_rows.ScaledFeatures(layout, StoredFile(tmp_path / "scales.npz"))
+    facts = TargetFacts(held_out_limit=0.1)
+    task = RowTask(None, features, shape, Kernel(), (1.0,), "float32", None, 0, facts)
+    grid = RowGrid("train", shape.n_train, 16)
+    whole = dict(stream_blocks(task, grid, range(grid.n_blocks)))
+    extracted, extract = list[int](), feature_rows.extract
+    monkeypatch.setattr(
+        feature_rows, "extract", lambda spec, inputs: extracted.append(len(inputs)) or extract(spec, inputs)
+    )
+    n_held_out = 0
+    for number, block in stream_blocks(task, grid, range(grid.n_blocks), features="held-out"):
+        rows_held_out = whole[number].held_out
+        np.testing.assert_array_equal(block.held_out, rows_held_out)
+        np.testing.assert_array_equal(block.X[rows_held_out], whole[number].X[rows_held_out])
+        assert not block.X[~rows_held_out].any()
+        n_held_out += int(rows_held_out.sum())
+    assert 0 < n_held_out < shape.n_train / 3
+    assert sum(extracted) == (n_held_out if kind == "live" else 0)
+    assert any(not block.held_out.any() for block in whole.values())
+    assert {block.X.shape[1] for _, block in stream_blocks(task, grid, range(2), features="none")} == {0}
 
 
 def rows_of(spec: SourceSpec) -> np.ndarray:

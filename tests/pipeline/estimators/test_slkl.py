@@ -15,6 +15,7 @@ from sklearn.linear_model import Lasso
 from sklearn.metrics.pairwise import rbf_kernel
 
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
+from pipeline.estimators.array_features import Rows
 
 Table = tuple[np.ndarray, np.ndarray]
 Fit = Callable[..., Any]
@@ -72,6 +73,17 @@ def test_every_kind_of_array_gives_the_same(digits: Table, tmp_path: Path, dtype
         assert machine.n_features_in_ == 64
         assert machine.penalty_ == pytest.approx(reference.penalty_)
         assert machine.temperature_ == pytest.approx(reference.temperature_, rel=1e-5)
+
+
+def test_rows_of_a_chunked_array_are_taken_without_the_rest(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(600, 3))
+    wanted = np.array([131, 7, 590, 131, 8])
+    stored = kinds_of_array(X, tmp_path)["zarr"]  # in chunks of 130 rows
+    rows, converted = Rows(stored), list[int]()
+    convert = rows.convert
+    rows.convert = lambda values: converted.append(len(values)) or convert(values)  # type: ignore[method-assign]
+    np.testing.assert_array_equal(rows.take(wanted), X[wanted])
+    assert converted == [2, 1, 1]
 
 
 def test_bad_sliced_arrays(diabetes: Table, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from jobs.slurm.dask_cluster import new_key
 from pipeline.errors import ConfigError, SchedulerError, StoppedError
 from pipeline.runtime import stopping
 from pipeline.runtime.dask_clients import count_threads
-from pipeline.runtime.executors import DaskExecutor, open_executor
+from pipeline.runtime.executors import DaskExecutor, Executor, open_executor
 from pipeline.train import main
 from runs import ENDLESS_SOLVE, TrainedRuns, loopback_cluster, model_bytes
 
@@ -64,6 +64,21 @@ def sleep(number: int) -> None:
     time.sleep(60)
 
 
+def leave_word(folder: Path) -> None:
+    (folder / str(os.getpid())).touch()
+
+
+def prepared(executor: Executor, folder: Path, count: int) -> set[int]:
+    """Prepare the processes of an executor, and return those that left word once they are so many."""
+    folder.mkdir()
+    executor.prepare(partial(leave_word, folder))
+    until = time.monotonic() + 60
+    while len(list(folder.iterdir())) < count and time.monotonic() < until:
+        time.sleep(0.05)
+    list(executor.run(abs, range(4)))
+    return {int(path.name) for path in folder.iterdir()}
+
+
 def contents(folder: Path) -> dict[Path, tuple[int, int]]:
     """Return size and time of the last change of everything in a folder."""
     return {path: ((found := path.stat()).st_size, found.st_mtime_ns) for path in sorted(folder.rglob("*"))}
@@ -99,6 +114,14 @@ def test_every_item_is_run_once_with_one_blas_thread_and_only_processes_leave_th
     assert all(result.value[:2] == (result.item, 1) for result in results)
     assert bool({result.value[2] for result in results} - {os.getpid()}) == (name == "processes")
     assert list(opened.run(look, [])) == []
+
+
+def test_every_other_process_is_prepared_once(executor: tuple, tmp_path: Path) -> None:
+    name, opened = executor
+    count = len(opened.processes()) if name == "processes" else 0
+    found = prepared(opened, tmp_path / "words", count)
+    assert len(found) == count
+    assert os.getpid() not in found
 
 
 def test_the_error_of_an_item_reaches_the_caller_and_the_executor_lives_on(executor: tuple) -> None:
@@ -234,6 +257,8 @@ def test_a_cluster_runs_items_and_must_see_the_paths(cluster: str, tmp_path: Pat
         executor.check_paths([tmp_path])
         with pytest.raises(SchedulerError, match="does not see"):
             executor.check_paths([tmp_path / "absent"])
+        with open_executor(cluster, 1, 1, 2**30) as another:
+            assert prepared(executor, tmp_path / "first", 2) == prepared(another, tmp_path / "second", 2)
 
 
 @pytest.mark.ci
