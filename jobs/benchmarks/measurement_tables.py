@@ -194,6 +194,8 @@ def table_peers(folder: Path) -> Table:
         "CatBoost": "CatBoost",
         "LightGBM": "LightGBM, 500 trees",
     }
+    if missing := columns.keys() - {row["method"] for row in rows}:
+        raise SystemExit(f"not measured: {', '.join(sorted(missing))}; python -m pip install catboost lightgbm")
 
     def cell(found: list[Any]) -> str:
         error = means(found, "error")

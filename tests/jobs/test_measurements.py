@@ -51,7 +51,6 @@ def test_what_was_measured_has_the_columns_of_its_reader(measurements: ModuleTyp
         "feature-scales": "feature_scales",
         "tables-reading": "tables",
         "on-demand": "materialised-columns",
-        "table-peers": "table_peers",
         "image-peers": "peers",
         "paper-schedules": "scheduler",
     }
@@ -61,6 +60,15 @@ def test_what_was_measured_has_the_columns_of_its_reader(measurements: ModuleTyp
         asked = measurements.MEASUREMENTS[name]
         if entry["commit"] and (asked.head or name in files):
             assert entry["head"] == list(asked.head or asked.table(tmp_path)[0]), name
+
+
+def test_peers_that_are_not_installed_are_no_empty_columns(measurements: ModuleType, tmp_path: Path) -> None:
+    rows = [
+        {"table": "arm", "method": name, "error": 0.1, "fit_seconds": 1.0} for name in ("slkl", "boosting", "CatBoost")
+    ]
+    (tmp_path / "table_peers.json").write_text(json.dumps(rows))
+    with pytest.raises(SystemExit, match="not measured: LightGBM;"):
+        measurements.MEASUREMENTS["table-peers"].table(tmp_path)
 
 
 def test_errors_and_core_seconds_stand_in_tables_alone(measurements: ModuleType) -> None:
