@@ -272,9 +272,7 @@ class SolverConfig:
         "--penalty",
     )
     patience: int = option(
-        3,
-        whole(0),
-        "penalties in a row without gain after which --penalty auto ends, once it has tried 13; 0 always tries 25",
+        3, whole(0), "penalties in a row without gain that end --penalty auto, once 13 are tried; 0 always tries 25"
     )
     coupling: str = option(
         "one-vs-all",
