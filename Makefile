@@ -35,7 +35,7 @@ docs: $(VENV)/.test-ready ## build the pages of docs/ as a site in build/docs
 	$(RUN) -m sphinx -W --keep-going -q -b html docs build/docs
 	@echo "open build/docs/index.html"
 
-benchmarks: $(VENV)/.test-ready ## time the statistics against the bare arithmetic (needs MNIST; minutes)
+benchmarks: $(VENV)/.test-ready ## time runs, stage by stage, against the bare arithmetic in them (needs MNIST; minutes)
 	$(RUN) jobs/benchmarks/floor.py --out runs/benchmarks
 
 paper: $(VENV)/.test-ready ## the paper's tables and figures (about half an hour; needs the data sets, or downloads them)

@@ -10,7 +10,7 @@ from settings_page import settings_page  # noqa: E402
 
 from pipeline import __version__  # noqa: E402
 
-project, author, copyright = "slkl", "the slkl authors", "BSD-3-Clause"
+project, author, copyright = "slkl", "slkl developers", "2026, slkl developers"
 version = release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]

@@ -33,9 +33,11 @@ def _rows(group: str) -> Iterator[str]:
         if section == group:
             rule = properties[section]["properties"][name] if section else properties[name]
             word = getattr(setting.parse, "word", None)
-            default = f"`{word if word else _shown(rule['default'])}`"
+            text, default = setting.help, f"`{word if word else _shown(rule['default'])}`"
+            if word == "default":  # a rule, which ends the text
+                text, default = text.removesuffix(")").split(" (default: ")
             flag = f"<br>`{setting.flag}`" if setting.flag else ""
-            yield _row(f"`{key}`{flag}", _values(rule, setting.parse), default, _sentence(setting.help))
+            yield _row(f"`{key}`{flag}", _values(rule, setting.parse), default, _sentence(text))
     if group == "resources":
         text = "The address tcp://HOST:PORT of a dask scheduler without TLS. Whoever answers there runs code as you."
         yield _row(f"`{UNSAFE}`", "an address", "", text)

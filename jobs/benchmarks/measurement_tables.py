@@ -22,6 +22,7 @@ class Measurement:
     commands: tuple[str, ...]
     table: Callable[[Path], Table]
     told: str = ""  # in the place of the commands, where the rows name them
+    head: tuple[str, ...] = ()  # of its table, where this is known before
 
 
 def json_of(path: Path) -> Any:
@@ -38,9 +39,10 @@ def trainings(data: str, rows: Sequence[str], columns: dict[str, Callable[[Repor
         reports = [json_of(folder / str(k) / "report.json") for k in range(len(rows))]
         cells = [[f"`{row}`" if row else "(defaults)", *(column(report) for column in columns.values())]
                  for row, report in zip(rows, reports, strict=True)]  # fmt: skip
-        return ["options", *columns], cells
+        return list(head), cells
 
-    return Measurement(commands, table, f"`{TRAIN}{data}` with the options of each row")
+    head = ("options", *columns)
+    return Measurement(commands, table, f"`{TRAIN}{data}` with the options of each row", head)
 
 
 def cpu_seconds(report: Report) -> str:
@@ -192,6 +194,8 @@ def table_peers(folder: Path) -> Table:
         "CatBoost": "CatBoost",
         "LightGBM": "LightGBM, 500 trees",
     }
+    if missing := columns.keys() - {row["method"] for row in rows}:
+        raise SystemExit(f"not measured: {', '.join(sorted(missing))}; python -m pip install catboost lightgbm")
 
     def cell(found: list[Any]) -> str:
         error = means(found, "error")

@@ -4,7 +4,8 @@ COMMAND: python jobs/benchmarks/measurements.py --out DIR --run NAME[,NAME...]|a
          python jobs/benchmarks/measurements.py --pages
 
 docs/measurements.json has an entry for each name: commands, table, machine, date and commit. `--run` runs the commands
-of an entry in DIR/NAME, which is emptied first, replaces the entry in one step, and writes the tables of all pages.
+of an entry in DIR/NAME, which is emptied first, replaces the entry in one step, and writes the tables of all pages. A
+commit of null marks what was measured before there was this file: its cells are not those of its reader.
 `--pages` writes the tables alone: what stands between `<!-- measurements: NAME -->` and `<!-- end -->`. Without either
 the names are listed. Data sets are found as `pipeline.train` finds them (SLKL_DATA_DIR).
 """
@@ -46,6 +47,7 @@ def measured(name: str, asked: Measurement, folder: Path, machine: str) -> Entry
     """Run the commands of a measurement in a folder that is emptied first; return its entry."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    begun = now()
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     for command in asked.commands:
         print(command, flush=True)
@@ -54,7 +56,7 @@ def measured(name: str, asked: Measurement, folder: Path, machine: str) -> Entry
         if done.returncode not in (0, NOT_CONVERGED):
             raise SystemExit(f"{name}: exit code {done.returncode} of {command}")
     head, rows = asked.table(folder)
-    return {"commands": list(asked.commands), "machine": machine, **now(), "head": head, "rows": rows}
+    return {"commands": list(asked.commands), "machine": machine, **begun, "head": head, "rows": rows}
 
 
 def now() -> dict[str, str]:
@@ -87,7 +89,8 @@ def table_of(name: str, entry: Entry) -> str:
     lines = [entry["head"], ["---"] * len(entry["head"]), *entry["rows"]]
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
     command = MEASUREMENTS[name].told or ", ".join(f"`{one}`" for one in entry["commands"])
-    return f"{table}\n\n*Measured with {command} on {entry['machine']}, {entry['date']}, commit {entry['commit']}.*\n"
+    before, commit = ("", f", commit {entry['commit']}") if entry["commit"] else ("before this table was made, ", "")
+    return f"{table}\n\n*Measured {before}with {command} on {entry['machine']}, {entry['date']}{commit}.*\n"
 
 
 def everything(found: dict[str, Entry]) -> str:
@@ -96,7 +99,7 @@ def everything(found: dict[str, Entry]) -> str:
     head = "| measurement | quoted in | machine | date | commit |\n|---|---|---|---|---|\n"
     lines = [
         f"| [{name}](#{name}) | {_link(where[name]) if name in where else ''} | {one['machine']} | {one['date']} | "
-        f"{one['commit']} |\n"
+        f"{one['commit'] or 'before these tables'} |\n"
         for name, one in found.items()
     ]
     return head + "".join(lines) + "".join(f"\n## {name}\n\n{table_of(name, one)}" for name, one in found.items())

@@ -148,7 +148,8 @@ class FeaturesConfig:
     cells: tuple[float, ...] | None = optional(
         number_list,
         "auto",
-        "cell sizes in pixels (auto: 14,7,4 for hog; 5 for soft-hog and images of 28 pixels, in proportion for others)",
+        "cell sizes in pixels, of hog and soft-hog (auto: 14,7,4 for hog, as always for sphog; 5 for soft-hog and "
+        "images of 28 pixels, in proportion for others)",
     )
     orientations: int | None = optional(
         whole(1, 360), "auto", "number of orientation bins (auto: 8 for soft-hog, 12 for hog)"
@@ -271,9 +272,7 @@ class SolverConfig:
         "--penalty",
     )
     patience: int = option(
-        3,
-        whole(0),
-        "penalties in a row without gain after which --penalty auto ends; 0 tries always 25, over 12 decades",
+        3, whole(0), "penalties in a row without gain that end --penalty auto, once 13 are tried; 0 always tries 25"
     )
     coupling: str = option(
         "one-vs-all",

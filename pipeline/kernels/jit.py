@@ -94,7 +94,7 @@ def compile_loops(loops: Iterable[Loop], check: Callable[[], None] = lambda: Non
 
 
 def compile_told(loops: Iterable[Loop], log: Callable[[str], object] | None) -> None:
-    """Compile the loops that are not kept; tell it by `log`, and without one by a line on stderr if it takes long."""
+    """Compile the loops that are not kept; tell it by `log`, and without one by a logged warning if it takes long."""
     missing = not_kept(loops)
     if not missing:
         return

@@ -103,7 +103,8 @@ def _seconds_left(progress: dict[str, Any] | None) -> float | None:
         return None
     started, updated = (datetime.fromisoformat(progress[name]) for name in ("started", "updated"))
     since = (datetime.now(UTC) - updated).total_seconds()
-    return remaining(progress.get("share"), (updated - started).total_seconds(), since)
+    seconds = (updated - started).total_seconds()
+    return remaining(progress.get("share"), seconds, since, progress.get("begun", 0.0))
 
 
 def _latest_solve(layout: RunLayout, state: str) -> dict[str, str | None]:

@@ -43,6 +43,8 @@ class StageLine:
         self._inside.close()
         with self._lock:
             self._clear()
+            if self._torn:
+                self._write("\n")
             words = "stopped" if kind else self._last()
             if self._is_terminal:
                 self._write(self._fitted(words) + "\n")
@@ -114,7 +116,7 @@ def repeating(seconds: float, action: Callable[[], None]) -> Iterator[None]:
 
     def loop() -> None:
         while not stop.wait(seconds):
-            with suppress(OSError, ValueError):  # progress is told again soon; a full disk is the run's to report
+            with suppress(Exception):  # progress is told again soon, and no error of it may end what is told after
                 action()
 
     thread = threading.Thread(target=loop, name="progress", daemon=True)

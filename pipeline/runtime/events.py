@@ -160,11 +160,12 @@ class Events:
             told = self._told[-1:]
             return told[0]() if told else _size(self.meter.sample())
 
-        with StageLine(self._stream, name, words) as self._line:
-            try:
+        before = self._line
+        try:
+            with StageLine(self._stream, name, words) as self._line:
                 yield
-            finally:
-                self._line = None
+        finally:
+            self._line = before
 
     def _words_from(self, now: Callable[[], Progress], note: Callable[[], str]) -> Callable[[], str]:
         """Return a function that tells progress, time left, rate, state and memory in one line."""

@@ -340,15 +340,16 @@ class Run(Workspace):
     @contextmanager
     def _shown(self, name: str, now: Callable[[], Progress], note: Callable[[], str] = str) -> Iterator[None]:
         """Show progress on the terminal, and commit it from time to time for `pipeline.status`."""
-        started = _now()
+        started, begun = _now(), 0.0
 
         def save() -> None:
-            nonlocal started
+            nonlocal started, begun
             progress = now()
-            started = _now() if progress.words == COMPILING else started  # no forecast counts what compiling takes
-            facts = asdict(progress) | {"share": progress.share, "started": started, "updated": _now()}
+            if progress.words == COMPILING:  # no forecast counts what compiling takes, nor what was done before it
+                started, begun = _now(), progress.share or 0.0
+            facts = {"share": progress.share, "begun": begun, "started": started, "updated": _now()}
             with suppress(CannotWriteError):  # a full disk is reported where it matters
-                self.save_state(name, facts)
+                self.save_state(name, asdict(progress) | facts)
 
         if now().total:
             save()

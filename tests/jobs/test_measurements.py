@@ -38,14 +38,41 @@ def test_every_entry_has_its_command_machine_date_and_commit(measurements: Modul
     for name, entry in kept.items():
         assert entry["commands"] == list(measurements.MEASUREMENTS[name].commands), f"{name} was another command"
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", entry["date"])
-        assert entry["commit"]
+        assert entry["commit"] != "", "a commit, or null of what is older than the file"
         assert entry["machine"]
         assert all(len(row) == len(entry["head"]) for row in entry["rows"])
         assert "`python " in measurements.table_of(name, entry)
 
 
-def test_readme_has_numbers_in_tables_alone(measurements: ModuleType) -> None:
-    """Errors, seconds and memory outside the tables would stay when the code changes."""
+def test_what_was_measured_has_the_columns_of_its_reader(measurements: ModuleType, tmp_path: Path) -> None:
+    """The readers that take their columns from nothing else give them of empty results too."""
+    files = {
+        "descriptors": "descriptors",
+        "feature-scales": "feature_scales",
+        "tables-reading": "tables",
+        "on-demand": "materialised-columns",
+        "image-peers": "peers",
+        "paper-schedules": "scheduler",
+    }
+    for file in files.values():
+        (tmp_path / f"{file}.json").write_text("[]")
+    for name, entry in measurements.entries().items():
+        asked = measurements.MEASUREMENTS[name]
+        if entry["commit"] and (asked.head or name in files):
+            assert entry["head"] == list(asked.head or asked.table(tmp_path)[0]), name
+
+
+def test_peers_that_are_not_installed_are_no_empty_columns(measurements: ModuleType, tmp_path: Path) -> None:
+    rows = [
+        {"table": "arm", "method": name, "error": 0.1, "fit_seconds": 1.0} for name in ("slkl", "boosting", "CatBoost")
+    ]
+    (tmp_path / "table_peers.json").write_text(json.dumps(rows))
+    with pytest.raises(SystemExit, match="not measured: LightGBM;"):
+        measurements.MEASUREMENTS["table-peers"].table(tmp_path)
+
+
+def test_errors_and_core_seconds_stand_in_tables_alone(measurements: ModuleType) -> None:
+    """In prose, as "12 CPU s", "0.8 % error", "error of 0.8 %" or "(12 CPU", they would stay when the code changes."""
     for page in measurements.pages():
         prose = measurements.BLOCK.sub("", page.read_text(encoding="utf-8"))
         assert not re.findall(r"\d[\d.]* (?:CPU s|% error)|error of \d[\d.]* %|\(\d+ CPU", prose), page.name

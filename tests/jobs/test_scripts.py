@@ -128,6 +128,14 @@ def test_paper_tables_and_page(script: Script, tmp_path: Path) -> None:
 def test_floor(script: Script) -> None:
     small = ("--dataset", "synthetic", "--rows", "300", "--centers", "20,40", "--workers", "1,2", "--repeats", "1")
     facts, text = script("floor", *small)
+    most = importlib.import_module("floor").MOST
+    told = [
+        ("yes" if turn["seconds"][what] / turn["floor"] <= times else "NO ", what)
+        for turn in facts["turns"]
+        for what, times in most.items()
+    ]
+    shown = (re.match(r"(yes|NO ) +(\w+) +[\d.]+ +\(at most", line) for line in facts["summary"])
+    assert [match.groups() for match in shown if match] == told
     assert [(turn["centers"], turn["workers"]) for turn in facts["turns"]] == [(20, 1), (20, 2), (40, 1), (40, 2)]
     for turn in facts["turns"]:
         of_run = turn["seconds"].pop("run")

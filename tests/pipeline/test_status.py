@@ -155,6 +155,7 @@ def test_progress_and_time_left(unfinished: RunLayout) -> None:
         "unit": "rows",
         "words": "residuals",
         "share": 1 / 3,
+        "begun": 0.0,
         "started": (updated - timedelta(seconds=100)).isoformat(),
         "updated": updated.isoformat(),
     }
@@ -168,6 +169,8 @@ def test_progress_and_time_left(unfinished: RunLayout) -> None:
         text = "\n".join(lines(found))
         assert "stage: statistics, 50 of 150 rows, residuals, 3 min left" in text
         assert "peak memory: 3 MiB" in text
+        write_record(unfinished.state, facts | {"progress": progress | {"begun": 1 / 6}})
+        assert status(unfinished.root)["seconds_left"] == pytest.approx(400, abs=20), "half of the share took this time"
         write_record(unfinished.state, {**facts, "progress": {**progress, "done": 0, "share": 0.0}})
         assert status(unfinished.root)["seconds_left"] is None
 

@@ -7,7 +7,7 @@ import pytest
 from pipeline.reporting.advice import NOTHING, advice, of_unfinished
 from pipeline.solvers.solve import Status
 
-SETTINGS = {"solver": {"max_sweeps": 1000}, "centers": {"count": 100}}
+SETTINGS = {"dataset": "digits", "solver": {"max_sweeps": 1000}, "centers": {"count": 100}}
 PLAIN: dict[str, Any] = {
     "warnings": [],
     "notes": [],
@@ -28,6 +28,9 @@ PLAIN: dict[str, Any] = {
     "kernel": "gaussian",
     "select": None,
     "selection": None,
+    "passes": [],
+    "columns": None,
+    "weighting": None,
     "confusion": [[60, 4, 1], [4, 50, 4], [3, 4, 60]],
     "by_class": [{"label": label} for label in ("cat", "cow", "dog")],
 }
@@ -79,7 +82,7 @@ def selection(*errors: float) -> dict[str, Any]:
     ],
 )
 def test_each_advice(facts: dict[str, Any], words: str) -> None:
-    assert words in "\n".join(told := advice(PLAIN | facts, SETTINGS))
+    assert words in "\n".join(told := advice(PLAIN | facts, SETTINGS, "runs/a"))
     assert len(told) == 1
 
 
@@ -96,24 +99,32 @@ def test_each_advice(facts: dict[str, Any], words: str) -> None:
         {"hold_out": {"ridges": [[0.001, 3.0], [0.01, 2.0], [0.1, 3.0]]}},
         {"hold_out": {"ridges": [[0.01, 3.0], [0.1, 2.0]]}, "kernels_tried": [{}]},
         {"model_n_centers": 95, "n_train": 100},
+        {"model_n_centers": 100, "penalty": None},
         {"model_n_centers": 95, "error_rate": 0.0, "n_errors": 0, "confusion": [[9, 0, 0], [0, 9, 0], [0, 0, 9]]},
         selection(6, 3, 2, 1, 1, 1),
         {"confusion": [[40, 20], [9, 50]], "by_class": PLAIN["by_class"][:2]},
     ],
 )
 def test_nothing_stands_out(facts: dict[str, Any]) -> None:
-    assert advice(PLAIN | facts, SETTINGS) == [NOTHING]
+    assert advice(PLAIN | facts, SETTINGS, "runs/a") == [NOTHING]
 
 
 def test_a_budget_is_raised_only_where_it_was_the_limit() -> None:
     kept, of_budget = PLAIN | {"model_n_centers": 100}, {"centers": {"count": 100, "budget": 60.0}}
-    assert "give --budget 120." in advice(kept, of_budget)[0]
-    assert advice(kept | {"n_centers": 90, "model_n_centers": 90}, of_budget) == [NOTHING]
+    assert "give --budget 120." in advice(kept, of_budget, "runs/a")[0]
+    assert advice(kept | {"n_centers": 90, "model_n_centers": 90}, of_budget, "runs/a") == [NOTHING]
+
+
+@pytest.mark.parametrize("refused", [{}, {"passes": [{}]}, {"columns": {"made": 9}}, {"weighting": {"weights": "w"}}])
+def test_rows_of_confused_classes_are_added_where_a_run_takes_them(refused: dict[str, Any]) -> None:
+    confused = {"confusion": [[40, 20, 0], [0, 50, 0], [1, 0, 9]], "n_errors": 21}
+    (told,) = advice(PLAIN | confused | refused, SETTINGS, "runs/a b")
+    assert told.endswith("(20 of 60 rows)." if refused else "train digits --add-rows FILE --init-from 'runs/a b'")
 
 
 def test_a_model_without_centers_has_one_advice() -> None:
     facts = {"model_n_centers": 0, "warnings": ["the model has no centers; lower --penalty"], "path": path(3, 2, 1)}
-    assert advice(PLAIN | facts, {}) == ["The model has no centers; lower --penalty."]
+    assert advice(PLAIN | facts, {}, "runs/a") == ["The model has no centers; lower --penalty."]
 
 
 def test_runs_that_are_not_done() -> None:
