@@ -79,8 +79,8 @@ def test_64_workers_find_work_in_every_pass(settings):
     shape = replace(shape_of(60_000, SPHOG), n_test=10_000)
     _, plan = planned(shape, 64, **settings)
     assert plan.workers.threads == 64
-    assert stage(plan, "statistics").pieces >= 4 * 64
-    assert stage(plan, "evaluate").pieces >= 4 * 64
+    assert stage(plan, "statistics").pieces >= 2 * 64
+    assert stage(plan, "evaluate").pieces >= 64
     if "solver__select" in settings:
         assert stage(plan, "solve").pieces == 1, "threads share a choice"
     elif "centers__working_set" in settings:

@@ -279,7 +279,7 @@ def test_rmse_and_r2_stand_beside_the_mean_squared_error(data, tmp_path, capsys)
         assert words in shown
     page = report.write(run, None).read_text()
     assert f"{found['rmse']:.6g}</b> RMSE" in page
-    assert f"{found['r2']:.4f}</b> R²" in page
+    assert f"{found['r2']:.4f}</b> test R²" in page
     assert status.main([str(run)]) == 0
     assert f"test R2: {found['r2']:.4f}" in capsys.readouterr().out
     assert resize.main([str(run), "--size", "3", "--out", str(tmp_path / "small")]) == 0
