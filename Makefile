@@ -32,7 +32,7 @@ lint: $(VENV)/.test-ready ## style and types only
 	$(RUN) -m ruff check . && $(RUN) -m ruff format --check . && $(RUN) -m mypy
 
 docs: $(VENV)/.test-ready ## build the pages of docs/ as a site in build/docs
-	$(RUN) -m sphinx -W --keep-going -q -b html docs build/docs
+	$(RUN) -m sphinx -W -E --keep-going -q -b html docs build/docs
 	@echo "open build/docs/index.html"
 
 benchmarks: $(VENV)/.test-ready ## time runs, stage by stage, against the bare arithmetic in them (needs MNIST; minutes)
