@@ -66,7 +66,7 @@ STREAMING_BYTES = 260 * 2**20
 WORKER_BYTES = 100 * 2**20
 TABLE_BYTES = 330 * 2**20  # while a table is read; measured
 COMPILING_BYTES = 70 * 2**20  # of the compiler, for good, in the process that leads a run; measured
-IMAGE_LIBRARY_BYTES = 100 * 2**20  # scikit-learn and scikit-image, which make the digits
+IMAGE_LIBRARY_BYTES = 100 * 2**20  # scikit-image, which computes features named hog
 _WORKING_SETS = [*range(40_000, 2000, -500), *range(2000, 0, -100)]  # to choose from where not all candidates fit
 
 
@@ -382,8 +382,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
 
 def _process_bytes(config: TrainConfig, shape: FeatureShape, data: SourceMemory, workers: int) -> tuple[int, int]:
     """Bytes of all processes: while features and columns are computed, and while weights are solved for."""
-    images = config.dataset == "digits" or config.features.name == "hog"
-    each = data.held + (IMAGE_LIBRARY_BYTES if images else 0)
+    each = data.held + (IMAGE_LIBRARY_BYTES if config.features.name == "hog" else 0)
     rows = rows_bytes(shape.n_train + shape.n_test)
     if config.resources.scheduler != "processes":
         return STREAMING_BYTES + each + rows, DRIVER_BYTES + each + rows
