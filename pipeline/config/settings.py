@@ -127,7 +127,7 @@ def parse_value(key: str, value: Any, origin: str) -> Any:
     if key not in SETTINGS:
         near = get_close_matches(key, [*SETTINGS, "dataset"], 1, 0.4)
         advice = f"; did you mean {near[0]}?" if near else "; --print-config lists all of them"
-        raise ConfigError(f"unknown setting {key!r:.80} in {origin}{advice}")
+        raise ConfigError(f"unrecognized setting {key!r:.80} in {origin}{advice}")
     try:
         return SETTINGS[key].parse(value)
     except (ValueError, TypeError, AttributeError) as error:

@@ -158,8 +158,14 @@ NAN = np.where(X[37, 1] == X, np.nan, X)
 BAD_INPUT = {
     "unknown dataset": ("nonesuch", [], 2, "nonesuch"),
     "missing file": ("absent/file.npz", [], 66, "file.npz"),
-    "unknown option": ("digits", ["--colour", "red"], 2, "--colour"),
-    "unknown key": ("digits", ["--set", "solver.penatly=1"], 2, "solver.penalty"),
+    "an unknown option": ("digits", ["--colour", "red"], 2, "unrecognized arguments: --colour red"),
+    "an option almost right": (
+        "digits",
+        ["--center=9"],
+        2,
+        "unrecognized arguments: --center=9; did you mean --centers?",
+    ),
+    "an unknown key": ("digits", ["--set", "solver.penatly=1"], 2, "solver.penalty"),
     "sigma2 not above 0": ("digits", ["--sigma2", "0"], 2, "kernel.sigma2"),
     "more centers than rows": ("digits", ["--centers", "100000"], 2, "1348"),
     "a limit too small": ("digits", ["--memory-limit", "100MiB"], 71, "--memory-limit"),

@@ -148,7 +148,7 @@ def test_exit_reasons_are_exceptions(images: Path, folders: dict[str, Path], tmp
     with pytest.raises(ConfigError, match="callback is a int"):
         train("digits", run_dir=tmp_path / "none", callback=3)  # type: ignore[arg-type]
     assert not (tmp_path / "none").exists()
-    with pytest.raises(ConfigError, match="unknown option 'dry_run'"):
+    with pytest.raises(ConfigError, match="unrecognized option 'dry_run'"):
         train("digits", dry_run=True)
     with pytest.raises(MissingInputError, match=r"nowhere\.csv"):
         train(tmp_path / "nowhere.csv")
