@@ -47,7 +47,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not arguments.quiet:
             values = "" if resized.rmse is None else f", RMSE {resized.rmse:.6g}"
             values += "" if resized.r2 is None else f", R2 {resized.r2:.4f}"
-            values += " of transformed targets" if resized.transformed else ""
             values += "" if resized.temperature is None else f", temperature {resized.temperature:.3g}"
             print(
                 f"{arguments.out}: {resized.n_centers} centers of {resized.n_before}, ridge {resized.ridge:.3g}, "
@@ -63,8 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 class Resized:
     """What became of a run: centers now and before, the ridge, and the held-out mean squared error of the fit rows.
 
-    rmse, r2: of a regression. temperature: of a classifier, or None, and no_temperature says why. transformed: errors
-    are of transformed targets.
+    rmse, r2: of a regression. temperature: of a classifier, or None, and no_temperature says why.
     """
 
     n_centers: int
@@ -75,7 +73,6 @@ class Resized:
     r2: float | None = None
     temperature: float | None = None
     no_temperature: str | None = None
-    transformed: bool = False
 
 
 def resize_run(root: Path, size: int, out: Path) -> Resized:
@@ -135,8 +132,7 @@ def resize_run(root: Path, size: int, out: Path) -> Resized:
     resized = Resized(smaller.n_centers, model.n_centers, refit.ridge, error)
     if model.task != "regression":
         return replace(resized, temperature=temperature, no_temperature=why)
-    transformed = model.target_transform is not None
-    return replace(resized, rmse=math.sqrt(error), r2=_r2(layout, names, error), transformed=transformed)
+    return replace(resized, rmse=math.sqrt(error), r2=_r2(layout, names, error))
 
 
 def _r2(layout: "RunLayout", names: "StatisticsNames", held_out_error: float) -> float | None:

@@ -41,9 +41,6 @@ CASES = {
     "several widths": classes("--centers", "40", "--penalty", "1", "--sigma2", "0.5,2,8"),
     "weights": classes("--centers", "60", "--penalty", "auto", *WEIGHTED),
     "product-laplace": values("--centers", "60", "--kernel", "product-laplace", "--sigma2", "auto"),
-    "transformed targets": values(
-        *("--centers", "60", "--penalty", "1", "--set", "data.target_transform=auto", "--set", "data.weights=w")
-    ),
     "polynomial": values("--centers", "60", "--penalty", "1", "--kernel", "polynomial", "--sigma2", "auto"),
     "plain steps": classes(
         *("--centers", "60", "--penalty", "1", "--coupling", "shared"),

@@ -31,7 +31,7 @@ code = train([str(folder / "rings.npz"), *folders, "-q", *sys.argv[2:]])
 assert code == 0
 
 # %% The lines. Without learned scales there is no array of that name; those of a metric are a matrix. A regression
-# predicts its decision; where it has an array `target_knots` (values, scores), np.interp(decision, scores, values).
+# predicts its decision.
 
 about = json.loads((folder / "run/model/model.json").read_text())
 arrays = np.load(folder / "run/model/arrays.npz")

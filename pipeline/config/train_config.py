@@ -115,14 +115,6 @@ class DataConfig:
     centre_targets: bool | None = optional(
         truth, "auto", "fit a regression to the targets less their mean (auto: where there is an intercept)"
     )
-    target_transform: str | None = optional(
-        OneOf(("none", "log", "rank", "auto", "outliers")),
-        "default",
-        "transform the targets of a regression before the fit, where they have long tails or outliers: log of "
-        "their distance from the median, rank for normal scores, none, auto for the lowest held-out error, "
-        "or outliers for auto where they ruin the fit and none elsewhere (default: outliers; none with a "
-        "penalty)",
-    )
     noise: float | None = optional(
         real(0), "default", "variance of the noise on the training targets of sinc (default: 0.1)"
     )

@@ -249,7 +249,7 @@ def decision_of(machine: Any, X: Any) -> NDArray[np.floating]:
             generator = ColumnGenerator(model.centers, machine.sigma2_, machine._dtype, kernel=model.kernel)
             for span, block in rows.seen(model.standardisation, model.feature_scales).blocks(model.n_centers):
                 columns = generator.block(block, None, np.float64)
-                decision[span] = model.in_units(columns @ model.weights + model.intercept)
+                decision[span] = columns @ model.weights + model.intercept
     return decision.astype(rows.dtype, copy=False)
 
 

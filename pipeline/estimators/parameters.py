@@ -33,7 +33,6 @@ PARAMETERS: dict[str, str] = {
     "categorical": "data.categorical",
     "missing": "data.missing",
     "dates": "data.dates",
-    "target_transform": "data.target_transform",
     "kernel": "kernel.name",
     "degree": "kernel.degree",
     "sigma2": "kernel.sigma2",
@@ -52,7 +51,7 @@ PARAMETERS: dict[str, str] = {
     "n_candidates": "centers.count",
 }
 MAY_BE_NONE = {"n_centers", "budget", "kernel", "sigma2", "feature_scale", "penalty", "refit", "select", "tol"}
-MAY_BE_NONE |= {"memory_limit", "n_candidates", "categorical", "missing", "dates", "target_transform"}
+MAY_BE_NONE |= {"memory_limit", "n_candidates", "categorical", "missing", "dates"}
 NONE_MEANS = {**dict.fromkeys(("categorical", "missing", "dates")), "feature_scale": "none", "refit": "none"}
 NONE_MEANS |= {"select": "none"}
 # Parameters of the penalised problem, with their defaults; any other value asks for it.
@@ -60,7 +59,7 @@ OF_A_PENALTY: dict[str, object] = {"refit": None, "coupling": "one-vs-all", "tol
 OF_A_PENALTY |= {"schedule": "shrinking", "warm_start": False}
 
 _TRUTH = ("standardise", "fit_intercept", "warm_start")
-_OF_DATA = ("categorical", "missing", "dates", "target_transform")
+_OF_DATA = ("categorical", "missing", "dates")
 _WORDS = (*_OF_DATA, "kernel", "feature_scale", "refit", "select", "coupling", "schedule")
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **{name: (lambda value: isinstance(value, bool | np.bool_), "True or False") for name in _TRUTH},
@@ -123,7 +122,7 @@ _INSTEAD = (  # patterns in messages for the command, and what the estimators sa
     (r" \(--set '?data\.drop=.*\)", ""),
     (r"--set 'data\.(categorical|missing|dates)=(.*)'", r"\1='\2'"),
     (r"--set data\.(categorical|missing|dates)=([^\s)]+)", r"\1='\2'"),
-    (r"data\.(categorical|missing|dates|target_transform)", r"\1"),
+    (r"data\.(categorical|missing|dates)", r"\1"),
     (r", or hold out none \(--set [^)]*\)", ""),
     (r"all (\d+) training rows", r"all \1 samples"),
     (r" \(--set data.standardise=true\)", ""),

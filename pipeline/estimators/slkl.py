@@ -46,14 +46,6 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     dates : str or None
         "month,weekday:A,B": these parts of the dates in columns A and B are inputs beside the days: year, month, day,
         weekday (0 is Monday), hour. None: none are.
-    target_transform : None, "none", "log", "rank", "auto" or "outliers"
-        What is fitted to targets with long tails or outliers; predictions are in the units of y, coefficients,
-        objectives and a `penalty` in those of the transformed targets. "log": sign(y - c) log(1 + |y - c| / s), c the
-        median and s the median distance from it; "rank": normal scores. Neither predicts beyond the targets of the fit.
-        "auto": the one of lowest squared error on a tenth of the rows, held out, in the units of y, an error counting
-        for 5 s at most; "none" where that may be chance. "outliers": likewise, but only where a target is 20 s from c,
-        fits to y explain no 5 % of its variance, and fits to scores lower that error by 70 %. None: "outliers" where
-        all candidates are fitted by least squares, or with `select`, "none" with a penalty.
     kernel : None, "gaussian", "laplace", "product-laplace", "polynomial", "intersection" or "auto"
         exp(-‖x - z‖² / (2 σ²)); exp(-‖x - z‖ / σ); exp(-Σ_j |x_j - z_j| / σ), for targets with edges along the axes;
         (1 + x·z / σ²)^degree; Σ_j min(x_j, z_j) of features of at least 0, which are not to be standardised. "auto":
@@ -179,8 +171,6 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     ----------
     Machart, Peel, Anthoine, Ralaivola, Glotin (2011), Stochastic Low-Rank Kernel Learning for Regression, ICML.
     """
-
-    target_transform: str | None = None
 
     def fit(
         self, X: Any, y: Any, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None

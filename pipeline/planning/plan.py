@@ -347,8 +347,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     selects = config.solver.select != "none"
     size = selection_size(config.solver.select) if selects else None
     moving = min(most_centers(size, w), w) if selects else w
-    transforms = config.data.target_transform in ("auto", "outliers")
-    trials = trials_of(config, shape, workers) if is_chosen(config.kernel) or transforms else 0
+    trials = trials_of(config, shape, workers) if is_chosen(config.kernel) else 0
     solving = Solving(
         config=config,
         shape=shape,

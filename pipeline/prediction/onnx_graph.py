@@ -72,7 +72,7 @@ def to_onnx(model: SparseKernelModel) -> "onnx.ModelProto":
     X = _features(graph, model) if is_table else graph.add("Cast", name, to=TensorProto.DOUBLE)
     columns = _columns(graph, model, X)
     weighed = graph.add("MatMul", columns, graph.constant(model.weights))
-    decision = _decision(graph, model, weighed)
+    decision = graph.add("Add", weighed, graph.constant(model.intercept), name="decision")
     label_type = _label(graph, model, decision)
     outputs: list[tuple[str, int, list[str | int | None]]] = [
         ("decision", TensorProto.DOUBLE, ["rows", len(model.intercept)]),
@@ -153,25 +153,6 @@ _COLUMNS: dict[str, Callable[[_Graph, SparseKernelModel, str, NDArray[np.float64
     "polynomial": _polynomial,
     "intersection": _intersection,
 }
-
-
-def _decision(graph: _Graph, model: SparseKernelModel, weighed: str) -> str:
-    """Add the output decision: of transformed targets between the knots (K,) below and above each score."""
-    from onnx import TensorProto  # as above
-
-    transform = model.target_transform
-    scores = graph.add("Add", weighed, graph.constant(model.intercept), **({} if transform else {"name": "decision"}))
-    if transform is None:
-        return scores
-    values, knots = transform.knots()
-    inside = graph.add("Clip", scores, graph.constant(knots[0]), graph.constant(knots[-1]))
-    above = graph.add("Cast", graph.add("GreaterOrEqual", inside, graph.constant(knots[1:-1])), to=TensorProto.INT64)
-    place = graph.add("ReduceSum", above, graph.constant(np.array([1])), keepdims=1)
-    below, start, slope = (
-        graph.add("Gather", graph.constant(array), place)
-        for array in (knots[:-1], values[:-1], np.diff(values) / np.diff(knots))
-    )
-    return graph.add("Add", start, graph.add("Mul", graph.add("Sub", inside, below), slope), name="decision")
 
 
 def _label(graph: _Graph, model: SparseKernelModel, decision: str) -> int:

@@ -13,7 +13,6 @@ from features.descriptors.extraction import OWN, FeatureSpec, extract, feature_l
 from features.errors import DataError, UsageError
 from features.source import Columns
 from features.standardisation import Standardisation, on_scale
-from features.target_transform import TargetTransform
 from features.targets import labels_from_decision
 from pipeline.errors import InvalidDataError
 from pipeline.kernels.kernel_forms import GAUSSIAN, Kernel
@@ -25,7 +24,6 @@ TASKS = ("multiclass", "binary", "regression")
 MOST_INPUTS = 2**31  # values of one input; more is no model of ours, and could not be allocated
 LEAST_TEMPERATURE = 1e-9  # one that was found is no lower than 2^-15
 SCALES = "feature_scales"  # an array that only models with learned scales have
-KNOTS = "target_knots"  # an array (2, K) f8 that only models with transformed targets have: values, scores
 LARGEST_DECISION = 1e150  # squares of decision values and their sums must be float64 numbers too
 INPUT_DTYPES = (None, "uint8", "float32", "float64")
 DTYPES = {
@@ -51,8 +49,7 @@ class SparseKernelModel:
     selection_order (m,) i8: 0, 1, … in the order chosen. standardisation: z-scoring of the inputs, or None.
     input_dtype: of training images, uint8, float32 or float64, else None. table_columns: of the training table, or
     None. temperature: of the probabilities, or None. feature_scales: learned factors (d,) f4, or the root (d, d) f4 of
-    a metric, in which the centers are too, or None. target_transform: of the targets that the weights were fitted to,
-    or None.
+    a metric, in which the centers are too, or None.
     """
 
     task: str
@@ -67,7 +64,6 @@ class SparseKernelModel:
     table_columns: Columns | None = None
     temperature: float | None = None
     feature_scales: NDArray[np.float32] | None = None
-    target_transform: TargetTransform | None = None
 
     @property
     def n_centers(self) -> int:
@@ -121,12 +117,7 @@ class SparseKernelModel:
 
         Of a regression they are predictions in the units of the targets.
         """
-        decision, far = self.expansion.decide(X)
-        return self.in_units(decision), far
-
-    def in_units(self, decision: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return values of the expansion, of any shape, in the units of the targets."""
-        return decision if self.target_transform is None else self.target_transform.invert(decision)
+        return self.expansion.decide(X)
 
     def decision_function(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return decision values (rows, T) f8 for features X (rows, d) (mathematics.md, eq. 6), see `decide`."""
@@ -149,7 +140,6 @@ class SparseKernelModel:
         }
         described |= {} if self.input_dtype is None else {"input_dtype": self.input_dtype}
         described |= {} if self.temperature is None else {"temperature": self.temperature}
-        described |= {} if self.target_transform is None else {"target_transform": self.target_transform.kind}
         return described | ({} if self.table_columns is None else {"columns": self.table_columns.described()})
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -158,8 +148,6 @@ class SparseKernelModel:
         n_inputs = math.prod(self.input_shape)
         fitted = self.standardisation or Standardisation(np.zeros(n_inputs), np.ones(n_inputs))
         arrays |= {} if self.feature_scales is None else {SCALES: self.feature_scales}
-        if (transform := self.target_transform) is not None:
-            arrays[KNOTS] = transform.knots()
         return arrays | {"standardisation_mean": fitted.mean, "standardisation_scale": fitted.scale}
 
     @classmethod
@@ -172,9 +160,7 @@ class SparseKernelModel:
         try:
             if description["format_version"] != FORMAT_VERSION:
                 raise ModelFormatError("it was written by another version of this software; train again")
-            columns, kind, knots = description.get("columns"), description.get("target_transform"), arrays.get(KNOTS)
-            transform = None if kind is None and knots is None else TargetTransform.from_knots(kind, knots)
-            standardise = description["standardise"]
+            columns, standardise = description.get("columns"), description["standardise"]
             if not isinstance(standardise, bool):
                 raise ModelFormatError(f"standardise is {standardise!r}, expected true or false")
             standardisation = Standardisation(arrays["standardisation_mean"], arrays["standardisation_scale"])
@@ -195,7 +181,6 @@ class SparseKernelModel:
                 table_columns=None if columns is None else Columns.from_description(columns),
                 temperature=description.get("temperature"),
                 feature_scales=arrays.get(SCALES),
-                target_transform=transform,
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ModelFormatError(f"its description or arrays lack something ({error})") from None
@@ -246,8 +231,6 @@ class SparseKernelModel:
         fitting = {"multiclass": n_labels >= 2, "binary": n_labels == 2, "regression": n_labels == 0}
         if self.task not in TASKS or not fitting[self.task]:
             raise ModelFormatError(f"the task {self.task!r:.40} with {n_labels} labels does not exist")
-        if self.task != "regression" and self.target_transform is not None:
-            raise ModelFormatError(f"target_transform: the targets of a {self.task} task are never transformed")
 
     def _check_temperature(self) -> None:
         found = self.temperature

@@ -28,7 +28,6 @@ from pipeline.reporting.result_table import (
     by_weight,
     kernel_rows,
     scale_words,
-    transform_lines,
     weighting_lines,
 )
 from pipeline.runtime.answers import describe
@@ -78,7 +77,7 @@ def gather(layout: RunLayout) -> dict[str, Any]:
         "baseline_rmse": _baseline_rmse(report) if report else None,
         "before": before_words(report) if report else None,
         "by_weight": by_weight(report) if report else "",
-        "weighting": weighting_lines(report) + transform_lines(report) if report else [],
+        "weighting": weighting_lines(report) if report else [],
         "model_facts": _model_facts(located) if located else None,
         **plots.solves(records, _labels(located)),
         **plots.passes(records),

@@ -23,7 +23,7 @@ def table(report: dict[str, Any]) -> list[str]:
         f"{report['n_features']} {report['features']} features, {report['task']}",
         f"{report['n_centers']} candidate centers, {_kernel_words(report)}, " + _problem_words(report),
     ]
-    lines += weighting_lines(report) + transform_lines(report)
+    lines += weighting_lines(report)
     lines += _path_table(report["path"]) if report["path"] else []
     lines += _selection_table(report["selection"], report["select"], report["task"]) if report["selection"] else []
     lines += _solve_table(report["solves"]) if report["solves"] else []
@@ -59,19 +59,6 @@ def weighting_lines(report: dict[str, Any]) -> list[str]:
         words.append(f"classes {weighting['class_weight']} ({shown}{', ...' if len(pairs) > 10 else ''})")
     counted = "" if weighting["test_weighted"] else "; every row of the test part counts the same"
     return [f"weights: {', '.join(words)}{counted}"]
-
-
-def transform_lines(report: dict[str, Any]) -> list[str]:
-    """Return how the targets were transformed, where they were or might have been, and what is in which units."""
-    if (transform := report.get("target_transform")) is None:
-        return []
-    words, tried = f"targets: {transform['kind']} transform", transform["hold_out_errors"] or {}
-    shown = [f"{kind} {error:.4g}" for kind, error in tried.items() if error is not None]
-    words += f", by held-out error ({', '.join(shown)})" if shown else ""
-    units = (
-        "" if transform["kind"] == "none" else "; penalties, objectives, all other held-out errors are of its scores"
-    )
-    return [words + units]
 
 
 def by_weight(report: dict[str, Any]) -> str:

@@ -1,11 +1,10 @@
 """What a run has come to: the content of report.json; `result_table` makes a table of it."""
 
-import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from features.target_transform import KINDS
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.kernels.kernel_forms import KERNELS
@@ -25,6 +24,9 @@ FORMAT_VERSION = 1
 # Of the weights of the training rows and of an even share of them; recall that is low for a class below both.
 RARE, RARE_OF_EVEN, LOW_RECALL = 0.05, 0.2, 0.8
 MOST_NAMED = 3  # rare classes
+# Median absolute deviations of an outlier (10 000 targets have 6 if normal, 18 exponential), the R2 of a useless fit.
+FAR, USELESS = 20.0, 0.05
+_MOST_SAMPLED = 100_000  # targets that a median is taken of
 ROUNDED = "the gaps are of the kernel columns as float32 has them"
 
 
@@ -62,7 +64,6 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "sigma2_tried": _tried_widths(run),
         "model_sigma2": [[float(width), int(count)] for width, count in zip(*widths, strict=True)],
         "feature_scales": _feature_scales(run, model),
-        "target_transform": _target_transform(run),
         "penalty": summary["penalty"],
         "coupling": ("shared" if selected else solver.coupling) if shape.task == "multiclass" else None,
         "select": solver.select if selected else None,
@@ -77,7 +78,7 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "converged": all(one["converged"] for one in summary["solves"]),
         **_errors(score, shape.task),
         **classes,
-        "notes": _notes(run, classes["by_class"] or []) if model.n_centers else [],
+        "notes": [*_rare_classes(run, classes["by_class"] or []), *_outliers(run, score)] if model.n_centers else [],
         "penalised": _errors(scores.penalised, shape.task) if refitted or moved else None,
         "warnings": _warnings(model, score, config),
         "probabilities": {**summary["temperature"], **score.calibration.numbers()} if score.calibration else None,
@@ -148,18 +149,6 @@ def _tried_widths(run: Run) -> list[list[float | None]] | None:
     return [[width, found if np.isfinite(found) else None] for width, found in dict(pairs).items()]
 
 
-def _target_transform(run: Run) -> dict[str, Any] | None:
-    """Return the transform of the targets, and the held-out error of each kind that was tried; None without either."""
-    transform, errors = run.facts.transform, run.centers.get("transform_errors")
-    if transform is None and errors is None:
-        return None
-    tried = {} if errors is None else dict(zip(KINDS, errors.tolist(), strict=True))
-    return {
-        "kind": "none" if transform is None else transform.kind,
-        "hold_out_errors": {kind: error if math.isfinite(error) else None for kind, error in tried.items()} or None,
-    }
-
-
 def _feature_scales(run: Run, model: SparseKernelModel) -> dict[str, Any] | None:
     """Return the learned scales (of a metric, lengths) with names, importances and the held-out error of each round."""
     if model.feature_scales is None:
@@ -200,11 +189,8 @@ def _warnings(model: SparseKernelModel, score: Score, config: TrainConfig) -> li
         "--sigma2 auto": model.kernel.has_width and config.kernel.sigma2 != "auto",
         "--penalty auto": config.solver.select == "none" and not isinstance(config.solver.penalty, str),
         "--intercept": not config.solver.intercept,
-        "--set data.target_transform=auto": model.task == "regression" and model.target_transform is None,
     }
     advice = "try " + (", ".join(flag for flag, left in untried.items() if left) or "other inputs, or more rows")
-    if model.target_transform is not None:
-        advice = "outliers rule squared errors: look at the mean absolute error that evaluate tells"
     if score.r2 is not None and score.r2 <= 0:
         return [f"the model is no better on the test part than its mean (R2 {score.r2:.3g}); {advice}"]
     counts = [sum(row) for row in score.confusion]
@@ -214,7 +200,7 @@ def _warnings(model: SparseKernelModel, score: Score, config: TrainConfig) -> li
     return []
 
 
-def _notes(run: Run, by_class: list[dict[str, Any]]) -> list[str]:
+def _rare_classes(run: Run, by_class: list[dict[str, Any]]) -> list[str]:
     """Return a line that names the rare classes of low recall, where classes do not weigh alike."""
     n = len(by_class)
     low = [k for k in by_recall(by_class) if by_class[k]["recall"] is not None and by_class[k]["recall"] < LOW_RECALL]
@@ -228,6 +214,34 @@ def _notes(run: Run, by_class: list[dict[str, Any]]) -> list[str]:
     more = f" and {len(rare) - MOST_NAMED} more" if len(rare) > MOST_NAMED else ""
     advice = "--class-weight balanced finds more of their rows, at the cost of precision"
     return [f"rare classes are often missed: {shown}{more}; {advice}"] if rare else []
+
+
+def _outliers(run: Run, score: Score) -> list[str]:
+    """Return a line on targets of a regression that are far out, where the fit explains nothing."""
+    if score.r2 is None or score.r2 > USELESS or (furthest := _furthest_target(run)) <= FAR:
+        return []
+    return [
+        f"the targets have outliers, up to {furthest:.3g} median absolute deviations from the median, and the fit "
+        f"explains nothing (R2 {score.r2:.3g}); fit np.log1p of the target, or SLKLRegressor in scikit-learn's "
+        "TransformedTargetRegressor"
+    ]
+
+
+def _furthest_target(run: Run) -> float:
+    """Return the largest distance of a training target from their median, in median absolute deviations.
+
+    These are of some 100 000 rows, where there are more, and of targets that differ from the median.
+    """
+    step, drawn, ends = 1 + run.shape.n_train // _MOST_SAMPLED, list[NDArray[np.float64]](), [np.inf, -np.inf]
+    for y, weights in target_blocks(run):
+        counted = y[weights > 0]
+        drawn.append(counted[::step])
+        ends = [counted.min(initial=ends[0]), counted.max(initial=ends[1])]
+    targets = np.concatenate(drawn)
+    median = np.median(targets)
+    distances = np.abs(targets - median)
+    differ = distances[distances > 0]
+    return float(max(median - ends[0], ends[1] - median) / np.median(differ)) if len(differ) else 0.0
 
 
 def _hold_out(run: Run, summary: dict[str, Any]) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """What a run that adds rows (`--add-rows`) takes of the finished run before it, whose folder it leaves as it is.
 
-Candidates with their features, widths and scales, the transform and the mean of targets, the weights to start from and
-which statistics were those of its rows are committed at the start. The statistics are read where they are, once.
+Candidates with their features, widths and scales, the mean of targets, the weights to start from and which statistics
+were those of its rows are committed at the start. The statistics are read where they are, once.
 """
 
 from pathlib import Path

@@ -109,7 +109,6 @@ def assemble_model(
         selection_order=np.arange(len(rows)),
         temperature=temperature and temperature["temperature"],
         feature_scales=work.stored(SCALES).read()["scales"] if learns_scales(work.config.kernel.scale) else None,
-        target_transform=work.facts.transform,
         **of_inputs,
     )
 
@@ -159,7 +158,7 @@ def _opened_scores(layout: RunLayout, task: RowTask, *, refitted: bool, selected
         if prefixes:
             columns = before.expansion.columns(block.X)  # of centers where they were chosen
             for weights, intercept in prefixes:
-                of_first = score(model.in_units(columns[:, : len(weights)] @ weights + intercept), block)
+                of_first = score(columns[:, : len(weights)] @ weights + intercept, block)
                 errors.append(of_first.squared_error if regression else of_first.wrong)
         found = asdict(Scores(of_model, penalised, tuple(errors)))
         ranked = {} if regression else ranked_rows(decision, block.y, block.weights, block.start, task.shape.n_test)

@@ -179,7 +179,7 @@ def fill_in(
         raise ConfigError("kernel.scale_rounds has no effect without --scale learned; add that, or leave it out")
     config, notes = _with_count(config, shape, explicit, room)
     check_combinations(config, shape, count_candidates(config, shape.n_train))
-    return _with_precision(_with_transform(_with_centring(config, shape), shape)), notes
+    return _with_precision(_with_centring(config, shape)), notes
 
 
 def _image_width(config: TrainConfig) -> float | str:
@@ -246,7 +246,6 @@ def penalised(config: TrainConfig, asked: TrainConfig) -> TrainConfig:
     changed = {
         "solver.penalty": DEFAULT_PENALTY,
         "solver.refit": asked.solver.refit,
-        "data.target_transform": asked.data.target_transform or "none",
         "kernel.precision": asked.kernel.precision,
     }
     return _with_precision(with_values(config, changed))
@@ -328,20 +327,6 @@ def _with_centring(config: TrainConfig, shape: FeatureShape) -> TrainConfig:
     if config.data.centre_targets and not possible:
         raise ConfigError("data.centre_targets = true needs a regression with an intercept (--intercept); leave it out")
     return _with_defaults(config, {"data.centre_targets": possible})
-
-
-def _with_transform(config: TrainConfig, shape: FeatureShape) -> TrainConfig:
-    """Fill in whether targets may be transformed: a penalty is in units of the targets, which shall not be others."""
-    asked, possible = config.data.target_transform, shape.task == "regression"
-    if asked not in (None, "none") and not possible:
-        raise ConfigError(f"data.target_transform = {asked}: {shape.dataset} is no regression; leave it out")
-    if asked in ("auto", "outliers") and not config.statistics.hold_out:
-        raise ConfigError(
-            f"data.target_transform = {asked} needs held-out rows, statistics.hold_out is 0; set it to 0.1"
-        )
-    penalised = config.solver.select == "none" and config.solver.penalty != NO_PENALTY
-    tried = possible and not penalised and config.statistics.hold_out > 0
-    return _with_defaults(config, {"data.target_transform": "outliers" if tried else "none"})
 
 
 def count_candidates(config: TrainConfig, n_train: int) -> int:

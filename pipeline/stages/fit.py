@@ -1,7 +1,7 @@
 """Fit the weights of a model to training rows. The command, `pipeline.train` and the estimators all call `fit`.
 
-1. `draw_candidates`: candidates, and where the data decide a transform of the targets (`choose_target_transform`), the
-   kernel, its widths and scales of the features (`choose_kernel`).
+1. `draw_candidates`: candidates, and where the data decide the kernel, its widths and scales of the features
+   (`choose_kernel`).
 2. `accumulate_statistics`: the Gram matrix of the candidates' columns, and what goes with it; of a fit by a budget as
    many columns as lower the held-out error (`grow_candidates`).
 3. `solve_weights`: solves at a penalty or along a path, a greedy selection, or least squares; refit; moved centers; the
@@ -17,7 +17,6 @@ from pipeline.runtime.stored_arrays import Arrays
 from pipeline.stages import earlier_run
 from pipeline.stages.accumulate_statistics import accumulate_statistics
 from pipeline.stages.choose_kernel import PASS, choose_kernel
-from pipeline.stages.choose_target_transform import TRANSFORMS, choose_target_transform
 from pipeline.stages.filled_settings import grows
 from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.grow_candidates import grow_candidates
@@ -32,14 +31,13 @@ def draw_rows(rows: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int6
 
 
 def draw_candidates(work: Workspace) -> None:
-    """Draw the candidates, choose what the data decide: transform, kernel, widths, scales; and commit the result."""
+    """Draw the candidates, choose what the data decide: kernel, widths, scales; and commit the result."""
     with work.stage(CENTERS) as cost:
         if work.committed(CENTERS, mapped=True) is not None:
             return
         cost.items = 1
         work.once(CENTERS, lambda: _candidates(work))
-        for name in (TRANSFORMS, PASS):
-            work.drop(f"passes/{name}")
+        work.drop(f"passes/{PASS}")
 
 
 def _candidates(work: Workspace) -> Arrays:
@@ -48,8 +46,7 @@ def _candidates(work: Workspace) -> Arrays:
         check_targets(work)
         return earlier_run.take_candidates(work)
     index, facts = _rows_of_candidates(work), find_target_facts(work)
-    facts, tried = choose_target_transform(work, index, facts)
-    arrays: Arrays = {"index": index} | tried | choose_kernel(work, index, facts) | facts.arrays()
+    arrays: Arrays = {"index": index} | choose_kernel(work, index, facts) | facts.arrays()
     # Else candidates may be all rows, and tasks read the features that they need.
     if (work.config.centers.working_set or 0) >= work.n_candidates and work.preselection is None:
         arrays["X"] = open_features(work.features).take(index)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.row_draws import draw_held_out, draw_sample, held_out_limit
-from features.target_transform import KINDS, TargetTransform
+from features.row_draws import draw_held_out, held_out_limit
 from features.targets import balanced_factors
 from pipeline.config.parsers import NO_PENALTY
 from pipeline.config.train_config import TrainConfig, what_needs_held_out_rows
@@ -20,7 +19,6 @@ from pipeline.kernels.gram_statistics import LEAST_TARGET, RowBounds, largest_te
 from pipeline.runtime.stored_arrays import Arrays
 
 READ_TARGETS = 65_536  # that are read at once
-_MOST_SAMPLED = 100_000  # targets that a transform is made of
 
 
 class RowData:
@@ -35,22 +33,20 @@ class RowData:
 class TargetFacts:
     """What training makes of targets and row weights.
 
-    mean : is taken off the targets, once they are transformed
+    mean : is taken off the targets
     class_factors : of the weights of the rows of each class; () for none
     held_out_limit : rows whose coins are below it are held out
     largest : the `largest_terms` of the first rows, and of those of each addition, where columns are at most 1
-    transform : of the targets of a regression, None where they are fitted as they are
     """
 
     mean: float = 0.0
     class_factors: tuple[float, ...] = ()
     held_out_limit: float = 0.0
     largest: tuple[tuple[float, ...], ...] = ()
-    transform: TargetTransform | None = None
 
     def encoded(self, y: NDArray[Any], shape: FeatureShape) -> NDArray[np.float64]:
-        """Return what the solves fit for targets y (rows,) as stored: transformed, less the mean, (rows, T) f8."""
-        return encoded_targets(y if self.transform is None else self.transform.apply(y), shape) - self.mean
+        """Return what the solves fit for targets y (rows,) as stored: less the mean, (rows, T) f8."""
+        return encoded_targets(y, shape) - self.mean
 
     def weights(self, y: NDArray[Any], weights: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
         """Return how much rows count that have targets y (rows,) as stored, and these weights; None: 1 each."""
@@ -64,13 +60,8 @@ class TargetFacts:
         return RowBounds.of(np.array(self.largest if batch is None else [self.largest[batch]]))
 
     def arrays(self) -> Arrays:
-        """Return the facts as arrays, which `facts_of` reads: of a transform its number in KINDS, and its knots."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        if (transform := self.transform) is None:
-            del values["transform"]
-        else:
-            values |= {"transform": KINDS.index(transform.kind), "knots": transform.knots()}
-        return {name: np.asarray(value) for name, value in values.items()}
+        """Return the facts as arrays, which `facts_of` reads."""
+        return {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
 
 
 def find_target_facts(run: RowData) -> TargetFacts:
@@ -83,16 +74,11 @@ def find_target_facts(run: RowData) -> TargetFacts:
     weighs_classes, n_classes = run.config.data.class_weight is not None, len(run.shape.classes)
     counts = [np.bincount(y, weights, n_classes) for y, weights in target_blocks(run)] if weighs_classes else []
     facts = TargetFacts(
-        mean=_mean(run, None),
+        mean=_mean(run),
         class_factors=tuple(balanced_factors(sum(counts, np.zeros(n_classes))).tolist()) if counts else (),
         held_out_limit=_held_out_limit(run),
     )
     return with_largest(run, facts)
-
-
-def transformed(run: RowData, facts: TargetFacts, transform: TargetTransform) -> TargetFacts:
-    """Return the facts of the same rows where their targets are transformed: passes over the targets."""
-    return with_largest(run, replace(facts, transform=transform, mean=_mean(run, transform), largest=()))
 
 
 def with_largest(run: RowData, facts: TargetFacts) -> TargetFacts:
@@ -118,11 +104,8 @@ def _largest_of(run: RowData, facts: TargetFacts, rows: range) -> tuple[float, .
 def facts_of(arrays: Arrays) -> TargetFacts:
     """Return the facts among arrays that are committed with candidates."""
     factors, largest = arrays["class_factors"].tolist(), arrays["largest"].tolist()
-    transform = None
-    if "transform" in arrays:
-        transform = TargetTransform.from_knots(KINDS[int(arrays["transform"])], arrays["knots"])
     limit = float(arrays["held_out_limit"])
-    return TargetFacts(float(arrays["mean"]), tuple(factors), limit, tuple(map(tuple, largest)), transform)
+    return TargetFacts(float(arrays["mean"]), tuple(factors), limit, tuple(map(tuple, largest)))
 
 
 def held_out_rows(run: RowData, facts: TargetFacts) -> NDArray[np.bool_]:
@@ -201,32 +184,12 @@ def _tells_labels_apart(run: RowData, limit: float) -> bool:
     return len(np.unique(fit)) > 1 and bool(np.isin(held_out, fit).any())
 
 
-def _mean(run: RowData, transform: TargetTransform | None) -> float:
-    """Return the weighted mean of the transformed training targets, summed exactly; 0 where they are not centred."""
+def _mean(run: RowData) -> float:
+    """Return the weighted mean of the training targets, summed exactly; 0 where they are not centred."""
     if not run.config.data.centre_targets:
         return 0.0
     total = math.fsum(weight for _, weights in target_blocks(run) for weight in weights.tolist())
-    blocks = ((y if transform is None else transform.apply(y), weights) for y, weights in target_blocks(run))
-    return math.fsum(value for y, weights in blocks for value in (y / (total / weights)).tolist())
-
-
-def sample_targets(run: RowData) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return targets (k,) f8 and weights (k,) f8 above 0 of the training rows, or of some 100 000 where they are more.
-
-    Equal rows are drawn together or not at all, the least and the largest target always.
-    """
-    share, drawn = _MOST_SAMPLED / run.shape.n_train, list[NDArray[np.float64]]()
-    ends = np.array([[np.inf, -np.inf], [1.0, 1.0]])
-    for (y, weights), (keys, _) in zip(target_blocks(run), key_blocks(run), strict=True):
-        counted = weights > 0
-        ends[0] = min(ends[0, 0], y[counted].min(initial=np.inf)), max(ends[0, 1], y[counted].max(initial=-np.inf))
-        chosen = counted & (draw_sample(run.config.seed, share, keys) if share < 1 else True)
-        drawn.append(np.stack([y[chosen], weights[chosen]]))
-    if share < 1:
-        ends[1] = np.mean(np.concatenate([weights for _, weights in drawn]))
-        drawn.append(ends)
-    targets, of_rows = np.concatenate(drawn, axis=1)
-    return targets, of_rows
+    return math.fsum(value for y, weights in target_blocks(run) for value in (y / (total / weights)).tolist())
 
 
 def check_targets(run: RowData) -> None:

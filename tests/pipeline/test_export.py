@@ -33,8 +33,6 @@ CASES: dict[str, tuple[Any, list[str]]] = {
     "intersection": (np.sin(ANGLE), ["--kernel", "intersection", "--set", "data.standardise=false"]),
     "laplace": (np.sin(ANGLE), ["--kernel", "laplace", "--sigma2", "1,9", "--penalty", "1"]),
     "product-laplace": (np.sin(ANGLE), ["--kernel", "product-laplace", "--select", "greedy:10"]),
-    "outliers": (np.sin(ANGLE) * np.where(RNG.random(400) < 0.02, 1e3, 1), ["--set", "data.target_transform=rank"]),
-    "long tails": (np.exp(3 * np.sin(ANGLE)), ["--set", "data.target_transform=log", "--refit", "ridge"]),
     "no held-out rows": (np.where(np.sin(ANGLE) > 0, 1, 0), ["--set", "statistics.hold_out=0", "--penalty", "1"]),
 }
 

@@ -175,7 +175,7 @@ def test_a_table_is_told_by_the_rows_of_its_file_and_without_settings_of_images(
     y = np.where(np.arange(len(X)) % 7, X[:, 0] + 5, 100 + np.arange(len(X)))  # nothing tells the large ones
     lines = [f"{a},{b},{value}" for (a, b), value in zip(X.tolist(), y.tolist(), strict=True)]
     (tmp_path / "odd.csv").write_text("\n".join(["a,b,y", *lines]))
-    run = train_beside(tmp_path, "odd", tmp_path / "odd.csv", *TABLE_RUN, "--set", "data.target_transform=none")
+    run = train_beside(tmp_path, "odd", tmp_path / "odd.csv", *TABLE_RUN)
     found = page_of(run, tmp_path / "page.html")
     cells = texts(found, "td")
     truth = {str(row): f"{value:.6g}" for row, value in enumerate(y.tolist())}

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from features.descriptors.extraction import FeatureSpec, feature_length
 from features.standardisation import Standardisation
-from features.target_transform import TargetTransform
 from pipeline.errors import ExitCode, InvalidDataError
 from pipeline.kernels.kernel_forms import GAUSSIAN, KERNELS, Kernel
 from pipeline.models.kernel_expansion import KernelExpansion
@@ -90,38 +89,6 @@ def test_a_temperature_is_kept_where_there_is_one(tmp_path):
     assert "temperature" not in make().description()
     with pytest.raises(ModelFormatError, match="of a classifier"):
         replace(make("regression"), temperature=0.21).check()
-
-
-KNOTS = np.array([[-5.0, 0.0, 1.0, 1e4], [-1.0, 0.0, 0.5, 3.0]])  # values, scores
-TRANSFORMED = replace(make("regression"), target_transform=TargetTransform.from_knots("rank", KNOTS))
-
-
-def test_a_transform_of_the_targets_is_kept_and_undone(tmp_path):
-    save_model(tmp_path / "model", TRANSFORMED)
-    again, plain = load_model(tmp_path / "model"), make("regression")
-    assert again.target_transform == TRANSFORMED.target_transform
-    X = again.features_of(np.random.default_rng(1).normal(size=(50, 6)))
-    expected = np.interp(plain.decision_function(X), KNOTS[1], KNOTS[0])
-    assert len(np.unique(expected)) > 10
-    np.testing.assert_array_equal(again.decision_function(X), expected)
-    np.testing.assert_array_equal(again.predict_targets(X), expected[:, 0])
-    description, arrays = parts(TRANSFORMED)
-    for change, words in (
-        ({"format_version": 2}, "another version"),
-        ({"target_transform": "square"}, "expected one of log, rank"),
-        ({"target_transform": None}, "expected one of log, rank"),
-        ({"task": "binary", "labels": [0, 1]}, "never transformed"),
-    ):
-        with pytest.raises(ModelFormatError, match=words):
-            SparseKernelModel.from_parts(description | change, arrays)
-    for knots in (KNOTS[:, ::-1], KNOTS[0], KNOTS.astype(np.float32), KNOTS * 1e150, KNOTS[:, :1]):
-        with pytest.raises(ModelFormatError, match="target_knots"):
-            SparseKernelModel.from_parts(description, arrays | {"target_knots": knots})
-    without = {name: array for name, array in arrays.items() if name != "target_knots"}
-    with pytest.raises(ModelFormatError, match="knots"):
-        SparseKernelModel.from_parts(description, without)
-    with pytest.raises(ModelFormatError, match="expected one of"):  # a model without one, to which knots were added
-        SparseKernelModel.from_parts(parts(make("regression"))[0], arrays)
 
 
 VERSION, NAN = {"algorithm_version": 1}, float("nan")
@@ -257,10 +224,10 @@ def replaced(draw: st.DrawFn, value: Any) -> Any:
     return draw(JSON)
 
 
-@given(data=st.data(), name=st.sampled_from(sorted(SPECS)), task=st.sampled_from([*sorted(TASKS), "transformed"]))
+@given(data=st.data(), name=st.sampled_from(sorted(SPECS)), task=st.sampled_from(sorted(TASKS)))
 def test_a_corrupted_description_is_refused_or_predicts(data, name, task):
     """Nothing but a ModelFormatError ever comes out, and what is let through is a working model."""
-    description, arrays = parts(TRANSFORMED if task == "transformed" else make(task, name))
+    description, arrays = parts(make(task, name))
     try:
         model = SparseKernelModel.from_parts(replaced(data.draw, description), arrays)
     except ModelFormatError:
