@@ -51,12 +51,6 @@ class StorageError(Exception):
         vars(self).update(facts)
 
 
-class UnusableNameError(StorageError):
-    """A name that was given cannot be that of anything we read, or a variable of the environment is wrong (exit 2)."""
-
-    exit_code = 2
-
-
 class CorruptDataError(StorageError):
     """Stored data is damaged, incomplete or not in a form we accept (exit 65)."""
 

@@ -5,15 +5,11 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
 from runs import TrainedRuns, write_tables
-
-if TYPE_CHECKING:
-    from object_server import ObjectServer
 
 # How many examples a property is tried on; a quick test run takes the first. `--hypothesis-profile` names another.
 EXAMPLES = {"quick": 15, "ci": 100, "nightly": 1000}
@@ -36,15 +32,6 @@ def data_dir() -> Path:
         if (folder / "mnist").is_dir():
             return folder
     pytest.skip("the real data sets are not here: set SLKL_DATA_DIR to the folder that holds mnist/")
-
-
-@pytest.fixture(scope="session")
-def s3() -> Iterator["ObjectServer"]:
-    """An object store on loopback."""
-    from object_server import object_server  # takes seconds
-
-    with object_server() as server:
-        yield server
 
 
 @pytest.fixture(scope="session")

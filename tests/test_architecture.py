@@ -30,7 +30,6 @@ OWN_PLACE = {  # an outside library: the only files that may import it
     "pyarrow": (
         *(f"features/{name}.py" for name in ("csv_files", "parquet_files", "input_files", "table_batches")),
         *(f"features/table_{name}.py" for name in ("cells", "labels", "layout", "parts")),
-        "storage/object_store.py",
         "storage/output_files.py",
     ),
     "distributed": ("pipeline/runtime/dask_clients.py", "pipeline/runtime/executors.py"),

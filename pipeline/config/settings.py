@@ -26,9 +26,8 @@ from pipeline.config.parsers import (
 )
 from pipeline.config.train_config import DATASETS, TrainConfig
 from pipeline.errors import ConfigError, ConfigMismatchError
-from storage.errors import CorruptDataError, UnusableNameError
+from storage.errors import CorruptDataError
 from storage.files import read_plain
-from storage.object_store import is_url, path_of
 
 MOST_TOML_BYTES = 2**18
 MOST_DOTS = 200  # of one line: tomllib takes minutes over keys of many parts
@@ -163,7 +162,6 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
     environment stands above the named run. Raises ConfigError for an unknown key (naming the nearest), a value out of
     range, and the address of a scheduler in a file, which may be anybody's.
     """
-    _check_urls("dataset", dataset, "the command")
     try:
         config = TrainConfig(dataset=absolute_path(text(dataset)))
     except ValueError as error:
@@ -174,7 +172,6 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
         usual.append(("resources.scheduler", (address, "DASK_SCHEDULER_ADDRESS")))
     typed = [*({} if config_file is None else _of_file(config_file)).items(), *assignments.items()]
     for key, (value, origin) in usual + typed:
-        _check_urls(key, value, origin)
         if key != "dataset":
             config = with_value(config, key, parse_value(key, value, origin))
             origins[key] = origin
@@ -182,11 +179,8 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
             raise ConfigError(f"dataset = {shown(value)} ({origin}), but the command names {dataset}; drop one")
     for key in ("data.test", "resources.features_dir", "resources.data_dir", "centers.list", "solver.init_from"):
         value = get(config, key)
-        if value is None or (key == "data.test" and is_url(value)):
-            continue
-        if is_url(value):
-            raise ConfigError(f"{key} = {value}: must be on a file system; only data are read from an object store")
-        config = with_value(config, key, str(Path(value).expanduser().absolute()))
+        if value is not None:
+            config = with_value(config, key, str(Path(value).expanduser().absolute()))
     if config.data.add_rows is not None:
         config = with_value(config, "data.add_rows", tuple(map(absolute_path, config.data.add_rows)))
     return Loaded(config, origins, frozenset(key for key, _ in typed if key != "dataset"))
@@ -221,20 +215,14 @@ def flag_of(address: str) -> str:
     return UNSAFE if address.startswith("tcp://") else "--scheduler"
 
 
-def _check_urls(key: str, value: Any, origin: str) -> None:
-    """Raise ConfigError where a setting has an s3:// URL that is malformed; it may hold a secret, and is not told."""
-    for url in value if isinstance(value, list | tuple) else [value]:
-        try:
-            if isinstance(url, str) and is_url(url):
-                path_of(url)
-        except UnusableNameError as error:
-            raise ConfigError(f"{key} ({origin}): {error}") from None
-
-
 def absolute_path(dataset: str) -> str:
-    """Return the absolute path of a dataset that is a path, a name or URL as it is: a run may be resumed anywhere."""
-    if is_url(dataset):
-        return dataset
+    """Return the absolute path of a dataset that is a path, a name as it is: a run may be resumed anywhere.
+
+    Raises ConfigError for a URL, without telling it: it may hold a secret.
+    """
+    scheme, sign, _ = dataset.partition("://")
+    if sign and scheme.isalnum():
+        raise ConfigError(f"the dataset is a {scheme}:// URL; copy it to a disk first, and name the copy")
     is_name = dataset in DATASETS or not (os.sep in dataset or Path(dataset).suffix or Path(dataset).exists())
     return dataset if is_name else str(Path(dataset).absolute())
 

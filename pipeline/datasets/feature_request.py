@@ -15,7 +15,6 @@ from features.published import PUBLISHED, folder_with
 from features.source import PARTS, Part, Source, SourceSpec
 from pipeline.config.settings import with_value
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets import reading
 from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigError
 from storage.records import digest_of
@@ -97,26 +96,21 @@ def tables_folder(config: TrainConfig) -> Path:
 
 
 def source_spec(config: TrainConfig) -> SourceSpec:
-    """Return the description of the data, after copying what s3:// URLs name, beside the feature stores.
-
-    It has the folder of SLKL_DATA_DIR, which workers of a cluster may not know.
-    """
+    """Return the description of the data, with the folder of SLKL_DATA_DIR, which workers of a cluster may not know."""
     data, data_dir = config.data, config.resources.data_dir
     is_published, named = config.dataset in PUBLISHED, os.environ.get("SLKL_DATA_DIR")
     if is_published and data_dir is None and named and folder_with(config.dataset, named) is not None:
         data_dir = str(Path(named).absolute())
     named_alike = (each.name for each in fields(SourceSpec) if hasattr(data, each.name))
     alike: dict[str, Any] = {name: getattr(data, name) for name in named_alike}
-    copies = Path(config.resources.features_dir).absolute() / "objects"
     alike |= {
         "data_dir": data_dir if is_published else None,
         "seed": config.seed,
-        "test": None if data.test is None else reading.local_path(data.test, copies),
-        "added": tuple(reading.local_path(path, copies) for path in data.add_rows or ()),
+        "added": data.add_rows or (),
     }
     if config.resources.features_store != "none":
         alike["kept"] = str(tables_folder(config))
-    return SourceSpec(reading.local_path(config.dataset, copies), **alike)
+    return SourceSpec(config.dataset, **alike)
 
 
 def names_of_data(config: TrainConfig) -> str:

@@ -1,23 +1,16 @@
-"""What the reading of tables takes and tells: seconds, memory, notes, and lines of progress while it goes on.
-
-What an s3:// URL names is copied before it is read.
-"""
+"""What the reading of tables takes and tells: seconds, memory, notes, and lines of progress while it goes on."""
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from features.table_paths import is_table_file
 from pipeline.runtime import stopping
 from pipeline.runtime.console import StageLine
 from pipeline.runtime.events import MemoryMeter
-from storage.object_store import copy_objects, is_url
 
 
 @dataclass
@@ -28,7 +21,6 @@ class ReadingCost:
     cpu_seconds: float = 0.0
     n_tables: int = 0
     n_rows: int = 0
-    n_bytes: int = 0  # copied from an object store
     peak_bytes: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -80,57 +72,16 @@ def preparing(*, quiet: bool, writes: bool) -> Iterator[None]:
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Count what the reading of a table takes, and tell how far it is."""
-    before = _cost.n_rows
+    before, wall, cpu = _cost.n_rows, time.perf_counter(), time.process_time()
 
-    def words(seconds: float) -> str:
+    def words() -> str:
         n_rows = _cost.n_rows - before
-        return f"{path.name}, {n_rows} rows, {n_rows / seconds:.3g}/s"
-
-    with _telling("read", words):
-        yield
-    _cost.n_tables += 1
-
-
-def local_path(name: str, folder: Path | None) -> str:
-    """Return the path of a copy of what an s3:// URL names, below `folder`; any other name as it is.
-
-    The copy is removed at the end of the process where there is no folder, or nothing is to be written. Raises as
-    `storage.object_store.copy_objects`, and StoppedError where work shall stop.
-    """
-    if not is_url(name):
-        return name
-    before = _cost.n_bytes
-
-    def words(seconds: float) -> str:
-        n_mib = (_cost.n_bytes - before) / 2**20
-        return f"{name}, {n_mib:.0f} MiB, {n_mib / seconds:.3g} MiB/s"
-
-    def count(n_bytes: int) -> None:
-        stopping.check()
-        _cost.n_bytes += n_bytes
-
-    folder = folder if folder and writes() else Path(_passing_folder().name)
-    with _telling("copy", words):
-        return str(copy_objects(name, folder, is_table_file, count))
-
-
-@cache
-def _passing_folder() -> "TemporaryDirectory[str]":
-    """Return a folder that is removed when the process ends."""
-    return TemporaryDirectory(prefix="slkl-")
-
-
-@contextmanager
-def _telling(stage: str, words: Callable[[float], str]) -> Iterator[None]:
-    """Count what the block takes, and tell what `words` makes of its seconds."""
-    wall, cpu = time.perf_counter(), time.process_time()
-
-    def tell() -> str:
-        return words(time.perf_counter() - wall)
+        return f"{path.name}, {n_rows} rows, {n_rows / (time.perf_counter() - wall):.3g}/s"
 
     try:
-        with StageLine(sys.stderr, stage, tell, tell) if _tells.get() else nullcontext():
+        with StageLine(sys.stderr, "read", words, words) if _tells.get() else nullcontext():
             yield
     finally:
         _cost.wall_seconds += time.perf_counter() - wall
         _cost.cpu_seconds += time.process_time() - cpu
+    _cost.n_tables += 1

@@ -57,7 +57,6 @@ from pipeline.stages.preparation import loops_of
 from pipeline.stages.training_rows import row_grid
 from storage.errors import CannotWriteError
 from storage.folder_layouts import FeatureLayout, RunLayout
-from storage.object_store import is_url
 
 # Interpreter, libraries and compiled code of a process, measured: while it computes features, then columns (while it
 # solves: DRIVER_BYTES); then beside worker processes that do both, which share its libraries.
@@ -367,7 +366,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     planned = solve_finalists if solving.preselected else solve_in_rounds if in_rounds else solve_at_once
     n_tested = row_grid("test", shape.n_test, w).n_blocks
     reading_table: tuple[StagePlan, ...] = ()
-    if config.dataset not in NAMED and (is_url(config.dataset) or is_table(Path(config.dataset))):
+    if config.dataset not in NAMED and is_table(Path(config.dataset)):
         reading_table = (StagePlan("read", 1, TABLE_BYTES + ROW_BYTES * n_rows, 8 * n_rows * d if stored else 0),)
     stages = (
         *reading_table,

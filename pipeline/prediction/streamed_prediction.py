@@ -20,7 +20,6 @@ from features.source import NAMED, Part, Source
 from features.targets import class_array
 from pipeline.config import settings as configuration
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets import reading
 from pipeline.datasets.feature_request import describe, fill_in_features, names_of_data, source_spec
 from pipeline.datasets.open_data import open_data
 from pipeline.errors import ConfigError, ConfigMismatchError, InvalidDataError, MissingRunError
@@ -93,7 +92,8 @@ def open_examples(asked: Asked, located: Located) -> Examples:
     if data is None and config is None:
         raise ConfigError("DATA is missing: only the folder of a run knows its data")
     named = data is None or data in NAMED
-    of_the_run = config is not None and (data is None or configuration.absolute_path(data) == config.dataset)
+    place = None if data is None else configuration.absolute_path(data)
+    of_the_run = config is not None and place in (None, config.dataset)
     as_trained = not (asked.target or asked.settings) and (named or asked.part is not None or asked.labelled)
     if config is not None and of_the_run and as_trained:
         if asked.data_dir:
@@ -104,7 +104,7 @@ def open_examples(asked: Asked, located: Located) -> Examples:
     elif named:
         examples = _parts_of(_named_source(data, asked), asked.part or "test")
     else:
-        path = Path(reading.local_path(data, None))
+        path = Path(data)
         examples = open_arrays(path, asked) or _open_table(path, asked, located.model)
     for piece in examples.pieces:
         check_shape(piece, located.model)

@@ -43,8 +43,6 @@ def stored_config(root: Path | None, resume: str, dataset: str) -> TrainConfig |
     Raises FolderInUseError for a used folder without `resume`, or with anything else in it, MissingRunError where
     `resume` requires a run.
     """
-    if str(root).startswith("s3:/"):
-        raise ConfigError(f"--run-dir {root}: must be on a file system; only data are read from an object store")
     if root is None:
         if resume == "require":
             raise MissingRunError("--resume require needs --run-dir: which run?")

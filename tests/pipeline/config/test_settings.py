@@ -13,6 +13,8 @@ from pipeline.config.parsers import byte_size
 from pipeline.config.settings import SETTINGS, check_scheduler, from_toml, get, load, resumed, to_toml, with_value
 from pipeline.config.train_config import FeaturesConfig, TrainConfig
 from pipeline.errors import ConfigError
+from pipeline.prediction.example_files import Asked
+from pipeline.prediction.streamed_prediction import Located, open_examples
 
 
 def test_layers_override_each_other_in_order(tmp_path):
@@ -70,6 +72,14 @@ def test_paths_are_absolute_and_names_are_not(tmp_path, monkeypatch):
     assert load("mine.csv", None, {}).config.dataset == str(tmp_path / "mine.csv")
     assert load("digits", None, {}).config.dataset == "digits"
     assert load("digits", None, {}).config.resources.features_dir == str(tmp_path / "runs" / "features")
+
+
+@pytest.mark.parametrize("url", ["s3://KEY:HIDDEN@bucket/t.csv", "https://host/t.csv?sign=HIDDEN"])
+def test_a_url_is_refused_and_not_told(url):
+    for open_it in (lambda: load(url, None, {}), lambda: open_examples(Asked(url, labelled=False), Located(None))):
+        with pytest.raises(ConfigError, match="copy it to a disk first") as refused:
+            open_it()
+        assert "HIDDEN" not in str(refused.value)
 
 
 def test_the_papers_setting_on_mnist_is_a_file():
