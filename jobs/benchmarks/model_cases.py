@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.estimators import GreedyNystroem, SLKLClassifier, SLKLRegressor
+from pipeline.estimators import SLKLClassifier, SLKLRegressor
 
 RAW = "--set data.standardise=false"  # the intersection kernel takes no negative features
 WEIGHTED = "--set data.weights=w --class-weight balanced"
@@ -70,7 +70,7 @@ TRAININGS = {
 # A name, the run that is cut, and to how many centers.
 RESIZED = {"greedy-cut": ("greedy", 12), "listed-cut": ("center-list", 6)}
 # A name, the estimator, and words: float32 rows instead of float64, with weights, with groups,
-# without y, many rows.
+# many rows.
 ESTIMATORS: dict[str, tuple[Any, str]] = {
     "regressor": (SLKLRegressor(budget="2s"), ""),
     "regressor-widths": (SLKLRegressor(60, sigma2="auto", penalty="auto"), "float32 weights"),
@@ -86,8 +86,6 @@ ESTIMATORS: dict[str, tuple[Any, str]] = {
     "classifier-greedy": (SLKLClassifier(150, select="greedy:auto", standardise=False), "weights"),
     "classifier-learned": (SLKLClassifier(60, feature_scale="learned", penalty=1.0), "float32"),
     "classifier-own-centers": (SLKLClassifier(centers=OWN, penalty=1.0, kernel="intersection", standardise=False), ""),
-    "landmarks": (GreedyNystroem(30, n_candidates=150), ""),
-    "landmarks-without-y": (GreedyNystroem(30, kernel="polynomial", sigma2=1.0), "float32 without"),
 }
 
 

@@ -1,6 +1,5 @@
-"""The scikit-learn API: `SLKLClassifier` and `SLKLRegressor`, and the transformer `GreedyNystroem`."""
+"""The scikit-learn API: `SLKLClassifier` and `SLKLRegressor`."""
 
-from pipeline.estimators.greedy_nystroem import GreedyNystroem
 from pipeline.estimators.slkl import SLKLClassifier, SLKLRegressor
 
-__all__ = ["GreedyNystroem", "SLKLClassifier", "SLKLRegressor"]
+__all__ = ["SLKLClassifier", "SLKLRegressor"]

@@ -60,9 +60,9 @@ class MemoryWorkspace(Workspace):
         config: TrainConfig,
         shape: FeatureShape,
         features: FeatureRows,
-        listed: NDArray[np.int64] | None = None,
-        callback: Callable[[dict[str, Any]], object] | None = None,
-        log: Callable[[str], object] | None = None,
+        listed: NDArray[np.int64] | None,
+        callback: Callable[[dict[str, Any]], object] | None,
+        log: Callable[[str], object] | None,
     ) -> None:
         self.is_kept = False
         self._listed, self._listeners = listed, (callback or _ignore, log or _ignore)

@@ -48,10 +48,9 @@ PARAMETERS: dict[str, str] = {
     "max_sweeps": "solver.max_sweeps",
     "schedule": "solver.schedule",
     "memory_limit": "resources.memory_limit",
-    "n_candidates": "centers.count",
 }
 MAY_BE_NONE = {"n_centers", "budget", "kernel", "sigma2", "feature_scale", "penalty", "refit", "select", "tol"}
-MAY_BE_NONE |= {"memory_limit", "n_candidates", "categorical", "missing", "dates"}
+MAY_BE_NONE |= {"memory_limit", "categorical", "missing", "dates"}
 NONE_MEANS = {**dict.fromkeys(("categorical", "missing", "dates")), "feature_scale": "none", "refit": "none"}
 NONE_MEANS |= {"select": "none"}
 # Parameters of the penalised problem, with their defaults; any other value asks for it.
@@ -77,13 +76,13 @@ def settings_of(parameters: Mapping[str, Any]) -> tuple[TrainConfig, frozenset[s
     """Return the settings that parameters ask for, and the keys of those not at their defaults. Raises ValueError."""
     usual = {"features.name": "raw", "features.power": 1.0, "resources.features_store": "none"}
     for name, (fits, expected) in _CHECKS.items():
-        if name in parameters and not fits(parameters[name]):
+        if not fits(parameters[name]):
             raise ValueError(f"{name} must be {expected}; found {parameters[name]!r}")
-    given = {key: parsed(name, parameters[name]) for name, key in PARAMETERS.items() if name in parameters}
+    given = {key: parsed(name, parameters[name]) for name, key in PARAMETERS.items()}
     config = with_values(TrainConfig("X"), usual | {key: value for key, value in given.items() if value is not None})
-    asked = [name for name, default in OF_A_PENALTY.items() if parameters.get(name, default) != default]
-    asked += [name for name in ("n_centers", "budget") if parameters.get(name) is not None]
-    if parameters.get("budget") is not None and any(parameters.get(n) is not None for n in ("n_centers", "centers")):
+    asked = [name for name, default in OF_A_PENALTY.items() if parameters[name] != default]
+    asked += [name for name in ("n_centers", "budget") if parameters[name] is not None]
+    if parameters["budget"] is not None and any(parameters[n] is not None for n in ("n_centers", "centers")):
         raise ValueError("budget says how many candidates there are, and so do n_centers and centers; leave one out")
     kernels = kernels_of(config.kernel)
     if config.kernel.sigma2 not in (None, "median") and not kernels[0].has_width:

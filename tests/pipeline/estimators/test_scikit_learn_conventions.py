@@ -11,7 +11,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from pipeline.estimators import GreedyNystroem, SLKLClassifier, SLKLRegressor
+from pipeline.estimators import SLKLClassifier, SLKLRegressor
 
 Table = tuple[np.ndarray, np.ndarray]
 
@@ -23,8 +23,6 @@ CHECKED = {
     "classifier, scales": SLKLClassifier(feature_scale="learned"),
     "classifier, polynomial": SLKLClassifier(kernel="polynomial", sigma2=(1.0, 4.0)),
     "classifier, probabilities": SLKLClassifier(refit="ridge"),
-    "landmarks": GreedyNystroem(),
-    "landmarks, polynomial": GreedyNystroem(kernel="polynomial", n_candidates="all"),
 }
 # Checks of the estimators as they are by default that a quick test run makes.
 QUICK = {
@@ -46,7 +44,7 @@ def checks() -> Iterator[Any]:
     for name, estimator in CHECKED.items():
         for copy, check in estimator_checks_generator(estimator):
             function = getattr(check, "func", check).__name__
-            quick = function in QUICK and name in ("regressor", "classifier", "landmarks")
+            quick = function in QUICK and name in ("regressor", "classifier")
             yield pytest.param(copy, check, marks=() if quick else pytest.mark.ci, id=f"{name}-{function}")
 
 
