@@ -47,7 +47,7 @@ def is_in_repository(document: str) -> bool:
 
 
 def test_every_equation_has_a_number_of_its_own_and_references_within_the_page_exist() -> None:
-    assert sorted(numbered()) == list(range(1, max(numbered()) + 1))
+    assert len(set(numbered())) == len(numbered())
     referred = {int(number) for number in re.findall(r"\((\d+)\)", MATHEMATICS.read_text(encoding="utf-8"))}
     assert referred <= set(numbered())
 

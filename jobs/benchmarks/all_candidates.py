@@ -75,7 +75,6 @@ def main() -> None:
         "kernel_entries_of_n_squared": report["kernel_entries"] / report["n_train"] ** 2,
         "peak_bytes": report["peak_rss_bytes"],
         "gaps": [max(record["relative_gaps"]) for record in report["passes"] or []],
-        "exact": [record["exact"] for record in report["passes"] or []],
         "passes": report["passes"],
         "converged": report["converged"],
         "model_n_centers": count,

@@ -17,7 +17,6 @@ from pipeline.solvers.ridge import ridge_bytes
 from pipeline.solvers.solve import solve_bytes
 from pipeline.stages.filled_settings import trial_sizes
 from pipeline.stages.kernel_settings import kernels_of
-from pipeline.stages.out_of_core.coarse_features import axes_bytes, pay_off, points_bytes
 from pipeline.stages.out_of_core.correlation_pass import tile_bytes
 from pipeline.stages.out_of_core.kept_columns import kept_blocks
 from pipeline.stages.out_of_core.path_in_rounds import PRICED
@@ -258,18 +257,15 @@ def solve_in_rounds(solving: Solving) -> tuple[StagePlan, StagePlan]:
     values = 8 * max(n, solving.candidates) * (t * (PRICED if solving.searched else 1) + 1)
     tile, tiles = tile_bytes(n, shape.n_features, solving.value_bytes, plain=solving.plain), -(-n // TILE_ROWS)
     groups = workers.groups(values, tiles * tiles, -(-TILE_ROWS // COLUMNS_TILE))
-    coarse = solving.plain and solving.config.kernel.name == "gaussian" and pay_off(shape.n_features)
-    tiling = max(workers.threads * tile, axes_bytes(shape.n_features) if coarse else 0)
     reading = (8 + solving.value_bytes) * kept
-    several = groups + (8 if coarse else 5)
-    scoring = solving.base + gram + max(tiling + several * values, reading + 2 * values)
+    scoring = solving.base + gram + max(workers.threads * tile + (groups + 5) * values, reading + 2 * values)
     return (
         growing,
         StagePlan(
             "solve",
             tiles * (tiles + 1) // 2,
             max(scoring, solving.solves()),
-            2 * (workers.processes + 2) * values + solving.moving_disk() + (points_bytes(n) if coarse else 0),
+            2 * (workers.processes + 2) * values + solving.moving_disk(),
         ),
     )
 

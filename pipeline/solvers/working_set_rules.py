@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 MARGIN = 0.98  # of τ; candidates with a larger score are in the working set even if they do not violate
-COARSE_MARGIN = 0.96  # the same where scores are coarse
 
 
 def seed_candidates(n_candidates: int, size: int, seed: int) -> NDArray[np.int64]:
@@ -29,12 +28,10 @@ def violations(scores: NDArray[np.float64], tau: float, *, shared: bool) -> NDAr
     return np.asarray(norms / tau)
 
 
-def nearest(
-    violations: NDArray[np.float64], active: NDArray[np.bool_], per_solve: int, room: int, margin: float = MARGIN
-) -> NDArray[np.int64]:
+def nearest(violations: NDArray[np.float64], active: NDArray[np.bool_], per_solve: int, room: int) -> NDArray[np.int64]:
     """Return the candidates to have beside the active ones, sorted: the largest of each solve, at most `room` in all.
 
-    violations (M, solves), 0 for what shall not come in; active (M,). All violate or are `margin` near to it: the
+    violations (M, solves), 0 for what shall not come in; active (M,). All violate or are within MARGIN of it: the
     residual moves as others come in, and most of what then becomes active was near before. A candidate wanted by
     several solves counts once; where room is short, the best rank decides.
     """
@@ -42,7 +39,7 @@ def nearest(
     for column in range(violations.shape[1]):
         outside = np.where(active, 0.0, violations[:, column])
         largest = np.argsort(-outside, kind="stable")[:per_solve]
-        largest = largest[outside[largest] > margin]
+        largest = largest[outside[largest] > MARGIN]
         ranks[largest] = np.minimum(ranks[largest], np.arange(len(largest)))
     wanted = np.flatnonzero(ranks < len(violations))
     return np.sort(wanted[np.argsort(ranks[wanted], kind="stable")][:room])
@@ -53,7 +50,7 @@ def cannot_be_active(
 ) -> NDArray[np.bool_]:
     """Return which candidates stay at zero without being evaluated again, (M,) bool.
 
-    ‖c_mᵀr‖ ≤ ‖score‖ + error ≤ τ (mathematics.md, eqs. 48 and 102). scores (M, T): known ones; errors (M, T): how far
+    ‖c_mᵀr‖ ≤ ‖score‖ + error ≤ τ (mathematics.md, eq. 48). scores (M, T): known ones; errors (M, T): how far
     c_mᵀr may be from them, 0 where they are evaluated.
     """
     bound = np.abs(scores) + errors

@@ -24,7 +24,6 @@ from pipeline.stages.final_weights import FinalWeights, final_of, ridge_summary
 from pipeline.stages.greedy_selection import AT_ONCE, select_centers
 from pipeline.stages.grow_candidates import RIDGES
 from pipeline.stages.one_vs_all import load_weights, solve_groups
-from pipeline.stages.out_of_core.correlation_pass import has_coarse
 from pipeline.stages.out_of_core.path_in_rounds import follow_path_in_rounds
 from pipeline.stages.out_of_core.pricing import AllCandidates, OnDemand
 from pipeline.stages.out_of_core.working_set_loop import (
@@ -133,7 +132,7 @@ def _solved_in_rounds(run: Workspace) -> Solved:
     if on_demand:
         rule: OnePenalty = OnDemand(run, names, run.config.centers.working_set or len(names))
     else:
-        limits = WorkingSetLimits.of(run, coarse=not searched and has_coarse(run, names))
+        limits = WorkingSetLimits.of(run)
         path = follow_path_in_rounds(run, str(setting), names, limits) if searched else None
         rule = AllCandidates(run, names, limits, path)
     last, passes = grow_until_certified(rule)

@@ -9,7 +9,6 @@ row weights s, R is s times the residuals, and the column beside it is s.
 import math
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +24,6 @@ from pipeline.runtime.row_pass import AddPieces, RowPass, ThreadTeam
 from pipeline.runtime.stored_arrays import Stored
 from pipeline.stages.accumulate_statistics import largest_values
 from pipeline.stages.block_pass import ExactSums, sum_of_arrays
-from pipeline.stages.out_of_core.coarse_features import AXES, as_centers, as_rows, coarse_points, pay_off, read_points
 from pipeline.stages.out_of_core.tiles import LINE_ROWS, TILE_ROWS, Tiles, grouped_by_point, line_rows_of
 from pipeline.stages.run_workspace import Run
 from pipeline.stages.target_facts import row_weights
@@ -42,35 +40,24 @@ class PassResult(NamedTuple):
     kernel_entries: int
 
 
-def _open_tiles(rows: RowTask, given: Stored, tiles: Tiles, coarse: Path | None) -> AddPieces[ExactSums]:
+def _open_tiles(rows: RowTask, given: Stored, tiles: Tiles) -> AddPieces[ExactSums]:
     """Return what adds tiles.
 
-    given : has the "residuals" (n, T + 1), with a column of row weights last, f4 for coarse values; and the
-        "candidates" (M,), by name
-    coarse : the folder of the coarse features that take the place of all
+    given : has the "residuals" (n, T + 1), with a column of row weights last, and the "candidates" (M,), by name
     """
     arrays = given.read(mapped=True)
     residuals, names = arrays["residuals"], arrays["candidates"]
 
-    def generator_of(block: Block) -> ColumnGenerator:
-        if coarse is None:
-            return rows.generator(names[block.start : block.stop])
-        return rows.generator_of(as_centers(read_points(coarse, block)))
-
-    def features_of(block: Block) -> NDArray[np.float32]:
-        if coarse is None:
-            return open_features(rows.features).read("train", block.start, block.stop)
-        return as_rows(read_points(coarse, block))
-
     def add_tile(generator: ColumnGenerator, candidates: Block, of: Block, total: ExactSum, team: ThreadTeam) -> None:
         """Add a tile, line by line (mathematics.md, eq. 69)."""
-        X, of_candidates = features_of(of), slice(candidates.start, candidates.stop)
+        X = open_features(rows.features).read("train", of.start, of.stop)
+        of_candidates = slice(candidates.start, candidates.stop)
         mirrored, of_points = tiles.mirrored(candidates, of), tiles.points(candidates)
         for first in range(0, of.n_rows, tiles.line_rows):
             line = X[first : first + tiles.line_rows]
             start = of.start + first
             of_line = slice(start, start + len(line))
-            K = generator.block(line, out_dtype=residuals.dtype.type, each=team.each)
+            K = generator.block(line, out_dtype=np.float64, each=team.each)
             sums = (residuals[of_line].T @ K).T  # faster than Kᵀ times few columns
             if not rows.kernel.is_bounded:
                 K *= np.sqrt(residuals[of_line, -1:])
@@ -85,7 +72,7 @@ def _open_tiles(rows: RowTask, given: Stored, tiles: Tiles, coarse: Path | None)
         for piece in pieces:
             candidates, of = tiles.tile(piece)
             if generator is None or of_generator != candidates:
-                generator, of_generator = generator_of(candidates), candidates
+                generator, of_generator = rows.generator(names[candidates.start : candidates.stop]), candidates
             stopping.check()
             add_tile(generator, candidates, of, sums["sum"], team)
             yield piece
@@ -93,14 +80,10 @@ def _open_tiles(rows: RowTask, given: Stored, tiles: Tiles, coarse: Path | None)
     return add
 
 
-def correlate(
-    run: Run, name: str, residuals: NDArray[np.float64], candidates: NDArray[np.int64], *, coarse: bool = False
-) -> PassResult:
+def correlate(run: Run, name: str, residuals: NDArray[np.float64], candidates: NDArray[np.int64]) -> PassResult:
     """Return c_mᵀR of some candidates (M,), by name, and residuals (n, T) as `compute_residuals` has them.
 
     All training rows in order, at every width, make the pass of a bounded kernel symmetric: half the kernel entries.
-    Of a Gaussian of one width `coarse` values may be asked for (mathematics.md, eqs. 92 and 93), whose norms are no
-    bounds.
     """
     name, n_train = pass_name(name), run.shape.n_train
     order, starts = grouped_by_point(candidates, n_train)
@@ -110,17 +93,17 @@ def correlate(
     bounds = (*_most(largest, residuals).tolist(), max(largest.columns, largest.gram))
     residuals = residuals if weights is None else residuals * np.sqrt(counts)
     with run.status(SOLVE, "storing the residuals"):
-        stored = np.hstack([residuals, counts]).astype(np.float32 if coarse else np.float64)
-        given = run.commit(f"passes/{name}/input", {"residuals": stored, "candidates": candidates[order]})
+        arrays = {"residuals": np.hstack([residuals, counts]), "candidates": candidates[order]}
+        given = run.commit(f"passes/{name}/input", arrays)
     # Each candidate gets a term from each line of rows, and from each tile of its row.
     shape, n_terms = (tiles.n_candidates, len(bounds)), _most_terms(tiles.n_rows, tiles.line_rows)
     task = RowPass(
-        partial(_open_tiles, row_task(run), given, tiles, coarse_points(run) if coarse else None),
+        partial(_open_tiles, row_task(run), given, tiles),
         partial(sum_of_arrays, shape, TILE_ROWS * np.array(bounds), n_terms),
         tiles.size,
         tiles.n_tiles,
         tiles.n_of_rows,
-        (tiles, TILE_ROWS, LINE_ROWS, COLUMNS_TILE, bounds, coarse),
+        (tiles, TILE_ROWS, LINE_ROWS, COLUMNS_TILE, bounds),
         sums_bytes=8 * math.prod(shape),
         threads_a_piece=-(-TILE_ROWS // COLUMNS_TILE),
     )
@@ -144,7 +127,7 @@ def tile_bytes(n_rows: int, n_features: int, value_bytes: int, *, plain: bool) -
     n_bytes = 2 * 4 * side * n_features + (12 if plain else 20) * line * side
     if value_bytes == 8:
         n_bytes += 8 * (side + line) * n_features + 4 * line * side
-    return n_bytes + (4 * AXES * n_features if plain and pay_off(n_features) else 0)
+    return n_bytes
 
 
 def _most(largest: RowBounds, residuals: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -165,9 +148,3 @@ def is_symmetric(run: Run, candidates: NDArray[np.int64]) -> bool:
     """Return whether a pass over these candidates costs half: all training rows, at every width; 0 ≤ k ≤ 1."""
     all_there_are = run.shape.n_train * len(run.centers["sigma2"])
     return run.kernel.is_bounded and bool(np.array_equal(candidates, np.arange(all_there_are)))
-
-
-def has_coarse(run: Run, candidates: NDArray[np.int64]) -> bool:
-    """Return whether coarse correlations of these candidates may be asked for, and pay off."""
-    suits = run.kernel.name == "gaussian" and len(run.centers["sigma2"]) == 1  # the bounds of `coarse_features` do
-    return suits and pay_off(run.shape.n_features) and is_symmetric(run, candidates)

@@ -15,11 +15,9 @@ from pipeline.solvers.duality_gap import Certificate, certify_support, gap_safe_
 from pipeline.solvers.weights import Weights
 from pipeline.stages.accumulate_statistics import HELD_OUT
 from pipeline.stages.one_vs_all import groups_of
-from pipeline.stages.out_of_core.coarse_features import coarse_deviations
 from pipeline.stages.out_of_core.correlation_pass import (
     correlate,
     correlation_errors,
-    has_coarse,
     is_symmetric,
     pass_name,
 )
@@ -34,7 +32,7 @@ class Correlations:
 
     norm_bounds (M,) ≥ ‖c_m‖; residuals (n, T) of the last pass; errors (M, T) of the values, 0 where evaluated now;
     screened (M,): zero in every solution, never evaluated again; evaluated, skipped: numbers of candidates of the last
-    pass, skipped ones outside the working set; coarse_entries: those of kernel_entries that are of coarse features.
+    pass, skipped ones outside the working set.
     """
 
     values: NDArray[np.float64]
@@ -45,7 +43,6 @@ class Correlations:
     evaluated: int
     skipped: int
     kernel_entries: int
-    coarse_entries: int = 0
 
     @staticmethod
     def unknown(n_candidates: int, residuals: NDArray[np.float64]) -> "Correlations":
@@ -59,15 +56,12 @@ class Correlations:
         """Which candidates were evaluated at the present weights, (M,) bool."""
         return np.asarray(self.errors.max(axis=1) == 0.0)
 
-    def moved_to(self, residuals: NDArray[np.float64], rates: NDArray[np.float64]) -> "Correlations":
-        """Return the values, with their errors at other residuals (n, T): mathematics.md, eqs. 48 and 102.
-
-        rates (M,): growth of each error where the residuals move by 1.
-        """
+    def moved_to(self, residuals: NDArray[np.float64]) -> "Correlations":
+        """Return the values, with their errors at other residuals (n, T): mathematics.md, eq. 48."""
         moved = np.linalg.norm(residuals - self.residuals, axis=0)
         with np.errstate(invalid="ignore"):  # 0 times infinity, of candidates that were never evaluated
-            errors = np.where(np.isinf(self.errors), np.inf, self.errors + np.multiply.outer(rates, moved))
-        return replace(self, residuals=residuals, errors=errors, evaluated=0, kernel_entries=0, coarse_entries=0)
+            errors = np.where(np.isinf(self.errors), np.inf, self.errors + np.multiply.outer(self.norm_bounds, moved))
+        return replace(self, residuals=residuals, errors=errors, evaluated=0, kernel_entries=0)
 
     def with_values(self, which: NDArray[np.int64], values: NDArray[np.float64]) -> "Correlations":
         """Return the correlations with those of some candidates replaced by exact ones."""
@@ -191,31 +185,6 @@ class SolvedSet:
         clean(self.run, self.working_set.name)
         return found
 
-    def coarse_correlations(self, earlier: str | None) -> tuple[Correlations, float]:
-        """Return coarse correlations of all candidates (mathematics.md, eqs. 92 and 93), and their error.
-
-        Exact in the working set, estimates outside, corrected as when a candidate was last in it. The error is the root
-        mean square in the working set. earlier: the name of the round before.
-        """
-        run, n, name = self.run, len(self.candidates), coarse_name(self.working_set.name)
-
-        def make() -> Arrays:
-            result = correlate(run, name, self.residuals(), self.candidates, coarse=True)
-            corrections, exact = np.zeros_like(result.values), self.gram_correlations()
-            if earlier is not None:
-                corrections = run.stored(f"scores/{coarse_name(earlier)}.npz").read()["corrections"]
-            corrections[self.inside] = exact - result.values[self.inside]
-            values = result.values + corrections
-            values[self.inside] = exact
-            return {"values": values, "corrections": corrections, "kernel_entries": np.array(result.kernel_entries)}
-
-        arrays = run.once(f"scores/{name}.npz", make)
-        run.drop(f"passes/{pass_name(name)}")
-        values, entries = arrays["values"], int(arrays["kernel_entries"])
-        found = Correlations.unknown(n, np.empty((0, values.shape[1]))).with_values(np.arange(n), values)
-        error = float(np.sqrt(np.mean(arrays["corrections"][self.inside] ** 2)))
-        return replace(found, evaluated=n, kernel_entries=entries, coarse_entries=entries), error
-
     def _first_pass(self, residuals: NDArray[np.float64]) -> Correlations:
         result, n = correlate(self.run, self.working_set.name, residuals, self.candidates), len(self.candidates)
         found = Correlations.unknown(n, residuals).with_values(np.arange(n), result.values)
@@ -223,23 +192,11 @@ class SolvedSet:
         return replace(found, norm_bounds=norms, evaluated=n, kernel_entries=entries)
 
     def _next_pass(self, residuals: NDArray[np.float64], before: Correlations) -> Correlations:
-        """Return the correlations, given those of the round before.
-
-        Where bounds leave out too few candidates, coarse features first move all values to the new residuals (eq. 102).
-        """
-        run, name, candidates = self.run, self.working_set.name, self.candidates
-        found = before.moved_to(residuals, before.norm_bounds)
+        """Return the correlations, given those of the round before: of candidates that these do not bound."""
+        found = before.moved_to(residuals)
         needed, skipped = self._needed(found)
-        if len(needed) == len(candidates) and has_coarse(run, candidates):
-            closer = before.moved_to(residuals, coarse_deviations(run))
-            if len(self._needed(closer)[0]) < len(needed):
-                change = residuals - before.residuals
-                moved = correlate(run, coarse_name(name), change, candidates, coarse=True)
-                found = replace(closer, values=before.values + moved.values, coarse_entries=moved.kernel_entries)
-                needed, skipped = self._needed(found)
-        result = correlate(run, name, residuals, candidates[needed])
-        entries = found.coarse_entries + result.kernel_entries
-        found = replace(found, evaluated=len(needed), skipped=skipped, kernel_entries=entries)
+        result = correlate(self.run, self.working_set.name, residuals, self.candidates[needed])
+        found = replace(found, evaluated=len(needed), skipped=skipped, kernel_entries=result.kernel_entries)
         return found.with_values(needed, result.values)
 
     def _needed(self, found: Correlations) -> tuple[NDArray[np.int64], int]:
@@ -259,12 +216,7 @@ def stored_name(name: str) -> str:
     return f"scores/{name}-scores.npz"
 
 
-def coarse_name(name: str) -> str:
-    """Return the name of a round's pass of coarse correlations."""
-    return f"{name}-coarse"
-
-
 def clean(run: Run, name: str) -> None:
     """Remove what the passes of a round have left."""
-    for each in (pass_name(name), pass_name(coarse_name(name)), f"{name}-{RESIDUALS}"):
+    for each in (pass_name(name), f"{name}-{RESIDUALS}"):
         run.drop(f"passes/{each}")

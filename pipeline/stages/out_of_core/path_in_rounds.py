@@ -103,7 +103,7 @@ class PenaltyPath(PricingRule):
         drawn = rules.seed_candidates(len(self.candidates), self._limits.drawn, self.run.config.seed)
         return grow(self.run, round_name(self.kind, 0), None, NOTHING, self.candidates[drawn], self.parts)
 
-    def price(self, current: WorkingSet, records: Sequence[Record]) -> Priced:
+    def price(self, current: WorkingSet) -> Priced:
         """Follow the path on a working set; evaluate all candidates at the points that might be chosen."""
         before = load_points(self.run, current.index - 1) if current.index else []
         self.chosen, self.points = self._followed(current, before)

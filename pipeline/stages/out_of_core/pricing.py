@@ -4,7 +4,7 @@ On demand, columns of a block of candidates are made and dropped again: first of
 of those with the largest last values. A block without a violator is followed by a larger one, until all are evaluated.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass
 from pipeline.solvers import working_set_rules as rules
 from pipeline.stages import initial_weights
-from pipeline.stages.out_of_core.correlation_pass import correlate, has_coarse, pass_name
+from pipeline.stages.out_of_core.correlation_pass import correlate, pass_name
 from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet, clean, stored_name
 from pipeline.stages.out_of_core.kept_columns import nothing_kept
 from pipeline.stages.out_of_core.path_in_rounds import FollowedPath, begin_on_all_rows
@@ -23,16 +23,12 @@ from pipeline.stages.out_of_core.working_set_loop import (
     Change,
     OnePenalty,
     Priced,
-    Record,
     WorkingSetLimits,
 )
 from pipeline.stages.run_workspace import Run
 from pipeline.stages.target_facts import row_weights
 from pipeline.stages.training_rows import positions_of
 
-MOST_COARSE = 12  # coarse rounds: estimates that have not reached the tolerance by then never may
-FEW_VIOLATORS = 0.005  # of the candidates: where the last coarse pass found fewer, another one would be the last
-LARGEST_ERROR = 0.05  # of τ, of coarse values; with larger ones they take the wrong candidates for violators
 START = "at-zero"  # the round before the first: of the first block, at zero weights
 BLOCKS = 10  # in which all candidates are evaluated for the first time
 LEAST_BLOCK, MOST_BLOCK = 256, 2048  # candidates of a block
@@ -67,34 +63,17 @@ class AllCandidates(OnePenalty):
         initial_weights.start_of(self.run, name, members)
         return grow(self.run, name, None, NOTHING, members)
 
-    def evaluate(self, solved: SolvedSet, records: Sequence[Record]) -> Priced:
-        """Return the round with the correlations of all candidates.
-
-        First rounds take coarse ones where that pays off; exact ones follow when these would end the loop, are too
-        coarse, or find few violators.
-        """
-        current, entries = solved.working_set, 0
-        before = self.earlier(current) if records and records[-1]["exact"] else None
-        few = bool(records) and records[-1]["violators"] < FEW_VIOLATORS * len(self.candidates)
-        if before is None and not few and current.index < MOST_COARSE and has_coarse(self.run, self.candidates):
-            earlier = round_name(self.kind, current.index - 1) if current.index else None
-            found, error = solved.coarse_correlations(earlier)
-            estimated = Priced(solved, found, solved.certify(found), exact=False)
-            if error <= LARGEST_ERROR * solved.tau and len(self.propose(estimated).admitted):
-                clean(self.run, current.name)
-                return estimated
-            entries = found.kernel_entries
-        found = solved.correlations(before)
-        coarse_entries, entries = found.coarse_entries + entries, found.kernel_entries + entries
-        found = replace(found, kernel_entries=entries, coarse_entries=coarse_entries)
+    def evaluate(self, solved: SolvedSet) -> Priced:
+        """Return the round with the correlations of all candidates."""
+        current = solved.working_set
+        found = solved.correlations(self.earlier(current) if current.index else None)
         return Priced(solved, found, solved.certify(found))
 
     def propose(self, priced: Priced) -> Change:
         """Return how the working set changes: the candidates nearest to violating come in, those far from it leave."""
         active = np.zeros(len(self.candidates), bool)
         active[priced.solved.inside[priced.solved.weights.columns]] = True
-        margin = rules.MARGIN if priced.exact else rules.COARSE_MARGIN
-        return priced.change(priced.violations(self.tolerance), active, self._limits.per_solve, self._limits, margin)
+        return priced.change(priced.violations(self.tolerance), active, self._limits.per_solve, self._limits)
 
 
 class OnDemand(OnePenalty):
@@ -135,7 +114,7 @@ class OnDemand(OnePenalty):
 
         return float(self.run.once(f"scores/{self.largest_name}.npz", make)["penalty"])
 
-    def evaluate(self, solved: SolvedSet, records: Sequence[Record]) -> Priced:
+    def evaluate(self, solved: SolvedSet) -> Priced:
         """Return the round with the correlations of as many blocks as it takes to find a violator."""
         run, current = self.run, solved.working_set
 
@@ -201,12 +180,12 @@ class OnDemand(OnePenalty):
         residuals, current, inside = solved.residuals(), solved.working_set, solved.inside
         if current.index:
             before = self.earlier(current)
-            found = before.moved_to(residuals, before.norm_bounds)
+            found = before.moved_to(residuals)
         elif initial_weights.load(self.run) is not None:
             found = Correlations.unknown(len(self.candidates), residuals)
         else:  # what was evaluated at zero weights counts for the first round
             before = self._at_zero()
-            found = before.moved_to(residuals, before.norm_bounds)
+            found = before.moved_to(residuals)
             found = replace(found, evaluated=before.evaluated, kernel_entries=before.kernel_entries)
         found = found.with_values(inside, solved.gram_correlations())
         norms = found.norm_bounds.copy()

@@ -79,12 +79,6 @@ class Tiles:
         return [(slice(k * n, (k + 1) * n), first + k * rows.n_rows) for k in range(candidates.n_rows // n)]
 
 
-def row_blocks(n_rows: int) -> list[Block]:
-    """Return all blocks of rows."""
-    starts = range(0, n_rows, TILE_ROWS)
-    return [Block(index, start, min(start + TILE_ROWS, n_rows)) for index, start in enumerate(starts)]
-
-
 def grouped_by_point(candidates: NDArray[np.int64], n_rows: int) -> tuple[NDArray[np.int64], tuple[int, ...]]:
     """Return the order in which candidates (M,), by name, are tiled, and where each tile starts and ends.
 

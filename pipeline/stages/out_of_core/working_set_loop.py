@@ -46,7 +46,6 @@ Record = dict[str, Any]  # of a round, as it is committed and reported
 INNER_TOLERANCE = 0.3  # share of the tolerance for the solves on the working set; the rest is for other candidates
 LEAST_ROOM = 0.05  # share of the capacity that must be free for another pass over all candidates to pay off
 DRAWN = 6000  # random candidates in the first working set, and at most as many come in at once
-DRAWN_COARSE = 3000  # the same where values are coarse: a pass more costs less than the larger Grams
 
 
 class WorkingSetLimits(NamedTuple):
@@ -57,11 +56,11 @@ class WorkingSetLimits(NamedTuple):
     per_solve: int
 
     @staticmethod
-    def of(run: Run, *, coarse: bool) -> "WorkingSetLimits":
+    def of(run: Run) -> "WorkingSetLimits":
         """Return the limits of a run: at most half of the working set comes in at once."""
         capacity = run.config.centers.working_set
         assert capacity is not None  # the plan has filled it in
-        at_once = min(DRAWN_COARSE if coarse else DRAWN, max(capacity // 2, 1))
+        at_once = min(DRAWN, max(capacity // 2, 1))
         return WorkingSetLimits(capacity, at_once, max(at_once // len(groups_of(run)), 1))
 
     def room(self, n_active: int) -> int:
@@ -81,13 +80,12 @@ class Change(NamedTuple):
 class Priced:
     """A round: a working set that was solved on, the correlations of candidates, and a certificate of each solve.
 
-    exact: correlations are computed, not estimated; complete: the certificates cover all candidates.
+    complete: the certificates cover all candidates.
     """
 
     solved: SolvedSet
     correlations: Correlations
     certificates: list[Certificate]
-    exact: bool = True
     complete: bool = True
     summaries: Sequence[dict[str, Any]] = ()
 
@@ -115,7 +113,6 @@ class Priced:
         active: NDArray[np.bool_],
         per_solve: int,
         limits: WorkingSetLimits,
-        margin: float = rules.MARGIN,
     ) -> Change:
         """Return which columns stay in the working set and which candidates come in.
 
@@ -123,7 +120,7 @@ class Priced:
         others.
         """
         inside, near = self.solved.inside, np.zeros_like(active)
-        near[rules.nearest(violations, active, per_solve, limits.room(int(active[inside].sum())), margin)] = True
+        near[rules.nearest(violations, active, per_solve, limits.room(int(active[inside].sum())))] = True
         stay = np.flatnonzero((active | near)[inside])
         near[inside] = violations[inside] = 0
         if not (violations > 1.0).any():  # nothing violates for a solve that needs it: the solver fell short
@@ -170,8 +167,8 @@ class PricingRule(ABC):
         """Commit the first working set, with the weights to start from, and return it."""
 
     @abstractmethod
-    def price(self, current: WorkingSet, records: Sequence[Record]) -> Priced:
-        """Solve on a working set and evaluate candidates. Records are those of the rounds before."""
+    def price(self, current: WorkingSet) -> Priced:
+        """Solve on a working set and evaluate candidates."""
 
     @abstractmethod
     def propose(self, priced: Priced) -> Change:
@@ -187,17 +184,17 @@ class OnePenalty(PricingRule):
 
     starts_warm = False
 
-    def price(self, current: WorkingSet, records: Sequence[Record]) -> Priced:
+    def price(self, current: WorkingSet) -> Priced:
         """Solve on a working set and evaluate candidates."""
         warm = current.index > 0 or self.starts_warm or initial_weights.load(self.run) is not None
         penalties, inner = (self.penalty(partial(self.largest_penalty, current)),), INNER_TOLERANCE * self.tolerance
         start = start_name(current.name) if warm else None
         summaries = solve_groups(self.run, current.name, penalties, tolerance=inner, start=start)
         solved = SolvedSet(self.run, self.candidates, penalties, current, active_weights(self.run, current))
-        return replace(self.evaluate(solved, records), summaries=summaries)
+        return replace(self.evaluate(solved), summaries=summaries)
 
     @abstractmethod
-    def evaluate(self, solved: SolvedSet, records: Sequence[Record]) -> Priced:
+    def evaluate(self, solved: SolvedSet) -> Priced:
         """Return the round with the correlations of candidates and the certificates."""
 
     def penalty(self, largest: Callable[[], float]) -> float:
@@ -212,11 +209,7 @@ class OnePenalty(PricingRule):
         return as_dataclass(self.run.stored(name).read(), Correlations)
 
     def record(self, priced: Priced, change: Change) -> tuple[Record, str]:
-        """Commit the weights that the next round starts from; return the record of this one, and a line for the log.
-
-        relative_gaps: of each solve, over all candidates; certified where `exact`, else estimates. coarse_entries:
-        those of kernel_entries that are of coarse features, which cost a quarter.
-        """
+        """Commit the weights that the next round starts from; return the record of this one, and a line for the log."""
         solved, found = priced.solved, priced.correlations
         current, weights, outside = solved.working_set, solved.weights, found.exact
         outside[solved.inside] = False
@@ -239,12 +232,10 @@ class OnePenalty(PricingRule):
             "skipped": found.skipped,
             "screened": int(np.count_nonzero(found.screened)),
             "kernel_entries": found.kernel_entries + current.kernel_entries,
-            "exact": priced.exact,
-            "coarse_entries": found.coarse_entries,
         }
         words = "{violators} violators, {admitted} admitted, {dropped} dropped; {evaluated} evaluated, "
         words += "{skipped} skipped by bound, {screened} screened; {kernel_entries:.3g} kernel entries"
-        gap = f"gap {'' if priced.exact else 'about '}{max(gaps):.1e} over {len(self.candidates)} candidates; "
+        gap = f"gap {max(gaps):.1e} over {len(self.candidates)} candidates; "
         sizes = "pass {round}: " + gap + "{working_set} in the working set, {n_active} active, "
         return record, (sizes + words).format(**record)
 
@@ -259,7 +250,7 @@ def grow_until_certified(rule: PricingRule) -> tuple[Priced, list[Record]]:
     records = [] if current is None else earlier_records(rule, current.index)
     current = current or rule.first()
     while True:
-        priced = rule.price(current, records)
+        priced = rule.price(current)
         change = rule.propose(priced)
         record, words = rule.record(priced, change)
         write_marker(run.layout.markers(rule.markers), current.name, record)

@@ -52,8 +52,8 @@ def test_what_is_not_evaluated_cannot_violate(seed: int, scale: float, shared: b
     bounds = np.linalg.norm(C, axis=0) * rng.uniform(1, 1.1, 20)
     tau = float(np.median(np.abs(C.T @ old)))
     before = Correlations(C.T @ old, bounds, old, np.zeros((20, 3)), np.zeros(20, bool), 20, 0, 0)
-    between = before.moved_to((old + new) / 2, bounds)
-    found = between.moved_to(new, bounds)
+    between = before.moved_to((old + new) / 2)
+    found = between.moved_to(new)
     skipped = rules.cannot_be_active(found.values, found.errors, tau, shared=shared)
     fresh = C.T @ new
     sizes = np.linalg.norm(fresh, axis=1) if shared else np.abs(fresh).max(axis=1)
