@@ -64,7 +64,6 @@ KINDS = {
     "share": "number from 0 to 1",
     "number_list": "numbers",
     "name_list": "names",
-    "texts": "paths",
     "center_count": "whole number, `all`",
     "widths": "number, several, `median`, `auto`",
     "penalty": "number, `max:F`, `auto`, `path:FROM:TO:N`, `none`",

@@ -1,9 +1,9 @@
 """Opening what a `SourceSpec` describes: a published data set, a generated one, or files of the user."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import astuple, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
@@ -13,7 +13,7 @@ import numpy as np
 
 from features import images, paper_tables
 from features.errors import DataError, MissingInputError, UsageError
-from features.source import NAMED, Joins, Part, RowArray, Source, SourceMemory, SourceSpec
+from features.source import NAMED, Part, RowArray, Source, SourceSpec
 from features.table_paths import KNOWN, exists, is_table, table_files
 from features.tables import open_arrays, open_npz
 
@@ -79,64 +79,6 @@ def viewed(source: Source, spec: SourceSpec) -> Source:
 
     identity = source.identity | {"positive": source.classes[positive], "task": "binary", "classes": [-1, 1]}
     return replace(source, task="binary", classes=(-1, 1), read_rows=read, identity=identity)
-
-
-def spec_of_addition(spec: SourceSpec, first: Source, path: str) -> SourceSpec:
-    """Return the description of data at `path` whose rows join those of `first`. Raises UsageError for a data set."""
-    if path in NAMED:
-        raise UsageError(f"rows to add: {path} is a data set; give the path of a file or folder with the new rows")
-    joins = Joins(first.classes, first.columns, first.input_shape[-1])
-    return SourceSpec(path, target=spec.target, groups=spec.groups, task=first.task, joins=joins, kept=spec.kept)
-
-
-def joined(first: Source, additions: Sequence[Source]) -> Source:
-    """Return the data whose training rows are those of `first`, then those of the additions, in their order.
-
-    All else is that of the first data, but for the identity, which names each addition. Raises DataError for inputs of
-    another shape, or images on another scale.
-    """
-    sources = (first, *additions)
-    dtype, *others = (source.read("train", 0, 1)[0].dtype for source in sources)
-    for addition, other in zip(additions, others, strict=True):
-        name, shape = addition.name, addition.input_shape
-        if shape != first.input_shape:
-            raise DataError(f"{name}: inputs have shape {shape}, those of {first.name} {first.input_shape}")
-        if (dtype == np.uint8) != (other == np.uint8):
-            raise DataError(f"{name}: images are {other}, those of {first.name} {dtype}; give both on one scale")
-
-    def read(part: Part, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        if part == "test":
-            return first.read(part, start, stop)
-        blocks, before = [], 0
-        for source in sources:
-            low, high = (min(max(row - before, 0), source.n_train) for row in (start, stop))
-            if low < high or (start == stop and source is first):
-                inputs, targets = source.read(part, low, high)
-                blocks.append((inputs.astype(dtype, copy=False), targets))
-            before += source.n_train
-        inputs, targets = (np.concatenate(arrays) for arrays in zip(*blocks, strict=True))
-        return inputs, targets
-
-    notes = [note for source in sources for note in source.notes]
-    groups = [source.groups for source in sources if source.groups is not None]
-    if first.test_groups is not None and len(groups) > 1:
-        n_both = len(np.intersect1d(first.test_groups, np.concatenate(groups[1:])))
-        notes += [f"{n_both} groups of the rows added have rows in the test part as well"] if n_both else []
-    *sums, decoding = zip(*(astuple(source.memory) for source in sources), strict=True)
-    held, kept, decoded = map(sum, sums)
-    added = tuple(addition.n_train for addition in additions)
-    return replace(
-        first,
-        n_train=first.n_train + sum(added),
-        read_rows=read,
-        identity={**first.identity, "added": [addition.identity for addition in additions]},
-        row_weights={"test": first.weights("test")},
-        file_rows={"test": first.file_rows.get("test")},  # training rows are of several files
-        groups=np.concatenate(groups) if groups else None,
-        notes=tuple(notes),
-        memory=SourceMemory(held, kept, decoded, max(decoding)),  # a thread keeps chunks of all, and decodes one
-        added=added,
-    )
 
 
 def _open(spec: SourceSpec, keeper: "Keeper | None") -> Source:

@@ -56,15 +56,13 @@ def source_of(
     """Build a source from one set of rows, or from a train and a test part of their own.
 
     Of one set, `spec.test_fraction` of the rows, by seed, are the test part, and no group is split. Rows of weight 0
-    are as if they were not there. Where `spec.joins` says so, all rows of the first set are training rows.
+    are as if they were not there.
 
     Raises DataError for shapes or labels of which nothing can be learned, UsageError for more rows than there are.
     """
     own = [f" of {part}" for part in PARTS] if len(given) > 1 else [""]  # ends what errors call an array
     for one, of in zip(given, own, strict=True):
         check_lengths(one.inputs, one.labels, f"X{of}", f"y{of}")
-    if spec.joins is not None:
-        return _joining(spec, name, given[0], standardise, identity)
     _check_alike(name, given[0].inputs, given[-1].inputs)
     counted = [count_rows(spec, one, of) for one, of in zip(given, own, strict=True)]
     n_left_out = sum(len(one.labels) - len(of_one.rows) for one, of_one in zip(given, counted, strict=True))
@@ -103,7 +101,7 @@ def source_of(
         identity["roles"] = {"groups": spec.groups, "weights": spec.weights}
     zscored = standardise if spec.standardise is None else spec.standardise
     notes = _task_notes(spec, task, labels) if is_table else []
-    notes += _fact_notes(spec, n_left_out, *parts) + _unknown_notes(parts[1], "test part")
+    notes += _fact_notes(spec, n_left_out, *parts) + _unknown_notes(parts[1])
     return _of_parts(name, task, classes, zscored, *parts, identity=identity, notes=notes)
 
 
@@ -168,27 +166,6 @@ def _split(spec: SourceSpec, counted: CountedRows, name: str, rng: np.random.Gen
     return [order[n_test:], order[:n_test]]
 
 
-def _joining(spec: SourceSpec, name: str, given: LabelledRows, standardise: bool, identity: dict[str, Any]) -> Source:
-    """Return all rows as training rows that join others. Raises DataError for a label that is none of their classes."""
-    assert spec.task is not None  # that of the rows that they join
-    assert spec.joins is not None
-    classes, labels = spec.joins.classes, given.labels
-    if classes and isinstance(classes[0], str):
-        labels = labels.astype(str)  # words that all read as numbers, in these rows alone
-    elif classes and labels.dtype.kind == "U":
-        raise DataError(f"{name}: labels are text ({labels[0].item()[:40]!r}), those of the training data numbers")
-    try:
-        targets = encode(labels, classes, f"{name}: y")
-    except DataError as error:
-        raise DataError(f"{error}; leave such rows out, or train on all rows anew") from None
-    keys = count_rows(spec, given._replace(weights=None), f" of {name}").keys
-    train = PartRows(given.inputs, f"{name}: X", None, targets, None, keys)
-    test = PartRows(given.inputs, f"{name}: X", np.empty(0, np.int64), targets[:0])
-    identity = {**identity, "n_train": len(targets), "classes": list(classes)}
-    notes = _unknown_notes(train, f"rows of {name}")
-    return _of_parts(name, spec.task, classes, standardise, train, test, identity=identity, notes=notes)
-
-
 def _of_parts(
     name: str,
     task: str,
@@ -218,7 +195,6 @@ def _of_parts(
         row_weights={"train": train.weights, "test": test.weights},
         file_rows={"train": train.rows, "test": test.rows},
         groups=train.groups,
-        test_groups=test.groups,
         notes=tuple(notes),
         memory=SourceMemory(
             held=sum(getattr(array, "nbytes", 0) for array in chain(inputs, train[3:], test[3:])),
@@ -252,15 +228,15 @@ def _fact_notes(spec: SourceSpec, n_left_out: int, train: PartRows, test: PartRo
     return notes
 
 
-def _unknown_notes(part: PartRows, what: str) -> list[str]:
-    """Return a note of cells of a part, called `what`, with words that no training row has."""
+def _unknown_notes(part: PartRows) -> list[str]:
+    """Return a note of cells of the test part with words that no training row has."""
     if not isinstance(part.inputs, EncodedRows):
         return []
     counts, encoding = Counter[str](), part.inputs.encoding
     rows = np.arange(part.inputs.shape[0]) if part.rows is None else part.rows
     for codes in pieces_of(part.inputs.codes, rows, 8 * len(encoding.columns)):
         counts.update(encoding.unknown(codes))
-    return [f"{what}: {line}" for line in unknown_words(counts)]
+    return [f"test part: {line}" for line in unknown_words(counts)]
 
 
 def pieces_of(read: Callable[[slice], np.ndarray], rows: np.ndarray, row_bytes: int) -> Iterator[np.ndarray]:

@@ -27,8 +27,6 @@ class SourceSpec:
     standardise : None: False for images and `sinc`, True for tables
     positive : the label to set against all others, as it reads; labels become 1 and -1
     seed : of the split, of the order from which n_train and n_test take, and of what is generated
-    added : paths of data whose rows follow the training rows, in this order; see `features.open_source.joined`
-    joins : of data that are added, what they join: all their rows, or those of their train part, are training rows
     kept : the folder of tables that were read; None: they are read into memory
     """
 
@@ -51,8 +49,6 @@ class SourceSpec:
     positive: str | None = None
     noise: float | None = None
     seed: int = 0
-    added: tuple[str, ...] = ()
-    joins: "Joins | None" = None
     kept: str | None = None
 
     def __post_init__(self) -> None:
@@ -151,15 +147,6 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Joins:
-    """The data that added rows join: classes, () for a regression; columns, None where they are no table."""
-
-    classes: tuple
-    columns: Columns | None
-    n_inputs: int
-
-
-@dataclass(frozen=True)
 class SourceMemory:
     """Bytes: held for good; kept by each reading thread, at most decoded by all; decoding, while one reads."""
 
@@ -183,10 +170,9 @@ class Source:
     identity : all that determines what `read` returns, as JSON-able values; no path, no time
     row_weights : part → weights (n,) f8 above 0 of its rows; None, or nothing, where they count 1 each
     file_rows : part → numbers (n,) i8 of its rows in the data as given; None, or nothing, where these are all
-    groups, test_groups : keys (n,) u8 of the groups of the rows (`features.row_draws`); None where they have none
+    groups : keys (n,) u8 of the groups of the training rows (`features.row_draws`); None where they have none
     columns : the columns of the file that the inputs are from; None where it is no table
     notes : what was assumed when the data were read, a line each: header, target column, classes
-    added : how many of the last training rows came with each addition, in order
     """
 
     name: str  # short, never a path
@@ -201,11 +187,9 @@ class Source:
     row_weights: Mapping[Part, np.ndarray | None] = field(default_factory=dict)
     file_rows: Mapping[Part, np.ndarray | None] = field(default_factory=dict)
     groups: np.ndarray | None = None
-    test_groups: np.ndarray | None = None
     columns: Columns | None = None
     notes: tuple[str, ...] = ()
     memory: SourceMemory = SourceMemory()
-    added: tuple[int, ...] = ()
 
     def read(self, part: Part, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Return inputs (stop - start, *input_shape) and targets (stop - start,).

@@ -105,8 +105,6 @@ def open_table(spec: SourceSpec, path: Path, keeper: Keeper | None = None) -> So
 
 def table_source(spec: SourceSpec, table: Table, keeper: Keeper) -> Source:
     """Return the examples of a table; see `open_table`."""
-    if spec.joins is not None:
-        return _open_addition(spec, table, keeper)
     test = None if spec.test is None else Path(spec.test)
     if test is not None and not is_table(test):
         raise UsageError(f"test file {test}: file type not known; give {KNOWN}")
@@ -187,21 +185,6 @@ def _id_notes(ids: Sequence[str], layout: TableLayout) -> tuple[str, ...]:
     if not ids or not layout.header or len(ids) == len(layout.inputs):
         return ()
     return (f"columns that look like numbers or names of rows: {shown(ids)}; {drop_setting(*ids)} leaves them out",)
-
-
-def _open_addition(spec: SourceSpec, table: Table, keeper: Keeper) -> Source:
-    """Return the rows of a table as more training rows: its columns are found as those of a test file."""
-    assert spec.joins is not None
-    joins, path = spec.joins, table.path
-    columns = joins.columns or Columns((), None, joins.n_inputs)
-    n_columns = joins.n_inputs if columns.encoding is None else len(columns.encoding.columns)
-    rows, sha256 = _read_known(table, columns, n_columns, np.array(joins.classes or [0.0]), keeper)
-    if columns.groups_index is not None and rows.groups is None:
-        raise DataError(f"{path}: has no column of the groups ({columns.groups or columns.groups_index}); add it")
-    identity = {"source": "csv", "sha256": sha256}
-    if columns.encoding is not None:
-        identity["encoding"] = columns.encoding.digest()
-    return source_of(spec, path.name, [rows._replace(weights=None)], True, identity)
 
 
 def reader_of(columns: Columns, names: Sequence[str]) -> CellReader:

@@ -166,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedRun | None:
     """Train, or print what was asked for instead and return None."""
     loaded = configuration.load(arguments.dataset, arguments.config_file, arguments.assignments)
-    if arguments.print_config and arguments.resume == "never" and not loaded.config.data.add_rows:
+    if arguments.print_config and arguments.resume == "never":
         print("\n".join(configuration.lines(loaded.config, loaded.origins)))
         return None
     # Heavy imports wait until here, so that --help and --print-config answer at once.
@@ -180,14 +180,10 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
     from storage.folder_layouts import RunLayout
 
     stored = run_folder.stored_config(arguments.run_dir, arguments.resume, arguments.dataset)
-    if stored is not None:
-        config = resumed(stored, loaded)
-    else:
-        config = earlier_models.settings_of_grown(loaded) if loaded.config.data.add_rows else loaded.config
-    settled = stored is not None or config.data.add_rows is not None
+    config = loaded.config if stored is None else resumed(stored, loaded)
     root = arguments.run_dir or run_folder.default_run_dir(arguments.dataset)
     if arguments.print_config:
-        origins = dict.fromkeys(loaded.origins, "the run" if settled else "as started")
+        origins = dict.fromkeys(loaded.origins, "as started" if stored is None else "the run")
         print("\n".join(configuration.lines(config, origins)))
         return None
     if stored is not None and not arguments.dry_run:
@@ -201,7 +197,7 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
     if config.resources.features_store != "none":
         run_folder.check_apart(root, Path(config.resources.features_dir))
     with reading.preparing(quiet=arguments.quiet, writes=not arguments.dry_run):
-        prepared = earlier_models.checked(planning.prepare(config, loaded.explicit, frozen=settled), root)
+        prepared = planning.prepare(config, loaded.explicit, frozen=stored is not None)
     plan, resources = prepared.plan, prepared.config.resources
     start = earlier_models.open_start(prepared, root)
     planning.check_disk(plan, root, prepared.store, prepared.shape, stored=prepared.stores_features)

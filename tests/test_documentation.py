@@ -144,8 +144,8 @@ def smaller(arguments: list[str]) -> list[str]:
 def check_train(arguments: list[str]) -> None:
     """Train for real on 300 images in the place of MNIST and digits; print the settings where a scheduler is needed."""
     if "--scheduler" not in arguments:
-        goes_on = "--add-rows" in arguments or "runs/name" in arguments  # with the data of the run here
-        data = "../few.npz" if arguments[0] in ("mnist", "digits") and not goes_on else arguments[0]
+        is_new = "runs/name" not in arguments  # else it goes on with the data of the run here
+        data = "../few.npz" if arguments[0] in ("mnist", "digits") and is_new else arguments[0]
         call("pipeline.train", [data, *smaller(arguments[1:]), "-q"])
 
 

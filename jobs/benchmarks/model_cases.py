@@ -64,8 +64,6 @@ TRAININGS = {
     "on-demand-little-room": f"{{data}}/values.npz {ON_DEMAND} --penalty 1 --set centers.working_set=120",
     "center-list": "{data}/values.npz --center-list {data}/rows.txt --penalty 0.3 --keep-statistics centers",
     "started-from": "{data}/classes.npz --centers 60 --penalty 0.3 --init-from {runs}/refit --keep-statistics none",
-    "added-rows": "{data}/classes.npz --add-rows {data}/added.npz --init-from {runs}/refit",
-    "added-rows-all-sums-anew": "{data}/classes.npz --add-rows {data}/added.npz --init-from {runs}/started-from",
 }
 # A name, the run that is cut, and to how many centers.
 RESIZED = {"greedy-cut": ("greedy", 12), "listed-cut": ("center-list", 6)}
@@ -110,7 +108,6 @@ def write_tables(folder: Path) -> None:
         train_part = {f"{key}_train": array[:n_train] for key, array in named.items()}
         test_part = {f"{key}_test": array[n_train : n_train + 150] for key, array in named.items()}
         np.savez(folder / name, allow_pickle=False, **train_part, **test_part)
-    np.savez(folder / "added", X=rows["X"][650:], y=rows["classes"][650:])
     (folder / "rows.txt").write_text("\n".join(map(str, range(0, 500, 6))))
     colours = np.random.default_rng(1).choice(["red", "green", "blue", "NA"], 400)
     words, answers = ["colour,size,age,family,price"], ["colour,size,age,family,answer"]

@@ -107,7 +107,7 @@ def accumulated(
     pool = min(asked.pool, n_rows - n_held_out)
     parts = order[n_held_out:n_rows], order[:n_held_out], order[n_rows : n_rows + UNSEEN]
     generator = ColumnGenerator(X[parts[0][:pool]], sigma2)
-    bounds = RowBounds.of([largest_terms(1.0, targets)]), BLOCK_ROWS, -(-len(X) // BLOCK_ROWS)
+    bounds = RowBounds.of(largest_terms(1.0, targets)), BLOCK_ROWS, -(-len(X) // BLOCK_ROWS)
     sums, columns = [StatisticsSums(pool, *bounds) for _ in parts], []
     for part, rows in zip(sums, parts, strict=True):
         for start in range(0, len(rows), BLOCK_ROWS):

@@ -181,8 +181,7 @@ def _add_setting(group: argparse._ArgumentGroup, key: str) -> None:
     if key == "solver.intercept":
         group.add_argument(flag, dest=key, action="store_const", const=True, help=text)
     else:
-        action = "append" if key == "data.add_rows" else "store"
-        group.add_argument(flag, dest=key, action=action, metavar="VALUE", help=text)
+        group.add_argument(flag, dest=key, metavar="VALUE", help=text)
 
 
 def command_parser(command: str, description: str, epilog: str) -> argparse.ArgumentParser:

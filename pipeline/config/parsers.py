@@ -81,11 +81,6 @@ def text(value: object) -> str:
     return value
 
 
-def texts(value: object) -> tuple[str, ...]:
-    """Accept a non-empty text, or a list of such."""
-    return tuple(map(text, value)) if isinstance(value, list | tuple) and value else (text(value),)
-
-
 def is_plain(value: str) -> bool:
     """Return whether a text can be written as UTF-8 and be a path: names of other bytes have lone surrogates."""
     return "\0" not in value and not any("\ud800" <= letter <= "\udfff" for letter in value)

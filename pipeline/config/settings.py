@@ -5,7 +5,7 @@ TOML files may be anybody's: they are of bounded size, and every way to be malfo
 
 import os
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -21,7 +21,6 @@ from pipeline.config.parsers import (
     name_list,
     number_list,
     text,
-    texts,
     widths,
 )
 from pipeline.config.train_config import DATASETS, TrainConfig
@@ -181,8 +180,6 @@ def load(dataset: str, config_file: Path | None, assignments: Mapping[str, tuple
         value = get(config, key)
         if value is not None:
             config = with_value(config, key, str(Path(value).expanduser().absolute()))
-    if config.data.add_rows is not None:
-        config = with_value(config, "data.add_rows", tuple(map(absolute_path, config.data.add_rows)))
     return Loaded(config, origins, frozenset(key for key, _ in typed if key != "dataset"))
 
 
@@ -266,7 +263,7 @@ def _property(kind: Any, setting: Field[Any]) -> dict[str, Any]:
         described["enum"] = [*parse.choices, *([word] if word else [])]
     else:
         # Sizes and times are numbers or texts such as 2GiB and 55m, lists may be texts with commas; others are words.
-        is_text = parse in (byte_size, duration, name_list, texts, number_list, widths)
+        is_text = parse in (byte_size, duration, name_list, number_list, widths)
         one = {"number"} if parse is number_list else set()  # in place of a list of one
         described["type"] = sorted(types | one | ({"string"} if word or is_text else set()))
     return described | ({} if setting.default is None else {"default": setting.default})
@@ -302,44 +299,19 @@ def from_toml(path: Path) -> TrainConfig:
 
 def resumed(stored: TrainConfig, loaded: Loaded) -> TrainConfig:
     """Return the stored configuration with the resources asked for now. Raises ConfigMismatchError elsewhere."""
-    differing = _differing(stored, loaded)
+    asked, differing = loaded.config, []
+    if stored.dataset != asked.dataset:
+        differing.append(f"dataset: {stored.dataset} in the run, {asked.dataset} asked")
+    for key in sorted(loaded.explicit):
+        before, now = get(stored, key), get(asked, key)
+        if not key.startswith("resources.") and before != now:
+            differing.append(f"{key}: {before} in the run, {now} asked")
     if differing:
         raise ConfigMismatchError(
             f"the run was started with other settings ({'; '.join(differing)}); drop them, or start a new run"
         )
-    return _with_resources(stored, loaded)
-
-
-def grown(stored: TrainConfig, loaded: Loaded) -> TrainConfig:
-    """Return the configuration of a finished run for one that adds rows. Raises ConfigMismatchError likewise."""
-    new: dict[str, Any] = {"data.add_rows": (stored.data.add_rows or ()) + (loaded.config.data.add_rows or ())}
-    new["solver.init_from"] = loaded.config.solver.init_from
-    differing = _differing(stored, loaded, but=new)
-    if differing:
-        raise ConfigMismatchError(
-            f"--add-rows: {loaded.config.solver.init_from} has other settings ({'; '.join(differing)}), which stay: "
-            "drop them, or train on all rows anew"
-        )
-    return _with_resources(with_values(stored, new), loaded)
-
-
-def _differing(stored: TrainConfig, loaded: Loaded, but: Collection[str] = ()) -> list[str]:
-    """Return what was asked and differs, beside resources and some keys, in words."""
-    asked, differing = loaded.config, []
-    if stored.dataset != asked.dataset:
-        differing.append(f"dataset: {stored.dataset} in the run, {asked.dataset} asked")
-    for key in sorted(loaded.explicit.difference(but)):
-        before, now = get(stored, key), get(asked, key)
-        if key == "data.add_rows" and before and now:
-            before = before[-len(now) :]  # those of the runs before are not asked for again
-        if not key.startswith("resources.") and before != now:
-            differing.append(f"{key}: {before} in the run, {now} asked")
-    return differing
-
-
-def _with_resources(stored: TrainConfig, loaded: Loaded) -> TrainConfig:
-    now, usual = loaded.config.resources, TrainConfig("").resources.scheduler
-    changed = {key: get(loaded.config, key) for key in loaded.explicit if key.startswith("resources.")}
+    now, usual = asked.resources, TrainConfig("").resources.scheduler
+    changed = {key: get(asked, key) for key in loaded.explicit if key.startswith("resources.")}
     if is_address(now.scheduler) and stored.resources.scheduler == usual:  # the environment's
         changed["resources.scheduler"] = now.scheduler
     return with_values(stored, changed | {"resources.time_limit": now.time_limit})

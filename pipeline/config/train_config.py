@@ -27,7 +27,6 @@ from pipeline.config.parsers import (
     selection,
     share,
     text,
-    texts,
     truth,
     whole,
     widths,
@@ -117,12 +116,6 @@ class DataConfig:
     )
     noise: float | None = optional(
         real(0), "default", "variance of the noise on the training targets of sinc (default: 0.1)"
-    )
-    add_rows: tuple[str, ...] | None = optional(
-        texts,
-        "none",
-        "file or folder with new training rows for the finished run of --init-from, whose settings and candidates stay",
-        "--add-rows",
     )
 
 

@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import dataclass, fields
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,19 +49,7 @@ class FeatureShape:
     chunk_rows: int
     description: dict[str, Any]
     weighted: tuple[Part, ...] = ()  # the parts whose rows have weights
-    added: tuple[int, ...] = ()  # training rows of each addition, in order: the last ones
     n_points: int = 0  # candidates that are no rows: they are named as if they came after the last row
-
-    @property
-    def batches(self) -> tuple[range, ...]:
-        """The training rows as they came: the first ones, then those of each addition."""
-        ends = accumulate(self.added, initial=self.n_first)
-        return (range(self.n_first), *(range(*pair) for pair in pairwise(ends)))
-
-    @property
-    def n_first(self) -> int:
-        """Number of training rows before any were added, to which z-scores are fitted."""
-        return self.n_train - sum(self.added)
 
     @property
     def n_named(self) -> int:
@@ -106,7 +93,6 @@ def source_spec(config: TrainConfig) -> SourceSpec:
     alike |= {
         "data_dir": data_dir if is_published else None,
         "seed": config.seed,
-        "added": data.add_rows or (),
     }
     if config.resources.features_store != "none":
         alike["kept"] = str(tables_folder(config))
@@ -115,7 +101,7 @@ def source_spec(config: TrainConfig) -> SourceSpec:
 
 def names_of_data(config: TrainConfig) -> str:
     """Return the data set, or the files that the rows of a run come from, for people."""
-    return " and ".join(filter(None, (config.dataset, config.data.test, *(config.data.add_rows or ()))))
+    return " and ".join(filter(None, (config.dataset, config.data.test)))
 
 
 def fill_in_features(config: TrainConfig, spec: SourceSpec, source: Source) -> tuple[TrainConfig, FeatureRequest]:
@@ -170,7 +156,6 @@ def describe(request: FeatureRequest, source: Source | None = None) -> FeatureSh
         n_features=n_features,
         chunk_rows=chunk_rows_for(4 * n_features, source.n_train),
         description=description,
-        added=source.added,
         weighted=tuple(part for part in PARTS if source.weights(part) is not None),
     )
 

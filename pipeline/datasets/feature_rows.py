@@ -281,8 +281,8 @@ def fit_moments(
     read(start, stop): returns inputs and targets of some rows; balanced: every class counts as much as the others.
     """
     moments: list[RunningMoments] = []
-    item_rows = ITEM_CHUNKS * min(shape.chunk_rows, shape.n_first)  # as before any were added: the bits depend on it
-    for block in row_blocks(shape.n_first, item_rows):
+    item_rows = ITEM_CHUNKS * min(shape.chunk_rows, shape.n_train)
+    for block in row_blocks(shape.n_train, item_rows):
         stopping.check()
         X, y = read(block.start, block.stop)
         if not moments:

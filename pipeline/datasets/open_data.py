@@ -1,6 +1,5 @@
 """Data of the user, opened: zarr data by `storage`, all else by `features` alone; lists of candidates."""
 
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.errors import MissingInputError
-from features.open_source import joined, open_source, spec_of_addition, stamp_of, viewed
+from features.open_source import open_source, stamp_of, viewed
 from features.source import Source, SourceSpec
 from features.table_paths import is_table
 from features.tables import digest_arrays, open_npz
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from features.table_files import Keeper
 
 MOST_LIST_BYTES = 2**28  # of a list of candidates: thirty million rows
-_opening, _growing = Lock(), Lock()
+_opening = Lock()
 
 
 # Of zarr data: the digest of names, sizes and time stamps of their files, and the sha256 of each array.
@@ -37,10 +36,6 @@ def open_data(spec: SourceSpec, known: DataIdentity | None = None) -> Source:
     Those are digested once while their files do not change, and not at all where their identity is `known`. Raises
     CorruptDataError where they are damaged.
     """
-    if spec.added:
-        with _growing:  # threads that come together must not each open the parts
-            stamps = tuple(stamp_of(one) for one in (spec, *map(SourceSpec, spec.added)))
-            return _open_grown(spec, known, stamps)
     known = known or identify(spec)
     if known is None:
         kept = spec.kept if is_table(Path(spec.dataset)) else None
@@ -58,10 +53,8 @@ def _store_of_tables(folder: str) -> "Keeper":
 def open_outline(spec: SourceSpec) -> Source | None:
     """Open zarr stores and npz files without reading their inputs, for a plan: shapes, labels, memory, but no digests.
 
-    None for other data, and where rows were added.
+    None for other data.
     """
-    if spec.added:
-        return None
     path = Path(spec.dataset)
     if not _is_zarr(spec):
         is_npz = path.suffix == ".npz" and path.is_file()
@@ -73,7 +66,6 @@ def open_outline(spec: SourceSpec) -> Source | None:
 def release_data() -> None:
     """Close the zarr data that this process has open, and free the chunks that its threads keep."""
     _open_zarr.cache_clear()
-    _open_grown.cache_clear()
 
 
 def identify(spec: SourceSpec) -> DataIdentity | None:
@@ -86,14 +78,6 @@ def identify(spec: SourceSpec) -> DataIdentity | None:
 
 def _is_zarr(spec: SourceSpec) -> bool:
     return spec.dataset.rstrip("/").endswith(".zarr")
-
-
-@lru_cache(maxsize=2)
-def _open_grown(spec: SourceSpec, known: DataIdentity | None, stamps: tuple[object, ...]) -> Source:
-    """Return the data of a specification with the rows that are added to them, for as long as no file changes."""
-    first = open_data(replace(spec, added=(), positive=None), known)
-    additions = [open_data(spec_of_addition(spec, first, path)) for path in spec.added]
-    return viewed(joined(first, additions), spec)
 
 
 @lru_cache(maxsize=2)

@@ -4,7 +4,6 @@ With K the (n, M) columns and Y the (n, T) targets: gram = KᵀK, kty = KᵀY, y
 target sums Yᵀ1 and the number (sum of weights) of rows.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -192,9 +191,9 @@ class RowBounds(NamedTuple):
     targets: tuple[float, ...]
 
     @classmethod
-    def of(cls, terms: Iterable[NDArray[np.float64]]) -> "RowBounds":
-        """Return the bounds of all rows from the `largest_terms` of each part of them."""
-        gram, columns, weight, *of_outputs = np.max(list(terms), axis=0).tolist()
+    def of(cls, terms: NDArray[np.float64]) -> "RowBounds":
+        """Return the bounds of rows from their `largest_terms`."""
+        gram, columns, weight, *of_outputs = terms.tolist()
         n = len(of_outputs) // 3
         return cls(gram, columns, weight, *(tuple(of_outputs[i * n : (i + 1) * n]) for i in range(3)))
 

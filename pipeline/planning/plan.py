@@ -118,7 +118,7 @@ class Prepared:
     def data_paths(self) -> list[Path]:
         """The files and folders that the data come from; the workers of a cluster must see them too."""
         source = self.request.source
-        named = (source.dataset, source.test, source.data_dir, *source.added)
+        named = (source.dataset, source.test, source.data_dir)
         paths = [Path(path) for path in named if path and Path(path).is_absolute()]
         return [file for path in paths for file in (table_files(path) if is_pattern(path) else [path])]
 

@@ -1,10 +1,8 @@
 """What a user may do next about a run: a few sentences that its own numbers bear out, each with the option to give."""
 
-import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pipeline.config.command_line import program
 from pipeline.config.parsers import selection_size
 from pipeline.solvers.solve import Status
 
@@ -15,12 +13,12 @@ LEAST_CONFUSED, LEAST_SHARE = 5, 0.1  # rows, and their share of the errors, tha
 MOST_CONFUSIONS = 2
 
 
-def advice(report: Mapping[str, Any], settings: Mapping[str, Any], run: str) -> list[str]:
-    """Return sentences on a finished run; `settings` as in config.toml, `run` its folder."""
+def advice(report: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
+    """Return sentences on a finished run; `settings` as in config.toml."""
     told = [f"{line[0].upper()}{line[1:]}." for line in (*report["warnings"], *report["notes"])]
     if report["model_n_centers"]:
         told = [*_not_converged(report, settings), *told, *_penalty(report), *_width(report)]
-        told += [*_ridge(report), *_more(report, settings), *_confused(report, settings, run)]
+        told += [*_ridge(report), *_more(report, settings), *_confused(report)]
     return told or [NOTHING]
 
 
@@ -122,7 +120,7 @@ def _more(report: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[st
             yield f"The error may fall with more candidates than the budget allows: give --budget {2 * budget:g}."
 
 
-def _confused(report: Mapping[str, Any], settings: Mapping[str, Any], run: str) -> Iterator[str]:
+def _confused(report: Mapping[str, Any]) -> Iterator[str]:
     matrix, n_errors = report["confusion"] or [], report["n_errors"] or 0
     wrong = [(count, j, k) for j, row in enumerate(matrix) for k, count in enumerate(row) if j != k]
     most = [one for one in sorted(wrong, key=lambda one: (-one[0], *one[1:])) if one[0] >= LEAST_CONFUSED]
@@ -130,7 +128,4 @@ def _confused(report: Mapping[str, Any], settings: Mapping[str, Any], run: str) 
     if most:
         labels = [one["label"] for one in report["by_class"]]
         pairs = [f"{labels[j]} taken for {labels[k]} ({count} of {sum(matrix[j])} rows)" for count, j, k in most]
-        add = [settings.get("dataset", "DATASET"), "--add-rows", "FILE", "--init-from", run]
-        refused = any(report[name] for name in ("select", "passes", "columns", "weighting"))
-        more = "." if refused else f"; more rows of these may help: {shlex.join([*program('train').split(), *add])}"
-        yield f"Classes confused most: {', '.join(pairs)}{more}"
+        yield f"Classes confused most: {', '.join(pairs)}; more rows of these may help."

@@ -102,8 +102,8 @@ def _advice(
     """Return what a user may do next; nothing where the report of a finished run cannot be read."""
     if report:
         with suppress(ValueError):  # damage, which `status` names
-            return advice(report, tomllib.loads(settings or ""), facts["run"])
-        return advice(report, {}, facts["run"])
+            return advice(report, tomllib.loads(settings or ""))
+        return advice(report, {})
     if facts["state"] == "finished":
         return []
     lines = str(log[-1].get("traceback") or "").strip().splitlines() if log else []

@@ -16,10 +16,8 @@ SCALES = {PLAIN: "as they are", COMMON: "on one scale", DIAGONAL: "a scale each"
 
 def table(report: dict[str, Any]) -> list[str]:
     """Return the report as short tables: setting, path or selection, solves, stages, model, error."""
-    added = sum(report.get("added_rows", ()))
     lines = [
-        f"{report['dataset']}: {report['n_train']} training rows{f' ({added} added)' if added else ''}, "
-        f"{report['n_test']} test rows, "
+        f"{report['dataset']}: {report['n_train']} training rows, {report['n_test']} test rows, "
         f"{report['n_features']} {report['features']} features, {report['task']}",
         f"{report['n_centers']} candidate centers, {_kernel_words(report)}, " + _problem_words(report),
     ]

@@ -51,7 +51,6 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "dataset": shape.dataset,
         "task": shape.task,
         "n_train": shape.n_train,
-        "added_rows": list(shape.added),
         "n_test": shape.n_test,
         "n_features": shape.n_features,
         "features": config.features.name,

@@ -1,10 +1,7 @@
-"""Stage 3: sufficient statistics of the kernel columns (mathematics.md, eqs. 7 and 8), in one pass over the rows.
-
-Where rows were added to those of an earlier run, its statistics are taken, and the pass is over the new rows alone.
-"""
+"""Stage 3: sufficient statistics of the kernel columns (mathematics.md, eqs. 7 and 8), in one pass over the rows."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -28,14 +25,10 @@ from storage.errors import ANEW, CorruptDataError
 from storage.folder_layouts import RunLayout
 
 STORING = "storing the sums of all rows"
-Parts = Mapping[str, GramStatistics]  # by FIT and HELD_OUT; empty where they are not there
 
 
-def accumulate_statistics(work: Workspace, kept: Callable[[], Parts] = dict) -> None:
-    """Commit the statistics of all training rows on all candidates, where the solves need them: fit, hold_out, all.
-
-    kept : returns those of the rows before the last ones that were added, as far as the earlier run has kept them
-    """
+def accumulate_statistics(work: Workspace) -> None:
+    """Commit the statistics of all training rows on all candidates, where the solves need them: fit, hold_out, all."""
     with work.stage(STATISTICS):
         if final_of(work) is not None:
             return  # nothing reads them any more, and the run may have dropped them
@@ -44,51 +37,16 @@ def accumulate_statistics(work: Workspace, kept: Callable[[], Parts] = dict) -> 
         with work.status(STATISTICS, "checking those of an earlier session"):
             is_done = work.committed(name_of(ALL), mapped=True) is not None
         if not is_done:
-            parts = _sums(work, len(work.shape.added), _sums_before(work, kept))
+            task = statistics_pass(row_task(work), (FIT, HELD_OUT), work.n_candidates, largest_values(work))
+            parts = work.add_up(STATISTICS, task, STATISTICS).statistics()
             names = (FIT, HELD_OUT, ALL) if work.reads_parts else ("", "", ALL)
             commit_parts(work, parts.pop(FIT), parts.pop(HELD_OUT), names)
-        for number in range(len(work.shape.batches)):
-            for name in (f"passes/{_pass_name(number)}", *_names(number).values()):
-                work.drop(name)
+        work.drop(f"passes/{STATISTICS}")
 
 
 def name_of(part: str) -> str:
     """Return the name under which the statistics of a part are committed."""
     return f"statistics/{part}"
-
-
-def _sums_before(work: Workspace, kept: Callable[[], Parts]) -> Parts:
-    """Return the statistics of all rows before the last addition, by part; none where there was none.
-
-    Where the earlier run has not kept them, they are made again, to the same bits: one batch after the other, as the
-    runs before it did (mathematics.md, eq. 90).
-    """
-    before = kept() if work.shape.added else {}
-    for number in range(0 if before else len(work.shape.added)):
-        names = _names(number)
-        if any(work.committed(name, mapped=True) is None for name in names.values()):
-            for part, statistics in _sums(work, number, before).items():
-                work.commit(names[part], statistics_to_arrays(statistics))
-        before = {part: statistics_of(work, name) for part, name in names.items()}
-    return before
-
-
-def _sums(work: Workspace, number: int, before: Parts) -> dict[str, GramStatistics]:
-    """Return the statistics of a batch of rows, by part, with those of the batches before: one pass."""
-    batch, largest = work.shape.batches[number], largest_values(work, number)
-    task = statistics_pass(row_task(work), (FIT, HELD_OUT), work.n_candidates, largest, batch=batch)
-    parts = work.add_up(STATISTICS, task, _pass_name(number)).statistics()
-    for part, statistics in before.items():
-        parts[part] = parts[part].absorbing(statistics)
-    return parts
-
-
-def _names(number: int) -> dict[str, str]:
-    return {part: name_of(f"{part}-{number}") for part in (FIT, HELD_OUT)}
-
-
-def _pass_name(number: int) -> str:
-    return f"{STATISTICS}-{number}" if number else STATISTICS
 
 
 def commit_parts(
@@ -158,24 +116,22 @@ def accumulate_held_out(work: Workspace, centers: NDArray[np.int64], name: str) 
 NAME, TERMS = "largest-terms", "terms"
 
 
-def largest_values(work: Workspace, batch: int | None = None) -> RowBounds:
-    """Return the bounds for a batch of training rows (None: all).
+def largest_values(work: Workspace) -> RowBounds:
+    """Return the bounds for the training rows.
 
     A bounded kernel has them from targets and weights alone, other kernels from a pass over the rows, committed.
     """
     if work.kernel.is_bounded:
-        return work.facts.bounds(batch)
-    rows = range(work.shape.n_train) if batch is None else work.shape.batches[batch]
-    name = NAME if len(rows) == work.shape.n_train else f"{NAME}-{rows.start}"
+        return work.facts.bounds()
 
     def make() -> Arrays:
-        blocks = replace(row_grid("train", len(rows), 1), first=rows.start)
-        values = work.add_up(STATISTICS, value_pass(row_task(work), blocks, _of_rows), name, "bounding the sums")
+        blocks = row_grid("train", work.shape.n_train, 1)
+        values = work.add_up(STATISTICS, value_pass(row_task(work), blocks, _of_rows), NAME, "bounding the sums")
         return {TERMS: values.in_order(TERMS).max(axis=0)}
 
-    terms = work.once(f"statistics/{name}.npz", make)[TERMS]
-    work.drop(f"passes/{name}")
-    return RowBounds.of([terms])
+    terms = work.once(f"statistics/{NAME}.npz", make)[TERMS]
+    work.drop(f"passes/{NAME}")
+    return RowBounds.of(terms)
 
 
 def _of_rows(task: RowTask) -> OfBlock:
@@ -201,7 +157,6 @@ def statistics_pass(
     *,
     members: Stored | None = None,
     n_kept: int = 0,
-    batch: range | None = None,
     share: float = 1.0,
     name: str = "",
 ) -> RowPass[ExactSums]:
@@ -214,15 +169,11 @@ def statistics_pass(
         (m, d) that are none; None: the first candidates, where the features of all are committed with them
     n_kept : of the columns have a Gram: only the products with the others are added up
     largest : bounds of what a row adds
-    batch : the training rows that are added up; None: all
     share, name : of the fit rows that are sampled, and of the sample: batches of a selection are alike
     """
     shape, sampled = rows.shape, parts == (SAMPLE,)
     sums_bytes = 8 * len(parts) * n_columns * (n_columns - n_kept)
-    chosen = range(shape.n_train) if batch is None else batch
-    # Blocks of rows that were added are as long as those of the first ones.
-    blocks = row_grid("train", shape.n_first, n_columns, sums_bytes, share)
-    blocks = replace(blocks, n_rows=len(chosen), first=chosen.start)
+    blocks = row_grid("train", shape.n_train, n_columns, sums_bytes, share)
     key = (n_columns, n_kept, parts, largest, COLUMNS_TILE, GRAM_TILE, *((share, name) if sampled else ()))
     return block_pass(
         rows,

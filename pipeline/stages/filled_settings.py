@@ -317,7 +317,7 @@ def trial_sizes(config: TrainConfig, shape: FeatureShape) -> TrialSizes:
 
 def grows(config: TrainConfig) -> bool:
     """Return whether the number of candidates grows while the held-out error falls: of least squares by a budget."""
-    counted = config.centers.budget is not None and config.centers.list is None and config.data.add_rows is None
+    counted = config.centers.budget is not None and config.centers.list is None
     return _is_simple(config) and counted and isinstance(config.centers.count, int)
 
 
@@ -342,11 +342,8 @@ def is_in_rounds(config: TrainConfig, n_train: int) -> bool:
 
 
 def preselection_of(config: TrainConfig, n_train: int) -> Preselection | None:
-    """Return how the finalists of a run's selection are chosen; None where it has none, or is none.
-
-    A run that adds rows has none: it takes the statistics of all candidates of the run before.
-    """
-    if config.solver.select == "none" or config.data.add_rows is not None:
+    """Return how the finalists of a run's selection are chosen; None where it has none, or is none."""
+    if config.solver.select == "none":
         return None
     n_candidates = count_candidates(config, n_train)
     n_fit = n_train * (1.0 - config.statistics.hold_out)

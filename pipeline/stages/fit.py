@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 from features.row_draws import first_of_equals
 from pipeline.datasets.feature_rows import open_features
 from pipeline.runtime.stored_arrays import Arrays
-from pipeline.stages import earlier_run
 from pipeline.stages.accumulate_statistics import accumulate_statistics
 from pipeline.stages.choose_kernel import PASS, choose_kernel
 from pipeline.stages.filled_settings import grows
 from pipeline.stages.final_weights import FinalWeights
 from pipeline.stages.grow_candidates import grow_candidates
 from pipeline.stages.solve_weights import solve_weights
-from pipeline.stages.target_facts import all_keys, check_targets, find_target_facts
+from pipeline.stages.target_facts import all_keys, find_target_facts
 from pipeline.stages.workspace import CENTERS, Workspace
 
 
@@ -42,9 +41,6 @@ def draw_candidates(work: Workspace) -> None:
 
 def _candidates(work: Workspace) -> Arrays:
     """Return what is committed with the candidates: see `Workspace.centers`."""
-    if work.config.data.add_rows is not None:
-        check_targets(work)
-        return earlier_run.take_candidates(work)
     index, facts = _rows_of_candidates(work), find_target_facts(work)
     arrays: Arrays = {"index": index} | choose_kernel(work, index, facts) | facts.arrays()
     # Else candidates may be all rows, and tasks read the features that they need.
@@ -78,5 +74,5 @@ def fit(work: Workspace) -> FinalWeights:
     if grows(work.config):
         grow_candidates(work)
     else:
-        accumulate_statistics(work, kept=lambda: earlier_run.kept_statistics(work))
+        accumulate_statistics(work)
     return solve_weights(work)

@@ -14,7 +14,6 @@ from pipeline.datasets.feature_rows import ScaledFeatures, open_features
 from pipeline.kernels.exact_sums import Each
 from pipeline.kernels.scaled_rows import KEY_BYTES, digests_of
 from pipeline.runtime.stored_arrays import Stored, as_arrays, as_dataclass
-from pipeline.stages import earlier_run
 from pipeline.stages.block_pass import OfBlock, Values, value_pass
 from pipeline.stages.one_vs_all import start_name
 from pipeline.stages.training_rows import RowBlock, RowTask, row_grid, row_task
@@ -49,8 +48,7 @@ def load(work: Workspace) -> InitialWeights | None:
     """Return the start weights; None where none are asked for or fit. Raises CorruptDataError, MissingDataError."""
     if work.config.solver.init_from is None:
         return None
-    look = _of_earlier_run if work.config.data.add_rows else _look_for
-    start = as_dataclass(work.once(NAME, lambda: as_arrays(look(work))), InitialWeights)
+    start = as_dataclass(work.once(NAME, lambda: as_arrays(_look_for(work))), InitialWeights)
     return start if len(start.candidates) else None
 
 
@@ -64,12 +62,6 @@ def start_of(work: Workspace, part: str, members: NDArray[np.int64]) -> str | No
     table = np.stack([known.get(name, nothing) for name in members.tolist()])
     work.commit(start_name(part), {"weights": table})
     return start_name(part)
-
-
-def _of_earlier_run(work: Workspace) -> InitialWeights:
-    """Return the weights of the run whose rows others were added to: its candidates are those of this one."""
-    start = earlier_run.load(work)
-    return InitialWeights(work.candidates[start["active"]], start["weights"])
 
 
 def _look_for(work: Workspace) -> InitialWeights:

@@ -36,13 +36,13 @@ class TargetFacts:
     mean : is taken off the targets
     class_factors : of the weights of the rows of each class; () for none
     held_out_limit : rows whose coins are below it are held out
-    largest : the `largest_terms` of the first rows, and of those of each addition, where columns are at most 1
+    largest : the `largest_terms` of the rows where columns are at most 1
     """
 
     mean: float = 0.0
     class_factors: tuple[float, ...] = ()
     held_out_limit: float = 0.0
-    largest: tuple[tuple[float, ...], ...] = ()
+    largest: tuple[float, ...] = ()
 
     def encoded(self, y: NDArray[Any], shape: FeatureShape) -> NDArray[np.float64]:
         """Return what the solves fit for targets y (rows,) as stored: less the mean, (rows, T) f8."""
@@ -55,9 +55,9 @@ class TargetFacts:
         factors = np.array(self.class_factors)[y]
         return factors if weights is None else weights * factors
 
-    def bounds(self, batch: int | None = None) -> RowBounds:
-        """Return the bounds of a batch of rows (None: of all) where columns are at most 1."""
-        return RowBounds.of(np.array(self.largest if batch is None else [self.largest[batch]]))
+    def bounds(self) -> RowBounds:
+        """Return the bounds of the rows where columns are at most 1."""
+        return RowBounds.of(np.array(self.largest))
 
     def arrays(self) -> Arrays:
         """Return the facts as arrays, which `facts_of` reads."""
@@ -70,7 +70,7 @@ def find_target_facts(run: RowData) -> TargetFacts:
     Raises InvalidDataError where the squares of the training targets leave float64, upwards or downwards, and where
     rows are to be held out that are all equal, or of one group, or whose groups leave no label to choose by.
     """
-    check_targets(run)
+    _check_targets(run)
     weighs_classes, n_classes = run.config.data.class_weight is not None, len(run.shape.classes)
     counts = [np.bincount(y, weights, n_classes) for y, weights in target_blocks(run)] if weighs_classes else []
     facts = TargetFacts(
@@ -78,24 +78,18 @@ def find_target_facts(run: RowData) -> TargetFacts:
         class_factors=tuple(balanced_factors(sum(counts, np.zeros(n_classes))).tolist()) if counts else (),
         held_out_limit=_held_out_limit(run),
     )
-    return with_largest(run, facts)
+    return replace(facts, largest=_largest_of(run, facts))
 
 
-def with_largest(run: RowData, facts: TargetFacts) -> TargetFacts:
-    """Return the facts with the largest terms of the batches of rows that lack them."""
-    new = (_largest_of(run, facts, rows) for rows in run.shape.batches[len(facts.largest) :])
-    return replace(facts, largest=(*facts.largest, *new))
-
-
-def _largest_of(run: RowData, facts: TargetFacts, rows: range) -> tuple[float, ...]:
-    """Return the `largest_terms` of some rows: of classes, whose outputs are -1 and 1, those of the heaviest row."""
+def _largest_of(run: RowData, facts: TargetFacts) -> tuple[float, ...]:
+    """Return the `largest_terms` of the rows: of classes, whose outputs are -1 and 1, those of the heaviest row."""
     if run.shape.task == "regression":
-        blocks = ((facts.encoded(y, run.shape), facts.weights(y, weights)) for y, weights in target_blocks(run, rows))
+        blocks = ((facts.encoded(y, run.shape), facts.weights(y, weights)) for y, weights in target_blocks(run))
         terms = [largest_terms(1.0, targets, weights) for targets, weights in blocks]
     else:
         heaviest, outputs = [1.0], np.ones((1, run.shape.n_outputs))
         if facts.class_factors or "train" in run.shape.weighted:
-            of_rows = (facts.weights(y, weights) for y, weights in target_blocks(run, rows))
+            of_rows = (facts.weights(y, weights) for y, weights in target_blocks(run))
             heaviest = [float(weights.max()) for weights in of_rows if weights is not None]
         terms = [largest_terms(1.0, outputs, max(heaviest))]
     return tuple(np.max(terms, axis=0).tolist())
@@ -103,9 +97,8 @@ def _largest_of(run: RowData, facts: TargetFacts, rows: range) -> tuple[float, .
 
 def facts_of(arrays: Arrays) -> TargetFacts:
     """Return the facts among arrays that are committed with candidates."""
-    factors, largest = arrays["class_factors"].tolist(), arrays["largest"].tolist()
-    limit = float(arrays["held_out_limit"])
-    return TargetFacts(float(arrays["mean"]), tuple(factors), limit, tuple(map(tuple, largest)))
+    factors, largest = tuple(arrays["class_factors"].tolist()), tuple(arrays["largest"].tolist())
+    return TargetFacts(float(arrays["mean"]), factors, float(arrays["held_out_limit"]), largest)
 
 
 def held_out_rows(run: RowData, facts: TargetFacts) -> NDArray[np.bool_]:
@@ -147,11 +140,11 @@ def row_weights(run: RowData, facts: TargetFacts) -> NDArray[np.float64] | None:
     return np.concatenate([weights for weights in blocks if weights is not None])
 
 
-def target_blocks(run: RowData, rows: range | None = None) -> Iterator[tuple[NDArray[Any], NDArray[np.float64]]]:
-    """Yield the targets of some training rows (None: all) as stored and their own weights; no feature is read."""
-    store, rows = open_features(run.features), range(run.shape.n_train) if rows is None else rows
-    for start in rows[::READ_TARGETS]:
-        y = store.targets("train", start, min(start + READ_TARGETS, rows.stop))
+def target_blocks(run: RowData) -> Iterator[tuple[NDArray[Any], NDArray[np.float64]]]:
+    """Yield the targets of the training rows as stored and their own weights; no feature is read."""
+    store = open_features(run.features)
+    for start in range(0, run.shape.n_train, READ_TARGETS):
+        y = store.targets("train", start, min(start + READ_TARGETS, run.shape.n_train))
         weights = store.weights("train", start, start + len(y))
         yield y, np.ones(len(y)) if weights is None else weights
 
@@ -192,7 +185,7 @@ def _mean(run: RowData) -> float:
     return math.fsum(value for y, weights in target_blocks(run) for value in (y / (total / weights)).tolist())
 
 
-def check_targets(run: RowData) -> None:
+def _check_targets(run: RowData) -> None:
     """Raise InvalidDataError where the squares of the targets of a regression leave float64, upwards or downwards."""
     if run.shape.task != "regression":
         return

@@ -225,7 +225,7 @@ def count_sample(task: RowTask, share: float) -> tuple[int, int, int]:
 def task_on_sample(task: RowTask, sample: Stored) -> RowTask:
     """Return the task on the rows that `gather_sample` returned, in the place of all training rows."""
     features: Any = SampledRows(sample, open_features(task.features).dtype)  # no pass asks for more of them
-    shape = replace(task.shape, n_train=len(sample.read(mapped=True)["y"]), added=())
+    shape = replace(task.shape, n_train=len(sample.read(mapped=True)["y"]))
     return replace(task, features=features, shape=shape)
 
 

@@ -151,30 +151,6 @@ def test_features_of_held_out_rows_alone_are_those_of_all_rows(data, tmp_path, k
     assert {block.X.shape[1] for _, block in stream_blocks(task, grid, range(2), features="none")} == {0}
 
 
-def rows_of(spec: SourceSpec) -> np.ndarray:
-    source = open_data.open_data(spec)
-    return source.read("train", 0, source.n_train)[0]
-
-
-def test_zarr_rows_join_others_of_any_kind(tmp_path):
-    X, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
-    write_zarr(tmp_path / "first.zarr", X[:10], y[:10], 3)
-    write_zarr(tmp_path / "second.zarr", X[10:15], y[10:15], 3)
-    np.savez(tmp_path / "third.npz", X=X[15:], y=y[15:])
-    first = SourceSpec(str(tmp_path / "first.zarr"))
-    spec = SourceSpec(first.dataset, added=(str(tmp_path / "second.zarr"), str(tmp_path / "third.npz")))
-    source = open_data.open_data(spec, open_data.identify(spec))
-    assert open_data.open_data(spec, open_data.identify(spec)) is source
-    n_first = open_data.open_data(first).n_train
-    assert source.added == (5, 5)
-    np.testing.assert_array_equal(rows_of(spec), np.concatenate([rows_of(first), X[10:]]))
-    np.savez(tmp_path / "third.npz", X=X[15:18], y=y[15:18])
-    write_zarr(tmp_path / "second.zarr", X[:2], y[:2])
-    changed = open_data.open_data(spec)
-    assert changed.added == (2, 3)
-    np.testing.assert_array_equal(rows_of(spec)[n_first:], np.concatenate([X[:2], X[15:18]]))
-
-
 def test_a_store_built_again_in_a_living_process_is_opened_again(data, tmp_path):
     request = request_for(data, standardise=False)
     layout, _, _ = build(tmp_path / "features", request)

@@ -190,12 +190,12 @@ def test_a_file_that_changes_while_it_is_read_is_told_and_not_kept(tmp_path):
 @pytest.mark.parametrize("data", ["parts", "parts/*.csv"])
 def test_many_files_go_through_every_command(tmp_path, data):
     header, *lines = WORDS.splitlines()
-    for folder, chosen in (("parts", lines[:60]), ("more", lines[60:75]), ("test", lines[75:])):
+    for folder, chosen in (("parts", lines[:60]), ("test", lines[75:])):
         (tmp_path / folder).mkdir()
         for k in range(3):
             text = "\n".join([header, *chosen[k::3]])
             (tmp_path / folder / f"part-{k}.csv").write_text(text + "\n")
-    of = {name: str(tmp_path / data.replace("parts", name)) for name in ("parts", "more", "test")}
+    of = {name: str(tmp_path / data.replace("parts", name)) for name in ("parts", "test")}
     words = ("--set", "data.categorical=onehot", "--set", "data.missing=median", "--centers", "12", "--penalty", "1e-3")
     run, features = tmp_path / "run", tmp_path / "features"
     train(run, features, *words, "--test", of["test"], "--scheduler", "threads", dataset=of["parts"])
@@ -204,9 +204,6 @@ def test_many_files_go_through_every_command(tmp_path, data):
     assert len((tmp_path / "out.csv").read_text().splitlines()) == 16
     assert evaluate.main([str(run), of["test"]]) == 0
     assert evaluate.main([str(run)]) == 0
-    grown = ("--init-from", str(run), "--add-rows", of["more"])
-    train(tmp_path / "grown", features, *grown, dataset=of["parts"])
-    assert report_of(tmp_path / "grown")["n_train"] == 75
 
 
 def test_data_frames_train_as_their_parquet_does_and_resume(tmp_path):

@@ -28,7 +28,7 @@ from runs import largest_bytes
 def bounds_of(
     Y: np.ndarray, block_rows: int, n_blocks: int, columns: ArrayLike = 1.0, weights: ArrayLike = 1.0
 ) -> tuple[RowBounds, int, int]:
-    return RowBounds.of([largest_terms(columns, Y, weights)]), block_rows, n_blocks
+    return RowBounds.of(largest_terms(columns, Y, weights)), block_rows, n_blocks
 
 
 KERNELS = [Kernel(), Kernel("polynomial", 3), Kernel("intersection")]

@@ -77,12 +77,14 @@ def selection(*errors: float) -> dict[str, Any]:
         ),
         ({"model_n_centers": 95, "n_train": 150}, "give --centers all."),
         (selection(6, 5, 4, 3, 2, 1), "still falls with the number of centers: give --select greedy:12."),
-        ({"confusion": [[40, 20, 0], [0, 50, 6], [1, 0, 9]], "n_errors": 27}, "cat taken for cow (20 of 60 rows)"),
-        ({"confusion": [[40, 20, 0], [0, 50, 6], [1, 0, 9]], "n_errors": 27}, "cow taken for dog (6 of 56 rows)"),
+        (
+            {"confusion": [[40, 20, 0], [0, 50, 6], [1, 0, 9]], "n_errors": 27},
+            "cat taken for cow (20 of 60 rows), cow taken for dog (6 of 56 rows); more rows of these may help.",
+        ),
     ],
 )
 def test_each_advice(facts: dict[str, Any], words: str) -> None:
-    assert words in "\n".join(told := advice(PLAIN | facts, SETTINGS, "runs/a"))
+    assert words in "\n".join(told := advice(PLAIN | facts, SETTINGS))
     assert len(told) == 1
 
 
@@ -106,25 +108,18 @@ def test_each_advice(facts: dict[str, Any], words: str) -> None:
     ],
 )
 def test_nothing_stands_out(facts: dict[str, Any]) -> None:
-    assert advice(PLAIN | facts, SETTINGS, "runs/a") == [NOTHING]
+    assert advice(PLAIN | facts, SETTINGS) == [NOTHING]
 
 
 def test_a_budget_is_raised_only_where_it_was_the_limit() -> None:
     kept, of_budget = PLAIN | {"model_n_centers": 100}, {"centers": {"count": 100, "budget": 60.0}}
-    assert "give --budget 120." in advice(kept, of_budget, "runs/a")[0]
-    assert advice(kept | {"n_centers": 90, "model_n_centers": 90}, of_budget, "runs/a") == [NOTHING]
-
-
-@pytest.mark.parametrize("refused", [{}, {"passes": [{}]}, {"columns": {"made": 9}}, {"weighting": {"weights": "w"}}])
-def test_rows_of_confused_classes_are_added_where_a_run_takes_them(refused: dict[str, Any]) -> None:
-    confused = {"confusion": [[40, 20, 0], [0, 50, 0], [1, 0, 9]], "n_errors": 21}
-    (told,) = advice(PLAIN | confused | refused, SETTINGS, "runs/a b")
-    assert told.endswith("(20 of 60 rows)." if refused else "train digits --add-rows FILE --init-from 'runs/a b'")
+    assert "give --budget 120." in advice(kept, of_budget)[0]
+    assert advice(kept | {"n_centers": 90, "model_n_centers": 90}, of_budget) == [NOTHING]
 
 
 def test_a_model_without_centers_has_one_advice() -> None:
     facts = {"model_n_centers": 0, "warnings": ["the model has no centers; lower --penalty"], "path": path(3, 2, 1)}
-    assert advice(PLAIN | facts, {}, "runs/a") == ["The model has no centers; lower --penalty."]
+    assert advice(PLAIN | facts, {}) == ["The model has no centers; lower --penalty."]
 
 
 def test_runs_that_are_not_done() -> None:

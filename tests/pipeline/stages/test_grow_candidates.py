@@ -154,15 +154,6 @@ def test_what_is_done_with_a_finished_run(
     assert verification.verify_run(run).damaged == []
     assert resize.main([str(run), "--size", "25", "--out", str(tmp_path / "small"), "-q"]) == 0
     assert load_model(tmp_path / "small").n_centers == 25
-    more = tmp_path / "more.npz"
-    with np.load(data) as arrays:
-        np.savez(more, X=arrays["X"][:90] + 0.01, y=arrays["y"][:90], w=arrays["w"][:90])
-    added = ("--init-from", str(run), "--add-rows", str(more), *SERIAL)
-    report = train(tmp_path / "added", features, *added, dataset=data)
-    assert report["n_train"] == 765
-    assert report["n_centers"] == KEPT[IS_CUT], "those of the run"
-    assert report["hold_out"]["ridges"] != report_of(run)["hold_out"]["ridges"], "chosen anew"
-    assert verification.verify_run(tmp_path / "added").damaged == []
     train(run, features, *line, "--resume", "auto", "--keep-statistics", "centers", dataset=data)
     assert note_on_statistics(RunLayout(run)) is not None
     assert model_bytes(run) == before

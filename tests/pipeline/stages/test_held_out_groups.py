@@ -1,4 +1,4 @@
-"""Equal rows, and rows of one group, are held out together: by the command, the estimators, and of added rows."""
+"""Equal rows, and rows of one group, are held out together: by the command and the estimators."""
 
 import json
 from dataclasses import replace
@@ -18,7 +18,7 @@ from pipeline.datasets.open_data import open_data
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 from pipeline.predict import main as predict
 from pipeline.train import main
-from runs import model_bytes, report_of, train
+from runs import model_bytes, train
 from storage.arrays import read_arrays
 from storage.folder_layouts import RunLayout
 
@@ -87,33 +87,6 @@ def test_a_file_to_predict_may_have_the_groups_or_not(table: dict[str, np.ndarra
             with np.load(out) as arrays:
                 found.append(arrays["decision"])
     assert all(np.array_equal(one, found[0]) for one in found)
-
-
-@pytest.mark.ci
-def test_rows_that_are_added_have_groups_too(
-    table: dict[str, np.ndarray], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, more = ({name: values[rows] for name, values in table.items()} for rows in (slice(400), slice(400, None)))
-    (tmp_path / "more").mkdir()
-    data, added = write(tmp_path, first, "csv"), write(tmp_path / "more", more, "csv")
-    train(tmp_path / "run", tmp_path / "features", *ASKED, "--set", "data.groups=g", dataset=data)
-    grown = ["--features-dir", str(tmp_path / "features"), "--init-from", str(tmp_path / "run")]
-    assert main([str(data), "--add-rows", str(added), *grown, "--run-dir", str(tmp_path / "grown")]) == 0
-    assert "groups of the rows added have rows in the test part as well" in "".join(capsys.readouterr())
-    before, after = (report_of(tmp_path / name) for name in ("run", "grown"))
-    assert after["n_train"] == before["n_train"] + 100
-    parts = [
-        read_arrays(RunLayout(tmp_path / "grown").statistics_file(name))["weight_sum"] for name in ("fit", "hold_out")
-    ]
-    assert int(sum(parts)) == after["n_train"]
-    keys = np.concatenate([open_source(SourceSpec(str(data), groups="g")).groups, group_keys(more["g"])])
-    held_out = draw_held_out(0, held_out_limit(0, 0.1, [keys]), keys)
-    assert 0 < int(parts[1]) == np.count_nonzero(held_out)
-    np.savetxt(added, more["X"], delimiter=",", header="a,b,c", comments="")
-    assert main([str(data), "--add-rows", str(added), *grown, "--run-dir", str(tmp_path / "other")]) == 65
-    added.write_text("a,b,c,label\n1,2,3,0\n")
-    assert main([str(data), "--add-rows", str(added), *grown, "--run-dir", str(tmp_path / "third")]) == 65
-    assert "has no column of the groups (g)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["csv", "npz", "zarr"])

@@ -1,4 +1,4 @@
-"""Runs whose centers are chosen among finalists: how their sample is read, and rows that are added."""
+"""Runs whose centers are chosen among finalists: how their sample is read, and what is told of their choice."""
 
 import shutil
 from pathlib import Path
@@ -9,16 +9,14 @@ import pytest
 from pipeline.solvers import forward_backward_selection as greedy
 from pipeline.solvers import forward_selection as forwards
 from pipeline.stages import accumulate_statistics, greedy_selection
-from pipeline.stages.accumulate_statistics import load_statistics
 from runs import model_bytes, report_of, train, train_beside
-from storage.folder_layouts import RunLayout
 
 LINE = ("--centers", "400", "--select", "greedy:30", "--sigma2", "2", "--scheduler", "serial")
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with 1000 weighted rows of a regression, and with 200 rows more that have no weights."""
+    """A folder with 1000 rows of a regression: as they are, with weights, and with groups."""
     folder = tmp_path_factory.mktemp("finalists")
     rng = np.random.default_rng(0)
     X = rng.standard_normal((1209, 4))
@@ -27,7 +25,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "data.npz", **arrays)
     np.savez(folder / "weighted.npz", **arrays, w_train=1.0 + np.arange(1000) % 3)
     np.savez(folder / "grouped.npz", **arrays, g_train=np.arange(1000) % 3)
-    np.savez(folder / "more.npz", X=X[1000:1200], y=y[1000:1200])
     return folder
 
 
@@ -64,25 +61,6 @@ def test_a_sample_that_is_read_piece_by_piece_is_the_same(
     assert 140 < sum(sampled) < 300, "about four rows for each of 60 finalists"
     (turn,) = report_of(whole)["passes"]
     assert turn["kernel_entries"] == 400 * 240
-
-
-def test_rows_are_added_to_a_gram_of_all_candidates_and_not_to_a_sample(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With 125 finalists, 1000 rows are too few for a sample; 1200 would be enough, but have sums already."""
-    added = ("--add-rows", str(place / "more.npz"), "--init-from")
-    finalists(monkeypatch, 125)
-    old = train_beside(place, "old", place / "data.npz", *LINE)
-    assert report_of(old)["passes"] is None
-    grown = train_beside(place, "grown", place / "data.npz", *added, str(old), "--scheduler", "serial")
-    assert report_of(grown)["passes"] is None
-    assert load_statistics(RunLayout(grown), "all").n_centers == 400
-
-    finalists(monkeypatch, 60)
-    sampled = train_beside(place, "sampled", place / "data.npz", *LINE)
-    capsys.readouterr()
-    train(place / "refused", place / "features", *added, str(sampled), dataset=place / "data.npz", code=2)
-    assert "was not made, or only over a sample of its rows" in capsys.readouterr().err
 
 
 @pytest.mark.ci
