@@ -1,13 +1,12 @@
 """Words and missing cells of a table as numbers: learned on training rows, part of the model, the same at prediction.
 
 Cells are first *codes*, (n, columns) f8: a number, the place of a word in a list, -1 for an unknown word, NaN for a
-missing cell. Inputs are one-hot words or their places, the median for a missing cell, and whether it was missing; of
-days since 1970 also parts of the date.
+missing cell. Inputs are one-hot words or their places, the median for a missing cell, and whether it was missing.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -24,54 +23,26 @@ MOST_WORDS = 1000  # of a column; with more it is a name or a text, of which not
 MOST_ONEHOT = 32  # of a column, where the kind is auto
 MOST_WORD_CHARACTERS = 200
 UNKNOWN = -1.0
-_MOST_DAYS = 1e7  # dates beyond are the last one: some 27 000 years from 1970
-
-
-def _months(days: NDArray[np.float64]) -> NDArray[Any]:
-    return days.astype("datetime64[D]").astype("datetime64[M]")
-
-
-# Parts of a date: what each is of days since 1970 (n,) f8.
-DATE_PARTS: dict[str, Callable[[NDArray[np.float64]], NDArray[Any]]] = {
-    "year": lambda days: 1970 + _months(days).astype(np.int64) // 12,
-    "month": lambda days: 1 + _months(days).astype(np.int64) % 12,
-    "day": lambda days: 1 + (days.astype("datetime64[D]") - _months(days).astype("datetime64[D]")).astype(np.int64),
-    "weekday": lambda days: (np.floor(days) + 3) % 7,  # 0 is Monday; 1970 began on a Thursday
-    "hour": lambda days: np.floor(np.round(days % 1 * 86_400) / 3600) % 24,
-}
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Which encoding was asked for: one of KINDS, for columns of words and those named in `columns`; missing.
-
-    parts: of the dates in the columns `dates`, keys of DATE_PARTS, which become inputs beside the days.
-    """
+    """Which encoding was asked for: one of KINDS, for columns of words and those named in `columns`; missing."""
 
     categorical: str | None = None
     columns: tuple[str, ...] = ()
     missing: str | None = None
-    parts: tuple[str, ...] = ()
-    dates: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, categorical: str | None, missing: str | None, dates: str | None = None) -> "Asked":
-        """Return what the settings ask for: KIND or KIND:NAME,NAME; None or "median"; PART,PART:NAME,NAME.
-
-        Raises UsageError for others.
-        """
+    def read(cls, categorical: str | None, missing: str | None) -> "Asked":
+        """Return what the settings ask for: KIND or KIND:NAME,NAME; None or "median". Raises UsageError for others."""
         kind, _, names = (categorical or "").partition(":")
         if kind and kind not in KINDS:
             known = ", ".join(KINDS)
             raise UsageError(f"data.categorical = {categorical}: give {known}, or such with columns: KIND:A,B")
         if missing not in (None, "median"):
             raise UsageError(f"data.missing = {missing}: give median")
-        listed, _, of_dates = (dates or "").partition(":")
-        parts, columns = names_in(listed), names_in(of_dates)
-        if dates is not None and not (parts and columns and set(parts) <= DATE_PARTS.keys()):
-            known = ", ".join(DATE_PARTS)
-            raise UsageError(f"data.dates = {dates}: give parts ({known}) and columns of dates: month,weekday:A,B")
-        return cls(kind or None, names_in(names), missing, parts, columns)
+        return cls(kind or None, names_in(names), missing)
 
 
 @dataclass(frozen=True)
@@ -80,7 +51,6 @@ class ColumnEncoding:
 
     words: the sorted categories, None for a column of numbers; onehot: whether each is an input; fill: the value of a
     missing cell, or of an unknown word of an ordinal column; indicator: whether one more input marks missing cells.
-    parts: of a date, one input each.
     """
 
     name: str
@@ -88,13 +58,11 @@ class ColumnEncoding:
     onehot: bool
     fill: float
     indicator: bool
-    parts: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the inputs."""
         words = tuple(f"{self.name}={word}" for word in self.words or ()) if self.onehot else (self.name,)
-        words += tuple(f"{self.name} {part}" for part in self.parts)
         return words + ((f"{self.name} is missing",) if self.indicator else ())
 
     def apply(self, codes: np.ndarray) -> np.ndarray:
@@ -105,9 +73,6 @@ class ColumnEncoding:
             out[rows, codes[rows].astype(np.int64)] = 1.0
         else:
             out[:, 0] = np.where(missing if self.words is None else ~(codes >= 0), self.fill, codes)
-        days = np.clip(out[:, 0], -_MOST_DAYS, _MOST_DAYS)
-        for k, part in enumerate(self.parts, 1):
-            out[:, k] = DATE_PARTS[part](np.floor(days) if part != "hour" else days)
         if self.indicator:
             out[:, -1] = missing
         return out
@@ -137,10 +102,6 @@ class TableEncoding:
     def described(self) -> dict[str, Any]:
         """Return the encoding as JSON-able values."""
         columns = [{**asdict(column), "words": column.words and list(column.words)} for column in self.columns]
-        for column in columns:
-            column["parts"] = list(column["parts"])
-            if not column["parts"]:  # as in models that know of none
-                del column["parts"]
         return {"columns": columns, "missing": self.missing}
 
     def digest(self) -> str:
@@ -167,8 +128,6 @@ class TableEncoding:
             if column.indicator:
                 gaps.append(column.name if column.onehot else f"{column.name} ({column.fill:g})")
         notes = [f"categories: {shown(words)}"] if words else []
-        dates = [f"{column.name} ({', '.join(column.parts)})" for column in self.columns if column.parts]
-        notes += [f"parts of dates: {shown(dates)}"] if dates else []
         notes += [f"missing cells, filled in and marked: {shown(gaps)}"] if gaps else []
         return tuple(notes)
 
@@ -239,8 +198,6 @@ def learn(
                 found = codes[filled[:, k], k].astype(np.int64)
                 counts[k] += np.bincount(found, minlength=len(counts[k]))
     for k, name in enumerate(names):
-        if name in asked.dates and words[k] is not None:
-            raise DataError(f"data.dates: column {name!r} holds words, not dates")
         if not present[k]:
             empty = f"column {name!r} has no cell that is filled in in the training rows"
             raise DataError(f"{empty}; leave it out ({drop_setting(name)})")
@@ -250,8 +207,7 @@ def learn(
     for k, (name, listed) in enumerate(zip(names, words, strict=True)):
         indicator = bool(present[k] < n_rows)
         if listed is None:
-            parts = asked.parts if name in asked.dates else ()
-            columns.append(ColumnEncoding(name, None, False, float(middle[k]), indicator, parts))
+            columns.append(ColumnEncoding(name, None, False, float(middle[k]), indicator))
             places.append(None)
             continue
         known = list(listed)
@@ -289,9 +245,7 @@ def shown(words: Sequence[str]) -> str:
     return ", ".join(words[:8]) + (f" and {len(words) - 8} more" if len(words) > 8 else "")
 
 
-def _checked_column(
-    name: str, words: Any, onehot: bool, fill: float, indicator: bool, parts: Any = ()
-) -> ColumnEncoding:
+def _checked_column(name: str, words: Any, onehot: bool, fill: float, indicator: bool) -> ColumnEncoding:
     """Return the encoding of a column. Raises TypeError or UnicodeEncodeError where a value cannot be."""
     if not isinstance(name, str) or {type(onehot), type(indicator)} != {bool} or type(fill) is not float:
         raise TypeError("a name is no text, or a value of the wrong kind")
@@ -302,7 +256,5 @@ def _checked_column(
             raise TypeError("words that are no list of texts")
         if not len(set(words)) == len(words) <= MOST_WORDS or fill not in range(len(words)):
             raise TypeError(f"{len(words)} words, one twice, or a fill that is none of them")
-    if parts and (words is not None or not isinstance(parts, list) or not set(parts) <= DATE_PARTS.keys()):
-        raise TypeError("parts of a date that are not known")
     "".join([name, *(words or ())]).encode()
-    return ColumnEncoding(name, None if words is None else tuple(words), onehot, fill, indicator, tuple(parts))
+    return ColumnEncoding(name, None if words is None else tuple(words), onehot, fill, indicator)

@@ -23,7 +23,7 @@ class SourceSpec:
     data_dir : folder that holds the files of a published data set, or a folder of its name with them
     n_train, n_test : of `synthetic` and `sinc` how many to generate; of others, how many rows to take, by the seed
     target, weights, groups : columns of a table by name or position, or keys of arrays; no group is in both parts
-    categorical, missing, dates : tables: how cells become numbers, see `features.encoding.Asked.read`
+    categorical, missing : tables: how cells become numbers, see `features.encoding.Asked.read`
     standardise : None: False for images and `sinc`, True for tables
     positive : the label to set against all others, as it reads; labels become 1 and -1
     seed : of the split, of the order from which n_train and n_test take, and of what is generated
@@ -43,7 +43,6 @@ class SourceSpec:
     drop: tuple[str, ...] | None = None
     categorical: str | None = None
     missing: str | None = None
-    dates: str | None = None
     task: str | None = None
     standardise: bool | None = None
     positive: str | None = None

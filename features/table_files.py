@@ -110,7 +110,7 @@ def table_source(spec: SourceSpec, table: Table, keeper: Keeper) -> Source:
         raise UsageError(f"test file {test}: file type not known; give {KNOWN}")
     if test is not None and not exists(test):
         raise MissingInputError(f"test file {test}: no such file")
-    asked = Asked.read(spec.categorical, spec.missing, spec.dates)
+    asked = Asked.read(spec.categorical, spec.missing)
     layout, columns = _training_layout(spec, table)
     names = [layout.names[place] for place in layout.inputs]
 

@@ -234,10 +234,9 @@ def word_columns(table: Table, layout: TableLayout, asked: Asked) -> list[dict[s
     and words, UsageError where one asked for is no column.
     """
     names, places, path = layout.names, layout.inputs, table.path
-    for key, columns in (("data.categorical", asked.columns), ("data.dates", asked.dates)):
-        absent = [name for name in columns if name not in (names[place] for place in places)]
-        if absent:
-            raise UsageError(f"{key}: {absent[0]!r} is no input of {path}; it has {', '.join(names)[:400]}")
+    absent = [name for name in asked.columns if name not in (names[place] for place in places)]
+    if absent:
+        raise UsageError(f"data.categorical: {absent[0]!r} is no input of {path}; it has {', '.join(names)[:400]}")
     if asked.categorical is None:
         return [None] * len(places)
     found: dict[bool, dict[int, tuple[str, str]]] = {True: {}, False: {}}  # whether a number: the first row of a place

@@ -14,7 +14,7 @@ from storage.arrays import read_folder, write_arrays
 from storage.errors import CorruptDataError, MissingDataError
 from storage.folders import remove_folder
 
-FEWEST_KEPT = 2  # a step may turn out damaged when it is needed
+KEPT = 2  # steps: the newest may turn out damaged when it is needed
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,8 @@ class Checkpoint:
     warnings: tuple[str, ...]
 
 
-def save(
-    folder: Path, step: int, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any], *, keep: int = FEWEST_KEPT
-) -> None:
-    """Commit a step, then prune all but the newest `keep` (at least two), and all steps of a higher number.
+def save(folder: Path, step: int, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
+    """Commit a step, then prune all but the newest `KEPT`, and all steps of a higher number.
 
     Those were damaged, or are of other work: counted among the newest, they would push out the whole ones. Raises
     CannotWriteError; the steps before are then untouched.
@@ -38,7 +36,7 @@ def save(
     write_arrays(folder / f"step-{step:09d}", arrays, metadata=metadata)
     steps = _steps(folder)
     ours = [path for path in steps if _number(path) <= step]
-    for path in [*ours[: -max(keep, FEWEST_KEPT)], *steps[len(ours) :]]:
+    for path in [*ours[:-KEPT], *steps[len(ours) :]]:
         remove_folder(path, durable=False)
 
 

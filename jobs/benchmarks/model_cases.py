@@ -32,7 +32,7 @@ TRAININGS = {
     "one-penalty": "{data}/classes.npz --centers 60 --penalty 1 --set solver.intercept=false",
     "part-of-the-largest-penalty": "{data}/values.npz --centers 60 --penalty max:1e-4",
     "refit": "{data}/classes.npz --centers 60 --penalty 1 --refit ridge --set statistics.hold_out=0.2",
-    "search": f"{{data}}/classes.npz --centers 60 --penalty auto {WEIGHTED} --set solver.patience=2",
+    "search": f"{{data}}/classes.npz --centers 60 --penalty auto {WEIGHTED}",
     "search-groups": "{data}/values.npz --centers 60 --penalty auto --set data.groups=g --seed 3",
     "path": "{data}/classes.npz --centers 60 --penalty path:5:0.5:3 --refit ridge --intercept",
     "one-kernel": "{data}/classes.npz --centers 60 --penalty 1 --coupling shared --intercept",

@@ -97,11 +97,6 @@ class DataConfig:
         "none",
         "replace missing cells of a table by the median of their column, and add an input that marks them",
     )
-    dates: str | None = optional(
-        text,
-        "none",
-        "parts of dates to add as inputs (year, month, day, weekday, hour): month,weekday:A,B of the columns A and B",
-    )
     task: str | None = optional(OneOf(TASKS), "auto", "kind of task; auto finds it from the targets")
     standardise: bool | None = optional(
         truth,
@@ -256,9 +251,6 @@ class SolverConfig:
         "0.01 for images, none for tables)",
         "--penalty",
     )
-    patience: int = option(
-        3, whole(0), "penalties in a row without gain that end --penalty auto, once 13 are tried; 0 always tries 25"
-    )
     coupling: str = option(
         "one-vs-all",
         OneOf(COUPLINGS),
@@ -349,7 +341,6 @@ class Resources:
         "--keep-statistics",
     )
     checkpoint_every: float = option(60.0, duration, "time between two checkpoints of a solve", "--checkpoint-every")
-    keep: int = option(2, whole(2, 1000), "number of checkpoints to keep of each solve", "--keep")
     time_limit: float | None = optional(
         duration, "none", "time after which the run stops and can be resumed, such as 55m or 12h", "--time-limit"
     )

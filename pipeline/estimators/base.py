@@ -40,13 +40,11 @@ class KernelMachine(BaseEstimator):
     standardise: bool = True
     categorical: str | None = None
     missing: str | None = None
-    dates: str | None = None
     kernel: str | None = None
     degree: int = 2
     sigma2: float | str | Sequence[float] | None = None
     feature_scale: str | None = "auto"
     penalty: float | str | None = None
-    patience: int = 3
     refit: str | None = None
     select: str | None = None
     polish_centers: int = 0

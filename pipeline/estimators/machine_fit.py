@@ -52,7 +52,7 @@ MOST_MOVED = 1e-3  # by the float32 of a model's centers, in kernel widths: kern
 
 def validated(machine: Any, X: Any, y: Any, *, numeric: bool) -> tuple[Rows | Cells, NDArray[Any]]:
     """Return rows and y (n,), checked as scikit-learn does; cells, and arrays read by slices, are not read yet."""
-    asked = {name for name in ("categorical", "missing", "dates") if getattr(machine, name) is not None}
+    asked = {name for name in ("categorical", "missing") if getattr(machine, name) is not None}
     if is_sliced(X) and asked:
         raise ValueError(f"{min(asked)} is for DataFrames and arrays in memory; leave it out, or give one")
     if not is_sliced(X) and not asked and (given := _numbers(machine, X, y=y, y_numeric=numeric)) is not None:
@@ -104,7 +104,7 @@ def fit_machine(
     machine._of_cells = isinstance(rows, Cells)
     if isinstance(rows, Cells):
         with parameters.as_value_error():
-            asked = Asked.read(config.data.categorical, config.data.missing, config.data.dates)
+            asked = Asked.read(config.data.categorical, config.data.missing)
             rows, columns = rows.learned(asked, weights)
         if names is None or tuple(names.tolist()) != columns.inputs:
             columns = replace(columns, inputs=())  # by their places

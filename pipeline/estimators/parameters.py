@@ -32,13 +32,11 @@ PARAMETERS: dict[str, str] = {
     "standardise": "data.standardise",
     "categorical": "data.categorical",
     "missing": "data.missing",
-    "dates": "data.dates",
     "kernel": "kernel.name",
     "degree": "kernel.degree",
     "sigma2": "kernel.sigma2",
     "feature_scale": "kernel.scale",
     "penalty": "solver.penalty",
-    "patience": "solver.patience",
     "refit": "solver.refit",
     "select": "solver.select",
     "polish_centers": "solver.polish_centers",
@@ -50,15 +48,15 @@ PARAMETERS: dict[str, str] = {
     "memory_limit": "resources.memory_limit",
 }
 MAY_BE_NONE = {"n_centers", "budget", "kernel", "sigma2", "feature_scale", "penalty", "refit", "select", "tol"}
-MAY_BE_NONE |= {"memory_limit", "categorical", "missing", "dates"}
-NONE_MEANS = {**dict.fromkeys(("categorical", "missing", "dates")), "feature_scale": "none", "refit": "none"}
+MAY_BE_NONE |= {"memory_limit", "categorical", "missing"}
+NONE_MEANS = {**dict.fromkeys(("categorical", "missing")), "feature_scale": "none", "refit": "none"}
 NONE_MEANS |= {"select": "none"}
 # Parameters of the penalised problem, with their defaults; any other value asks for it.
 OF_A_PENALTY: dict[str, object] = {"refit": None, "coupling": "one-vs-all", "tol": None, "max_sweeps": 1000}
 OF_A_PENALTY |= {"schedule": "shrinking", "warm_start": False}
 
 _TRUTH = ("standardise", "fit_intercept", "warm_start")
-_OF_DATA = ("categorical", "missing", "dates")
+_OF_DATA = ("categorical", "missing")
 _WORDS = (*_OF_DATA, "kernel", "feature_scale", "refit", "select", "coupling", "schedule")
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **{name: (lambda value: isinstance(value, bool | np.bool_), "True or False") for name in _TRUTH},
@@ -119,9 +117,9 @@ def seed_of(random_state: Any) -> int:
 
 _INSTEAD = (  # patterns in messages for the command, and what the estimators say
     (r" \(--set '?data\.drop=.*\)", ""),
-    (r"--set 'data\.(categorical|missing|dates)=(.*)'", r"\1='\2'"),
-    (r"--set data\.(categorical|missing|dates)=([^\s)]+)", r"\1='\2'"),
-    (r"data\.(categorical|missing|dates)", r"\1"),
+    (r"--set 'data\.(categorical|missing)=(.*)'", r"\1='\2'"),
+    (r"--set data\.(categorical|missing)=([^\s)]+)", r"\1='\2'"),
+    (r"data\.(categorical|missing)", r"\1"),
     (r", or hold out none \(--set [^)]*\)", ""),
     (r"all (\d+) training rows", r"all \1 samples"),
     (r" \(--set data.standardise=true\)", ""),

@@ -43,9 +43,6 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         32. "onehot:A,B": the columns A and B too, though they hold numbers. None: words are refused.
     missing : None or "median"
         "median": missing cells are filled in, and an input for each such column marks them. None: they are refused.
-    dates : str or None
-        "month,weekday:A,B": these parts of the dates in columns A and B are inputs beside the days: year, month, day,
-        weekday (0 is Monday), hour. None: none are.
     kernel : None, "gaussian", "laplace", "product-laplace", "polynomial", "intersection" or "auto"
         exp(-‖x - z‖² / (2 σ²)); exp(-‖x - z‖ / σ); exp(-Σ_j |x_j - z_j| / σ), for targets with edges along the axes;
         (1 + x·z / σ²)^degree; Σ_j min(x_j, z_j) of features of at least 0, which are not to be standardised. "auto":
@@ -76,8 +73,6 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         a tenth of the rows, held out, then fitted on all; a warning says where it is at an edge of those tried.
         "path:FROM:TO:N": N penalties down to TO, each solve started from the last; FROM may be max. "none": least
         squares whatever else is asked for.
-    patience : int
-        Penalties in a row without gain after which penalty="auto" ends; 0: always 25, over 12 decades.
     refit : None or "ridge"
         "ridge": least squares on the centers that the penalty kept, with a small ridge chosen on held-out rows.
     select : None, "greedy:K" or "greedy:auto"
@@ -154,8 +149,8 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     Notes
     -----
     A DataFrame of numbers (pandas, polars, Arrow) is an array with names. One with words or dates, and any X where
-    `categorical`, `missing` or `dates` is given, is read as the command reads a table, by blocks of rows, and gives the
-    same model: dates are days since 1970, truth values 1 and 0, features float32. Predictions find its columns by name,
+    `categorical` or `missing` is given, is read as the command reads a table, by blocks of rows, and gives the same
+    model: dates are days since 1970, truth values 1 and 0, features float32. Predictions find its columns by name,
     whatever their order, and warn of words that no row of the fit has. `centers_`, `feature_scales_` and
     `feature_importances_` are then of the inputs that cells become: `to_model().table_columns.input_names`.
     X is an array, or anything with shape, dtype and slices of rows: a memory map, a dask or zarr array. Those are read

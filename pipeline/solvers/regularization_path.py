@@ -20,7 +20,7 @@ from pipeline.solvers.state import Record, SolverOptions, SolverState, warm_stat
 STEP = 10.0**-0.5
 LEAST_POINTS = 13  # six decades, which cost next to nothing: classes of unequal size gain nothing on the first of them
 MOST_POINTS = 31  # fifteen decades: below is rounding
-ALL_POINTS = 25  # of a search without patience
+PATIENCE = 3  # penalties in a row without gain that end a search
 GAIN = 1e-2  # of the lowest held-out error; less is no gain
 DEFAULT_PENALTY = "max:1e-7"
 
@@ -33,24 +33,22 @@ class Trial(NamedTuple):
     converged: bool
 
 
-def search(
-    largest: float, patience: int, attempt: Callable[[int, float], tuple[float, bool]]
-) -> tuple[int, list[Trial], str | None]:
+def search(largest: float, attempt: Callable[[int, float], tuple[float, bool]]) -> tuple[int, list[Trial], str | None]:
     """Look for the penalty of the lowest held-out error, from `largest` downwards; return its number, trials, warning.
 
-    Ends after `patience` penalties in a row that lower the lowest error by less than `GAIN` (0: after `ALL_POINTS`),
-    where solves no longer converge, or at `MOST_POINTS`. attempt(number, penalty), in order from number 0, returns the
-    held-out error, and whether the solves converged; the best is among those that did, if any but the first did, at
-    which all weights are zero. The warning is for a best at an edge of what was tried and converged.
+    Ends after `PATIENCE` penalties in a row that lower the lowest error by less than `GAIN`, once `LEAST_POINTS` are
+    tried, where solves no longer converge, or at `MOST_POINTS`. attempt(number, penalty), in order from number 0,
+    returns the held-out error, and whether the solves converged; the best is among those that did, if any but the first
+    did, at which all weights are zero. The warning is for a best at an edge of what was tried and converged.
     """
     trials: list[Trial] = []
     lowest, idle = math.inf, 0
-    for number in range(MOST_POINTS if patience else ALL_POINTS):
+    for number in range(MOST_POINTS):
         penalty = largest * STEP**number
         trials.append(Trial(penalty, *attempt(number, penalty)))
         gained = trials[-1].error < (1.0 - GAIN) * lowest
         idle, lowest = (0, trials[-1].error) if gained else (idle + 1, lowest)
-        if patience and ((number + 1 >= LEAST_POINTS and idle >= patience) or not trials[-1].converged):
+        if (number + 1 >= LEAST_POINTS and idle >= PATIENCE) or not trials[-1].converged:
             break
     some_converged = any(trial.converged for trial in trials[1:])  # at the first all weights are zero: no solve at all
     order = [(some_converged and not trial.converged, trial.error, number) for number, trial in enumerate(trials)]
@@ -77,7 +75,6 @@ class ChosenPenalty(NamedTuple):
 def choose_penalty(
     path: tuple[float | None, float, int] | None,
     largest: float,
-    patience: int,
     solve_at: Callable[[int | None, tuple[float, ...]], TriedPenalties],
 ) -> ChosenPenalty:
     """Return the last penalty of a path, or (None) that of the lowest held-out error, found by `search`.
@@ -96,7 +93,7 @@ def choose_penalty(
         tables.append(tried.weights[0])
         return float(tried.errors[0]), tried.converged
 
-    best, trials, warning = search(largest, patience, attempt)
+    best, trials, warning = search(largest, attempt)
     return ChosenPenalty(trials[best].penalty, tables[best], warning)
 
 

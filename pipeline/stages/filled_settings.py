@@ -40,7 +40,7 @@ PENALISED = {
     "solver.stop": "which has no such rule",
 }
 OF_ROWS = ("data.weights", "data.groups")  # what only rows of files have
-OF_TABLES = ("test", "columns", "drop", "categorical", "missing", "dates")  # of `data`: what only files of cells have
+OF_TABLES = ("test", "columns", "drop", "categorical", "missing")  # of `data`: what only files of cells have
 
 
 def check_used(config: TrainConfig, explicit: frozenset[str], path: Path) -> None:
@@ -48,7 +48,6 @@ def check_used(config: TrainConfig, explicit: frozenset[str], path: Path) -> Non
     name = config.features.name
     of_table = config.dataset not in NAMED and is_table(path)
     unused = {
-        "solver.patience": config.solver.penalty != "auto",
         **{f"features.{key}": key not in OWN[name] for key in OWN["soft-hog"]},
         "data.target": not of_table and path.suffix != ".npz",
         **dict.fromkeys(OF_ROWS, not of_table and path.suffix not in (".npz", ".zarr")),

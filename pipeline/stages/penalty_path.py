@@ -72,7 +72,7 @@ def follow_penalty_path(work: Workspace, setting: str) -> tuple[ChosenPenalty, l
         points.extend(new)
         return tried
 
-    chosen = choose_penalty(penalty_path(setting), largest_penalty_of(work, FIT), work.config.solver.patience, solve_at)
+    chosen = choose_penalty(penalty_path(setting), largest_penalty_of(work, FIT), solve_at)
     if chosen.warning is not None:
         work.warn(f"--penalty auto: {chosen.warning}")
     return chosen, points

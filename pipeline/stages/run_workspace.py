@@ -161,7 +161,7 @@ class Run(Workspace):
         """Return the checkpoints of an item, or of a task of this process."""
         resources, stem = self.config.resources, "-".join(name.removesuffix(".npz").split("/")[1:]) or name
         folder, records = self.layout.checkpoints(stem), self.layout.solution_records(stem)
-        return CheckpointsOnDisk(folder, records, resources.checkpoint_every, resources.keep)
+        return CheckpointsOnDisk(folder, records, resources.checkpoint_every)
 
     def listed(self) -> NDArray[np.int64] | None:
         """Return the rows that --center-list lists. Raises InvalidDataError where they are no longer as many."""

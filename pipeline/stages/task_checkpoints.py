@@ -24,13 +24,12 @@ from storage.files import LineFile
 class CheckpointsOnDisk(TaskCheckpoints):
     """Checkpoints in a folder, and a file of records, which is written anew inside a `with` block.
 
-    every, keep : seconds between checkpoints, and how many of them are kept
+    every : seconds between checkpoints
     """
 
     folder: Path
     records: Path
     every: float
-    keep: int
     warnings: tuple[str, ...] = ()
     _saved: float = field(default_factory=time.monotonic, init=False)
     _file: LineFile | None = field(default=None, init=False)
@@ -54,7 +53,7 @@ class CheckpointsOnDisk(TaskCheckpoints):
 
     def save(self, step: int, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
         """Make a checkpoint."""
-        checkpoint_files.save(self.folder, step, arrays, facts, keep=self.keep)
+        checkpoint_files.save(self.folder, step, arrays, facts)
         self._saved = time.monotonic()
 
     def is_due(self) -> bool:

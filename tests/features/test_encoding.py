@@ -7,7 +7,6 @@ from pathlib import Path
 
 import hypothesis
 import numpy as np
-import pandas
 import pyarrow
 import pytest
 from hypothesis import example, given
@@ -194,41 +193,8 @@ CHANGES = [{"missing": 1}, {"columns": []}, {"columns": [{"name": "a"}]}] + [
         {"fill": float("inf")},
         {"name": 3},
         {"words": "xy", "onehot": True},
-        {"parts": ["moon"]},
-        {"parts": "day"},
-        {"parts": ["day"], "words": ["x"]},
     )
 ]
-
-
-def test_parts_of_dates_are_those_of_pandas(tmp_path):
-    times = pandas.Timestamp("1899-12-30 23:59:59") + pandas.to_timedelta(np.arange(0, 90_000, 1234), unit="h")
-    cells = [str(time) if k % 7 else "" for k, time in enumerate(times)]
-    text = "when,word,y\n" + "".join(f"{cell},{'ab'[k % 2]},{k}\n" for k, cell in enumerate(cells))
-    settings = {"categorical": "onehot", "missing": "median", "test_fraction": 0.01, "task": "regression"}
-    source = table(tmp_path, text, dates="year,month,day,weekday,hour:when", **settings)
-    names = ["when", *(f"when {part}" for part in ("year", "month", "day", "weekday", "hour")), "when is missing"]
-    assert source.columns.input_names == (*names, "word=a", "word=b")
-    inputs, rows = source.read("train", 0, source.n_train)
-    for row, k in zip(inputs, rows.astype(int).tolist(), strict=True):
-        found = times[k]
-        if cells[k]:
-            assert row[1:7].tolist() == [found.year, found.month, found.day, found.weekday(), found.hour, 0]
-            assert row[0] == (found - pandas.Timestamp(0)) / pandas.Timedelta("1D")
-        else:
-            assert row[6] == 1
-            assert row[0] == np.median(inputs[inputs[:, 6] == 0, 0])
-    encoding = source.columns.encoding
-    assert TableEncoding.from_description(json.loads(json.dumps(encoding.described()))) == encoding
-    assert "parts of dates: when (year, month, day, weekday, hour)" in source.notes
-    for wrong, message in (
-        ("month", "data.dates = month: give parts"),
-        ("moon:when", "give parts"),
-        ("month:then", "data.dates: 'then' is no input"),
-        ("month:word", "data.dates: column 'word' holds words"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            table(tmp_path, text, dates=wrong, **settings)
 
 
 @pytest.mark.parametrize("change", CHANGES)

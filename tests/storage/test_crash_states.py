@@ -212,7 +212,7 @@ Check = Callable[[Path, int, int], None]
 def save_checkpoints(recording: Recording, root: Path) -> None:
     folder = root / "checkpoints" / "one"
     for step in (1, 2, 3):
-        checkpoints.save(folder, step, values(step), {"of": step}, keep=2)
+        checkpoints.save(folder, step, values(step), {"of": step})
         recording.committed(step)
     remove_folder(folder)
     recording.committed(GONE)

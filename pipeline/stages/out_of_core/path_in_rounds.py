@@ -198,7 +198,7 @@ class PenaltyPath(PricingRule):
         largest = None if self._path is None else self._path[0]
         if largest is None:
             largest = self.largest_penalty(current)
-        return choose_penalty(self._path, largest, run.config.solver.patience, solve_at), points
+        return choose_penalty(self._path, largest, solve_at), points
 
     def _certifiable(self) -> list[int]:
         """Return which points shall have a certificate: the one that would be chosen, and those of the lowest errors.

@@ -29,7 +29,6 @@ CASES: dict[str, tuple[type, dict[str, Any], list[str]]] = {
     "one-hot": (SLKLClassifier, {"categorical": "onehot", "missing": "median"}, []),
     "codes": (SLKLRegressor, {"categorical": "auto:zip", "missing": "median"}, []),
     "weighted": (SLKLRegressor, {"categorical": "ordinal", "missing": "median"}, ["w"]),
-    "parts of dates": (SLKLRegressor, MEDIAN | {"dates": "month,weekday:since"}, []),
     "nothing asked": (SLKLRegressor, {}, ["color", "size", "age"]),
 }
 KINDS: dict[str, Callable[[pandas.DataFrame], Any]] = {

@@ -32,12 +32,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     *(({"select": value}, "select must be") for value in ("greedy", "greedy:0", "none", 5)),
     *(({"degree": value}, "degree must be") for value in (0, 21)),
     *(({"refit": value}, "refit must be one of None, ridge; found") for value in (3, "none")),
-    *(
-        ({name: None}, f"{name} must not be None")
-        for name in ("degree", "coupling", "schedule", "max_sweeps", "patience")
-    ),
+    *(({name: None}, f"{name} must not be None") for name in ("degree", "coupling", "schedule", "max_sweeps")),
     ({"kernel": "linear"}, "kernel must be"),
-    ({"patience": -1}, "patience must be"),
     ({"verbose": "yes"}, "verbose must be"),
     ({"standardise": 1}, "standardise must be"),
     ({"tol": 0}, "tol must be"),
