@@ -283,14 +283,6 @@ def test_all_candidates(script: Script, tmp_path: Path) -> None:
     assert len(facts["errors_random_refitted"]) == 1
 
 
-def test_checkpoints(script: Script) -> None:
-    small = ("--repeats", "1", "--centers", "20")
-    clock = iter(range(100))
-    facts, text = script("checkpoints", *small, subprocess=HERE, cpu_seconds=lambda: next(clock))
-    assert facts["ratio_to_never"] == {"never": 1, "60s": 1, "1s": 1}
-    assert "a finished run answers in" in text
-
-
 def test_coupling(script: Script, tmp_path: Path) -> None:
     found, _ = script("coupling", "--centers", "40", "--penalties", "1", "--pools", "2")
     compared = [row for row in found["rows"] if row["coupling"]]
@@ -307,12 +299,6 @@ def test_materialised_columns(script: Script, tmp_path: Path, digits: Path) -> N
     assert len({row["columns"] for row in rows}) == len(rows) == 2
     assert all(row["relative_gap"] <= 1e-3 and 0 < row["active"] <= row["materialised"] <= 100 for row in rows)
     assert rows[0]["objective"] == pytest.approx(rows[1]["objective"], rel=2e-3)
-
-
-def test_ridges(script: Script) -> None:
-    rows, _ = script("ridges", "--datasets", "mnist", "--draws", "1", "--pool", "60", "--sizes", "20,50")
-    assert len(rows) == 2 * 2 * 2
-    assert all(0 <= row["error_percent"] < 90 and row["squared"] > 0 for row in rows)
 
 
 def test_size(script: Script, tmp_path: Path) -> None:
@@ -338,14 +324,6 @@ def test_solvers(script: Script, tmp_path: Path) -> None:
     assert all(min(point["relative_gap"] for point in row["points"]) <= 1e-4 for row in facts["peers"])
     assert facts["speed"][0]["worst_gap"] <= 1e-4
     assert (tmp_path / "solvers.png").stat().st_size > 10_000
-
-
-def test_compile(script: Script) -> None:
-    found, text = script("compile", "sinc", "--centers", "30", "--penalty", "none")
-    loops = {one["name"].rpartition(".")[2]: one["seconds"] for one in found if one["outermost"]}
-    assert loops.keys() == {"gaussian_float32", "add_lower_tile"}
-    assert sum(one["own"] for one in found) == pytest.approx(sum(loops.values()))
-    assert all(f"{seconds:>8.2f}  pipeline.kernels." in text for seconds in loops.values())
 
 
 def test_model_bytes(script: Script, tmp_path: Path) -> None:
