@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from pipeline.config.command_line import UNSAFE
-from pipeline.config.settings import SETTINGS, schema
+from pipeline.config.parsers import OneOf
+from pipeline.config.settings import SETTINGS, get
+from pipeline.config.train_config import TrainConfig
 
 GROUPS = {
     "": "The whole run",
@@ -27,17 +29,14 @@ HEAD = "| setting, flag | values | default | what it does |\n|---|---|---|---|"
 
 
 def _rows(group: str) -> Iterator[str]:
-    properties = schema()["properties"]
     for key, setting in SETTINGS.items():
-        section, _, name = key.rpartition(".")
-        if section == group:
-            rule = properties[section]["properties"][name] if section else properties[name]
+        if key.rpartition(".")[0] == group:
             word = getattr(setting.parse, "word", None)
-            text, default = setting.help, f"`{word if word else _shown(rule['default'])}`"
+            text, default = setting.help, f"`{word if word else _shown(get(TrainConfig(''), key))}`"
             if word == "default":  # a rule, which ends the text
                 text, default = text.removesuffix(")").split(" (default: ")
             flag = f"<br>`{setting.flag}`" if setting.flag else ""
-            yield _row(f"`{key}`{flag}", _values(rule, setting.parse), default, _sentence(text))
+            yield _row(f"`{key}`{flag}", _values(setting.parse), default, _sentence(text))
     if group == "resources":
         text = "The address tcp://HOST:PORT of a dask scheduler without TLS. Whoever answers there runs code as you."
         yield _row(f"`{UNSAFE}`", "an address", "", text)
@@ -48,17 +47,20 @@ def _row(*cells: str) -> str:
     return f"| {' | '.join(cell.replace('|', bar) for cell in cells)} |\n"
 
 
-def _values(rule: dict, parse: Any) -> str:
+def _values(parse: Any) -> str:
     """Return which values a setting takes, without the word of its default."""
     parse = getattr(parse, "parse", parse)
-    if "enum" in rule:
-        return ", ".join(f"`{one}`" for one in getattr(parse, "choices", rule["enum"]))
-    known = KINDS.get(getattr(parse, "__name__", ""))
-    return known or next(TYPES[one] for one in rule["type"] if one in TYPES)
+    if isinstance(parse, OneOf):
+        return ", ".join(f"`{one}`" for one in parse.choices)
+    return KINDS[parse.__qualname__.partition(".")[0]]
 
 
-TYPES = {"boolean": "`true`, `false`", "integer": "whole number", "number": "number", "string": "text"}
 KINDS = {
+    "truth": "`true`, `false`",
+    "whole": "whole number",
+    "real": "number",
+    "text": "text",
+    "label": "text",
     "byte_size": "size",
     "duration": "time",
     "share": "number from 0 to 1",

@@ -22,7 +22,7 @@ MODEL is a model folder, or the folder of a run. DATA is a named data set (digit
 a folder in IDX layout. A named data set, and files that hold parts, give their test part (--part); any other file is
 taken whole. Images (n, H, W) and flat rows (n, H*W) do.
 
-.npz and .zarr files hold label (n,) and decision (n, outputs); .csv and .parquet the columns row, label, and
+.npz files hold label (n,) and decision (n, outputs); .csv and .parquet the columns row, label, and
 decision, or decision_CLASS for each class. --probabilities adds probability (n, classes), or columns probability_CLASS.
 Exit codes: 0 done, 2 usage, 65 bad data or a damaged model, 66 missing input, 69 unavailable, 73 cannot create,
 75 stopped."""
@@ -39,9 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("model", type=Path, metavar="MODEL", help="model folder, or folder of a run")
     parser.add_argument("data", metavar="DATA", help="what to predict, see below")
-    parser.add_argument(
-        "--out", required=True, metavar="F", help=".npz, .zarr, .csv or .parquet; - is csv on standard output"
-    )
+    parser.add_argument("--out", required=True, metavar="F", help=".npz, .csv or .parquet; - is csv on standard output")
     parser.add_argument("--probabilities", action="store_true", help="write the probability of each class too")
     parser.add_argument("--force", action="store_true", help="replace F where it exists")
     parser.add_argument("-q", "--quiet", action="store_true", help="print errors and warnings only")

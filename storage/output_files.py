@@ -1,8 +1,8 @@
-"""Outputs under a name that the user gives, whole under it or not there; predictions as .npz, .zarr, .csv or .parquet.
+"""Outputs under a name that the user gives, whole under it or not there; predictions as .npz, .csv or .parquet.
 
 Predictions are written block by block, and memory does not grow with the rows: an .npz is filled in place while its
-labels and probabilities wait in nameless files beside it, a .zarr gets whole chunks, a .csv its lines, and a .parquet
-groups of rows of some MiB.
+labels and probabilities wait in nameless files beside it, a .csv gets its lines, and a .parquet groups of rows of some
+MiB.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import fcntl
 import io
 import math
 import os
-import re
 import shutil
 import stat
 import tempfile
@@ -29,74 +28,35 @@ from numpy.typing import NDArray
 
 from storage import files as disk
 from storage.arrays import npz_entry
-from storage.errors import CannotWriteError, StorageError
-from storage.files import aside_of, locked, write_errors
-from storage.folders import new_folder, remove_aside
-from storage.records import read_json
-from storage.zarr_arrays import ArraySpec, chunk_rows_for, create_group
-from storage.zarr_metadata import NODE_FILE
+from storage.errors import CannotWriteError
+from storage.files import aside_of, locked
+from storage.folders import remove_aside
+from storage.zarr_arrays import chunk_rows_for
 
-_FILES = (".npz", ".csv", ".parquet")
-SUFFIXES = (*_FILES, ".zarr")
+SUFFIXES = (".npz", ".csv", ".parquet")
 _SETTLED_SECONDS = 1.0  # a writer that has just begun has not locked its file yet
-_SILLY_NAME = r"(.*/)?\.nfs[0-9a-f]+"  # what a network file system keeps of a file that was removed while it was open
+SILLY_NAME = r"(.*/)?\.nfs[0-9a-f]+"  # what a network file system keeps of a file that was removed while it was open
 
 # Takes the next labels (rows,), their decision values (rows, T) f8 and, where wanted, probabilities (rows, K) f8.
 Write = Callable[..., None]
 
 
-@dataclass(frozen=True)
-class FolderForm:
-    """What a folder that is an output of ours holds: the `names` of files, and `others` that match a pattern.
+def check_output(path: Path, *, replace: bool | None) -> None:
+    """Raise CannotWriteError where a file may not be written: a folder is there, or a file without `replace`.
 
-    is_one: tells whether a folder that has these names is such an output; any error over what it reads means no.
-    """
-
-    called: str
-    names: tuple[str, ...]
-    is_one: Callable[[Path], bool]
-    others: str = ""
-
-
-def check_output(path: Path, form: FolderForm | None = None, *, replace: bool | None) -> None:
-    """Raise CannotWriteError where an output would take the place of what is not wholly of its form.
-
-    form: of an output that is a folder. Without `replace` nothing is replaced; None: nor could it be.
+    Without `replace` nothing is replaced; None: nor could it be.
     """
     if not (path.exists() or path.is_symlink()):
         return
-    if form is None and path.is_dir() and replace is not None:
+    if path.is_dir() and replace is not None:
         raise refusal(path, "is a folder; choose another name")
     if not replace:
         raise refusal(path, "exists; choose another name" + (", or --force to replace it" if replace is False else ""))
-    if form is None:
-        return
-    is_one = False
-    with contextlib.suppress(LookupError, TypeError, AttributeError, StorageError):
-        named = all((path / name).is_file() for name in form.names)
-        is_one = not path.is_symlink() and named and form.is_one(path)
-    if not is_one:
-        raise refusal(path, f"exists and is no {form.called}; choose another name")
-    parents = {str(parent) for name in form.names for parent in Path(name).parents}
-    for entry in sorted(path.rglob("*")):
-        name = entry.relative_to(path).as_posix()
-        if name not in {*form.names, *parents} and not re.fullmatch(f"{form.others}|{_SILLY_NAME}", name):
-            raise refusal(
-                path, f"holds {name}, which is no part of a {form.called}; move it away, or choose another name"
-            )
 
 
 def refusal(path: Path, reason: str) -> CannotWriteError:
     """Return the error that says why an output is not written."""
     return CannotWriteError(f"{path}: {reason}", path=str(path))
-
-
-_ZARR = FolderForm(
-    "zarr store of predictions",
-    (NODE_FILE, f"label/{NODE_FILE}", f"decision/{NODE_FILE}"),
-    lambda folder: read_json(folder / NODE_FILE)["attributes"].keys() == {"classes"},
-    rf"probability(/{NODE_FILE})?|(label|decision|probability)/c(/\d+)*",
-)
 
 
 def sweep_output(path: Path) -> None:
@@ -111,7 +71,8 @@ def sweep_output(path: Path) -> None:
         return
     for entry in entries:
         aside = aside_of(entry.name)
-        if aside is not None and aside.name in (path.name, path.name[:200]) and _is_left(entry, path.suffix in _FILES):
+        is_ours = aside is not None and aside.name in (path.name, path.name[:200])
+        if is_ours and _is_left(entry, path.suffix in SUFFIXES):
             with contextlib.suppress(OSError):
                 remove_aside(entry)
 
@@ -153,7 +114,7 @@ def check_predictions(path: Path, *, replace: bool) -> None:
         raise ValueError(f"{path}: wanted one of {', '.join(SUFFIXES)}")
     if not path.parent.is_dir():
         raise refusal(path, f"there is no folder {path.parent}; make it, or choose another")
-    check_output(path, _ZARR if path.suffix == ".zarr" else None, replace=replace)
+    check_output(path, replace=replace)
 
 
 @contextlib.contextmanager
@@ -162,15 +123,14 @@ def writing(path: Path, spec: OutputSpec, *, replace: bool = False) -> Iterator[
 
     The file becomes `path` in one step when the block ends, after `spec.n_rows` rows; on any error nothing changes.
 
-    .npz: arrays label, decision and, where there are any, probability and classes. .zarr: likewise, the classes among
-    the attributes. .csv: see `csv_writer`. .parquet: the columns of the .csv, row i8, label i8, f8, bool or string as
-    `spec.label_dtype` says, and the others f8.
+    .npz: arrays label, decision and, where there are any, probability and classes. .csv: see `csv_writer`. .parquet:
+    the columns of the .csv, row i8, label i8, f8, bool or string as `spec.label_dtype` says, and the others f8.
 
     Raises CannotWriteError as `check_predictions`, and naming path and cause where the disk refuses; ValueError where
     another number of rows was written.
     """
     check_predictions(path, replace=replace)
-    form = {".npz": _npz, ".zarr": _zarr, ".csv": _csv, ".parquet": _parquet}[path.suffix]
+    form = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}[path.suffix]
     rows = 0
 
     with form(path, spec) as write:
@@ -256,15 +216,11 @@ def _npz(path: Path, spec: OutputSpec) -> Iterator[Write]:
                 shutil.copyfileobj(content, entry)
 
 
-def _chunk_rows(spec: OutputSpec) -> int:
-    return chunk_rows_for(8 * (len(spec.names) + len(spec.probability_names)), spec.n_rows)
-
-
 @contextlib.contextmanager
-def _in_chunks(spec: OutputSpec, size: int, emit: Callable[..., None]) -> Iterator[Write]:
+def _in_groups(spec: OutputSpec, size: int, emit: Callable[..., None]) -> Iterator[Write]:
     """Yield a function that takes rows as `Write` and gives them to `emit(start, *arrays)`, `size` rows at a time."""
     done = 0
-    waiting = [np.empty(0, spec.label_dtype)]  # rows, until they fill a chunk
+    waiting = [np.empty(0, spec.label_dtype)]  # rows, until they fill a group
     waiting += [np.empty((0, len(names))) for names in (spec.names, spec.probability_names) if names]
 
     def flush(n: int) -> None:
@@ -279,7 +235,7 @@ def _in_chunks(spec: OutputSpec, size: int, emit: Callable[..., None]) -> Iterat
         flush(len(waiting[0]) // size * size)
 
     yield write
-    flush(len(waiting[0]))  # the last chunk may be shorter
+    flush(len(waiting[0]))  # the last group may be smaller
 
 
 @contextlib.contextmanager
@@ -297,34 +253,11 @@ def _parquet(path: Path, spec: OutputSpec) -> Iterator[Write]:
 
     # What the footer says of a group, 2 kB for each column, stays in memory until the end. A group of at least 8√n of n
     # rows keeps both small where columns are many. Dictionaries and bounds of distinct numbers are of no use.
-    size = max(_chunk_rows(spec), 8 * math.isqrt(spec.n_rows))
+    size = max(chunk_rows_for(8 * len(spec.names + spec.probability_names), spec.n_rows), 8 * math.isqrt(spec.n_rows))
     options = {"use_dictionary": ["label"], "write_statistics": ["row", "label"]}
     with (
         _replacing(path) as stream,
         ParquetWriter(stream, schema, **options) as writer,
-        _in_chunks(spec, size, emit) as write,
+        _in_groups(spec, size, emit) as write,
     ):
         yield write
-
-
-@contextlib.contextmanager
-def _zarr(path: Path, spec: OutputSpec) -> Iterator[Write]:
-    widths, size = {"decision": len(spec.names), "probability": len(spec.probability_names)}, _chunk_rows(spec)
-    columns: list[tuple[str, tuple[int, ...], Any]] = [("label", (), spec.label_dtype)]
-    columns += [(name, (k,), np.dtype("float64")) for name, k in widths.items() if k]
-
-    def emit(start: int, *chunk: NDArray[Any]) -> None:
-        for array, values in zip(arrays, chunk, strict=True):
-            array[start : start + len(values)] = values
-
-    with (
-        write_errors(path),
-        new_folder(path, kind=None, check=lambda: check_output(path, _ZARR, replace=True)) as aside,
-    ):
-        specs = [
-            ArraySpec(name, (spec.n_rows, *width), str if dtype.kind == "U" else dtype, size)
-            for name, width, dtype in columns
-        ]
-        arrays = create_group(aside, specs, {"classes": list(spec.classes)})
-        with _in_chunks(spec, size, emit) as write:
-            yield write

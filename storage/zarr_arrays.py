@@ -100,14 +100,14 @@ def create_arrays(root: Path, specs: Sequence[ArraySpec], attributes: Mapping[st
         create_group(aside, specs, attributes)
 
 
-def create_group(folder: Path, specs: Sequence[ArraySpec], attributes: Mapping[str, Any]) -> list[Any]:
-    """Create a zarr v3 group and return its arrays, as zarr opens them."""
+def create_group(folder: Path, specs: Sequence[ArraySpec], attributes: Mapping[str, Any]) -> None:
+    """Create a zarr v3 group and its arrays."""
     # Imported here: reading our own arrays, which every task does, needs no zarr (0.4 s to import).
     import zarr
     from zarr.codecs import Crc32cCodec
 
     group = zarr.create_group(folder, zarr_format=3, attributes=dict(attributes))
-    return [
+    for spec in specs:
         group.create_array(
             spec.path,
             shape=spec.shape,
@@ -117,8 +117,6 @@ def create_group(folder: Path, specs: Sequence[ArraySpec], attributes: Mapping[s
             compressors=Crc32cCodec(),
             config={"write_empty_chunks": True},
         )
-        for spec in specs
-    ]
 
 
 @dataclass(frozen=True)

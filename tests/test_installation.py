@@ -33,7 +33,7 @@ COMMANDS = (
     "doctor",
     "data list",
     "feature-stores list",
-    "train --print-schema",
+    "train digits --print-config",
     "--version",
 )
 
@@ -96,7 +96,7 @@ def test_the_wheel_works_where_there_is_no_checkout(wheel: Path, finished_run: T
     slkl = python.with_name("slkl")
     for command in (
         "doctor",
-        "train --print-schema",
+        "train digits --print-config",
         "--version",
         f"predict {finished_run(*IMAGES)} digits --out labels.csv",
     ):

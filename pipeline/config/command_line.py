@@ -1,7 +1,6 @@
 """Options of the commands: all of `train`, with a flag for each setting that has one, and what others share."""
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any, NoReturn
 
 from features.column_names import names_text
 from pipeline.config.parsers import is_plain
-from pipeline.config.settings import SETTINGS, UNSAFE, flat, schema
+from pipeline.config.settings import SETTINGS, UNSAFE, flat
 from pipeline.errors import ConfigError
 
 DATASETS = """\
@@ -64,12 +63,6 @@ class _Parser(argparse.ArgumentParser):
         near = get_close_matches(typed, self._option_string_actions, 1) if typed.startswith("--") else []
         advice = f"did you mean {near[0]}?" if near else f"{program('train')} --help lists all options"
         raise ConfigError(f"{message}; {advice}")
-
-
-class _PrintSchema(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        print(json.dumps(schema(), indent=2))
-        parser.exit()
 
 
 def parse(argv: Sequence[str] | None) -> Arguments:
@@ -158,7 +151,6 @@ def _parser() -> argparse.ArgumentParser:
     asked.add_argument("--config", type=Path, metavar="FILE", help="TOML file of settings")
     asked.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting by its key")
     asked.add_argument("--print-config", action="store_true", help="print every value and where it came from, and stop")
-    asked.add_argument("--print-schema", action=_PrintSchema, nargs=0, help="print the JSON Schema of --config files")
     asked.add_argument(
         "--dry-run", action="store_true", help="print rows, blocks, memory and disk of each stage, and stop"
     )

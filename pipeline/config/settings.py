@@ -9,20 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
-from pipeline.config.parsers import (
-    OneOf,
-    Optionally,
-    byte_size,
-    duration,
-    is_address,
-    name_list,
-    number_list,
-    text,
-    widths,
-)
+from pipeline.config.parsers import is_address, text
 from pipeline.config.train_config import DATASETS, TrainConfig
 from pipeline.errors import ConfigError, ConfigMismatchError
 from storage.errors import CorruptDataError
@@ -84,17 +73,17 @@ class Setting:
     flag: str | None
 
 
-def _declared() -> Iterator[tuple[str, Any, Field[Any]]]:
-    """Yield the key of every setting, its dataclass and its field there, in the order of the configuration file."""
+def _declared() -> Iterator[tuple[str, Field[Any]]]:
+    """Yield the key of every setting and its field, in the order of the configuration file."""
     for outer in fields(TrainConfig):
         if outer.metadata:
-            yield outer.name, TrainConfig, outer
+            yield outer.name, outer
         elif outer.name != "dataset":
             section: Any = outer.default_factory
-            yield from ((f"{outer.name}.{inner.name}", section, inner) for inner in fields(section))
+            yield from ((f"{outer.name}.{inner.name}", inner) for inner in fields(section))
 
 
-SETTINGS: Mapping[str, Setting] = {key: Setting(**field.metadata) for key, _, field in _declared()}
+SETTINGS: Mapping[str, Setting] = {key: Setting(**field.metadata) for key, field in _declared()}
 
 
 def get(config: TrainConfig, key: str) -> Any:
@@ -228,45 +217,6 @@ def lines(config: TrainConfig, origins: Mapping[str, str]) -> list[str]:
     """Return every setting as a line for people, with where its value came from."""
     values = {key: "(from the data)" if get(config, key) is None else get(config, key) for key in origins}
     return [f"dataset = {config.dataset}", *(f"{key} = {values[key]}  # {origins[key]}" for key in origins)]
-
-
-_JSON_TYPES = {int: "integer", float: "number", str: "string", bool: "boolean", tuple: "array", type(None): "null"}
-
-
-def schema() -> dict[str, Any]:
-    """Return the JSON Schema of a configuration file: sections, types, words allowed, defaults and help."""
-    properties: dict[str, Any] = {"dataset": {"type": "string", "description": "name or path, as on the command line"}}
-    for key, kind, setting in _declared():
-        section, inside = key.rpartition(".")[0], properties
-        if section:
-            empty = {"type": "object", "properties": {}, "additionalProperties": False}
-            inside = properties.setdefault(section, empty)["properties"]
-        inside[setting.name] = _property(kind, setting)
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "slkl: settings of pipeline.train, as in --config FILE.toml",
-        "type": "object",
-        "properties": properties,
-        "additionalProperties": False,
-    }
-
-
-def _property(kind: Any, setting: Field[Any]) -> dict[str, Any]:
-    """Return the schema of one setting: what its annotation and its parser say."""
-    hint, parse = get_type_hints(kind)[setting.name], setting.metadata["parse"]
-    hints = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    types = {_JSON_TYPES[get_origin(one) or one] for one in hints} - {"null"}
-    word = parse.word if isinstance(parse, Optionally) else None
-    parse = parse.parse if isinstance(parse, Optionally) else parse
-    described: dict[str, Any] = {"description": setting.metadata["help"]}
-    if isinstance(parse, OneOf):
-        described["enum"] = [*parse.choices, *([word] if word else [])]
-    else:
-        # Sizes and times are numbers or texts such as 2GiB and 55m, lists may be texts with commas; others are words.
-        is_text = parse in (byte_size, duration, name_list, number_list, widths)
-        one = {"number"} if parse is number_list else set()  # in place of a list of one
-        described["type"] = sorted(types | one | ({"string"} if word or is_text else set()))
-    return described | ({} if setting.default is None else {"default": setting.default})
 
 
 def to_toml(config: TrainConfig) -> str:

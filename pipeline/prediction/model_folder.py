@@ -1,17 +1,18 @@
 """The model as a folder: model.json, arrays.npz and a manifest; it loads without the rest of its run."""
 
+import re
+from contextlib import suppress
 from pathlib import Path
 
 from pipeline.prediction.trained_model import ModelFormatError, SparseKernelModel
 from storage.arrays import read_arrays, write_arrays
-from storage.errors import CorruptDataError, remedy_at
+from storage.errors import CorruptDataError, StorageError, remedy_at
 from storage.folder_layouts import MANIFEST_NAME, ModelLayout
 from storage.folders import new_folder, read_manifest, verify
-from storage.output_files import FolderForm, check_output, sweep_output
+from storage.output_files import SILLY_NAME, refusal, sweep_output
 from storage.records import read_json, write_json
 
 _PARTS = (MANIFEST_NAME, "model.json", "arrays.npz")
-_FORM = FolderForm("model", _PARTS, lambda folder: read_manifest(folder).kind == "model")
 
 
 def save_model(folder: Path, model: SparseKernelModel, *, in_run: bool = False) -> None:
@@ -24,12 +25,28 @@ def save_model(folder: Path, model: SparseKernelModel, *, in_run: bool = False) 
 
     def check() -> None:
         if not in_run:
-            check_output(folder, _FORM, replace=True)
+            _check_replaced(folder)
 
     with new_folder(folder, kind="model", check=check) as aside:
         layout = ModelLayout(aside)
         write_json(layout.description, model.description())
         write_arrays(layout.arrays, model.arrays())
+
+
+def _check_replaced(folder: Path) -> None:
+    """Raise CannotWriteError where a model would take the place of what is not wholly one."""
+    if not (folder.exists() or folder.is_symlink()):
+        return
+    is_model = False
+    with suppress(LookupError, TypeError, AttributeError, StorageError):
+        named = all((folder / name).is_file() for name in _PARTS)
+        is_model = not folder.is_symlink() and named and read_manifest(folder).kind == "model"
+    if not is_model:
+        raise refusal(folder, "exists and is no model; choose another name")
+    for entry in sorted(folder.rglob("*")):
+        name = entry.relative_to(folder).as_posix()
+        if name not in _PARTS and not re.fullmatch(SILLY_NAME, name):
+            raise refusal(folder, f"holds {name}, which is no part of a model; move it away, or choose another name")
 
 
 def load_model(folder: Path) -> SparseKernelModel:

@@ -6,9 +6,7 @@ It loads nothing from a network. What cannot be shown is named in it.
 import os
 import re
 import shlex
-import tomllib
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,11 +20,11 @@ from pipeline.errors import ExitCode
 from pipeline.prediction.labelled_scores import by_recall
 from pipeline.prediction.streamed_prediction import Located, locate
 from pipeline.reporting import examples, plots, run_facts
-from pipeline.reporting.advice import advice, of_unfinished
 from pipeline.reporting.result_table import (
     before_words,
     by_weight,
     kernel_rows,
+    remarks,
     scale_words,
     weighting_lines,
 )
@@ -70,9 +68,9 @@ def gather(layout: RunLayout) -> dict[str, Any]:
         "run": layout.root.resolve().name,
         "written": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
         "state": facts["state"],
-        "status": run_facts.lines({**facts, "damaged": []}),
+        "status": run_facts.lines({**facts, "damaged": [], "warnings": []}),
         "report": report,
-        "advice": _advice(report, facts, log, settings["settings"]),
+        "remarks": remarks(report) if report else [],
         "palettes": (plots.LIGHT, plots.DARK),
         "baseline_rmse": _baseline_rmse(report) if report else None,
         "before": before_words(report) if report else None,
@@ -94,21 +92,6 @@ def gather(layout: RunLayout) -> dict[str, Any]:
         "log": [_log_line(one) for one in log[-MOST_LOG_LINES:]],
         "notes": notes,
     }
-
-
-def _advice(
-    report: dict[str, Any] | None, facts: dict[str, Any], log: list[dict[str, Any]], settings: str | None
-) -> list[str]:
-    """Return what a user may do next; nothing where the report of a finished run cannot be read."""
-    if report:
-        with suppress(ValueError):  # damage, which `status` names
-            return advice(report, tomllib.loads(settings or ""))
-        return advice(report, {})
-    if facts["state"] == "finished":
-        return []
-    lines = str(log[-1].get("traceback") or "").strip().splitlines() if log else []
-    named = (re.match(r"(?:\w+\.)*(\w+: .*)", line) for line in lines[::-1])
-    return of_unfinished(facts, next((found[1] for found in named if found), None))
 
 
 def _baseline_rmse(report: dict[str, Any]) -> float | None:

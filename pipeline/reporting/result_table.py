@@ -43,7 +43,12 @@ def table(report: dict[str, Any]) -> list[str]:
     if numbers := report["probabilities"]:
         seen = ", found with weights that had seen the held-out rows" if numbers["seen"] else ""
         lines.append(f"{probability_words(numbers)} (temperature {numbers['temperature']:.3g}{seen})")
-    return lines + [f"NOTE: {line}" for line in report.get("notes", [])] + not_converged(report) + warnings(report)
+    return lines + remarks(report)
+
+
+def remarks(report: dict[str, Any]) -> list[str]:
+    """Return what a user should look at: notes, solves that missed the tolerance, warnings."""
+    return [f"NOTE: {line}" for line in report["notes"]] + not_converged(report) + warnings(report)
 
 
 def weighting_lines(report: dict[str, Any]) -> list[str]:
@@ -70,13 +75,14 @@ def warnings(report: dict[str, Any]) -> list[str]:
 
 
 def not_converged(report: dict[str, Any]) -> list[str]:
-    """Return a line for every solve that missed the tolerance: its gap, and what its status advises."""
-    return [
-        f"NOT CONVERGED: output {_output_name(one)}: relative gap {one['relative_gap']:.1e}, "
-        f"asked {report['tolerance']:g}: {one['status']}"
-        for one in report["solves"]
-        if not one["converged"]
-    ]
+    """Return a line for every status of solves that missed the tolerance: which, their gaps, and what it advises."""
+    missed, lines = [one for one in report["solves"] if not one["converged"]], []
+    for status in dict.fromkeys(one["status"] for one in missed):
+        alike = [one for one in missed if one["status"] == status]
+        names, gap = ", ".join(map(_output_name, alike)), max(one["relative_gap"] for one in alike)
+        which = f"output {names}: relative gap" if len(alike) == 1 else f"outputs {names}: relative gaps up to"
+        lines.append(f"NOT CONVERGED: {which} {gap:.1e}, asked {report['tolerance']:g}: {status}")
+    return lines
 
 
 def _output_name(solve: dict[str, Any]) -> str:
@@ -119,10 +125,9 @@ def _solve_table(solves: list[dict[str, Any]]) -> list[str]:
         f"{'output':<10}{'objective':>14}{'rel. gap':>11}{'active':>8}{'sweeps':>8}{'visits':>10}{'seconds':>9}",
     ]
     for one in solves:
-        mark = "" if one["converged"] else "  not converged"
         lines.append(
             f"{_output_name(one):<10}{one['objective']:>14.6g}{one['relative_gap']:>11.1e}"
-            f"{one['n_active']:>8}{one['sweeps']:>8}{one['visits']:>10}{one['wall_seconds']:>9.2f}{mark}"
+            f"{one['n_active']:>8}{one['sweeps']:>8}{one['visits']:>10}{one['wall_seconds']:>9.2f}"
         )
     return lines
 

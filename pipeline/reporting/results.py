@@ -27,7 +27,7 @@ MOST_NAMED = 3  # rare classes
 # Median absolute deviations of an outlier (10 000 targets have 6 if normal, 18 exponential), the R2 of a useless fit.
 FAR, USELESS = 20.0, 0.05
 _MOST_SAMPLED = 100_000  # targets that a median is taken of
-ROUNDED = "the gaps are of the kernel columns as float32 has them"
+KEPT = 0.9  # of the candidates: a penalty that keeps so many leaves few to choose from
 
 
 def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def build(run: Run, scores: Scores, peak_rss_bytes: int) -> dict[str, Any]:
         "converged": all(one["converged"] for one in summary["solves"]),
         **_errors(score, shape.task),
         **classes,
-        "notes": [*_rare_classes(run, classes["by_class"] or []), *_outliers(run, score)] if model.n_centers else [],
+        "notes": _notes(run, score, model.n_centers, summary["penalty"], classes["by_class"] or []),
         "penalised": _errors(scores.penalised, shape.task) if refitted or moved else None,
         "warnings": _warnings(model, score, config),
         "probabilities": {**summary["temperature"], **score.calibration.numbers()} if score.calibration else None,
@@ -197,6 +197,22 @@ def _warnings(model: SparseKernelModel, score: Score, config: TrainConfig) -> li
         label, rate = model.labels[counts.index(max(counts))], 100 * (1 - max(counts) / score.rows)
         return [f"the model is no better on the test part than {label!r} for every row ({rate:.2f} % error); {advice}"]
     return []
+
+
+def _notes(run: Run, score: Score, n_centers: int, penalty: float | None, by_class: list[dict[str, Any]]) -> list[str]:
+    """Return what a user may do about the model, a line each; nothing for a model without centers."""
+    if not n_centers:
+        return []
+    return [*_few_candidates(run, n_centers, penalty), *_rare_classes(run, by_class), *_outliers(run, score)]
+
+
+def _few_candidates(run: Run, n_centers: int, penalty: float | None) -> list[str]:
+    """Return a line on a penalty that keeps nearly all candidates, where more rows may become candidates."""
+    n_candidates, n_train = run.n_candidates, run.shape.n_train
+    if penalty is None or n_candidates >= n_train or n_centers < KEPT * n_candidates:
+        return []
+    more = "all" if 2 * n_candidates >= n_train else str(2 * n_candidates)
+    return [f"the model keeps {n_centers} of {n_candidates} candidates; more may lower the error: --centers {more}"]
 
 
 def _rare_classes(run: Run, by_class: list[dict[str, Any]]) -> list[str]:

@@ -49,10 +49,7 @@ def loaded(path: Path) -> tuple[np.ndarray, np.ndarray]:
         row, label, *values = pyarrow.parquet.read_table(path).columns
         assert row.to_pylist() == list(range(len(row)))
         return np.array(label.to_pylist()), np.stack([one.to_numpy() for one in values], axis=1)
-    if path.suffix == ".npz":
-        arrays = dict(np.load(path, allow_pickle=False))
-    else:
-        arrays = {name: array[:] for name, array in zarr.open_group(path, mode="r").arrays()}
+    arrays = dict(np.load(path, allow_pickle=False))
     return arrays["label"], np.hstack([arrays[name] for name in ("decision", "probability") if name in arrays])
 
 
@@ -77,7 +74,7 @@ def test_a_named_data_set_gives_the_decision_function_of_its_test_part(
     monkeypatch.setattr(outputs, "_SETTLED_SECONDS", 0.0)
     _, decision = expected(images, SourceSpec("digits"))
     out, left = tmp_path / f"out{suffix}", tmp_path / f".tmp-out{suffix}-{'0' * 16}"
-    left.mkdir() if suffix == ".zarr" else left.touch()
+    left.touch()
     assert predict(images, "digits", out) == 0
     assert "449 rows of digits, test" in capsys.readouterr().out
     label, found = loaded(out)
@@ -98,7 +95,6 @@ def test_files_tell_which_column_is_whose(images: Path, rings: Runs, tmp_path: P
         np.savez(tmp_path / "X.npz", X=X)
         for suffix in SUFFIXES:
             assert predict(run, data, tmp_path / f"out{suffix}", "--force", "-q") == 0
-        assert zarr.open_group(tmp_path / "out.zarr", mode="r").attrs["classes"] == classes
         with np.load(tmp_path / "out.npz") as arrays:
             assert arrays["classes"].tolist() == classes if classes else "classes" not in arrays
         assert (tmp_path / "out.csv").read_text().splitlines()[0].split(",") == ["row", "label", *names]
@@ -195,8 +191,6 @@ def test_more_rows_than_a_chunk_are_written_as_they_come(tmp_path: Path, suffix:
     with writing(tmp_path / f"out{suffix}", spec) as write:
         for start in range(0, n, 1 + n // 7):
             write(label[start : start + 1 + n // 7], decision[start : start + 1 + n // 7])
-    if suffix == ".zarr":
-        assert len(list((tmp_path / "out.zarr" / "decision" / "c").iterdir())) > 1
     if suffix == ".parquet":
         groups = pyarrow.parquet.read_metadata(tmp_path / "out.parquet")
         assert [groups.row_group(k).num_rows for k in range(groups.num_row_groups)] == [65536, 65536, 18928]
@@ -301,16 +295,9 @@ def test_an_existing_file_is_only_replaced_by_force(rings: Runs, tmp_path: Path,
         np.testing.assert_array_equal(loaded(out)[1], before)
         assert predict(rings["binary"], data, out, "-q", "--force") == 0
         assert loaded(out)[1].shape == (len(X), 1)
-    (tmp_path / "mine.zarr").mkdir()
-    assert predict(rings["words"], data, tmp_path / "mine.zarr", "-q", "--force") == 73
-    assert {path.name for path in tmp_path.iterdir()} == {
-        data.name,
-        "mine.zarr",
-        "out.csv",
-        "out.npz",
-        "out.parquet",
-        "out.zarr",
-    }
+    (tmp_path / "mine.npz").mkdir()
+    assert predict(rings["words"], data, tmp_path / "mine.npz", "-q", "--force") == 73
+    assert {path.name for path in tmp_path.iterdir()} == {data.name, "mine.npz", "out.csv", "out.npz", "out.parquet"}
 
 
 def put(data: Any, folder: Path) -> Path:
@@ -389,7 +376,7 @@ def test_bad_models_and_bad_outputs(rings: Runs, tmp_path: Path, capsys: Capture
         (run, "a.txt", 2, "suffix"),
         (run, "data.npz", 2, "is the data"),
         (run, "absent/a.npz", 73, "no folder"),
-        (run, "file/a.zarr", 73, "no folder"),
+        (run, "file/a.npz", 73, "no folder"),
         (run, "folder.csv", 73, "folder"),
     ]
     before = sorted(tmp_path.rglob("*"))

@@ -199,8 +199,10 @@ def test_a_failed_run_says_why_and_how_it_goes_on(images: Path, tmp_path: Path) 
     with (run / "log.jsonl").open("a") as log:
         log.write(json.dumps(error) + "\n")
     found = page_of(run, tmp_path / "page.html")
-    assert texts(found, "li")[0] == "The run failed: OSError: no disk"
-    assert texts(found, "li")[1].startswith("Once that is mended, continue it with: ")
+    status, log = texts(found, "pre")[0], texts(found, "pre")[-1]
+    assert "last error: OSError\n" in status
+    assert "continue with: " in status
+    assert "OSError: no disk" in log
 
 
 def test_labels_are_text_and_never_markup(tmp_path: Path) -> None:

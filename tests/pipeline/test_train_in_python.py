@@ -65,7 +65,7 @@ def test_every_option_of_the_command_has_its_name(capsys: Capture) -> None:
         train.main(["--help"])
     flags = set(re.findall(r"^  (?:-\w, )?--([\w-]+)", capsys.readouterr().out, re.MULTILINE))
     of_the_function = {"run-dir", "resume", "config", "set", "quiet"}
-    that_train_nothing = {"help", "print-config", "print-schema", "dry-run"}
+    that_train_nothing = {"help", "print-config", "dry-run"}
     known = {name.replace("_", "-") for name in NAMES_IN_PYTHON} | of_the_function | that_train_nothing
     assert flags == known
 

@@ -64,7 +64,7 @@ def test_a_run_tells_of_a_rare_class_that_it_misses(
     assert lines_of_classes(capsys.readouterr().out) == lines
     assert write_report([str(run)]) == 0
     page = (run / "report.html").read_text()
-    assert "<li>Rare classes are often missed: yes (" in page
+    assert '<p class="warning">NOTE: rare classes are often missed: yes (' in page
     for words in (f"{100 * recall:.2f} %</td>", f"{report['auc']:.4f}</b> AUC", "error of always predicting no"):
         assert words in page
 
