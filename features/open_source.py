@@ -58,6 +58,11 @@ def _opened(spec: SourceSpec, data_dir: str | None, stamp: tuple, keeper: "Keepe
     return viewed(_open(spec, keeper), spec)
 
 
+def close_files() -> None:
+    """Close the files that this process has open."""
+    _opened.cache_clear()
+
+
 def viewed(source: Source, spec: SourceSpec) -> Source:
     """Return a source as it is, or with the positive label of `spec` as class 1 and all others as -1.
 

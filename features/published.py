@@ -70,46 +70,33 @@ def folder_with(name: str, place: str | Path) -> Path | None:
     return next((folder for folder in folders if any((folder / file).is_file() for file in files)), None)
 
 
-@dataclass(frozen=True)
-class DataFolder:
-    """The folder of a data set; source: data-dir, SLKL_DATA_DIR or cache; missing: the files that it lacks."""
-
-    name: str
-    folder: Path
-    source: str
-    missing: tuple[str, ...]
+def given_folder(name: str, data_dir: str | None) -> Path | None:
+    """Return the folder of a data set below `data_dir`, or without one below that of SLKL_DATA_DIR; None if none is."""
+    place = data_dir or os.environ.get("SLKL_DATA_DIR")
+    return folder_with(name, place) if place else None
 
 
-def locate(name: str, data_dir: str | None) -> DataFolder | None:
-    """Return where a published data set is on this machine, None where it is not; reads the names of files only.
-
-    Looks in `data_dir` if given; else in the folder that SLKL_DATA_DIR names, then the per-user cache of downloads.
-    """
-    place, source = (data_dir, "data-dir") if data_dir else (os.environ.get("SLKL_DATA_DIR"), "SLKL_DATA_DIR")
-    folder = folder_with(name, place) if place else None
-    if folder is None and not data_dir:
-        folder, source = folder_with(name, cache_folder(name)), "cache"
-    if folder is None:
-        return None
-    return DataFolder(name, folder, source, tuple(f for f in PUBLISHED[name].files if not (folder / f).is_file()))
+def missing_files(name: str, folder: Path) -> list[str]:
+    """Return the names of the files of a data set that a folder lacks."""
+    return [file for file in PUBLISHED[name].files if not (folder / file).is_file()]
 
 
 def find(name: str, data_dir: str | None) -> Path:
-    """Return the folder that holds the data set `name`, after filling the cache where `locate` knows no other.
+    """Return the folder that holds the data set `name`: one that was given, else the cache, after filling it.
 
     Raises MissingInputError where the folder that was given lacks a file, UnavailableError where no mirror answers.
     """
     files, mirrors = PUBLISHED[name].files, PUBLISHED[name].mirrors
-    data = locate(name, data_dir)
-    if data_dir and data is None:
+    folder = given_folder(name, data_dir)
+    if folder is None and data_dir:
         wanted = f"neither {data_dir} nor {Path(data_dir) / name} holds {', '.join(files)}"
         raise MissingInputError(f"{name}: {wanted}; copy it there")
-    if data is None or data.source == "cache":
+    if folder is None:
         return fetch(name, files, mirrors, cache_folder(name))
-    if data.missing:
-        lacks = f"{data.folder} lacks {', '.join(data.missing)}"
+    if missing := missing_files(name, folder):
+        lacks = f"{folder} lacks {', '.join(missing)}"
         raise MissingInputError(f"{name}: {lacks}; copy them there or leave out --data-dir")
-    return data.folder
+    return folder
 
 
 def check_digest(path: Path, sha256: str, expected: str) -> None:

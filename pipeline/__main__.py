@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pipeline import __version__
 from pipeline.errors import ExitCode
 
-# Each is the module `pipeline.<command>`, which takes the arguments that follow it; an underscore is typed as a hyphen.
+# Each is the module `pipeline.<command>`, which takes the arguments that follow it.
 COMMANDS = {
     "train": "train a sparse, certified kernel machine, or resume a run",
     "predict": "labels or values of new rows",
@@ -17,9 +17,6 @@ COMMANDS = {
     "report": "one page that shows a run",
     "status": "what a run is doing, or how it ended",
     "verify": "whether a run, a model or features are undamaged",
-    "doctor": "whether this machine is ready, and what to do",
-    "data": "the published data sets: list, fetch, verify",
-    "feature-stores": "the features that runs share: list, remove what is not used",
 }
 
 
@@ -28,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     name = words[0] if words else ""
     if name in COMMANDS:
-        command = importlib.import_module(f"pipeline.{name.replace('-', '_')}")
+        command = importlib.import_module(f"pipeline.{name}")
         return int(command.main(words[1:]))
     if name in ("-h", "--help"):
         print(_overview())

@@ -1,6 +1,6 @@
 """Whether this package can work here: on this system, and with its own `features` and `storage`.
 
-A folder of such a name where Python is started would be imported instead. The doctor looks for one called `pipeline`.
+A folder of such a name where Python is started would be imported instead.
 """
 
 import importlib.util
@@ -18,27 +18,18 @@ def check() -> None:
     if sys.platform == "win32":
         _refuse("slkl does not run on Windows, whose locks and signals are others; start it in WSL", "pipeline")
     for name in NAMES:
-        line = _told(_found(name), name)
-        if line:
-            _refuse(line, name)
+        file, ours = _found(name), Path(__file__).parents[1] / name
+        if file is not None and os.path.realpath(file) != os.path.realpath(ours / "__init__.py"):
+            _refuse(_told(file, ours), name)
 
 
-def told_of(folder: Path) -> list[str]:
-    """Return a line for each package of a folder that Python, started there, imports instead of one of ours."""
-    names = ("pipeline", *NAMES)
-    files = [(file, name) for name in names for file in (folder / name / "__init__.py", folder / f"{name}.py")]
-    return [line for file, name in files if file.is_file() and (line := _told(file, name))]
-
-
-def _told(file: Path | None, name: str) -> str:
-    """Return what to tell of a file that is imported under the name of one of our packages; empty where it is ours."""
-    if file is None or os.path.realpath(file) == os.path.realpath(_ours(name)):
-        return ""
+def _told(file: Path, ours: Path) -> str:
+    """Return what to tell of a file that is imported instead of the package in the folder `ours`."""
     theirs = file.parent if file.name == "__init__.py" else file
     listed = [Path(folder).resolve() for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     elsewhere = "start from another folder, or with python -P; the command slkl works here too"
     advice = "take its folder out of PYTHONPATH" if theirs.resolve().parent in listed else elsewhere
-    return f"{theirs} is imported instead of slkl's own package {name} ({_ours(name).parent}); rename it, or {advice}"
+    return f"{theirs} is imported instead of slkl's own package {ours.name} ({ours}); rename it, or {advice}"
 
 
 def _refuse(line: str, name: str) -> NoReturn:
@@ -46,10 +37,6 @@ def _refuse(line: str, name: str) -> NoReturn:
         print(f"error: {line}", file=sys.stderr)
         raise SystemExit(USAGE)
     raise ImportError(line, name=name)
-
-
-def _ours(name: str) -> Path:
-    return Path(__file__).parents[1] / name / "__init__.py"
 
 
 def _found(name: str) -> Path | None:

@@ -86,7 +86,6 @@ class FeatureLayout:
     arrays = _Path("{digest}/arrays.zarr")  # the zarr group with the train and test arrays
     markers = _Path("{digest}/markers")  # the done-markers of the blocks
     manifest = _Path(f"{{digest}}/{MANIFEST_NAME}")  # the store counts only when it is there and holds
-    users = _Path("{digest}.runs")  # the folder of the paths of the runs that use the store, one file each
     lock = _Path("{digest}.lock")  # beside the folder, so that the folder can be replaced under it
 
     def __post_init__(self) -> None:

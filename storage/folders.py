@@ -250,23 +250,18 @@ def committed_files(root: Path) -> Iterator[Path]:
             yield entry
 
 
-def remove_folder(path: Path, *, durable: bool = True, unless: Callable[[], bool] | None = None) -> bool:
+def remove_folder(path: Path, *, durable: bool = True) -> None:
     """Remove a folder so that it is never half there under its name; one that does not exist is fine.
 
-    Returns whether it is gone: `unless` is asked once nobody finds the folder any more, and may bring it back. Files in
-    it that are open may stay aside for `remove_stale`. After a power loss a folder removed with `durable=False` may be
-    there again, and damaged. Raises CannotWriteError.
+    Files in it that are open may stay aside for `remove_stale`. After a power loss a folder removed with
+    `durable=False` may be there again, and damaged. Raises CannotWriteError.
     """
     aside = disk.temporary_path(path)
     with write_errors(path), contextlib.suppress(FileNotFoundError):
         disk.low_rename(path, aside)
-        if unless is not None and unless():
-            disk.low_rename(aside, path)
-            return False
         if durable:
             fsync_folder(path.parent)  # or the files in it could go before its name does
         disk.low_remove_tree(aside)
-    return True
 
 
 def remove_stale(parent: Path, *, recursive: bool = False) -> list[Path]:

@@ -30,9 +30,6 @@ COMMANDS = (
     f"report {RUN}",
     f"status {RUN}",
     f"verify {RUN}",
-    "doctor",
-    "data list",
-    "feature-stores list",
     "train digits --print-config",
     "--version",
 )
@@ -95,7 +92,6 @@ def test_the_wheel_works_where_there_is_no_checkout(wheel: Path, finished_run: T
     (site / "libraries.pth").write_text(f"{Path(np.__file__).parents[1]}\n")
     slkl = python.with_name("slkl")
     for command in (
-        "doctor",
         "train digits --print-config",
         "--version",
         f"predict {finished_run(*IMAGES)} digits --out labels.csv",

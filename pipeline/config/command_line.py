@@ -53,7 +53,7 @@ FIRST = (
 def program(command: str) -> str:
     """Return how a command is called by whoever reads the message: `slkl train`, or `python -m pipeline.train`."""
     by_name = Path(sys.argv[0]).name == "slkl"
-    return f"slkl {command.replace('_', '-')}" if by_name else f"python -m pipeline.{command}"
+    return f"slkl {command}" if by_name else f"python -m pipeline.{command}"
 
 
 class _Parser(argparse.ArgumentParser):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.errors import MissingInputError
-from features.open_source import open_source, stamp_of, viewed
+from features.open_source import close_files, open_source, stamp_of, viewed
 from features.source import Source, SourceSpec
 from features.table_paths import is_table
 from features.tables import digest_arrays, open_npz
@@ -39,6 +39,8 @@ def open_data(spec: SourceSpec, known: DataIdentity | None = None) -> Source:
     known = known or identify(spec)
     if known is None:
         kept = spec.kept if is_table(Path(spec.dataset)) else None
+        if kept is not None and not Path(kept).is_dir():
+            close_files()  # of a store that was deleted
         return open_source(spec, keeper=None if kept is None else _store_of_tables(kept))
     with _opening:  # threads that come together must not each keep chunks of their own
         return _open_zarr(spec, known)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from features.published import PUBLISHED, locate
+from features.published import PUBLISHED, cache_folder, given_folder, missing_files
 from features.targets import labels_from_decision
 from pipeline.config.command_line import program
 from pipeline.config.train_config import TrainConfig
@@ -23,8 +23,10 @@ def needs_download(config: TrainConfig) -> str:
     """Return what to do where the data of a run would have to be downloaded first, which a report does not do."""
     if config.dataset not in PUBLISHED:
         return ""
-    data = locate(config.dataset, config.resources.data_dir)
-    return "" if data and not data.missing else f"not here: {program('data')} fetch {config.dataset}"
+    folder = given_folder(config.dataset, config.resources.data_dir) or cache_folder(config.dataset)
+    if not missing_files(config.dataset, folder):
+        return ""
+    return f"the data are not here: {program('train')} {config.dataset} --dry-run downloads them"
 
 
 def mistakes(located: Located) -> dict[str, Any]:

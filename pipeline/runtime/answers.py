@@ -71,6 +71,9 @@ def describe(error: BaseException) -> tuple[ExitCode, str]:
         return ExitCode.USAGE, f"{error.filename!s:.60}...: the name is too long for a file; choose a shorter one"
     if isinstance(error, OSError) and error.errno in _DISK_TROUBLE:
         return ExitCode.CANNOT_CREATE, f"{line}; free some space or choose another disk"
+    if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith(("pipeline", "features", "storage")):
+        environment = "run `make run` once, then `. .venv/bin/activate`"
+        return ExitCode.UNAVAILABLE, f"{error.name} is not installed for {sys.executable}: {environment}"
     if isinstance(error, MemoryError):
         return ExitCode.OUT_OF_MEMORY, f"out of memory: {line}; lower --workers or --centers"
     if isinstance(error, KeyboardInterrupt):

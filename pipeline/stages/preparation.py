@@ -6,7 +6,7 @@ from features import rendering_loops
 from features.descriptors import deskew, soft_hog, sphog
 from pipeline.config.parsers import NO_PENALTY, learns_scales
 from pipeline.config.train_config import TrainConfig
-from pipeline.datasets import build_feature_store, feature_rows, store_users
+from pipeline.datasets import build_feature_store, feature_rows
 from pipeline.datasets.feature_request import FeatureShape
 from pipeline.datasets.feature_rows import store_of
 from pipeline.datasets.open_data import release_data
@@ -82,7 +82,6 @@ def build_features(run: Run) -> None:
     with run.stage(FEATURES):
         if run.config.resources.features_store == "none":
             return  # computed on the fly by whoever reads them
-        store_users.register(layout, run.layout.root)  # before it looks: see `pipeline.feature_stores`
         if feature_rows.is_built(layout):
             run.events.record("features reused", digest=layout.digest)
             return

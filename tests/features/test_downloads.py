@@ -11,9 +11,9 @@ import pooch
 import pytest
 
 from features import published
-from features.errors import UnavailableError
+from features.errors import DataError, MissingInputError, UnavailableError
 from features.open_source import open_source
-from features.published import PUBLISHED, fetch
+from features.published import PUBLISHED, Published, fetch, find, read_files
 from features.source import SourceSpec
 
 BODIES = {f"file-{k}.gz": bytes([k]) * (20_000 + k) for k in range(4)}
@@ -94,6 +94,48 @@ def test_a_mirror_that_fails_leaves_nothing_and_the_next_is_tried(mirror, tmp_pa
     folder = fetch("some", one, [mirror.url(behaviour), mirror.url("good")], tmp_path, **QUICK)
     assert (folder / "file-0.gz").read_bytes() == BODIES["file-0.gz"]
     assert mirror.asked == [(behaviour, "file-0.gz"), ("good", "file-0.gz")]
+
+
+@pytest.fixture
+def usps(mirror, tmp_path, monkeypatch):
+    """The folder of usps in a cache of the test's own; a mirror has its files, which are those of this test."""
+    monkeypatch.delenv("SLKL_DATA_DIR", raising=False)
+    monkeypatch.setattr(pooch, "os_cache", lambda project: tmp_path / "cache")
+    monkeypatch.setitem(PUBLISHED, "usps", Published(FILES, (mirror.url("good"),)))
+    return tmp_path / "cache" / "usps"
+
+
+def write(folder):
+    folder.mkdir(parents=True)
+    for name, body in BODIES.items():
+        (folder / name).write_bytes(body)
+    return folder
+
+
+def test_a_damaged_or_missing_file_of_the_cache_is_downloaded_again(usps, mirror):
+    write(usps)
+    (usps / "file-1.gz").write_bytes(b"!" + BODIES["file-1.gz"][1:])
+    (usps / "file-2.gz").unlink()
+    with pytest.raises(DataError, match=r"file-1\.gz: sha256 is "):
+        read_files("usps", usps)
+    assert find("usps", None) == usps
+    assert mirror.asked == [("good", "file-1.gz"), ("good", "file-2.gz")]
+    assert read_files("usps", usps) == BODIES
+
+
+def test_a_folder_that_is_given_comes_before_the_cache_and_is_never_filled(usps, mirror, tmp_path, monkeypatch):
+    write(usps)
+    named, given = write(tmp_path / "named" / "usps"), write(tmp_path / "given")
+    assert find("usps", None) == usps
+    monkeypatch.setenv("SLKL_DATA_DIR", str(named.parent))
+    assert find("usps", None) == named
+    assert find("usps", str(given)) == given
+    (given / "file-1.gz").unlink()
+    with pytest.raises(MissingInputError, match=f"{given} lacks file-1.gz; copy them there or leave out --data-dir"):
+        find("usps", str(given))
+    with pytest.raises(MissingInputError, match=f"neither {tmp_path} nor {tmp_path / 'usps'} holds file-0.gz"):
+        find("usps", str(tmp_path))
+    assert mirror.asked == []
 
 
 def test_a_full_disk_is_not_blamed_on_the_mirror(tmp_path, monkeypatch):

@@ -1,6 +1,8 @@
 """`slkl COMMAND`: every command under one name, with its own exit codes and words."""
 
 import json
+import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +14,13 @@ from commands import Capture
 from pipeline import __version__
 from pipeline.__main__ import COMMANDS, main
 from pipeline.config.command_line import program
+from runs import TrainedRuns
 from storage.records import read_record, write_record
 
 
 def test_every_command_is_there(capsys: Capture) -> None:
-    files = {path.stem.replace("_", "-") for path in (runs.ROOT / "pipeline").glob("*.py")}
-    assert {name for name in files if not name.startswith("-")} - {"errors", "own-packages"} == set(COMMANDS)
+    files = {path.stem for path in (runs.ROOT / "pipeline").glob("*.py")}
+    assert {name for name in files if not name.startswith("_")} - {"errors", "own_packages"} == set(COMMANDS)
     assert main(["--help"]) == 0
     told = capsys.readouterr().out
     assert all(f"  {name} " in told for name in COMMANDS)
@@ -58,10 +61,22 @@ def test_a_run_of_another_version_is_refused(trained: Callable[..., Path], table
         assert "is of another version of this software" in capsys.readouterr().err
 
 
+def test_a_python_without_libraries_says_what_to_type(finished_run: TrainedRuns, tables: Path, tmp_path: Path) -> None:
+    run = finished_run("--centers", "20", dataset=tables / "values.npz")
+    words = {"train": ["digits"], "predict": [run, tables / "values.npz", "--out", tmp_path / "out.csv"]}
+    words["resize"] = [run, "--size", "5", "--out", tmp_path / "small"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    for command in set(COMMANDS) - {"status"}:  # which needs none
+        done = runs.python("-S", "-m", "pipeline", command, *words.get(command, [run]), env=environment)
+        assert (done.returncode, done.stdout) == (69, "")
+        advice = f" is not installed for {sys.executable}: run `make run` once, then `. .venv/bin/activate`"
+        assert re.fullmatch(rf"error: \w+{re.escape(advice)}\n", done.stderr), done.stderr
+
+
 def test_messages_name_the_command_as_it_was_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert program("feature_stores") == "python -m pipeline.feature_stores"
+    assert program("status") == "python -m pipeline.status"
     monkeypatch.setattr(sys, "argv", ["/somewhere/bin/slkl", "train"])
-    assert program("feature_stores") == "slkl feature-stores"
+    assert program("status") == "slkl status"
 
 
 def test_python_m_pipeline_is_the_same() -> None:

@@ -22,7 +22,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("installed")
     for package in ("pipeline", "features", "storage"):
         shutil.copytree(runs.ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(runs.ROOT / "pyproject.toml", folder)  # which doctor reads where there is no metadata
     return folder
 
 
@@ -55,9 +54,7 @@ def test_a_package_that_is_shadowed_is_told_in_one_line(site: Path, tmp_path: Pa
 
 
 @pytest.mark.ci
-def test_the_command_works_beside_packages_of_these_names_and_its_doctor_tells_of_them(
-    site: Path, tmp_path: Path
-) -> None:
+def test_the_command_works_beside_packages_of_these_names(site: Path, tmp_path: Path) -> None:
     """Also of one called pipeline, of which nothing of ours can tell where it is imported."""
     slkl, here = tmp_path / "bin" / "slkl", tmp_path / "notebooks"
     slkl.parent.mkdir()
@@ -67,10 +64,6 @@ def test_the_command_works_beside_packages_of_these_names_and_its_doctor_tells_o
     (here / "pipeline").mkdir(parents=True)
     for theirs in ("pipeline/__init__.py", "features.py"):
         (here / theirs).touch()
-    told = python(site, here, str(slkl), "doctor", "--data-dir", str(here)).stdout
-    for theirs in ("pipeline", "features.py"):
-        assert f"in Python that is started here {here / theirs} is imported instead of slkl's own package" in told
-    assert f"({site / 'pipeline'}); rename it" in told
     assert python(site, here, str(slkl), "train", "digits", "--print-config").returncode == 0
     (workers := slkl.with_name("workers.py")).write_text(WORKERS)
     done = python(site, here, str(workers))

@@ -230,7 +230,9 @@ def test_nothing_is_downloaded_for_a_report(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delenv("SLKL_DATA_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     settings = config.load("mnist", None, {}).config
-    assert report_examples.needs_download(settings) == "not here: python -m pipeline.data fetch mnist"
+    assert report_examples.needs_download(settings) == (
+        "the data are not here: python -m pipeline.train mnist --dry-run downloads them"
+    )
     assert report_examples.needs_download(config.load("digits", None, {}).config) == ""
     assert list(tmp_path.iterdir()) == []
 

@@ -13,7 +13,7 @@ import pytest
 
 from commands import IMAGES, TARGETS, Capture, X, flip, the_error, without_rights
 from features.targets import outputs
-from pipeline import predict, status
+from pipeline import predict, status, verify
 from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.prediction.model_folder import load_model
 from runs import TrainedRuns, files_of, model_bytes, python, report_of, train
@@ -272,6 +272,31 @@ def test_an_unwritable_folder_is_refused(tmp_path: Path, features: Path, capsys:
     error = the_error(capsys)
     assert str(folder) in error
     assert "permission denied" in error
+
+
+def test_features_and_tables_that_are_gone_are_made_again(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.random((120, 2))
+    data = tmp_path / "t.csv"
+    np.savetxt(data, np.column_stack([X, X[:, 0] > 0.5]), "%g", ",", header="a,b,y", comments="")
+    run, features, asked = tmp_path / "run", tmp_path / "features", ("--centers", "20", "--penalty", "1")
+    train(run, features, *asked, dataset=data)
+    expected = model_bytes(run)
+    shutil.rmtree(features)
+    assert verify.main([str(run)]) == 0
+    assert predict.main([str(run), str(data), "--out", str(tmp_path / "labels.csv")]) == 0
+    assert not features.exists()
+    for stages in (("solutions", "markers", "model"), ("centers", "statistics", "solutions", "markers", "model")):
+        shutil.rmtree(features, ignore_errors=True)
+        for name in stages:
+            shutil.rmtree(run / name)
+        for name in ("report.json", "CONTENTS.json"):
+            (run / name).unlink()
+        train(run, features, *asked, "--resume", "require", dataset=data)
+        assert model_bytes(run) == expected
+    shutil.rmtree(features)
+    train(tmp_path / "again", features, *asked, dataset=data)
+    assert model_bytes(tmp_path / "again") == expected
 
 
 def test_dry_run_and_print_config_write_nothing(features: Path, tmp_path: Path, capsys: Capture) -> None:

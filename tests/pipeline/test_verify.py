@@ -49,13 +49,8 @@ def numbers(run: Path) -> Any:
 
 def kinds(folder: Path) -> dict[str, Path]:
     """Return one file of every kind below a folder: names that differ in their numbers are of one kind."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and not beside_the_store(path))
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and ".lock" not in path.suffix)
     return {re.sub(r"\d+", "0", path.relative_to(folder).as_posix()): path for path in reversed(paths)}
-
-
-def beside_the_store(path: Path) -> bool:
-    """Return whether a file is a lock, or names a run that uses the features: no number comes from it."""
-    return ".lock" in path.suffix or ".runs" in path.parent.suffix
 
 
 def truncate(path: Path) -> None:
@@ -85,7 +80,7 @@ def test_a_whole_run(finished: Path, capsys: Capture) -> None:
     code, out = verified(finished, capsys)
     assert code == 0
     assert "note" not in out
-    n_files = sum(path.is_file() and not beside_the_store(path) for path in finished.parent.rglob("*"))
+    n_files = sum(path.is_file() and ".lock" not in path.suffix for path in finished.parent.rglob("*"))
     assert re.search(rf"whole; {n_files} files, \d+\.\d MiB, \d+\.\d s\n$", out)
     assert verified(finished, capsys, "--quiet") == (0, "")
 

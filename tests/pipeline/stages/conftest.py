@@ -13,6 +13,7 @@ from pipeline.prediction.model_folder import load_model
 from runs import train
 from storage.arrays import read_arrays
 from storage.folder_layouts import FeatureLayout, RunLayout
+from storage.records import read_record
 from storage.zarr_arrays import open_arrays
 
 
@@ -33,8 +34,8 @@ def rows_of(features: Path) -> Callable[[Path], Rows]:
     """Return what a run in the shared folder of features was trained and tested on."""
 
     def read(run: Path) -> Rows:
-        (store,) = (used.parent for used in features.glob("*.runs/*") if Path(used.read_text().strip()) == run)
-        arrays = open_arrays(FeatureLayout(features, store.stem).arrays)
+        digest = read_record(RunLayout(run).environment)["features"]
+        arrays = open_arrays(FeatureLayout(features, digest).arrays)
         names = ("train/X", "train/y", "test/X", "test/y")
         X, y, X_test, y_test = (arrays[name].read(0, arrays[name].n_rows) for name in names)
         centers = read_arrays(RunLayout(run).centers)
