@@ -29,7 +29,6 @@ from storage.errors import StorageError
 if TYPE_CHECKING:  # imported late, so that --help answers at once
     from pipeline.planning.plan import Prepared
     from pipeline.prediction.predictor import Predictor
-    from pipeline.prediction.trained_model import SparseKernelModel
     from pipeline.runtime.events import Callback
     from pipeline.runtime.executors import Executor
     from storage.folder_layouts import RunLayout
@@ -171,7 +170,6 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
         return None
     # Heavy imports wait until here, so that --help and --print-config answer at once.
     from pipeline.datasets import reading
-    from pipeline.planning import earlier_models
     from pipeline.planning import plan as planning
     from pipeline.runtime import run_folder  # numpy
     from pipeline.runtime.executors import open_executor
@@ -199,7 +197,6 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
     with reading.preparing(quiet=arguments.quiet, writes=not arguments.dry_run):
         prepared = planning.prepare(config, loaded.explicit, frozen=stored is not None)
     plan, resources = prepared.plan, prepared.config.resources
-    start = earlier_models.open_start(prepared, root)
     planning.check_disk(plan, root, prepared.store, prepared.shape, stored=prepared.stores_features)
     if arguments.dry_run:
         print("\n".join([*prepared.notes, *plan.lines(prepared.shape, prepared.store.manifest.exists())]))
@@ -212,7 +209,7 @@ def _train(arguments: Arguments, callback: "Callback | None" = None) -> TrainedR
         run_folder.taken(root, prepared.config, prepared.shape.digest, stored, arguments.words) as layout,
     ):
         try:
-            _run(prepared, layout, executor, start, quiet=arguments.quiet, callback=callback)
+            _run(prepared, layout, executor, quiet=arguments.quiet, callback=callback)
         except StoppedError as error:
             command = run_folder.resume_command(arguments.dataset, root, resources.scheduler)
             raise StoppedError(f"{error}; continue with: {command}") from None
@@ -223,7 +220,6 @@ def _run(
     prepared: "Prepared",
     layout: "RunLayout",
     executor: "Executor",
-    start: "SparseKernelModel | None",
     *,
     quiet: bool,
     callback: "Callback | None",
@@ -236,7 +232,7 @@ def _run(
     from pipeline.runtime import run_folder
     from pipeline.runtime.events import Events, MemoryMeter  # psutil
     from pipeline.runtime.stored_arrays import StoredFile
-    from pipeline.stages import finished_run, initial_weights  # numba
+    from pipeline.stages import finished_run  # numba
     from pipeline.stages.evaluate_model import evaluate_model  # numba
     from pipeline.stages.fit import fit
     from pipeline.stages.preparation import build_features, compile_needed, prepare_workers
@@ -278,9 +274,6 @@ def _run(
                 costs=costs,
                 together=prepared.plan.workers.together,
             )
-            if start is not None:
-                model = initial_weights.StartModel(start.centers, start.center_sigma2, start.weights)
-                initial_weights.commit_model(run, model)
             compile_needed(run)
             prepare_workers(run)
             build_features(run)

@@ -18,7 +18,6 @@ _RESTORE = "restore it, or start a new run"
 _REMEDIES = {  # by how the name begins; the first that fits
     "config.toml": _RESTORE,
     "env.json": _RESTORE,
-    "init-model.npz": _RESTORE,
     "lease": "delete it: the next start makes it again",
     "STATE.json": "delete it and report.json, then resume the run: only the times that the stages took are lost",
     "report.json": "delete it and resume the run: it is made again",

@@ -66,7 +66,6 @@ class RunLayout:
     solution = _Named("solutions/{}")  # of one solve
     solution_records = _Named("solutions/{}.jsonl")  # the iteration records of a solve that is under way
     checkpoints = _Named("checkpoints/{}")  # the folder of the checkpoints of one solve
-    init_model = _Path("init-model.npz")  # what the run keeps of the model that its solves start from
     model = _Path("model")  # see `ModelLayout`
     log = _Path("log.jsonl")
     metrics = _Path("metrics.jsonl")  # the iteration records

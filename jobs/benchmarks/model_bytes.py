@@ -14,7 +14,6 @@ import argparse
 import hashlib
 import json
 import os
-import re
 import sys
 import tempfile
 import time
@@ -66,9 +65,7 @@ class Delivered:
 
 
 def trained(runs: Delivered, name: str) -> Facts:
-    for other in re.findall(r"\{runs\}/(\S+)", TRAININGS[name]):
-        runs.run(other)
-    folder, words = runs.folder / name, TRAININGS[name].format(data=runs.data, runs=runs.folder).split()
+    folder, words = runs.folder / name, TRAININGS[name].format(data=runs.data).split()
     ended(train([*words, "--run-dir", str(folder), *runs.common]), (0, 3))
     report = json.loads((folder / "report.json").read_text())
     gaps = [solve["relative_gap"] for solve in report["solves"] or ()]
@@ -98,8 +95,6 @@ def estimated(runs: Delivered, name: str) -> Facts:
     model.set_params(random_state=0)
     weights, groups = (rows[key][fit] if word in words else None for key, word in (("w", "weights"), ("g", "groups")))
     model.fit(X[fit], y[fit], sample_weight=weights, groups=groups)
-    if model.warm_start:
-        model.set_params(penalty="max:1e-4").fit(X[fit], y[fit])
     model.save(runs.folder / name)
     facts = model_facts(runs.folder / name)
     learned = {key: getattr(model, key) for key in LEARNED}

@@ -13,9 +13,8 @@ WEIGHTED = "--set data.weights=w --class-weight balanced"
 ROUNDS = "--centers 300 --set centers.working_set=100"
 ON_DEMAND = "--centers 400 --set centers.columns=on-demand"
 DIGITS = "digits --set data.n_train=500 --set data.n_test=200"
-OWN = np.arange(0, 600, 9)  # rows as candidates
 WORDS = "--set data.categorical=onehot --set data.missing=median --set data.groups=family"
-# A name and the command's words, in which {data} is the folder of the tables and {runs} that of the runs before.
+# A name and the command's words, in which {data} is the folder of the tables.
 TRAININGS = {
     "images": f"{DIGITS} --centers 150",
     "images-defaults-of-other-sets": f"{DIGITS} --centers 80 --set features.power=0.5 --set features.deskew=1",
@@ -62,11 +61,9 @@ TRAININGS = {
     "on-demand": f"{{data}}/classes.npz {ON_DEMAND} --penalty 1 --refit ridge {WEIGHTED}",
     "on-demand-one-kernel": f"{{data}}/classes.npz {ON_DEMAND} --penalty 1 --coupling shared --features-store none",
     "on-demand-little-room": f"{{data}}/values.npz {ON_DEMAND} --penalty 1 --set centers.working_set=120",
-    "center-list": "{data}/values.npz --center-list {data}/rows.txt --penalty 0.3 --keep-statistics centers",
-    "started-from": "{data}/classes.npz --centers 60 --penalty 0.3 --init-from {runs}/refit --keep-statistics none",
 }
 # A name, the run that is cut, and to how many centers.
-RESIZED = {"greedy-cut": ("greedy", 12), "listed-cut": ("center-list", 6)}
+RESIZED = {"greedy-cut": ("greedy", 12)}
 # A name, the estimator, and words: float32 rows instead of float64, with weights, with groups,
 # many rows.
 ESTIMATORS: dict[str, tuple[Any, str]] = {
@@ -75,7 +72,6 @@ ESTIMATORS: dict[str, tuple[Any, str]] = {
     "regressor-metric": (SLKLRegressor(60, feature_scale="metric", select="greedy:15"), ""),
     "regressor-finalists": (SLKLRegressor(4000, sigma2=0.5, select="greedy:30", standardise=False), "many"),
     "regressor-polynomial": (SLKLRegressor(60, kernel="polynomial", penalty=0.5), "groups"),
-    "regressor-warm": (SLKLRegressor(60, penalty="max:1e-3", warm_start=True), ""),
     "classifier": (SLKLClassifier(60), ""),
     "classifier-refit": (SLKLClassifier(80, penalty=1.0, refit="ridge", class_weight="balanced"), "weights groups"),
     "classifier-path": (SLKLClassifier(60, penalty="path:5:0.5:3", fit_intercept=False), ""),
@@ -83,7 +79,6 @@ ESTIMATORS: dict[str, tuple[Any, str]] = {
     "classifier-uniform": (SLKLClassifier(40, sigma2=[0.5, 2, 8], penalty=1.0, schedule="uniform", tol=1e-3), ""),
     "classifier-greedy": (SLKLClassifier(150, select="greedy:auto", standardise=False), "weights"),
     "classifier-learned": (SLKLClassifier(60, feature_scale="learned", penalty=1.0), "float32"),
-    "classifier-own-centers": (SLKLClassifier(centers=OWN, penalty=1.0, kernel="intersection", standardise=False), ""),
 }
 
 
@@ -97,7 +92,7 @@ def tables(n: int = 800) -> dict[str, NDArray[Any]]:
 
 
 def write_tables(folder: Path) -> None:
-    """Write tables of numbers (.npz), of words and gaps (.csv), and a list of rows."""
+    """Write tables of numbers (.npz), and of words and gaps (.csv)."""
     rows = tables()
     for name, source, target, n_train in (
         ("values", rows, "values", 500),
@@ -108,7 +103,6 @@ def write_tables(folder: Path) -> None:
         train_part = {f"{key}_train": array[:n_train] for key, array in named.items()}
         test_part = {f"{key}_test": array[n_train : n_train + 150] for key, array in named.items()}
         np.savez(folder / name, allow_pickle=False, **train_part, **test_part)
-    (folder / "rows.txt").write_text("\n".join(map(str, range(0, 500, 6))))
     colours = np.random.default_rng(1).choice(["red", "green", "blue", "NA"], 400)
     words, answers = ["colour,size,age,family,price"], ["colour,size,age,family,answer"]
     for row, (x, colour) in enumerate(zip(rows["X"][:400], colours, strict=True)):

@@ -48,16 +48,6 @@ checked = [record for record in records if record["relative_gap"] is not None]  
 for record in checked[:: max(1, len(checked) // 6)]:
     print(f"iteration {record['iteration']:3d}  gap {record['relative_gap']:.1e}  active {record['n_active']}")
 
-# %% A warm start solves for one penalty from the weights of another; the same `random_state` draws the same candidates.
-
-model = SLKLClassifier(300, sigma2=32.0, warm_start=True, random_state=0)
-for penalty in (1.0, 0.1, 0.01):
-    model.set_params(penalty=penalty).fit(X, y)
-    print(
-        f"penalty {penalty:g}: {len(model.centers_)} centers, gap {model.dual_gap_:.1e}, "
-        f"test accuracy {model.score(X_test, y_test):.3f}"
-    )
-
 # %% A memory map or a zarr array is read by blocks of rows, never whole, and gives the very same model.
 
 np.save(folder / "X.npy", X)
@@ -66,9 +56,3 @@ stored = zarr.create_array(folder / "X.zarr", data=X, chunks=(256, X.shape[1]), 
 for name, rows in {"memory map": mapped, "zarr array": stored}.items():
     same = SLKLClassifier(300, sigma2=64.0, random_state=0).fit(rows, y)
     print(f"{name}: same weights {np.array_equal(same.coef_, SLKLClassifier(**same.get_params()).fit(X, y).coef_)}")
-
-# %% Candidates of one's own, as points or as row numbers: here the first 20 rows of each class.
-
-rows = np.concatenate([np.flatnonzero(y == label)[:20] for label in range(10)])
-model = SLKLClassifier(centers=rows, random_state=0).fit(X, y)
-print(f"{len(rows)} rows of one's own: test accuracy {model.score(X_test, y_test):.3f}")

@@ -169,9 +169,6 @@ class CentersConfig:
         "core seconds that a fit may take, instead of a number of candidates (default: 60 for raw features)",
         "--budget",
     )
-    list: str | None = optional(
-        text, "none", "file with the row numbers of the candidates, which are then not drawn", "--center-list"
-    )
     working_set: int | None = optional(
         whole(2), "auto", "number of candidates whose Gram matrix is in memory at once (auto: all, if memory allows)"
     )
@@ -298,9 +295,6 @@ class SolverConfig:
         "gap",
         OneOf(("gap", "paper")),
         "when a solve ends: at the relative duality gap, or by the paper's rule (needs the uniform schedule)",
-    )
-    init_from: str | None = optional(
-        text, "none", "folder of a run or model from whose weights the solves start", "--init-from"
     )
 
 

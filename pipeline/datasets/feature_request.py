@@ -49,12 +49,6 @@ class FeatureShape:
     chunk_rows: int
     description: dict[str, Any]
     weighted: tuple[Part, ...] = ()  # the parts whose rows have weights
-    n_points: int = 0  # candidates that are no rows: they are named as if they came after the last row
-
-    @property
-    def n_named(self) -> int:
-        """Number of rows and points that candidates can be."""
-        return self.n_train + self.n_points
 
     @property
     def n_outputs(self) -> int:

@@ -1,28 +1,21 @@
-"""Data of the user, opened: zarr data by `storage`, all else by `features` alone; lists of candidates."""
+"""Data of the user, opened: zarr data by `storage`, all else by `features` alone."""
 
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from features.errors import MissingInputError
 from features.open_source import close_files, open_source, stamp_of, viewed
 from features.source import Source, SourceSpec
 from features.table_paths import is_table
 from features.tables import digest_arrays, open_npz
 from pipeline.datasets import reading
-from pipeline.errors import InvalidDataError
-from storage.files import read_plain
 from storage.records import digest_of
 from storage.user_arrays import open_user_arrays
 
 if TYPE_CHECKING:
     from features.table_files import Keeper
 
-MOST_LIST_BYTES = 2**28  # of a list of candidates: thirty million rows
 _opening = Lock()
 
 
@@ -90,26 +83,3 @@ def _open_zarr(spec: SourceSpec, known: DataIdentity) -> Source:
 @lru_cache(maxsize=4)
 def _identity(spec: SourceSpec, stamp: str) -> DataIdentity:
     return stamp, tuple(digest_arrays(spec, open_user_arrays(Path(spec.dataset))).items())
-
-
-def read_center_list(path: str, n_train: int) -> NDArray[np.int64]:
-    """Return the training rows (m,) that a text file lists, in its order: whole numbers, from 0, with spaces or commas.
-
-    Raises MissingInputError where there is none, InvalidDataError naming the first entry that is wrong or there twice.
-    """
-    try:
-        words = read_plain(Path(path), MOST_LIST_BYTES).decode().replace(",", " ").split()
-    except FileNotFoundError:
-        raise MissingInputError(f"--center-list {path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidDataError(f"--center-list {path}: cannot be read as text ({error})") from None
-    if not words:
-        raise InvalidDataError(f"--center-list {path}: is empty; list at least one training row")
-    first: dict[int, int] = {}
-    for place, word in enumerate(words, 1):
-        row = int(word) if word.isascii() and word.isdigit() and len(word) < 19 else -1
-        if not 0 <= row < n_train:
-            raise InvalidDataError(f"--center-list {path}: entry {place} is {word[:40]!r}; must be 0 to {n_train - 1}")
-        if first.setdefault(row, place) != place:
-            raise InvalidDataError(f"--center-list {path}: row {row} is entry {first[row]} and {place}; list it once")
-    return np.array(list(first), np.int64)

@@ -37,26 +37,26 @@ def is_sliced(X: Any) -> bool:
 
 
 class Rows:
-    """A matrix (n, d) that is read by row blocks; `name` is what errors call it.
+    """A matrix (n, d) that is read by row blocks.
 
     feature_dtype: what features are rounded to; None: that of the values, float32 or float64.
     Raises ValueError for another shape, an unknown length, and values that are no real numbers.
     """
 
-    def __init__(self, X: Any, name: str = "X", feature_dtype: type | None = None) -> None:
+    def __init__(self, X: Any, feature_dtype: type | None = None) -> None:
         if len(X.shape) != 2:
             raise ValueError(
-                f"Expected 2D array, got {len(X.shape)}D array instead: {name} has the shape {tuple(X.shape)}. "
+                f"Expected 2D array, got {len(X.shape)}D array instead: X has the shape {tuple(X.shape)}. "
                 "Reshape your data"
             )
         if not all(size == size for size in X.shape):  # dask knows no shape after a filter: NaN
-            raise ValueError(f"{name} has an unknown shape {tuple(X.shape)}; call its compute_chunk_sizes() before")
+            raise ValueError(f"X has an unknown shape {tuple(X.shape)}; call its compute_chunk_sizes() before")
         dtype = np.dtype(X.dtype)
         if dtype.kind == "c":
-            raise ValueError(f"Complex data not supported: {name} has the dtype {dtype}")
+            raise ValueError(f"Complex data not supported: X has the dtype {dtype}")
         if dtype.kind not in "biuf":
-            raise ValueError(f"{name} has the dtype {dtype}; numbers are needed, convert it")
-        self._X, self._name = X, name
+            raise ValueError(f"X has the dtype {dtype}; numbers are needed, convert it")
+        self._X = X
         self._standardisation: Standardisation | None = None
         self._scales: NDArray[np.float32] | None = None
         self._chunk: tuple[int, NDArray[Any]] | None = None  # the last chunks that were decoded, from a row on
@@ -112,22 +112,16 @@ class Rows:
             out[order[inside]] = self.read(first, last + 1)[ordered[inside] - first]
         return out
 
-    def convert(self, rows: Any) -> NDArray[np.floating]:
-        """Return rows of the user's as the kernel sees them."""
+    def _finite(self, rows: NDArray[Any], index: NDArray[np.int64]) -> NDArray[np.floating]:
+        """Return rows as the kernel sees them. Raises ValueError naming the first that holds NaN or infinity."""
         values = np.asarray(rows)
         if self._standardisation is not None:
             values = self._standardisation.apply(values, self.dtype)
         with np.errstate(over="ignore"):
-            return scaled(np.ascontiguousarray(values, dtype=self.dtype), self._scales)
-
-    def _finite(self, rows: NDArray[Any], index: NDArray[np.int64]) -> NDArray[np.floating]:
-        """Return rows as the kernel sees them. Raises ValueError naming the first that holds NaN or infinity."""
-        values = self.convert(rows)
+            values = scaled(np.ascontiguousarray(values, dtype=self.dtype), self._scales)
         row = first_non_finite_row(values)
         if row is not None:
-            raise ValueError(
-                f"Input {self._name} contains NaN or infinity in row {index[row]}; remove or impute such rows before"
-            )
+            raise ValueError(f"Input X contains NaN or infinity in row {index[row]}; remove or impute such rows before")
         return values
 
 
@@ -171,10 +165,10 @@ class Cells:
 
 
 class ArrayFeatures:
-    """The rows that have a weight, as `datasets.feature_rows.FeatureRows`; points come after them.
+    """The rows that have a weight, as `datasets.feature_rows.FeatureRows`.
 
-    Of rows (n, d): targets (n,) as stored, weights (n,) ≥ 0 or None, groups (n,) or None; points (m, d), in the units
-    of the rows, are candidates of the user's own. index (n,): which of the rows have a weight.
+    Of rows (n, d): targets (n,) as stored, weights (n,) ≥ 0 or None, groups (n,) or None. index (n,): which of the rows
+    have a weight.
     """
 
     def __init__(
@@ -183,9 +177,8 @@ class ArrayFeatures:
         targets: NDArray[Any],
         weights: NDArray[np.float64] | None = None,
         groups: ArrayLike | None = None,
-        points: NDArray[np.floating] | None = None,
     ) -> None:
-        self._given, self._points, self.dtype = rows, points, rows.feature_dtype
+        self._given, self.dtype = rows, rows.feature_dtype
         self._rows = rows if rows.dtype == self.dtype else rows.seen(None)
         self._standardisation: Standardisation | None = None
         self.index = np.arange(len(rows)) if weights is None else np.flatnonzero(weights > 0)
@@ -208,7 +201,6 @@ class ArrayFeatures:
             chunk_rows=chunk_rows_for(4 * n_features, max(len(self.index), 1)),
             description={},
             weighted=() if self._weights is None else ("train",),
-            n_points=0 if self._points is None else len(self._points),
         )
 
     @property
@@ -247,18 +239,8 @@ class ArrayFeatures:
         return self._keys[start:stop], self._groups[start:stop]
 
     def take(self, rows: NDArray[np.int64], *, as_given: bool = False) -> NDArray[np.floating]:
-        """Return some rows or points (len(rows), n_features), as the kernel sees them or as they were given."""
-        source, n = self._given if as_given else self._rows, len(self.index)
-        if self._points is None:
-            return source.take(self.index[rows])
-        out: NDArray[np.floating] = np.empty((len(rows), source.shape[1]), source.dtype)
-        out[rows < n] = source.take(self.index[rows[rows < n]])
-        out[rows >= n] = source.convert(self._points[rows[rows >= n] - n])
-        return out
-
-    def as_seen(self, points: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Return points (m, d), in the units of X, as the kernel sees them before any scales."""
-        return self._rows.convert(points)
+        """Return some rows (len(rows), n_features), as the kernel sees them or as they were given."""
+        return (self._given if as_given else self._rows).take(self.index[rows])
 
     def standardisation(self) -> Standardisation:
         """Return the z-scoring of the rows."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import Tags
 
@@ -50,12 +50,10 @@ class KernelMachine(BaseEstimator):
     polish_centers: int = 0
     coupling: str = "one-vs-all"
     fit_intercept: bool = True
-    centers: ArrayLike | None = None
     tol: float | None = None
     max_sweeps: int = 1000
     schedule: str = "shrinking"
     memory_limit: int | str | None = None
-    warm_start: bool = False
     random_state: Any = None
     callback: Callable[[dict[str, Any]], Any] | None = None
     verbose: int = 0

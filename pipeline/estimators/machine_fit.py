@@ -22,10 +22,7 @@ from features.encoding import Asked
 from features.source import Columns
 from features.table_parts import has_numbers_only, is_frame
 from features.targets import class_array
-from pipeline.config.parsers import NO_PENALTY, is_searched
 from pipeline.config.settings import with_value, with_values
-from pipeline.config.train_config import TrainConfig
-from pipeline.datasets.feature_request import FeatureShape
 from pipeline.estimators import parameters
 from pipeline.estimators.array_features import ArrayFeatures, Cells, Rows, is_sliced
 from pipeline.estimators.memory_workspace import MemoryWorkspace
@@ -37,7 +34,6 @@ from pipeline.prediction.trained_model import SparseKernelModel
 from pipeline.runtime import stopping
 from pipeline.runtime.memory_limits import limit_bytes
 from pipeline.solvers.duality_gap import row_norms
-from pipeline.stages import initial_weights
 from pipeline.stages.evaluate_model import assemble_model
 from pipeline.stages.filled_settings import Room, count_candidates, fill_in
 from pipeline.stages.final_weights import FinalWeights
@@ -110,28 +106,24 @@ def fit_machine(
             columns = replace(columns, inputs=())  # by their places
     elif names is not None:
         columns = Columns(tuple(names.tolist()), None, len(names))
-    own, own_index = parameters.given_centers(rows, machine.centers)
-    features = ArrayFeatures(rows, targets, weights, groups, own)
-    shape, different = features.shape(task, classes), features.first_of_equals
+    features = ArrayFeatures(rows, targets, weights, groups)
+    shape, n_different = features.shape(task, classes), len(features.first_of_equals)
     parameters.check_size(features, shape)
     settings: dict[str, Any] = {
         "seed": parameters.seed_of(machine.random_state),
-        "centers.count": parameters.clipped_count(machine.n_centers, own_index, len(different)),
+        "centers.count": parameters.clipped_count(machine.n_centers, n_different),
         "kernel.precision": "float64" if features.dtype == np.float64 else "auto",
         "solver.coupling": machine.coupling if shape.n_outputs > 1 else "one-vs-all",
         "data.class_weight": "balanced" if balanced else None,
         "data.groups": None if groups is None else "groups",
     }
-    listed = different if machine.n_centers == "all" else None
-    listed = listed if own_index is None else shape.n_train + np.arange(len(own_index))
     limit = limit_bytes(config.resources)
     with (
         threadpool_limits(1, user_api="blas"),  # the bits depend on the number of threads
         stopping.unconcerned(),
         parameters.as_value_error(),
     ):
-        room = Room(len(different), limit, None if listed is None else len(listed))
-        config, _ = fill_in(with_values(config, settings), shape, explicit, room)
+        config, _ = fill_in(with_values(config, settings), shape, explicit, Room(n_different, limit))
         n_candidates = count_candidates(config, shape.n_train)
         if machine.tol is None and n_candidates <= SMALL_CANDIDATES and config.solver.schedule == "shrinking":
             config = with_value(config, "solver.tolerance", 0.0)
@@ -139,45 +131,26 @@ def fit_machine(
         config = with_value(config, "centers.working_set", n_candidates)
         if config.data.standardise:
             features.standardise(shape, balanced=balanced)
-        start = _start(machine, features, shape, config)
-        config = with_value(config, "solver.init_from", None if start is None else "the last fit")
         log = print if machine.verbose else None
         compile_told(loops_of(config, shape, in_rounds=False), log)
-        work = MemoryWorkspace(config, shape, features, listed, machine.callback, log)
-        if start is not None:
-            initial_weights.commit_model(work, start)
+        work = MemoryWorkspace(config, shape, features, machine.callback, log)
         final = fit(work)
-    _store(machine, work, features, own_index, final, columns)
-
-
-def _start(
-    machine: Any, features: ArrayFeatures, shape: FeatureShape, config: TrainConfig
-) -> initial_weights.StartModel | None:
-    """Return the centers of the last fit, as the kernel sees them now, and their penalised weights."""
-    before: NDArray[np.float64] | None = getattr(machine, "_penalised", None)
-    penalty, selects = config.solver.penalty, config.solver.select != "none"
-    if not machine.warm_start or before is None or selects or penalty == NO_PENALTY or is_searched(penalty):
-        return None
-    if (before.shape[1], machine.centers_.shape[1]) != (shape.n_outputs, shape.n_features):
-        return None
-    return initial_weights.StartModel(features.as_seen(machine.centers_), machine._model.center_sigma2, before)
+    _store(machine, work, features, final, columns)
 
 
 def _store(
     machine: Any,
     work: MemoryWorkspace,
     features: ArrayFeatures,
-    own_index: NDArray[np.int64] | None,
     final: FinalWeights,
     columns: Columns | None,
 ) -> None:
     """Set the fitted attributes, and warn of a tolerance that was not reached."""
     summary, shape, config = final.summary, work.shape, work.config
-    index = np.concatenate([features.index, [] if own_index is None else own_index]).astype(np.int64)
     model = assemble_model(
         work,
         final,
-        index,
+        features.index,
         features=FeatureSpec("raw"),
         standardisation=features.standardisation() if config.data.standardise else None,
         input_shape=(shape.n_features,),
@@ -185,11 +158,11 @@ def _store(
     )
     set_model(machine, model, None if machine._of_cells else np.dtype(config.kernel.precision).type)
     if final.points is None:
-        rows = rows_and_widths(work.candidates[final.active], shape.n_named)[0]
+        rows = rows_and_widths(work.candidates[final.active], shape.n_train)[0]
         machine.centers_ = features.take(rows, as_given=True)
     widths = work.centers["sigma2"]
     machine.sigma2_ = model.center_sigma2 if len(widths) > 1 else float(widths[0])
-    machine._penalised, machine.penalty_ = final.penalised_weights, summary["penalty"]
+    machine.penalty_ = summary["penalty"]
     machine.n_iter_ = len(final.active) if config.solver.select != "none" else 1
     if machine.penalty_ is None:
         return

@@ -51,7 +51,6 @@ class NoCheckpoints(TaskCheckpoints):
 class MemoryWorkspace(Workspace):
     """A workspace in memory.
 
-    listed : the rows that are candidates; None where they are drawn
     callback, log : get the record of each iteration, and a line for people
     """
 
@@ -60,12 +59,11 @@ class MemoryWorkspace(Workspace):
         config: TrainConfig,
         shape: FeatureShape,
         features: FeatureRows,
-        listed: NDArray[np.int64] | None,
         callback: Callable[[dict[str, Any]], object] | None,
         log: Callable[[str], object] | None,
     ) -> None:
         self.is_kept = False
-        self._listed, self._listeners = listed, (callback or _ignore, log or _ignore)
+        self._listeners = callback or _ignore, log or _ignore
         self._arrays: dict[str, Arrays] = {}
         self.config, self.shape, self.features = config, shape, features
         log = partial(_log, self._listeners[1])
@@ -125,10 +123,6 @@ class MemoryWorkspace(Workspace):
             if name not in self._arrays:
                 self.commit(name, function(item, checkpoints))
         return [self._arrays[name] for name in items]
-
-    def listed(self) -> NDArray[np.int64] | None:
-        """Return the rows that are listed as candidates; None where they are drawn."""
-        return self._listed
 
     def stage(self, name: str) -> nullcontext[Any]:
         """Count nothing."""

@@ -53,9 +53,9 @@ NONE_MEANS = {**dict.fromkeys(("categorical", "missing")), "feature_scale": "non
 NONE_MEANS |= {"select": "none"}
 # Parameters of the penalised problem, with their defaults; any other value asks for it.
 OF_A_PENALTY: dict[str, object] = {"refit": None, "coupling": "one-vs-all", "tol": None, "max_sweeps": 1000}
-OF_A_PENALTY |= {"schedule": "shrinking", "warm_start": False}
+OF_A_PENALTY |= {"schedule": "shrinking"}
 
-_TRUTH = ("standardise", "fit_intercept", "warm_start")
+_TRUTH = ("standardise", "fit_intercept")
 _OF_DATA = ("categorical", "missing")
 _WORDS = (*_OF_DATA, "kernel", "feature_scale", "refit", "select", "coupling", "schedule")
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -80,8 +80,8 @@ def settings_of(parameters: Mapping[str, Any]) -> tuple[TrainConfig, frozenset[s
     config = with_values(TrainConfig("X"), usual | {key: value for key, value in given.items() if value is not None})
     asked = [name for name, default in OF_A_PENALTY.items() if parameters[name] != default]
     asked += [name for name in ("n_centers", "budget") if parameters[name] is not None]
-    if parameters["budget"] is not None and any(parameters[n] is not None for n in ("n_centers", "centers")):
-        raise ValueError("budget says how many candidates there are, and so do n_centers and centers; leave one out")
+    if parameters["budget"] is not None and parameters["n_centers"] is not None:
+        raise ValueError("budget says how many candidates there are, and so does n_centers; leave one out")
     kernels = kernels_of(config.kernel)
     if config.kernel.sigma2 not in (None, "median") and not kernels[0].has_width:
         raise ValueError(f"sigma2 has no effect on the {kernels[0].name} kernel; leave it out")
@@ -128,11 +128,8 @@ _INSTEAD = (  # patterns in messages for the command, and what the estimators sa
     ("set statistics.hold_out to 0.1, or ", ""),
     (r"(--(?:[a-z0-9]+-?)+) (learned|diagonal|metric|ridge|auto|none|greedy:\w+)", r"\1='\2'"),
     ("--centers", "n_centers"),
-    ("--center-list", "centers"),
     ("--scale|kernel.scale_rounds", "feature_scale"),
     ("--intercept", "fit_intercept"),
-    ("--init-from the last fit", "warm_start"),
-    ("--init-from", "warm_start"),
     ("--refit none", "refit=None"),
     (r"--([a-z0-9]+(?:-[a-z0-9]+)*)", lambda flag: flag[1].replace("-", "_")),
 )
@@ -157,37 +154,10 @@ def as_value_error() -> Iterator[None]:
 _LEAST_SQUARES_GRAMS = 7  # at once: of the fit rows, the held-out rows and all, centred, a factor, copies
 
 
-def given_centers(rows: Rows, centers: Any) -> tuple[NDArray[np.floating] | None, NDArray[np.int64] | None]:
-    """Return the candidates a user names: points (m, d), or rows (m,) i8, and their rows, -1 for none.
-
-    Raises ValueError for another shape, values that are not finite, rows that do not exist or are listed twice.
-    """
-    if centers is None:
-        return None, None
-    given = np.asarray(centers)
-    if not given.size:
-        raise ValueError("centers is empty; give at least one point or row")
-    if given.ndim == 1 and given.dtype.kind in "iu":
-        index = given.astype(np.int64)
-        bad = np.flatnonzero((index < 0) | (index >= len(rows)))
-        if bad.size:
-            raise ValueError(f"centers: entry {bad[0]} is row {index[bad[0]]}, X has the rows 0 to {len(rows) - 1}")
-        if len(np.unique(index)) < len(index):
-            raise ValueError("centers lists a row twice; list each once")
-        return rows.take(index), index
-    if given.ndim != 2 or given.dtype.kind not in "biuf" or given.shape[1] != rows.shape[1]:
-        raise ValueError(
-            f"centers must be points (m, {rows.shape[1]}), or whole numbers (m,) of rows of X; found an array of "
-            f"{given.dtype} {given.shape}"
-        )
-    points = Rows(given.astype(rows.dtype), "centers").read(0, len(given))
-    return points, np.full(len(points), -1, np.int64)
-
-
-def clipped_count(n_centers: int | str | None, own: NDArray[np.int64] | None, n_different: int) -> int | str | None:
+def clipped_count(n_centers: int | str | None, n_different: int) -> int | str | None:
     """Return how many candidates are asked for, with a warning where no more rows than `n_different` differ."""
-    if own is not None or not isinstance(n_centers, Integral):
-        return None if own is not None else n_centers
+    if not isinstance(n_centers, Integral):
+        return n_centers
     if n_centers > n_different:
         warnings.warn(
             f"n_centers={n_centers} is above the {n_different} different rows of weight above 0; all are candidates",

@@ -69,7 +69,7 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         √penalty is the l1 penalty of the Lasso ½ Σ_i s_i (y_i - f(x_i))² + √penalty ‖w‖₁, not divided by the number of
         rows, in squared units of y. "max:1e-7": this fraction of the smallest penalty at which all weights are zero,
         and what None stands for below 200 rows, and with n_centers="all", several widths, `refit`, a shared `coupling`,
-        `warm_start`, or a `tol`, `max_sweeps` or `schedule` other than the default. "auto": that of the lowest error on
+        or a `tol`, `max_sweeps` or `schedule` other than the default. "auto": that of the lowest error on
         a tenth of the rows, held out, then fitted on all; a warning says where it is at an edge of those tried.
         "path:FROM:TO:N": N penalties down to TO, each solve started from the last; FROM may be max. "none": least
         squares whatever else is asked for.
@@ -78,7 +78,7 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     select : None, "greedy:K" or "greedy:auto"
         Choose K centers (or as many as lower the held-out error) by how much each lowers the squared error, instead
         of by a penalty: tried on the rows that are not held out, then chosen on all. The weights are least squares.
-        `penalty`, `refit`, `tol` and `warm_start` are not used then.
+        `penalty`, `refit` and `tol` are not used then.
     polish_centers : int
         Steps, at most, that move the chosen centers while the held-out error falls; 0: none. Needs `select`, or a
         penalty with `refit`, and a Gaussian of one width.
@@ -86,8 +86,6 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         "shared": one kernel, and so the same centers, for all classes of a classifier.
     fit_intercept : bool
         Fit b, without a penalty.
-    centers : None or array
-        Candidates of one's own instead of a draw: points (m, n_features), or whole numbers (m,) of rows of X.
     tol : float or None
         Relative duality gap to reach, above 0. None: 1e-3, and up to 500 candidates to rounding (not if "uniform").
     max_sweeps : int
@@ -97,9 +95,6 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
     memory_limit : int, str or None
         Bytes, or a size such as "2GiB", for the Grams and candidates; blocks of rows take up to 150 MiB besides, and
         the choice of a kernel twice its sample of rows. None: three quarters of the machine's memory.
-    warm_start : bool
-        Start from the weights of the last fit, on those of its centers that are candidates again, at the same width:
-        with `centers`, or with a `random_state` that draws the same.
     random_state : int, RandomState or None
         Draws candidates, held-out rows and the order of visits. An int draws what `--seed` does.
     callback : callable or None
@@ -116,7 +111,7 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         The chosen centers, those whose weight is not zero: rows of X, as they are there; once moved, points as the
         kernel sees them, standardised and scaled.
     center_index_ : (m,) int64
-        Their rows in X, -1 for points of one's own and moved ones.
+        Their rows in X, -1 for moved ones.
     coef_ : (m,) float64
         The weights w; (T, m) in the classifier, with one row for two classes.
     intercept_ : float

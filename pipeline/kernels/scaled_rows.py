@@ -1,6 +1,4 @@
-"""Rows of features: learned scales or a metric, digests that are equal for equal rows, the check for infinities."""
-
-import hashlib
+"""Rows of features: learned scales or a metric, and the check for infinities."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -41,12 +39,3 @@ def first_non_finite_row(rows: ArrayLike) -> int | None:
     rows = np.asarray(rows)
     finite = np.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))
     return None if finite.all() else int(np.argmin(finite))
-
-
-KEY_BYTES = 16
-
-
-def digests_of(points: NDArray[np.floating]) -> list[bytes]:
-    """Return a digest of each row of points (m, d), equal for equal rows."""
-    zero = points.dtype.type(0)  # -0.0 equals 0.0
-    return [hashlib.blake2b((row + zero).tobytes(), digest_size=KEY_BYTES).digest() for row in points]

@@ -194,7 +194,7 @@ def _committed(work: Workspace, best: Trial, sample: Arrays, searches: list[Arra
 
 
 def _drawn(work: Workspace, index: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the candidates in an order drawn by the seed: those listed, or all rows, may be sorted by class."""
+    """Return the candidates in an order drawn by the seed: all rows may be sorted by class."""
     return np.random.default_rng([work.config.seed, 7]).permutation(np.sort(index))
 
 

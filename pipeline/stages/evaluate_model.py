@@ -94,10 +94,10 @@ def assemble_model(
 ) -> SparseKernelModel:
     """Return the model of final weights: only centers with a non-zero weight, in the order of the weights.
 
-    index: what the rows and points of the fit are called, where not by their number. of_inputs: the fields of the model
+    index: what the rows of the fit are called, where not by their number. of_inputs: the fields of the model
     that say what its inputs are.
     """
-    rows, widths = rows_and_widths(work.candidates[final.active], work.shape.n_named)
+    rows, widths = rows_and_widths(work.candidates[final.active], work.shape.n_train)
     temperature, moved = final.summary["temperature"], final.points
     points = open_features(work.features).take(rows) if moved is None else moved
     names = rows if index is None else index[rows]

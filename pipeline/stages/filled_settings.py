@@ -10,9 +10,8 @@ from features.source import NAMED
 from features.table_paths import is_table
 from pipeline.config.parsers import NO_PENALTY, is_searched, learns_scales, selection_size
 from pipeline.config.settings import SETTINGS, get, with_value, with_values
-from pipeline.config.train_config import AUTO_KERNEL, SolverConfig, TrainConfig, what_needs_held_out_rows
+from pipeline.config.train_config import AUTO_KERNEL, TrainConfig, what_needs_held_out_rows
 from pipeline.datasets.feature_request import ROOT, FeatureShape
-from pipeline.datasets.open_data import read_center_list
 from pipeline.errors import ConfigError
 from pipeline.runtime.memory_limits import limit_bytes
 from pipeline.solvers.candidate_budget import (
@@ -76,24 +75,9 @@ def _check_no_penalty(config: TrainConfig, explicit: frozenset[str], asked: str,
         raise ConfigError(f"--refit none has no effect with {asked}, whose weights are least squares; leave it out")
 
 
-def _check_start(solver: SolverConfig) -> None:
-    if solver.init_from is None:
-        return
-    if solver.penalty == NO_PENALTY:
-        raise ConfigError("--init-from has no effect with --penalty none, which starts from no weights; leave it out")
-    if solver.select != "none":
-        raise ConfigError(f"--init-from has no effect with --select {solver.select}, which starts from no center")
-    if is_searched(solver.penalty):
-        raise ConfigError(
-            f"--init-from has no effect with --penalty {solver.penalty}, whose first solve starts from zero; "
-            "give a number, or leave it out"
-        )
-
-
 def check_combinations(config: TrainConfig, shape: FeatureShape, n_candidates: int) -> None:
     """Raise ConfigError where settings make no sense together."""
     solver, hold_out = config.solver, config.statistics.hold_out
-    _check_start(solver)
     check_kernel(config, shape.n_features)
     size = None if solver.select == "none" else selection_size(solver.select)
     if size is not None and size > n_candidates:
@@ -143,11 +127,10 @@ ROOT_SIGMA2 = 8.0  # of roots of histograms, whose squared norm is 20 for sphog 
 
 @dataclass(frozen=True)
 class Room:
-    """What there is to fit: different rows, bytes for candidates and their Grams, candidates that are listed."""
+    """What there is to fit: different rows, and bytes for candidates and their Grams."""
 
     n_different: int
     memory_bytes: int
-    n_listed: int | None = None
 
 
 def fill_in(
@@ -206,7 +189,6 @@ def _with_problem(config: TrainConfig, shape: FeatureShape, explicit: frozenset[
             or bool(explicit & set(PENALISED))
             or solver.refit != "none"
             or "solver.refit" in explicit
-            or solver.init_from is not None
             or config.centers.count == "all"
             or config.centers.on_demand
             or isinstance(kernel.sigma2, tuple)
@@ -252,24 +234,17 @@ def penalised(config: TrainConfig, asked: TrainConfig) -> TrainConfig:
 
 def by_budget(asked: TrainConfig, filled: TrainConfig) -> bool:
     """Return whether a budget said how many candidates there are of a fit by least squares, which needs their Gram."""
-    named = (asked.centers.count, asked.centers.list, asked.centers.working_set)
-    return _is_simple(filled) and all(one is None for one in named)
+    return _is_simple(filled) and asked.centers.count is None and asked.centers.working_set is None
 
 
 def _with_count(
     config: TrainConfig, shape: FeatureShape, explicit: frozenset[str], room: Room
 ) -> tuple[TrainConfig, list[str]]:
-    """Fill in the number of candidates: as many as are listed, as the budget pays for, or the default."""
+    """Fill in the number of candidates: as many as the budget pays for, or the default."""
     centers, n = config.centers, room.n_different
-    if room.n_listed is not None:
-        return with_value(config, "centers.count", room.n_listed), []
     given = [key for key in ("centers.count", "centers.budget") if key in explicit]
-    if centers.list is not None and given:
-        raise ConfigError("--center-list already says how many candidates there are; leave --centers and --budget out")
     if len(given) > 1:
         raise ConfigError("--centers and --budget both say how many candidates there are; leave one out")
-    if centers.list is not None:
-        return with_value(config, "centers.count", len(read_center_list(centers.list, n))), []
     if "centers.budget" in explicit or (centers.count is None and _is_simple(config)):
         budget = centers.budget or DEFAULT_BUDGET
         count = min(candidates_within(_fit_of(config, shape), budget, room.memory_bytes), n)
@@ -316,8 +291,7 @@ def trial_sizes(config: TrainConfig, shape: FeatureShape) -> TrialSizes:
 
 def grows(config: TrainConfig) -> bool:
     """Return whether the number of candidates grows while the held-out error falls: of least squares by a budget."""
-    counted = config.centers.budget is not None and config.centers.list is None
-    return _is_simple(config) and counted and isinstance(config.centers.count, int)
+    return _is_simple(config) and config.centers.budget is not None and isinstance(config.centers.count, int)
 
 
 def _with_centring(config: TrainConfig, shape: FeatureShape) -> TrainConfig:

@@ -50,11 +50,9 @@ def _candidates(work: Workspace) -> Arrays:
 
 
 def _rows_of_candidates(work: Workspace) -> NDArray[np.int64]:
-    """Return the candidates' rows: those listed, all in order, or a draw, in which copies of a row come last."""
-    listed, count, n = work.listed(), work.config.centers.count, work.shape.n_train
+    """Return the candidates' rows: all in order, or a draw, in which copies of a row come last."""
+    count, n = work.config.centers.count, work.shape.n_train
     assert count is not None  # filled in
-    if listed is not None:
-        return listed
     first = first_of_equals(all_keys(work))
     if len(first) < n:
         work.log(f"{n - len(first)} of {n} training rows equal an earlier one", equal_rows=n - len(first))

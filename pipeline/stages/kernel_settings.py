@@ -38,8 +38,6 @@ def _check_scale(config: TrainConfig, n_features: int) -> None:
             raise ConfigError(f"{asked} cannot be learned for the {one.name} kernel; choose another of them")
     if isinstance(kernel.sigma2, tuple):
         raise ConfigError(f"{asked} is for one width, --sigma2 lists {len(kernel.sigma2)}; give one, median or auto")
-    if config.solver.init_from is not None:
-        raise ConfigError(f"{asked} moves the centers of the model of --init-from; leave one of them out")
 
 
 def _check_choice(config: TrainConfig) -> None:
@@ -48,8 +46,6 @@ def _check_choice(config: TrainConfig) -> None:
         return
     if kernel.sigma2 != "auto":
         raise ConfigError(f"{asked} chooses the width as well, which means another thing for each: --sigma2 auto")
-    if config.solver.init_from is not None:
-        raise ConfigError(f"{asked} may choose another than that of --init-from; name the kernel")
 
 
 def _check_polish(config: TrainConfig) -> None:

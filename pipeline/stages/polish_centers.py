@@ -118,7 +118,7 @@ def polish_centers(
 ) -> tuple[FinalWeights, CalibrationWeights]:
     """Move the centers where that lowers the held-out error; return their weights, and those for the held-out rows."""
     started = time.perf_counter()
-    rows, _ = rows_and_widths(work.candidates[final.active], work.shape.n_named)
+    rows, _ = rows_and_widths(work.candidates[final.active], work.shape.n_train)
     polish = _Polish(work, work.config.solver.polish_centers, len(rows))
     points = open_features(work.features).take(rows).astype(np.float64)
     state = polish.finished(points)

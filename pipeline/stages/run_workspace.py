@@ -17,14 +17,11 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.train_config import TrainConfig
 from pipeline.datasets.feature_request import FeatureRequest, FeatureShape
 from pipeline.datasets.feature_rows import FeatureAccess
-from pipeline.datasets.open_data import read_center_list
-from pipeline.errors import InvalidDataError
 from pipeline.runtime import stopping
 from pipeline.runtime.committed_sums import S, take_over
 from pipeline.runtime.console import repeating
@@ -162,19 +159,6 @@ class Run(Workspace):
         resources, stem = self.config.resources, "-".join(name.removesuffix(".npz").split("/")[1:]) or name
         folder, records = self.layout.checkpoints(stem), self.layout.solution_records(stem)
         return CheckpointsOnDisk(folder, records, resources.checkpoint_every)
-
-    def listed(self) -> NDArray[np.int64] | None:
-        """Return the rows that --center-list lists. Raises InvalidDataError where they are no longer as many."""
-        centers = self.config.centers
-        if centers.list is None:
-            return None
-        listed = read_center_list(centers.list, self.shape.n_train)
-        if len(listed) != centers.count:
-            raise InvalidDataError(
-                f"--center-list {centers.list}: lists {len(listed)} rows, {centers.count} when the run was started; "
-                "restore it, or start a new run"
-            )
-        return listed
 
     def compute(
         self,

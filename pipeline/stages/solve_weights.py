@@ -18,7 +18,7 @@ from pipeline.errors import InvalidDataError
 from pipeline.kernels.gram_statistics import GramStatistics
 from pipeline.solvers.ridge import Parts, calibration_weights, finalise, refit, with_ridge
 from pipeline.solvers.weights import CalibrationWeights, Weights, intercept_of
-from pipeline.stages import final_weights, initial_weights
+from pipeline.stages import final_weights
 from pipeline.stages.accumulate_statistics import ALL, FIT, HELD_OUT, accumulate_held_out, name_of, statistics_of
 from pipeline.stages.final_weights import FinalWeights, final_of, ridge_summary
 from pipeline.stages.greedy_selection import AT_ONCE, select_centers
@@ -116,8 +116,7 @@ def _solved_at_once(work: Workspace) -> Solved:
         of_fit = Weights.of_support(chosen.weights, fit, intercept=work.intercept)
     elif isinstance(penalty, str):
         penalty = penalty_fraction(penalty) * largest_penalty_of(work, ALL)
-    start = initial_weights.start_of(work, ALL, work.candidates)
-    solves = solve_groups(work, ALL, [penalty], start=start)
+    solves = solve_groups(work, ALL, [penalty])
     weights = load_weights(work, ALL, work.n_candidates)[-1]
     active = np.flatnonzero(weights.any(axis=1))
     everything = statistics_of(work, name_of(ALL)).cut(active)

@@ -70,7 +70,7 @@ class RowTask:
         A run that has the features of all candidates in one file reads them there: rows that are far apart would take
         most of a feature store.
         """
-        rows, widths = rows_and_widths(candidates, self.shape.n_named)
+        rows, widths = rows_and_widths(candidates, self.shape.n_train)
         distinct, place = distinct_rows(rows)
         X = points_of_candidates(self.centers, distinct)
         return self.generator_of(open_features(self.features).take(distinct) if X is None else X, place, widths)

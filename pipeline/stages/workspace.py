@@ -81,10 +81,6 @@ class Workspace(RowData, ABC):
         """Return the checkpoints of a task of this process."""
 
     @abstractmethod
-    def listed(self) -> NDArray[np.int64] | None:
-        """Return the rows that are listed as candidates; None where they are drawn."""
-
-    @abstractmethod
     def add_up(self, stage: str, task: RowPass[S], name: str, words: str = "", unit: str = "rows") -> S:
         """Return the sums of a pass over the rows, which continues from partial sums that it has committed before.
 
@@ -173,7 +169,7 @@ class Workspace(RowData, ABC):
     @property
     def candidates(self) -> NDArray[np.int64]:
         """The names of all candidates, (candidates,) i8: row + number of rows times the index of the width."""
-        return names_of(self.centers, self.shape.n_named)
+        return names_of(self.centers, self.shape.n_train)
 
     @property
     def n_candidates(self) -> int:

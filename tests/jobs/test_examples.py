@@ -131,10 +131,7 @@ def test_estimator_in_a_pipeline(tmp_path: Path) -> None:
     assert found(r"test accuracy N\n", text)[0] > 0.95
     gaps = [float(gap) for gap in re.findall(r"gap (\S+)  active", text)]
     assert gaps[-1] < 1e-3 < gaps[0]
-    sizes = [found(rf"penalty {penalty}: N centers", text)[0] for penalty in ("1", "0.1", "0.01")]
-    assert sizes == sorted(sizes)
     assert text.count("same weights True") == 2
-    assert found(r"200 rows of one's own: test accuracy N", text)[0] > 0.95
     assert np.load(tmp_path / "out" / "X.npy", mmap_mode="r").shape[1] == 64
 
 

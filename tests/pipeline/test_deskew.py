@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commands import Capture
 from features.descriptors.extraction import FeatureSpec, extract
 from features.open_source import open_source
 from features.source import SourceSpec
@@ -66,9 +65,3 @@ def test_the_page_of_a_run_says_it(plain: Path, upright: Path, tmp_path: Path) -
     for run, says in ((plain, False), (upright, True)):
         assert report.main([str(run), "--out", str(tmp_path / "page.html")]) == 0
         assert ("of images made upright (deskew 0.5) to the power 0.5" in (tmp_path / "page.html").read_text()) is says
-
-
-def test_a_model_of_other_images_is_no_start(plain: Path, tmp_path: Path, capsys: Capture) -> None:
-    start = ("--init-from", str(plain))
-    train(tmp_path / "run", tmp_path / "features", *SMALL, *SIZES, *UPRIGHT, *start, dataset="synthetic", code=2)
-    assert "'deskew': 0.5" in capsys.readouterr().err

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass
 from pipeline.solvers import working_set_rules as rules
-from pipeline.stages import initial_weights
 from pipeline.stages.out_of_core.correlation_pass import correlate, pass_name
 from pipeline.stages.out_of_core.correlations import Correlations, SolvedSet, clean, stored_name
 from pipeline.stages.out_of_core.kept_columns import nothing_kept
@@ -27,7 +26,6 @@ from pipeline.stages.out_of_core.working_set_loop import (
 )
 from pipeline.stages.run_workspace import Run
 from pipeline.stages.target_facts import row_weights
-from pipeline.stages.training_rows import positions_of
 
 START = "at-zero"  # the round before the first: of the first block, at zero weights
 BLOCKS = 10  # in which all candidates are evaluated for the first time
@@ -52,16 +50,12 @@ class AllCandidates(OnePenalty):
         return super().penalty(largest) if self._path is None else self._path.penalty
 
     def first(self) -> WorkingSet:
-        """Commit the first working set: a random draw, and the candidates that the solves start from."""
-        name, given, limits = round_name(self.kind, 0), initial_weights.load(self.run), self._limits
+        """Commit the first working set: a random draw, or the last one of the path."""
+        name, limits = round_name(self.kind, 0), self._limits
         if self._path is not None:
             return begin_on_all_rows(self.run, self._path, name)
-        positions = NOTHING if given is None else positions_of(self.candidates, _largest_of(given, limits.capacity))
-        n_drawn = min(limits.drawn, limits.capacity - len(positions))
-        drawn = rules.seed_candidates(len(self.candidates), n_drawn, self.run.config.seed)
-        members = self.candidates[np.union1d(positions, drawn)]
-        initial_weights.start_of(self.run, name, members)
-        return grow(self.run, name, None, NOTHING, members)
+        drawn = rules.seed_candidates(len(self.candidates), min(limits.drawn, limits.capacity), self.run.config.seed)
+        return grow(self.run, name, None, NOTHING, self.candidates[drawn])
 
     def evaluate(self, solved: SolvedSet) -> Priced:
         """Return the round with the correlations of all candidates."""
@@ -87,12 +81,7 @@ class OnDemand(OnePenalty):
         self._capacity, self._seed = capacity, run.config.seed
 
     def first(self) -> WorkingSet:
-        """Commit the first working set: the candidates of given weights, else the violators of a first block."""
-        name, given = round_name(self.kind, 0), initial_weights.load(self.run)
-        if given is not None:
-            members = np.sort(_largest_of(given, self._capacity))
-            initial_weights.start_of(self.run, name, members)
-            return grow(self.run, name, None, NOTHING, members)
+        """Commit the first working set: the violators of a first block."""
         n, tau = len(self.candidates), float(np.sqrt(self.penalty(self._largest_at_zero)))
         violations = rules.violations(self._at_zero().values, tau, shared=self.shared)
         entering = violations * (violations > 1.0)
@@ -100,12 +89,11 @@ class OnDemand(OnePenalty):
         chosen = rules.nearest(entering, np.zeros(n, bool), self._capacity, self._capacity)
         if not len(chosen):  # the first block has no violator: the solves need some column
             chosen = np.argsort(-violations.max(axis=1), kind="stable")[:1]
-        return grow(self.run, name, None, NOTHING, self.candidates[chosen])
+        return grow(self.run, round_name(self.kind, 0), None, NOTHING, self.candidates[chosen])
 
     def largest_penalty(self, current: WorkingSet) -> float:
         """Return the penalty at which the weights of all candidates are zero."""
-        given = initial_weights.load(self.run) is not None
-        return super().largest_penalty(current) if given else self._largest_at_zero()
+        return self._largest_at_zero()
 
     def _largest_at_zero(self) -> float:
         def make() -> Arrays:
@@ -181,8 +169,6 @@ class OnDemand(OnePenalty):
         if current.index:
             before = self.earlier(current)
             found = before.moved_to(residuals)
-        elif initial_weights.load(self.run) is not None:
-            found = Correlations.unknown(len(self.candidates), residuals)
         else:  # what was evaluated at zero weights counts for the first round
             before = self._at_zero()
             found = before.moved_to(residuals)
@@ -204,12 +190,6 @@ class OnDemand(OnePenalty):
             evaluated=found.evaluated + len(block),
             kernel_entries=found.kernel_entries + result.kernel_entries,
         )
-
-
-def _largest_of(given: initial_weights.InitialWeights, count: int) -> NDArray[np.int64]:
-    """Return the candidates, by name, of the largest given weights."""
-    largest = np.argsort(-np.linalg.norm(given.weights, axis=1), kind="stable")[:count]
-    return given.candidates[largest]
 
 
 def _random_order(n_candidates: int, seed: int) -> NDArray[np.int64]:

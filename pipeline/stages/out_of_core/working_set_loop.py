@@ -21,7 +21,6 @@ from pipeline.runtime.stored_arrays import Arrays, as_dataclass
 from pipeline.solvers import working_set_rules as rules
 from pipeline.solvers.duality_gap import Certificate
 from pipeline.solvers.regularization_path import penalty_max
-from pipeline.stages import initial_weights
 from pipeline.stages.accumulate_statistics import ALL, HELD_OUT
 from pipeline.stages.one_vs_all import groups_of, solve_groups, start_name
 from pipeline.stages.out_of_core.correlation_pass import correlate
@@ -186,7 +185,7 @@ class OnePenalty(PricingRule):
 
     def price(self, current: WorkingSet) -> Priced:
         """Solve on a working set and evaluate candidates."""
-        warm = current.index > 0 or self.starts_warm or initial_weights.load(self.run) is not None
+        warm = current.index > 0 or self.starts_warm
         penalties, inner = (self.penalty(partial(self.largest_penalty, current)),), INNER_TOLERANCE * self.tolerance
         start = start_name(current.name) if warm else None
         summaries = solve_groups(self.run, current.name, penalties, tolerance=inner, start=start)

@@ -1,4 +1,4 @@
-"""The estimators against dense twins, on every kind of array, interrupted, and from a warm start."""
+"""The estimators against dense twins, on every kind of array, and interrupted."""
 
 import itertools
 import signal
@@ -80,8 +80,8 @@ def test_rows_of_a_chunked_array_are_taken_without_the_rest(tmp_path: Path) -> N
     wanted = np.array([131, 7, 590, 131, 8])
     stored = kinds_of_array(X, tmp_path)["zarr"]  # in chunks of 130 rows
     rows, converted = Rows(stored), list[int]()
-    convert = rows.convert
-    rows.convert = lambda values: converted.append(len(values)) or convert(values)  # type: ignore[method-assign]
+    convert = rows._finite
+    rows._finite = lambda values, index: converted.append(len(values)) or convert(values, index)  # type: ignore
     np.testing.assert_array_equal(rows.take(wanted), X[wanted])
     assert converted == [2, 1, 1]
 
@@ -160,16 +160,6 @@ def test_labels_of_any_kind_and_shapes(digits: Table) -> None:
     assert shared.mu_.shape == (len(shared.centers_),)
 
 
-def test_centers_of_ones_own(diabetes: Table) -> None:
-    X, y = diabetes
-    rows = np.array([7, 3, 100, 41])
-    by_row = SLKLRegressor(centers=rows, sigma2=5.0, random_state=0).fit(X, y)
-    by_point = SLKLRegressor(centers=X[rows], sigma2=5.0, random_state=0).fit(X, y)
-    np.testing.assert_array_equal(by_row.center_index_, rows)
-    np.testing.assert_array_equal(by_point.center_index_, [-1] * 4)
-    np.testing.assert_allclose(by_row.coef_, by_point.coef_, rtol=1e-9)
-
-
 def test_more_centers_than_rows_are_clipped(diabetes: Table) -> None:
     X, y = diabetes[0][:30], diabetes[1][:30]
     weights = np.repeat([1.0, 0.0], [20, 10])
@@ -238,32 +228,6 @@ def test_an_interruption_leaves_the_last_model(digits: Table, options: dict[str,
         machine.set_params(callback=interrupt, **options).fit(X[:, :40], y)
     assert next(count) == 21
     np.testing.assert_array_equal(machine.predict(X), expected)
-
-
-@pytest.mark.parametrize("columns", [{}, {"kernel": "polynomial"}, {"sigma2": (0.5, 4.0)}], ids=str)
-def test_a_warm_start_begins_where_the_last_fit_ended(diabetes: Table, columns: dict[str, Any]) -> None:
-    options = columns | {"schedule": "uniform", "random_state": 0, "tol": 1e-6, "max_sweeps": 5000}
-    cold = SLKLRegressor(100, penalty=0.5, **options).fit(*diabetes)
-    warm = SLKLRegressor(100, penalty=0.6, warm_start=True, **options).fit(*diabetes)
-    warm.set_params(penalty=0.5).fit(*diabetes)
-    assert warm.n_iter_ < cold.n_iter_
-    np.testing.assert_allclose(warm.predict(diabetes[0]), cold.predict(diabetes[0]), atol=0.02)
-    assert warm.fit(*diabetes).n_iter_ <= 1
-
-
-def test_a_warm_start_knows_its_centers_before_scales_are_learned(diabetes: Table) -> None:
-    machine = SLKLRegressor(100, penalty="max:1e-3", feature_scale="learned", warm_start=True, random_state=0)
-    assert machine.fit(*diabetes).n_iter_ > machine.fit(*diabetes).n_iter_
-
-
-def test_a_warm_start_forgets_what_does_not_fit(diabetes: Table) -> None:
-    X, y = diabetes
-    machine = SLKLRegressor(50, warm_start=True, random_state=0).fit(X, y).fit(X[:, :4], y)
-    cold = SLKLRegressor(50, penalty="max:1e-7", random_state=0).fit(X[:, :4], y)
-    np.testing.assert_allclose(machine.predict(X[:, :4]), cold.predict(X[:, :4]), atol=1e-6)
-    with pytest.warns(UserWarning, match=r"^warm_start: none of its \d+ centers is a candidate") as found:
-        machine.fit(X[:, :4] + 1, y)
-    assert found[0].filename == __file__
 
 
 def test_selection_keeps_as_many_as_asked_for(digits: Table) -> None:

@@ -23,7 +23,6 @@ REFUSED = [
     (["--scale", "learned", "--kernel", "intersection"], "cannot be learned for the intersection kernel"),
     (["--scale", "metric"], "for at most 200 features, there are"),
     (["--scale", "learned", "--sigma2", "1,2"], "is for one width"),
-    (["--scale", "learned", "--init-from", "model"], "leave one of them out"),
     (["--scale", "learned", "--set", "statistics.hold_out=0"], "--scale learned needs held-out rows"),
     (["--scale", "full"], "must be one of none, learned"),
     (["--set", "kernel.scale_rounds=3"], "kernel.scale_rounds has no effect"),

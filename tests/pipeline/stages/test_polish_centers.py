@@ -327,17 +327,6 @@ def test_settings_that_do_not_go_together_are_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_no_solve_starts_from_centers_that_were_moved(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked, data = ("--centers", "200", "--penalty", "1e-3", "--init-from"), {"dataset": place / "smooth.npz"}
-    for start in (place / "move", place / "move" / "model"):
-        train(tmp_path / "run", place / "features", *asked, str(start), **data, code=2)
-        (line,) = capsys.readouterr().err.splitlines()
-        assert f"--init-from {start}: none of its 15 centers is a training row" in line
-        assert not (tmp_path / "run").exists()
-
-
 def test_rows_with_many_copies_are_moved_on_all_rows(tmp_path: Path) -> None:
     """36 000 rows, of which 16 differ: copies are drawn together, so that no sample has the rows that it is to have."""
     X = np.random.default_rng(0).integers(0, 2, (36_000, 4)).astype(np.float64)

@@ -83,18 +83,6 @@ def test_a_penalty_above_the_largest_leaves_nothing_active(train_classes: Any) -
     assert report["model_n_centers"] == 0
 
 
-@pytest.mark.ci
-def test_another_run_s_weights_are_a_start(train_classes: Any, tmp_path: Path) -> None:
-    """The optimum is the same, with fewer columns made on the fly."""
-    cold = train_classes("cold", *CASES["classes"], *ON_DEMAND, *EXACT)
-    start = ("--init-from", str(tmp_path / "cold"))
-    warm = train_classes("warm", *CASES["classes"], *ON_DEMAND, *EXACT, *start)
-    assert warm["passes"][0]["working_set"] == cold["model_n_centers"]
-    assert warm["columns"]["on_the_fly"] < cold["columns"]["on_the_fly"]
-    for one, other in zip(cold["solves"], warm["solves"], strict=True):
-        assert other["objective"] == pytest.approx(one["objective"], rel=1e-8)
-
-
 @pytest.mark.parametrize("asked", [("--penalty", "auto"), ("--select", "greedy:20"), ("--penalty", "none")])
 def test_what_needs_all_columns_is_refused(
     train_classes: Any, asked: tuple[str, ...], capsys: pytest.CaptureFixture[str]
