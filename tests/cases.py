@@ -29,7 +29,6 @@ def values(*arguments: str) -> Case:
     return Case("values", arguments)
 
 
-RAW = ("--set", "data.standardise=false")  # the intersection kernel takes no negative features
 WEIGHTED = ("--set", "data.weights=w", "--class-weight", "balanced")
 ROUNDS = ("--centers", "300", "--set", "centers.working_set=100")
 ON_DEMAND = ("--centers", "400", "--set", "centers.columns=on-demand")
@@ -41,7 +40,6 @@ CASES = {
     "several widths": classes("--centers", "40", "--penalty", "1", "--sigma2", "0.5,2,8"),
     "weights": classes("--centers", "60", "--penalty", "auto", *WEIGHTED),
     "product-laplace": values("--centers", "60", "--kernel", "product-laplace", "--sigma2", "auto"),
-    "polynomial": values("--centers", "60", "--penalty", "1", "--kernel", "polynomial", "--sigma2", "auto"),
     "plain steps": classes(
         *("--centers", "60", "--penalty", "1", "--coupling", "shared"),
         *("--schedule", "uniform", "--checkpoint-every", "0.000001s"),  # after each sweep
@@ -59,7 +57,6 @@ CASES = {
     "rounds, one kernel": classes(*ROUNDS, "--penalty", "3", "--coupling", "shared", "--features-store=none"),
     "rounds, weights": classes(*ROUNDS, "--penalty", "1", *WEIGHTED),
     "rounds, two widths": classes(*ROUNDS, "--penalty", "20", "--kernel", "laplace", "--sigma2", "1,4"),
-    "rounds, intersection": values(*ROUNDS, "--penalty", "1", "--kernel", "intersection", *RAW),
     "rounds, learned scales": values(
         *ROUNDS, "--penalty", "1", "--scale", "learned", "--set", "kernel.scale_rounds=1", "--features-store=none"
     ),
@@ -70,7 +67,5 @@ CASES = {
     "on demand, one kernel": classes(
         *ON_DEMAND, "--penalty", "1", "--coupling", "shared", "--intercept", "--features-store=none"
     ),
-    "on demand, little room": values(
-        *ON_DEMAND, "--penalty", "1", "--kernel", "intersection", *RAW, "--set", "centers.working_set=120"
-    ),
+    "on demand, little room": values(*ON_DEMAND, "--penalty", "1", "--set", "centers.working_set=120"),
 }

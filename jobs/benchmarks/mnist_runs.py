@@ -84,7 +84,7 @@ def least_squares(
     targets = outputs(y, "multiclass", n_classes)
     share = -(-len(X) // (workers * BLOCK_ROWS)) * BLOCK_ROWS
     keys = row_keys(X)
-    bounds = RowBounds.of(largest_terms(1.0, targets)), BLOCK_ROWS, share // BLOCK_ROWS
+    bounds = RowBounds.of(largest_terms(targets)), BLOCK_ROWS, share // BLOCK_ROWS
 
     def accumulated(start: int) -> list[GramStatistics]:
         parts = [StatisticsSums(generator.n_centers, *bounds) for _ in range(2)]

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from pipeline.estimators import SLKLClassifier, SLKLRegressor
 
-RAW = "--set data.standardise=false"  # the intersection kernel takes no negative features
 WEIGHTED = "--set data.weights=w --class-weight balanced"
 ROUNDS = "--centers 300 --set centers.working_set=100"
 ON_DEMAND = "--centers 400 --set centers.columns=on-demand"
@@ -41,10 +40,8 @@ TRAININGS = {
     "diagonal": "{data}/classes.npz --centers 60 --penalty 1 --scale diagonal --set kernel.scale_rounds=2",
     "metric": "{data}/values.npz --centers 60 --select greedy:20 --scale metric --set kernel.scale_rounds=2",
     "learned": "{data}/classes.npz --centers 60 --scale learned --set kernel.scale_rounds=3",
-    "polynomial": "{data}/values.npz --centers 60 --penalty 1 --kernel polynomial --sigma2 auto",
     "laplace": "{data}/classes.npz --centers 40 --penalty 1 --kernel laplace --sigma2 0.5,4",
     "product-laplace": "{data}/values.npz --centers 60 --kernel product-laplace --sigma2 auto",
-    "intersection": f"{{data}}/classes.npz --centers 60 --penalty 1 --kernel intersection {RAW}",
     "greedy": "{data}/classes.npz --centers 150 --sigma2 0.3 --select greedy:20",
     "greedy-as-many-as-help": "{data}/values.npz --centers 100 --select greedy:auto --set data.weights=w",
     "greedy-finalists": "{data}/many.npz --centers 4000 --sigma2 median --select greedy:30",
@@ -53,7 +50,6 @@ TRAININGS = {
     "rounds": f"{{data}}/classes.npz {ROUNDS} --penalty 1 --refit ridge {WEIGHTED}",
     "rounds-one-kernel": f"{{data}}/classes.npz {ROUNDS} --penalty 3 --coupling shared --features-store none",
     "rounds-two-widths": f"{{data}}/classes.npz {ROUNDS} --penalty 3 --sigma2 1,4",
-    "rounds-intersection": f"{{data}}/values.npz {ROUNDS} --penalty 1 --kernel intersection {RAW}",
     "rounds-learned": f"{{data}}/values.npz {ROUNDS} --penalty 1 --scale learned --set kernel.scale_rounds=1",
     "rounds-path": f"{{data}}/classes.npz {ROUNDS} --penalty path:max:3:4 --intercept",
     "rounds-search": f"{{data}}/values.npz {ROUNDS} --penalty auto --refit ridge",
@@ -71,7 +67,7 @@ ESTIMATORS: dict[str, tuple[Any, str]] = {
     "regressor-widths": (SLKLRegressor(60, sigma2="auto", penalty="auto"), "float32 weights"),
     "regressor-metric": (SLKLRegressor(60, feature_scale="metric", select="greedy:15"), ""),
     "regressor-finalists": (SLKLRegressor(4000, sigma2=0.5, select="greedy:30", standardise=False), "many"),
-    "regressor-polynomial": (SLKLRegressor(60, kernel="polynomial", penalty=0.5), "groups"),
+    "regressor-laplace": (SLKLRegressor(60, kernel="laplace", penalty=0.5), "groups"),
     "classifier": (SLKLClassifier(60), ""),
     "classifier-refit": (SLKLClassifier(80, penalty=1.0, refit="ridge", class_weight="balanced"), "weights groups"),
     "classifier-path": (SLKLClassifier(60, penalty="path:5:0.5:3", fit_intercept=False), ""),

@@ -82,7 +82,7 @@ def training_rows(asked: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
 def prepare(folder: Path, X: np.ndarray, Y: np.ndarray, n_centers: int, keep_columns: bool) -> Facts:
     """Write what `solver_peers.py` reads for a number of centers; return the seconds of each part, on one thread."""
     generator = ColumnGenerator(X[draw_rows(np.arange(len(X)), n_centers, 0)], SIGMA2)
-    sums = StatisticsSums(n_centers, RowBounds.of(largest_terms(1.0, Y)), BLOCK_ROWS, -(-len(X) // BLOCK_ROWS))
+    sums = StatisticsSums(n_centers, RowBounds.of(largest_terms(Y)), BLOCK_ROWS, -(-len(X) // BLOCK_ROWS))
     columns = np.empty((len(X), n_centers), order="F") if keep_columns else None
     seconds = dict.fromkeys(("columns", "gram", "gram_check", "root"), 0.0)
 

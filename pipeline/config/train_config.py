@@ -190,15 +190,12 @@ class KernelConfig:
     """The kernel and its widths."""
 
     name: str | None = optional(
-        OneOf(("gaussian", "laplace", "product-laplace", "polynomial", "intersection", AUTO_KERNEL)),
+        OneOf(("gaussian", "laplace", "product-laplace", AUTO_KERNEL)),
         "default",
         "kernel: gaussian; laplace exp(-‖x-z‖/σ); product-laplace exp(-Σ |x_j-z_j|/σ), for targets with "
-        "edges; polynomial (1 + x·z/σ²)^degree; intersection Σ min(x, z), for histograms such as sphog; auto "
-        "takes the best of the first three by held-out error (default: auto for least squares on tables, else "
-        "gaussian)",
+        "edges; auto takes the best by held-out error (default: auto for least squares on tables, else gaussian)",
         "--kernel",
     )
-    degree: int = option(2, whole(1, 20), "degree of the polynomial kernel")
     sigma2: float | str | tuple[float, ...] | None = optional(
         widths,
         "default",

@@ -41,7 +41,6 @@ class KernelMachine(BaseEstimator):
     categorical: str | None = None
     missing: str | None = None
     kernel: str | None = None
-    degree: int = 2
     sigma2: float | str | Sequence[float] | None = None
     feature_scale: str | None = "auto"
     penalty: float | str | None = None

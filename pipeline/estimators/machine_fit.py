@@ -255,9 +255,7 @@ def model_of(machine: Any) -> SparseKernelModel:
     points, expansion = machine._model.centers, machine._model.expansion
     with np.errstate(over="ignore", invalid="ignore"):
         centers = points.astype(np.float32)
-        bounded = expansion.kernel.is_bounded
-        sizes = np.sqrt(expansion.sigma2) if bounded else 1e-300 + np.linalg.norm(points, axis=1)
-        moved = (np.linalg.norm(centers - points, axis=1) / sizes).max(initial=0.0)
+        moved = (np.linalg.norm(centers - points, axis=1) / np.sqrt(expansion.sigma2)).max(initial=0.0)
     if not moved <= MOST_MOVED:
         raise ValueError(
             f"a model's centers are float32, which moves one of these by {moved:.1g} kernel widths; standardise X "

@@ -23,7 +23,7 @@ from pipeline.errors import ConfigError, InvalidDataError
 from pipeline.estimators.array_features import ArrayFeatures, Cells, Rows, is_sliced
 from pipeline.kernels.gram_statistics import LEAST_TARGET
 from pipeline.solvers.candidate_budget import MOST_TRIED, TRIAL_SIZES
-from pipeline.stages.kernel_settings import is_chosen, kernels_of
+from pipeline.stages.kernel_settings import is_chosen
 
 # Each parameter, the setting that it is, and what that calls None of the parameter (no entry: to be filled in).
 PARAMETERS: dict[str, str] = {
@@ -33,7 +33,6 @@ PARAMETERS: dict[str, str] = {
     "categorical": "data.categorical",
     "missing": "data.missing",
     "kernel": "kernel.name",
-    "degree": "kernel.degree",
     "sigma2": "kernel.sigma2",
     "feature_scale": "kernel.scale",
     "penalty": "solver.penalty",
@@ -82,9 +81,6 @@ def settings_of(parameters: Mapping[str, Any]) -> tuple[TrainConfig, frozenset[s
     asked += [name for name in ("n_centers", "budget") if parameters[name] is not None]
     if parameters["budget"] is not None and parameters["n_centers"] is not None:
         raise ValueError("budget says how many candidates there are, and so does n_centers; leave one out")
-    kernels = kernels_of(config.kernel)
-    if config.kernel.sigma2 not in (None, "median") and not kernels[0].has_width:
-        raise ValueError(f"sigma2 has no effect on the {kernels[0].name} kernel; leave it out")
     return config, frozenset(PARAMETERS.get(name, "solver.tolerance") for name in asked)
 
 

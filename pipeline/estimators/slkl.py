@@ -23,7 +23,7 @@ from pipeline.models.scores import probabilities
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SLKLRegressor(RegressorMixin, KernelMachine):
-    """Sparse kernel regression f(x) = Σ_m w_m k(x, x_m) / √k(x_m, x_m) + b with a certified duality gap.
+    """Sparse kernel regression f(x) = Σ_m w_m k(x, x_m) + b with a certified duality gap.
 
     Parameters
     ----------
@@ -43,27 +43,24 @@ class SLKLRegressor(RegressorMixin, KernelMachine):
         32. "onehot:A,B": the columns A and B too, though they hold numbers. None: words are refused.
     missing : None or "median"
         "median": missing cells are filled in, and an input for each such column marks them. None: they are refused.
-    kernel : None, "gaussian", "laplace", "product-laplace", "polynomial", "intersection" or "auto"
-        exp(-‖x - z‖² / (2 σ²)); exp(-‖x - z‖ / σ); exp(-Σ_j |x_j - z_j| / σ), for targets with edges along the axes;
-        (1 + x·z / σ²)^degree; Σ_j min(x_j, z_j) of features of at least 0, which are not to be standardised. "auto":
-        that of the first three with the lowest error on held-out rows. None: "auto" where all candidates are fitted by
-        least squares and `sigma2` is no number, else "gaussian".
-    degree : int
-        Of the polynomial kernel.
+    kernel : None, "gaussian", "laplace", "product-laplace" or "auto"
+        exp(-‖x - z‖² / (2 σ²)); exp(-‖x - z‖ / σ); exp(-Σ_j |x_j - z_j| / σ), for targets with edges along the axes.
+        "auto": that of the lowest error on held-out rows. None: "auto" where all candidates are fitted by least squares
+        and `sigma2` is no number, else "gaussian".
     sigma2 : float, several, "median", "auto" or None
         σ², in squared units of X (standardised, where it is), above 0; (1, 2, 4): every candidate at every one of these
         widths; "median": the median of the squared distances between candidates (product-laplace: of squared sums of
         absolute differences), 1000 of them where there are more;
         "auto": that of the lowest error on held-out rows (of classes: log loss), by least squares on a sample of at
         most 10 000 rows and up to 2000 of the candidates. None: "auto" where all candidates are fitted by least
-        squares, "median" with a penalty or `select`; and for the intersection kernel, which has no width.
+        squares, "median" with a penalty or `select`.
     feature_scale : None, "learned", "diagonal", "metric" or "auto"
         "diagonal": a factor for each feature, found in rounds of fits to such a sample by how steep they are along it,
         and kept as far as held-out rows gain; for tables of which some columns matter little. "metric": directions of
         all features, likewise, for tables of which some sums of columns matter. "learned": the first, then, up to 200
         features and with rows enough, the second where it gains more; or one common scale in place of standardised
         columns. The certificate is that of the problem with these factors. "auto": "learned" with least squares on all
-        candidates, `sigma2` None and a kernel of distances, else None.
+        candidates, and `sigma2` None, else None.
     penalty : float, "max:F", "auto", "path:FROM:TO:N", "none" or None
         None: least squares on all candidates, with a ridge chosen on a tenth of the rows, held out. Else λν, above 0:
         √penalty is the l1 penalty of the Lasso ½ Σ_i s_i (y_i - f(x_i))² + √penalty ‖w‖₁, not divided by the number of

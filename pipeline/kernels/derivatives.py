@@ -10,21 +10,18 @@ from pipeline.kernels.kernel_forms import ColumnGenerator, Kernel
 from pipeline.kernels.kernel_loops import add_squared_slopes, direct_distances
 
 DIAGONAL, METRIC = "diagonal", "metric"  # squares of the derivative by each feature; products of each two
-DIFFERENTIABLE = ("gaussian", "laplace", "product-laplace")
 
 
 class Derivatives:
     """The partial derivatives of f(u) = Σ_m w_m k(u, u_m) by each feature of rows u.
 
-    mathematics.md, eqs. 80, 107 and 108. centers (m, d), of the dtype in which the columns are computed; weights
-    (m, T) f8. Raises ValueError for a kernel that is not among DIFFERENTIABLE.
+    mathematics.md, eqs. 80, 105 and 106. centers (m, d), of the dtype in which the columns are computed; weights
+    (m, T) f8.
     """
 
     def __init__(
         self, centers: NDArray[np.floating], sigma2: float, weights: NDArray[np.float64], kernel: Kernel
     ) -> None:
-        if kernel.name not in DIFFERENTIABLE:
-            raise ValueError(f"no derivatives are known of the {kernel.name} kernel")
         self._generator = ColumnGenerator(centers, sigma2, centers.dtype.type, kernel=kernel)
         self._kernel, self._sigma2, self._weights = kernel, sigma2, np.ascontiguousarray(weights)
         self._given = np.ascontiguousarray(centers)

@@ -1,4 +1,4 @@
-"""The kernels that are functions of a distance: Gaussian and Laplace, in tiles of points with several widths each."""
+"""How kernels make blocks of columns: functions of a distance, in tiles of points with several widths each."""
 
 from itertools import pairwise
 
@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.form import Form, Index, Values, check_scales, check_sizes, largest_norm, squared_norms
 from pipeline.kernels.jit import read_only
 from pipeline.kernels.kernel_loops import (
     direct_distances,
@@ -15,6 +14,10 @@ from pipeline.kernels.kernel_loops import (
     laplace_float32,
     laplace_float64,
 )
+from pipeline.kernels.scaled_rows import first_non_finite_row
+
+Values = NDArray[np.floating]
+Index = NDArray[np.int64]
 
 # The mean is subtracted where its squared norm exceeds the points' mean squared deviation this many times; below,
 # the loss is at most that much larger than it has to be, and the pass over the rows is saved.
@@ -23,25 +26,32 @@ LARGEST_KERNEL_ERROR = 1e-2  # of a kernel value, by the rounding of its distanc
 TILE_COLUMNS = 512  # of the inner products computed at once: work for several threads, and long enough for BLAS
 
 
-class DistanceForm(Form):
-    """A function of the distance, between 0 and 1: in tiles of points, whose distances all their widths share."""
+class Form:
+    """A kernel, a function of the distance between 0 and 1: all that the rest of the system knows of it is in its form.
 
-    is_bounded = True
+    An object is the kernel at points, values (p, d) of one float dtype; column j is of point place[j], or j without
+    places. `prepared` checks rows X (rows, d) and returns them as `write` wants them, with a size of each, (rows,): the
+    same for all tiles. `write` fills the columns of a tile in `out` (rows, columns) with the rows, taken in an order.
+    loops : see `Kernel`
+    """
 
-    @staticmethod
-    def bounds(X: Values, sigma2: float, degree: int) -> NDArray[np.float64]:
-        """Return ones."""
-        return np.ones(len(X))
+    loops = tuple[str, ...]()
+
+    def __init__(self, values: Values, place: Index | None, sigma2: NDArray[np.float64]) -> None:
+        self._values, self._place = values, place
+        self._runs = None if place is None else _runs_of_tiles(place)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what overflows is refused, in words
+            self._set_up(sigma2)
 
     @staticmethod
     def squares(points: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the squared distances of pairs of points."""
+        """Return what σ² is typical as the median of: the squared distances of pairs of points (m, d)."""
         centred = points - points.mean(axis=0)  # far from the origin, the distances would cancel
-        norms = squared_norms(centred)
+        norms = _squared_norms(centred)
         return (norms[:, None] + norms - 2.0 * (centred @ centred.T))[np.triu_indices(len(points), 1)]
 
     def _set_up(self, sigma2: NDArray[np.float64]) -> None:
-        self._runs = None if self._place is None else _runs_of_tiles(self._place)
+        raise NotImplementedError
 
     def tiles(self) -> list[slice]:
         """Return the points whose columns `write` takes at once, of all widths."""
@@ -59,6 +69,10 @@ class DistanceForm(Form):
                     of_columns = np.take(of_points, points, axis=1)
             self._epilogue(of_columns, sizes, columns, order, out)
 
+    def _spread(self, of_points: Values) -> Values:
+        """Return what is known of each point, (..., p), for each column, (..., columns)."""
+        return of_points if self._place is None else np.ascontiguousarray(of_points[..., self._place])
+
     def _of_points(self, X: Values, tile: slice) -> Values:
         """Return what the values of a tile of points are made of, (rows, points)."""
         raise NotImplementedError
@@ -68,7 +82,7 @@ class DistanceForm(Form):
         raise NotImplementedError
 
 
-class GaussianForm(DistanceForm):
+class GaussianForm(Form):
     """exp(-‖x-z‖² / (2 σ²)) from inner products: one sgemm, one compiled epilogue (mathematics.md, eqs. 2 and 3).
 
     ‖x‖² + ‖z‖² - 2 xᵀz cancels where points lie far from the origin and close to each other: about norm²·eps is lost.
@@ -78,15 +92,14 @@ class GaussianForm(DistanceForm):
     loops = ("gaussian_float32", "gaussian_float64")
 
     def _set_up(self, sigma2: NDArray[np.float64]) -> None:
-        super()._set_up(sigma2)
         dtype = self._values.dtype
         self._origin = _origin(self._values)
         self._centers = self._values if self._origin is None else self._values - self._origin
-        self._norms = self._spread(squared_norms(self._centers))
+        self._norms = self._spread(_squared_norms(self._centers))
         self._scales: Values = (0.5 / sigma2).astype(dtype)
         # Rows need no such check: one with a kernel value above rounding is about as long as its center.
-        check_sizes("center", self._norms, largest_norm(dtype))
-        check_scales(self._scales, sigma2, "1/(2 sigma2)")
+        _check_sizes("center", self._norms, _largest_norm(dtype))
+        _check_scales(self._scales, sigma2, "1/(2 sigma2)")
         errors = self._norms.astype(np.float64) * (float(np.finfo(dtype).eps) / sigma2)
         if errors.max(initial=0.0) > LARGEST_KERNEL_ERROR:
             worst = int(np.argmax(errors))
@@ -99,8 +112,8 @@ class GaussianForm(DistanceForm):
     def prepared(self, X: Values) -> tuple[Values, Values]:
         """Return the rows, relative to the points' mean where that is far, and their squared norms."""
         values = X if self._origin is None else X - self._origin
-        norms = squared_norms(values)
-        check_sizes("row", norms, largest_norm(norms.dtype))
+        norms = _squared_norms(values)
+        _check_sizes("row", norms, _largest_norm(norms.dtype))
         return values, norms
 
     def _of_points(self, X: Values, tile: slice) -> Values:
@@ -111,27 +124,26 @@ class GaussianForm(DistanceForm):
         loop(of_columns, sizes, self._norms[columns], self._scales[columns], order, out, columns.start)
 
 
-class LaplaceForm(DistanceForm):
-    """exp(-‖x-z‖ / σ), of distances from differences, which do not cancel (mathematics.md, eq. 105)."""
+class LaplaceForm(Form):
+    """exp(-‖x-z‖ / σ), of distances from differences, which do not cancel (mathematics.md, eq. 4)."""
 
     loops = ("direct_distances", "laplace_float32", "laplace_float64")
     _euclidean, _size = True, "squared norm"
 
     def _set_up(self, sigma2: NDArray[np.float64]) -> None:
-        super()._set_up(sigma2)
-        check_sizes("center", self._sizes(self._values), largest_norm(self._values.dtype), self._size)
+        _check_sizes("center", self._sizes(self._values), _largest_norm(self._values.dtype), self._size)
         self._scales: Values = (1.0 / np.sqrt(sigma2)).astype(self._values.dtype)
-        check_scales(self._scales, sigma2, "1/√sigma2")
+        _check_scales(self._scales, sigma2, "1/√sigma2")
 
     def prepared(self, X: Values) -> tuple[Values, Values]:
         """Return the rows and their norms, squared or of absolute values."""
         sizes = self._sizes(X)
-        check_sizes("row", sizes, largest_norm(X.dtype), self._size)
+        _check_sizes("row", sizes, _largest_norm(X.dtype), self._size)
         return X, sizes
 
     @staticmethod
     def _sizes(X: Values) -> Values:
-        return squared_norms(X)
+        return _squared_norms(X)
 
     def _of_points(self, X: Values, tile: slice) -> Values:
         rows, centers = read_only(X), read_only(self._values[tile])
@@ -145,7 +157,7 @@ class LaplaceForm(DistanceForm):
 
 
 class ProductLaplaceForm(LaplaceForm):
-    """exp(-Σ_j |x_j - z_j| / σ), the product of one Laplace kernel for each feature (mathematics.md, eq. 106)."""
+    """exp(-Σ_j |x_j - z_j| / σ), the product of one Laplace kernel for each feature (mathematics.md, eq. 5)."""
 
     _euclidean, _size = False, "sum of absolute features"
 
@@ -181,3 +193,33 @@ def _origin(centers: Values) -> Values | None:
         offset = float(mean @ mean)
         spread = float(np.einsum("ij,ij->i", centers, centers, dtype=np.float64).mean()) - offset
         return mean.astype(centers.dtype) if offset > FAR_FROM_ORIGIN * spread else None
+
+
+def _check_sizes(who: str, sizes: Values, largest: float, what: str = "squared norm") -> None:
+    """Raise InvalidDataError naming the first row or center whose size (rows,) is above the largest that will do."""
+    bad = np.flatnonzero(~(sizes <= largest))
+    if bad.size:
+        place = f"row {bad[0]} of a block of {len(sizes)}" if who == "row" else f"{who} {bad[0]}"
+        raise InvalidDataError(
+            f"{place}: its {what} is {sizes[bad[0]]:g}, too large for {sizes.dtype} kernel values; standardise the "
+            "inputs (--set data.standardise=true) or rescale them"
+        )
+
+
+def _check_scales(scales: Values, widths: NDArray[np.float64], what: str) -> None:
+    """Raise InvalidDataError where what is made of the widths (columns,) overflowed to infinity."""
+    place = first_non_finite_row(scales)
+    if place is not None:
+        raise InvalidDataError(
+            f"sigma2 = {widths[place]:g} is too small: {what} is no {scales.dtype} number; use a larger --sigma2"
+        )
+
+
+def _largest_norm(dtype: np.dtype) -> float:
+    """Return the largest squared norm with which ‖x‖² + ‖z‖² - 2 xᵀz cannot overflow on its way."""
+    return float(np.finfo(dtype).max) / 8
+
+
+def _squared_norms(X: Values) -> Values:
+    """Return ‖x‖² of rows X (rows, d), in their dtype."""
+    return np.einsum("ij,ij->i", X, X)

@@ -178,39 +178,33 @@ class Rounding(NamedTuple):
 
 
 class RowBounds(NamedTuple):
-    """The largest terms that a row of weight s, columns within κ(x) and T targets y adds to the sums (eq. 72).
+    """The largest terms that a row of weight s and T targets y adds to the sums (eq. 72); columns are within 0 and 1.
 
-    gram : s κ²; columns : s κ; weight : s; kty, yty, targets : s κ |y|, s y² and s |y| of each output
+    weight : s, also of the Gram and the column sums; targets, yty : s |y|, also of kty, and s y² of each output
     """
 
-    gram: float
-    columns: float
     weight: float
-    kty: tuple[float, ...]
-    yty: tuple[float, ...]
     targets: tuple[float, ...]
+    yty: tuple[float, ...]
 
     @classmethod
     def of(cls, terms: NDArray[np.float64]) -> "RowBounds":
         """Return the bounds of rows from their `largest_terms`."""
-        gram, columns, weight, *of_outputs = terms.tolist()
-        n = len(of_outputs) // 3
-        return cls(gram, columns, weight, *(tuple(of_outputs[i * n : (i + 1) * n]) for i in range(3)))
+        weight, *of_outputs = terms.tolist()
+        n = len(of_outputs) // 2
+        return cls(weight, tuple(of_outputs[:n]), tuple(of_outputs[n:]))
 
 
-def largest_terms(
-    columns: ArrayLike, targets: NDArray[np.float64], weights: ArrayLike | None = None
-) -> NDArray[np.float64]:
-    """Return the largest terms of some rows, (3 + 3 T,), in the order of `RowBounds` (mathematics.md, eq. 72).
+def largest_terms(targets: NDArray[np.float64], weights: ArrayLike | None = None) -> NDArray[np.float64]:
+    """Return the largest terms of some rows, (1 + 2 T,), in the order of `RowBounds` (mathematics.md, eq. 72).
 
-    columns: bounds (rows,) or one of all; targets (rows, T); weights (rows,) or one of all (none: 1 each). Products are
-    bounded, not their factors: a row with a large target and a small weight is a small one.
+    targets (rows, T); weights (rows,) or one of all (none: 1 each). Products are bounded, not their factors: a row with
+    a large target and a small weight is a small one.
     """
-    shape = (len(targets), 1)
-    y, s = np.abs(targets), np.broadcast_to(np.reshape(1.0 if weights is None else weights, (-1, 1)), shape)
-    k = np.broadcast_to(np.reshape(columns, (-1, 1)), shape)
+    y, shape = np.abs(targets), (len(targets), 1)
+    s = np.broadcast_to(np.reshape(1.0 if weights is None else weights, (-1, 1)), shape)
     with np.errstate(over="ignore"):  # what overflows is refused, in words
-        terms = np.hstack([s * k**2, s * k, s, s * k * y, (np.sqrt(s) * y) ** 2, s * y])
+        terms = np.hstack([s, s * y, (np.sqrt(s) * y) ** 2])
     return np.asarray(terms.max(axis=0, initial=0.0))
 
 
@@ -222,15 +216,15 @@ class StatisticsSums:
     """
 
     def __init__(self, n_columns: int, largest: RowBounds, block_rows: int, n_blocks: int, n_kept: int = 0) -> None:
-        self._kept, new, t = n_kept, n_columns - n_kept, len(largest.kty)
+        self._kept, new, t = n_kept, n_columns - n_kept, len(largest.targets)
         shapes = {"kty": (new, t), "yty": (t,), "column_sums": (new,), "target_sums": (t,), "weight_sum": ()}
-        bounds = (largest.kty, largest.yty, largest.columns, largest.targets, largest.weight)
+        bounds = (largest.targets, largest.yty, largest.weight, largest.targets, largest.weight)
         with np.errstate(over="ignore"):  # what overflows is refused, in words
             self._sums = {
                 name: ExactSum(shape, block_rows * np.array(bound), n_blocks)
                 for (name, shape), bound in zip(shapes.items(), bounds, strict=True)
             }
-        self._gram = ExactGram(n_columns, n_kept, block_rows * largest.gram, n_blocks)
+        self._gram = ExactGram(n_columns, n_kept, block_rows * largest.weight, n_blocks)
 
     def add(
         self,

@@ -66,71 +66,10 @@ def gaussian_float64(dots, row_norms, center_norms, center_scales, row_order, ou
 
 
 @compiled(error_model="numpy")
-def polynomial(dots, scales, roots, degree, row_order, out):
-    """Write out[i, j] = ((1 + x·z_j scale_j) root_j)^degree with x = row row_order[i], rounded to the dtype of `dots`.
-
-    mathematics.md, eq. 4. dots (rows, M) f4 or f8; scales, roots (M,) f8; degree ≥ 1; row_order (rows,) i8; out
-    (rows, M) f4 or f8.
-    """
-    n_columns = dots.shape[1]
-    bases = np.empty(n_columns)
-    powers = np.empty(n_columns)
-    rounded = np.empty(n_columns, dots.dtype)
-    for i in range(dots.shape[0]):
-        row = row_order[i]
-        for j in range(n_columns):
-            bases[j] = (1.0 + dots[row, j] * scales[j]) * roots[j]
-            powers[j] = bases[j]
-        for _ in range(degree - 1):
-            for j in range(n_columns):
-                powers[j] *= bases[j]
-        rounded[:] = powers
-        out[i] = rounded
-
-
-_STRIPE = 64  # centers whose transposed features, 2172 of them, stay in a core's cache
-_TERMS = 64  # features that are summed up in the dtype of the rows, before they are added to the float64 sum
-
-
-@compiled(error_model="numpy")
-def intersections(X, transposed, roots, values):
-    """Write values[i, m] = Σ_j min(x_ij, z_mj) · root_m, (rows, M) (mathematics.md, eq. 5).
-
-    X (rows, d), transposed (d, M), roots (M,) f8. X, transposed and values are of one dtype, f4 or f8, and at least 0:
-    a feature that is 0 in the row adds nothing and is skipped.
-    """
-    n_features, n_centers = transposed.shape
-    sums = np.empty(_STRIPE)
-    part = np.empty(_STRIPE, X.dtype)
-    stripe = np.empty((n_features, _STRIPE), X.dtype)
-    for first in range(0, n_centers, _STRIPE):
-        width = min(_STRIPE, n_centers - first)
-        for j in range(n_features):
-            for m in range(_STRIPE):
-                stripe[j, m] = transposed[j, first + m] if m < width else 0
-        for i in range(X.shape[0]):
-            for m in range(_STRIPE):
-                sums[m] = 0
-            for start in range(0, n_features, _TERMS):
-                for m in range(_STRIPE):
-                    part[m] = 0
-                for j in range(start, min(start + _TERMS, n_features)):
-                    x = X[i, j]
-                    if x > 0:
-                        for m in range(_STRIPE):
-                            z = stripe[j, m]
-                            part[m] += x if x < z else z
-                for m in range(_STRIPE):
-                    sums[m] += part[m]
-            for m in range(width):
-                values[i, first + m] = sums[m] * roots[first + m]
-
-
-@compiled(error_model="numpy")
 def laplace_float32(distances, center_scales, row_order, out, first):
     """Write out[i, first + j] = exp(-distance · scale_j), the distance being that of row row_order[i] and center j.
 
-    mathematics.md, eqs. 105 and 106. distances (rows, m) f4; center_scales (m,) f4; row_order (rows,) i8; out (rows, M)
+    mathematics.md, eqs. 4 and 5. distances (rows, m) f4; center_scales (m,) f4; row_order (rows,) i8; out (rows, M)
     f4 or f8, of float32 numbers.
     """
     n_columns = distances.shape[1]
@@ -155,6 +94,7 @@ def laplace_float64(distances, center_scales, row_order, out, first):
             out[i, first + j] = math.exp(-distances[row, j] * center_scales[j])
 
 
+_STRIPE = 64  # centers that are computed on together, so that LLVM knows their number
 _FEATURES = 64  # of a stripe at once: it stays in the first cache, and their sum is rounded before it is added on
 
 
@@ -167,7 +107,7 @@ def _square(value):
 def direct_distances(X, centers, euclidean, distances):
     """Write distances[i, m] = ‖x_i - z_m‖, or Σ_j |x_ij - z_mj| where not `euclidean`, from differences.
 
-    mathematics.md, eqs. 105 and 106. X (rows, d), centers (M, d) and distances (rows, M) are of one dtype, f4 or f8.
+    mathematics.md, eqs. 4 and 5. X (rows, d), centers (M, d) and distances (rows, M) are of one dtype, f4 or f8.
     The innermost loops run over a stripe of centers, of a length that LLVM knows; two rows and four features share
     loads and stores. A value depends on its row and its center alone.
     """
@@ -223,7 +163,7 @@ _LANES, _CENTERS = 64, 32  # rows that are computed on together, with so many ce
 
 @compiled(error_model="numpy")
 def add_squared_slopes(X, centers, columns, weights, row_weights, total):
-    """Add Σ_i s_i Σ_t (Σ_m w_mt k_im sign(z_mj - x_ij))² to total[j] (mathematics.md, eq. 108).
+    """Add Σ_i s_i Σ_t (Σ_m w_mt k_im sign(z_mj - x_ij))² to total[j] (mathematics.md, eq. 106).
 
     X (rows, d), centers (M, d), columns k (rows, M), weights (M, T), row_weights s (rows,), total (d,), all f8. The
     innermost loops run over rows, of which a slope and the four signs by which it changes stay in a core's cache.
@@ -286,14 +226,9 @@ _GIVEN = {x: f"Array({x}, 2, 'C', True)" for x in ("f4", "f8")}  # read-only
 SIGNATURES = {  # columns that are added up are float64, those that are only looked at what their products are
     "gaussian_float32": [f"({_FLOAT32}, i8[::1], {out}[:, ::1], i8)" for out in ("f8", "f4")],
     "gaussian_float64": [f"({_FLOAT64}, i8[::1], f8[:, ::1], i8)"],
-    "polynomial": [
-        f"({dots}[:, ::1], f8[::1], f8[::1], i8, i8[::1], {out}[:, ::1])"
-        for dots, out in (("f4", "f8"), ("f4", "f4"), ("f8", "f8"))
-    ],
     "laplace_float32": [f"(f4[:, ::1], f4[::1], i8[::1], {out}[:, ::1], i8)" for out in ("f8", "f4")],
     "laplace_float64": "(f8[:, ::1], f8[::1], i8[::1], f8[:, ::1], i8)",
     "direct_distances": [f"({_GIVEN[x]}, {_GIVEN[x]}, b1, {x}[:, ::1])" for x in ("f4", "f8")],
-    "intersections": [f"({x}[:, ::1], {x}[:, ::1], f8[::1], {x}[:, ::1])" for x in ("f4", "f8")],
     "add_squared_slopes": f"({', '.join([_GIVEN['f8']] * 4)}, Array(f8, 1, 'C', True), f8[::1])",
     "add_lower_tile": "(f8[:, ::1], f8, f8, i8[:, ::1], i8, i8, i8)",
 }

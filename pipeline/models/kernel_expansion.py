@@ -1,4 +1,4 @@
-"""A sum of kernel columns: f(x) = Σ_m w_m k(x, x_m) / √k(x_m, x_m) + b."""
+"""A sum of kernel columns: f(x) = Σ_m w_m k(x, x_m) + b."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,8 +15,8 @@ FAR_VALUE = 1e-3  # a kernel value below which a row is far from a center: 3.7 w
 class KernelExpansion:
     """Weights on kernel columns (mathematics.md, eq. 6).
 
-    kernel: of all columns; centers (m, d) f4; sigma2 (m,) f8, their widths (1 where the kernel has none); weights
-    (m, T) f8; intercept (T,) f8.
+    kernel: of all columns; centers (m, d) f4; sigma2 (m,) f8, their widths; weights (m, T) f8; intercept
+    (T,) f8.
     """
 
     kernel: Kernel
@@ -30,23 +30,21 @@ class KernelExpansion:
         return ColumnGenerator(self.centers, self.sigma2, kernel=self.kernel)
 
     def columns(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return k(x, x_m) / √k(x_m, x_m) of features X (rows, d) and every center, (rows, m) f8."""
+        """Return k(x, x_m) of features X (rows, d) and every center, (rows, m) f8."""
         return self._generator.block(X, out_dtype=np.float64)
 
     def decide(self, X: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Return decision values (rows, T) f8 for features X (rows, d), and which rows are far from every center.
 
-        Such a row gets the intercept and next to nothing else. A polynomial kernel knows no distance: none is far.
-        Costs rows·m·(d + T)·2 operations.
+        Such a row gets the intercept and next to nothing else. Costs rows·m·(d + T)·2 operations.
         """
         if not len(self.centers):
             return np.tile(self.intercept, (len(X), 1)), np.ones(len(X), bool)
         columns = self.columns(X)
-        far = np.zeros(len(X), bool) if self.kernel.name == "polynomial" else columns.max(axis=1) < FAR_VALUE
-        return columns @ self.weights + self.intercept, far
+        return columns @ self.weights + self.intercept, columns.max(axis=1) < FAR_VALUE
 
     def largest_decisions(self) -> NDArray[np.float64]:
         """Return what no decision value can exceed, whatever the row, (T,); it may be infinite."""
         with np.errstate(over="ignore"):
-            bound: NDArray[np.float64] = np.abs(self.weights).sum(axis=0) * self.kernel.largest_value
-            return bound + np.abs(self.intercept)
+            bound: NDArray[np.float64] = np.abs(self.weights).sum(axis=0) + np.abs(self.intercept)
+            return bound

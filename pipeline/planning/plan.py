@@ -337,8 +337,7 @@ def _plan_for(config: TrainConfig, bounds: _Bounds, workers: Workers) -> Plan:
     if data.kept == data.decoded:  # of one chunk, nothing is built before it is decoded
         building = max(building - data.decoding, 0)
     kernels = kernels_of(config.kernel)
-    # Columns of distances, of one width, are written in place, from centers that are held once.
-    plain = all(kernel.is_bounded for kernel in kernels) and not isinstance(config.kernel.sigma2, tuple)
+    plain = not isinstance(config.kernel.sigma2, tuple)  # columns are written in place, from centers held once
     drawn = 4 * w * d * (1 if plain else 2)
     centers = drawn + (8 * w * d if _value_bytes(config) == 8 else 0)
     n_candidates = count_candidates(config, shape.n_train)

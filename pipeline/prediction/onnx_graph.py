@@ -110,7 +110,7 @@ def _features(graph: _Graph, model: SparseKernelModel) -> str:
 
 
 def _columns(graph: _Graph, model: SparseKernelModel, X: str) -> str:
-    """Return the kernel columns (rows, m) of features (rows, d) (mathematics.md, eqs. 2, 3, 4, 5, 105 and 106)."""
+    """Return the kernel columns (rows, m) of features (rows, d) (mathematics.md, eqs. 2, 3, 4 and 5)."""
     return _COLUMNS[model.kernel.name](graph, model, X, model.centers.astype(np.float64))
 
 
@@ -130,28 +130,10 @@ def _laplace(graph: _Graph, model: SparseKernelModel, X: str, Z: NDArray[np.floa
     return graph.add("Exp", graph.add("Mul", distances, graph.constant(-1.0 / np.sqrt(model.center_sigma2))))
 
 
-def _polynomial(graph: _Graph, model: SparseKernelModel, X: str, Z: NDArray[np.float64]) -> str:
-    widths, norms = model.center_sigma2, np.einsum("ij,ij->i", Z, Z)
-    dots = graph.add("MatMul", X, graph.constant(Z.T))
-    values = graph.add("Add", graph.add("Mul", dots, graph.constant(1.0 / widths)), graph.constant(1.0))
-    relative = graph.add("Mul", values, graph.constant(1.0 / np.sqrt(1.0 + norms / widths)))
-    return graph.add("Pow", relative, graph.constant(float(model.kernel.degree)))
-
-
-def _intersection(graph: _Graph, model: SparseKernelModel, X: str, Z: NDArray[np.float64]) -> str:
-    each, sums = graph.add("Unsqueeze", X, graph.constant(np.array([1]))), Z.sum(axis=1)
-    roots = np.divide(1.0, np.sqrt(sums), out=np.zeros_like(sums), where=sums > 0)
-    least = graph.add("Min", each, graph.constant(Z[None]))
-    total = graph.add("ReduceSum", least, graph.constant(np.array([2])), keepdims=0)
-    return graph.add("Mul", total, graph.constant(roots))
-
-
 _COLUMNS: dict[str, Callable[[_Graph, SparseKernelModel, str, NDArray[np.float64]], str]] = {
     "gaussian": _gaussian,
     "laplace": _laplace,
     "product-laplace": partial(_laplace, norm="ReduceL1"),
-    "polynomial": _polynomial,
-    "intersection": _intersection,
 }
 
 

@@ -15,7 +15,7 @@ from features.source import Columns
 from features.standardisation import Standardisation, on_scale
 from features.targets import labels_from_decision
 from pipeline.errors import InvalidDataError
-from pipeline.kernels.kernel_forms import GAUSSIAN, Kernel
+from pipeline.kernels.kernel_forms import Kernel
 from pipeline.kernels.scaled_rows import scaled
 from pipeline.models.kernel_expansion import KernelExpansion
 
@@ -283,16 +283,16 @@ def _kernel_description(kernel: Kernel, scales: NDArray[np.float32] | None) -> d
     """Return what describes a kernel; of scaled features, so that no version which knows of none takes it."""
     described: dict[str, Any] = {"name": kernel.name}
     described |= {} if scales is None else {SCALES: "learned" if scales.ndim == 1 else "metric"}
-    return described | ({"degree": kernel.degree} if kernel.name == "polynomial" else {})
+    return described
 
 
 def _kernel(described: Any, scales: NDArray[np.float32] | None) -> Kernel:
     """Return the kernel that a description names."""
     try:
-        kernel = Kernel(described["name"], described.get("degree", GAUSSIAN.degree))
+        kernel = Kernel(described["name"])
     except ValueError as error:
         raise ModelFormatError(str(error)) from None
-    if described != _kernel_description(kernel, scales) or type(kernel.degree) is not int:
+    if described != _kernel_description(kernel, scales):
         raise ModelFormatError(f"its kernel is {described!r:.80}, which this software does not know")
     return kernel
 

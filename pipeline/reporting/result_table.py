@@ -166,8 +166,6 @@ def _problem_words(report: dict[str, Any]) -> str:
 
 
 def _kernel_words(report: dict[str, Any]) -> str:
-    if report["kernel"] == "intersection":
-        return "intersection kernel"
     kernel = "" if report["kernel"] == "gaussian" else f"{report['kernel']} kernel, "
     return f"{kernel}sigma2 {', '.join(f'{width:g}' for width in report['sigma2'])}"
 

@@ -185,7 +185,7 @@ def _warnings(model: SparseKernelModel, score: Score, config: TrainConfig) -> li
     if not model.n_centers:
         return ["the model has no centers and predicts the same for every row; lower --penalty, or --penalty auto"]
     untried = {
-        "--sigma2 auto": model.kernel.has_width and config.kernel.sigma2 != "auto",
+        "--sigma2 auto": config.kernel.sigma2 != "auto",
         "--penalty auto": config.solver.select == "none" and not isinstance(config.solver.penalty, str),
         "--intercept": not config.solver.intercept,
     }

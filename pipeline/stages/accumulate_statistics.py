@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from pipeline.kernels.distance_forms import TILE_COLUMNS as COLUMNS_TILE
 from pipeline.kernels.exact_sums import TILE_COLUMNS as GRAM_TILE
 from pipeline.kernels.exact_sums import Each, Tile
-from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums, largest_terms
-from pipeline.kernels.kernel_forms import ColumnGenerator, column_bounds
+from pipeline.kernels.gram_statistics import GramStatistics, RowBounds, StatisticsSums
+from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.runtime import progress
 from pipeline.runtime.row_pass import RowPass
 from pipeline.runtime.stored_arrays import Arrays, Stored, as_arrays, as_dataclass
-from pipeline.stages.block_pass import Add, ExactSums, OfBlock, block_pass, value_pass
+from pipeline.stages.block_pass import Add, ExactSums, block_pass
 from pipeline.stages.final_weights import final_of
 from pipeline.stages.training_rows import RowBlock, RowGrid, RowTask, row_grid, row_task
 from pipeline.stages.workspace import SOLVE, STATISTICS, Workspace
@@ -37,7 +37,7 @@ def accumulate_statistics(work: Workspace) -> None:
         with work.status(STATISTICS, "checking those of an earlier session"):
             is_done = work.committed(name_of(ALL), mapped=True) is not None
         if not is_done:
-            task = statistics_pass(row_task(work), (FIT, HELD_OUT), work.n_candidates, largest_values(work))
+            task = statistics_pass(row_task(work), (FIT, HELD_OUT), work.n_candidates, work.facts.bounds())
             parts = work.add_up(STATISTICS, task, STATISTICS).statistics()
             names = (FIT, HELD_OUT, ALL) if work.reads_parts else ("", "", ALL)
             commit_parts(work, parts.pop(FIT), parts.pop(HELD_OUT), names)
@@ -109,39 +109,8 @@ def accumulate_held_out(work: Workspace, centers: NDArray[np.int64], name: str) 
     """Return the statistics of all held-out rows on the candidates `centers` (m,): one pass, named after `name`."""
     name = f"{name}-held-out"
     members = work.commit(f"passes/{name}/{MEMBERS}", {"members": centers})
-    task = statistics_pass(row_task(work), (HELD_OUT,), len(centers), largest_values(work), members=members)
+    task = statistics_pass(row_task(work), (HELD_OUT,), len(centers), work.facts.bounds(), members=members)
     return work.add_up(SOLVE, task, name, "held-out rows at the centers").statistics()[HELD_OUT]
-
-
-NAME, TERMS = "largest-terms", "terms"
-
-
-def largest_values(work: Workspace) -> RowBounds:
-    """Return the bounds for the training rows.
-
-    A bounded kernel has them from targets and weights alone, other kernels from a pass over the rows, committed.
-    """
-    if work.kernel.is_bounded:
-        return work.facts.bounds()
-
-    def make() -> Arrays:
-        blocks = row_grid("train", work.shape.n_train, 1)
-        values = work.add_up(STATISTICS, value_pass(row_task(work), blocks, _of_rows), NAME, "bounding the sums")
-        return {TERMS: values.in_order(TERMS).max(axis=0)}
-
-    terms = work.once(f"statistics/{NAME}.npz", make)[TERMS]
-    work.drop(f"passes/{NAME}")
-    return RowBounds.of(terms)
-
-
-def _of_rows(task: RowTask) -> OfBlock:
-    return partial(_largest_of, task)
-
-
-def _largest_of(task: RowTask, block: RowBlock, _: Each) -> dict[str, NDArray[np.float64]]:
-    """Return the largest terms of the rows of one block, (1, 3 + 3 T)."""
-    columns = column_bounds(task.kernel, block.X, min(task.sigma2))
-    return {TERMS: largest_terms(columns, block.targets, block.weights)[None]}
 
 
 FIT, HELD_OUT, ALL, SAMPLE = "fit", "hold_out", "all", "sample"

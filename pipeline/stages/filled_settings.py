@@ -54,13 +54,9 @@ def check_used(config: TrainConfig, explicit: frozenset[str], path: Path) -> Non
         "data.test_fraction": (config.dataset in NAMED and config.dataset != "digits") or config.data.test is not None,
         "data.noise": config.dataset != "sinc",
     }
-    has_width, asked = all(kernel.has_width for kernel in kernels_of(config.kernel)), config.kernel.name or "gaussian"
-    of_others = {"kernel.sigma2": not has_width, "kernel.degree": asked != "polynomial"}
-    rows = f"{config.dataset} with {name} features"
-    for settings, what in ((of_others, f"the {asked} kernel"), (unused, rows)):
-        for key in sorted(explicit):
-            if settings.get(key):
-                raise ConfigError(f"{key} has no effect on {what}; leave it out")
+    for key in sorted(explicit):
+        if unused.get(key):
+            raise ConfigError(f"{key} has no effect on {config.dataset} with {name} features; leave it out")
     if config.solver.select != "none":
         _check_no_penalty(config, explicit, f"--select {config.solver.select}", "solver.penalty")
     elif config.solver.penalty == NO_PENALTY:
@@ -150,13 +146,11 @@ def fill_in(
         config = _with_problem(config, shape, explicit, room.n_different)
     else:
         sigma2 = _image_width(config)
-        if kernels_of(config.kernel)[0].has_scales and config.kernel.name not in (None, "gaussian"):
+        if config.kernel.name not in (None, "gaussian"):
             sigma2 = "median"  # of other distances
         defaults = {"solver.penalty": IMAGE_PENALTY, "kernel.sigma2": sigma2, "kernel.scale": "none"}
         config = _with_defaults(config, defaults)
     config = _with_defaults(config, {"kernel.name": "gaussian", "solver.intercept": raw})
-    if not all(kernel.has_width for kernel in kernels_of(config.kernel)):
-        config = with_value(config, "kernel.sigma2", 1.0)
     if "kernel.scale_rounds" in explicit and not learns_scales(config.kernel.scale):
         raise ConfigError("kernel.scale_rounds has no effect without --scale learned; add that, or leave it out")
     config, notes = _with_count(config, shape, explicit, room)
@@ -200,8 +194,8 @@ def _with_problem(config: TrainConfig, shape: FeatureShape, explicit: frozenset[
     config = with_value(config, "solver.refit", "ridge")
     free = kernel.sigma2 in (None, "auto")
     config = _with_defaults(config, {"kernel.name": AUTO_KERNEL if free else "gaussian"})
-    learns = kernel.sigma2 is None and all(one.has_scales for one in kernels_of(config.kernel))
-    return _with_defaults(config, {"kernel.scale": "learned" if learns else "none", "kernel.sigma2": "auto"})
+    scale = "learned" if kernel.sigma2 is None else "none"
+    return _with_defaults(config, {"kernel.scale": scale, "kernel.sigma2": "auto"})
 
 
 def _with_precision(config: TrainConfig) -> TrainConfig:

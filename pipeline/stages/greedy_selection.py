@@ -42,7 +42,6 @@ from pipeline.stages.accumulate_statistics import (
     SAMPLE,
     STORING,
     commit_parts,
-    largest_values,
     load_statistics,
     name_of,
     statistics_from_arrays,
@@ -334,5 +333,5 @@ def _pass(
 ) -> RowPass[ExactSums]:
     """Return the pass over the columns of some candidates, whose names are committed for it."""
     stored = work.commit(f"passes/{name}/{MEMBERS}", {"members": members})
-    bounds = largest_values(work)
+    bounds = work.facts.bounds()
     return statistics_pass(row_task(work), parts, len(members), bounds, members=stored, share=share, name=name)

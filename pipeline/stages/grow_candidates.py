@@ -16,7 +16,6 @@ from pipeline.stages.accumulate_statistics import (
     FIT,
     HELD_OUT,
     commit_parts,
-    largest_values,
     name_of,
     statistics_of,
     statistics_pass,
@@ -88,7 +87,7 @@ def _committed(work: Workspace) -> Parts | None:
 def _step(work: Workspace, before: Parts | None, size: int) -> Parts:
     """Commit the statistics of the first `size` candidates; those of the ones before are taken over."""
     n_kept, name = before[0].n_centers if before else 0, f"{STATISTICS}-{size}"
-    task = statistics_pass(row_task(work), (FIT, HELD_OUT), size, largest_values(work), n_kept=n_kept)
+    task = statistics_pass(row_task(work), (FIT, HELD_OUT), size, work.facts.bounds(), n_kept=n_kept)
     sums = work.add_up(STATISTICS, task, name, f"{size} candidates").statistics()
     for number, part in ((1, HELD_OUT), (0, FIT)):
         whole = joined(before[number] if before else None, np.arange(n_kept), sums.pop(part))

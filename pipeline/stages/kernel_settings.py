@@ -3,16 +3,14 @@
 from pipeline.config.parsers import NO_PENALTY, learns_scales
 from pipeline.config.train_config import AUTO_KERNEL, KernelConfig, TrainConfig
 from pipeline.errors import ConfigError
-from pipeline.kernels.kernel_forms import Kernel
+from pipeline.kernels.kernel_forms import KERNELS, Kernel
 from pipeline.solvers.kernel_trials import METRIC, MOST_OF_METRIC
-
-TRIED_KERNELS = ("gaussian", "laplace", "product-laplace")
 
 
 def kernels_of(kernel: KernelConfig) -> tuple[Kernel, ...]:
     """Return the kernels that are asked for, or tried."""
-    names = TRIED_KERNELS if kernel.name == AUTO_KERNEL else (kernel.name or "gaussian",)
-    return tuple(Kernel(name, kernel.degree) for name in names)
+    names = KERNELS if kernel.name == AUTO_KERNEL else (kernel.name or "gaussian",)
+    return tuple(map(Kernel, names))
 
 
 def is_chosen(kernel: KernelConfig) -> bool:
@@ -34,7 +32,7 @@ def _check_scale(config: TrainConfig, n_features: int) -> None:
     if kernel.scale == METRIC and n_features > MOST_OF_METRIC:
         raise ConfigError(f"{asked} is for at most {MOST_OF_METRIC} features, there are {n_features}: choose diagonal")
     for one in kernels_of(kernel):
-        if not (one.has_scales if kernel.scale != METRIC else one.has_metric):
+        if kernel.scale == METRIC and not one.has_metric:
             raise ConfigError(f"{asked} cannot be learned for the {one.name} kernel; choose another of them")
     if isinstance(kernel.sigma2, tuple):
         raise ConfigError(f"{asked} is for one width, --sigma2 lists {len(kernel.sigma2)}; give one, median or auto")

@@ -24,7 +24,7 @@ from pipeline.runtime.stored_arrays import Arrays, as_arrays, as_dataclass
 from pipeline.solvers.lbfgs import Curvature, next_point
 from pipeline.solvers.ridge import RIDGES, Refit, least_squares, refit
 from pipeline.solvers.weights import CalibrationWeights, Weights
-from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, MEMBERS, largest_values, statistics_pass
+from pipeline.stages.accumulate_statistics import FIT, HELD_OUT, MEMBERS, statistics_pass
 from pipeline.stages.block_pass import INPUT, gradient_of, gradient_pass
 from pipeline.stages.final_weights import FinalWeights, ridge_summary
 from pipeline.stages.training_rows import (
@@ -154,7 +154,7 @@ class _Polish:
     def __init__(self, work: Workspace, most: int, n_centers: int) -> None:
         self._work, self._most = work, most
         self._task: RowTask = row_task(work)
-        self._largest = largest_values(work)
+        self._largest = work.facts.bounds()
         self._dtype = open_features(work.features).dtype
         self._checkpoints = work.checkpoints(NAME)
         asked = samples_of(work.shape, work.config.statistics.hold_out, n_centers)

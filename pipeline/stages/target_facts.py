@@ -36,7 +36,7 @@ class TargetFacts:
     mean : is taken off the targets
     class_factors : of the weights of the rows of each class; () for none
     held_out_limit : rows whose coins are below it are held out
-    largest : the `largest_terms` of the rows where columns are at most 1
+    largest : the `largest_terms` of the rows
     """
 
     mean: float = 0.0
@@ -56,7 +56,7 @@ class TargetFacts:
         return factors if weights is None else weights * factors
 
     def bounds(self) -> RowBounds:
-        """Return the bounds of the rows where columns are at most 1."""
+        """Return the bounds of the rows."""
         return RowBounds.of(np.array(self.largest))
 
     def arrays(self) -> Arrays:
@@ -85,13 +85,13 @@ def _largest_of(run: RowData, facts: TargetFacts) -> tuple[float, ...]:
     """Return the `largest_terms` of the rows: of classes, whose outputs are -1 and 1, those of the heaviest row."""
     if run.shape.task == "regression":
         blocks = ((facts.encoded(y, run.shape), facts.weights(y, weights)) for y, weights in target_blocks(run))
-        terms = [largest_terms(1.0, targets, weights) for targets, weights in blocks]
+        terms = [largest_terms(targets, weights) for targets, weights in blocks]
     else:
         heaviest, outputs = [1.0], np.ones((1, run.shape.n_outputs))
         if facts.class_factors or "train" in run.shape.weighted:
             of_rows = (facts.weights(y, weights) for y, weights in target_blocks(run))
             heaviest = [float(weights.max()) for weights in of_rows if weights is not None]
-        terms = [largest_terms(1.0, outputs, max(heaviest))]
+        terms = [largest_terms(outputs, max(heaviest))]
     return tuple(np.max(terms, axis=0).tolist())
 
 

@@ -2,8 +2,8 @@
 
 A tile is a block of rows against the candidates of some points, at all widths (`tiles`). Where the points are all
 training rows, tile (i, j) serves (j, i) too: half of the tiles are computed. A column of ones beside R gives Kᵀ1, which
-bounds the norms where 0 ≤ k ≤ 1 (mathematics.md, eq. 49); other kernels have their squares summed. With
-row weights s, R is s times the residuals, and the column beside it is s.
+bounds the norms (mathematics.md, eq. 49). With row weights s, R is s times the residuals, and the column beside it is
+s.
 """
 
 import math
@@ -22,7 +22,6 @@ from pipeline.kernels.kernel_forms import ColumnGenerator
 from pipeline.runtime import progress, stopping
 from pipeline.runtime.row_pass import AddPieces, RowPass, ThreadTeam
 from pipeline.runtime.stored_arrays import Stored
-from pipeline.stages.accumulate_statistics import largest_values
 from pipeline.stages.block_pass import ExactSums, sum_of_arrays
 from pipeline.stages.out_of_core.tiles import LINE_ROWS, TILE_ROWS, Tiles, grouped_by_point, line_rows_of
 from pipeline.stages.run_workspace import Run
@@ -59,9 +58,6 @@ def _open_tiles(rows: RowTask, given: Stored, tiles: Tiles) -> AddPieces[ExactSu
             of_line = slice(start, start + len(line))
             K = generator.block(line, out_dtype=np.float64, each=team.each)
             sums = (residuals[of_line].T @ K).T  # faster than Kᵀ times few columns
-            if not rows.kernel.is_bounded:
-                K *= np.sqrt(residuals[of_line, -1:])
-                sums[:, -1] = np.einsum("ij,ij->j", K, K)
             total.add(sums, of_candidates)
             for columns, of_first in mirrored:
                 total.add(K[:, columns] @ residuals[of_points], slice(of_first + first, of_first + first + len(line)))
@@ -83,14 +79,14 @@ def _open_tiles(rows: RowTask, given: Stored, tiles: Tiles) -> AddPieces[ExactSu
 def correlate(run: Run, name: str, residuals: NDArray[np.float64], candidates: NDArray[np.int64]) -> PassResult:
     """Return c_mᵀR of some candidates (M,), by name, and residuals (n, T) as `compute_residuals` has them.
 
-    All training rows in order, at every width, make the pass of a bounded kernel symmetric: half the kernel entries.
+    All training rows in order, at every width, make the pass symmetric: half the kernel entries.
     """
     name, n_train = pass_name(name), run.shape.n_train
     order, starts = grouped_by_point(candidates, n_train)
     tiles = Tiles(n_train, starts, is_symmetric(run, candidates))
-    weights, largest = row_weights(run, run.facts), largest_values(run)
+    weights, largest = row_weights(run, run.facts), run.facts.bounds()
     counts = np.ones((len(residuals), 1)) if weights is None else weights[:, None]
-    bounds = (*_most(largest, residuals).tolist(), max(largest.columns, largest.gram))
+    bounds = (*_most(largest, residuals).tolist(), largest.weight)
     residuals = residuals if weights is None else residuals * np.sqrt(counts)
     with run.status(SOLVE, "storing the residuals"):
         arrays = {"residuals": np.hstack([residuals, counts]), "candidates": candidates[order]}
@@ -117,12 +113,12 @@ def correlate(run: Run, name: str, residuals: NDArray[np.float64], candidates: N
 def correlation_errors(run: Run, residuals: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the most that the units of exact sums change c_mᵀR by, for residuals (n, T): (T,)."""
     n_terms = _most_terms(len(residuals), line_rows_of(len(run.centers["sigma2"])))
-    most = TILE_ROWS * _most(largest_values(run), residuals)
+    most = TILE_ROWS * _most(run.facts.bounds(), residuals)
     return ExactSum(most.shape, most, n_terms).error
 
 
 def tile_bytes(n_rows: int, n_features: int, value_bytes: int, *, plain: bool) -> int:
-    """Return the bytes of a thread: both sides of a tile, a line of its values; `plain`: of distances, of one width."""
+    """Return the bytes of a thread: both sides of a tile, a line of its values; `plain`: of one width."""
     side, line = min(TILE_ROWS, n_rows), min(LINE_ROWS, n_rows)
     n_bytes = 2 * 4 * side * n_features + (12 if plain else 20) * line * side
     if value_bytes == 8:
@@ -131,8 +127,8 @@ def tile_bytes(n_rows: int, n_features: int, value_bytes: int, *, plain: bool) -
 
 
 def _most(largest: RowBounds, residuals: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the most that a row adds to c_mᵀR, of √s κ times √s |R|, (T,)."""
-    return np.asarray(np.sqrt(largest.gram) * np.abs(residuals).max(axis=0, initial=0.0))
+    """Return the most that a row adds to c_mᵀR, of √s times √s |R|, (T,)."""
+    return np.asarray(np.sqrt(largest.weight) * np.abs(residuals).max(axis=0, initial=0.0))
 
 
 def _most_terms(n_rows: int, line_rows: int) -> int:
@@ -145,6 +141,6 @@ def pass_name(name: str) -> str:
 
 
 def is_symmetric(run: Run, candidates: NDArray[np.int64]) -> bool:
-    """Return whether a pass over these candidates costs half: all training rows, at every width; 0 ≤ k ≤ 1."""
+    """Return whether a pass over these candidates costs half: all training rows, at every width."""
     all_there_are = run.shape.n_train * len(run.centers["sigma2"])
-    return run.kernel.is_bounded and bool(np.array_equal(candidates, np.arange(all_there_are)))
+    return bool(np.array_equal(candidates, np.arange(all_there_are)))

@@ -20,7 +20,6 @@ from pipeline.stages.accumulate_statistics import (
     ALL,
     HELD_OUT,
     STORING,
-    largest_values,
     name_of,
     no_sums,
     statistics_of,
@@ -130,7 +129,7 @@ def add_columns(
 
     Columns that stay have a Gram: only products with new ones are added up (mathematics.md, eqs. 7 and 11).
     """
-    columns, files, largest = before.grown(stay, admitted), kept_files(run), largest_values(run)
+    columns, files, largest = before.grown(stay, admitted), kept_files(run), run.facts.bounds()
     files.begin(before.next_group, columns.last_group)
     given = run.commit(f"passes/{name}/columns.npz", as_arrays(columns))
     n_columns, n_stay = len(columns.members), len(stay)

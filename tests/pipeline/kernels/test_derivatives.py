@@ -55,8 +55,3 @@ def test_a_center_does_not_pull_a_row_that_equals_it(name: str, dtype: type, tol
     slopes = np.einsum("im,mt,imj->itj", VALUES[name](centers, centers), weights, pulls)
     found = Derivatives(centers, 3.0, weights, Kernel(name)).sums(centers, DIAGONAL)
     np.testing.assert_allclose(found, np.square(slopes).sum(axis=(0, 1)), rtol=tolerance)
-
-
-def test_a_kernel_without_derivatives_is_refused() -> None:
-    with pytest.raises(ValueError, match="polynomial"):
-        Derivatives(np.eye(3), 3.0, np.eye(3), Kernel("polynomial"))

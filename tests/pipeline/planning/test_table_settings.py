@@ -113,7 +113,6 @@ def test_of_named_kernels_only_these_are_tried(tmp_path):
         ({"solver__select": "greedy:9"}, "gaussian"),
     ):
         assert filled(data, **asked)[0].kernel.name == kernel
-    assert filled(data, kernel__name="polynomial")[0].kernel.scale == "none"
     for asked, words in (
         ({"kernel__name": "auto", "kernel__sigma2": 2.0}, "--sigma2 auto"),
         ({"kernel__name": "product-laplace", "kernel__scale": "metric"}, "cannot be learned for the product-laplace"),

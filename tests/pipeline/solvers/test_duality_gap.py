@@ -93,7 +93,7 @@ def test_the_gap_counts_the_units_of_the_sums(penalty: float, heavy: float, *, i
     y = np.sin(2 * X[:, :1]) + 0.1 * draw.normal(size=(240, 1))
     X[-1], s[-1], y[-1] = 200.0, heavy, y[:-1].mean()
     K = ColumnGenerator(X[:60], 10.0, np.float64).block(X)
-    sums = StatisticsSums(60, RowBounds.of(largest_terms(1.0, y, s)), 32, 8)
+    sums = StatisticsSums(60, RowBounds.of(largest_terms(y, s)), 32, 8)
     for start in range(0, 240, 32):
         rows = slice(start, start + 32)
         sums.add(K[rows].copy(), y[rows], s[rows])
@@ -120,7 +120,7 @@ def test_the_gap_counts_products_that_every_block_rounds_to_zero(penalty: float)
     y, generator = np.sin(2 * near[:, :1]), ColumnGenerator(near[:12], 10.0, np.float64)
     unit = float(unit_of(rows, n_blocks))
     far = generator.block(np.array([[np.sqrt(10.0 * np.log(rows / (0.4 * unit))), 0.0]]))
-    sums = StatisticsSums(12, RowBounds.of(largest_terms(1.0, y)), rows, n_blocks)
+    sums = StatisticsSums(12, RowBounds.of(largest_terms(y)), rows, n_blocks)
     sums.add(generator.block(near), y)
     block, nothing = np.repeat(far, rows, axis=0), np.zeros((rows, 1))
     for _ in range(n_blocks // 2):

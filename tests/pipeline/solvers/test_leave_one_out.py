@@ -29,7 +29,7 @@ def signs_of(truth: np.ndarray, n_classes: int) -> np.ndarray:
 
 
 def statistics_of(columns: np.ndarray, signs: np.ndarray, weights: np.ndarray) -> GramStatistics:
-    bounds = RowBounds.of(largest_terms(1.0, signs, weights))
+    bounds = RowBounds.of(largest_terms(signs, weights))
     sums = StatisticsSums(columns.shape[1], bounds, len(columns), 1)
     sums.add(columns.copy(), signs, weights)
     return sums.statistics()

@@ -96,7 +96,7 @@ def test_weights_of_1_change_no_byte(tmp_path: Path, case: str) -> None:
 @pytest.mark.ci
 @pytest.mark.parametrize(
     ("classes", "kernel", "rounds"),
-    [(True, "gaussian", True), (False, "gaussian", False), (True, "polynomial", False)],
+    [(True, "gaussian", True), (False, "gaussian", False), (True, "laplace", False)],
 )
 def test_a_row_of_weight_3_is_three_rows(tmp_path: Path, classes: bool, kernel: str, rounds: bool) -> None:
     """With the same candidates: objectives, certificates, weights, and errors on the test part."""

@@ -72,7 +72,7 @@ def test_whoever_computes_and_wherever_they_stop_the_bytes_are_the_same(
     assert not (run / "passes").exists()
 
 
-@pytest.mark.parametrize("case", ["one for each class", pytest.param("rounds, intersection", marks=pytest.mark.ci)])
+@pytest.mark.parametrize("case", ["one for each class", pytest.param("rounds, weights", marks=pytest.mark.ci)])
 def test_threads_that_share_their_sums_make_the_same_bytes(
     tables: Path, features: Path, tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,7 @@ def test_blocks_cover_each_row_once_and_are_bounded(n_rows: int, n_columns: int,
 @pytest.mark.parametrize("asked", [None, 1, 500, 4096, 10**6])
 def test_what_is_read_at_once_changes_no_block(asked: int | None) -> None:
     task, every = task_for(MNIST, SPHOG, asked), task_for(MNIST, SPHOG, None)
-    largest = RowBounds.of(largest_terms(1.0, np.ones((1, 1))))
+    largest = RowBounds.of(largest_terms(np.ones((1, 1))))
     asked_pass, usual = (statistics_pass(each, (FIT, HELD_OUT), 1000, largest) for each in (task, every))
     assert asked_pass.grid == usual.grid
     blocks: Any = usual.grid[0]

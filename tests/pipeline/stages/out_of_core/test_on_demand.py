@@ -20,12 +20,10 @@ CASES = {
     "intercept": ("--penalty", "1", "--intercept", *WIDTH),
     "one kernel": ("--penalty", "1", "--coupling", "shared", *WIDTH),
     "weights": ("--penalty", "1", "--set", "data.weights=w", "--class-weight", "balanced", "--intercept", *WIDTH),
-    "polynomial": ("--penalty", "3", "--kernel", "polynomial", "--set", "kernel.degree=3"),
-    "intersection": ("--penalty", "3", "--kernel", "intersection", "--set", "data.standardise=false"),
     "two widths": ("--penalty", "3", "--kernel", "laplace", "--sigma2", "0.3,3"),
     "a fraction": ("--penalty", "max:1e-3", *WIDTH),
 }
-MARKS = {"weights": (), "intersection": pytest.mark.ci, "two widths": pytest.mark.ci, "one kernel": pytest.mark.ci}
+MARKS = {"weights": (), "two widths": pytest.mark.ci, "one kernel": pytest.mark.ci}
 
 
 @pytest.fixture(autouse=True)
