@@ -42,6 +42,16 @@ def _open_plain(name: str, flags: int) -> int:
     return descriptor
 
 
+def check_promise(path: Path, promised: int) -> None:
+    """Raise DataError where a file says that it holds more bytes, or cells, than its size makes plausible."""
+    size = path.stat().st_size
+    if promised > max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * size):
+        raise DataError(
+            f"{path}: promises {promised} bytes or cells from {size} bytes, more than a hundredfold; save it without "
+            "compression and dictionaries"
+        )
+
+
 class Unpacked(Protocol):
     """A stream of bytes, read front to back."""
 

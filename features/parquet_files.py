@@ -14,13 +14,12 @@ from pyarrow.parquet import ParquetFile as ArrowFile
 
 from features.column_names import drop_setting
 from features.errors import DataError
-from features.input_files import ALWAYS_ALLOWED_BYTES, MAX_EXPANSION, open_plain
-from features.parquet_pages import Chunk, column_chunks, unpacked_pages
+from features.input_files import ALWAYS_ALLOWED_BYTES, check_promise, open_plain
 from features.table_batches import Batch
 
 BATCH_ROWS = 1 << 14
 BUFFER_BYTES = 1 << 20  # read of a column at once, in place of all that a row group has of it
-MOST_TEXT_BYTES = ALWAYS_ALLOWED_BYTES // BATCH_ROWS  # of a cell: a dictionary has it once, and may give it to all rows
+MOST_TEXT_BYTES = ALWAYS_ALLOWED_BYTES // BATCH_ROWS  # of a cell: all of a batch may be as long
 MOST_COLUMNS = 10_000  # what Arrow keeps of each column of a row group adds up
 
 
@@ -48,15 +47,15 @@ class ParquetFile:
     @cached_property
     def _facts(self) -> tuple["pyarrow.Schema", int]:
         """Schema and number of rows, checked."""
-        with _opened(self.path) as (file, _):
-            _check_rows(self.path, file)
+        with _opened(self.path) as file:
+            _check_sizes(self.path, file)
             return file.schema_arrow, file.metadata.num_rows
 
     def batches(self, places: Collection[int], *, header: bool = True) -> Iterator[Batch]:
         """Yield the rows with the columns at some places.
 
-        Raises DataError where the file is damaged, holds more than its size makes believable, or one of these columns
-        has values that are neither numbers, words nor dates.
+        Raises DataError where the file is damaged, promises more than its size makes believable, or one of these
+        columns has values that are neither numbers, words nor dates.
         """
         schema, n_rows = self._facts
         places, start = sorted(places), 0
@@ -67,9 +66,8 @@ class ParquetFile:
         names = [schema.names[place] for place in places]
         if len(set(schema.names)) < len(schema.names):
             raise DataError(f"{self.path}: two of its columns have one name; give each its own")
-        with _opened(self.path) as (file, chunks):
-            most = _checked_rows(self.path, [chunk for chunk in chunks if chunk.name in set(names)])
-            most = max(min(most, ALWAYS_ALLOWED_BYTES // (16 * len(places))), 1)
+        with _opened(self.path) as file:
+            most = max(min(BATCH_ROWS, ALWAYS_ALLOWED_BYTES // (16 * len(places))), 1)
             for group in range(file.num_row_groups):
                 for batch in file.iter_batches(most, row_groups=[group], columns=names, use_threads=False):
                     columns = dict(zip(places, batch.columns, strict=True))
@@ -80,20 +78,11 @@ class ParquetFile:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[ArrowFile, list[Chunk]]]:
-    """Open a file, with the chunks of its columns; what is wrong with it, also while it is read, becomes DataError."""
+def _opened(path: Path) -> Iterator[ArrowFile]:
+    """Open a file; what is wrong with it, also while it is read, becomes DataError."""
     with open_plain(path) as stream:
         try:
-            chunks = list(column_chunks(stream))
-            if len({chunk.name for chunk in chunks}) > MOST_COLUMNS:
-                raise DataError(f"{path}: has more than {MOST_COLUMNS} columns; save those that are needed")
-            stream.seek(0)
-            file = ArrowFile(stream)
-            # Words stay in dictionaries, if they can: one in all rows is one.
-            plain = {chunk.name for chunk in chunks if chunk.delta}
-            of_words = [each.name for each in file.schema_arrow if holds_words(each.type) and each.name not in plain]
-            options = {"buffer_size": BUFFER_BYTES, "page_checksum_verification": True, "read_dictionary": of_words}
-            yield ArrowFile(stream, metadata=file.metadata, **options), chunks
+            yield ArrowFile(stream, buffer_size=BUFFER_BYTES, page_checksum_verification=True)
         except (DataError, GeneratorExit):
             raise
         except (ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
@@ -101,38 +90,19 @@ def _opened(path: Path) -> Iterator[tuple[ArrowFile, list[Chunk]]]:
             raise DataError(f"{path}: not a readable parquet file ({words})") from error
 
 
-def _check_rows(path: Path, file: ArrowFile) -> None:
-    """Raise DataError where row groups have other rows than the file, or cells are too many for its size."""
+def _check_sizes(path: Path, file: ArrowFile) -> None:
+    """Raise DataError where the footer promises too many columns or rows, or more than the size makes plausible.
+
+    The footer alone is read. What it says of each column is left: Arrow ends the process over some that are damaged.
+    """
     metadata = file.metadata
-    n_rows = sum(metadata.row_group(k).num_rows for k in range(metadata.num_row_groups))
+    if len(file.schema_arrow.names) > MOST_COLUMNS:
+        raise DataError(f"{path}: has more than {MOST_COLUMNS} columns; save those that are needed")
+    groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
+    n_rows = sum(group.num_rows for group in groups)
     if n_rows != metadata.num_rows:
         raise DataError(f"{path}: promises {metadata.num_rows} rows, its row groups have {n_rows}")
-    _check_promise(path, n_rows * metadata.num_columns)
-
-
-def _checked_rows(path: Path, chunks: list[Chunk]) -> int:
-    """Return how many rows are read at once of columns with such chunks: few where a text may be long in each.
-
-    Raises DataError where the pages unpack to more than the size of the file makes plausible.
-    """
-    unpacked, longest = 0, 1
-    with open_plain(path) as stream:
-        for chunk in chunks:
-            pages = list(unpacked_pages(stream, chunk))
-            unpacked += sum(pages)
-            longest = max(longest, *pages) if chunk.delta and pages else longest  # a text may repeat all before it
-    _check_promise(path, unpacked)
-    return max(min(BATCH_ROWS, ALWAYS_ALLOWED_BYTES // longest), 1)
-
-
-def _check_promise(path: Path, promised: int) -> None:
-    """Raise DataError where bytes unpacked, or cells, are more than a hundred for each byte of the file."""
-    size = path.stat().st_size
-    if promised > max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * size):
-        raise DataError(
-            f"{path}: promises {promised} bytes or cells from {size} bytes, more than a hundredfold; save it without "
-            "compression and dictionaries"
-        )
+    check_promise(path, max(sum(group.total_byte_size for group in groups), n_rows * metadata.num_columns))
 
 
 def check_types(path: Path, schema: "pyarrow.Schema", places: Collection[int]) -> None:

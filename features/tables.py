@@ -13,14 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from features.errors import DataError
-from features.input_files import ALWAYS_ALLOWED_BYTES, MAX_EXPANSION, open_plain
+from features.input_files import check_promise, open_plain
 from features.row_draws import group_keys
 from features.row_source import LabelledRows, check_lengths, digest_rows, source_of
 from features.source import PARTS, RowArray, Source, SourceSpec
 from features.targets import check_finite_targets
 
-MAX_HEADER_BYTES = 1 << 16
-MAX_LENGTH = 1 << 62
 MAX_CODE_POINT, SURROGATES = 0x10FFFF, 0xD800
 SPLIT_KEYS = ("train/X", "train/y", "test/X", "test/y")
 _ZIP_ERRORS = (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, struct.error, zlib.error)
@@ -166,41 +164,29 @@ def npz_archive(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> np.ndarray:
-    """Read one npy member after comparing its header with the zip directory and the compressed size."""
+    """Read one array once its size, as the zip directory and its header say, is plausible."""
     _member_header(archive, info, path)
     with archive.open(info) as stream:
-        try:
-            return np.lib.format.read_array(stream, allow_pickle=False, max_header_size=MAX_HEADER_BYTES)
-        except (ValueError, EOFError, OverflowError) as error:
-            raise DataError(f"{path}, {info.filename}: damaged ({error})") from error
+        return np.lib.format.read_array(stream, allow_pickle=False)
 
 
 def _member_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> tuple[tuple[int, ...], np.dtype]:
-    """Return shape and dtype of one npy member, checked as `read_member` says."""
+    """Return shape and dtype of one array, checked as `read_member` says."""
     where = f"{path}, {info.filename}"
-    if info.flag_bits & 1:
-        raise DataError(f"{where}: is encrypted")
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        # zipfile unfolds others whole, whatever the directory says of their size.
-        raise DataError(f"{where}: is compressed in a way numpy never does; save it with np.savez")
-    # The zip directory may lie about both sizes, the size of the file on disk does not.
-    compressed_bytes = min(info.compress_size, path.stat().st_size)
-    limit_bytes = max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * compressed_bytes)
-    if info.file_size > limit_bytes:
-        promise = f"promises {info.file_size} bytes from {compressed_bytes} compressed ones"
-        raise DataError(f"{where}: {promise}, more than the {limit_bytes} allowed; save it without compression")
-    with archive.open(info) as stream:
-        try:
+    check_promise(path, info.file_size)
+    try:
+        with archive.open(info) as stream:
             version = np.lib.format.read_magic(stream)
             readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-            shape, _, dtype = readers[version](stream, max_header_size=MAX_HEADER_BYTES)
-        except Exception as error:  # numpy evaluates it as a Python literal, which raises whatever it likes
-            raise DataError(f"{where}: not a readable npy header ({str(error)[:120]})") from error
-        if dtype.kind in "OV":
-            raise DataError(f"{where}: holds Python objects or records ({dtype}); plain numbers are needed")
-        if not dtype.itemsize or not all(0 < length < MAX_LENGTH for length in shape):
-            raise DataError(f"{where}: holds nothing: shape {str(shape)[:60]}, dtype {dtype}")
-        promised_bytes, held_bytes = math.prod(shape) * dtype.itemsize, info.file_size - stream.tell()
-        if promised_bytes != held_bytes:
-            raise DataError(f"{where}: its header promises {promised_bytes} bytes, the file holds {held_bytes}")
+            shape, _, dtype = readers[version](stream)
+            held_bytes = info.file_size - stream.tell()
+    except Exception as error:  # numpy evaluates it as a Python literal, which raises whatever it likes
+        raise DataError(f"{where}: not a readable npy header ({' '.join(str(error).split())[:120]})") from error
+    if dtype.kind in "OV":
+        raise DataError(f"{where}: holds Python objects or records ({dtype}); plain numbers are needed")
+    if not dtype.itemsize or not all(length > 0 for length in shape):
+        raise DataError(f"{where}: holds nothing: shape {str(shape)[:60]}, dtype {dtype}")
+    promised_bytes = math.prod(shape) * dtype.itemsize
+    if promised_bytes != held_bytes:
+        raise DataError(f"{where}: its header promises {promised_bytes} bytes, the file holds {held_bytes}")
     return shape, dtype

@@ -2,9 +2,9 @@
 
 zarr 3.1 reads a missing chunk as the fill value without a warning, so a lost file would train a wrong model. Every
 chunk that a read touches must exist; a store written without its empty chunks looks the same as a damaged one and is
-refused. blosc reads past the end of a truncated chunk, so its header is checked first. Bit flips under zstd, gzip or
-blosc go unnoticed unless crc32c is among the codecs. No chunk is decoded to more than its shape and dtype promise, and
-a promise far beyond the stored bytes is not believed.
+refused. blosc reads past the end of a truncated chunk, so its header is checked first. Bit flips under zstd or blosc
+go unnoticed unless crc32c is among the codecs. What shape and dtype of chunks promise is not believed where it is far
+beyond their stored bytes; what is in them is decoded by zarr.
 """
 
 from __future__ import annotations
@@ -24,10 +24,7 @@ from storage import zarr_metadata
 from storage.errors import CorruptDataError
 from storage.files import open_plain
 
-_SLACK_BYTES = 64  # a checksum below blosc
 _CHUNKS_AT_ONCE = 10  # that zarr reads and decodes at a time (its setting async.concurrency)
-# Codecs add less than a hundredth and 64 KiB to what cannot be compressed.
-_LARGEST_OVERHEAD, _OVERHEAD_BYTES = 0.01, 2**17
 # As for .npz: numbers are not compressed a hundredfold; up to 64 MiB are always believed.
 _MAXIMUM_EXPANSION = 100
 _ALWAYS_ALLOWED_BYTES = 64 * 2**20
@@ -49,7 +46,7 @@ class UserArray:
         codecs = [codec["name"] for codec in array.metadata.to_dict()["codecs"]]
         self._is_blosc = "blosc" in codecs
         self._trailer_bytes = 4 if codecs[-1] == "crc32c" else 0
-        self._is_compressed = not {"zstd", "gzip", "blosc"}.isdisjoint(codecs)
+        self._is_compressed = not set(zarr_metadata.COMPRESSORS).isdisjoint(codecs)
         self._array = array
         self._kept: dict[int, tuple[int, NDArray[Any]]] = {}  # by thread: number and rows of a run of chunks
         self._decoding = threading.Lock()
@@ -110,7 +107,7 @@ class UserArray:
     def _read(self, start: int, stop: int) -> NDArray[Any]:
         decoded_bytes = stored_bytes = 0
         for name in self._chunk_names(start, stop):
-            stored_bytes += self._check_file(name, start, stop)
+            stored_bytes += self._stored_bytes(name, start, stop)
             decoded_bytes += self._chunk_bytes
             if self._is_blosc:
                 self._check_blosc(name, start, stop)
@@ -123,8 +120,8 @@ class UserArray:
             names = ", ".join(itertools.islice(self._chunk_names(start, stop), 3))
             raise self._corrupt(names, start, stop, f"cannot be decoded ({str(error)[:120]}); restore it") from error
 
-    def _check_file(self, name: str, start: int, stop: int) -> int:
-        """Return the size of a chunk file, which must be a plain one and no larger than a codec could make it."""
+    def _stored_bytes(self, name: str, start: int, stop: int) -> int:
+        """Return the size of a chunk file, which must be a plain one."""
         try:
             status = (self.root / name).stat()
         except OSError:
@@ -132,19 +129,14 @@ class UserArray:
         if status is None or not stat.S_ISREG(status.st_mode):
             remedy = "write the store with config={'write_empty_chunks': True}, else restore the file"
             raise self._corrupt(name, start, stop, f"is missing; if it was left out for being all zeros, {remedy}")
-        if status.st_size > self._chunk_bytes * (1 + _LARGEST_OVERHEAD) + _OVERHEAD_BYTES:
-            raise self._corrupt(name, start, stop, f"has {status.st_size} bytes, its chunk {self._chunk_bytes}")
         return status.st_size
 
     def _check_blosc(self, name: str, start: int, stop: int) -> None:
-        """Compare what a blosc header claims with the file and the chunk: the decoder trusts both."""
+        """Compare the size that a blosc header claims with that of the file."""
         with open_plain(self.root / name) as stream:
             header = stream.read(16)
             size = stream.seek(0, 2)
-        claimed_decoded = int.from_bytes(header[4:8], "little")
-        claimed_stored = int.from_bytes(header[12:16], "little") + self._trailer_bytes
-        too_large = claimed_decoded > self._chunk_bytes + _SLACK_BYTES
-        if len(header) < 16 or claimed_stored != size or too_large:
+        if len(header) < 16 or int.from_bytes(header[12:16], "little") + self._trailer_bytes != size:
             reason = f"is not the blosc chunk its header claims ({size} bytes); restore it"
             raise self._corrupt(name, start, stop, reason)
 
@@ -184,13 +176,10 @@ def open_user_arrays(
     # After the checks: nothing of an unchecked store reaches zarr, and tasks on our own stores do not pay for it.
     import zarr
 
-    from storage.bounded_codecs import bounded
-
     arrays = {}
     for name in nodes:
         try:
-            with bounded():
-                opened = zarr.open_array(str(path / name), mode="r", zarr_format=3)
+            opened = zarr.open_array(str(path / name), mode="r", zarr_format=3)
         except Exception as error:  # zarr has no common base for bad metadata
             raise zarr_metadata.invalid(path / name, f"zarr refuses it: {str(error)[:200]}") from error
         arrays[name] = UserArray(path, name, opened)

@@ -26,7 +26,6 @@ MAXIMUM_CHUNK_BYTES = 2**30
 _MAXIMUM_NODE_BYTES = 16 * 2**20
 _MAXIMUM_DEPTH = 8
 _MAXIMUM_AXES = 32
-_MAXIMUM_CODECS = 8
 _MAXIMUM_NODES = 10_000
 _V2_FILES = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
 
@@ -118,8 +117,6 @@ def check_foreign_array(where: Path, node: dict[str, Any]) -> None:
     """
     check_grid(where, node, FOREIGN_DTYPES)
     names = _names(node["codecs"])
-    if len(names) > _MAXIMUM_CODECS or sum(name in COMPRESSORS for name in names) > 1:
-        raise invalid(where, f"wanted at most one of the codecs {', '.join(COMPRESSORS)}; rewrite it with one")
     if "blosc" in names[:-1] and names[names.index("blosc") + 1 :] != ["crc32c"]:
         raise invalid(where, "wanted blosc as the last codec, or with crc32c after it")
     for name in names:

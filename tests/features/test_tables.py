@@ -165,15 +165,6 @@ def test_members_that_promise_nothing_or_too_much(tmp_path, name):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_a_member_in_a_compression_that_numpy_never_uses_is_not_unfolded(tmp_path, method):
-    with zipfile.ZipFile(tmp_path / "table.npz", "w", method) as archive:
-        archive.writestr("X.npy", STORED_X)
-        archive.writestr("y.npy", STORED_Y)
-    with pytest.raises(DataError, match="compressed in a way"):
-        open_source(SourceSpec(str(tmp_path / "table.npz")))
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and sets RLIMIT_AS")
 def test_an_npz_bomb_is_refused_in_little_memory(tmp_path):
     path = tmp_path / "bomb.npz"
